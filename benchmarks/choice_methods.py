@@ -15,7 +15,7 @@ from functools import lru_cache, partial
 import numpy as np
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo.privacy.calibration import calibrate_noise_multiplier
+from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
 from flwr_fbo.tuner.ballots import Ballot, ballot_entries, make_ballot
 from flwr_fbo.tuner.choice import PrivateChoice, PrivateChooser
 

@@ -17,7 +17,7 @@ from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
 from flwr_fbo.clients.bandits.bandit_journals import last_journal
 from flwr_fbo.clients.bandits.recorded_bandit import KIND, RecordedBandit
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.journal.ledger_table import LedgerRow
+from flwr_fbo.journal.tables import LedgerRow
 
 D, K, CALLS = 10, 100, 10
 FEW, MANY, MOST_RATIO = 16, 4096, 1.3

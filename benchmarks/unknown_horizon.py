@@ -21,10 +21,9 @@ import importlib.util
 import numpy as np
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo.privacy.factorisation import Toeplitz
-from flwr_fbo.privacy.stationary import OpenHorizon
+from flwr_fbo.privacy.factorisation import Stationary, Toeplitz
 
-MOST = OpenHorizon.max_releases
+MOST = Stationary.max_releases
 STEPS = (1, 3, 10, 30, 100, 300, 1_000, 10_000, 100_000, MOST)
 
 
@@ -53,7 +52,7 @@ def buffered() -> tuple[FloatArray, int]:
 def main() -> None:
     """Print the table."""
     known = root_squares()
-    unknown = OpenHorizon()
+    unknown = Stationary()
     own = unknown.sensitivity**2 * unknown.variances()
     memory = "Draws in memory at release k: k"
     columns = {

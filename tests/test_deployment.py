@@ -21,8 +21,7 @@ from flwr_fbo.algorithms.search.agent import Agent
 from flwr_fbo.algorithms.search.study import create_agent
 from flwr_fbo.clients.tuning_record import recorded_agent
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.journal.ledger_table import LedgerRow
-from flwr_fbo.journal.trial_table import Trial
+from flwr_fbo.journal.tables import LedgerRow, Trial
 from flwr_fbo.lab.simulation.loop import run_loop
 from flwr_fbo.strategies.study_record import read_ledger
 from tests.deployed import DEPLOYMENT, await_condition, begun, process_named

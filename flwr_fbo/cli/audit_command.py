@@ -33,7 +33,7 @@ from flwr_fbo.lab.audit.secure_faults import SECURE_FAULTS
 from flwr_fbo.lab.audit.stream_entropy import StreamEntropy
 from flwr_fbo.lab.audit.study_audit import AuditResult, StudyPlan
 from flwr_fbo.lab.audit.tuning_audit import Absence, TuningAuditPlan
-from flwr_fbo.privacy.calibration import calibrate_noise_multiplier
+from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
 from flwr_fbo.privacy.noise import Entropy, OsEntropy
 from flwr_fbo.privacy.release import Calibration
 

@@ -21,11 +21,11 @@ from flwr_fbo.clients.bandits.recorded_bandit import KIND as SITE_KIND
 from flwr_fbo.clients.bandits.recorded_neural_agent import KIND as NEURAL_SITE_KIND
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
-from flwr_fbo.journal.ledger_table import LedgerRow
+from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.budget import check_delta
-from flwr_fbo.privacy.charge_notes import rebuild
 from flwr_fbo.privacy.spending import FILE_NAME as SPENDING_FILE_NAME
+from flwr_fbo.privacy.spending import rebuild
 from flwr_fbo.strategies.study_record import (
     FILE_NAME,
     KIND,

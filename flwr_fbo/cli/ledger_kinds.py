@@ -15,7 +15,7 @@ from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
 from flwr_fbo.clients.bandits.recorded_bandit import KIND as SITE_KIND
 from flwr_fbo.clients.bandits.recorded_neural_agent import KIND as NEURAL_SITE_KIND
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.journal.ledger_table import LedgerRow
+from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
 from flwr_fbo.privacy.neural_privacy import NeuralPrivacy
 from flwr_fbo.privacy.sampling import Subsampling

@@ -22,9 +22,12 @@ from flwr_fbo.algorithms.fed_warm_start.settings import (
 from flwr_fbo.cli.commands import AsJson
 from flwr_fbo.cli.errors import plain_errors
 from flwr_fbo.cli.tables import RULED, finite
-from flwr_fbo.privacy.accounting import Method, ReleaseAccountant
+from flwr_fbo.privacy.accounting import (
+    Method,
+    ReleaseAccountant,
+    smallest_noise_multiplier,
+)
 from flwr_fbo.privacy.budget import large_delta
-from flwr_fbo.privacy.calibration import smallest_noise_multiplier
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
 from flwr_fbo.strategies.fed_vote import FedVote

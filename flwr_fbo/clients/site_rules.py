@@ -53,7 +53,6 @@ from flwr_fbo.clients.recorded_agent import RecordedAgent, lacks_release
 from flwr_fbo.clients.site_journal import configured_slot
 from flwr_fbo.clients.sum_identity import SumIdentity, sum_identity
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.privacy.charge_notes import check_complete, note_charge
 from flwr_fbo.privacy.spending import (
     FILE_NAME,
     KIND,
@@ -63,6 +62,8 @@ from flwr_fbo.privacy.spending import (
     SpendingLedger,
     StudyKey,
     charge_facts,
+    check_complete,
+    note_charge,
 )
 
 if TYPE_CHECKING:

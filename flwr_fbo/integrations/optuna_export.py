@@ -25,8 +25,7 @@ from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.clients.tuning_record import recorded_agent
 from flwr_fbo.integrations.optuna_sampler import ITERATION, POINT
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.journal.ledger_table import LedgerRow
-from flwr_fbo.journal.trial_table import Trial
+from flwr_fbo.journal.tables import LedgerRow, Trial
 from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.tuner.envelope import KIND
 from flwr_fbo.tuner.tuner_record import (

@@ -46,90 +46,6 @@ LABELS = {
     "part": "the checksum of {!r}",
 }
 
-SCHEMA_VERSION = 7
-
-SCHEMA = """
-CREATE TABLE identity (
-    name TEXT PRIMARY KEY,
-    value TEXT NOT NULL,
-    digest BLOB NOT NULL
-);
-CREATE TABLE part (
-    name TEXT NOT NULL,
-    number INTEGER NOT NULL,
-    count INTEGER NOT NULL,
-    total BLOB NOT NULL,
-    last INTEGER NOT NULL,
-    running INTEGER NOT NULL,
-    digest BLOB NOT NULL,
-    PRIMARY KEY (name, number)
-) WITHOUT ROWID;
-INSERT INTO part VALUES ('head', 0, 0, zeroblob(32), -1, 0, zeroblob(0));
-CREATE TABLE trial (
-    number INTEGER PRIMARY KEY,
-    iteration INTEGER NOT NULL,
-    params TEXT NOT NULL,
-    point BLOB NOT NULL,
-    state TEXT NOT NULL CHECK (state IN ('running', 'complete', 'failed')),
-    value REAL,
-    interruptions INTEGER NOT NULL,
-    started REAL NOT NULL,
-    finished REAL,
-    source TEXT CHECK (source IN ('enqueued', 'start', 'own search', 'federation')),
-    digest BLOB NOT NULL
-);
-CREATE TABLE state (
-    name TEXT NOT NULL,
-    part INTEGER NOT NULL,
-    value BLOB NOT NULL,
-    digest BLOB NOT NULL,
-    PRIMARY KEY (part, name)
-);
-CREATE TABLE ledger (
-    iteration INTEGER PRIMARY KEY,
-    facts TEXT NOT NULL,
-    vectors BLOB NOT NULL,
-    committed REAL NOT NULL,
-    digest BLOB NOT NULL
-);
-"""
-
-
-# How the rows of a part are read, and one of them is written.
-SELECT = {
-    "identity": "SELECT * FROM identity",
-    "trial": "SELECT * FROM trial WHERE number BETWEEN ? AND ? ORDER BY number",
-    "state": "SELECT * FROM state WHERE part = ?",
-    "ledger": "SELECT * FROM ledger ORDER BY iteration",
-}
-INSERT = {
-    "trial": f"INSERT INTO trial VALUES ({'?, ' * 10}?)",
-    "state": "INSERT INTO state VALUES (?, ?, ?, ?)",
-    "ledger": "INSERT INTO ledger VALUES (?, ?, ?, ?, ?)",
-}
-# The parameters are the columns after the key, and the key.
-UPDATE = {
-    "trial": (
-        "UPDATE trial SET (iteration, params, point, state, value, interruptions,"
-        f" started, finished, source, digest) = ({'?, ' * 9}?) WHERE number = ?"
-    ),
-    "state": "UPDATE state SET value = ?, digest = ? WHERE name = ? AND part = ?",
-}
-DELETE = {
-    "trial": "DELETE FROM trial WHERE number = ?",
-    "state": "DELETE FROM state WHERE name = ? AND part = ?",
-}
-
-# The order of the parameters is the same.
-INSERT_PART = (
-    "INSERT INTO part (count, total, last, running, digest, name, number)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?)"
-)
-UPDATE_PART = (
-    "UPDATE part SET count = ?, total = ?, last = ?, running = ?, digest = ?"
-    " WHERE name = ? AND number = ?"
-)
-
 _NUMBERED = re.compile(r"-(\d{1,9})$", re.ASCII)
 
 
@@ -155,19 +71,10 @@ def digests_of(table: str, rows: Iterable[Sequence[Any]]) -> list[bytes]:
                 values.append(float(value) + 0.0)  # SQLite has no -0.0
             else:
                 values.append(str(value) if isinstance(value, str) else value)
+        # The text has the length of each blob, so that no two rows have one content.
         content = b"".join((repr(values).encode(), *blobs))
         digests.append(hashlib.sha256(content).digest())
     return digests
-
-
-class DamageError(ValueError):
-    """What is read is not what was written; the text names the table and the row."""
-
-
-def misplaced(table: str, key: Any) -> DamageError:
-    """Return the error of a change that has not found its row."""
-    label = LABELS[table].format(key)
-    return DamageError(f"{label} in the table {table} is not where it should be")
 
 
 class Part(NamedTuple):
@@ -194,14 +101,14 @@ class Part(NamedTuple):
     digest: bytes | None = None
 
 
-def check(
+def damage_of(
     table: str,
     number: int,
     rows: Sequence[Row],
     part: Part,
     checked: Collection[Row] = (),
-) -> None:
-    """Raise DamageError unless these are the rows of a part, all and no others.
+) -> str | None:
+    """Return how rows differ from those of a part, all and no others; None if not.
 
     The first column of a row is its key, the last its digest. Rows that are among those
     ``checked`` before, to the last bit, have it.
@@ -211,14 +118,17 @@ def check(
     for row, digest in zip(new, digests, strict=True):
         if row[-1] != digest:
             label = LABELS[table].format(row[0])
-            raise DamageError(f"{label} in the table {table} is not as it was written")
+            return f"{label} in the table {table} is not as it was written"
+    # Each row is as some journal wrote it. The sum says that they are these rows: an
+    # older version, or a row of another journal, has another digest.
     total = sum(int.from_bytes(row[-1], "big") for row in rows) % MODULUS
-    if (len(rows), total) != (part.num_rows, part.total):
-        which = f"the table {table}"
-        if table == "trial":
-            first = number * TRIALS_IN_PART
-            which += f", trials {first} to {first + TRIALS_IN_PART - 1}"
-        raise DamageError(
-            f"{which}: rows are missing, are not of this journal or are older "
-            f"versions ({len(rows)} rows are there, {part.num_rows} were written)"
-        )
+    if (len(rows), total) == (part.num_rows, part.total):
+        return None
+    which = f"the table {table}"
+    if table == "trial":
+        first = number * TRIALS_IN_PART
+        which += f", trials {first} to {first + TRIALS_IN_PART - 1}"
+    return (
+        f"{which}: rows are missing, are not of this journal or are older versions "
+        f"({len(rows)} rows are there, {part.num_rows} were written)"
+    )

@@ -27,10 +27,18 @@ from numpy.typing import NDArray
 from flwr_fbo.journal.checksums import TRIALS_IN_PART, Part, Row
 from flwr_fbo.journal.journal_file import JournalError, JournalFile, JournalHeldError
 from flwr_fbo.journal.journal_memory import JournalMemory
-from flwr_fbo.journal.ledger_table import LedgerRow, release_row, releases_of
 from flwr_fbo.journal.npy import to_npy
-from flwr_fbo.journal.state_table import arrays_of, state_rows
-from flwr_fbo.journal.trial_table import Trial, TrialSource, TrialState, trials_of
+from flwr_fbo.journal.tables import (
+    LedgerRow,
+    Trial,
+    TrialSource,
+    TrialState,
+    arrays_of,
+    release_row,
+    releases_of,
+    state_rows,
+    trials_of,
+)
 
 _log = logging.getLogger("flwr.fbo")
 T = TypeVar("T")

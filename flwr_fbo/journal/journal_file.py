@@ -6,32 +6,92 @@ import json
 import os
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from flwr_fbo._common.errors import PublicError
 from flwr_fbo.journal.checksums import (
-    DELETE,
-    INSERT,
-    INSERT_PART,
     LABELS,
     MODULUS,
-    SCHEMA,
-    SCHEMA_VERSION,
-    SELECT,
     TRIALS_IN_PART,
-    UPDATE,
-    UPDATE_PART,
-    DamageError,
     Part,
     Row,
-    check,
+    damage_of,
     digests_of,
-    misplaced,
     part_of,
 )
+
+SCHEMA_VERSION = 7
+
+SCHEMA = """
+CREATE TABLE identity (
+    name TEXT PRIMARY KEY,
+    value TEXT NOT NULL,
+    digest BLOB NOT NULL
+);
+CREATE TABLE part (
+    name TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    count INTEGER NOT NULL,
+    total BLOB NOT NULL,
+    last INTEGER NOT NULL,
+    running INTEGER NOT NULL,
+    digest BLOB NOT NULL,
+    PRIMARY KEY (name, number)
+) WITHOUT ROWID;
+INSERT INTO part VALUES ('head', 0, 0, zeroblob(32), -1, 0, zeroblob(0));
+CREATE TABLE trial (
+    number INTEGER PRIMARY KEY,
+    iteration INTEGER NOT NULL,
+    params TEXT NOT NULL,
+    point BLOB NOT NULL,
+    state TEXT NOT NULL CHECK (state IN ('running', 'complete', 'failed')),
+    value REAL,
+    interruptions INTEGER NOT NULL,
+    started REAL NOT NULL,
+    finished REAL,
+    source TEXT CHECK (source IN ('enqueued', 'start', 'own search', 'federation')),
+    digest BLOB NOT NULL
+);
+CREATE TABLE state (
+    name TEXT NOT NULL,
+    part INTEGER NOT NULL,
+    value BLOB NOT NULL,
+    digest BLOB NOT NULL,
+    PRIMARY KEY (part, name)
+);
+CREATE TABLE ledger (
+    iteration INTEGER PRIMARY KEY,
+    facts TEXT NOT NULL,
+    vectors BLOB NOT NULL,
+    committed REAL NOT NULL,
+    digest BLOB NOT NULL
+);
+"""
+
+# Which rows of a table are in a part, or how one of them is found; the columns after
+# those that find it.
+_IN_PART = {
+    "identity": "",
+    "trial": "WHERE number BETWEEN ? AND ? ORDER BY number",
+    "state": "WHERE part = ?",
+    "ledger": "ORDER BY iteration",
+}
+_WHERE = {
+    "trial": "number = ?",
+    "state": "name = ? AND part = ?",
+    "part": "name = ? AND number = ?",
+}
+_AFTER_KEY = {
+    "trial": (
+        "iteration, params, point, state, value, interruptions, started, finished,"
+        " source, digest"
+    ),
+    "state": "value, digest",
+    "part": "count, total, last, running, digest",
+}
 
 # What reading a damaged journal raises: of JSON, an array, or SQLite's own content.
 _DAMAGES = (ValueError, OverflowError, MemoryError, RecursionError)
@@ -56,9 +116,14 @@ def _all(number: int, part: Part) -> bool:
 
 def _facts(table: str, row: Row | None) -> tuple[int, bool]:
     """Return the iteration of a row, or -1, and whether it is a trial that runs."""
-    if row is None or table == "state":
+    if row is None or table not in ("trial", "ledger"):
         return -1, False
     return (row[1], row[4] == "running") if table == "trial" else (row[0], False)
+
+
+def _number(row: Row | None) -> int:
+    """Return the digest of a row, its last column, as a number; 0 of None."""
+    return 0 if row is None else int.from_bytes(row[-1], "big")
 
 
 def _kept(table: str, row: Row) -> Row:
@@ -142,7 +207,8 @@ class JournalFile:
     def _prepare(self, identity: Mapping[str, Any] | None) -> dict[str, Any]:
         """Create or check the content; return whom it belongs to."""
         with self.transaction():
-            version = self._connection.execute("PRAGMA user_version").fetchone()[0]
+            ask = self._connection.execute
+            version = ask("PRAGMA user_version").fetchone()[0]
             if version == SCHEMA_VERSION:
                 self._read_parts()
             elif version != 0:
@@ -150,28 +216,18 @@ class JournalFile:
                     f"The journal {self.path} has schema version {version}, this is "
                     f"version {SCHEMA_VERSION}: use the flwr_fbo that wrote it."
                 )
-            elif identity is not None and self._is_empty():
-                self._create(identity)
-            else:
+            elif identity is None or ask("SELECT * FROM sqlite_master").fetchone():
                 raise JournalError(f"{self.path} is no journal of flwr_fbo.")
+            else:  # nothing is in the file, of anybody's
+                self._create(identity)
             rows = self._rows("identity", 0).values()
             return {name: json.loads(value) for name, value, _ in rows}
-
-    def _is_empty(self) -> bool:
-        """Return whether there is nothing in the file, of anybody's."""
-        rows = self._connection.execute("SELECT count(*) FROM sqlite_master")
-        return bool(rows.fetchone()[0] == 0)
 
     def _create(self, identity: Mapping[str, Any]) -> None:
         for statement in SCHEMA.split(";"):
             self._connection.execute(statement)
-        rows = [(name, json.dumps(value)) for name, value in identity.items()]
-        digests = digests_of("identity", rows)
-        self._connection.executemany(
-            "INSERT INTO identity VALUES (?, ?, ?)",
-            [(*row, digest) for row, digest in zip(rows, digests, strict=True)],
-        )
-        self._change("identity", new=digests)
+        for name, value in identity.items():
+            self.insert("identity", (name, json.dumps(value)))
         self._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     @contextmanager
@@ -186,6 +242,7 @@ class JournalFile:
                     self._write_parts()
                 self._connection.execute("COMMIT")
             except BaseException:
+                # The checksums go back first: they must say what is on disk.
                 self._undone()
                 if self._connection.in_transaction:  # ended by SQLite on a full disk
                     self._connection.execute("ROLLBACK")
@@ -208,16 +265,23 @@ class JournalFile:
             raise self._explanation(error) from error
 
     def _explanation(self, error: Exception) -> JournalError:
-        if isinstance(error, DamageError):
-            return JournalError(f"The journal {self.path} is damaged: {error}.")
         if isinstance(error, _DAMAGES):
-            return JournalError(f"The journal {self.path} is damaged: {error!r}.")
+            return self._damaged(repr(error))
         text = f"The journal {self.path} cannot be used"
         if "locked" in str(error):
             return JournalHeldError(
                 f"{text}: another process holds it; only one may use a journal."
             )
         return JournalError(f"{text}: {error}.")
+
+    def _damaged(self, what: str) -> JournalError:
+        return JournalError(f"The journal {self.path} is damaged: {what}.")
+
+    def _check(self, *about: Any) -> None:
+        """Raise JournalError if rows are not those of a part; see `damage_of`."""
+        damage = damage_of(*about)
+        if damage is not None:
+            raise self._damaged(damage)
 
     def _read_parts(self) -> None:
         """Read the checksums of all parts, unless the head is the one that is known."""
@@ -236,59 +300,56 @@ class JournalFile:
             if name == "head" and isinstance(total, bytes):  # not checked, but compared
                 self._parts["part"][number] = Part(count, int.from_bytes(total, "big"))
         rows = [row for row in rows if row[0] != "head"]
-        check("part", 0, rows, self._parts["part"][0], self._checked)
+        self._check("part", 0, rows, self._parts["part"][0], self._checked)
         self._checked = frozenset(rows)
         for name, number, count, total, *rest in rows:
             self._parts[name][number] = Part(count, int.from_bytes(total, "big"), *rest)
 
-    def _change(
-        self,
-        table: str,
-        number: int = 0,
-        *,
-        old: Sequence[bytes] = (),
-        new: Sequence[bytes] = (),
-        last: int = -1,
-        running: int = 0,
-    ) -> None:
-        """Replace digests of rows in a part.
-
-        ``last`` is the latest iteration of new rows, ``running`` is added to the count.
-        """
-        part = self._parts[table][number]
-        self._before.setdefault((table, number), part)
-        total = part.total + sum(int.from_bytes(digest, "big") for digest in new)
-        total -= sum(int.from_bytes(digest, "big") for digest in old)
-        self._parts[table][number] = Part(
-            part.num_rows + len(new) - len(old),
-            total % MODULUS,
-            max(part.last, last),
-            part.running + running,
-            part.digest,
-        )
-
     def _write_parts(self) -> None:
         """Write the parts that have changed, and the head."""
         before = self._before["part", 0] = self._parts["part"][0]
+        # In the transaction of the rows themselves: the disk never has one without the
+        # other. The head is written last, and stands for all parts.
         count, total = before.num_rows, before.total
         for table, number in [key for key in self._before if key[0] != "part"]:
             part = self._parts[table][number]
             columns = (part.num_rows, part.total.to_bytes(32, "big"), *part[2:4])
             [digest] = digests_of("part", [(table, number, *columns)])
-            cursor = self._connection.execute(
-                INSERT_PART if part.digest is None else UPDATE_PART,
-                (*columns, digest, table, number),
-            )
-            if cursor.rowcount != 1:
-                raise misplaced("part", table)
+            is_old = part.digest is not None
+            self._execute("part", (table, number), (*columns, digest), is_old=is_old)
             count += part.digest is None
             total += int.from_bytes(digest, "big")
             total -= int.from_bytes(part.digest or b"", "big")
             self._parts[table][number] = part._replace(digest=digest)
         head = self._parts["part"][0] = Part(count, total % MODULUS)
-        row = (count, head.total.to_bytes(32, "big"), -1, 0, b"", "head", 0)
-        if self._connection.execute(UPDATE_PART, row).rowcount != 1:
-            raise misplaced("part", "head")
+        row = (count, head.total.to_bytes(32, "big"), -1, 0, b"")
+        self._execute("part", ("head", 0), row, is_old=True)
+
+    def _execute(
+        self, table: str, key: tuple[Any, ...], new: Row | None, is_old: bool = False
+    ) -> None:
+        """Insert a row, replace an old one, or remove it: ``new`` is what its key has.
+
+        Raises
+        ------
+        JournalError
+            If there is no old row of that key: nothing is written in its place.
+        """
+        if new is None:
+            statement, about = f"DELETE FROM {table} WHERE {_WHERE[table]}", key
+        elif is_old:
+            marks = ", ".join("?" * len(new))
+            columns = f"({_AFTER_KEY[table]}) = ({marks})"
+            statement = f"UPDATE {table} SET {columns} WHERE {_WHERE[table]}"
+            about = (*new, *key)
+        else:
+            about = (*key, *new)
+            marks = ", ".join("?" * len(about))
+            statement = f"INSERT INTO {table} VALUES ({marks})"
+        if self._connection.execute(statement, about).rowcount != 1:
+            label = LABELS[table].format(key[0])
+            where = f"in the table {table} is not where it should be"
+            raise self._damaged(f"{label} {where}")
 
     def count(self, table: str) -> int:
         """Return how many rows a table has."""
@@ -317,8 +378,10 @@ class JournalFile:
             return known
         first, last = number * TRIALS_IN_PART, (number + 1) * TRIALS_IN_PART - 1
         about = {"trial": (first, last), "state": (number,)}.get(table, ())
-        rows = self._connection.execute(SELECT[table], about).fetchall()
-        check(table, number, rows, self._parts[table][number])
+        statement = f"SELECT * FROM {table} {_IN_PART[table]}"
+        rows = self._connection.execute(statement, about).fetchall()
+        # All rows of a part: one alone could be an older version of itself.
+        self._check(table, number, rows, self._parts[table][number])
         found: dict[Any, Row] = {row[0]: row for row in rows}
         self._read[table, number] = {key: _kept(table, found[key]) for key in found}
         return found
@@ -353,40 +416,35 @@ class JournalFile:
         return self._read[table, number]
 
     def _write(self, table: str, key: Any, old: Row | None, new: Row | None) -> None:
-        """Write ``new`` in place of ``old``: None is no row."""
+        """Write ``new`` in place of ``old``, and count it in its part.
+
+        None is there where there is not a row.
+        """
         number = part_of(table, key)
-        digests = [] if new is None else digests_of(table, [new])
-        if old is not None and digests == [old[-1]]:
-            return
+        if new is not None:
+            new = (*new, *digests_of(table, [new]))
+        if old is not None and new is not None and old[-1] == new[-1]:
+            return  # nothing has changed
         keys = (key, number) if table == "state" else (key,)
-        if new is None:
-            cursor = self._connection.execute(DELETE[table], keys)
-        elif old is None:
-            cursor = self._connection.execute(INSERT[table], (*new, *digests))
-        else:
-            values = (*new[len(keys) :], *digests, *keys)
-            cursor = self._connection.execute(UPDATE[table], values)
-        if cursor.rowcount != 1:
-            raise misplaced(table, key)
-        last, runs = _facts(table, new)
-        self._change(
-            table,
-            number,
-            old=[] if old is None else [old[-1]],
-            new=digests,
-            last=last,
-            running=runs - _facts(table, old)[1],
+        values = None if new is None else new[len(keys) :]
+        self._execute(table, keys, values, is_old=old is not None)
+        part = self._parts[table][number]
+        self._before.setdefault((table, number), part)
+        (last, runs), (_, ran) = _facts(table, new), _facts(table, old)
+        self._parts[table][number] = Part(
+            part.num_rows + (new is not None) - (old is not None),
+            (part.total + _number(new) - _number(old)) % MODULUS,
+            max(part.last, last),
+            part.running + runs - ran,
+            part.digest,
         )
         read = self._read.get((table, number))
         if read is not None and new is None:
             del read[key]
         elif read is not None and new is not None:
-            read[key] = _kept(table, (*new, *digests))
+            read[key] = _kept(table, new)
 
     def close(self) -> None:
         """Let the file go, and the memory of its rows; nothing is lost without it."""
         self._connection.close()
-        kept = {
-            about: rows for about, rows in self._read.items() if about[0] != "trial"
-        }
-        self._read = kept
+        self._read = {at: rows for at, rows in self._read.items() if at[0] != "trial"}

@@ -63,6 +63,7 @@ class JournalMemory:
         try:
             length = int.from_bytes(stream.read(_LENGTH_BYTES))
             identity, tables, size = json.loads(stream.read(length))
+            # Bytes that were cut off would be read as shorter arrays.
             if stream.tell() + size != len(content):
                 raise ValueError("not as long as it was written")
             for table, columns in tables.items():

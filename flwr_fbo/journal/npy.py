@@ -7,27 +7,10 @@ from collections.abc import Iterable
 from functools import lru_cache
 from io import BytesIO
 from struct import Struct
-from struct import error as StructError  # noqa: N812
-from tokenize import TokenError
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-# What NumPy and its parser of headers raise for bytes that are no array.
-_DAMAGES = (
-    ArithmeticError,
-    AttributeError,
-    EOFError,
-    LookupError,
-    MemoryError,
-    RecursionError,
-    StructError,
-    SyntaxError,
-    TokenError,
-    TypeError,
-    ValueError,
-)
 
 
 def to_npy(arrays: Iterable[NDArray[Any]]) -> list[bytes]:
@@ -65,7 +48,7 @@ def from_npy(contents: Iterable[bytes]) -> list[NDArray[Any]]:
     Raises
     ------
     ValueError
-        If the bytes are no array.
+        If the bytes are not an array.
     """
     arrays = []
     try:
@@ -75,12 +58,13 @@ def from_npy(contents: Iterable[bytes]) -> list[NDArray[Any]]:
             shape, fortran_order, dtype = _read_header(content[:start])
             array = np.frombuffer(content, dtype, offset=start).copy()
             arrays.append(array.reshape(shape, order="F" if fortran_order else "C"))
-    except _DAMAGES as error:
+    # NumPy's parser of headers has ten kinds of errors for bytes that it cannot read.
+    except Exception as error:
         raise ValueError(f"an array cannot be read: {error!r}") from error
     return arrays
 
 
-# Of format 1.0, which `np.save` chooses: magic, version, length of what follows.
+# Head of format 1.0, which `np.save` chooses: magic, version, length of the rest.
 _HEAD = Struct("<6s2sH")
 
 

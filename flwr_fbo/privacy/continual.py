@@ -10,14 +10,14 @@ or, with a sliding window of W releases, of the trials since release k - W,
 
 with Z_j independent and isotropic in the Frobenius norm: variance 1 on the diagonal and
 1/2 off it, so that <Z, U> is N(0, 1) for every symmetric U of norm 1. The weights B are
-those of a `flwr_fbo.privacy.factorisation`, or of `flwr_fbo.privacy.stationary`.
+those of a `flwr_fbo.privacy.factorisation`, or of `flwr_fbo.privacy.factorisation`.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -28,7 +28,7 @@ from flwr_fbo._common.validation import require, require_int
 from flwr_fbo._common.version import __version__
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
-from flwr_fbo.journal.ledger_table import LedgerRow
+from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.noise import Entropy
 
@@ -117,16 +117,8 @@ class ContinualRelease:
         self._triangle = np.triu_indices(settings.dimension + 1)
         draw_length = settings.num_streams * len(self._triangle[0])
         self._draws = np.empty((0, draw_length))  # a row a release, and room for more
-        draws = {} if journal is None else journal.load_state()
-        for k, row in enumerate(self._recorded(), 1):
-            if row.iteration != k or f"draw-{k}" not in draws:
-                assert journal is not None
-                raise JournalError(
-                    f"The journal {journal.path} is damaged: release {k}, or its "
-                    "noise, is not there."
-                )
-            self._released[k] = row.vectors
-            self._keep_draw(k, draws[f"draw-{k}"])
+        if journal is not None:
+            self._restore(journal)
 
     @property
     def num_released(self) -> int:
@@ -159,6 +151,8 @@ class ContinualRelease:
         require_int("k", k, 1, self.settings.max_releases)
         if k not in self._released:
             released, draws = self._draw_release(k, total)
+            # On disk before anybody sees it, and sent again after a crash: the mean of
+            # two draws for one sum would have less noise than was promised.
             if self._journal is not None:
                 row = LedgerRow(k, self._facts(), released)
                 self._journal.add_release(row, draws)
@@ -183,6 +177,7 @@ class ContinualRelease:
         self._check(total)
         draw = self._draw(k)
         self._keep_draw(k, draw)
+        # The draw is kept: later releases have it in their noise too (row k of B).
         return total + self._noise(k), {f"draw-{k}": draw}
 
     def _check(self, total: FloatArray) -> None:
@@ -230,6 +225,7 @@ class ContinualRelease:
         entries = entries.reshape(*noise.shape[:-2], len(rows))
         # An entry off the diagonal is there twice, so each has half of the variance.
         entries[..., rows != columns] /= math.sqrt(2.0)
+        # To the grid of the sums: in floating point low bits would tell of the sum.
         rounded = np.rint(entries / grid) * grid
         noise[..., rows, columns] = noise[..., columns, rows] = rounded
         return noise
@@ -243,18 +239,24 @@ class ContinualRelease:
             "flwr_fbo": __version__,
         }
 
-    def _recorded(self) -> Iterator[LedgerRow]:
-        """Yield the rows of the journal, all of these settings."""
-        journal = self._journal
+    def _restore(self, journal: Journal) -> None:
+        """Take what the journal has, all of it of these settings."""
         mine = json.loads(json.dumps(asdict(self.settings)))
-        for row in [] if journal is None else journal.ledger():
-            if row.facts.get("settings") != mine:
-                assert journal is not None
+        draws = journal.load_state()
+        for k, row in enumerate(journal.ledger(), 1):
+            its = row.facts.get("settings")
+            if its != mine:
                 raise JournalError(
                     f"The journal {journal.path} holds releases with other settings "
-                    f"(stored, now): {row.facts.get('settings')}, {mine}."
+                    f"(stored, now): {its}, {mine}."
                 )
-            yield row
+            if row.iteration != k or f"draw-{k}" not in draws:
+                raise JournalError(
+                    f"The journal {journal.path} is damaged: release {k}, or its "
+                    "noise, is not there."
+                )
+            self._released[k] = row.vectors
+            self._keep_draw(k, draws[f"draw-{k}"])
 
 
 def is_on_grid(values: FloatArray, grid: float) -> bool:

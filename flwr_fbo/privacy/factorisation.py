@@ -9,32 +9,41 @@ which is B (C x + sigma z): whoever knows B sees a Gaussian mechanism on C x, an
 sensitivity is the largest column norm of the strategy matrix C times that of one x_j
 (Li et al., 2015). All factors here are lower triangular, so that the releases can be
 made one after another, of records that depend on the releases before (Denisov et al.,
-2022, theorem 2.1). Three of them:
+2022, theorem 2.1). Three of them are for a number of releases that is known:
 
 - ``tree``: the binary tree (Chan, Shi & Song, 2011; Dwork et al., 2010);
 - ``tree-honaker``: the same noisy tree, with all its finished nodes below a sum
   combined so that the variance is least (Honaker, 2015, estimation from below);
 - ``toeplitz``: A^(1/2) (Fichtenberger, Henzinger & Upadhyay, 2023; Henzinger, Upadhyay
   & Upadhyay, 2023), its columns scaled to one norm.
+
+`Stationary` is for one that is not, and for sums of recent releases only.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from functools import cached_property, lru_cache
-from typing import ClassVar, Literal
+from collections.abc import Callable
+from functools import cached_property, lru_cache, partial
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.validation import require_choice, require_int
+from flwr_fbo._common.validation import require, require_choice, require_int
 
 Mechanism = Literal["toeplitz", "tree", "tree-honaker"]
 
 # Rows of the Toeplitz factorisation between two that are made anew.
 _ANEW = 64
+# How far noise perturbs the square root of 1 / (1 - z); see `Stationary`.
+_PERTURBATION = 0.4
+# What that makes of 2^20 releases; the tests sum it up.
+_OPEN_SENSITIVITY = 1.496863  # rounded up
+_OPEN_VARIANCE = 19.611  # rounded up
+# Gauss-Legendre nodes between two zeros of a Dirichlet kernel.
+_NUM_NODES = 40
 
 
 class Factorisation(ABC):
@@ -52,7 +61,7 @@ class Factorisation(ABC):
     """
 
     # The variances of the Toeplitz factorisation take n^2 / 2 steps: seconds.
-    max_releases: ClassVar[int] = 2**17
+    max_releases = 2**17
 
     def __init__(self, num_releases: int) -> None:
         require_int("num_releases", num_releases, 1, self.max_releases)
@@ -97,13 +106,36 @@ class Factorisation(ABC):
 class Tree(Factorisation):
     """The binary tree: a sum to k is one node for each bit of k that is 1.
 
-    Node noise is drawn when the node is complete. Of the nodes that end at k only the
-    largest, of as many records as the lowest bit of k, is part of any sum: one draw a
-    release. In C, row k is one on the records of that node, and a record is in at most
-    1 + floor(log2 n) nodes. A row of B takes O(k) time, its terms O(log k).
+    Node noise is drawn when the node is complete. Several nodes can end at k, and only
+    the largest of them, with as many records as the lowest bit of k, is part of any
+    sum: one draw per release. In C, row k is one on the records of that node, and a
+    record is in at most 1 + floor(log2 n) nodes. A row of B takes O(k) time, its terms
+    O(log k).
+
+    With Honaker's estimate a node's own noisy sum, of variance 1, and the sum of its
+    children's two estimates, of variance 2 v, are combined with weights inverse to
+    these: v' = 2 v / (1 + 2 v), so that a node of 2^l records has variance
+    2^l / (2^(l+1) - 1). Only the estimate of the largest node that ends at k is used
+    later, and the fresh noise of all of them enters it as one sum of independent
+    normals. So it is drawn as one normal of the same variance. ``column_norms`` are
+    those of the whole noisy tree, as published; the releases are a function of it, so
+    that what they reveal is no more (a little less).
+
+    Parameters
+    ----------
+    num_releases : int
+        n, from 1 to ``max_releases``.
+    honaker : bool
+        Whether a node is estimated from all nodes below it, or from itself alone.
     """
 
-    max_releases: ClassVar[int] = 2**24
+    max_releases = 2**24
+
+    def __init__(self, num_releases: int, honaker: bool = False) -> None:
+        if honaker:
+            self.max_releases = Factorisation.max_releases
+        self._honaker = honaker
+        super().__init__(num_releases)
 
     @cached_property
     def sensitivity(self) -> float:
@@ -112,6 +144,8 @@ class Tree(Factorisation):
 
     def terms(self, k: int) -> dict[int, float]:
         """Return the weights of row k that are not zero, by their draw from 1 to k."""
+        if self._honaker:
+            return super().terms(k)
         ends = {k >> level << level for level in range(k.bit_length())}
         return dict.fromkeys(sorted(ends), 1.0)
 
@@ -122,12 +156,18 @@ class Tree(Factorisation):
 
     def _node(self, level: int) -> FloatArray:
         """Return the weights of the draws within a node, shape (2**level,)."""
-        weights = np.zeros(2**level)
-        weights[-1] = 1.0
+        weights = np.ones(1)
+        for variance in self._node_variances(level + 1)[1:]:
+            # The node's own weight is v' = 2 v / (1 + 2 v), and 1 - v' its children's:
+            # 1 and 0 without Honaker's estimate.
+            weights = (1 - variance) * np.tile(weights, 2)
+            # Two independent normals that no other release tells apart, as one.
+            weights[-1] = math.hypot(weights[-1], variance)
         return weights
 
     def _node_variances(self, num_levels: int) -> FloatArray:
-        return np.ones(num_levels)
+        sizes = 2.0 ** np.arange(num_levels)
+        return np.asarray(sizes / (2 * sizes - 1) if self._honaker else sizes**0)
 
     def variances(self) -> FloatArray:
         """Return the variance of each release at sigma = 1, shape (n,)."""
@@ -141,46 +181,10 @@ class Tree(Factorisation):
         for level in range(self.num_releases.bit_length()):
             # Number, from 1, of the node of this level that each record is in.
             nodes = np.arange(self.num_releases) // 2**level + 1
-            counts += self._noised(nodes) & (nodes * 2**level <= self.num_releases)
+            # A plain right child is in no sum, and so has no noise.
+            noised = self._honaker | (nodes % 2 == 1)
+            counts += noised & (nodes * 2**level <= self.num_releases)
         return np.sqrt(counts)
-
-    def _noised(self, nodes: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which nodes of a level have noise: right children are in no sum."""
-        return np.asarray(nodes % 2 == 1)
-
-
-class HonakerTree(Tree):
-    """The binary tree with Honaker's estimate of every node from all nodes below it.
-
-    A node's own noisy sum, of variance 1, and the sum of its children's two estimates,
-    of variance 2 v, are combined with weights inverse to these: v' = 2 v / (1 + 2 v),
-    so that a node of 2^l records has variance 2^l / (2^(l+1) - 1).
-
-    Of the nodes that end at k only the largest one's estimate is used later, and the
-    fresh noise of all of them enters it as one sum of independent normals. So it is
-    drawn as one normal of the same variance. ``column_norms`` are those of the whole
-    noisy tree, as published; the releases are a function of it, so that what they
-    reveal is no more (a little less).
-    """
-
-    max_releases: ClassVar[int] = Factorisation.max_releases
-    terms = Factorisation.terms
-
-    def _node(self, level: int) -> FloatArray:
-        weights = np.ones(1)
-        variances = self._node_variances(level + 1)
-        for variance in variances[1:]:
-            # The node's own weight is v' = 2 v / (1 + 2 v), and 1 - v' its children's.
-            weights = (1 - variance) * np.tile(weights, 2)
-            weights[-1] = math.hypot(weights[-1], variance)
-        return weights
-
-    def _node_variances(self, num_levels: int) -> FloatArray:
-        sizes = 2.0 ** np.arange(num_levels)
-        return np.asarray(sizes / (2 * sizes - 1))
-
-    def _noised(self, nodes: NDArray[np.int64]) -> NDArray[np.bool_]:
-        return np.ones(len(nodes), dtype=np.bool_)
 
 
 class Toeplitz(Factorisation):
@@ -191,7 +195,7 @@ class Toeplitz(Factorisation):
     even stored. What is normalised is the strategy matrix, C = R D^-1 with D the
     diagonal of R's column norms a_1 > .. > a_n: so every record has the same
     sensitivity, 1, where R would protect the last ones more than promised. Then
-    B = A D R^-1 is no Toeplitz matrix, but its rows are convolutions,
+    B = A D R^-1 is not a Toeplitz matrix, but its rows are convolutions,
 
         B_kj = sum_{i=j}^k a_i d_{i-j},
 
@@ -237,15 +241,12 @@ class Toeplitz(Factorisation):
     @cached_property
     def _reversed_inverse(self) -> FloatArray:
         """The coefficients d of (1 - t)^(1/2), shape (n,), from the last to d_0."""
-        i = np.arange(1, self.num_releases)
-        ratios = np.concatenate([[1.0], (2 * i - 3) / (2 * i)])
-        return np.ascontiguousarray(np.cumprod(ratios)[::-1])
+        return np.ascontiguousarray(_binomials(self.num_releases, 3)[::-1])
 
     @cached_property
     def _root_norms(self) -> FloatArray:
         """The norms of the columns of R, shape (n,), from a_1 to a_n: reversed sums."""
-        i = np.arange(1, self.num_releases)
-        root = np.cumprod(np.concatenate([[1.0], (2 * i - 1) / (2 * i)]))
+        root = _binomials(self.num_releases, 1)
         return np.asarray(np.sqrt(np.cumsum(root**2))[::-1])
 
     def column_norms(self) -> FloatArray:
@@ -269,21 +270,181 @@ def _toeplitz_variances(n: int) -> FloatArray:
     return variances
 
 
-_FACTORISATIONS: dict[Mechanism, type[Factorisation]] = {
+class Stationary(Factorisation):
+    """A = B C with Toeplitz factors, for a number of releases that nobody knows.
+
+    All is said by three power series with a(z) = b(z) c(z): release k has the noise
+
+        sigma sum_{j <= k} b_{k-j} z_j,
+
+    and no column of C is longer than the root of the sum of all c_i^2, however many
+    releases there will be. Here that sum is known in advance. A release takes all draws
+    before it, as with `Toeplitz`.
+
+    *Running sums*, a(z) = 1 / (1 - z). With q(z) = 1 + s (log(1 / (1 - z)) / z - 1),
+    s = 2/5,
+
+        c(z) = ((1 - z) q(z))^(-1/2),    b(z) = (q(z) / (1 - z))^(1/2).
+
+    The square root of 1 / (1 - z), whose columns have a squared norm of about log(n) /
+    pi, is perturbed by a logarithm, so that c decays a little faster. The idea is that
+    of Jacobsen & Fawaz, *Private Continual Counting of Unbounded Streams* (2025); only
+    its abstract was at hand, and exponent and s are ours. The variance of release k,
+    with sensitivity, is 2.24, 1.69, 1.58 and 1.52 times that of the square root for k
+    releases, known in advance, at k = 1, 10, 100 and 1,000, and at most 1.50 times from
+    k = 10,000 to 2**20 (``python -m benchmarks.unknown_horizon``). After 2**20 releases
+    it ends: only so many are in the sensitivity.
+
+    *Sliding windows*: sums of the records between the last W releases; older ones are
+    forgotten, a(z) = (1 - z^W) / (1 - z).
+
+        b(z) = c(z) = ((1 - z^W) / (1 - z))^(1/2)
+
+    By Parseval's identity the squares of all coefficients add up to the mean of
+    abs(sin(W t / 2) / sin(t / 2)) over the circle, a Lebesgue constant: about
+    4/pi^2 log W + 1. That bounds both the squared norm of every column, and the
+    variance of every release, however many there are: neither grows.
+
+    Parameters
+    ----------
+    window : int, optional
+        W >= 1. None for running sums.
+    num_releases : int, optional
+        n, from 1 to 2**20, which it is unless given. The noise does not depend on it.
+    """
+
+    max_releases = 2**20
+
+    def __init__(
+        self, window: int | None = None, num_releases: int | None = None
+    ) -> None:
+        super().__init__(self.max_releases if num_releases is None else num_releases)
+        if window is not None:
+            require_int("window", window, 1, self.max_releases)
+        self.window = window
+
+    @cached_property
+    def sensitivity(self) -> float:
+        """The norm of the coefficients of c: all, or the first 2**20 without window."""
+        if self.window is None:
+            return _OPEN_SENSITIVITY
+        return math.sqrt(self.largest_variance)
+
+    @cached_property
+    def largest_variance(self) -> float:
+        """The squares of the coefficients of b, added up; as `sensitivity`."""
+        if self.window is None:
+            return _OPEN_VARIANCE
+        nodes, weights = np.polynomial.legendre.leggauss(_NUM_NODES)
+        width = 2 * math.pi / self.window
+        # Between two zeros the sine keeps its sign, and the quotient is smooth. The
+        # circle's halves are alike.
+        starts = width * np.arange((self.window + 1) // 2)
+        ends = np.minimum(starts + width, math.pi)
+        half = (ends - starts)[:, None] / 2
+        t = starts[:, None] + half * (1 + nodes)
+        values = np.abs(np.sin(self.window * t / 2) / np.sin(t / 2))
+        return float((half * values * weights).sum() / math.pi)
+
+    def series(self, size: int) -> tuple[FloatArray, FloatArray]:
+        """Return the first coefficients of b and c, shapes (size,)."""
+        return _open_series(size) if self.window is None else _window(self.window, size)
+
+    def _first_of_b(self, k: int) -> FloatArray:
+        # Twice as many each time: the series are not made anew for every release.
+        return self.series(1 << (k - 1).bit_length())[0][:k]
+
+    def row(self, k: int) -> FloatArray:
+        """Return row k of B, from 1 to n: the weights of z_1 to z_k, shape (k,)."""
+        return self._first_of_b(k)[::-1]
+
+    def variance(self, k: int) -> float:
+        """Return the variance of release k at sigma = 1: it grows with k."""
+        b = self._first_of_b(k)
+        return float(b @ b)
+
+    def variances(self) -> FloatArray:
+        """Return the variance of each release at sigma = 1, shape (n,)."""
+        return np.asarray(np.cumsum(np.square(self._first_of_b(self.num_releases))))
+
+    def column_norms(self) -> FloatArray:
+        """Return the norms of the columns of C, shape (n,)."""
+        c = self.series(self.num_releases)[1]
+        return np.asarray(np.sqrt(np.cumsum(np.square(c)))[::-1])
+
+
+@lru_cache(maxsize=4)
+def _open_series(size: int) -> tuple[FloatArray, FloatArray]:
+    q = _PERTURBATION / np.arange(1.0, size + 1)
+    q[0] = 1.0
+    c = _inverse_root(np.diff(q, prepend=0.0))
+    b = _product(c, q)
+    for series in (b, c):
+        series.setflags(write=False)
+    return b, c
+
+
+@lru_cache(maxsize=4)
+def _window(window: int, size: int) -> tuple[FloatArray, FloatArray]:
+    # The series of (1 - z^W)^(1/2) has every W-th coefficient only.
+    sparse = np.zeros(size)
+    sparse[::window] = _binomials((size - 1) // window + 1, 3)
+    series = _product(_binomials(size, 1), sparse)
+    series.setflags(write=False)
+    return series, series
+
+
+def _binomials(size: int, odd: int) -> FloatArray:
+    """Return the first coefficients of (1 - t)^(-1/2), of (1 - t)^(1/2) with 3."""
+    i = np.arange(1, size)
+    return np.cumprod(np.concatenate([[1.0], (2 * i - odd) / (2 * i)]))
+
+
+def _inverse_root(series: FloatArray) -> FloatArray:
+    """Return the power series f(z)^(-1/2), of f(0) = 1: Newton's method."""
+    root, size = np.ones(1), 1
+    while size < len(series):
+        size = min(2 * size, len(series))
+        root = np.pad(root, (0, size - len(root)))
+        square = _product(_product(root, root), series[:size])
+        root = 1.5 * root - 0.5 * _product(root, square)
+    return root
+
+
+def _product(a: FloatArray, b: FloatArray) -> FloatArray:
+    """Return as many coefficients of the product as the factors have."""
+    from scipy.fft import irfft, next_fast_len, rfft
+
+    size = next_fast_len(2 * len(a) - 1, real=True)
+    return np.asarray(irfft(rfft(a, size) * rfft(b, size), size)[: len(a)])
+
+
+_OF_KNOWN: dict[Mechanism, Callable[[int], Factorisation]] = {
     "toeplitz": Toeplitz,
     "tree": Tree,
-    "tree-honaker": HonakerTree,
+    "tree-honaker": partial(Tree, honaker=True),
 }
 
 
-def factorisation(mechanism: Mechanism, num_releases: int) -> Factorisation:
-    """Return the factorisation of a mechanism's name.
+def factorisation(
+    mechanism: Mechanism, num_releases: int | None, sliding_window: int | None = None
+) -> Factorisation:
+    """Return the factorisation of a mechanism's name; see `ContinualSettings`.
 
     Raises
     ------
     ValueError
-        If the name is unknown, or ``num_releases`` is not from 1 to its
-        ``max_releases``.
+        If the name is unknown, a number is not allowed, or they do not go together.
     """
     require_choice("mechanism", mechanism, Mechanism)
-    return _FACTORISATIONS[mechanism](num_releases)
+    n, window = num_releases, sliding_window
+    known = None if n is None else _OF_KNOWN[mechanism](n)
+    if window is not None:
+        most = Stationary.max_releases if n is None else n - 1
+        require_int("sliding_window", window, 1, most)
+    if n is None or window is not None:
+        allowed = "'toeplitz', with num_releases=None or a sliding_window"
+        require(mechanism == "toeplitz", "mechanism", mechanism, allowed)
+        return Stationary(window, n)
+    assert known is not None
+    return known

@@ -12,14 +12,15 @@ docs/explanation/distributed-noise.md; its bound is `log_ratio_bound`.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.validation import is_number, require, require_int
+from flwr_fbo._common.fields import check_fields, integer, number
+from flwr_fbo._common.validation import require, require_int
 from flwr_fbo.privacy.noise import opendp_gaussian
 
 # What rounding may change of a message, in units of max_norm: sqrt(M) / 1000.
@@ -121,21 +122,15 @@ class IntegerNoise:
         Noise z of H shares over ``max_norm``, from 1e-6 to 1e6.
     """
 
-    num_sites: int
-    honest: int
-    length: int
-    max_norm: float
-    noise_multiplier: float
+    num_sites: int = field(metadata=integer(1, _MOST_SITES))
+    honest: int = field(metadata=integer(1))
+    length: int = field(metadata=integer(1, _LONGEST))
+    max_norm: float = field(metadata=number(1e-100, 1e100))
+    noise_multiplier: float = field(metadata=number(1e-6, 1e6))
 
     def __post_init__(self) -> None:
-        require_int("num_sites", self.num_sites, 1, _MOST_SITES)
+        check_fields(self)
         require_int("honest", self.honest, 1, self.num_sites)
-        require_int("length", self.length, 1, _LONGEST)
-        ok = is_number(self.max_norm) and 1e-100 <= self.max_norm <= 1e100
-        require(ok, "max_norm", self.max_norm, "a number from 1e-100 to 1e100")
-        z = self.noise_multiplier
-        ok = is_number(z) and 1e-6 <= z <= 1e6
-        require(ok, "noise_multiplier", z, "a number from 1e-6 to 1e6")
         allowed = (
             f"at most {_MOST_BITS}; give fewer num_sites, a smaller length or a "
             "noise_multiplier nearer to 1"
@@ -209,6 +204,7 @@ class IntegerNoise:
         ok = bool(np.all(np.abs(message) <= 1e100))
         require(ok, "message", "...", "finite numbers of size 1e100 at most")
         norm = math.hypot(*message.tolist())
+        # Clipped here, at the site: the server could not, it sees the sum only.
         factor = self.largest_norm / max(norm, self.max_norm)
         while True:
             integers = np.trunc(message * factor).astype(np.int64)
@@ -227,6 +223,7 @@ class IntegerNoise:
 
     def wrapped(self, integers: NDArray[np.int64]) -> NDArray[np.uint64]:
         """Return integers modulo 2**b."""
+        # Two's complement: negative integers add up modulo 2**b like all others.
         return integers.astype(np.uint64) & np.uint64(2**self.num_bits - 1)
 
     def decode(self, total: NDArray[np.uint64]) -> FloatArray:

@@ -1,17 +1,21 @@
 """Privacy loss distributions on a grid: composed, and asked for epsilon and delta.
 
 They are made by connecting the dots (Doroshenko et al., 2022, algorithm 1) of exact
-divergences. Two that are not composed yet can be asked for
-what they spend together: a curve of one is summed with the masses of the other, which
-takes microseconds where composing and searching takes milliseconds.
+divergences. Two that are not composed yet can be asked for what they spend together: a
+curve of one is summed with the masses of the other, which takes microseconds where
+composing and searching takes milliseconds.
 """
+
+# Why not dp-accounting's own distributions, which the tests compare these with: a study
+# looks at epsilon after every release. 40 looks at q = 0.35 take 0.014 s here, on a
+# grid that fits the releases, and 0.29 s there on a grid of 1e-3, with the same epsilon
+# to 1e-4. Its `GaussianPrivacyLoss` still says which losses need a dot.
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
-from typing import NamedTuple
+from functools import cached_property, lru_cache
 
 import numpy as np
 from scipy import fft
@@ -67,8 +71,12 @@ class LossDistribution:
         lowest, highest = _support(q, z, step, added)
         curve = _deltas_added if added and q < 1 else _deltas_left_out
         epsilons = step * np.arange(lowest, highest + 1, dtype=np.float64)
+        # Rounding must not let delta rise: a mass would be negative, and cut to 0.
         deltas = np.minimum.accumulate(curve(epsilons, q, z))
         falls, growth = np.diff(deltas), math.expm1(step)
+        # Algorithm 1: the masses on the dots whose curve passes through the exact delta
+        # at each dot. Between two the curve is linear in exp(epsilon), and the exact
+        # one is convex in it and so below: epsilon can only be too large.
         masses = np.empty(len(deltas))
         masses[0] = 1 - deltas[0] + falls[0] / growth
         masses[1:-1] = (falls[1:] - falls[:-1] * math.exp(step)) / growth
@@ -92,13 +100,19 @@ class LossDistribution:
         kept = masses[low:high].copy()
         # Both ends are moved up, so that epsilon can only grow.
         kept[0] += masses[:low].sum()
+        # What was cut off above counts as infinite.
         infinite = _either(self.infinite, other.infinite) + float(masses[high:].sum())
         lowest = self.lowest + other.lowest + low
         return LossDistribution(self.step, lowest, kept, infinite)
 
     @cached_property
-    def tails(self) -> Tails:
-        """What is left of the masses from each loss on."""
+    def tails(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Sums over the k largest losses l_j, with masses p_j, the smallest being l.
+
+        For k from 0 to n, shape (n + 1,) each: of p_j; of p_j exp(l - l_j); and of
+        p_j (1 - exp(l - step - l_j)), which is delta a step before l, less
+        ``infinite``.
+        """
         # Imported here: it takes long, and dp-accounting has done it by now.
         from scipy.signal import lfilter
 
@@ -108,25 +122,7 @@ class LossDistribution:
         discounted[1:] = lfilter([1.0], [1.0, -math.exp(-self.step)], falling)
         # By parts, without the difference of two numbers that are almost equal.
         excess[:] = -math.expm1(-self.step) * np.cumsum(discounted)
-        return Tails(above, discounted, excess)
-
-
-class Tails(NamedTuple):
-    """Sums over the k largest losses l_j, with masses p_j, the smallest being l.
-
-    Attributes
-    ----------
-    above : ndarray of shape (n + 1,)
-        Of p_j, for k from 0 to n.
-    discounted : ndarray of shape (n + 1,)
-        Of p_j exp(l - l_j).
-    excess : ndarray of shape (n + 1,)
-        Of p_j (1 - exp(l - step - l_j)): delta a step before l, less ``infinite``.
-    """
-
-    above: FloatArray
-    discounted: FloatArray
-    excess: FloatArray
+        return above, discounted, excess
 
 
 def _support(q: float, z: float, step: float, added: bool) -> tuple[int, int]:
@@ -216,6 +212,7 @@ def joint_epsilon(
             low, at_low = middle, at_middle
         else:
             high, at_high = middle, at_middle
+    # Between two dots delta is linear in exp(epsilon): solved for epsilon.
     share = (at_low - delta) / (at_low - at_high)
     return low * one.step + math.log1p(math.expm1(one.step) * share)
 
@@ -227,7 +224,9 @@ def _delta_at(one: LossDistribution, other: LossDistribution, place: int) -> flo
     loss of ``other``, its curve says the rest; where it is less than all of them, the
     rest is linear in its exponential.
     """
-    mine, its, count = one.tails, other.tails, len(one.masses)
+    above, discounted, _ = one.tails
+    its_above, its_discounted, its_excess = other.tails
+    count = len(one.masses)
     # The loss of `one` that leaves the smallest loss of `other`, counted from 0.
     even = place - one.lowest - other.lowest
     total = _either(one.infinite, other.infinite)
@@ -235,17 +234,128 @@ def _delta_at(one: LossDistribution, other: LossDistribution, place: int) -> flo
     shift = len(other.masses) - 1 - even
     first, last = max(0, -shift), min(even + 1, count)
     if first < last:
-        total += float(
-            one.masses[first:last] @ its.excess[first + shift : last + shift]
-        )
+        excess = its_excess[first + shift : last + shift]
+        total += float(one.masses[first:last] @ excess)
     beyond = min(max(even + 1, 0), count)
     if beyond < count:
-        rest = math.exp((even - beyond) * one.step) * mine.discounted[count - beyond]
-        total += float(its.above[-1] * mine.above[count - beyond])
-        total -= float(its.discounted[-1] * rest)
+        rest = math.exp((even - beyond) * one.step) * discounted[count - beyond]
+        total += float(its_above[-1] * above[count - beyond])
+        total -= float(its_discounted[-1] * rest)
     return total
 
 
 def _either(one: float, other: float) -> float:
     """Return the probability of one of two independent events, or both."""
     return one + other - one * other
+
+
+# Sampling probability, noise multiplier, number of releases.
+Entry = tuple[float, float, int]
+Entries = tuple[Entry, ...]
+# The losses if an agent is left out, and if it is added: the relation is both, so that
+# epsilon is the larger one of the two.
+Losses = tuple[LossDistribution, LossDistribution]
+# Entries that have been composed, the step of their grid, and their losses, None of no
+# entries. Always from the first entry on: bit by bit the same.
+Composed = tuple[Entries, float, Losses | None]
+
+# The releases after the last multiple of this are composed apart: they change.
+_BLOCK = 4
+
+
+def sampled_epsilon(entries: Entries, delta: float) -> float:
+    """Return epsilon at ``delta`` of releases of any sampling probabilities."""
+    *_, halves = composed_halves(entries, ((), 0.0, None), ((), 0.0, None))
+    return largest_epsilon(halves, delta)
+
+
+def composed_halves(
+    entries: Entries, head: Composed, most: Composed
+) -> tuple[Composed, Composed, tuple[Losses, Losses]]:
+    """Return the losses of all releases but the last few, and of these, as a pair.
+
+    ``head`` and ``most`` are what was composed before: of all entries but the last, and
+    of all releases but the last few. What they are now is returned before the pair, for
+    the next call: a study that asks for epsilon each round composes what it has seldom.
+    """
+    step = _grid_step(entries)
+    *before, (q, z, count) = entries
+    few = (count - 1) % _BLOCK + 1
+    longest = (*before, (q, z, count - few)) if count > few else tuple(before)
+    if most[:2] != (longest, step):
+        head = _extended(head, entries[:-1], step)
+        most = _extended(head, longest, step)
+    nothing = LossDistribution.nothing(step)
+    losses = most[2] or (nothing, nothing)
+    return head, most, (losses, _self_composed(q, z, few, step))
+
+
+def largest_epsilon(halves: tuple[Losses, Losses], delta: float) -> float:
+    """Return epsilon in the worse of the two directions."""
+    (left_out, added), (others_left_out, others_added) = halves
+    epsilon = joint_epsilon(left_out, others_left_out, delta)
+    # It is seldom the other one, and to see that takes one look.
+    if joint_delta(added, others_added, epsilon) <= delta:
+        return epsilon
+    return joint_epsilon(added, others_added, delta)
+
+
+def _extended(done: Composed, entries: Entries, step: float) -> Composed:
+    """Return what is composed of ``entries``, beginning with what is done."""
+    known, its_step, losses = done
+    if its_step != step or entries[: len(known)] != known:
+        known, losses = (), None
+    for entry in entries[len(known) :]:
+        more = _self_composed(*entry, step)
+        losses = more if losses is None else _both(losses, more)
+    return entries, step, losses
+
+
+def _both(some: Losses, others: Losses) -> Losses:
+    return some[0].compose(others[0]), some[1].compose(others[1])
+
+
+@lru_cache(maxsize=128)
+def _self_composed(q: float, z: float, count: int, step: float) -> Losses:
+    """Return the losses of ``count`` equal releases, from those of powers of two.
+
+    Those of ``count`` are the same whatever was asked for before.
+    """
+    if count == 1:
+        return (
+            LossDistribution.of_release(q, z, step, added=False),
+            LossDistribution.of_release(q, z, step, added=True),
+        )
+    low = count & -count
+    rest = count - low or low // 2
+    one, other = (_self_composed(q, z, n, step) for n in (rest, count - rest))
+    return _both(one, other)
+
+
+def _grid_step(entries: Entries) -> float:
+    """Return the distance of the losses on the grid that all entries share.
+
+    Interpolating between two dots spreads a loss by about their distance, so it should
+    be small beside a typical loss; and the rarest loss of a release should be no more
+    than some 10^4 dots away. Powers of two, so that few grids are ever made.
+    """
+    total = sum(count for _, _, count in entries)
+    extents = [_extent(q, z) for q, z, _ in entries]
+    squares = zip(extents, entries, strict=True)
+    typical = sum(spread**2 * entry[2] for (spread, _), entry in squares) / total
+    rarest = max(rare for _, rare in extents)
+    # Finer than 1e-6, rounding errors outweigh what the grid gains.
+    step = max(0.01 * math.sqrt(typical), 2.0**-14 * rarest, 1e-6)
+    return float(2.0 ** math.floor(math.log2(step)))
+
+
+@lru_cache(maxsize=1024)
+def _extent(q: float, z: float) -> tuple[float, float]:
+    """Return the deviation of a release's loss, and how large a rare one is."""
+    # A Gaussian loss has deviation 1/z; rare ones, q times the deviation of exp(loss).
+    spread = min(1 / z, q * math.sqrt(math.expm1(min(z**-2, 500.0))))
+    # The loss of a draw ten deviations out.
+    largest = (10 * z + 0.5) / z**2
+    if q == 1:
+        return spread, largest
+    return spread, float(np.logaddexp(math.log1p(-q), math.log(q) + largest))

@@ -10,11 +10,12 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from flwr_fbo._common.conversion import take_plain
-from flwr_fbo._common.validation import is_number, require, require_int
+from flwr_fbo._common.fields import check_fields, choice, integer, ruled
+from flwr_fbo._common.validation import is_number, require
+from flwr_fbo.privacy.budget import DELTA, EPSILON
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.factorisation import Mechanism
 
@@ -25,6 +26,16 @@ _SIGNAL_TO_NOISE = 2.0
 _MOST_FEATURES = 64
 # With fewer features regret was hardly below that of random play.
 _FEW_FEATURES = 10
+
+
+_RANGE = "(low, high), low < high, -1e6 to 1e6"
+
+
+def _is_range(ends: Any) -> bool:
+    if not (isinstance(ends, tuple) and len(ends) == 2):
+        return False
+    numbers = all(is_number(end) and -1e6 <= end <= 1e6 for end in ends)
+    return numbers and ends[0] + 1e-6 <= ends[1]
 
 
 @dataclass(frozen=True)
@@ -73,23 +84,22 @@ class NeuralPrivacy:
         Factorisation of the running sums; see `flwr_fbo.privacy.factorisation`.
     """
 
-    epsilon: float
-    delta: float
-    num_synchronisations: int = 10
-    num_features: int | None = None
-    reward_range: tuple[float, float] = (-1.0, 1.0)
-    mechanism: Mechanism = "toeplitz"
+    epsilon: float = field(metadata=EPSILON)
+    delta: float = field(metadata=DELTA)
+    num_synchronisations: int = field(
+        default=10, metadata=integer(1, cap="max_synchronisations")
+    )
+    num_features: int | None = field(
+        default=None, metadata=integer(2, optional=True, cap="max_features")
+    )
+    reward_range: tuple[float, float] = field(
+        default=(-1.0, 1.0),
+        metadata=ruled(lambda name, ends: require(_is_range(ends), name, ends, _RANGE)),
+    )
+    mechanism: Mechanism = field(default="toeplitz", metadata=choice(Mechanism))
 
     def __post_init__(self) -> None:
-        take_plain(self)
-        require_int("num_synchronisations", self.num_synchronisations, 1)
-        if self.num_features is not None:
-            require_int("num_features", self.num_features, 2)
-        given = self.reward_range
-        ok = isinstance(given, tuple) and len(given) == 2
-        ok = ok and all(is_number(end) and -1e6 <= end <= 1e6 for end in given)
-        ok = ok and given[0] + 1e-6 <= given[1]
-        require(ok, "reward_range", given, "(low, high), low < high, -1e6 to 1e6")
+        check_fields(self)
         self._releases_of(self.num_features or 2)  # which names what it does not allow
 
     @classmethod

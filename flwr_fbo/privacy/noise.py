@@ -1,7 +1,11 @@
-"""The two secrets of a release: its Gaussian noise and who is sampled.
+"""The two secrets of a release: its noise and who is sampled.
 
 `OsEntropy` is for real studies. `SeededEntropy` can be predicted by whoever knows the
 seed: it is for experiments, and a study that uses it is not private.
+
+`NoisyMax` releases which of several candidates has most votes, and nothing else. Of
+counts that one agent changes by one vote it is better than releasing them all with
+noise: pure epsilon, whatever the number of candidates (McKenna & Sheldon, 2020).
 """
 
 from __future__ import annotations
@@ -9,8 +13,8 @@ from __future__ import annotations
 import math
 import os
 import random
+from collections.abc import Sequence
 from functools import lru_cache
-from types import SimpleNamespace
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,6 +22,8 @@ from numpy.typing import NDArray
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.random import Purpose, generator
+from flwr_fbo._common.validation import require, require_seed
+from flwr_fbo.privacy.budget import check_epsilon
 
 # OpenDP computes with multiples of a grid of 2**-61 to 2**-60 of the noise's deviation,
 # and the deviation is larger by one part in 2**30 than what was asked for: more than
@@ -48,28 +54,24 @@ class Entropy(Protocol):
         """Return ``rows`` of shape (P, M) plus noise with deviation std[i] in row i."""
 
 
-def _import_opendp() -> SimpleNamespace:
-    """Return what is needed of OpenDP, or say in an ImportError how to install it."""
+def _import_opendp() -> Any:
+    """Return OpenDP, or say in an ImportError how to install it."""
     try:
         # Not its prelude: that imports scikit-learn too, and Flower's simulation
         # may be importing that in another thread just now, for the ClientApp.
-        from opendp.domains import atom_domain, vector_domain
-        from opendp.measurements import make_gaussian
-        from opendp.metrics import l2_distance
-        from opendp.mod import enable_features
+        import opendp.domains
+        import opendp.measurements
+        import opendp.measures
+        import opendp.metrics
+        import opendp.mod
     except ImportError as error:
         raise ImportError(
             "A private release needs floating-point-safe noise from OpenDP: "
             "pip install 'flwr-fbo[secure]' (or, in an experiment that protects "
             "nobody, give noise_seed)."
         ) from error
-    enable_features("contrib")
-    return SimpleNamespace(
-        atom_domain=atom_domain,
-        vector_domain=vector_domain,
-        make_gaussian=make_gaussian,
-        l2_distance=l2_distance,
-    )
+    opendp.mod.enable_features("contrib")
+    return opendp
 
 
 # To build it takes longer than a small draw.
@@ -96,11 +98,11 @@ def opendp_gaussian(
         If OpenDP is not installed; the message names the extra.
     """
     dp = _import_opendp()
-    is_float = number is float
-    atoms = dp.atom_domain(T=float, nan=False) if is_float else dp.atom_domain(T="i64")
+    kind = {"T": float, "nan": False} if number is float else {"T": "i64"}
     # The length tells OpenDP what rounding adds to the sensitivity.
-    domain = dp.vector_domain(atoms, size=length)
-    return dp.make_gaussian(domain, dp.l2_distance(T=float), scale=scale, k=grid)
+    domain = dp.domains.vector_domain(dp.domains.atom_domain(**kind), size=length)
+    metric = dp.metrics.l2_distance(T=float)
+    return dp.measurements.make_gaussian(domain, metric, scale=scale, k=grid)
 
 
 class OsEntropy:
@@ -141,6 +143,7 @@ class OsEntropy:
         """Draw the mask afresh; ``iteration`` plays no part."""
         if q >= 1.0:
             return np.ones(num_agents, dtype=np.bool_)
+        # Integers below q 2**64: no float that is rounded, and no generator's state.
         words = np.frombuffer(os.urandom(8 * num_agents), dtype=np.uint64)
         return np.asarray(words < np.uint64(int(q * 2.0**64)))
 
@@ -156,6 +159,7 @@ class OsEntropy:
     ) -> FloatArray:
         """Add fresh noise; ``iteration`` plays no part."""
         noised = np.empty_like(rows)
+        # One draw for all rows of a deviation: OpenDP takes one scale a vector.
         for each in set(std.tolist()):
             alike = std == each
             values = rows[alike]
@@ -202,3 +206,82 @@ class SeededEntropy:
         """Add the noise that belongs to ``iteration``."""
         rng = self._rng(iteration, Purpose.RELEASE_NOISE)
         return np.asarray(rows + std[:, None] * rng.standard_normal(rows.shape))
+
+
+class NoisyMax:
+    """Chooses one of several candidates by the votes for them.
+
+    Formal guarantees
+    -----------------
+    Adjacency: two studies are neighbours if they differ in that one agent's vote is
+    removed. A choice is epsilon-differentially private, delta = 0: one vote lowers one
+    count by 1, so the counts are monotone, and exponential noise of scale 1 / epsilon
+    is enough. The noise is OpenDP's, exactly sampled from the operating system's
+    entropy. Each agent may have one vote in ``votes``.
+
+    Parameters
+    ----------
+    epsilon : float
+        From 1e-3 to 1e3.
+    noise_seed : int, optional
+        *Experiments only*: makes the noise repeat, which protects nobody.
+
+    Raises
+    ------
+    ValueError
+        If an argument is not allowed; the message names it.
+    ImportError
+        If OpenDP is needed and missing; the message names the extra.
+    RuntimeError
+        If OpenDP's own epsilon is above the one that is asked for.
+    """
+
+    def __init__(self, epsilon: float, noise_seed: int | None = None) -> None:
+        check_epsilon(epsilon)
+        require_seed("noise_seed", noise_seed)
+        self.epsilon = float(epsilon)
+        self._noise_seed = noise_seed
+        if noise_seed is None:
+            self._mechanism()  # says what is missing or wrong, before any work is done
+
+    @property
+    def private(self) -> bool:
+        """Whether its choices are differentially private."""
+        return self._noise_seed is None
+
+    def choose(self, iteration: int, counts: Sequence[int]) -> int:
+        """Return the candidate with most votes under noise.
+
+        Parameters
+        ----------
+        iteration : int
+            >= 0; chooses the noise where that is seeded.
+        counts : sequence of int
+            Votes for each candidate, >= 0; at least one candidate.
+        """
+        require(len(counts) > 0, "counts", counts, "at least one candidate")
+        if self._noise_seed is not None:
+            rng = generator(self._noise_seed, iteration, Purpose.RELEASE_NOISE)
+            noise = rng.exponential(1.0 / self.epsilon, len(counts))
+            noisy = [count + drawn for count, drawn in zip(counts, noise, strict=True)]
+            return max(range(len(noisy)), key=noisy.__getitem__)
+        return int(self._mechanism()(list(map(int, counts))))
+
+    def _mechanism(self) -> Any:
+        """Return OpenDP's mechanism, which checks its own epsilon."""
+        dp = _import_opendp()
+        domain = dp.domains.vector_domain(dp.domains.atom_domain(T=int))
+        # Monotone, as a vote that is removed lowers one count and raises none: else the
+        # noise would have to be twice as large.
+        metric = dp.metrics.linf_distance(T=int, monotonic=True)
+        # A little more noise, so that OpenDP's rounding up stays within epsilon.
+        scale = (1.0 + 1e-9) / self.epsilon
+        pure = dp.measures.max_divergence()
+        mechanism = dp.measurements.make_noisy_max(domain, metric, pure, scale=scale)
+        epsilon = mechanism.map(1)
+        if not epsilon <= self.epsilon:
+            raise RuntimeError(
+                f"OpenDP's noisy max has epsilon {epsilon!r} at scale {scale!r}, and "
+                f"{self.epsilon!r} is promised: nothing is released."
+            )
+        return mechanism

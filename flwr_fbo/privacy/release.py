@@ -20,15 +20,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._common.arrays import FloatArray, one_blas_thread
-from flwr_fbo._common.fields import holds
-from flwr_fbo._common.validation import is_number, require, require_choice, require_int
+from flwr_fbo._common.fields import (
+    check_fields,
+    choice,
+    flag,
+    instance,
+    integer,
+    number,
+    ruled,
+)
+from flwr_fbo._common.validation import is_number, require
 from flwr_fbo._common.version import __version__
 from flwr_fbo.privacy.noise import Entropy
-from flwr_fbo.privacy.sampling import (
-    Sampling,
-    Subsampling,
-    check_sampling_probability,
-)
+from flwr_fbo.privacy.sampling import PROBABILITY, Sampling, Subsampling
 from flwr_fbo.privacy.weights import WeightSchedule
 
 # What is larger could overflow in a sum without clipping.
@@ -70,34 +74,33 @@ class ReleaseSettings:
     weights : WeightSchedule
     """
 
-    num_agents: int
-    num_sub_regions: int = 1
-    clip_norm: float = 22.0
-    noise_multiplier: float = 1.0
-    sampling_probability: float = 0.35
-    sampling: Sampling = "poisson"
-    calibration: Calibration = "joint"
-    noise_only: bool = False
+    num_agents: int = field(metadata=integer(1, cap="max_agents"))
+    num_sub_regions: int = field(default=1, metadata=integer(1, cap="max_dimension"))
+    # Without clipping it is infinite; a smaller one would vanish when it is squared.
+    clip_norm: float = field(
+        default=22.0,
+        metadata=ruled(
+            lambda name, s: require(
+                is_number(s) and s >= 1e-100, name, s, "a number > 0, at least 1e-100"
+            )
+        ),
+    )
+    noise_multiplier: float = field(default=1.0, metadata=number(0, 1e6))
+    sampling_probability: float = field(default=0.35, metadata=PROBABILITY)
+    sampling: Sampling = field(default="poisson", metadata=choice(Sampling))
+    calibration: Calibration = field(default="joint", metadata=choice(Calibration))
+    noise_only: bool = field(default=False, metadata=flag())
     weights: WeightSchedule = field(
-        default_factory=WeightSchedule, metadata=holds(WeightSchedule)
+        default_factory=WeightSchedule,
+        metadata=instance(WeightSchedule, part=WeightSchedule),
     )
 
     def __post_init__(self) -> None:
-        require_int("num_agents", self.num_agents, 1)
-        require_int("num_sub_regions", self.num_sub_regions, 1)
-        z, s = self.noise_multiplier, self.clip_norm
-        ok = is_number(z) and 0 <= z <= 1e6
-        require(ok, "noise_multiplier", z, "a number from 0 to 1e6")
-        # A smaller one would vanish when it is squared.
-        ok = is_number(s) and s >= 1e-100
-        require(ok, "clip_norm", s, "a number > 0, at least 1e-100")
-        clipped = z == 0 or s < math.inf
-        require(clipped, "clip_norm", s, "finite where noise_multiplier > 0")
-        check_sampling_probability(self.sampling_probability)
-        require_choice("sampling", self.sampling, Sampling)
-        if self.sampling == "fixed-size":
-            Subsampling.fixed_size(self.sampling_probability, self.num_agents)
-        require_choice("calibration", self.calibration, Calibration)
+        check_fields(self)
+        clipped = self.noise_multiplier == 0 or self.clip_norm < math.inf
+        allowed = "finite where noise_multiplier > 0"
+        require(clipped, "clip_norm", self.clip_norm, allowed)
+        _ = self.subsampling  # which names a fixed sample size that is none
 
     @property
     def message_norm(self) -> float:
@@ -173,6 +176,8 @@ class PlannedRelease(ABC):
         s = self.settings
         if s.noise_multiplier == 0 or s.calibration == "joint":
             return s.noise_multiplier
+        # The noise of each sub-region as the unit of its vector: then it is isotropic,
+        # and one over the sensitivity in these units is the multiplier.
         std = self.noise_std(iteration) * s.sampling_probability
         reach = np.linalg.norm(self.weights(iteration) / std, axis=1).max()
         return float(1.0 / (self._farthest * s.message_norm * reach))
@@ -266,6 +271,7 @@ class Release(PlannedRelease):
         """
         s = self.settings
         weights, noise_std = self._plan(iteration)
+        # Told to nobody: amplification by sampling rests on that secret.
         mask = self._sample(iteration)
         if mask is not None:
             weights = weights * mask[:, None]
@@ -273,6 +279,7 @@ class Release(PlannedRelease):
             vectors = np.zeros((s.num_sub_regions, num_features))
         else:
             rows = self._contributions(messages, num_features)
+            # Over q, not over how many were sampled: that number is a secret.
             vectors = np.asarray(weights.T @ rows / s.sampling_probability)
         if s.noise_multiplier == 0:
             return vectors
@@ -303,13 +310,9 @@ class Release(PlannedRelease):
         """Return what each agent adds: clipped, and zero where it makes no sense."""
         s = self.settings
         rows = np.zeros((s.num_agents, num_features))
-        slots = [
-            slot
-            for slot in range(s.num_agents)
-            if _is_vector(messages.get(slot), num_features)
-        ]
-        if slots:
-            rows[slots] = [messages[slot] for slot in slots]
+        for slot in range(s.num_agents):
+            if _is_vector(messages.get(slot), num_features):
+                rows[slot] = messages[slot]
         # A NaN compares false, as it should.
         rows[~np.all(np.abs(rows) <= _LARGEST_ENTRY, axis=1)] = 0.0
         return clipped(rows, s.message_norm)

@@ -7,6 +7,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Literal
 
+from flwr_fbo._common.fields import ruled
 from flwr_fbo._common.validation import is_number, require
 
 Sampling = Literal["poisson", "fixed-size"]
@@ -46,20 +47,23 @@ class Subsampling:
         ValueError
             If q N is not within 1e-9 of an integer >= 1.
         """
-        size = round(sampling_probability * num_agents)
-        ok = size >= 1 and abs(sampling_probability * num_agents - size) <= 1e-9
-        require(
-            ok,
-            "sampling_probability",
-            sampling_probability,
+        q = sampling_probability
+        size = round(q * num_agents)
+        allowed = (
             f"B / {num_agents} with an integer B >= 1, where the sample size is fixed "
-            f"(the nearest is {max(size, 1)} / {num_agents})",
+            f"(the nearest is {max(size, 1)} / {num_agents})"
         )
+        ok = size >= 1 and abs(q * num_agents - size) <= 1e-9
+        require(ok, "sampling_probability", q, allowed)
         return cls("fixed-size", size, num_agents)
 
 
 def sampling_ratio(q: float) -> Fraction:
-    """Return q as a ratio of integers, rounded up where it is no short one."""
+    """Return q as a ratio of integers, rounded up where no short ratio is equal to it.
+
+    Up, because an accountant that is told less than q would report too small an
+    epsilon.
+    """
     check_sampling_probability(q)
     return _ratio(float(q))
 
@@ -75,5 +79,8 @@ def _ratio(q: float) -> Fraction:
 def check_sampling_probability(q: object) -> None:
     """Raise ValueError unless ``q`` is a number from 1e-9 to 1."""
     ok = is_number(q) and 1e-9 <= q <= 1
-    allowed = "a number in (0, 1], at least 1e-9"
-    require(ok, "sampling_probability", q, allowed)
+    require(ok, "sampling_probability", q, "a number in (0, 1], at least 1e-9")
+
+
+# The rule of a field ``sampling_probability``.
+PROBABILITY = ruled(lambda _, q: check_sampling_probability(q))

@@ -18,6 +18,13 @@ from flwr_fbo._common.validation import require, require_positive
 from flwr_fbo.privacy.integer_noise import IntegerNoise
 from flwr_fbo.privacy.release import PlannedRelease, ReleaseSettings, clipped
 
+_ONLY = {
+    "sampling_probability": 1,
+    "sampling": "poisson",
+    "calibration": "joint",
+    "noise_only": False,
+}
+
 
 @dataclass(frozen=True, eq=False)
 class SecureTotal:
@@ -71,17 +78,12 @@ class SecureRelease(PlannedRelease):
     """
 
     def __init__(self, settings: ReleaseSettings, excess: float = 1.0) -> None:
-        z, q = settings.noise_multiplier, settings.sampling_probability
-        with_secure = "with secure aggregation"
-        require_positive("noise_multiplier", z)
-        require(q == 1, "sampling_probability", q, f"1, {with_secure}")
-        poisson = settings.sampling == "poisson"
-        require(poisson, "sampling", settings.sampling, f"'poisson', {with_secure}")
-        joint = settings.calibration == "joint"
-        allowed = f"'joint', {with_secure}"
-        require(joint, "calibration", settings.calibration, allowed)
-        honest = not settings.noise_only
-        require(honest, "noise_only", settings.noise_only, f"False, {with_secure}")
+        require_positive("noise_multiplier", settings.noise_multiplier)
+        # Who is sampled, and what of it is a control, the sites could only be told by
+        # the server; other calibrations need the noise of each vector apart.
+        for name, only in _ONLY.items():
+            value = getattr(settings, name)
+            require(value == only, name, value, f"{only!r}, with secure aggregation")
         super().__init__(settings)
         self.excess = excess
 
@@ -124,6 +126,7 @@ class SecureRelease(PlannedRelease):
         short = clipped(message[None].astype(np.float64), self.settings.message_norm)
         weights = self.weights(iteration)[slot]
         part = np.outer(weights, short[0]).ravel() / self.sensitivity(iteration)
+        # Again, as the division rounds: the sensitivity of the integer sum is 1.
         return np.asarray(clipped(part[None], 1.0)[0])
 
     def decoded(

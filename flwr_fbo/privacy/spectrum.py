@@ -44,6 +44,7 @@ class SpectralBounds:
     @classmethod
     def of(cls, operator_norm: float, cross_norm: float) -> SpectralBounds:
         """Return the bounds that follow with a shift of twice the operator norm."""
+        # N + 2 ||N|| I lies between ||N|| I and 3 ||N|| I, so positive definite.
         kappa = cross_norm / math.sqrt(operator_norm)
         rho_min, rho_max = operator_norm, 3 * operator_norm
         return cls(2 * operator_norm, rho_min, rho_max, kappa, cross_norm)
@@ -100,7 +101,7 @@ def sum_bounds(
     Parameters
     ----------
     settings : ContinualSettings
-        Of every agent; with noise. Of either calibration: only the law counts.
+        Settings of every agent, with noise and either calibration: only the law counts.
     alpha : float
         In (0, 1): how likely any of the bounds may fail.
     num_agents : int
@@ -124,6 +125,8 @@ def _bounds(settings: ContinualSettings, std: float, p: float) -> SpectralBounds
 
     d = settings.dimension
     mean_norm = math.sqrt(2) * poch(d / 2, 0.5)  # of d unit normals
+    # ||N|| <= s (sqrt(2) c_d + z) with z = -ndtri(p/2), and ||h|| <= s sqrt(q/2): see
+    # `sum_bounds`. p/2 each for the largest and the smallest eigenvalue.
     operator_norm = std * float(math.sqrt(2) * mean_norm - ndtri(p / 2))
     cross_norm = std * math.sqrt(float(chdtri(d, p)) / 2)
     return SpectralBounds.of(operator_norm, cross_norm)

@@ -2,36 +2,57 @@
 
 A study says in its `Promise` what it will release at most. A `SpendingLedger` has what
 was released of all studies, so that a limit on epsilon can outlive a study.
+
+Each journal of a site notes a charge before the ledger does. So the journals beside a
+ledger prove what it must have, and a ledger that was lost is made of them (`rebuild`).
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from flwr_fbo._common.validation import is_number, require, require_bool, require_int
+from flwr_fbo._common.fields import (
+    FREE,
+    check_fields,
+    flag,
+    fraction,
+    instance,
+    integer,
+    number,
+    ruled,
+)
+from flwr_fbo._common.validation import require
 from flwr_fbo.journal.journal import Journal, open_patiently
-from flwr_fbo.journal.journal_file import JournalError
-from flwr_fbo.journal.ledger_table import LedgerRow
-from flwr_fbo.privacy.budget import LEAST_NOISE, check_delta
-from flwr_fbo.privacy.gaussian import gaussian_epsilon
-from flwr_fbo.privacy.sampling import check_sampling_probability
+from flwr_fbo.journal.journal_file import JournalError, JournalHeldError
+from flwr_fbo.journal.npy import from_json_array, to_json_array
+from flwr_fbo.journal.tables import LedgerRow
+from flwr_fbo.privacy.budget import LEAST_NOISE, check_delta, gaussian_epsilon
+from flwr_fbo.privacy.sampling import PROBABILITY
 
 FILE_NAME, KIND = "spending.sqlite", "spending"
-
-# Seconds to wait for the ledger: another process has it for the time of one row.
+# The array of a journal that has notes of charges, and the journals of a site's folder.
+NOTES = "charged"
+_FILES = (
+    "study-*-agent-*.sqlite",
+    "linear-bandit*.sqlite",
+    "neural-bandit*.sqlite",
+    "charges-*.sqlite",
+)
+# Seconds to wait for a file: another process has it for the time of one row.
 _PATIENCE = 30.0
-
 
 # What may be promised at most: composing more would take a site too long.
 MOST_NOISE, _MOST_RELEASES, _MOST_CHARGES = 1e6, 10_000, 100
@@ -41,6 +62,7 @@ UNPROTECTED = 0
 _KEY = ("study_kind", "study_id", "release", "owner")
 
 StudyKey = tuple[str, str]
+Facts = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -62,23 +84,20 @@ class Charge:
         If an argument is not allowed; the message names it.
     """
 
-    noise_multiplier: float
-    sampling_probability: float = 1.0
-    num_releases: int = 1
+    noise_multiplier: float = field(metadata=number(0, MOST_NOISE))
+    sampling_probability: float = field(default=1.0, metadata=PROBABILITY)
+    # Free: equal releases cost no more time than one of them.
+    num_releases: int = field(default=1, metadata=integer(1, _MOST_RELEASES, cap=FREE))
 
     def __post_init__(self) -> None:
-        z = self.noise_multiplier
-        ok = is_number(z) and 0 <= z <= MOST_NOISE
-        require(ok, "noise_multiplier", z, "a number from 0 to 1e6")
-        check_sampling_probability(self.sampling_probability)
-        require_int("num_releases", self.num_releases, 1, _MOST_RELEASES)
+        check_fields(self)
 
 
 def composed_epsilon(charges: Iterable[Charge], delta: float) -> float:
     """Return epsilon at ``delta`` of all charges together.
 
     Exact where everybody is in every release (one Gaussian mechanism; Dong, Roth & Su,
-    2022, corollary 2); else the upper bound of `PldAccountant`. Infinite where a
+    2022, corollary 2); else the upper bound of `LedgerAccountant`. Infinite where a
     release had noise of less than 1e-3 times its sensitivity.
 
     Parameters
@@ -99,9 +118,10 @@ def composed_epsilon(charges: Iterable[Charge], delta: float) -> float:
     if not entries:
         return 0.0
     if all(q == 1.0 for q, _, _ in entries):
+        # Independent Gaussian mechanisms compose as one: their mu^2 = 1/z^2 add up.
         mu = math.sqrt(sum(count / z**2 for _, z, count in entries))
         return gaussian_epsilon(delta, mu)
-    from flwr_fbo.privacy.pld_accountant import sampled_epsilon
+    from flwr_fbo.privacy.loss_distribution import sampled_epsilon
 
     return sampled_epsilon(entries, delta)
 
@@ -113,17 +133,25 @@ def least_epsilon(charges: Iterable[Charge], delta: float) -> float:
     hockey-stick divergence of a Poisson-sampled Gaussian mechanism, which is q times
     that of the Gaussian one at log(1 + (e^epsilon - 1) / q).
     """
-    return max((_of_one_release(charge, delta) for charge in charges), default=0.0)
+
+    def of_one(q: float, z: float) -> float:
+        if z < LEAST_NOISE:
+            return math.inf
+        if delta >= q:  # only with probability q is there anything to be seen
+            return 0.0
+        whole = gaussian_epsilon(delta / q, 1 / z)
+        # The divergence's argument, solved for epsilon.
+        return whole if q == 1 else float(np.logaddexp(np.log1p(-q), np.log(q) + whole))
+
+    pairs = ((one.sampling_probability, one.noise_multiplier) for one in charges)
+    return max((of_one(q, z) for q, z in pairs), default=0.0)
 
 
-def _of_one_release(charge: Charge, delta: float) -> float:
-    q, z = charge.sampling_probability, charge.noise_multiplier
-    if z < LEAST_NOISE:
-        return math.inf
-    if delta >= q:
-        return 0.0
-    whole = gaussian_epsilon(delta / q, 1 / z)
-    return whole if q == 1 else float(np.logaddexp(np.log1p(-q), np.log(q) + whole))
+_CHARGES = "a tuple of Charge"
+
+
+def _are_charges(value: Any) -> bool:
+    return isinstance(value, tuple) and all(isinstance(c, Charge) for c in value)
 
 
 @dataclass(frozen=True)
@@ -143,23 +171,22 @@ class Promise:
         In (0, 1): where the study reports its epsilon.
     """
 
-    charges: tuple[Charge, ...] = ()
-    private: bool = False
-    caveat: str = ""
-    delta: float | None = None
+    # As JSON each one is a list of its fields' values.
+    charges: tuple[Charge, ...] = field(
+        default=(),
+        metadata=ruled(
+            lambda name, value: require(_are_charges(value), name, value, _CHARGES)
+        ),
+    )
+    private: bool = field(default=False, metadata=flag())
+    caveat: str = field(default="", metadata=instance(str, allowed="a text"))
+    delta: float | None = field(default=None, metadata=fraction(optional=True))
 
     def __post_init__(self) -> None:
-        ok = isinstance(self.charges, tuple)
-        ok = ok and all(isinstance(charge, Charge) for charge in self.charges)
-        require(ok, "charges", self.charges, "a tuple of Charge")
-        require_bool("private", self.private)
-        require(isinstance(self.caveat, str), "caveat", self.caveat, "a text")
-        if self.delta is not None:
-            check_delta(self.delta)
+        check_fields(self)
+        count, releases = len(self.charges), self.num_releases
         allowed = f"at most {_MOST_CHARGES} different ones in a row"
-        count = len(self.charges)
         require(count <= _MOST_CHARGES, "len(charges)", count, allowed)
-        releases = self.num_releases
         allowed = f"at most {_MOST_RELEASES} in all"
         require(releases <= _MOST_RELEASES, "num_releases", releases, allowed)
 
@@ -178,6 +205,7 @@ class Promise:
 
     def charge_of(self, release: int) -> Charge:
         """Return what a release, from 1, costs: everything, unless it is promised."""
+        # What is not promised is charged as without noise: infinite, so refused.
         if self.private and not self.caveat:
             for charge in self.charges:
                 if release <= charge.num_releases:
@@ -226,7 +254,7 @@ class SpendingLedger:
 
     Not covered: a ledger that is deleted, or replaced by an older copy of itself, has
     forgotten what is not in it, unless the journals of its folder prove it: see
-    `flwr_fbo.privacy.charge_notes`.
+    `check_complete`.
 
     Parameters
     ----------
@@ -315,7 +343,7 @@ def charge_facts(
     charge: Charge,
     owner: int = -1,
     delta: float | None = None,
-) -> dict[str, Any]:
+) -> Facts:
     """Return what a ledger has of a charge, as JSON values; see `record`.
 
     ``delta`` is where the study reports its epsilon, for whoever reads the ledger.
@@ -327,3 +355,89 @@ def charge_facts(
 def same_charge(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Return whether two charges are of one release of one owner."""
     return all(one[name] == other[name] for name in _KEY)
+
+
+def notes_of(array: NDArray[Any] | None) -> list[Facts]:
+    """Return the charges that a journal's array has, in order."""
+    return [] if array is None else from_json_array(array)
+
+
+def with_note(notes: list[Facts], facts: Facts) -> dict[str, NDArray[Any]]:
+    """Return the array of a journal that has one more charge, if it is one more."""
+    if any(same_charge(note, facts) for note in notes):
+        return {}
+    return {NOTES: to_json_array([*notes, facts])}
+
+
+def note_charge(folder: Path, facts: Facts) -> None:
+    """Note a charge of a study that keeps no journal of its own."""
+    about = {name: facts[name] for name in ("study_kind", "study_id", "owner")}
+    name = hashlib.sha256(repr(about).encode()).hexdigest()[:16]
+    identity = {"kind": "charges", **about}
+    with open_patiently(identity, folder / f"charges-{name}.sqlite", _PATIENCE) as kept:
+        kept.put(with_note(notes_of(kept.load_array(NOTES)), facts))
+
+
+def check_complete(folder: Path, ledger: SpendingLedger | None, owner: int) -> None:
+    """Raise JournalError if journals prove charges that a ledger does not have.
+
+    Parameters
+    ----------
+    folder : Path
+    ledger : SpendingLedger or None
+        Of the folder, if it has one.
+    owner : int
+        Whose journals are looked at, where agents share a folder; -1 for all. One that
+        another process holds is left out: that process has looked itself.
+    """
+    for path in _journals(folder, owner):
+        try:
+            notes = _read(path, 0.0)
+        except JournalHeldError:
+            continue
+        has = (lambda note: False) if ledger is None else ledger.has_charge
+        lost = [note for note in notes if not has(note)]
+        if not lost:
+            continue
+        if lost == notes[-1:] and ledger is not None:
+            ledger.add(lost[0])  # a process ended between the note and the charge
+        else:
+            raise JournalError(
+                f"{path} has {len(lost)} releases that the ledger beside it has not: "
+                "that was deleted, or replaced by an older copy. Make it whole with "
+                f"`flwr-fbo ledger rebuild {folder}`, which counts the journals.",
+                public="This site's ledger lacks releases that its journals have: "
+                "`flwr-fbo ledger rebuild` counts them.",
+            )
+
+
+def rebuild(folder: Path) -> tuple[int, SpendingLedger]:
+    """Add to the ledger of a folder what its journals prove; return how many, and it.
+
+    Nothing is taken out of it.
+
+    Raises
+    ------
+    JournalError
+        If a journal, or the ledger, cannot be read: then too little might be counted.
+    """
+    journals = _journals(folder, -1)
+    proven = [note for path in journals for note in _read(path, _PATIENCE)]
+    with SpendingLedger.held(folder) as ledger:
+        before = len(ledger.rows)
+        for note in proven:
+            ledger.add(note)
+        return len(ledger.rows) - before, ledger
+
+
+def _journals(folder: Path, owner: int) -> Iterator[Path]:
+    for pattern in _FILES:
+        for path in sorted(folder.glob(pattern)):
+            _, is_named, slot = path.stem.rpartition("-agent-")
+            if owner == -1 or not is_named or slot == str(owner):
+                yield path
+
+
+def _read(path: Path, patience: float) -> list[Facts]:
+    with open_patiently(None, path, patience) as journal:
+        return notes_of(journal.load_array(NOTES))

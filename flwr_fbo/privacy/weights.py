@@ -7,20 +7,14 @@ a_t falls to 1 and all agents count alike. Nothing here depends on data.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.conversion import take_plain
-from flwr_fbo._common.validation import (
-    is_number,
-    require,
-    require_bool,
-    require_choice,
-    require_int,
-)
+from flwr_fbo._common.fields import FREE, check_fields, choice, flag, integer, number
+from flwr_fbo._common.validation import require
 
 WeightForm = Literal["softmax", "linear", "squared"]
 
@@ -57,21 +51,18 @@ class WeightSchedule:
         Whether a_t falls. False: it stays as at first (appendix B.2.5).
     """
 
-    peak: float = 15.0
-    num_constant_rounds: int = 10
-    num_decay_rounds: int = 30
-    form: WeightForm = "softmax"
-    adaptive: bool = True
+    peak: float = field(default=15.0, metadata=number())
+    # Rounds that are only compared with another round cost a site nothing.
+    num_constant_rounds: int = field(default=10, metadata=integer(0, cap=FREE))
+    num_decay_rounds: int = field(default=30, metadata=integer(0, cap=FREE))
+    form: WeightForm = field(default="softmax", metadata=choice(WeightForm))
+    adaptive: bool = field(default=True, metadata=flag())
 
     def __post_init__(self) -> None:
-        take_plain(self)
-        require_choice("form", self.form, WeightForm)
+        check_fields(self)
         least, most = _PEAKS[self.form]
-        ok = is_number(self.peak) and least <= self.peak <= most
-        require(ok, "peak", self.peak, f"a number from {least} to {most}")
-        require_int("num_constant_rounds", self.num_constant_rounds, 0)
-        require_int("num_decay_rounds", self.num_decay_rounds, 0)
-        require_bool("adaptive", self.adaptive)
+        allowed = f"a number from {least} to {most}"
+        require(least <= self.peak <= most, "peak", self.peak, allowed)
 
     def concentration(self, iteration: int) -> float:
         """Return a_t, which falls to 1."""

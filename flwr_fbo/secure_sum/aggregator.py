@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from flwr_fbo._common.validation import require
-from flwr_fbo.secure_sum.graph import MaskGraph
+from flwr_fbo.secure_sum import wire
 from flwr_fbo.secure_sum.masks import (
     ADVERT_BYTES,
     CHECK_BYTES,
@@ -21,27 +21,11 @@ from flwr_fbo.secure_sum.masks import (
     SumKeys,
     check_roster,
     equal_keys,
-    is_signed,
     is_usable,
-    signature_bytes,
 )
-from flwr_fbo.secure_sum.member_state import from_hex, to_hex
 from flwr_fbo.secure_sum.roster import Roster
 from flwr_fbo.secure_sum.shares import SHARE_BYTES, combine
 from flwr_fbo.secure_sum.terms import Exchange, SumFailedError, SumTerms, canonical
-from flwr_fbo.secure_sum.wire import (
-    Numbers,
-    Payload,
-    PayloadError,
-    cut,
-    pack,
-    pack_numbers,
-    pack_set,
-    to_bytes,
-    to_payload,
-    unpack,
-    unpack_numbers,
-)
 
 _log = logging.getLogger("flwr.fbo")
 Records = dict[int, bytes]
@@ -86,12 +70,9 @@ class Aggregator:
     ) -> None:
         wrong = check_roster(terms, roster)
         require(wrong is None, "roster", terms.roster, f"the one of the terms: {wrong}")
-        self._terms, self._roster = terms, roster
-        self._keys = SumKeys.of(terms)
-        self._graph = MaskGraph.of(terms, None if roster is None else roster.seed)
-        self._neighbours = {
-            slot: self._graph.neighbours(slot) for slot in self._graph.ring
-        }
+        self._terms, self._keys = terms, SumKeys(terms, roster)
+        self._graph = graph = self._keys.graph
+        self._neighbours = {slot: graph.neighbours(slot) for slot in graph.ring}
         #: The exchange that is under way.
         self.exchange = Exchange.ADVERTISE
         # Replies by slot to the exchanges 1, 2, 3 and 4: of 3 the signatures only.
@@ -103,12 +84,12 @@ class Aggregator:
     @property
     def state(self) -> bytes:
         """What an aggregator goes on from: all that was received, as JSON."""
-        total = pack_numbers(self._total, self._terms.num_bytes)
+        total = wire.pack_numbers(self._total, self._terms.num_bytes)
         return canonical(
             {
                 "terms": self._keys.digest.hex(),
                 "exchange": int(self.exchange),
-                "replies": [to_hex(records) for records in self._replies],
+                "replies": [wire.to_hex(records) for records in self._replies],
                 "total": total.hex(),
             }
         ).encode()
@@ -117,9 +98,9 @@ class Aggregator:
         ok = values["terms"] == self._keys.digest.hex()
         require(ok, "state", values["terms"], "that of the same terms")
         self.exchange = Exchange(values["exchange"])
-        self._replies = [from_hex(records) for records in values["replies"]]
+        self._replies = [wire.from_hex(records) for records in values["replies"]]
         total = bytes.fromhex(values["total"])
-        self._total = unpack_numbers(total, self._terms.num_bytes)
+        self._total = wire.unpack_numbers(total, self._terms.num_bytes)
 
     @property
     def summed(self) -> tuple[int, ...]:
@@ -127,7 +108,7 @@ class Aggregator:
         return self._members(Exchange.MASK)
 
     @property
-    def total(self) -> Numbers:
+    def total(self) -> wire.Numbers:
         """The sum modulo 2**num_bits, shape (M,).
 
         Raises
@@ -139,27 +120,27 @@ class Aggregator:
             raise RuntimeError(f"The sum is at exchange {int(self.exchange)} of 5.")
         return self._total
 
-    def requests(self) -> dict[int, Payload]:
+    def requests(self) -> dict[int, wire.Payload]:
         """Return the request to each member that the current exchange needs."""
         match self.exchange:
             case Exchange.ADVERTISE:
                 texts = dict.fromkeys(self._terms.slots, b"")
             case Exchange.SHARE:
                 adverts = self._replies[0]
-                texts = {slot: pack(self._near(slot, adverts)) for slot in adverts}
+                texts = {slot: wire.pack(self._near(slot, adverts)) for slot in adverts}
             case Exchange.MASK:
                 texts = self._encrypted_shares()
             case Exchange.CONFIRM:
                 views = self._replies[2]
-                summed = pack_set(views, self._terms.slots)
-                texts = {s: summed + pack(self._near(s, views)) for s in views}
+                summed = wire.pack_set(views, self._terms.slots)
+                texts = {s: summed + wire.pack(self._near(s, views)) for s in views}
             case Exchange.UNMASK:
                 # Fewer signatures cost each member less time to check them.
                 confirmed = sorted(self._replies[3].items())[: self._terms.threshold]
-                texts = dict.fromkeys(self.summed, pack(dict(confirmed)))
+                texts = dict.fromkeys(self.summed, wire.pack(dict(confirmed)))
             case _:
                 texts = {}
-        return {slot: to_payload(text) for slot, text in texts.items()}
+        return {slot: wire.to_payload(text) for slot, text in texts.items()}
 
     def receive(self, replies: Mapping[int, Any]) -> None:
         """Take what arrived in the current exchange, and go on to the next one.
@@ -214,8 +195,8 @@ class Aggregator:
         for slot in sorted(asked):
             if slot in replies:
                 try:
-                    found[slot] = check(slot, to_bytes(replies[slot]))
-                except PayloadError as error:
+                    found[slot] = check(slot, wire.to_bytes(replies[slot]))
+                except wire.PayloadError as error:
                     self._drop(slot, str(error))
         return found
 
@@ -235,10 +216,10 @@ class Aggregator:
         self.exchange = Exchange(self.exchange + 1)
 
     def _check_signature(self, slot: int, signature: bytes, text: bytes) -> None:
-        if len(signature) != signature_bytes(self._roster):
-            raise PayloadError("its reply has a wrong length")
-        if not is_signed(self._roster, slot, signature, text):
-            raise PayloadError("its signature is not valid")
+        if len(signature) != self._keys.signature_bytes:
+            raise wire.PayloadError("its reply has a wrong length")
+        if not self._keys.is_signed(slot, signature, text):
+            raise wire.PayloadError("its signature is not valid")
 
     def _receive_adverts(self, replies: Mapping[int, Any]) -> None:
         asked = dict.fromkeys(self._terms.slots)
@@ -250,23 +231,23 @@ class Aggregator:
         self._go_on(adverts)
 
     def _checked_advert(self, slot: int, reply: bytes) -> bytes:
-        keys, signature = cut(reply, ADVERT_BYTES)
+        keys, signature = wire.cut(reply, ADVERT_BYTES)
         self._check_signature(slot, signature, self._keys.advert_text(slot, keys))
         if not (is_usable(keys[:KEY_BYTES]) and is_usable(keys[KEY_BYTES:])):
-            raise PayloadError("a key is no key")
+            raise wire.PayloadError("a key is no key")
         return reply
 
     def _checked_shares(self, slot: int, reply: bytes) -> bytes:
-        _, rest = cut(reply, COMMITMENT_BYTES)
+        _, rest = wire.cut(reply, COMMITMENT_BYTES)
         asked = self._near(slot, self._replies[0])
-        if set(unpack(rest, SHARED_BYTES, asked)) != set(asked):
-            raise PayloadError("it shared with other members than asked")
+        if set(wire.unpack(rest, SHARED_BYTES, asked)) != set(asked):
+            raise wire.PayloadError("it shared with other members than asked")
         return reply
 
     def _shared_by(self, slot: int) -> Records:
         """Return what a member sent for each neighbour."""
-        _, rest = cut(self._replies[1][slot], COMMITMENT_BYTES)
-        return unpack(rest, SHARED_BYTES, self._neighbours[slot])
+        _, rest = wire.cut(self._replies[1][slot], COMMITMENT_BYTES)
+        return wire.unpack(rest, SHARED_BYTES, self._neighbours[slot])
 
     def _encrypted_shares(self) -> Records:
         """Return who shared, and the shares for each of them."""
@@ -276,13 +257,15 @@ class Aggregator:
             for receiver, record in self._shared_by(sender).items():
                 if receiver in boxes:
                     boxes[receiver][sender] = record[:ENCRYPTED_BYTES]
-        view = pack_set(shared, self._terms.slots)
-        return {slot: view + pack(box) for slot, box in boxes.items()}
+        view = wire.pack_set(shared, self._terms.slots)
+        return {slot: view + wire.pack(box) for slot, box in boxes.items()}
 
     def _receive_masked(self, replies: Mapping[int, Any]) -> None:
         masked = self._valid(replies, self._replies[1], self._checked_masked)
         size = self._terms.length * self._terms.num_bytes
         self._require(len(masked), self._terms.min_summed)
+        # Members refuse such a set too: with fewer than a threshold of neighbours a
+        # member's secrets could not be recovered, and it could be cut off from others.
         lonely, count = self._graph.fewest(masked)
         if count < self._graph.threshold:
             raise SumFailedError(
@@ -291,11 +274,11 @@ class Aggregator:
             )
         self._go_on({slot: reply[size:] for slot, reply in masked.items()})
         for reply in masked.values():
-            self._total += unpack_numbers(reply[:size], self._terms.num_bytes)
+            self._total += wire.unpack_numbers(reply[:size], self._terms.num_bytes)
 
     def _checked_masked(self, slot: int, reply: bytes) -> bytes:
         size = self._terms.length * self._terms.num_bytes
-        _, signature = cut(reply, size)
+        _, signature = wire.cut(reply, size)
         text = self._keys.view_text(self._members(Exchange.SHARE))
         self._check_signature(slot, signature, text)
         return reply
@@ -309,13 +292,17 @@ class Aggregator:
     def _receive_secrets(self, replies: Mapping[int, Any]) -> None:
         found = self._valid(replies, self._replies[2], self._checked_secrets)
         held = {
-            holder: unpack(text, SHARE_BYTES, self._neighbours[holder])
+            holder: wire.unpack(text, SHARE_BYTES, self._neighbours[holder])
             for holder, text in found.items()
         }
         keys, total = self._keys, self._total.copy()
+        # The self masks of the members in the sum are taken off, and the pair masks of
+        # those who dropped out after they had shared: never both of one member
+        # (Bonawitz et al., section 6), for its message would be bare without them.
         for slot in self.summed:
             seed = self._recover(slot, "self", held)
             promised = self._replies[1][slot][:COMMITMENT_BYTES]
+            # A wrong seed would make a wrong sum that looks like any other.
             self._check_secret(slot, keys.commitment(seed, slot) == promised)
             total -= keys.self_mask(seed, slot)
         for slot in sorted(set(self._replies[1]) - set(self.summed)):
@@ -335,7 +322,7 @@ class Aggregator:
 
     def _checked_secrets(self, slot: int, reply: bytes) -> bytes:
         """Return a reply whose shares belong to the members that shared."""
-        unpack(reply, SHARE_BYTES, self._near(slot, self._replies[1]))
+        wire.unpack(reply, SHARE_BYTES, self._near(slot, self._replies[1]))
         return reply
 
     def _check_secret(self, slot: int, ok: bool) -> None:
@@ -353,6 +340,7 @@ class Aggregator:
             share = held.get(holder, {}).get(owner)
             if share is None or holder not in checks:
                 continue
+            # What the owner committed to: one bad holder cannot spoil the secret.
             promised = checks[holder][first : first + CHECK_BYTES]
             if self._keys.share_check(share, kind, owner, holder) == promised:
                 shares[place] = share

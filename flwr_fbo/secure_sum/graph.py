@@ -81,6 +81,7 @@ class MaskGraph:
             return tuple(sorted(set(self.ring) - {slot}))
         place = self._places[slot]
         steps = range(1, self.reach + 1)
+        # On both sides: who is my neighbour has me as one, so that masks cancel.
         places = [(place + step) % n for step in (*steps, *(-s for s in steps))]
         return tuple(sorted(self.ring[p] for p in places))
 
@@ -93,6 +94,7 @@ class MaskGraph:
             return min(present), len(present) - 1
         n = len(self.ring)
         there = np.isin(self.ring, list(present))
+        # Three times round, so that no window crosses an end; less the member itself.
         sums = np.concatenate([[0], np.cumsum(np.tile(there, 3))])
         places = np.flatnonzero(there) + n
         counts = sums[places + self.reach + 1] - sums[places - self.reach] - 1
@@ -101,6 +103,7 @@ class MaskGraph:
 
 
 def _rank(key: bytes, slot: int) -> bytes:
+    # A hash, not a generator: the same order in every version of every library.
     return hashlib.sha256(b"ring" + key + slot.to_bytes(4)).digest()
 
 
@@ -113,6 +116,7 @@ def sparse_rule(num_members: int) -> tuple[int, int] | None:
     n = num_members
     colluding, dropped = math.floor(COLLUDING * n), math.floor(DROPPED * n)
     for reach in range(1, (n - 1) // 2):
+        # A union over n members and the two sides of each.
         crowd = _quantile(n - 1, colluding, reach, FAILURE / (2 * n))
         threshold = reach + crowd
         lost = 2 * reach - threshold + 1
@@ -144,5 +148,6 @@ def _tail(total: int, marked: int, drawn: int, least: int) -> float:
     )
 
 
+# Not scipy.stats: each site of a sum would have to import it.
 def _log_binomial(n: int, k: int) -> float:
     return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)

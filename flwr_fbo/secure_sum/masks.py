@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
@@ -21,17 +22,11 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from flwr_fbo.secure_sum.graph import MAX_COMPLETE
+from flwr_fbo.secure_sum import wire
+from flwr_fbo.secure_sum.graph import MAX_COMPLETE, MaskGraph
 from flwr_fbo.secure_sum.roster import SIGNATURE_BYTES, Roster, digest_of
 from flwr_fbo.secure_sum.shares import SECRET_BYTES, SHARE_BYTES
 from flwr_fbo.secure_sum.terms import SumTerms
-from flwr_fbo.secure_sum.wire import (
-    Numbers,
-    PayloadError,
-    pack_set,
-    slot_bytes,
-    unpack_numbers,
-)
 
 KEY_BYTES, COMMITMENT_BYTES, CHECK_BYTES = 32, 32, 16
 # What a member advertises without its signature: two public keys.
@@ -39,28 +34,45 @@ ADVERT_BYTES = 2 * KEY_BYTES
 # A share of each secret, encrypted, and a commitment to each.
 ENCRYPTED_BYTES = 2 * SHARE_BYTES + 16
 SHARED_BYTES = ENCRYPTED_BYTES + 2 * CHECK_BYTES
+# Zeros, as each key encrypts one text; a key with two texts would need a nonce each.
 _NONCE, _COUNTER = bytes(12), bytes(16)
 _ANY_KEY = X25519PrivateKey.from_private_bytes(bytes(range(KEY_BYTES)))
 
 
 @dataclass(frozen=True)
 class SumKeys:
-    """The derivations of one attempt.
+    """What members and aggregator derive from terms and roster of one attempt.
 
     Attributes
     ----------
     terms : SumTerms
-    digest : bytes
-        That of the terms.
+    roster : Roster, optional
+        The one that the terms name.
     """
 
     terms: SumTerms
-    digest: bytes
+    roster: Roster | None = None
 
-    @classmethod
-    def of(cls, terms: SumTerms) -> SumKeys:
-        """Return the derivations under some terms."""
-        return cls(terms, terms.digest())
+    @cached_property
+    def digest(self) -> bytes:
+        """The digest of the terms."""
+        return self.terms.digest()
+
+    @cached_property
+    def graph(self) -> MaskGraph:
+        """Who masks with whom."""
+        return MaskGraph.of(
+            self.terms, None if self.roster is None else self.roster.seed
+        )
+
+    @property
+    def signature_bytes(self) -> int:
+        """The number of bytes of a signature: none without a roster."""
+        return 0 if self.roster is None else SIGNATURE_BYTES
+
+    def is_signed(self, slot: int, signature: bytes, text: bytes) -> bool:
+        """Return whether a slot signed a text; without a roster nobody needs to."""
+        return self.roster is None or self.roster.verify(slot, signature, text)
 
     def masking_key(self, seed: bytes, slot: int) -> X25519PrivateKey:
         """Return a member's masking key, which its seed gives."""
@@ -75,14 +87,15 @@ class SumKeys:
         """Return a commitment to a share of a secret, of 16 bytes."""
         return self._derive(share, f"share of {kind}", owner, holder)[:CHECK_BYTES]
 
-    def self_mask(self, seed: bytes, slot: int) -> Numbers:
+    def self_mask(self, seed: bytes, slot: int) -> wire.Numbers:
         """Return a member's self mask."""
         return self._expand(self._derive(seed, "self mask", slot))
 
     def pair_mask(
         self, private: X25519PrivateKey, public: bytes, slot: int, other: int
-    ) -> Numbers:
+    ) -> wire.Numbers:
         """Return what ``slot`` adds for ``other``, who adds the negative."""
+        # Sorted, so that both derive one key: then the two masks cancel in the sum.
         key = self._agree(private, public, "pair mask", *sorted((slot, other)))
         mask = self._expand(key)
         return mask if slot < other else np.negative(mask)
@@ -116,39 +129,46 @@ class SumKeys:
 
     def advert_text(self, slot: int, keys: bytes) -> bytes:
         """Return what a member signs when it advertises its keys."""
-        return self._text("advertise", slot_bytes(slot), keys)
+        return self._text("advertise", wire.slot_bytes(slot), keys)
 
     def view_text(self, shared: Collection[int]) -> bytes:
         """Return what a member signs with its masked numbers: who shared."""
-        return self._text("mask", pack_set(shared, self.terms.slots))
+        return self._text("mask", wire.pack_set(shared, self.terms.slots))
 
     def confirm_text(self, shared: Collection[int], summed: Collection[int]) -> bytes:
         """Return what a member signs to confirm a sum."""
         slots = self.terms.slots
-        return self._text("confirm", pack_set(shared, slots), pack_set(summed, slots))
+        return self._text(
+            "confirm", wire.pack_set(shared, slots), wire.pack_set(summed, slots)
+        )
 
     def _text(self, label: str, *parts: bytes) -> bytes:
+        # The digest of the terms is in all that is signed or derived: what was said in
+        # another attempt, or under other terms, means nothing here.
         return b"".join([label.encode(), b"\0", self.digest, *parts])
 
     def _derive(self, secret: bytes, label: str, *slots: int) -> bytes:
-        info = self._text(label, slot_bytes(*slots))
+        info = self._text(label, wire.slot_bytes(*slots))
         return HKDF(hashes.SHA256(), KEY_BYTES, None, info).derive(secret)
 
     def _agree(
         self, private: X25519PrivateKey, public: bytes, label: str, *slots: int
     ) -> bytes:
+        # X25519 raises where a public key of small order would give a known secret.
         try:
             common = private.exchange(X25519PublicKey.from_public_bytes(public))
         except ValueError as error:
             first, second = slots
             text = f"the keys of slots {first} and {second} agree on no secret"
-            raise PayloadError(text) from error
+            raise wire.PayloadError(text) from error
         return self._derive(common, label, *slots)
 
-    def _expand(self, key: bytes) -> Numbers:
+    def _expand(self, key: bytes) -> wire.Numbers:
+        # AES-CTR as the pseudorandom generator of Bonawitz et al.: uniform modulo
+        # 2**num_bits, because num_bits is a multiple of 8.
         num_bytes = self.terms.num_bytes
         stream = Cipher(algorithms.AES(key), modes.CTR(_COUNTER)).encryptor()
-        return unpack_numbers(
+        return wire.unpack_numbers(
             stream.update(bytes(self.terms.length * num_bytes)), num_bytes
         )
 
@@ -168,7 +188,11 @@ def is_usable(public: bytes) -> bool:
 
 
 def equal_keys(adverts: dict[int, bytes]) -> set[int]:
-    """Return the slots with a key that is there twice."""
+    """Return the slots with a key that is there twice.
+
+    All are to be different (Bonawitz et al., figure 4, round 1): who sends a copy of
+    another one's key does not know the secret that its masks come from.
+    """
     owners: dict[bytes, int] = {}
     equal: set[int] = set()
     for slot, advert in adverts.items():
@@ -177,16 +201,6 @@ def equal_keys(adverts: dict[int, bytes]) -> set[int]:
                 equal |= {slot, owners[key]}
             owners[key] = slot
     return equal
-
-
-def signature_bytes(roster: Roster | None) -> int:
-    """Return the number of bytes of a signature: none without a roster."""
-    return 0 if roster is None else SIGNATURE_BYTES
-
-
-def is_signed(roster: Roster | None, slot: int, signature: bytes, text: bytes) -> bool:
-    """Return whether a slot signed a text; without a roster nobody needs to."""
-    return roster is None or roster.verify(slot, signature, text)
 
 
 def check_roster(terms: SumTerms, roster: Roster | None) -> str | None:

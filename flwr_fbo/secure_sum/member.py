@@ -8,7 +8,9 @@ member checks for all members of a set that enough of their neighbours are in it
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from flwr_fbo._common.validation import require
-from flwr_fbo.secure_sum.graph import MaskGraph
+from flwr_fbo.secure_sum import wire
 from flwr_fbo.secure_sum.masks import (
     ADVERT_BYTES,
     ENCRYPTED_BYTES,
@@ -25,28 +27,19 @@ from flwr_fbo.secure_sum.masks import (
     check_roster,
     draw_seed,
     equal_keys,
-    is_signed,
-    signature_bytes,
 )
-from flwr_fbo.secure_sum.member_state import Kept, MemberState, from_hex, to_hex
 from flwr_fbo.secure_sum.roster import Roster, SigningKey
 from flwr_fbo.secure_sum.shares import SHARE_BYTES, split
-from flwr_fbo.secure_sum.terms import Exchange, SumRefusedError, SumTerms
-from flwr_fbo.secure_sum.wire import (
-    Payload,
-    PayloadError,
-    cut,
-    pack,
-    pack_numbers,
-    set_bytes,
-    to_bytes,
-    to_payload,
-    unpack,
-    unpack_set,
+from flwr_fbo.secure_sum.terms import (
+    Exchange,
+    SumRefusedError,
+    SumTerms,
+    canonical,
 )
 
 Integers = NDArray[np.int64] | NDArray[np.uint64]
 NumbersOf = Callable[[], Integers]
+Kept = Mapping[str, Any]
 
 
 class Member:
@@ -130,26 +123,46 @@ class Member:
         allowed = "the key that the roster has for the slot"
         pinned = None if roster is None else roster.keys[slot]
         require(public == pinned, "key", public, allowed)
-        self._terms, self._slot, self._key, self._roster = terms, slot, key, roster
-        self._keys = SumKeys.of(terms)
-        self._graph = MaskGraph.of(terms, None if roster is None else roster.seed)
+        self._terms, self._slot, self._key = terms, slot, key
+        self._keys = SumKeys(terms, roster)
+        self._graph = self._keys.graph
         self._neighbours = self._graph.neighbours(slot)
-        new = MemberState(self._keys.digest.hex(), slot)
-        self._state = MemberState.of_bytes(state) if state else new
-        ok = (self._state.terms, self._state.slot) == (new.terms, slot)
-        require(ok, "state", f"slot {self._state.slot}", "that of these terms and slot")
+        # The last exchange that was answered, 0 before the first one; a digest of its
+        # request, and its reply. What the next exchanges need, in hexadecimal: secrets.
+        self._answered, self._request, self._reply = 0, "", b""
+        self._kept: Kept = {}
+        if state:
+            self._restore(json.loads(state))
 
     @property
     def state(self) -> bytes:
         """What the caller puts on disk before the last reply leaves."""
-        return self._state.to_bytes()
+        return canonical(
+            {
+                "terms": self._keys.digest.hex(),
+                "slot": self._slot,
+                "answered": self._answered,
+                "request": self._request,
+                "reply": self._reply.hex(),
+                "kept": self._kept,
+            }
+        ).encode()
+
+    def _restore(self, values: dict[str, Any]) -> None:
+        about = values["terms"], values["slot"]
+        ok = about == (self._keys.digest.hex(), self._slot)
+        require(ok, "state", f"slot {about[1]}", "that of these terms and slot")
+        self._answered, self._request = values["answered"], values["request"]
+        self._reply, self._kept = bytes.fromhex(values["reply"]), values["kept"]
 
     @property
     def has_unmasked(self) -> bool:
         """Whether this member has answered the last exchange."""
-        return self._state.answered == Exchange.UNMASK
+        return self._answered == Exchange.UNMASK
 
-    def answer(self, exchange: int, request: Payload, numbers: NumbersOf) -> Payload:
+    def answer(
+        self, exchange: int, request: wire.Payload, numbers: NumbersOf
+    ) -> wire.Payload:
         """Return the reply to a request; the same again if it is the last one again.
 
         Parameters
@@ -168,40 +181,31 @@ class Member:
         ValueError
             If the numbers are not M integers.
         """
+        steps: tuple[Callable[[bytes], tuple[bytes, Kept]], ...] = (
+            self._advertise,
+            self._share,
+            partial(self._mask, numbers=numbers),
+            self._confirm,
+            self._unmask,
+        )
+        last = self._answered
         try:
-            text = to_bytes(request)
+            text = wire.to_bytes(request)
             seen = hashlib.sha256(text).hexdigest()
-            last = self._state.answered
-            if (exchange, seen) == (last, self._state.request):
-                return to_payload(bytes.fromhex(self._state.reply))
+            # A reply that was lost is sent again. Another request for the same exchange
+            # never gets a second answer: of two sums the difference would be known.
+            if (exchange, seen) == (last, self._request):
+                return wire.to_payload(self._reply)
             _check(exchange not in range(1, last + 1), "it is already answered")
-            _check(
-                exchange == last + 1 <= Exchange.UNMASK,
-                f"exchange {exchange} does not follow {last}",
-            )
-            reply, kept = self._reply(Exchange(exchange), text, numbers)
-        except PayloadError as error:
+            follows = exchange == last + 1 <= Exchange.UNMASK
+            _check(follows, f"exchange {exchange} does not follow {last}")
+            reply, kept = steps[last](text)
+        except wire.PayloadError as error:
             raise SumRefusedError(f"Exchange {exchange}: {error}.") from error
-        terms, slot = self._state.terms, self._state.slot
         # What was kept before is gone, but for what the exchange has kept again.
-        answered = int(exchange)
-        self._state = MemberState(terms, slot, answered, seen, reply.hex(), kept)
-        return to_payload(reply)
-
-    def _reply(
-        self, exchange: Exchange, text: bytes, numbers: NumbersOf
-    ) -> tuple[bytes, Kept]:
-        match exchange:
-            case Exchange.ADVERTISE:
-                return self._advertise(text)
-            case Exchange.SHARE:
-                return self._share(text)
-            case Exchange.MASK:
-                return self._mask(text, numbers)
-            case Exchange.CONFIRM:
-                return self._confirm(text)
-            case _:
-                return self._unmask(text)
+        self._answered, self._request = last + 1, seen
+        self._reply, self._kept = reply, kept
+        return wire.to_payload(reply)
 
     def _advertise(self, text: bytes) -> tuple[bytes, Kept]:
         _check(not text, "the first request is not empty")
@@ -215,20 +219,24 @@ class Member:
         return reply, {**own, "advert": advert.hex()}
 
     def _share(self, text: bytes) -> tuple[bytes, Kept]:
-        kept, keys, slot = self._state.kept, self._keys, self._slot
-        size = ADVERT_BYTES + signature_bytes(self._roster)
-        adverts = unpack(text, size, self._neighbours)
+        kept, keys, slot = self._kept, self._keys, self._slot
+        size = ADVERT_BYTES + self._keys.signature_bytes
+        adverts = wire.unpack(text, size, self._neighbours)
         self._enough(adverts, "advertised keys")
         for other, advert in adverts.items():
-            public, signature = cut(advert, ADVERT_BYTES)
+            # Else the server could put keys of its own in the place of a member's.
+            public, signature = wire.cut(advert, ADVERT_BYTES)
             signed = keys.advert_text(other, public)
-            ok = is_signed(self._roster, other, signature, signed)
+            ok = self._keys.is_signed(other, signature, signed)
             _check(ok, f"the keys of slot {other} lack its signature")
             adverts[other] = public
         own = {slot: bytes.fromhex(kept["advert"])}
         equal = equal_keys({**adverts, **own})
         _check(not equal, f"slots {sorted(equal)} have equal keys")
 
+        # Two secrets, as in Bonawitz et al.: a server may get shares of one of them.
+        # The self mask hides a message that arrives after its member was said to have
+        # dropped out, and its pair masks were recovered.
         self_seed, masking_seed = draw_seed(), bytes.fromhex(kept["seed"])
         threshold, count = self._graph.threshold, len(self._neighbours)
         masking_shares = split(masking_seed, count, threshold)
@@ -244,18 +252,23 @@ class Member:
             checks = keys.share_check(first, "masking", slot, other)
             checks += keys.share_check(second, "self", slot, other)
             records[other] = encrypted + checks
-        reply = keys.commitment(self_seed, slot) + pack(records)
+        reply = keys.commitment(self_seed, slot) + wire.pack(records)
         secrets = {"encryption": kept["encryption"], "seed": kept["seed"]}
-        return reply, {**secrets, "self": self_seed.hex(), "adverts": to_hex(adverts)}
+        return reply, {
+            **secrets,
+            "self": self_seed.hex(),
+            "adverts": wire.to_hex(adverts),
+        }
 
     def _mask(self, text: bytes, numbers: NumbersOf) -> tuple[bytes, Kept]:
-        kept, keys, slot = self._state.kept, self._keys, self._slot
-        adverts = from_hex(kept["adverts"])
-        shared_text, text = cut(text, set_bytes(self._terms.slots))
-        shared = unpack_set(shared_text, self._terms.slots)
+        kept, keys, slot = self._kept, self._keys, self._slot
+        adverts = wire.from_hex(kept["adverts"])
+        shared_text, text = wire.cut(text, wire.set_bytes(self._terms.slots))
+        shared = wire.unpack_set(shared_text, self._terms.slots)
         self._enough_in(shared, "shared")
-        encrypted = unpack(text, ENCRYPTED_BYTES, adverts)
+        encrypted = wire.unpack(text, ENCRYPTED_BYTES, adverts)
         named = set(shared) & set(self._neighbours)
+        # Who did not share could not be unmasked: it must not be masked with.
         ok = slot in shared and set(encrypted) == named
         _check(ok, "the shares are not those of the members who shared")
         encryption = _private(kept["encryption"])
@@ -275,49 +288,56 @@ class Member:
         for other in encrypted:
             public = adverts[other][KEY_BYTES:]
             total += keys.pair_mask(masking, public, slot, other)
-        masked = pack_numbers(total, self._terms.num_bytes)
+        masked = wire.pack_numbers(total, self._terms.num_bytes)
+        # Signed with the numbers: who is shown another group signs another text, and
+        # exchange 4 fails.
         reply = masked + self._sign(keys.view_text(shared))
-        return reply, {"shares": to_hex(shares), "shared": shared_text.hex()}
+        return reply, {"shares": wire.to_hex(shares), "shared": shared_text.hex()}
 
     def _confirm(self, text: bytes) -> tuple[bytes, Kept]:
-        kept, slots = self._state.kept, self._terms.slots
-        summed_text, text = cut(text, set_bytes(slots))
-        summed = unpack_set(summed_text, slots)
-        shared = unpack_set(bytes.fromhex(kept["shared"]), slots)
+        kept, slots = self._kept, self._terms.slots
+        summed_text, text = wire.cut(text, wire.set_bytes(slots))
+        summed = wire.unpack_set(summed_text, slots)
+        shared = wire.unpack_set(bytes.fromhex(kept["shared"]), slots)
         strangers = sorted(set(summed) - set(shared))
         _check(not strangers, f"slots {strangers[:8]} of the sum did not share")
         self._enough_in(summed, "in the sum")
         _check(self._slot in summed, f"slot {self._slot} is not in the sum")
+        # For all members, not for its neighbours only: if one of them were cut off, the
+        # sum of the others would be known without it.
         lonely, count = self._graph.fewest(summed)
         least = self._graph.threshold
         _check(count >= least, f"slot {lonely} has {count} neighbours, needs {least}")
         others = set(self._neighbours) & set(summed)
-        views = unpack(text, signature_bytes(self._roster), others)
+        views = wire.unpack(text, self._keys.signature_bytes, others)
         _check(set(views) == others, "not all members of the sum signed who shared")
         signed = self._keys.view_text(shared)
         for other, signature in views.items():
-            ok = is_signed(self._roster, other, signature, signed)
+            ok = self._keys.is_signed(other, signature, signed)
             _check(ok, f"slot {other} did not sign that the same members shared")
         reply = self._sign(self._keys.confirm_text(shared, summed))
         return reply, {**kept, "summed": summed_text.hex()}
 
     def _unmask(self, text: bytes) -> tuple[bytes, Kept]:
-        kept, slots = self._state.kept, self._terms.slots
-        shared = unpack_set(bytes.fromhex(kept["shared"]), slots)
-        summed = frozenset(unpack_set(bytes.fromhex(kept["summed"]), slots))
-        signatures = unpack(text, signature_bytes(self._roster), summed)
+        kept, slots = self._kept, self._terms.slots
+        shared = wire.unpack_set(bytes.fromhex(kept["shared"]), slots)
+        summed = frozenset(wire.unpack_set(bytes.fromhex(kept["summed"]), slots))
+        # More than half of the slots confirm this one set, and members confirm once: no
+        # other set can be unmasked (Bonawitz et al., section 6.2).
+        signatures = wire.unpack(text, self._keys.signature_bytes, summed)
         least = self._terms.threshold
         ok = len(signatures) >= least
         _check(ok, f"{len(signatures)} members confirmed, {least} are needed")
         signed = self._keys.confirm_text(shared, summed)
         for other, signature in signatures.items():
-            ok = is_signed(self._roster, other, signature, signed)
+            ok = self._keys.is_signed(other, signature, signed)
             _check(ok, f"slot {other} did not confirm the same sum")
+        # The share of one secret a member, never both: see `_share`.
         chosen = {
             other: pair[SHARE_BYTES:] if other in summed else pair[:SHARE_BYTES]
-            for other, pair in from_hex(kept["shares"]).items()
+            for other, pair in wire.from_hex(kept["shares"]).items()
         }
-        return pack(chosen), {}
+        return wire.pack(chosen), {}
 
     def _sign(self, message: bytes) -> bytes:
         return b"" if self._key is None else self._key.sign(message)
@@ -336,7 +356,7 @@ class Member:
 
 def _check(condition: bool, text: str) -> None:
     if not condition:
-        raise PayloadError(text)
+        raise wire.PayloadError(text)
 
 
 def _private(text: str) -> X25519PrivateKey:

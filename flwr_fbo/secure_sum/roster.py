@@ -78,6 +78,7 @@ class SigningKey:
         OSError
             If it cannot be read.
         """
+        # The mode of the file that is read: the path could name another one by now.
         with open(path, "rb") as file:
             mode = os.fstat(file.fileno()).st_mode & 0o777
             text = file.read()
@@ -134,6 +135,7 @@ class Roster:
         owners: dict[str, int] = {}
         for slot, key in self.keys.items():
             require_hex(f"keys[{slot}]", key, 32)
+            # With one key in two slots, one site would count as two.
             owner = owners.setdefault(key, slot)
             allowed = f"another key than that of slot {owner}"
             require(owner == slot, f"keys[{slot}]", key, allowed)

@@ -16,7 +16,7 @@ _PRIME = 2**130 - 5
 
 
 def split(secret: bytes, num_shares: int, threshold: int) -> list[bytes]:
-    """Return shares of which any ``threshold`` give the secret, and fewer nothing.
+    """Return shares: any ``threshold`` of them give the secret, and fewer nothing.
 
     Parameters
     ----------
@@ -27,9 +27,12 @@ def split(secret: bytes, num_shares: int, threshold: int) -> list[bytes]:
     threshold : int
         From 1 to ``num_shares``.
     """
+    # A polynomial of degree threshold - 1 with the secret at 0: any fewer values of it
+    # fit every secret, equally well.
     drawn = [secrets.randbelow(_PRIME) for _ in range(threshold - 1)]
     coefficients = [*drawn, int.from_bytes(secret)]
     shares = []
+    # From place 1 on: the value at 0 is the secret itself.
     for place in range(1, num_shares + 1):
         value = 0
         for coefficient in coefficients:
@@ -49,6 +52,7 @@ def combine(shares: Mapping[int, bytes]) -> bytes | None:
         for weight, share in zip(weights, shares.values(), strict=True)
     )
     value = sum(products) % _PRIME
+    # The field is larger than the secrets: most wrong shares lead out of these.
     return value.to_bytes(SECRET_BYTES) if value < 2 ** (8 * SECRET_BYTES) else None
 
 

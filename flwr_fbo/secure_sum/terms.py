@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-import string
+import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 from itertools import pairwise
 from typing import Any
 
 from flwr_fbo._common.errors import PublicError
+from flwr_fbo._common.fields import check_fields, integer, ruled
 from flwr_fbo._common.validation import require, require_int
 
 # It is part of every digest: members of another version of the protocol differ in it.
 PROTOCOL = "flwr_fbo secure sum 1"
 MAX_MEMBERS, MAX_SLOT, MAX_LENGTH, MAX_BITS = 2**16, 2**32 - 1, 2**24, 56
-_MAX_HEX = 128
+_MAX_BYTES = 64
 
 
 class SumRefusedError(PublicError, RuntimeError):
@@ -56,6 +57,37 @@ def default_threshold(num_members: int) -> int:
     return 2 * num_members // 3 + 1
 
 
+def canonical(values: Mapping[str, Any]) -> str:
+    """Return the one JSON text of some values that are equal."""
+    return json.dumps(values, sort_keys=True, separators=(",", ":"))
+
+
+def require_hex(field: str, value: Any, num_bytes: int | None = None) -> None:
+    """Raise ValueError unless ``value`` is lower-case hexadecimal of whole bytes.
+
+    Lower-case only: one value has one text, and so one digest.
+    """
+    pattern = f"([0-9a-f]{{2}}){{{num_bytes or f'1,{_MAX_BYTES}'}}}"
+    ok = isinstance(value, str) and re.fullmatch(pattern, value) is not None
+    size = "whole bytes" if num_bytes is None else f"{num_bytes} bytes"
+    require(ok, field, value, f"lower-case hexadecimal digits of {size}")
+
+
+def _require_digest(field: str, value: Any) -> None:
+    if value != "":
+        require_hex(field, value)
+
+
+def require_slots(field: str, slots: Any) -> None:
+    """Raise ValueError unless ``slots`` is a tuple of two or more increasing slots."""
+    ok = isinstance(slots, tuple) and 2 <= len(slots) <= MAX_MEMBERS
+    require(ok, field, slots, f"a tuple of 2 to {MAX_MEMBERS} slots")
+    for slot in slots:
+        require_int(field, slot, 0, MAX_SLOT)
+    increasing = all(a < b for a, b in pairwise(slots))
+    require(increasing, field, slots[:8], "increasing slots")
+
+
 @dataclass(frozen=True)
 class SumTerms:
     """The terms of one attempt at a sum: public, and the same for all.
@@ -92,26 +124,22 @@ class SumTerms:
         If a field is not allowed; the message names it.
     """
 
-    context: str
-    attempt: str
-    slots: tuple[int, ...]
-    threshold: int
-    min_summed: int
-    length: int
-    num_bits: int
-    roster: str = ""
+    context: str = field(metadata=ruled(require_hex))
+    attempt: str = field(metadata=ruled(require_hex))
+    slots: tuple[int, ...] = field(metadata=ruled(require_slots))
+    threshold: int = field(metadata=integer(1))
+    min_summed: int = field(metadata=integer(1))
+    length: int = field(metadata=integer(1, MAX_LENGTH))
+    num_bits: int = field(metadata=integer(8, MAX_BITS))
+    roster: str = field(default="", metadata=ruled(_require_digest))
 
     def __post_init__(self) -> None:
-        require_hex("context", self.context)
-        require_hex("attempt", self.attempt)
-        if self.roster != "":
-            require_hex("roster", self.roster)
-        require_slots("slots", self.slots)
+        check_fields(self)
         n = len(self.slots)
+        # Two sets that confirm share more than half: else a server could unmask two
+        # sums over different sets, whose difference is the messages of a few.
         require_int("threshold", self.threshold, n // 2 + 1, n)
         require_int("min_summed", self.min_summed, self.threshold, n)
-        require_int("length", self.length, 1, MAX_LENGTH)
-        require_int("num_bits", self.num_bits, 8, MAX_BITS)
         require(self.num_bits % 8 == 0, "num_bits", self.num_bits, "a multiple of 8")
 
     @property
@@ -123,29 +151,3 @@ class SumTerms:
         """Return what is signed, and what every key is bound to: 32 bytes."""
         text = canonical(asdict(self))
         return hashlib.sha256(f"{PROTOCOL}\n{text}".encode()).digest()
-
-
-def canonical(values: Mapping[str, Any]) -> str:
-    """Return the one JSON text of some values that are equal."""
-    return json.dumps(values, sort_keys=True, separators=(",", ":"))
-
-
-def require_hex(field: str, value: Any, num_bytes: int | None = None) -> None:
-    """Raise ValueError unless ``value`` is lower-case hexadecimal of whole bytes."""
-    digits = set(string.digits + "abcdef")
-    ok = isinstance(value, str) and 0 < len(value) <= _MAX_HEX and set(value) <= digits
-    size = "whole bytes" if num_bytes is None else f"{num_bytes} bytes"
-    ok = ok and (
-        len(value) % 2 == 0 if num_bytes is None else len(value) == 2 * num_bytes
-    )
-    require(ok, field, value, f"lower-case hexadecimal digits of {size}")
-
-
-def require_slots(field: str, slots: Any) -> None:
-    """Raise ValueError unless ``slots`` is a tuple of two or more increasing slots."""
-    ok = isinstance(slots, tuple) and 2 <= len(slots) <= MAX_MEMBERS
-    require(ok, field, slots, f"a tuple of 2 to {MAX_MEMBERS} slots")
-    for slot in slots:
-        require_int(field, slot, 0, MAX_SLOT)
-    increasing = all(a < b for a, b in pairwise(slots))
-    require(increasing, field, slots[:8], "increasing slots")

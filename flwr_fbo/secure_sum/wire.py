@@ -61,6 +61,8 @@ def unpack(text: bytes, size: int, allowed: Collection[int]) -> dict[int, bytes]
     if len(text) % step or len(text) > step * len(allowed):
         raise PayloadError(f"{len(text)} bytes are no records of {step} bytes")
     known = frozenset(allowed)
+    # One form for one meaning: a slot that came twice, or in another order, could be
+    # read in two ways by two who sign the same text.
     records: dict[int, bytes] = {}
     last = -1
     for begin in range(0, len(text), step):
@@ -103,3 +105,13 @@ def unpack_numbers(text: bytes, num_bytes: int) -> Numbers:
     words = np.zeros((len(text) // num_bytes, _WORD_BYTES), dtype=np.uint8)
     words[:, :num_bytes] = np.frombuffer(text, np.uint8).reshape(-1, num_bytes)
     return words.view("<u8").reshape(-1).astype(np.uint64)
+
+
+def to_hex(records: Mapping[int, bytes]) -> dict[str, str]:
+    """Return records by slot as JSON can hold them."""
+    return {str(slot): record.hex() for slot, record in records.items()}
+
+
+def from_hex(records: Mapping[str, str]) -> dict[int, bytes]:
+    """Return the records that `to_hex` gave."""
+    return {int(slot): bytes.fromhex(record) for slot, record in records.items()}

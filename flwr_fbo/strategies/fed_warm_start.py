@@ -28,7 +28,7 @@ from flwr_fbo.algorithms.fed_warm_start.settings import (
 from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.algorithms.search.study import TuningStudy
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.privacy.calibration import calibrate_noise_multiplier
+from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.options import Durability, Privacy, Seeds, StudyOptions
 from flwr_fbo.strategies.presets import WARM_START

@@ -21,9 +21,8 @@ from flwr_fbo.algorithms.dp_fts_de.server import DPFTSDEServer
 from flwr_fbo.algorithms.fed_warm_start.settings import FedWarmStartSettings
 from flwr_fbo.algorithms.search.settings import AgentSettings, Direction, SearchSettings
 from flwr_fbo.algorithms.search.study import TuningInstruction, TuningStudy
-from flwr_fbo.privacy.accounting import PrivacySpent
+from flwr_fbo.privacy.accounting import PrivacySpent, smallest_noise_multiplier
 from flwr_fbo.privacy.budget import check_epsilon
-from flwr_fbo.privacy.calibration import smallest_noise_multiplier
 from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
 from flwr_fbo.privacy.release import PlannedRelease, Release, ReleaseSettings
 from flwr_fbo.privacy.secure_release import SecureRelease, SecureTotal

@@ -20,7 +20,7 @@ from flwr_fbo.algorithms.fed_warm_start.agent import HeadStart, head_start
 from flwr_fbo.algorithms.fed_warm_start.settings import Cohorts, FedWarmStartSettings
 from flwr_fbo.algorithms.search.settings import SearchSettings
 from flwr_fbo.algorithms.search.study import TuningStudy
-from flwr_fbo.journal.ledger_table import LedgerRow
+from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.space.search_space import Params
 
 # Votes must also exceed the noise of a count so many times: the most voted place is

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from flwr_fbo.journal.journal import Journal, open_patiently
 from flwr_fbo.journal.journal_file import JournalError
-from flwr_fbo.journal.ledger_table import LedgerRow
+from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.study.callbacks import Round
 from flwr_fbo.study.codec import Study
 

@@ -10,7 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo.journal.ledger_table import LedgerRow
+from flwr_fbo.journal.tables import LedgerRow
 
 
 @dataclass(frozen=True)

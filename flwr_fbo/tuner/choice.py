@@ -13,11 +13,13 @@ from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.conversion import take_plain
 from flwr_fbo._common.validation import require, require_bool, require_choice
 from flwr_fbo._common.version import __version__
-from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
+from flwr_fbo.privacy.accounting import (
+    PrivacySpent,
+    ReleaseAccountant,
+    calibrate_noise_multiplier,
+)
 from flwr_fbo.privacy.budget import check_delta, check_epsilon
-from flwr_fbo.privacy.calibration import calibrate_noise_multiplier
-from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
-from flwr_fbo.privacy.noisy_max import NoisyMax
+from flwr_fbo.privacy.noise import Entropy, NoisyMax, OsEntropy, SeededEntropy
 from flwr_fbo.privacy.release import PlannedRelease, Release, ReleaseSettings
 from flwr_fbo.privacy.secure_release import SecureRelease, SecureTotal
 from flwr_fbo.privacy.spending import Charge, Promise

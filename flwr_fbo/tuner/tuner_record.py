@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from flwr_fbo.journal.journal import Journal, open_patiently
-from flwr_fbo.journal.ledger_table import LedgerRow
+from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
 from flwr_fbo.space.search_space import Params
 from flwr_fbo.tuner.choice import Choice

@@ -59,6 +59,7 @@ class Settings:
         ("maybe", -1, "an integer >= 0"),
         ("step", 0.0, "a finite number > 0"),
         ("step", math.inf, "a finite number > 0"),
+        ("step", 10**400, "a finite number > 0"),
         ("share", 1.0, "a number between 0 and 1, both excluded"),
         ("level", 2.0, "a finite number >= 0 and < 2"),
         ("level", math.nan, "a finite number >= 0 and < 2"),

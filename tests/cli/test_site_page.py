@@ -34,7 +34,7 @@ from flwr_fbo.clients.tuning_record import (
     recorded_agent,
 )
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.journal.trial_table import Trial, TrialSource
+from flwr_fbo.journal.tables import Trial, TrialSource
 from flwr_fbo.space.search_space import SearchSpace
 from tests.cli.pages import (
     Elements,

@@ -18,7 +18,7 @@ from flwr_fbo.clients.tuning_journals import agent_id, journal_path, kept_agent
 from flwr_fbo.clients.tuning_site import TuningSite
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError, JournalHeldError
-from flwr_fbo.journal.trial_table import Trial as Recorded
+from flwr_fbo.journal.tables import Trial as Recorded
 from flwr_fbo.privacy.spending import SpendingLedger
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.study.codec import Phase

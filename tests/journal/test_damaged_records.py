@@ -14,8 +14,8 @@ from flwr_fbo.journal import npy
 from flwr_fbo.journal.checksums import ARRAYS_IN_PART, TRIALS_IN_PART
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
-from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.journal.npy import from_npy, to_npy
+from flwr_fbo.journal.tables import LedgerRow
 from tests.adversaries.damaged_records import DAMAGES, counted
 
 ME = {"study": "a", "slot": "0"}

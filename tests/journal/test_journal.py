@@ -16,7 +16,7 @@ import pytest
 
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
-from flwr_fbo.journal.ledger_table import LedgerRow
+from flwr_fbo.journal.tables import LedgerRow
 from tests.journal.connection import connection_of
 
 ME = {"kind": "a", "slot": "0"}
@@ -362,3 +362,15 @@ def test_what_is_removed_in_memory_is_not_carried_on() -> None:
         assert key.tobytes() in journal.to_bytes()
         journal.change_state({}, ["key"], [])
         assert key.tobytes() not in journal.to_bytes()
+
+
+def test_what_is_removed_is_overwritten_in_the_file(tmp_path: Path) -> None:
+    """Keys and noise that are done with are not there for whoever gets the file."""
+    path, secret = tmp_path / "journal.sqlite", np.arange(400.0)
+    with Journal(ME, path) as journal:
+        journal.put({"secret": secret, "other": HERE})
+    assert secret.tobytes() in path.read_bytes()
+    with Journal(ME, path) as journal:
+        journal.change_state({}, ["secret"], [])
+    assert secret.tobytes() not in path.read_bytes()
+    assert HERE.tobytes() in path.read_bytes()

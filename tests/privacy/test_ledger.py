@@ -17,7 +17,7 @@ from flwr_fbo import InProcessGrid
 from flwr_fbo.cli import app
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
-from flwr_fbo.journal.ledger_table import LedgerRow
+from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.strategies.enrolment import first_line
 from flwr_fbo.strategies.study_record import KIND
 from tests.federation import NUM_AGENTS, numpy_app, strategy

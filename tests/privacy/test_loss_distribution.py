@@ -6,11 +6,12 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
 
 from flwr_fbo.privacy.accounting import ReleaseAccountant
-from flwr_fbo.privacy.gaussian import gaussian_delta
+from flwr_fbo.privacy.budget import gaussian_delta
 from flwr_fbo.privacy.loss_distribution import (
     LossDistribution,
     joint_delta,
     joint_epsilon,
+    largest_epsilon,
 )
 from flwr_fbo.privacy.spending import Charge, composed_epsilon, least_epsilon
 
@@ -71,6 +72,17 @@ def test_a_release_is_what_dp_accounting_makes_of_it(
         ours.append(joint_epsilon(one, one, delta))
     expected = theirs.compose(theirs).get_epsilon_for_delta(delta)
     assert max(ours) == pytest.approx(expected, rel=1e-7, abs=1e-12)
+
+
+def test_the_worse_direction_counts_whichever_it_is() -> None:
+    left_out, added = (
+        LossDistribution.of_release(0.35, 1.0, STEP, added=added)
+        for added in (False, True)
+    )
+    one, other = (joint_epsilon(loss, loss, 1e-3) for loss in (left_out, added))
+    assert one > other + 0.1
+    for losses in ((left_out, added), (added, left_out)):
+        assert largest_epsilon((losses, losses), 1e-3) == one
 
 
 def test_what_is_not_composed_yet_spends_as_much() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import opendp.measurements
 import pytest
 
-from flwr_fbo.privacy.noisy_max import NoisyMax
+from flwr_fbo.privacy.noise import NoisyMax
 
 COUNTS = [0, 1, 2]
 

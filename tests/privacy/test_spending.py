@@ -12,7 +12,7 @@ import pytest
 
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.accounting import ReleaseAccountant
-from flwr_fbo.privacy.gaussian import gaussian_epsilon
+from flwr_fbo.privacy.budget import gaussian_epsilon
 from flwr_fbo.privacy.spending import (
     FILE_NAME,
     Charge,

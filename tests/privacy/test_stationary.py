@@ -9,23 +9,25 @@ from scipy.stats import norm
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.continual_settings import ContinualSettings
-from flwr_fbo.privacy.factorisation import Toeplitz
+from flwr_fbo.privacy.factorisation import (
+    Stationary,
+    Toeplitz,
+)
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.privacy.spectrum import sum_bounds
-from flwr_fbo.privacy.stationary import OpenHorizon, SlidingWindow, Stationary
 from tests.privacy.small_release import random_trials
 
 N = 200
 WINDOWS = (1, 2, 13, 150)
 ALL: dict[str, Stationary] = {
-    "open": OpenHorizon(N),
-    **{f"window {w}": SlidingWindow(w, N) for w in WINDOWS},
+    "open": Stationary(None, N),
+    **{f"window {w}": Stationary(w, N) for w in WINDOWS},
 }
 
 
 def workload(weights: Stationary) -> FloatArray:
     """Return A: row k is one on the records that are in release k."""
-    window = weights.window if isinstance(weights, SlidingWindow) else N
+    window = weights.window or N
     return np.tri(N) - np.tri(N, k=-window)
 
 
@@ -46,7 +48,7 @@ def test_what_is_released_is_a_gaussian_mechanism_of_bounded_columns(name: str) 
     np.testing.assert_allclose(norms, weights.column_norms(), rtol=1e-9)
     assert norms.max() <= weights.sensitivity * (1 + 1e-12)
     # Not much more noise than needed: a column of 200 releases, or 2 % more.
-    if isinstance(weights, SlidingWindow) and weights.window <= 13:
+    if weights.window is not None and weights.window <= 13:
         assert weights.sensitivity <= 1.02 * norms.max()
 
 
@@ -62,7 +64,7 @@ def test_variances_are_those_of_the_rows(name: str) -> None:
 
 @pytest.mark.slow
 def test_the_figures_of_the_open_horizon_are_sums_of_its_series() -> None:
-    weights = OpenHorizon()
+    weights = Stationary()
     assert weights.num_releases == 2**20
     norm_of_c = weights.column_norms()[0]
     assert norm_of_c <= weights.sensitivity <= 1.00001 * norm_of_c
@@ -79,15 +81,15 @@ def test_its_variance_beside_that_of_a_known_horizon(k: int, ratio: float) -> No
     i = np.arange(1, k)
     root = np.cumprod(np.concatenate([[1.0], (2 * i - 1) / (2 * i)]))
     known = np.sum(root**2) ** 2
-    weights = OpenHorizon()
+    weights = Stationary()
     own = weights.sensitivity**2 * weights.variance(k)
     assert own / known == pytest.approx(ratio, rel=2e-3)
 
 
 @pytest.mark.parametrize("window", WINDOWS)
 def test_a_windows_series_add_up_to_a_lebesgue_constant(window: int) -> None:
-    series, _ = SlidingWindow(window).series(2**18)
-    total = SlidingWindow(window).largest_variance
+    series, _ = Stationary(window).series(2**18)
+    total = Stationary(window).largest_variance
     assert np.sum(series**2) == pytest.approx(total, rel=1e-5)
     if window % 2:  # Fejer's formula
         m = np.arange(1, window // 2 + 1)
@@ -97,7 +99,7 @@ def test_a_windows_series_add_up_to_a_lebesgue_constant(window: int) -> None:
 
 def test_a_windows_noise_does_not_grow() -> None:
     """For ever less than that of running sums of a hundred releases."""
-    weights = SlidingWindow(12)
+    weights = Stationary(12)
     assert weights.max_error() == pytest.approx(1.9966, rel=1e-4)
     assert weights.max_error() < Toeplitz(100).max_error()
 

@@ -1,5 +1,6 @@
 """Junk of one member is its drop-out; it never makes a wrong sum."""
 
+import json
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -181,9 +182,9 @@ def test_a_masking_seed_other_than_advertised_ends_the_sum_by_name() -> None:
     """The liar shares another seed than that of its key, and drops out."""
     attempt = make_attempt(5, threshold=3)
     attempt.step()
-    liar = attempt.members[LIAR]
-    kept = {**liar._state.kept, "seed": "00" * 16}
-    object.__setattr__(liar._state, "kept", kept)
+    state = json.loads(attempt.members[LIAR].state)
+    state["kept"]["seed"] = "00" * 16
+    attempt.members[LIAR] = attempt.member(LIAR, json.dumps(state).encode())
     attempt.step()
     attempt.step(replies=lambda e, m: {s: r for s, r in m.items() if s != LIAR})
     with pytest.raises(SumFailedError, match=f"slot {LIAR} .* not those of its seed"):

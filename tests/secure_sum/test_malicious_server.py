@@ -3,6 +3,7 @@
 A refusal says what is wrong, and in which slot.
 """
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -133,7 +134,7 @@ def test_equal_keys_are_refused() -> None:
     copied = records(some, _FULL, attempt)[attempt.terms.slots[1]][:ADVERT_BYTES]
     own = copied[:KEY_BYTES] * 2
     for keys, slots in ((copied, r"\[5, 8\]"), (own, r"\[8\]|\[5, 8\]")):
-        attempt_keys = SumKeys.of(attempt.terms)
+        attempt_keys = SumKeys(attempt.terms)
         signature = attempt.keys[8].sign(attempt_keys.advert_text(8, keys))
         requests = advertised(attempt, advert=keys + signature)
         # Slot 5 sees its own key in another one's advert.
@@ -155,7 +156,7 @@ def test_a_key_that_hides_nothing_is_refused(place: int) -> None:
     advert = records(some, _FULL, attempt)[8]
     keys = [advert[:KEY_BYTES], advert[KEY_BYTES:ADVERT_BYTES]]
     keys[place] = LOW_ORDER[place]
-    text = SumKeys.of(attempt.terms).advert_text(8, b"".join(keys))
+    text = SumKeys(attempt.terms).advert_text(8, b"".join(keys))
     signature = attempt.keys[8].sign(text)
     requests = advertised(attempt, advert=b"".join(keys) + signature)
     if place == 0:
@@ -426,7 +427,7 @@ def test_nobody_reveals_both_kinds_of_shares() -> None:
             assert text in attempt.refusals[slot]
     # It reveals one share of each other member.
     for slot in slots:
-        reply = bytes.fromhex(attempt.members[slot]._state.reply)
+        reply = bytes.fromhex(json.loads(attempt.members[slot].state)["reply"])
         assert set(unpack(reply, 17, slots)) == set(slots) - {slot}
 
 

@@ -44,7 +44,7 @@ from flwr_fbo.clients.bandits.recorded_bandit import KIND
 from flwr_fbo.clients.bandits.recorded_peer import RecordedPeer
 from flwr_fbo.clients.site_journal import record_name
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.journal.trial_table import Trial
+from flwr_fbo.journal.tables import Trial
 from flwr_fbo.lab.simulation.linear_bandits import BanditSimulation
 from flwr_fbo.lab.tasks.linear_bandit import LinearBanditEnvironment
 from flwr_fbo.privacy.continual import ContinualRelease

@@ -22,7 +22,7 @@ from flwr_fbo.algorithms.search.study import TuningStudy
 from flwr_fbo.clients.tuning_record import KIND, RecordedTuner
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
-from flwr_fbo.journal.ledger_table import LedgerRow
+from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.spending import SpendingLedger
 from flwr_fbo.strategies.enrolment import TooFewAgentsError
 from flwr_fbo.strategies.fed_warm_start import FedWarmStart

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flwr_fbo.privacy.gaussian import gaussian_epsilon
+from flwr_fbo.privacy.budget import gaussian_epsilon
 from flwr_fbo.tuner.ballots import ballot_entries, make_ballot
 from flwr_fbo.tuner.choice import (
     ExactChooser,

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from flwr_fbo.algorithms.decentralized_fed_ucb.peer_message import message_length
 from flwr_fbo.algorithms.fed_ucb.server import ReleaseCountingServer
 from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
-from flwr_fbo.journal.ledger_table import LedgerRow
+from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.study.codec import is_bytes
 from flwr_fbo.study.server import Step
 

@@ -22,7 +22,7 @@ from flwr_fbo._common.version import __version__
 from flwr_fbo.algorithms.fed_go_ucb.phases import NeuralBanditServer
 from flwr_fbo.algorithms.fed_go_ucb.settings import Sums
 from flwr_fbo.algorithms.fed_go_ucb.study import FedGOUCBStudy
-from flwr_fbo.journal.ledger_table import LedgerRow
+from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.models.network import RewardModel
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.neural_privacy import NeuralPrivacy

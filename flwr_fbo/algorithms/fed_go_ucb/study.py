@@ -16,7 +16,7 @@ from flwr_fbo._common.errors import PublicError
 from flwr_fbo._common.validation import require_int, require_seed
 from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings
 from flwr_fbo.models.network import LangevinSettings, Network, RewardModel
-from flwr_fbo.privacy.gaussian import gaussian_mu
+from flwr_fbo.privacy.budget import gaussian_mu
 from flwr_fbo.privacy.neural_privacy import NeuralPrivacy
 from flwr_fbo.privacy.spending import Charge, Promise
 from flwr_fbo.study.codec import (

@@ -18,7 +18,7 @@ import numpy as np
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.version import __version__
 from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
-from flwr_fbo.journal.ledger_table import LedgerRow
+from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.study.codec import is_release
 from flwr_fbo.study.server import Server, Step

@@ -25,7 +25,7 @@ from flwr_fbo._common.random import Purpose, generator, sobol_points
 from flwr_fbo.algorithms.fed_warm_start.knowledge import Knowledge
 from flwr_fbo.algorithms.fed_warm_start.settings import Cohorts, FedWarmStartSettings
 from flwr_fbo.algorithms.search.own_search import LeanAgent
-from flwr_fbo.journal.trial_table import TrialSource
+from flwr_fbo.journal.tables import TrialSource
 from flwr_fbo.space.search_space import SearchSpace, move_to_faces
 
 if TYPE_CHECKING:

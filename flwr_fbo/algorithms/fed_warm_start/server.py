@@ -22,7 +22,7 @@ from flwr_fbo.algorithms.fed_warm_start.knowledge import Knowledge
 from flwr_fbo.algorithms.fed_warm_start.known_release import KnownRelease
 from flwr_fbo.algorithms.fed_warm_start.settings import Cohorts, FedWarmStartSettings
 from flwr_fbo.algorithms.search.study import TuningStudy
-from flwr_fbo.journal.ledger_table import LedgerRow
+from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.spending import Charge
 from flwr_fbo.study.server import Step
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from flwr_fbo._common.validation import require_int
 from flwr_fbo._common.version import __version__
-from flwr_fbo.journal.ledger_table import LedgerRow
+from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.study.codec import is_array
 from flwr_fbo.study.server import Server, Step
 

@@ -23,7 +23,7 @@ from flwr_fbo.algorithms.search.trial import (
     Trial,
 )
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.journal.trial_table import TrialSource
+from flwr_fbo.journal.tables import TrialSource
 from flwr_fbo.models.failures import Trials, winsorised, with_failures
 from flwr_fbo.space.search_space import Params, SearchSpace, SubRegions
 

@@ -27,7 +27,7 @@ from flwr_fbo.cli.report.page import (
 )
 from flwr_fbo.cli.report.server_score import score_map, slices
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.journal.ledger_table import LedgerRow
+from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.strategies.recommendation import released_function
 from flwr_fbo.strategies.study_record import (

@@ -32,7 +32,7 @@ from flwr_fbo.clients.tuning_journals import recorded_comparison
 from flwr_fbo.clients.tuning_record import KIND as AGENT_KIND
 from flwr_fbo.clients.tuning_record import recorded_agent
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.journal.trial_table import Trial
+from flwr_fbo.journal.tables import Trial
 
 _OWN = "For this site alone: the page shows the site's own data. Do not pass it on."
 

@@ -27,7 +27,7 @@ from flwr_fbo.cli.report.parameter_axes import (
 )
 from flwr_fbo.cli.report.site_worth import scatter
 from flwr_fbo.integrations.optuna_export import study_in_memory
-from flwr_fbo.journal.trial_table import Trial
+from flwr_fbo.journal.tables import Trial
 
 # With fewer trials, or parameters, there is nothing to weigh.
 _FEWEST_TRIALS, _FEWEST_PARAMETERS = 4, 2

@@ -13,7 +13,7 @@ from flwr_fbo.algorithms.search.comparison import Comparison
 from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.cli.report import page_figures as figures
 from flwr_fbo.cli.report.page import Figure, Section, Table, params_text
-from flwr_fbo.journal.trial_table import Trial, TrialSource
+from flwr_fbo.journal.tables import Trial, TrialSource
 
 # Marker and colour of each source: told apart without colour too.
 LOOKS: dict[TrialSource, tuple[str, str]] = {

@@ -27,7 +27,7 @@ from flwr_fbo.cli.report.server_page import (
     spent_in_words,
 )
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.journal.ledger_table import LedgerRow
+from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.space.search_space import Params
 from flwr_fbo.tuner.federation_result import (
     Rung,

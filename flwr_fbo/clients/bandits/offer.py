@@ -20,7 +20,7 @@ import numpy as np
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.conversion import float_array
 from flwr_fbo._common.validation import require
-from flwr_fbo.journal.trial_table import Trial
+from flwr_fbo.journal.tables import Trial
 
 Row = tuple[dict[str, Any], FloatArray]
 

@@ -48,7 +48,7 @@ from flwr_fbo.clients.bandits.site_history import LogSum, SiteHistory
 from flwr_fbo.clients.recorded_agent import say_left_aside
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.npy import to_json_array
-from flwr_fbo.journal.trial_table import Trial
+from flwr_fbo.journal.tables import Trial
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
 

@@ -32,7 +32,7 @@ from flwr_fbo.clients.bandits.offer import Choice, Offer, action_of
 from flwr_fbo.clients.bandits.site_arms import SiteArms
 from flwr_fbo.clients.recorded_agent import RecordedBanditAgent
 from flwr_fbo.journal.npy import from_json_array, to_json_array
-from flwr_fbo.journal.trial_table import Trial
+from flwr_fbo.journal.tables import Trial
 
 # Actions whose probabilities are computed together: enough to be fast.
 _ACTIONS_AT_ONCE = 1 << 14

@@ -20,7 +20,7 @@ from flwr_fbo.algorithms.linear_bandit.feature_fields import Encoded
 from flwr_fbo.clients.bandits.offer import Offer
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.npy import from_json_array, to_json_array
-from flwr_fbo.journal.trial_table import Trial
+from flwr_fbo.journal.tables import Trial
 
 # Of the table that the encoder's blocks make, where none was set.
 _OF_BLOCKS = 0

@@ -19,7 +19,7 @@ from flwr_fbo.clients.bandits.shared_bandit import NotEnrolledError
 from flwr_fbo.journal import checksums, journal_file
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalFile, JournalHeldError
-from flwr_fbo.journal.ledger_table import LedgerRow
+from flwr_fbo.journal.tables import LedgerRow
 from tests.clients.bandits.policies import FILE_NAME
 from tests.killing import killed_after
 

@@ -17,7 +17,7 @@ from flwr_fbo.lab.audit.secure_faults import SECURE_FAULTS
 from flwr_fbo.lab.audit.secure_sites import SecureSites, Share
 from flwr_fbo.lab.audit.stream_entropy import StreamEntropy
 from flwr_fbo.lab.audit.study_audit import audit
-from flwr_fbo.privacy.gaussian import gaussian_epsilon
+from flwr_fbo.privacy.budget import gaussian_epsilon
 from flwr_fbo.privacy.integer_noise import IntegerNoise
 from flwr_fbo.privacy.noise import Entropy, OsEntropy
 from flwr_fbo.privacy.release import ReleaseSettings

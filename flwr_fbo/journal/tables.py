@@ -1,18 +1,27 @@
-"""The trials in a journal: evaluations, and actions whose rewards are awaited."""
+"""What is in the tables of a journal: trials, releases, and named arrays.
+
+trial     evaluations, and actions whose rewards are awaited
+ledger    all releases, in order
+state     named arrays: what the owner needs to go on
+
+Append-only arrays have names that end in a number, as ``draw-17``. They are in parts of
+their own: the others, or a few of them, can be read without reading them all.
+"""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo.journal.checksums import Row
-from flwr_fbo.journal.npy import from_npy
+from flwr_fbo.journal.checksums import Row, part_of
+from flwr_fbo.journal.npy import from_npy, to_npy
 
 TrialState = Literal["running", "complete", "failed"]
 TrialSource = Literal["enqueued", "start", "own search", "federation"]
@@ -74,3 +83,51 @@ def trials_of(rows: Sequence[Row]) -> list[Trial]:
         )
         for row, point in zip(rows, points, strict=True)
     ]
+
+
+@dataclass(frozen=True, eq=False)
+class LedgerRow:
+    """One release.
+
+    Attributes
+    ----------
+    iteration : int
+    facts : dict
+        JSON values that describe it.
+    vectors : ndarray
+        What left, or was about to; of a server that tunes, of shape (P, M).
+    committed : float
+        Unix time; NaN before it is in a journal.
+    """
+
+    iteration: int
+    facts: dict[str, Any]
+    vectors: NDArray[Any]
+    committed: float = math.nan
+
+
+def release_row(release: LedgerRow) -> Row:
+    """Return the row of a release that is committed now."""
+    [vectors], facts = to_npy([release.vectors]), json.dumps(release.facts)
+    return release.iteration, facts, vectors, time.time()
+
+
+def releases_of(rows: Sequence[Row]) -> list[LedgerRow]:
+    """Return the releases of rows of the table ``ledger``, in their order."""
+    vectors = from_npy(row[2] for row in rows)
+    return [
+        LedgerRow(row[0], json.loads(row[1]), array, row[3])
+        for row, array in zip(rows, vectors, strict=True)
+    ]
+
+
+def state_rows(arrays: Mapping[str, NDArray[Any]]) -> list[Row]:
+    """Return rows of the table ``state``; ValueError if an array cannot be in one."""
+    contents = zip(arrays, to_npy(arrays.values()), strict=True)
+    return [(name, part_of("state", name), content) for name, content in contents]
+
+
+def arrays_of(rows: Sequence[Row]) -> dict[str, NDArray[Any]]:
+    """Return the arrays of rows of the table ``state``."""
+    arrays = from_npy(row[2] for row in rows)
+    return {row[0]: array for row, array in zip(rows, arrays, strict=True)}

@@ -23,7 +23,10 @@ from optuna.trial import FrozenTrial, TrialState
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.algorithms.fed_warm_start.knowledge import Knowledge, known_from
-from flwr_fbo.algorithms.fed_warm_start.settings import FedWarmStartSettings
+from flwr_fbo.algorithms.fed_warm_start.settings import (
+    FedWarmStartSettings,
+    WarmStartFacts,
+)
 from flwr_fbo.algorithms.search.agent import Agent
 from flwr_fbo.algorithms.search.study import TuningStudy, create_agent
 from flwr_fbo.clients.tuning_record import recorded_agent
@@ -140,7 +143,8 @@ class FederatedSampler(BaseSampler):
         settings = FedWarmStartSettings(num_features=len(known.points))
         entropy = secrets.randbits(128) if seed is None else seed
         about = own, known.direction, settings, seed
-        study = TuningStudy(*about, feature_seed=entropy, known=known)
+        facts = WarmStartFacts(known=known)
+        study = TuningStudy(*about, feature_seed=entropy, facts=facts)
         return cls(create_agent(study, 0, entropy))
 
     def infer_relative_search_space(

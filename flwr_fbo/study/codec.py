@@ -21,7 +21,7 @@ from flwr_fbo._common.validation import require
 from flwr_fbo.privacy.spending import Promise
 
 # Raised when a message of an older version would be misunderstood.
-PROTOCOL_VERSION = 15
+PROTOCOL_VERSION = 16
 _VERSION, _KIND = "fbo-protocol", "fbo-kind"
 
 # Where the study is in a config.

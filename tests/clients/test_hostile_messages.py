@@ -166,7 +166,7 @@ def test_an_honest_large_federation_is_within_the_limits() -> None:
     count = VoteCount(100_000, 30.0, 0.1)
     promise = Promise((Charge(1.0, 0.1, 10_000),), True)
     many = TuningStudy(
-        tuning().space, "maximize", FedVoteSettings(), promise=promise, votes=count
+        tuning().space, "maximize", FedVoteSettings(), promise=promise, facts=count
     )
     releases = ContinualSettings(10_000, 20, 1.0, 1e-5)
     a_month = RewardTimeout(30 * 24 * 3600)

@@ -37,7 +37,7 @@ def test_a_message_is_made_again_from_the_record(tmp_path: Path, name: str) -> N
         "maximize",
         AGENTS[name],
         feature_seed=3,
-        votes=VoteCount(3),
+        facts=VoteCount(3) if name == "voting" else None,
     )
     identity, path = agent_identity(study, 1), tmp_path / "agent.sqlite"
     sent = []
@@ -64,7 +64,7 @@ def test_an_interrupted_trial_keeps_its_source(tmp_path: Path, name: str) -> Non
         AGENTS[name],
         study_seed=2,
         feature_seed=3,
-        votes=VoteCount(3),
+        facts=VoteCount(3) if name == "voting" else None,
     )
     identity, path = agent_identity(study, 1), tmp_path / "agent.sqlite"
     known = [{"x": 0.25, "C": 1.0, "depth": 3}]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
-from flwr_fbo._common.validation import require_bool, require_choice, require_positive
+from flwr_fbo._common.fields import DEFAULT_CAP, choice, flag, holds, integer, positive
 from flwr_fbo.algorithms.search.settings import SearchSettings
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.space.sub_regions import SubRegions
@@ -53,21 +53,20 @@ class DPFTSDESettings(SearchSettings):
         candidates.
     """
 
-    num_sub_regions: int = 4
-    lengthscale: float = 0.01
-    regularization: float = 1e-6
-    follow: Follow = "inverse"
-    sub_region_axes: tuple[str, ...] = ()
-    initial_region: InitialRegion = "sub-region"
-    random_starts: bool = False
+    num_sub_regions: int = field(default=4, metadata=integer(1, cap="max_dimension"))
+    lengthscale: float = field(default=0.01, metadata=positive())
+    regularization: float = field(default=1e-6, metadata=positive())
+    follow: Follow = field(default="inverse", metadata=choice(Follow))
+    sub_region_axes: tuple[str, ...] = field(
+        default=(), metadata=holds(None, cap=DEFAULT_CAP)
+    )
+    initial_region: InitialRegion = field(
+        default="sub-region", metadata=choice(InitialRegion)
+    )
+    random_starts: bool = field(default=False, metadata=flag())
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("lengthscale", "regularization"):
-            require_positive(name, getattr(self, name))
-        require_choice("follow", self.follow, Follow)
-        require_choice("initial_region", self.initial_region, InitialRegion)
-        require_bool("random_starts", self.random_starts)
         # JSON has lists only.
         object.__setattr__(self, "sub_region_axes", tuple(self.sub_region_axes))
 

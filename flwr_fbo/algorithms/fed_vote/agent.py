@@ -40,6 +40,7 @@ from flwr_fbo.algorithms.fed_vote.settings import (
     VoteCount,
 )
 from flwr_fbo.algorithms.search.own_search import LeanAgent, shared_features
+from flwr_fbo.algorithms.search.recommendation import SIGNIFICANCE
 from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.space.search_space import SearchSpace, move_to_faces
@@ -47,8 +48,6 @@ from flwr_fbo.space.search_space import SearchSpace, move_to_faces
 if TYPE_CHECKING:
     from flwr_fbo.models.features import RandomFeatures
 
-# How often chance may look like a crowd, over K places together.
-SIGNIFICANCE = 0.05
 # Of the candidates, those with about half of their coordinates moved to a face of the
 # cube: many best settings lie there, and uniform points never do.
 _SHARE_ON_FACES = 1 / 3
@@ -175,17 +174,17 @@ class FedVoteAgent(LeanAgent):
 
     Parameters
     ----------
-    votes : VoteCount, optional
+    facts : VoteCount, optional
         How votes are counted; given, where it receives any.
     """
 
     settings: FedVoteSettings
 
     def __init__(
-        self, *about: Any, votes: VoteCount | None = None, **more: Any
+        self, *about: Any, facts: VoteCount | None = None, **more: Any
     ) -> None:
         super().__init__(*about, **more)
-        self._count = votes
+        self._count = facts
         self._made_after = 0
 
     @one_blas_thread

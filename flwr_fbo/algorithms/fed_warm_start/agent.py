@@ -23,7 +23,11 @@ import numpy as np
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.random import Purpose, generator, sobol_points
 from flwr_fbo.algorithms.fed_warm_start.knowledge import Knowledge
-from flwr_fbo.algorithms.fed_warm_start.settings import Cohorts, FedWarmStartSettings
+from flwr_fbo.algorithms.fed_warm_start.settings import (
+    Cohorts,
+    FedWarmStartSettings,
+    WarmStartFacts,
+)
 from flwr_fbo.algorithms.search.own_search import LeanAgent
 from flwr_fbo.journal.trial_table import TrialSource
 from flwr_fbo.models.near_ties import first_best
@@ -113,23 +117,18 @@ class FedWarmStartAgent(LeanAgent):
 
     Parameters
     ----------
-    cohorts : Cohorts, optional
-        Who sends in which release; given, where it receives any.
-    known : Knowledge, optional
-        Of earlier studies, about this space.
+    facts : WarmStartFacts, optional
+        Who sends in which release, and what is known of earlier studies.
     """
 
     settings: FedWarmStartSettings
 
     def __init__(
-        self,
-        *about: Any,
-        cohorts: Cohorts | None = None,
-        known: Knowledge | None = None,
-        **more: Any,
+        self, *about: Any, facts: WarmStartFacts | None = None, **more: Any
     ) -> None:
         super().__init__(*about, **more)
-        self._cohorts, self._known = cohorts, known
+        facts = WarmStartFacts() if facts is None else facts
+        self._cohorts, self._known = facts.cohorts, facts.known
 
     def receive(self, vectors: FloatArray, made_after: int = 0) -> None:
         """Keep the vectors of all releases so far, shape (K, m), before any trial.

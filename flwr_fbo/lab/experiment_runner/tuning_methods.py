@@ -225,7 +225,7 @@ _LABELS = {
 def usual_methods(experiment: TuningDesign) -> tuple[str, ...]:
     """Return what an experiment compares unless it says otherwise."""
     alone, random, *federated = METHODS
-    if experiment.base.is_lean:
+    if experiment.base.agent.is_lean:
         return alone, random, *_LEAN, *(n for n in federated if n != "liars")
     return tuple(METHODS)[:5]
 
@@ -233,7 +233,7 @@ def usual_methods(experiment: TuningDesign) -> tuple[str, ...]:
 def methods_of_strategy(experiment: TuningDesign) -> dict[str, TuningMethod]:
     """Return all methods but curves, by name, as the strategy calls them."""
     labels = _LABELS.get(experiment.strategy, {})
-    known = {**METHODS, **(_LEAN if experiment.base.is_lean else {})}
+    known = {**METHODS, **(_LEAN if experiment.base.agent.is_lean else {})}
     return {
         name: replace(method, label=labels.get(name, method.label))
         for name, method in known.items()

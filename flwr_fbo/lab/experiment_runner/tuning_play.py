@@ -27,7 +27,6 @@ from flwr_fbo.lab.experiment_runner.tuning_table import TuningRun
 from flwr_fbo.lab.simulation.loop import run_loop
 from flwr_fbo.strategies.dp_fts_de import DPFTSDE
 from flwr_fbo.strategies.fed_warm_start import FedWarmStart
-from flwr_fbo.strategies.private_tuning_strategy import PrivateTuningStrategy
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 
 # Whatever is longer than the clip norm is cut to it.
@@ -56,9 +55,9 @@ def run_one(experiment: TuningDesign, method: str, seed: int) -> TuningRun:
     most = experiment.num_evaluations
     run_loop(strategy.server, agents, objectives, horizon, most)
     epsilon, private = 0.0, True
-    if isinstance(strategy, PrivateTuningStrategy):
+    if strategy.releases is not None:
         epsilon = strategy.privacy_spent.epsilon
-        private = strategy.server.release.private
+        private = strategy.releases.server.release.private
     return experiment.run_of_agents(
         agents,
         seed,
@@ -150,10 +149,10 @@ def _sharing(experiment: TuningDesign, strategy: TuningStrategy) -> list[int]:
 
     Of all releases of a `FedWarmStart` a site has a message in one.
     """
-    if not isinstance(strategy, PrivateTuningStrategy):
+    if strategy.releases is None:
         return []
     strategy.plan(last_iteration(experiment, strategy))
-    iterations = strategy.server.iterations
+    iterations = strategy.releases.server.iterations
     if isinstance(strategy, FedWarmStart):
         iterations = iterations[:1]
     return [strategy.study.agent.num_initial + t for t in iterations]
@@ -165,8 +164,9 @@ def spending(experiment: TuningDesign, strategy: TuningStrategy) -> FloatArray:
     spent = np.zeros(experiment.num_evaluations)
     if not sharing:
         return spent
-    assert isinstance(strategy, PrivateTuningStrategy)
-    server, release = strategy.server, strategy.server.release
+    assert strategy.releases is not None
+    server = strategy.releases.server
+    release = server.release
     if release.settings.noise_only:
         return spent
     accountant = server.new_accountant()

@@ -18,6 +18,7 @@ from optuna.distributions import (
 
 from flwr_fbo import FedWarmStartSettings, Knowledge, SearchSpace
 from flwr_fbo.algorithms.fed_warm_start.known_release import KnownRelease
+from flwr_fbo.algorithms.fed_warm_start.settings import WarmStartFacts
 from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.algorithms.search.study import TuningStudy
 from flwr_fbo.privacy.gaussian import gaussian_epsilon
@@ -218,12 +219,13 @@ def test_a_release_counts_once() -> None:
 
 def test_it_travels_with_its_study() -> None:
     one = known()
-    study = TuningStudy(one.space, "maximize", FedWarmStartSettings(), known=one)
+    facts = WarmStartFacts(known=one)
+    study = TuningStudy(one.space, "maximize", FedWarmStartSettings(), facts=facts)
     again = TuningStudy.from_dict(json.loads(study.text))
-    assert again.known == one
+    assert again.facts == facts
     assert again == study
     # What it takes to learn from it is counted by a site.
-    bare = replace(study, known=None)
+    bare = replace(study, facts=None)
     assert sum(study.steps(0).values()) == sum(bare.steps(2).values())
 
 
@@ -237,7 +239,8 @@ def test_it_travels_with_its_study() -> None:
 )
 def test_a_study_and_what_is_known_fit(change: dict[str, Any], words: str) -> None:
     one = known()
-    study = TuningStudy(one.space, "maximize", FedWarmStartSettings(), known=one)
+    facts = WarmStartFacts(known=one)
+    study = TuningStudy(one.space, "maximize", FedWarmStartSettings(), facts=facts)
     with pytest.raises(ValueError, match=words):
         replace(study, **change)
 

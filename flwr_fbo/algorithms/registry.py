@@ -31,9 +31,9 @@ class Algorithm:
         Name in the study that is sent to sites.
     settings : type
         Class of its agents' settings.
-    agent : str
-        Class of its agents, as ``module:name``. It is imported when an agent is made,
-        because a client process needs no more than one algorithm.
+    agent : str or type
+        Class of its agents, or its ``module:name``. Named, it is imported when an agent
+        is made, because a client process needs no more than one algorithm.
     facts : type, optional
         Class of what its agents are told besides their settings: their constructors
         take it as ``facts``.
@@ -47,7 +47,7 @@ class Algorithm:
 
     name: str
     settings: type[AgentSettings]
-    agent: str
+    agent: str | type[Any]
     facts: type[Facts] | None = None
     released: str = ""
     strategy: str = ""
@@ -79,8 +79,10 @@ def algorithm_of(settings: AgentSettings) -> Algorithm:
     return next(a for a in ALGORITHMS.values() if a.settings is type(settings))
 
 
-def load(name: str) -> Any:
-    """Return what ``module:name`` names."""
+def load(name: str | type[Any]) -> Any:
+    """Return what ``module:name`` names, or a class as it is."""
+    if not isinstance(name, str):
+        return name
     module, _, attribute = name.partition(":")
     return getattr(import_module(module), attribute)
 

@@ -286,7 +286,7 @@ def private_study(
         else SecureRelease(settings)
     )
     accountant = privacy.accountant
-    server = server_type(release, agent.num_features, delta, accountant=accountant)
+    server = server_type(release, agent.message_length, delta, accountant=accountant)
     if schedule is None:
         schedule = partial(
             privacy.iterations, follow_probability=agent.follow_probability
@@ -294,7 +294,7 @@ def private_study(
     collector = (
         PlainCollector(server, privacy.min_answers)
         if aggregation is None
-        else SecureCollector(server, aggregation, agent.num_features)
+        else SecureCollector(server, aggregation, agent.message_length)
     )
     return study, ReleasePlan(server, collector, schedule, privacy, epsilon, seeds)
 

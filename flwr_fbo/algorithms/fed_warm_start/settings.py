@@ -84,10 +84,6 @@ class FedWarmStartSettings(SearchSettings):
         shared = 10 * m**3 + 120_000 * m if num_rows else 0
         return {**super().steps(dim, num_rows), f"num_features={m}": shared}
 
-    def shared_lengthscale(self, dim: int) -> float:
-        """Return the lengthscale of features that no message uses."""
-        return 1.0
-
     def pool(self, space: SearchSpace, feature_seed: int) -> FloatArray:
         """Return the points, shape (m, D), that messages are about; public."""
         rng = generator(feature_seed, Purpose.SHARED_FEATURES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
@@ -72,7 +71,7 @@ def check_direction(direction: Any) -> None:
 
 
 @dataclass(frozen=True)
-class SearchSettings(ABC):
+class SearchSettings:
     """What agents have in common that exchange vectors and search on their own.
 
     Attributes
@@ -144,9 +143,12 @@ class SearchSettings(ABC):
             f"num_starts={S}": S * (M + dim) * (400 + 2 * dim),
         }
 
-    @abstractmethod
     def shared_lengthscale(self, dim: int) -> float:
-        """Return the lengthscale of the shared features, in units of the cube."""
+        """Return the lengthscale of the shared features, in units of the cube.
+
+        Without any, as where messages are about a pool of points, it does not matter.
+        """
+        return 1.0
 
     def shared_features(self, dim: int, feature_seed: int) -> RandomFeatures:
         """Return the features that all agents of a study, and its server, share."""

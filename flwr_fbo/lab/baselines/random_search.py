@@ -76,8 +76,4 @@ class RandomSearchAgent(Agent):
         )
 
 
-register(
-    Algorithm(
-        "random", RandomSearchSettings, f"{__name__}:{RandomSearchAgent.__name__}"
-    )
-)
+register(Algorithm("random", RandomSearchSettings, RandomSearchAgent))

@@ -11,13 +11,6 @@ from importlib import import_module
 from typing import Any
 
 from flwr_fbo._common.validation import require_known
-from flwr_fbo.algorithms.dp_fts_de.settings import DPFTSDESettings
-from flwr_fbo.algorithms.fed_vote.settings import FedVoteSettings, VoteCount
-from flwr_fbo.algorithms.fed_warm_start.settings import (
-    FedWarmStartSettings,
-    WarmStartFacts,
-)
-from flwr_fbo.algorithms.fts.settings import FTSSettings
 from flwr_fbo.algorithms.search.settings import AgentSettings, Facts
 
 
@@ -87,23 +80,35 @@ def load(name: str | type[Any]) -> Any:
     return getattr(import_module(module), attribute)
 
 
-def _ours(
-    name: str,
-    settings: type[AgentSettings],
-    facts: type[Facts] | None = None,
-    *,
-    recommends: bool = False,
-) -> None:
-    """Register one whose folder, classes and strategy are named as usual."""
-    folder, stem = name.replace("-", "_"), settings.__name__.removesuffix("Settings")
+def _ours(name: str, stem: str, facts: str = "", *, recommends: bool = False) -> None:
+    """Register one whose folder, classes and strategy are named as usual.
+
+    Parameters
+    ----------
+    name : str
+        Its folder is named alike, with underscores.
+    stem : str
+        Name of the strategy: of the settings and agents with ``Settings`` and
+        ``Agent``.
+    facts : str
+        Class, beside the settings, of its `Facts`.
+    recommends : bool
+        Whether the folder has ``released.py``, with a ``released_function``.
+    """
+    folder = name.replace("-", "_")
     path = f"flwr_fbo.algorithms.{folder}"
-    released = f"{path}.released:released_function" if recommends else ""
-    strategy = f"flwr_fbo.strategies.{folder}:{stem}"
-    agent = f"{path}.agent:{stem}Agent"
-    register(Algorithm(name, settings, agent, facts, released, strategy))
+    algorithm = Algorithm(
+        name,
+        settings=load(f"{path}.settings:{stem}Settings"),
+        agent=f"{path}.agent:{stem}Agent",
+        facts=load(f"{path}.settings:{facts}") if facts else None,
+        released=f"{path}.released:released_function" if recommends else "",
+        strategy=f"flwr_fbo.strategies.{folder}:{stem}",
+    )
+    register(algorithm)
 
 
-_ours("fts", FTSSettings)
-_ours("dp-fts-de", DPFTSDESettings, recommends=True)
-_ours("fed-vote", FedVoteSettings, VoteCount, recommends=True)
-_ours("fed-warm-start", FedWarmStartSettings, WarmStartFacts, recommends=True)
+_ours("fts", "FTS")
+_ours("dp-fts-de", "DPFTSDE", recommends=True)
+_ours("fed-vote", "FedVote", "VoteCount", recommends=True)
+_ours("fed-warm-start", "FedWarmStart", "WarmStartFacts", recommends=True)

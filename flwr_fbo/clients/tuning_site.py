@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flwr.app import Context
 
-from flwr_fbo._common.conversion import mapping, mappings, plain, take_plain
-from flwr_fbo._common.validation import require, require_positive
-from flwr_fbo.algorithms.search.settings import Direction, check_direction
+from flwr_fbo._common.conversion import mapping, mappings, plain
+from flwr_fbo._common.fields import check_fields, choice, positive, ruled
+from flwr_fbo._common.validation import require
+from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.algorithms.search.study import TuningInstruction, TuningStudy
 from flwr_fbo.algorithms.search.timeout import time_limit as trial_limit
 from flwr_fbo.algorithms.search.trial import (
@@ -46,6 +47,10 @@ if TYPE_CHECKING:
 _PATIENCE = 1.0
 
 
+def _check_function(name: str, value: object) -> None:
+    require(callable(value), name, value, "a function")
+
+
 @dataclass(frozen=True)
 class TuningSite(Site[TuningInstruction, RecordedTuner]):
     """What a client brings to a tuning study.
@@ -66,32 +71,30 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
         See `Site`. Without any the site takes part in any study of a usual size.
     """
 
-    make_objective: Callable[[Context], Objective]
+    make_objective: Callable[[Context], Objective] = field(
+        metadata=ruled(_check_function)
+    )
     enqueue: Sequence[Params] = ()
-    trial_timeout: float | None = None
+    trial_timeout: float | None = field(default=None, metadata=positive(optional=True))
     space: Mapping[str, BaseDistribution] | None = None
-    direction: Direction | None = None
+    direction: Direction | None = field(
+        default=None, metadata=choice(Direction, optional=True)
+    )
     limits: Limits | None = None
 
     instruction_type = TuningInstruction
 
     def __post_init__(self) -> None:
-        take_plain(self)
-        make = self.make_objective
-        require(callable(make), "make_objective", make, "a function")
+        check_fields(self)
         settings = [
             {name: plain(value) for name, value in mapping("enqueue", params).items()}
             for params in mappings("enqueue", self.enqueue)
         ]
         object.__setattr__(self, "enqueue", settings)
-        if self.trial_timeout is not None:
-            require_positive("trial_timeout", self.trial_timeout)
         if self.space is not None:
             space = SearchSpace(self.space)
             for params in self.enqueue:
                 space.to_unit(params)
-        if self.direction is not None:
-            check_direction(self.direction)
         self.check_limits()
 
     def check(self, context: Context, study: TuningStudy, rules: SiteRules) -> None:

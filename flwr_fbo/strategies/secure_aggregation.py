@@ -32,10 +32,6 @@ NO_ROSTER = (
 )
 
 
-def _check_roster(name: str, value: Any) -> None:
-    check_folder(name, value)
-
-
 @dataclass(frozen=True)
 class SecureAggregation:
     """How the sites of a tuning study sum their messages without a trusted server.
@@ -84,7 +80,7 @@ class SecureAggregation:
     colluding: int = field(default=0, metadata=integer(0))
     threshold: int | None = field(default=None, metadata=integer(1, optional=True))
     honest: int | None = field(default=None, metadata=integer(1, optional=True))
-    roster: str | Path | None = field(default=None, metadata=ruled(_check_roster))
+    roster: str | Path | None = field(default=None, metadata=ruled(check_folder))
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -22,7 +22,11 @@ from flwr_fbo._compat import (
     reply_metrics,
     to_array_record,
 )
-from flwr_fbo.algorithms.search.recommendation import Recommendation, released_function
+from flwr_fbo.algorithms.search.recommendation import (
+    NOTHING,
+    Recommendation,
+    released_function,
+)
 from flwr_fbo.algorithms.search.study import TuningInstruction, TuningStudy
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.strategies.base import StudyStrategy, one_array
@@ -319,7 +323,8 @@ class TuningStrategy(StudyStrategy[TuningResult]):
         """
         released = released_function(self.study, self.server.ledger)
         if released is None:
-            return Recommendation(is_start=self.recommends_start)
+            reason = "its releases recommend none" if self.server.ledger else NOTHING
+            return Recommendation(reason=reason, is_start=self.recommends_start)
         return released.recommendation
 
     @property

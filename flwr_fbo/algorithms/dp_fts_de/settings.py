@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from flwr_fbo._common.fields import DEFAULT_CAP, choice, flag, holds, integer, positive
+from flwr_fbo._common.fields import choice, flag, integer, positive
 from flwr_fbo.algorithms.search.settings import SearchSettings
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.space.sub_regions import SubRegions
@@ -57,9 +57,7 @@ class DPFTSDESettings(SearchSettings):
     lengthscale: float = field(default=0.01, metadata=positive())
     regularization: float = field(default=1e-6, metadata=positive())
     follow: Follow = field(default="inverse", metadata=choice(Follow))
-    sub_region_axes: tuple[str, ...] = field(
-        default=(), metadata=holds(None, cap=DEFAULT_CAP)
-    )
+    sub_region_axes: tuple[str, ...] = ()
     initial_region: InitialRegion = field(
         default="sub-region", metadata=choice(InitialRegion)
     )

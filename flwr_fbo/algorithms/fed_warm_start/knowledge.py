@@ -15,7 +15,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.fields import check_fields, choice, holds, instance
 from flwr_fbo._common.files import write_whole
 from flwr_fbo._common.validation import require
 from flwr_fbo.algorithms.fed_warm_start.known_release import (
@@ -33,7 +34,7 @@ from flwr_fbo.algorithms.fed_warm_start.known_release import (
     numbers_of,
     require_names,
 )
-from flwr_fbo.algorithms.search.settings import Direction, check_direction
+from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.space.axes import make_axis
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.study.codec import read_json
@@ -94,15 +95,15 @@ class Knowledge:
     that is in several releases has spent them all: they add up.
     """
 
-    space: SearchSpace
-    direction: Direction
-    points: tuple[tuple[float, ...], ...]
-    releases: tuple[KnownRelease, ...]
+    space: SearchSpace = field(metadata=instance(SearchSpace))
+    direction: Direction = field(metadata=choice(Direction))
+    points: tuple[tuple[float, ...], ...] = field(
+        metadata=instance(tuple, list, allowed="a list of points")
+    )
+    releases: tuple[KnownRelease, ...] = field(metadata=holds(KnownRelease))
 
     def __post_init__(self) -> None:
-        check_direction(self.direction)
-        ok = isinstance(self.points, tuple | list)
-        require(ok, "points", self.points, "a list of points")
+        check_fields(self)
         m, dim = len(self.points), self.space.dim
         allowed = f"{LEAST_POINTS} to {MOST_POINTS}"
         require(LEAST_POINTS <= m <= MOST_POINTS, "len(points)", m, allowed)
@@ -114,8 +115,8 @@ class Knowledge:
         object.__setattr__(self, "releases", tuple(self.releases))
         require(len(self.releases) > 0, "releases", self.releases, "one at least")
         for k, release in enumerate(self.releases):
-            length, field = len(release.vector), f"len(releases[{k}].vector)"
-            require(length == m, field, length, f"{m}, one number a point")
+            length, name = len(release.vector), f"len(releases[{k}].vector)"
+            require(length == m, name, length, f"{m}, one number a point")
         ids = [release.release_id for release in self.releases]
         allowed = "each release once, or it would count twice"
         require(len(set(ids)) == len(ids), "releases", ids, allowed)
@@ -211,7 +212,7 @@ class Knowledge:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
-        names = [field.name for field in fields(KnownRelease)]
+        names = [one.name for one in fields(KnownRelease)]
         return {
             "space": self.space.to_json(),
             "direction": self.direction,
@@ -305,7 +306,7 @@ def _parsed(content: bytes) -> Knowledge:
     ok = isinstance(document, dict) and document.get("format") == _FORMAT
     found = document.get("format") if isinstance(document, dict) else None
     require(ok, "format", found, f"{_FORMAT!r}, in a file of FedWarmStart's releases")
-    names = [field.name for field in fields(Knowledge)]
+    names = [one.name for one in fields(Knowledge)]
     values = {name: document[name] for name in names if name in document}
     knowledge = Knowledge.from_dict(values)
     digests = document.get("digests")

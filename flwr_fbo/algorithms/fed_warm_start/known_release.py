@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
-from flwr_fbo._common.validation import (
-    is_number,
-    require,
-    require_bool,
-    require_fraction,
-    require_int,
+from flwr_fbo._common.fields import (
+    check_fields,
+    flag,
+    fraction,
+    holds,
+    integer,
+    number,
+    ruled,
 )
+from flwr_fbo._common.validation import is_number, require
 from flwr_fbo.privacy.spending import MOST_NOISE, Charge, composed_epsilon
 
 # Points of a pool.
@@ -23,6 +26,11 @@ _LARGEST = 1e100
 # As many as a site takes part with, unless it says otherwise: `Limits.max_agents`.
 _MOST_SITES = 100_000
 _MOST_STD = 1e9
+
+
+def _check_id(name: str, value: Any) -> None:
+    ok = isinstance(value, str) and 1 <= len(value) <= 100
+    require(ok, name, value, "1 to 100 characters")
 
 
 @dataclass(frozen=True)
@@ -55,30 +63,25 @@ class KnownRelease:
         If a value is not allowed; the message names the field.
     """
 
-    release_id: str
-    num_sites: int
-    noise_multiplier: float
-    noise_std: float
-    delta: float
-    private: bool
-    num_points: int
-    vector: tuple[float, ...]
+    release_id: str = field(metadata=ruled(_check_id))
+    num_sites: int = field(metadata=integer(1, _MOST_SITES, cap="max_agents"))
+    noise_multiplier: float = field(metadata=number(0, MOST_NOISE))
+    noise_std: float = field(metadata=number(0, _MOST_STD))
+    delta: float = field(metadata=fraction())
+    private: bool = field(metadata=flag())
+    num_points: int = field(
+        metadata=integer(LEAST_POINTS, MOST_POINTS, cap="max_features")
+    )
+    vector: tuple[float, ...] = field(metadata=holds(None))
 
     def __post_init__(self) -> None:
-        ok = isinstance(self.release_id, str) and 1 <= len(self.release_id) <= 100
-        require(ok, "release_id", self.release_id, "1 to 100 characters")
-        require_int("num_sites", self.num_sites, 1, _MOST_SITES)
+        check_fields(self)
         z = self.noise_multiplier
-        ok = is_number(z) and 0 <= z <= MOST_NOISE
-        require(ok, "noise_multiplier", z, f"a number from 0 to {MOST_NOISE:g}")
-        ok = is_number(self.noise_std) and z * (1 - 1e-9) <= self.noise_std <= _MOST_STD
-        allowed = f"a number from noise_multiplier={z:g} to {_MOST_STD:g}"
+        allowed = f"at least noise_multiplier={z:g}"
+        ok = z * (1 - 1e-9) <= self.noise_std
         require(ok, "noise_std", self.noise_std, allowed)
-        require_fraction("delta", self.delta)
-        require_bool("private", self.private)
         ok = z > 0 or not self.private
         require(ok, "private", self.private, "False where noise_multiplier is 0")
-        require_int("num_points", self.num_points, LEAST_POINTS, MOST_POINTS)
         vector = numbers_of("vector", self.vector)
         m, most = len(vector), self.num_points
         allowed = f"{LEAST_POINTS} to num_points={most} numbers"
@@ -91,18 +94,18 @@ class KnownRelease:
         return composed_epsilon([Charge(self.noise_multiplier)], self.delta)
 
 
-def numbers_of(field: str, values: Any) -> tuple[float, ...]:
+def numbers_of(name: str, values: Any) -> tuple[float, ...]:
     """Return numbers as floats; raise ValueError if they are none."""
     ok = isinstance(values, tuple | list)
     ok = ok and all(is_number(v) and abs(v) <= _LARGEST for v in values)
-    require(ok, field, values, "a list of finite numbers")
+    require(ok, name, values, "a list of finite numbers")
     return tuple(float(v) for v in values)
 
 
 def require_names(where: str, values: Any, kind: type) -> None:
     """Raise ValueError unless these are exactly the fields of a dataclass."""
     require(isinstance(values, Mapping), where, values, "names and values")
-    names = {field.name for field in fields(kind)}
+    names = {one.name for one in fields(kind)}
     for name in sorted(names - values.keys()):
         raise ValueError(f"{where} has no {name}.")
     for name in sorted(map(str, values.keys() - names)):

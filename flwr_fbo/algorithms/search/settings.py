@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
 
 from flwr_fbo._common.fields import FREE, check_fields, integer, positive
 from flwr_fbo._common.random import Purpose, generator
-from flwr_fbo._common.validation import require_choice
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.space.sub_regions import SubRegions
 
@@ -63,11 +62,6 @@ class Facts:
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Return the facts that ``to_dict`` gave."""
         return cls(**values)
-
-
-def check_direction(direction: Any) -> None:
-    """Raise ValueError unless ``direction`` is one of the two."""
-    require_choice("direction", direction, Direction)
 
 
 @dataclass(frozen=True)

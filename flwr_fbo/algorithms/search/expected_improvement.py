@@ -208,8 +208,7 @@ def _starts(
         score = log_unit_improvement(mean / deviation)[0] + np.log(deviation)
         if one.trials.fail_often:
             # The model learns slowly which of many axes it is that decides.
-            failed = one.trials.failed
-            score[failed[_nearest(candidates, one.trials.x)]] = -np.inf
+            score[one.trials.near_failures(candidates)] = -np.inf
         num = min(one.num_starts + _SPARE, len(score))
         screened.append(candidates[np.argpartition(score, -num)[-num:]])
     places = np.array(screened)
@@ -221,13 +220,6 @@ def _starts(
     dim = places.shape[2]
     starts = places[rows, best].reshape(-1, dim)
     return starts, -values[rows, best].ravel(), -gradients[rows, best].reshape(-1, dim)
-
-
-def _nearest(points: FloatArray, trials: FloatArray) -> NDArray[np.intp]:
-    """Return which of t trials is nearest to each of k points, shape (k,)."""
-    from scipy.spatial.distance import cdist
-
-    return np.asarray(np.argmin(cdist(points, trials), axis=1))
 
 
 def _log_improvement(

@@ -124,7 +124,7 @@ class SearchAgent(Agent):
         if self._vectors is not None:
             x = self._follow(self._vectors, iteration)
             # Where others do well this site may have seen that it fails.
-            if x is not None and not self._is_near_failure(x):
+            if x is not None and not self._tried.near_failures(x[None])[0]:
                 self.sources = ["federation"]
                 return x
         return self._own_query(self._all_trials(iteration), iteration)

@@ -45,17 +45,7 @@ class DPFTSDE(TuningStrategy):
 
     Parameters
     ----------
-    space : mapping of str to Optuna distribution
-        The search space of all agents.
-    direction : {"maximize", "minimize"}
-    num_agents : int
-        Number N of agents, the slots of the study.
-    epsilon : float, optional
-        Epsilon that the whole study may spend at ``delta``, from 1e-3 to 1e3. The noise
-        is computed from it. ``privacy`` may give the noise in its place.
-    delta : float, optional
-        In (0, 1), and far below 1 / N. Must be given where ``epsilon`` is; else it is
-        the published 1 / N^1.1, which is too large for a small federation.
+    {space, direction, num_agents, epsilon, delta}
     preset : {"paper", "paper-synthetic"}
         Published settings: those for real data, or those for synthetic functions.
     agent : DPFTSDESettings, optional
@@ -67,12 +57,7 @@ class DPFTSDE(TuningStrategy):
         ``Privacy(noise_multiplier=0, sampling_probability=1, clip_norm=math.inf)``.
     weights : WeightSchedule, optional
         Weights of the agents in each sub-region, by iteration; by default the preset's.
-    aggregation, seeds
-        See `TuningStrategy`.
-    metrics
-        See `TuningStrategy`.
-    folder, durability, client_api, callbacks
-        See `StudyOptions`.
+    {aggregation, seeds, metrics, options}
 
     Raises
     ------

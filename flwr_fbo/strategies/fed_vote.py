@@ -64,17 +64,7 @@ class FedVote(TuningStrategy):
 
     Parameters
     ----------
-    space : mapping of str to Optuna distribution
-        The search space of all agents.
-    direction : {"maximize", "minimize"}
-    num_agents : int
-        Number N of agents, the slots of the study.
-    epsilon : float, optional
-        Epsilon that the whole study may spend at ``delta``, from 1e-3 to 1e3. The noise
-        is computed from it. ``privacy`` may give the noise in its place.
-    delta : float, optional
-        In (0, 1), and far below 1 / N. Must be given where ``epsilon`` is; else it is
-        the published 1 / N^1.1, which is too large for a small federation.
+    {space, direction, num_agents, epsilon, delta}
     agent : FedVoteSettings, optional
         The agents' settings.
     privacy : Privacy, optional
@@ -84,12 +74,7 @@ class FedVote(TuningStrategy):
         recommended, comes one round before the last. Votes after at least 20
         evaluations have a kernel a third as wide. ``clip_norm`` is 1, the length of a
         vote.
-    aggregation, seeds
-        See `TuningStrategy`.
-    metrics
-        See `TuningStrategy`.
-    folder, durability, client_api, callbacks
-        See `StudyOptions`.
+    {aggregation, seeds, metrics, options}
 
     Raises
     ------

@@ -74,9 +74,7 @@ class FedWarmStart(TuningStrategy):
 
     Parameters
     ----------
-    space : mapping of str to Optuna distribution
-        The search space of all agents.
-    direction : {"maximize", "minimize"}
+    {space, direction}
     num_agents : int
         Number N of agents, the slots of the study. The server issues slots in order of
         joining.
@@ -99,12 +97,7 @@ class FedWarmStart(TuningStrategy):
         epsilon. They are combined with this study's releases by precision. Their points
         inside ``space`` are the pool, and ``agent.num_features`` is the number of these
         points.
-    aggregation, seeds
-        See `TuningStrategy`.
-    metrics
-        See `TuningStrategy`.
-    folder, durability, client_api, callbacks
-        See `StudyOptions`.
+    {aggregation, seeds, metrics, options}
 
     Raises
     ------

@@ -39,19 +39,12 @@ class FTS(TuningStrategy):
 
     Parameters
     ----------
-    space : mapping of str to Optuna distribution
-        The search space of all agents.
-    direction : {"maximize", "minimize"}
-    num_agents : int
-        Number N of agents, the slots of the study.
+    {space, direction, num_agents}
     agent : FTSSettings, optional
         The agents' settings: when they send, whom they follow, and how often.
     seeds : Seeds, optional
         Seeds of the agents' draws and features; there is no noise to seed.
-    metrics
-        See `TuningStrategy`.
-    folder, durability, client_api, callbacks
-        See `StudyOptions`.
+    {metrics, options}
 
     Raises
     ------

@@ -35,6 +35,7 @@ from flwr_fbo.strategies.options import Seeds, StudyOptions
 from flwr_fbo.strategies.presets import Preset
 from flwr_fbo.strategies.release_plan import ReleasePlan
 from flwr_fbo.strategies.result import TuningResult
+from flwr_fbo.strategies.shared_parameters import documented
 from flwr_fbo.study.codec import Phase
 from flwr_fbo.study.server import Server, Step
 
@@ -84,6 +85,10 @@ class TuningStrategy(StudyStrategy[TuningResult]):
     recommends_start: ClassVar[bool] = False
     # From which round on an agent plays, where that is not the first.
     _from_when = ""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.__doc__ = documented(cls.__doc__)
 
     def __init__(
         self,

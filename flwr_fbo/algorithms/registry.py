@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from flwr_fbo._common.validation import require_known
-from flwr_fbo.algorithms.search.settings import AgentSettings, Facts
+from flwr_fbo.algorithms.search.settings import Facts, SearchSettings
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Algorithm:
     """
 
     name: str
-    settings: type[AgentSettings]
+    settings: type[SearchSettings]
     agent: str | type[Any]
     facts: type[Facts] | None = None
     released: str = ""
@@ -67,7 +67,7 @@ def algorithm_in(values: Any) -> Algorithm:
     return ALGORITHMS[str(kind)]
 
 
-def algorithm_of(settings: AgentSettings) -> Algorithm:
+def algorithm_of(settings: SearchSettings) -> Algorithm:
     """Return the algorithm whose settings these are."""
     return next(a for a in ALGORITHMS.values() if a.settings is type(settings))
 

@@ -123,19 +123,6 @@ class Enrolment:
             If fewer than ``needed`` agents are enrolled then, or none of them plays.
             While fewer nodes than that are connected, none is asked anything.
         """
-        present = self._wait(grid, question, wanted, needed, timeout, plays)
-        self._begun = True
-        return present
-
-    def _wait(
-        self,
-        grid: Grid,
-        question: Config,
-        wanted: int,
-        needed: int,
-        timeout: float,
-        plays: Callable[[int], bool],
-    ) -> dict[int, int]:
         deadline = time.monotonic() + self._patience
         logged = None
         self._forget_failures()
@@ -152,7 +139,7 @@ class Enrolment:
             in_order = dict(sorted(present.items(), key=lambda item: item[1]))
             some_play = any(map(plays, present.values()))
             if len(present) >= wanted and some_play:
-                return in_order
+                break
             hopeless = [node for node in nodes if self._hopeless(node)]
             heard = len(present) + len(hopeless)
             # A grid in this process has all its nodes from the beginning.
@@ -165,7 +152,7 @@ class Enrolment:
                 _log.warning(
                     "Continuing with %d of %d agents.", len(present), self._num_agents
                 )
-                return in_order
+                break
             if over:
                 trouble += [self._last_reason(node) for node in hopeless]
                 few = "this grid has too few nodes" if complete else "too few nodes"
@@ -185,6 +172,8 @@ class Enrolment:
                     wanted,
                 )
             time.sleep(min(1.0, max(0.0, deadline - time.monotonic())))
+        self._begun = True
+        return in_order
 
     def _hopeless(self, node: int) -> bool:
         """Return whether a node is refused, or failed too often to be asked again."""

@@ -16,7 +16,6 @@ from flwr_fbo._common.validation import require, require_int
 from flwr_fbo.algorithms.fed_warm_start.knowledge import Knowledge
 from flwr_fbo.algorithms.fed_warm_start.known_release import LEAST_POINTS, MOST_POINTS
 from flwr_fbo.algorithms.search.settings import (
-    AgentSettings,
     Direction,
     Facts,
     SearchSettings,
@@ -156,7 +155,7 @@ class WarmStartFacts(Facts):
     known: Knowledge | None = field(default=None, metadata=holds(Knowledge))
 
     def check(
-        self, space: SearchSpace, direction: Direction, agent: AgentSettings
+        self, space: SearchSpace, direction: Direction, agent: SearchSettings
     ) -> None:
         """Raise ValueError unless what is known is about the study's space."""
         known = self.known

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import erfcx, ndtr
+from scipy.special import erfcx
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.models.failures import Trials
@@ -36,16 +36,6 @@ _TOLERANCE, _FIRST_STEP, _MAX_STEPS = 1e-3, 0.2, 50
 _SPARE = 10
 # Of the matrices of a block: more would not stay in the processor's cache.
 _BLOCK_BYTES = 2_000_000
-
-
-def expected_improvement(
-    mean: FloatArray, deviation: FloatArray, best: float
-) -> FloatArray:
-    """Return E max(0, f - best) for f ~ N(mean, deviation^2), shape as ``mean``."""
-    deviation = np.maximum(deviation, 1e-12)
-    z = (mean - best) / deviation
-    density = np.exp(-(z**2) / 2.0) / math.sqrt(2.0 * math.pi)
-    return np.asarray((mean - best) * ndtr(z) + deviation * density)
 
 
 def log_unit_improvement(z: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -116,12 +106,8 @@ class Search:
     num_starts: int
 
 
-@dataclass(frozen=True, eq=False)
-class Found:
-    """Where to evaluate next, shape (D,), and the hyperparameters behind it."""
-
-    point: FloatArray
-    logs: FloatArray
+# Where to evaluate next, shape (D,), and the hyperparameters behind it.
+Found = tuple[FloatArray, FloatArray]
 
 
 @one_blas_thread
@@ -154,7 +140,7 @@ def _search_block(searches: Sequence[Search]) -> list[Found]:
     elif due.any():
         logs[due] = fit(x[due], y[due], logs[due])
     points = suggest(MaternPosterior(x, y, logs), searches)
-    return [Found(*one) for one in zip(points, logs, strict=True)]
+    return list(zip(points, logs, strict=True))
 
 
 def suggest(model: MaternPosterior, searches: Sequence[Search]) -> FloatArray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from flwr_fbo._common.fields import FREE, check_fields, integer, positive
 from flwr_fbo._common.random import Purpose, generator
@@ -17,26 +17,6 @@ if TYPE_CHECKING:
 Direction = Literal["maximize", "minimize"]
 
 
-class AgentSettings(Protocol):
-    """What the settings of every kind of tuning agent have: a frozen dataclass."""
-
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
-    @property
-    def num_sub_regions(self) -> int:
-        """P."""
-
-    @property
-    def num_initial(self) -> int:
-        """Initial points of an agent."""
-
-    def sub_regions(self, space: SearchSpace) -> SubRegions:
-        """Return the P boxes of the space."""
-
-    def steps(self, dim: int, num_rows: int) -> dict[str, float]:
-        """Return what a message takes: see `SearchSettings`."""
-
-
 class Facts:
     """Base of what an algorithm tells its agents besides their settings; public.
 
@@ -45,7 +25,7 @@ class Facts:
     """
 
     def check(
-        self, space: SearchSpace, direction: Direction, agent: AgentSettings
+        self, space: SearchSpace, direction: Direction, agent: SearchSettings
     ) -> None:
         """Raise ValueError unless the facts fit the rest of their study."""
 

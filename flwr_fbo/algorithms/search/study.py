@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from flwr_fbo._common.fields import check_fields, choice, holds, instance, ruled, seed
 from flwr_fbo._common.validation import require
 from flwr_fbo.algorithms.registry import algorithm_in, algorithm_of, load
-from flwr_fbo.algorithms.search.settings import AgentSettings, Direction, Facts
+from flwr_fbo.algorithms.search.settings import Direction, Facts, SearchSettings
 from flwr_fbo.privacy.spending import Promise
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.study.codec import (
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from flwr_fbo.study.secure_sums import SecureSums
 
 
-def _settings_in(values: Any) -> type[AgentSettings]:
+def _settings_in(values: Any) -> type[SearchSettings]:
     return algorithm_in(values).settings
 
 
@@ -50,7 +50,7 @@ class TuningStudy(Study):
     ----------
     space : SearchSpace
     direction : {"maximize", "minimize"}
-    agent : AgentSettings
+    agent : SearchSettings
         Those of one kind of agent.
     study_seed : int, optional
         Makes the agents' draws repeat, and is known to all of them (the guarantee does
@@ -72,7 +72,7 @@ class TuningStudy(Study):
 
     space: SearchSpace = field(metadata=instance(SearchSpace))
     direction: Direction = field(metadata=choice(Direction))
-    agent: AgentSettings = field(metadata=holds(_settings_in))
+    agent: SearchSettings = field(metadata=holds(_settings_in))
     study_seed: int | None = field(default=None, metadata=seed())
     feature_seed: int = field(default_factory=fresh_seed, metadata=seed())
     study_id: str = field(

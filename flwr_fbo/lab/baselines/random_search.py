@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.fields import check_fields, integer
+from flwr_fbo._common.fields import integer
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo.algorithms.registry import Algorithm, register
 from flwr_fbo.algorithms.search.agent import Agent
-from flwr_fbo.algorithms.search.settings import Direction
+from flwr_fbo.algorithms.search.settings import Direction, SearchSettings
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.space.sub_regions import SubRegions
 
 
 @dataclass(frozen=True)
-class RandomSearchSettings:
+class RandomSearchSettings(SearchSettings):
     """Which initial points to share with the methods it is compared to.
 
     Attributes
@@ -29,11 +29,10 @@ class RandomSearchSettings:
     """
 
     num_sub_regions: int = field(default=4, metadata=integer(1, cap="max_dimension"))
-    num_initial: int = field(default=10, metadata=integer(1))
     sub_region_axes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        super().__post_init__()
         object.__setattr__(self, "sub_region_axes", tuple(self.sub_region_axes))
 
     def sub_regions(self, space: SearchSpace) -> SubRegions:

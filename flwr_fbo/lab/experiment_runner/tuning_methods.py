@@ -20,7 +20,7 @@ from typing import Any
 
 from flwr_fbo._common import palette
 from flwr_fbo._common.random import Purpose, generator, sobol_points
-from flwr_fbo.algorithms.search.settings import AgentSettings
+from flwr_fbo.algorithms.search.settings import SearchSettings
 from flwr_fbo.lab.baselines.local_server import LocalServer
 from flwr_fbo.lab.baselines.random_search import RandomSearchSettings
 from flwr_fbo.lab.experiment_runner import looks
@@ -74,7 +74,7 @@ class TuningMethod(Method):
 
 
 def _local(
-    agent: AgentSettings, experiment: TuningDesign, seeds: Seeds
+    agent: SearchSettings, experiment: TuningDesign, seeds: Seeds
 ) -> TuningStrategy:
     study = experiment.study(agent, seeds)
     return TuningStrategy(LocalServer(experiment.num_agents), study)
@@ -84,7 +84,10 @@ def _random(experiment: TuningDesign, seeds: Seeds) -> TuningStrategy:
     agent, changes = experiment.base.agent, experiment.agent
     P = 1 if changes.initial_region == "whole" else agent.num_sub_regions
     axes = changes.sub_region_axes or ()
-    settings = RandomSearchSettings(P, agent.num_initial, axes)
+    initial = agent.num_initial
+    settings = RandomSearchSettings(
+        num_sub_regions=P, num_initial=initial, sub_region_axes=axes
+    )
     return _local(settings, experiment, seeds)
 
 

@@ -18,7 +18,6 @@ from flwr_fbo.algorithms.fed_warm_start.server import FedWarmStartServer
 from flwr_fbo.algorithms.fed_warm_start.settings import FedWarmStartSettings
 from flwr_fbo.algorithms.fed_warm_start.shared_function import rank_vector
 from flwr_fbo.algorithms.search.agent import Agent
-from flwr_fbo.algorithms.search.settings import SearchSettings
 from flwr_fbo.algorithms.search.study import TuningStudy, create_agent
 from flwr_fbo.lab.experiment_runner.seeds import Seeds
 from flwr_fbo.lab.experiment_runner.tuning_design import TuningDesign
@@ -124,7 +123,6 @@ def _num_liars(method: TuningMethod, strategy: TuningStrategy) -> int:
 def _make_lie(agent: Agent, study: TuningStudy, seed: int, conspiring: bool) -> None:
     """Have an agent praise a place drawn at random, as loudly as the server listens."""
     settings, space = study.agent, study.space
-    assert isinstance(settings, SearchSettings)
 
     def lie(iteration: int) -> FloatArray:
         key = () if conspiring else (agent.slot, iteration)
@@ -191,7 +189,6 @@ def sending(experiment: TuningDesign, strategy: TuningStrategy) -> FloatArray:
     if not sharing:
         return sent
     server, agent = strategy.server, strategy.study.agent
-    assert isinstance(agent, SearchSettings)
     if isinstance(server, FedWarmStartServer):
         cohorts = server.cohorts
         got = sum(map(cohorts.cohort_of, range(server.num_agents)))

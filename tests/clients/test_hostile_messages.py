@@ -28,8 +28,7 @@ from flwr_fbo.algorithms.fed_go_ucb.study import (
     FedGOUCBStudy,
 )
 from flwr_fbo.algorithms.fed_vote.settings import VoteCount
-from flwr_fbo.algorithms.fed_warm_start.knowledge import Knowledge
-from flwr_fbo.algorithms.fed_warm_start.known_release import KnownRelease
+from flwr_fbo.algorithms.fed_warm_start.knowledge import Knowledge, KnownRelease
 from flwr_fbo.algorithms.fed_warm_start.settings import Cohorts, FedWarmStartSettings
 from flwr_fbo.algorithms.linear_bandit.determinant_trigger import DeterminantTrigger
 from flwr_fbo.algorithms.linear_bandit.exploration import (

@@ -13,8 +13,11 @@ from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.fields import FREE, check_fields, holds, integer, number, ruled
 from flwr_fbo._common.random import Purpose, generator, sobol_points
 from flwr_fbo._common.validation import require, require_int
-from flwr_fbo.algorithms.fed_warm_start.knowledge import Knowledge
-from flwr_fbo.algorithms.fed_warm_start.known_release import LEAST_POINTS, MOST_POINTS
+from flwr_fbo.algorithms.fed_warm_start.knowledge import (
+    LEAST_POINTS,
+    MOST_POINTS,
+    Knowledge,
+)
 from flwr_fbo.algorithms.search.settings import (
     Direction,
     Facts,

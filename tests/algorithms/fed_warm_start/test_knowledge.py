@@ -17,7 +17,7 @@ from optuna.distributions import (
 )
 
 from flwr_fbo import FedWarmStartSettings, Knowledge, SearchSpace
-from flwr_fbo.algorithms.fed_warm_start.known_release import KnownRelease
+from flwr_fbo.algorithms.fed_warm_start.knowledge import KnownRelease
 from flwr_fbo.algorithms.fed_warm_start.settings import WarmStartFacts
 from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.algorithms.search.study import TuningStudy

@@ -294,7 +294,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         if step.is_over:
             return []
         self._before_round(step)
-        # Once the study has begun, who is absent counts as zero; after a restart the
+        # Once the study has begun an absent agent contributes zero; after a restart the
         # nodes still need time to come back.
         wanted = self._min_agents if is_first else 1
         needed = 1 if self._rounds else wanted

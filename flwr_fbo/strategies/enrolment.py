@@ -1,10 +1,10 @@
 """Which node holds which of the study's N slots.
 
 An agent is known by its slot, not by its node id, which changes when a SuperNode
-restarts, unless it is authenticated. A client that knows its slot says so; others are
-issued a free one; but not an agent that keeps a journal, once the study has begun: it
-may be one that has lost its journal, and would release its trials again. Who enrols is
-public; the content of later messages cannot change a slot.
+restarts, unless it is authenticated. A client that knows its slot says so. Other
+agents get a free slot, except agents with an unknown journal after round 1, which might
+release trials twice. Who enrols is public; the content of later messages cannot change
+a slot.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from flwr_fbo.study.codec import Config
 
 _log = logging.getLogger("flwr.fbo")
 
-# A client that raises, raises again: so often it is asked, in each round.
+# A client that raises, raises again: it is asked at most this often in each round.
 _MAX_FAILURES = 3
 _SILENT = "client did not answer"
 _MIN_TIMEOUT = 1.0

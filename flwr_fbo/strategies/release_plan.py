@@ -139,6 +139,8 @@ class ReleasePlan:
         """
         if self._budget is None:
             return True
+        # On disk before it leaves: after a crash nobody knows whether it has left. One
+        # that was charged and has not left only costs too much.
         charge = self.server.charge(self.server.iterations[step.release - 1])
         most = self.privacy.max_epsilon
         assert most is not None

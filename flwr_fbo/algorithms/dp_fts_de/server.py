@@ -137,6 +137,7 @@ class DPFTSDEServer(Server):
         # Parallel releases cost what one does: the budget allows all of them, or none.
         counted = self.iterations[:1] if self.is_parallel else self.iterations
         for k, iteration in enumerate(counted):
+            # Checked before it is charged: the accountant never goes beyond the budget.
             charge = self.charge(iteration)
             z = charge.noise_multiplier
             charges.append(charge)
@@ -178,6 +179,8 @@ class DPFTSDEServer(Server):
         """
         if not step.release:
             return
+        # Under the weights and the noise of its planned iteration, however late it is:
+        # these were charged, and the sites were promised them.
         planned, release = self._next(step), self.release
         assert isinstance(release, Release)
         vectors = release.release(planned, messages, self._num_features)
@@ -210,6 +213,7 @@ class DPFTSDEServer(Server):
 
     def _next(self, step: Step) -> int:
         """Return the iteration that a step's release was planned for."""
+        # A second draw of noise for the same messages would average the noise away.
         made = len(self.ledger)
         require(step.release == made + 1, "release", step.release, f"{made + 1}")
         return self.iterations[made]
@@ -233,6 +237,7 @@ class DPFTSDEServer(Server):
 
     def _append(self, row: LedgerRow) -> None:
         self.ledger.append(row)
+        # Parallel composition: later releases are about other sites.
         is_counted = len(self.ledger) == 1 or not self.is_parallel
         if is_counted and row.facts["noise_multiplier"] > 0:
             self._accountant.charge(row.facts["noise_multiplier"])

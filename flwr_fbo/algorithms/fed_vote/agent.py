@@ -110,11 +110,15 @@ def even_votes(
     length = settings.shared_lengthscale(space.dim)
     kernel = np.exp(-0.5 * (cdist(points, points) / length) ** 2)
     per_place = float(np.mean(kernel**2, axis=1).max())
+    # A place gets the sum of N independent k(x, x_n), of variance N E k^2. Of sampled
+    # votes each counts 1/q times, with probability q: that is 1/q times the variance.
     by_chance = count.num_agents / count.sampling_probability * per_place
-    # What a vote seems to say about places far away.
+    # phi(x)'phi(x') is k(x, x') but for the error of M random features. It adds up over
+    # votes that lie far away, where k is 0, and looks like votes.
     afar = count.num_agents * float(np.std(phi @ phi.T - kernel))
     deviation = math.sqrt(by_chance + count.noise_std**2 + afar**2)
-    # A crowd is seen above what the same number of even votes would give there.
+    # n agents that vote for x add n (1 - phi(x)'mean) to the excess there: they are not
+    # among the even votes. The smallest share of all places counts.
     share = max(1.0 - float((phi @ mean).max()), 1e-3)
     cells = settings.num_cells
     crowd = math.ceil(_threshold(deviation, cells) / share)
@@ -124,6 +128,7 @@ def even_votes(
 def _threshold(deviation: float, num_cells: int) -> float:
     from scipy.special import ndtri
 
+    # Bonferroni over K places: without it the largest of K counts would often pass.
     return -float(ndtri(SIGNIFICANCE / num_cells)) * deviation
 
 

@@ -1,4 +1,4 @@
-"""What every agent is: a history, and ask / tell / message / receive around it."""
+"""Base class of the agents: trial history plus ask, tell, message and receive."""
 
 from __future__ import annotations
 
@@ -32,14 +32,15 @@ _log = logging.getLogger("flwr.fbo")
 
 # The square of a larger value would overflow in the model.
 _LARGEST_VALUE = 1e100
-# What ends an evaluation that is not to be counted, not even as a failed one.
+# Errors that end an evaluation without a trial: a fault of the app, not of a setting.
 _NOT_A_TRIAL = (SpaceMismatchError, ObjectiveFailedError, OutOfTimeError)
-# So often an evaluation may be cut off: more, and it is what ends the client.
+# Evaluations that were cut off this many times count as failed: the trial itself may be
+# what ends the client.
 _MAX_CUTS = 5
-# Where all first points failed, so many more are tried at once; and of so many uniform
-# draws the one is taken that is farthest from every failure.
+# Where all first points failed, this many more are tried at once. Each is the best of
+# this many uniform draws: one that is not near a failure, or the farthest from all.
 _MORE_STARTS, _NUM_DRAWS = 5, 8
-# So many failures, and no success, are enough of a box.
+# After this many failures without a success the agent leaves its initial box.
 _MOST_IN_BOX = 3
 
 

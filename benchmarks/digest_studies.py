@@ -678,7 +678,7 @@ STUDIES: dict[str, Callable[[], Steps]] = {
     "alone, random": partial(
         _alone,
         explicit(
-            RandomSearchSettings, num_sub_regions=1, num_initial=4, sub_region_axes=()
+            RandomSearchSettings, **_search(), num_sub_regions=1, sub_region_axes=()
         ),
     ),
     "FedUCB": _fed_ucb,

@@ -30,7 +30,7 @@ from flwr_fbo._compat import (
 )
 from flwr_fbo.clients.limits import StudyRefusedError, size_limits
 from flwr_fbo.clients.message_sizes import check_config, check_steps
-from flwr_fbo.strategies.enrolment import Enrolment, first_line
+from flwr_fbo.strategies.enrolment import Enrolment, first_line, matched
 from flwr_fbo.strategies.options import Durability, StudyOptions, check_folder
 from flwr_fbo.strategies.result import StudyResult
 from flwr_fbo.strategies.study_record import KIND, Progress, StudyRecord
@@ -394,22 +394,21 @@ class StudyStrategy(Strategy, Generic[ResultT]):
 
     def _answers(self, step: Step, replies: Iterable[Message]) -> dict[int, Message]:
         """Return the first good reply of each slot, in slot order; log the others."""
-        waiting = {m.metadata.message_id: m.metadata.dst_node_id for m in self._asked}
+        late = {message.metadata.dst_node_id for message in self._asked}
         answers: dict[int, Message] = {}
         failures = []
-        for reply in replies:
-            # An error's source node id may be wrong; what it replies to is not.
-            node = waiting.pop(reply.metadata.reply_to_message_id, None)
+        for node, reply in matched(self._asked, replies):
             if node is None:
                 _log.warning("Ignored an unexpected or repeated reply.")
                 continue
+            late.remove(node)
             slot = self._enrolment.slots[node]
             if reply.has_error():
                 failures.append(f"agent {slot}: {first_line(reply.error.reason)}")
             else:
                 answers[slot] = reply
                 self._up_to_date.add(node)
-        self._note(step, answers, failures, waiting.values())
+        self._note(step, answers, failures, late)
         return dict(sorted(answers.items()))
 
     def _note(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -204,8 +204,8 @@ class Enrolment:
         kind = message_type(self._client_api)
         messages = [Message(content, node, kind) for node in nodes]
         replies = list(grid.send_and_receive(messages, timeout=timeout))
-        asked = {m.metadata.message_id: m.metadata.dst_node_id for m in messages}
-        claims, trouble, failures = _read_claims(asked, replies, self._client_api)
+        pairs = matched(messages, replies)
+        claims, trouble, failures = _read_claims(nodes, pairs, self._client_api)
         for node, failure in failures.items():
             self._failures.setdefault(node, []).append(failure)
         claims = self._proven(grid, claims, trouble)
@@ -317,15 +317,16 @@ class Enrolment:
 
 
 def _read_claims(
-    asked: Mapping[str, int], replies: Iterable[Message], client_api: ClientApi
+    asked: Iterable[int],
+    replies: Iterable[tuple[int | None, Message]],
+    client_api: ClientApi,
 ) -> tuple[dict[int, _Claim], list[str], dict[int, str]]:
     """Return node -> its claim, what went wrong, node -> its error."""
     claims: dict[int, _Claim] = {}
     failures: dict[int, str] = {}
     answered: set[int] = set()
     trouble = []
-    for reply in replies:
-        node = asked.get(reply.metadata.reply_to_message_id)
+    for node, reply in replies:
         if node is None:
             if reply.has_error():  # LocalDpMod answers the client in place of us
                 trouble.append(_failure(reply, client_api))
@@ -341,9 +342,22 @@ def _read_claims(
             claims[node] = _Claim(slot, journal if isinstance(journal, int) else None)
         else:
             trouble.append("client is not a flwr_fbo client (it sent no agent-id)")
-    for node in set(asked.values()) - answered:
+    for node in set(asked) - answered:
         failures[node] = _SILENT
     return claims, trouble + list(failures.values()), failures
+
+
+def matched(
+    messages: Sequence[Message], replies: Iterable[Message]
+) -> list[tuple[int | None, Message]]:
+    """Return each reply to messages that were sent, with the node that was asked.
+
+    None for a reply that was not asked for, or that repeats another.
+    """
+    # Messages have ids once they are sent. An error's source node id may be wrong; what
+    # it replies to is not.
+    waiting = {m.metadata.message_id: m.metadata.dst_node_id for m in messages}
+    return [(waiting.pop(r.metadata.reply_to_message_id, None), r) for r in replies]
 
 
 def _failure(reply: Message, client_api: ClientApi) -> str:

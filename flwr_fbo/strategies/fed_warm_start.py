@@ -32,7 +32,13 @@ from flwr_fbo.algorithms.search.study import TuningStudy
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.calibration import calibrate_noise_multiplier
 from flwr_fbo.space.search_space import SearchSpace
-from flwr_fbo.strategies.options import Durability, Privacy, Seeds, StudyOptions
+from flwr_fbo.strategies.options import (
+    SCHEDULES,
+    Durability,
+    Privacy,
+    Seeds,
+    StudyOptions,
+)
 from flwr_fbo.strategies.presets import Preset
 from flwr_fbo.strategies.release_plan import private_study
 from flwr_fbo.strategies.secure_aggregation import SecureAggregation
@@ -45,7 +51,6 @@ _log = logging.getLogger("flwr.fbo")
 # What the strategy fixes itself: all sites of a cohort send once, with norm 1, after
 # `share_after` evaluations, and half of them are enough.
 _FIXED = ("clip_norm", "sampling_probability", "budget", "min_answers")
-_SCHEDULES = ("release_after", "num_releases", "min_follow_probability")
 
 
 class FedWarmStart(TuningStrategy):
@@ -159,7 +164,7 @@ class FedWarmStart(TuningStrategy):
         if known is not None:
             known = known_from(known).onto(SearchSpace(space), direction)
             agent = replace(agent, num_features=len(known.points))
-        for field in (*_FIXED, *_SCHEDULES):
+        for field in (*_FIXED, *SCHEDULES):
             value = getattr(privacy, field)
             require(value is None, field, value, "None, with FedWarmStart")
         poisson = privacy.sampling == "poisson"

@@ -44,7 +44,7 @@ def check_folder(field: str, folder: str | Path | None) -> Path | None:
     return Path(folder)
 
 
-_SCHEDULES = ("release_after", "num_releases", "min_follow_probability")
+SCHEDULES = ("release_after", "num_releases", "min_follow_probability")
 
 
 def _check_iterations(name: str, value: Any) -> None:
@@ -144,8 +144,8 @@ class Privacy:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        given = [name for name in _SCHEDULES if getattr(self, name) is not None]
-        require(len(given) <= 1, "privacy", given, f"at most one of {_SCHEDULES}")
+        given = [name for name in SCHEDULES if getattr(self, name) is not None]
+        require(len(given) <= 1, "privacy", given, f"at most one of {SCHEDULES}")
         if self.budget is not None:
             limited = self.max_epsilon is not None
             require(limited, "max_epsilon", None, "given, where budget is")
@@ -175,12 +175,12 @@ class Privacy:
     @property
     def has_schedule(self) -> bool:
         """Whether it says after which iterations there are releases."""
-        return any(getattr(self, name) is not None for name in _SCHEDULES)
+        return any(getattr(self, name) is not None for name in SCHEDULES)
 
     def filled(self, other: Privacy) -> Self:
         """Return the settings with what is not given taken from another's."""
         scheduled = self if self.has_schedule else other
-        schedules = {name: getattr(scheduled, name) for name in _SCHEDULES}
+        schedules = {name: getattr(scheduled, name) for name in SCHEDULES}
         values: dict[str, Any] = {
             one.name: getattr(other, one.name)
             if getattr(self, one.name) is None

@@ -30,7 +30,7 @@ from flwr_fbo.algorithms.search.recommendation import (
 from flwr_fbo.algorithms.search.study import TuningInstruction, TuningStudy
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.strategies.base import StudyStrategy, one_array
-from flwr_fbo.strategies.enrolment import first_line
+from flwr_fbo.strategies.enrolment import first_line, matched
 from flwr_fbo.strategies.options import Seeds, StudyOptions
 from flwr_fbo.strategies.presets import Preset
 from flwr_fbo.strategies.release_plan import ReleasePlan
@@ -229,14 +229,11 @@ class TuningStrategy(StudyStrategy[TuningResult]):
                 messages.append(Message(content, node, message_type(self._client_api)))
         timeout = min(self._timeout, _EXCHANGE_TIMEOUT)
         replies = list(self._grid.send_and_receive(messages, timeout=timeout))
-        # Messages have ids once they are sent.
-        asked = {m.metadata.message_id: m.metadata.dst_node_id for m in messages}
         found: dict[int, Any] = {}
-        for reply in replies:
-            node_asked = asked.pop(reply.metadata.reply_to_message_id, None)
-            if node_asked is None:
+        for asked, reply in matched(messages, replies):
+            if asked is None:
                 continue
-            slot = slots[node_asked]
+            slot = slots[asked]
             if reply.has_error():
                 reason = first_line(reply.error.reason)
                 _log.warning("\t> agent %d: %s", slot, reason)

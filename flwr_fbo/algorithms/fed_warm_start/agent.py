@@ -22,6 +22,7 @@ import numpy as np
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.random import Purpose, generator, sobol_points
+from flwr_fbo._common.validation import require_seed
 from flwr_fbo.algorithms.fed_warm_start.knowledge import Knowledge
 from flwr_fbo.algorithms.fed_warm_start.settings import (
     Cohorts,
@@ -264,3 +265,19 @@ class FedWarmStartAgent(LeanAgent):
         near = best + reach * rng.standard_normal((len(reach), dim))
         near = np.where(rng.random(near.shape) < 0.3, best, np.clip(near, 0.0, 1.0))
         return self.space.snap_discrete(np.vstack([uniform, tops, near]))
+
+
+def lone_agent(known: Knowledge, entropy: int) -> FedWarmStartAgent:
+    """Return the agent of one site alone, which starts from what is known.
+
+    Raises
+    ------
+    ValueError
+        If ``entropy``, the seed of its draws, is not an integer from 0 to 2**128 - 1.
+    """
+    require_seed("seed", entropy)
+    settings = FedWarmStartSettings(num_features=len(known.points))
+    facts = WarmStartFacts(known=known)
+    return FedWarmStartAgent(
+        known.space, known.direction, settings, 0, entropy, entropy, facts=facts
+    )

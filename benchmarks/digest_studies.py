@@ -61,7 +61,7 @@ from flwr_fbo.lab.tasks.nonlinear_bandit import (
 )
 from flwr_fbo.models.network import LangevinSettings
 from flwr_fbo.space.search_space import SearchSpace
-from flwr_fbo.strategies.private_tuning_strategy import PrivateTuningStrategy
+from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 
 Steps = Iterator[tuple[str, Any]]
 T = TypeVar("T")
@@ -265,7 +265,7 @@ def _fts(**agent: Any) -> Steps:
     yield from _tuned(strategy)
 
 
-def _tuned(strategy: PrivateTuningStrategy | FTS) -> Steps:
+def _tuned(strategy: TuningStrategy) -> Steps:
     grid = RecordingGrid(tuning_app(_make_objective), NUM_AGENTS)
     result = strategy.start(grid, num_rounds=NUM_ITERATIONS + 1)
     yield from grid.steps
@@ -678,7 +678,7 @@ STUDIES: dict[str, Callable[[], Steps]] = {
     "alone, random": partial(
         _alone,
         explicit(
-            RandomSearchSettings, num_sub_regions=1, num_initial=4, sub_region_axes=()
+            RandomSearchSettings, **_search(), num_sub_regions=1, sub_region_axes=()
         ),
     ),
     "FedUCB": _fed_ucb,

@@ -55,7 +55,7 @@ from flwr_fbo.lab.experiment_runner.tuning_play import last_iteration, run_one
 from flwr_fbo.lab.tasks.base import Task
 from flwr_fbo.lab.tasks.digits import DigitsTask
 from flwr_fbo.lab.tasks.synthetic import SyntheticTask
-from flwr_fbo.strategies.private_tuning_strategy import PrivateTuningStrategy
+from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 
 NUM_SITES, NUM_EVALUATIONS, EPSILON, DELTA = 30, 30, 2.0, 1e-3
 NAMES = {"alone": "alone", "private": "trusted", "noise-only": "noise-only"}
@@ -66,7 +66,7 @@ class Setup:
     """A strategy, its task, and the numbers of honest sites that are compared."""
 
     name: str
-    build: Callable[..., PrivateTuningStrategy]
+    build: Callable[..., TuningStrategy]
     task: Task
     honest: tuple[int, ...]
 

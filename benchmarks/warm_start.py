@@ -54,6 +54,7 @@ from flwr_fbo.algorithms.fed_warm_start.agent import FedWarmStartAgent, head_sta
 from flwr_fbo.algorithms.fed_warm_start.settings import (
     Cohorts,
     FedWarmStartSettings,
+    WarmStartFacts,
     default_cohorts,
 )
 from flwr_fbo.algorithms.fed_warm_start.shared_function import matern, rank_vector
@@ -135,7 +136,7 @@ class Federation:
         agents = []
         for slot in slots:
             about = self.space, "maximize", SETTINGS, slot, self.seed, self.seed
-            agents.append(FedWarmStartAgent(*about, cohorts=cohorts))
+            agents.append(FedWarmStartAgent(*about, facts=WarmStartFacts(cohorts)))
             if first is not None:
                 agents[-1].enqueue([self.space.from_unit(x) for x in first[slot]])
         num_first = agents[0].num_first

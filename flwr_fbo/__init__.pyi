@@ -44,8 +44,8 @@ from .clients.bandits.policy_summary import PolicySummary as PolicySummary
 from .clients.bandits.recorded_decisions import LateRewardError as LateRewardError
 from .clients.limits import Limits as Limits
 from .clients.limits import SumLimits as SumLimits
-from .clients.tuning_client import TuningClient as TuningClient
 from .clients.tuning_journals import best_params as best_params
+from .clients.tuning_site import TuningClient as TuningClient
 from .grid import InProcessGrid as InProcessGrid
 from .integrations.mlflow_callback import MlflowCallback as MlflowCallback
 from .integrations.optuna_sampler import FederatedSampler as FederatedSampler

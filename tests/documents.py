@@ -149,7 +149,8 @@ class Page:
         self._shown = len(self.printed)
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
-            exec(compile(block.text, str(self.path), "exec"), self.names)
+            code = compile(block.text, str(self.path), "exec", dont_inherit=True)
+            exec(code, self.names)
         self.printed += out.getvalue()
 
     def _text(self, block: Block) -> None:

@@ -32,7 +32,6 @@ from flwr_fbo.algorithms.fed_warm_start.settings import FedWarmStartSettings
 from flwr_fbo.privacy.integer_noise import IntegerNoise
 from flwr_fbo.privacy.secure_release import SecureRelease
 from flwr_fbo.secure_sum.roster import Roster, SigningKey
-from flwr_fbo.strategies.private_tuning_strategy import PrivateTuningStrategy
 from flwr_fbo.study.secure_sums import SecureSums
 
 N, NUM_FEATURES = 5, 16
@@ -73,6 +72,9 @@ class Keys:
         ]
         configs = zip(node_configs(len(about), **entries), about, strict=True)
         return [{**config, **named} for config, named in configs]
+
+
+Private = FedVote | FedWarmStart | DPFTSDE
 
 
 def make_keys(folder: Path, num_sites: int = N) -> Keys:
@@ -225,7 +227,7 @@ class Contributions:
         monkeypatch.setattr(SecureRelease, "contribution", noted)
         monkeypatch.setattr(IntegerNoise, "draw_share", share)
 
-    def sum_of(self, strategy: PrivateTuningStrategy, row: Any) -> np.ndarray:
+    def sum_of(self, strategy: Private, row: Any) -> np.ndarray:
         """Return what a release is without its noise."""
         release = strategy.server.release
         slots = row.facts["summed"]
@@ -233,7 +235,7 @@ class Contributions:
         factor = release.sensitivity(row.iteration)
         return (np.asarray(total) * factor).reshape(row.vectors.shape)
 
-    def assert_right(self, strategy: PrivateTuningStrategy) -> None:
+    def assert_right(self, strategy: Private) -> None:
         """Assert that each release is the sum, but for what rounding changed."""
         secure, release = strategy.study.secure, strategy.server.release
         assert isinstance(secure, SecureSums)

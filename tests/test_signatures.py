@@ -85,6 +85,12 @@ def test_no_method_is_defined_on_more_than_two_levels(strategy: Any) -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_strategy_has_two_levels_of_ours_above_it_at_most(strategy: Any) -> None:
+    own = [c for c in strategy.__mro__ if c.__module__.startswith("flwr_fbo")]
+    assert len(own) <= 3, own
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize(
     ("wrong", "right"),
     [("foldr", "folder"), ("call_backs", "callbacks"), ("client_ap", "client_api")],

@@ -40,7 +40,7 @@ from flwr_fbo._common.validation import (
 FREE = ""
 DEFAULT_CAP = "max_points"
 
-Rule = Callable[[str, Any], None]
+Rule = Callable[[str, Any], object]
 Metadata = Mapping[str, Any]
 
 

@@ -5,14 +5,13 @@ A new algorithm is a line at the end of this file. The lab registers its baselin
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
 
 from flwr_fbo._common.validation import require_known
-from flwr_fbo.algorithms.dp_fts_de.settings import DPFTSDESettings
-from flwr_fbo.algorithms.fed_vote.settings import FedVoteSettings
-from flwr_fbo.algorithms.fed_warm_start.settings import FedWarmStartSettings
-from flwr_fbo.algorithms.fts.settings import FTSSettings
-from flwr_fbo.algorithms.search.settings import AgentSettings
+from flwr_fbo.algorithms.search.settings import Facts, SearchSettings
 
 
 @dataclass(frozen=True)
@@ -22,59 +21,94 @@ class Algorithm:
     Attributes
     ----------
     name : str
-        In the study that is sent to sites.
+        Name in the study that is sent to sites.
     settings : type
-        Of its agents' settings.
-    agent : str
-        Its agents' class, as ``module:name``: imported when one is made, because a
-        client process needs no more than one algorithm.
-    facts : tuple of str
-        Fields of the study, besides its settings, that an agent is made with.
+        Class of its agents' settings.
+    agent : str or type
+        Class of its agents, or its ``module:name``. Named, it is imported when an agent
+        is made, because a client process needs no more than one algorithm.
+    facts : type, optional
+        Class of what its agents are told besides their settings: their constructors
+        take it as ``facts``.
+    released : str
+        Function, as ``module:name``, of a study and its releases that returns what
+        these say of the space; empty where they recommend no setting.
+    strategy : str
+        Flower strategy that commands and experiments know by its name, as
+        ``module:name``; empty without one.
     """
 
     name: str
-    settings: type[AgentSettings]
-    agent: str
-    facts: tuple[str, ...] = ()
+    settings: type[SearchSettings]
+    agent: str | type[Any]
+    facts: type[Facts] | None = None
+    released: str = ""
+    strategy: str = ""
 
 
-_ALGORITHMS: dict[str, Algorithm] = {}
+ALGORITHMS: dict[str, Algorithm] = {}
 
 
 def register(algorithm: Algorithm) -> None:
     """Let studies have an algorithm."""
-    _ALGORITHMS[algorithm.name] = algorithm
+    ALGORITHMS[algorithm.name] = algorithm
 
 
-def algorithm_named(name: object) -> Algorithm:
-    """Return an algorithm by its name.
+def algorithm_in(values: Any) -> Algorithm:
+    """Return the algorithm that JSON values name as their ``kind``.
 
     Raises
     ------
     ValueError
         If there is none; the message has the known names.
     """
-    require_known("agent", name, _ALGORITHMS)
-    return _ALGORITHMS[str(name)]
+    kind = values.get("kind") if isinstance(values, Mapping) else values
+    require_known("agent", kind, ALGORITHMS)
+    return ALGORITHMS[str(kind)]
 
 
-def algorithm_of(settings: AgentSettings) -> Algorithm:
+def algorithm_of(settings: SearchSettings) -> Algorithm:
     """Return the algorithm whose settings these are."""
-    return next(a for a in _ALGORITHMS.values() if a.settings is type(settings))
+    return next(a for a in ALGORITHMS.values() if a.settings is type(settings))
 
 
-_HERE = "flwr_fbo.algorithms"
-for _algorithm in (
-    Algorithm("fts", FTSSettings, f"{_HERE}.fts.agent:FTSAgent"),
-    Algorithm("dp-fts-de", DPFTSDESettings, f"{_HERE}.dp_fts_de.agent:DPFTSDEAgent"),
-    Algorithm(
-        "fed-vote", FedVoteSettings, f"{_HERE}.fed_vote.agent:FedVoteAgent", ("votes",)
-    ),
-    Algorithm(
-        "fed-warm-start",
-        FedWarmStartSettings,
-        f"{_HERE}.fed_warm_start.agent:FedWarmStartAgent",
-        ("cohorts", "known"),
-    ),
-):
-    register(_algorithm)
+def load(name: str | type[Any]) -> Any:
+    """Return what ``module:name`` names, or a class as it is."""
+    if not isinstance(name, str):
+        return name
+    module, _, attribute = name.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+def _ours(name: str, stem: str, facts: str = "", *, recommends: bool = False) -> None:
+    """Register one whose folder, classes and strategy are named as usual.
+
+    Parameters
+    ----------
+    name : str
+        Its folder is named alike, with underscores.
+    stem : str
+        Name of the strategy: of the settings and agents with ``Settings`` and
+        ``Agent``.
+    facts : str
+        Class, beside the settings, of its `Facts`.
+    recommends : bool
+        Whether the folder has ``released.py``, with a ``released_function``.
+    """
+    folder = name.replace("-", "_")
+    path = f"flwr_fbo.algorithms.{folder}"
+    algorithm = Algorithm(
+        name,
+        settings=load(f"{path}.settings:{stem}Settings"),
+        agent=f"{path}.agent:{stem}Agent",
+        facts=load(f"{path}.settings:{facts}") if facts else None,
+        released=f"{path}.released:released_function" if recommends else "",
+        strategy=f"flwr_fbo.strategies.{folder}:{stem}",
+    )
+    register(algorithm)
+
+
+_ours("fts", "FTS")
+_ours("dp-fts-de", "DPFTSDE", recommends=True)
+_ours("fed-vote", "FedVote", "VoteCount", recommends=True)
+_ours("fed-warm-start", "FedWarmStart", "WarmStartFacts", recommends=True)

@@ -44,7 +44,7 @@ def _spent(identity: Mapping[str, Any], rows: list[LedgerRow]) -> PrivacySpent |
     names = ("sampling", "sample_size", "population_size")
     subsampling = Subsampling(*(rows[0].facts[name] for name in names))
     accountant = ReleaseAccountant(subsampling, delta, method)
-    if identity.get("cohorts"):  # a site is in one release: see `FedWarmStartServer`
+    if identity.get("parallel"):  # a site is in one release at most
         charges = charges[:1]
     for charge in charges:
         accountant.charge(charge)

@@ -30,11 +30,11 @@ from flwr_fbo.privacy.accounting import (
 from flwr_fbo.privacy.budget import large_delta
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
-from flwr_fbo.strategies.fed_vote import FedVote
+from flwr_fbo.strategies.fed_vote import GUIDING, FedVote
 from flwr_fbo.strategies.fed_warm_start import FedWarmStart
 from flwr_fbo.strategies.options import Privacy, Seeds
-from flwr_fbo.strategies.presets import STRATEGIES, VOTES, preset_of
-from flwr_fbo.strategies.private_tuning_strategy import published_delta
+from flwr_fbo.strategies.presets import preset_of, private_strategies
+from flwr_fbo.strategies.release_plan import published_delta
 
 HEADINGS = {
     "published": "published noise,\npublished sensitivity",
@@ -108,7 +108,7 @@ def privacy(
         float | None, typer.Option(help="The paper's 1/N^1.1 by default.")
     ] = None,
     strategy: Annotated[
-        str, typer.Option(help=f"One of {', '.join(STRATEGIES)}.")
+        str, typer.Option(help=f"One of {', '.join(private_strategies())}.")
     ] = "DPFTSDE",
     preset: Annotated[
         str | None, typer.Option(help="Preset of DPFTSDE: paper or paper-synthetic.")
@@ -130,7 +130,7 @@ def privacy(
     $ flwr-fbo privacy --strategy FedWarmStart --agents 30 --epsilon 2 --delta 1e-3
     """
     with plain_errors(ValueError):
-        require_known("strategy", strategy, STRATEGIES)
+        require_known("strategy", strategy, private_strategies())
         once = strategy == _WARM_START
         # Its weights are those of FedVote; a site is in one release.
         base = preset_of("FedVote" if once else strategy, preset)
@@ -263,9 +263,7 @@ def _print_votes(question: Question, dimensions: int) -> None:
     )
     strategy.plan(question.num_releases)
     crowd = strategy.smallest_crowd
-    after = VOTES.privacy.release_after
-    assert after is not None
-    rounds = " and ".join(str(t + 1) for t in after)
+    rounds = " and ".join(str(t + 1) for t in GUIDING)
     lines = [
         f"With {dimensions} tuned parameters, the others try a setting if at least "
         f"{crowd} of {s.num_agents} sites vote for it."

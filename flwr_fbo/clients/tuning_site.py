@@ -1,25 +1,29 @@
-"""A site of tuning studies: its objective, and the agent that tunes it."""
+"""A site of tuning studies: its objective, the agent that tunes it, and its client."""
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flwr.app import Context
 
-from flwr_fbo._common.conversion import mapping, mappings, plain, take_plain
-from flwr_fbo._common.validation import require, require_positive
-from flwr_fbo.algorithms.search.settings import Direction, check_direction
+from flwr_fbo._common.conversion import mapping, mappings, plain
+from flwr_fbo._common.fields import check_fields, choice, positive, ruled
+from flwr_fbo._common.validation import require
+from flwr_fbo.algorithms.search.agent import Agent
+from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.algorithms.search.study import TuningInstruction, TuningStudy
 from flwr_fbo.algorithms.search.timeout import time_limit as trial_limit
 from flwr_fbo.algorithms.search.trial import (
     Objective,
     ObjectiveFailedError,
     SpaceMismatchError,
+    Trial,
 )
 from flwr_fbo.clients.limits import Limits
 from flwr_fbo.clients.recorded_agent import of_another_slot
@@ -29,11 +33,11 @@ from flwr_fbo.clients.site import (
     InstructionError,
     Metrics,
     Site,
+    SiteClient,
 )
 from flwr_fbo.clients.site_journal import held_journal, record_name
 from flwr_fbo.clients.site_rules import SiteRules
 from flwr_fbo.clients.time_limit import TimeLimit
-from flwr_fbo.clients.trial_log import logged
 from flwr_fbo.clients.tuning_journals import agent_id, journal_path, note_last_study
 from flwr_fbo.clients.tuning_record import RecordedTuner, agent_identity
 from flwr_fbo.space.search_space import Params, SearchSpace
@@ -42,8 +46,14 @@ from flwr_fbo.study.codec import Phase
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
+_log = logging.getLogger("flwr.fbo")
+
 # Seconds to wait for the journal of an evaluation that is just ending.
 _PATIENCE = 1.0
+
+
+def _check_function(name: str, value: object) -> None:
+    require(callable(value), name, value, "a function")
 
 
 @dataclass(frozen=True)
@@ -66,32 +76,30 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
         See `Site`. Without any the site takes part in any study of a usual size.
     """
 
-    make_objective: Callable[[Context], Objective]
+    make_objective: Callable[[Context], Objective] = field(
+        metadata=ruled(_check_function)
+    )
     enqueue: Sequence[Params] = ()
-    trial_timeout: float | None = None
+    trial_timeout: float | None = field(default=None, metadata=positive(optional=True))
     space: Mapping[str, BaseDistribution] | None = None
-    direction: Direction | None = None
+    direction: Direction | None = field(
+        default=None, metadata=choice(Direction, optional=True)
+    )
     limits: Limits | None = None
 
     instruction_type = TuningInstruction
 
     def __post_init__(self) -> None:
-        take_plain(self)
-        make = self.make_objective
-        require(callable(make), "make_objective", make, "a function")
+        check_fields(self)
         settings = [
             {name: plain(value) for name, value in mapping("enqueue", params).items()}
             for params in mappings("enqueue", self.enqueue)
         ]
         object.__setattr__(self, "enqueue", settings)
-        if self.trial_timeout is not None:
-            require_positive("trial_timeout", self.trial_timeout)
         if self.space is not None:
             space = SearchSpace(self.space)
             for params in self.enqueue:
                 space.to_unit(params)
-        if self.direction is not None:
-            check_direction(self.direction)
         self.check_limits()
 
     def check(self, context: Context, study: TuningStudy, rules: SiteRules) -> None:
@@ -208,7 +216,7 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
             simulated = "partition-id" in context.node_config
             level = logging.DEBUG if simulated else logging.INFO
             last = instruction.num_iterations
-            objective = logged(objective, agent.agent, last, level)
+            objective = _logged(objective, agent.agent, last, level)
             with trial_limit(objective, self.trial_timeout) as limited:
                 in_time = time_limit.on_objective(limited)
                 iteration = instruction.iteration
@@ -258,3 +266,108 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
             )
             raise ObjectiveFailedError(text, public=text)
         return objective
+
+
+class TuningClient(SiteClient):
+    """Tunes one site's objective in a federation.
+
+    Examples
+    --------
+    >>> from flwr.clientapp import ClientApp
+    >>> from optuna.distributions import FloatDistribution
+    >>> from flwr_fbo import FedVote, InProcessGrid, TuningClient
+    >>> def make_objective(context):
+    ...     return lambda trial: -abs(trial.suggest_float("x", 0, 1) - 0.3)
+    >>> def client_fn(context):
+    ...     return TuningClient(make_objective, context).to_client()
+    >>> app = ClientApp(client_fn=client_fn)
+    >>> space = {"x": FloatDistribution(0, 1)}
+    >>> strategy = FedVote(space, "maximize", num_agents=4, epsilon=8, delta=1e-3)
+    >>> result = strategy.start(InProcessGrid(app, num_nodes=4), num_rounds=4)
+    >>> len(result.rounds)
+    4
+
+    Parameters
+    ----------
+    make_objective : callable
+        Function from the client's context to the objective. The objective takes a
+        `Trial`, a dict of parameters with Optuna's ``suggest_`` methods, and returns a
+        float. After an exception (``optuna.TrialPruned`` too) or a value that is not
+        finite the trial has failed, and the agent goes on.
+    context : flwr.app.Context
+        The client's context. The agent's memory is a journal in the folder that
+        ``fbo-folder`` of the node or run config names, else in ``context.state``.
+    enqueue : sequence of dict
+        Known-good settings, evaluated first.
+    trial_timeout : float, optional
+        Seconds after which an evaluation is ended and counts as failed.
+    space, direction, limits : optional
+        See `tuning_app`.
+
+    Notes
+    -----
+    The server reads each message: in a study of `FedVote` the site's exact best
+    setting, in one of `DPFTSDE` or `FTS` a sample of the site's model. Only what the
+    server sends to others is private.
+    """
+
+    def __init__(
+        self,
+        make_objective: Callable[[Context], Objective],
+        context: Context,
+        *,
+        enqueue: Sequence[Params] = (),
+        trial_timeout: float | None = None,
+        space: Mapping[str, BaseDistribution] | None = None,
+        direction: Direction | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        super().__init__(
+            lambda: TuningSite(
+                make_objective, enqueue, trial_timeout, space, direction, limits
+            ),
+            context,
+        )
+
+
+def _logged(
+    objective: Objective, agent: Agent, num_iterations: int, level: int
+) -> Objective:
+    """Return the objective, which then logs each of its trials as it ends.
+
+    Parameters
+    ----------
+    objective : callable
+    agent : Agent
+        Whose trials they are.
+    num_iterations : int
+        T, the last iteration of the study.
+    level : int
+        Of the log.
+    """
+    num_trials = agent.num_first + num_iterations
+
+    def timed(trial: Trial) -> float:
+        began = time.monotonic()
+        returned = objective(trial)
+        seconds = time.monotonic() - began
+        with suppress(
+            TypeError, ValueError, RuntimeError
+        ):  # not a number: told elsewhere
+            value = float(returned)
+            better = max if agent.direction == "maximize" else min
+            before = agent.best_value
+            best = value if before is None else better(before, value)
+            _log.log(
+                level,
+                "agent %d: trial %d of %d: %.6g in %.1f s, best so far %.6g",
+                agent.slot,
+                trial.number + 1,
+                num_trials,
+                value,
+                seconds,
+                best,
+            )
+        return returned
+
+    return timed

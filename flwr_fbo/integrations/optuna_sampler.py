@@ -22,10 +22,9 @@ from optuna.samplers import BaseSampler, RandomSampler
 from optuna.trial import FrozenTrial, TrialState
 
 from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo.algorithms.fed_warm_start.agent import lone_agent
 from flwr_fbo.algorithms.fed_warm_start.knowledge import Knowledge, known_from
-from flwr_fbo.algorithms.fed_warm_start.settings import FedWarmStartSettings
 from flwr_fbo.algorithms.search.agent import Agent
-from flwr_fbo.algorithms.search.study import TuningStudy, create_agent
 from flwr_fbo.clients.tuning_record import recorded_agent
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.space.search_space import SearchSpace
@@ -136,12 +135,8 @@ class FederatedSampler(BaseSampler):
         """
         known = known_from(known)
         own = known.space if space is None else SearchSpace(space)
-        known = known.onto(own, known.direction)
-        settings = FedWarmStartSettings(num_features=len(known.points))
         entropy = secrets.randbits(128) if seed is None else seed
-        about = own, known.direction, settings, seed
-        study = TuningStudy(*about, feature_seed=entropy, known=known)
-        return cls(create_agent(study, 0, entropy))
+        return cls(lone_agent(known.onto(own, known.direction), entropy))
 
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial

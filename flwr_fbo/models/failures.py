@@ -83,6 +83,19 @@ class Trials(NamedTuple):
         """Whether a fifth of them failed, or more."""
         return bool(self.failed.mean() >= _OFTEN)
 
+    def near_failures(self, points: FloatArray) -> NDArray[np.bool_]:
+        """Return whether the trial nearest to each of k points failed, shape (k,).
+
+        Parameters
+        ----------
+        points : ndarray of shape (k, D)
+        """
+        if not self.failed.any():
+            return np.zeros(len(points), dtype=np.bool_)
+        from scipy.spatial.distance import cdist
+
+        return np.asarray(self.failed[np.argmin(cdist(points, self.x), axis=1)])
+
 
 def with_failures(x: FloatArray, y: FloatArray) -> Trials:
     """Return trials whose failures have a bad value; none if all have failed.

@@ -30,19 +30,16 @@ from flwr_fbo._compat import (
 )
 from flwr_fbo.clients.limits import StudyRefusedError, size_limits
 from flwr_fbo.clients.message_sizes import check_config, check_steps
-from flwr_fbo.strategies.enrolment import Enrolment, first_line
+from flwr_fbo.strategies.enrolment import Enrolment, first_line, matched
 from flwr_fbo.strategies.options import Durability, StudyOptions, check_folder
 from flwr_fbo.strategies.result import StudyResult
 from flwr_fbo.strategies.study_record import KIND, Progress, StudyRecord
 from flwr_fbo.strategies.waiting import Waiting, duration
 from flwr_fbo.study.callbacks import Round, Started, tell
-from flwr_fbo.study.codec import Config, Study
+from flwr_fbo.study.codec import Study
 from flwr_fbo.study.server import Server, Step
 
 _log = logging.getLogger("flwr.fbo")
-
-# Seconds for one exchange within a round; no trial is played in it.
-_EXCHANGE_TIMEOUT = 300.0
 
 ResultT = TypeVar("ResultT", bound=StudyResult)
 
@@ -69,38 +66,35 @@ class StudyStrategy(Strategy, Generic[ResultT]):
     ) -> None:
         options = StudyOptions() if options is None else options
         durability = options.durability or Durability()
-        client_api = options.client_api
-        num_agents, min_agents = server.num_agents, durability.min_agents
-        allowed = f"at most num_agents={num_agents}"
-        ok = min_agents is None or min_agents <= num_agents
-        require(ok, "min_agents", min_agents, allowed)
-        self._callbacks = tuple(options.callbacks)
+        num_agents, least = server.num_agents, durability.min_agents
+        fits = least is None or least <= num_agents
+        require(fits, "min_agents", least, f"at most num_agents={num_agents}")
+        keys, slots = durability.keys, range(num_agents)
+        fits = keys is None or keys.keys() == set(slots)
+        require(fits, "keys", keys, f"one for each slot, 0 to {num_agents - 1}")
         self.server = server
         self.study = study
-        self._client_api: ClientApi = client_api
-        keys = durability.keys
-        ok = keys is None or keys.keys() == set(range(num_agents))
-        require(ok, "keys", keys, f"one for each slot, 0 to {num_agents - 1}")
-        self._enrolment = Enrolment(num_agents, client_api, durability)
-        self._max_empty_rounds = durability.max_empty_rounds
-        self._min_agents = num_agents if min_agents is None else min_agents
-        self._running = False
+        self._callbacks = tuple(options.callbacks)
+        self._client_api: ClientApi = options.client_api
+        self._durability = durability
+        self._enrolment = Enrolment(num_agents, options.client_api, durability)
+        self._min_agents = num_agents if least is None else least
+        self._folder = check_folder("folder", options.folder)
+        self._record = StudyRecord(None, {})
+        self._started = self._running = False
         self._timeout = 3600.0
+        self._num_rounds = 0  # of the whole study
+        self._horizon: int | None = None  # T, the last iteration
+        self._rounds: list[Round] = []
+        # Of this run, and of its open round:
+        self._grid: Grid | None = None
         self._step = Step(-1)
         self._asked: list[Message] = []
         self._absent: list[int] = []  # slots that the round is for, and are not there
-        self._rounds: list[Round] = []
-        self._num_rounds = 0  # of the whole study
-        self._horizon: int | None = None  # T, the last iteration
         self._waiting: Waiting | None = None
-        self._seconds: list[float] = []  # that each round of this run has taken
-        self._num_empty = 0  # rounds in a row, of this run
+        self._seconds: list[float] = []  # that each round has taken
+        self._num_empty = 0  # rounds in a row without a result
         self._up_to_date: set[int] = set()  # nodes that have the last release
-        self._grid: Grid | None = None  # of this run
-        self._patience = durability.patience
-        self._folder = check_folder("folder", options.folder)
-        self._record = StudyRecord(None, {})
-        self._started = False
 
     def start(
         self,
@@ -165,21 +159,34 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         self.plan(num_rounds - 1)
         self._warn_of_refusal()
         identity = self._identity(num_rounds)
-        with StudyRecord(self._folder, identity, self._patience) as self._record:
+        patience = self._durability.patience
+        with StudyRecord(self._folder, identity, patience) as self._record:
             self._resume(num_rounds)
-            name = self.study.study_id
+            name, done = self.study.study_id, len(self._rounds)
             _log.info("study %s, as the ledger of each site has it", name)
-            tell(self._callbacks, "on_start", self._begun(identity))
+            settings = {
+                name: value
+                for name, value in identity.items()
+                if name != "kind" and "seed" not in name  # seeds are not public
+            }
+            started = Started(name, type(self).__name__, settings, done)
+            tell(self._callbacks, "on_start", started)
             self._running = True
             try:
-                result = self._run(
-                    grid,
-                    num_rounds,
-                    timeout,
-                    train_config,
-                    evaluate_config,
-                    evaluate_fn,
-                )
+                if done == num_rounds:  # a study that was complete
+                    arrays = vectors_record(self.server.vectors) or ArrayRecord()
+                    result = self.result_type(arrays=arrays, rounds=self._rounds)
+                else:
+                    flower = super().start(
+                        grid,
+                        ArrayRecord(),
+                        num_rounds=num_rounds - done,
+                        timeout=timeout,
+                        train_config=train_config,
+                        evaluate_config=evaluate_config,
+                        evaluate_fn=evaluate_fn,
+                    )
+                    result = self.result_type(**vars(flower), rounds=self._rounds)
             except BaseException as error:
                 tell(self._callbacks, "on_error", error)
                 raise
@@ -214,16 +221,6 @@ class StudyStrategy(Strategy, Generic[ResultT]):
             **fields,
         }
 
-    def _begun(self, identity: dict[str, Any]) -> Started:
-        """Return what callbacks are told of the study; seeds are not public."""
-        settings = {
-            name: value
-            for name, value in identity.items()
-            if name != "kind" and "seed" not in name
-        }
-        method, num_done = type(self).__name__, len(self._rounds)
-        return Started(self.study.study_id, method, settings, num_done)
-
     def _resume(self, num_rounds: int) -> None:
         """Go on with what the folder holds, if it holds anything."""
         progress = self._record.load(self.study)
@@ -255,31 +252,6 @@ class StudyStrategy(Strategy, Generic[ResultT]):
             num_rounds,
         )
 
-    def _run(
-        self,
-        grid: Grid,
-        num_rounds: int,
-        timeout: float,
-        train_config: ConfigRecord | None,
-        evaluate_config: ConfigRecord | None,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
-    ) -> ResultT:
-        """Run the rounds that are left."""
-        remaining = num_rounds - len(self._rounds)
-        if remaining == 0:
-            arrays = vectors_record(self.server.vectors) or ArrayRecord()
-            return self.result_type(arrays=arrays, rounds=self._rounds)
-        flower = super().start(
-            grid,
-            ArrayRecord(),
-            num_rounds=remaining,
-            timeout=timeout,
-            train_config=train_config,
-            evaluate_config=evaluate_config,
-            evaluate_fn=evaluate_fn,
-        )
-        return self.result_type(**vars(flower), rounds=self._rounds)
-
     def _commit(self, is_round_done: bool = True) -> None:
         """Put all that a new run would need on disk."""
         num_rounds = len(self._rounds) if is_round_done else len(self._rounds) - 1
@@ -293,11 +265,6 @@ class StudyStrategy(Strategy, Generic[ResultT]):
                 self.server.state_dict(),
             )
         )
-
-    def _commit_enrolment(self) -> None:
-        """Commit before the first broadcast, and when an agent was given a slot."""
-        if not self._record.has(self._enrolment.slots, self._enrolment.journals):
-            self._commit()
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -327,7 +294,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         if step.is_over:
             return []
         self._before_round(step)
-        # Once the study has begun, who is absent counts as zero; after a restart the
+        # Once the study has begun an absent agent contributes zero; after a restart the
         # nodes still need time to come back.
         wanted = self._min_agents if is_first else 1
         needed = 1 if self._rounds else wanted
@@ -335,7 +302,8 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         slots = self._enrolment.update(
             grid, question, wanted, needed, self._timeout, self.server.plays
         )
-        self._commit_enrolment()
+        if not self._record.has(self._enrolment.slots, self._enrolment.journals):
+            self._commit()  # before an agent hears of the slot that it was given
         outgoing = self._outgoing(slots, step)
         kind = message_type(self._client_api)
         number = step.iteration + 1
@@ -351,11 +319,9 @@ class StudyStrategy(Strategy, Generic[ResultT]):
             self._asked.append(Message(content, node, kind, group_id=str(number)))
         if self._num_rounds:  # it is `start` that ends the wait
             self._stop_waiting()
-            self._waiting = Waiting(grid, self._named(number), len(self._asked))
+            named = f"round {number} of {self._num_rounds}"
+            self._waiting = Waiting(grid, named, len(self._asked))
         return self._asked
-
-    def _named(self, number: int) -> str:
-        return f"round {number} of {self._num_rounds}"
 
     def _stop_waiting(self) -> float:
         """Stop telling who has answered; return how long it took."""
@@ -403,10 +369,8 @@ class StudyStrategy(Strategy, Generic[ResultT]):
             return None, None
         self._seconds.append(self._stop_waiting())
         answers = self._answers(step, replies)
-        contributions = self._contributions(step, answers)
         try:
-            if contributions is not None:
-                self._receive(step, contributions)
+            self._take(step, answers)
             self._after_round(step, answers)
             self._commit()
         except BaseException:
@@ -419,72 +383,32 @@ class StudyStrategy(Strategy, Generic[ResultT]):
             self._up_to_date.clear()
         return vectors_record(self.server.vectors), self._reported(answers)
 
-    def _receive(self, step: Step, contributions: Any) -> None:
-        """Hand contributions to the server half."""
-        self.server.receive(step, contributions)
-
-    def _exchange(
-        self, payloads: Mapping[int, Any], configs: Mapping[int, Config]
-    ) -> dict[int, Any]:
-        """Ask some slots something else within a round; return their arrays by slot.
-
-        Skip nodes that are gone, and replies that are not arrays.
-        """
-        assert self._grid is not None
-        present = set(self._grid.get_node_ids())
-        kind = message_type(self._client_api)
-        messages = []
-        for node, slot in self._enrolment.slots.items():
-            if node not in present or slot not in payloads:
-                continue
-            record = ConfigRecord({**configs[slot]})
-            arrays = to_array_record([payloads[slot]])
-            content = instruction_content(arrays, record, self._client_api)
-            messages.append(Message(content, node, kind))
-        timeout = min(self._timeout, _EXCHANGE_TIMEOUT)
-        replies = list(self._grid.send_and_receive(messages, timeout=timeout))
-        # Messages have ids once they are sent.
-        asked = {m.metadata.message_id: m.metadata.dst_node_id for m in messages}
-        found: dict[int, Any] = {}
-        for reply in replies:
-            node_asked = asked.pop(reply.metadata.reply_to_message_id, None)
-            if node_asked is None:
-                continue
-            slot = self._enrolment.slots[node_asked]
-            if reply.has_error():
-                reason = first_line(reply.error.reason)
-                _log.warning("\t> agent %d: %s", slot, reason)
-                continue
-            array = _one_array(slot, reply, True)
-            if array is not None:
-                found[slot] = array
-        return found
-
-    def _contributions(self, step: Step, answers: Mapping[int, Message]) -> Any:
-        """Return what the server half is to receive, by slot; None for nothing now.
+    def _take(self, step: Step, answers: Mapping[int, Message]) -> None:
+        """Hand what agents have answered to the server half.
 
         Who answers is public: nobody's silence is worth a release.
         """
-        return {s: self._read(s, reply, step) for s, reply in answers.items()} or None
+        messages = {s: self._read(s, reply, step) for s, reply in answers.items()}
+        if messages:
+            self.server.receive(step, messages)
 
     def _answers(self, step: Step, replies: Iterable[Message]) -> dict[int, Message]:
         """Return the first good reply of each slot, in slot order; log the others."""
-        waiting = {m.metadata.message_id: m.metadata.dst_node_id for m in self._asked}
+        late = {message.metadata.dst_node_id for message in self._asked}
         answers: dict[int, Message] = {}
         failures = []
-        for reply in replies:
-            # An error's source node id may be wrong; what it replies to is not.
-            node = waiting.pop(reply.metadata.reply_to_message_id, None)
+        for node, reply in matched(self._asked, replies):
             if node is None:
                 _log.warning("Ignored an unexpected or repeated reply.")
                 continue
+            late.remove(node)
             slot = self._enrolment.slots[node]
             if reply.has_error():
                 failures.append(f"agent {slot}: {first_line(reply.error.reason)}")
             else:
                 answers[slot] = reply
                 self._up_to_date.add(node)
-        self._note(step, answers, failures, waiting.values())
+        self._note(step, answers, failures, late)
         return dict(sorted(answers.items()))
 
     def _note(
@@ -502,7 +426,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         _log.info(
             "%s: %d of %d agents answered in %s (%d failed, %d late, %d absent), about "
             "%s left",
-            self._named(number),
+            f"round {number} of {self._num_rounds}",
             counts[0],
             sum(counts),
             duration(self._seconds[-1]),
@@ -516,7 +440,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         for line in lines:
             _log.warning("\t> %s", line)
         self._num_empty = 0 if answers else self._num_empty + 1
-        if self._num_empty == self._max_empty_rounds:
+        if self._num_empty == self._durability.max_empty_rounds:
             first_of_all = min(failures, default="").removesuffix(".")
             failure = f" First failure: {first_of_all}." if failures else ""
             empty = self._num_empty
@@ -529,7 +453,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
 
     def _read(self, slot: int, reply: Message, step: Step) -> Any:
         """Return what the server half takes of a reply."""
-        return _one_array(slot, reply, step.release > 0)
+        return one_array(slot, reply, step.release > 0)
 
     def _after_round(self, step: Step, answers: Mapping[int, Message]) -> None:
         """Take note of a round, before it is committed."""
@@ -590,7 +514,9 @@ def vectors_record(vectors: np.ndarray[Any, Any] | None) -> ArrayRecord | None:
     return None if vectors is None else to_array_record([vectors])
 
 
-def _one_array(slot: int, reply: Message, wanted: bool) -> np.ndarray[Any, Any] | None:
+def one_array(
+    slot: int, reply: Message, wanted: bool = True
+) -> np.ndarray[Any, Any] | None:
     """Return the one array of a reply, or None if there is not exactly one.
 
     One that is good for nothing is named in the log; no honest client sends it.

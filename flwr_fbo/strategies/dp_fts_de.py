@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from optuna.distributions import BaseDistribution
 
 from flwr_fbo._common.conversion import takes_plain
-from flwr_fbo._common.validation import require
+from flwr_fbo._common.validation import require, require_known
 from flwr_fbo._compat import ClientApi
+from flwr_fbo.algorithms.dp_fts_de.server import DPFTSDEServer
 from flwr_fbo.algorithms.dp_fts_de.settings import DPFTSDESettings
 from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.strategies.options import Durability, Privacy, Seeds, StudyOptions
-from flwr_fbo.strategies.presets import preset_of, privacy_of
-from flwr_fbo.strategies.private_tuning_strategy import PrivateTuningStrategy
+from flwr_fbo.strategies.presets import Preset
+from flwr_fbo.strategies.release_plan import private_study
 from flwr_fbo.strategies.secure_aggregation import SecureAggregation
+from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 from flwr_fbo.study.callbacks import Callback
 
 
-class DPFTSDE(PrivateTuningStrategy):
+class DPFTSDE(TuningStrategy):
     """Differentially private federated Thompson sampling, distributed exploration.
 
     Dai, Low & Jaillet, Differentially Private Federated Bayesian Optimization with
@@ -42,17 +45,7 @@ class DPFTSDE(PrivateTuningStrategy):
 
     Parameters
     ----------
-    space : mapping of str to Optuna distribution
-        The search space of all agents.
-    direction : {"maximize", "minimize"}
-    num_agents : int
-        Number N of agents, the slots of the study.
-    epsilon : float, optional
-        Epsilon that the whole study may spend at ``delta``, from 1e-3 to 1e3. The noise
-        is computed from it. ``privacy`` may give the noise in its place.
-    delta : float, optional
-        In (0, 1), and far below 1 / N. Must be given where ``epsilon`` is; else it is
-        the published 1 / N^1.1, which is too large for a small federation.
+    {space, direction, num_agents, epsilon, delta}
     preset : {"paper", "paper-synthetic"}
         Published settings: those for real data, or those for synthetic functions.
     agent : DPFTSDESettings, optional
@@ -64,12 +57,7 @@ class DPFTSDE(PrivateTuningStrategy):
         ``Privacy(noise_multiplier=0, sampling_probability=1, clip_norm=math.inf)``.
     weights : WeightSchedule, optional
         Weights of the agents in each sub-region, by iteration; by default the preset's.
-    aggregation, seeds
-        See `PrivateTuningStrategy`.
-    metrics
-        See `TuningStrategy`.
-    folder, durability, client_api, callbacks
-        See `StudyOptions`.
+    {aggregation, seeds, metrics, options}
 
     Raises
     ------
@@ -81,10 +69,35 @@ class DPFTSDE(PrivateTuningStrategy):
     Notes
     -----
     *Formal guarantees*: those of `Release`, composed over the rounds; see
-    `PrivateTuningStrategy`. *Not covered*: the server itself. It reads each agent's
+    `TuningStrategy`. *Not covered*: the server itself. It reads each agent's
     message: a sample of what the agent believes of its objective, and so about where
     its best setting lies. With ``aggregation`` it is covered: see `SecureRelease`.
     """
+
+    server: DPFTSDEServer
+    # Those of the paper: releases until one agent in twenty would follow.
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "paper": Preset(
+            DPFTSDESettings(),
+            Privacy(
+                clip_norm=22.0, sampling_probability=0.35, min_follow_probability=0.05
+            ),
+            WeightSchedule(),
+        ),
+        "paper-synthetic": Preset(
+            DPFTSDESettings(
+                num_features=50,
+                num_sub_regions=2,
+                lengthscale=0.03,
+                regularization=0.01,
+                follow="inverse-sqrt",
+            ),
+            Privacy(
+                clip_norm=11.0, sampling_probability=0.25, min_follow_probability=0.05
+            ),
+            WeightSchedule(num_constant_rounds=5, num_decay_rounds=5),
+        ),
+    }
 
     @takes_plain
     def __init__(
@@ -107,24 +120,25 @@ class DPFTSDE(PrivateTuningStrategy):
         client_api: ClientApi = "both",
         callbacks: Sequence[Callback] = (),
     ) -> None:
-        base = preset_of("DPFTSDE", preset)
+        require_known("preset", preset, self.presets)
+        base = self.presets[preset]
         settings = base.agent if agent is None else agent
         ok = type(settings) is DPFTSDESettings
         require(ok, "agent", settings, "a DPFTSDESettings")
-        schedule = base.weights if weights is None else weights
-        ok = isinstance(schedule, WeightSchedule)
-        require(ok, "weights", schedule, "a WeightSchedule")
-        super().__init__(
+        weights = base.weights if weights is None else weights
+        ok = isinstance(weights, WeightSchedule)
+        require(ok, "weights", weights, "a WeightSchedule")
+        study, releases = private_study(
             space,
             direction,
             num_agents,
             agent=settings,
-            privacy=privacy_of(base, privacy),
-            weights=schedule,
+            privacy=base.privacy_with(privacy),
+            weights=weights,
             epsilon=epsilon,
             delta=delta,
             aggregation=aggregation,
             seeds=seeds,
-            metrics=metrics,
-            options=StudyOptions(folder, durability, client_api, callbacks),
         )
+        options = StudyOptions(folder, durability, client_api, callbacks)
+        super().__init__(releases.server, study, metrics, options, seeds, releases)

@@ -1,10 +1,10 @@
 """Which node holds which of the study's N slots.
 
 An agent is known by its slot, not by its node id, which changes when a SuperNode
-restarts, unless it is authenticated. A client that knows its slot says so; others are
-issued a free one; but not an agent that keeps a journal, once the study has begun: it
-may be one that has lost its journal, and would release its trials again. Who enrols is
-public; the content of later messages cannot change a slot.
+restarts, unless it is authenticated. A client that knows its slot says so. Other
+agents get a free slot, except agents with an unknown journal after round 1, which might
+release trials twice. Who enrols is public; the content of later messages cannot change
+a slot.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +34,7 @@ from flwr_fbo.study.codec import Config
 
 _log = logging.getLogger("flwr.fbo")
 
-# A client that raises, raises again: so often it is asked, in each round.
+# A client that raises, raises again: it is asked at most this often in each round.
 _MAX_FAILURES = 3
 _SILENT = "client did not answer"
 _MIN_TIMEOUT = 1.0
@@ -123,19 +123,6 @@ class Enrolment:
             If fewer than ``needed`` agents are enrolled then, or none of them plays.
             While fewer nodes than that are connected, none is asked anything.
         """
-        present = self._wait(grid, question, wanted, needed, timeout, plays)
-        self._begun = True
-        return present
-
-    def _wait(
-        self,
-        grid: Grid,
-        question: Config,
-        wanted: int,
-        needed: int,
-        timeout: float,
-        plays: Callable[[int], bool],
-    ) -> dict[int, int]:
         deadline = time.monotonic() + self._patience
         logged = None
         self._forget_failures()
@@ -152,7 +139,7 @@ class Enrolment:
             in_order = dict(sorted(present.items(), key=lambda item: item[1]))
             some_play = any(map(plays, present.values()))
             if len(present) >= wanted and some_play:
-                return in_order
+                break
             hopeless = [node for node in nodes if self._hopeless(node)]
             heard = len(present) + len(hopeless)
             # A grid in this process has all its nodes from the beginning.
@@ -165,7 +152,7 @@ class Enrolment:
                 _log.warning(
                     "Continuing with %d of %d agents.", len(present), self._num_agents
                 )
-                return in_order
+                break
             if over:
                 trouble += [self._last_reason(node) for node in hopeless]
                 few = "this grid has too few nodes" if complete else "too few nodes"
@@ -185,6 +172,8 @@ class Enrolment:
                     wanted,
                 )
             time.sleep(min(1.0, max(0.0, deadline - time.monotonic())))
+        self._begun = True
+        return in_order
 
     def _hopeless(self, node: int) -> bool:
         """Return whether a node is refused, or failed too often to be asked again."""
@@ -215,8 +204,8 @@ class Enrolment:
         kind = message_type(self._client_api)
         messages = [Message(content, node, kind) for node in nodes]
         replies = list(grid.send_and_receive(messages, timeout=timeout))
-        asked = {m.metadata.message_id: m.metadata.dst_node_id for m in messages}
-        claims, trouble, failures = _read_claims(asked, replies, self._client_api)
+        pairs = matched(messages, replies)
+        claims, trouble, failures = _read_claims(nodes, pairs, self._client_api)
         for node, failure in failures.items():
             self._failures.setdefault(node, []).append(failure)
         claims = self._proven(grid, claims, trouble)
@@ -328,15 +317,16 @@ class Enrolment:
 
 
 def _read_claims(
-    asked: Mapping[str, int], replies: Iterable[Message], client_api: ClientApi
+    asked: Iterable[int],
+    replies: Iterable[tuple[int | None, Message]],
+    client_api: ClientApi,
 ) -> tuple[dict[int, _Claim], list[str], dict[int, str]]:
     """Return node -> its claim, what went wrong, node -> its error."""
     claims: dict[int, _Claim] = {}
     failures: dict[int, str] = {}
     answered: set[int] = set()
     trouble = []
-    for reply in replies:
-        node = asked.get(reply.metadata.reply_to_message_id)
+    for node, reply in replies:
         if node is None:
             if reply.has_error():  # LocalDpMod answers the client in place of us
                 trouble.append(_failure(reply, client_api))
@@ -352,9 +342,22 @@ def _read_claims(
             claims[node] = _Claim(slot, journal if isinstance(journal, int) else None)
         else:
             trouble.append("client is not a flwr_fbo client (it sent no agent-id)")
-    for node in set(asked.values()) - answered:
+    for node in set(asked) - answered:
         failures[node] = _SILENT
     return claims, trouble + list(failures.values()), failures
+
+
+def matched(
+    messages: Sequence[Message], replies: Iterable[Message]
+) -> list[tuple[int | None, Message]]:
+    """Return each reply to messages that were sent, with the node that was asked.
+
+    None for a reply that was not asked for, or that repeats another.
+    """
+    # Messages have ids once they are sent. An error's source node id may be wrong; what
+    # it replies to is not.
+    waiting = {m.metadata.message_id: m.metadata.dst_node_id for m in messages}
+    return [(waiting.pop(r.metadata.reply_to_message_id, None), r) for r in replies]
 
 
 def _failure(reply: Message, client_api: ClientApi) -> str:

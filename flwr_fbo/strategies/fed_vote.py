@@ -9,9 +9,8 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 from optuna.distributions import BaseDistribution
 
@@ -19,18 +18,28 @@ from flwr_fbo._common.conversion import takes_plain
 from flwr_fbo._common.validation import require
 from flwr_fbo._compat import ClientApi
 from flwr_fbo.algorithms.fed_vote.agent import even_votes
-from flwr_fbo.algorithms.fed_vote.settings import FedVoteSettings, VoteCount
+from flwr_fbo.algorithms.fed_vote.server import FedVoteServer
+from flwr_fbo.algorithms.fed_vote.settings import (
+    LEAST_EVALUATIONS,
+    FedVoteSettings,
+    VoteCount,
+)
 from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.strategies.options import Durability, Privacy, Seeds, StudyOptions
-from flwr_fbo.strategies.presets import VOTES, privacy_of, votes_after
-from flwr_fbo.strategies.private_tuning_strategy import PrivateTuningStrategy
+from flwr_fbo.strategies.presets import Preset
+from flwr_fbo.strategies.release_plan import private_study
 from flwr_fbo.strategies.secure_aggregation import SecureAggregation
+from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 from flwr_fbo.study.callbacks import Callback
 
 _log = logging.getLogger("flwr.fbo")
 
+# The first two votes follow these iterations: when agents have looked around for
+# themselves, and when they have tried what the first votes pointed at.
+GUIDING = (5, 9)
 
-class FedVote(PrivateTuningStrategy):
+
+class FedVote(TuningStrategy):
     """Federated tuning by differentially private votes.
 
     Each agent votes for where its best setting lies, the server releases the sum of the
@@ -55,17 +64,7 @@ class FedVote(PrivateTuningStrategy):
 
     Parameters
     ----------
-    space : mapping of str to Optuna distribution
-        The search space of all agents.
-    direction : {"maximize", "minimize"}
-    num_agents : int
-        Number N of agents, the slots of the study.
-    epsilon : float, optional
-        Epsilon that the whole study may spend at ``delta``, from 1e-3 to 1e3. The noise
-        is computed from it. ``privacy`` may give the noise in its place.
-    delta : float, optional
-        In (0, 1), and far below 1 / N. Must be given where ``epsilon`` is; else it is
-        the published 1 / N^1.1, which is too large for a small federation.
+    {space, direction, num_agents, epsilon, delta}
     agent : FedVoteSettings, optional
         The agents' settings.
     privacy : Privacy, optional
@@ -75,12 +74,7 @@ class FedVote(PrivateTuningStrategy):
         recommended, comes one round before the last. Votes after at least 20
         evaluations have a kernel a third as wide. ``clip_norm`` is 1, the length of a
         vote.
-    aggregation, seeds
-        See `PrivateTuningStrategy`.
-    metrics
-        See `TuningStrategy`.
-    folder, durability, client_api, callbacks
-        See `StudyOptions`.
+    {aggregation, seeds, metrics, options}
 
     Raises
     ------
@@ -92,12 +86,18 @@ class FedVote(PrivateTuningStrategy):
     Notes
     -----
     *Formal guarantees*: those of `Release`, composed over the rounds; see
-    `PrivateTuningStrategy`. *Not covered*: the server itself. It reads each agent's
+    `TuningStrategy`. *Not covered*: the server itself. It reads each agent's
     exact best setting: a vote is a function of nothing else. With ``aggregation`` it
     is covered: see `SecureRelease`.
     """
 
-    _readable = "its exact best setting"
+    server: FedVoteServer
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "": Preset(
+            FedVoteSettings(),
+            Privacy(clip_norm=1.0, sampling_probability=1.0, release_after=GUIDING),
+        )
+    }
 
     @takes_plain
     def __init__(
@@ -118,41 +118,32 @@ class FedVote(PrivateTuningStrategy):
         client_api: ClientApi = "both",
         callbacks: Sequence[Callback] = (),
     ) -> None:
+        base = self.presets[""]
         agent = FedVoteSettings() if agent is None else agent
         require(isinstance(agent, FedVoteSettings), "agent", agent, "a FedVoteSettings")
-        filled = privacy_of(VOTES, privacy)
-        self._has_schedule = privacy is not None and privacy.has_schedule
+        filled = base.privacy_with(privacy)
         norm, least = filled.clip_norm, filled.min_follow_probability
         allowed = "1, the length of a vote, or inf without noise"
         require(norm in (1, math.inf), "clip_norm", norm, allowed)
         allowed = "None or 0: agents that vote look at each vector"
         require(least in (None, 0), "min_follow_probability", least, allowed)
-        super().__init__(
+        scheduled = privacy is not None and privacy.has_schedule
+        study, releases = private_study(
             space,
             direction,
             num_agents,
             agent=agent,
             privacy=filled,
-            weights=VOTES.weights,
+            weights=base.weights,
             epsilon=epsilon,
             delta=delta,
             aggregation=aggregation,
             seeds=seeds,
-            metrics=metrics,
-            options=StudyOptions(folder, durability, client_api, callbacks),
+            server_type=FedVoteServer,
+            schedule=None if scheduled else votes_after,
         )
-
-    def _iterations(self, horizon: int) -> tuple[int, ...]:
-        if not self._has_schedule:
-            after = votes_after(horizon)
-            self._privacy = replace(self._privacy, release_after=after)
-        return super()._iterations(horizon)
-
-    def _told_to_sites(self) -> dict[str, Any]:
-        release, num_agents = self.server.release, self.server.num_agents
-        noise_std = num_agents * float(release.noise_std(0)[0])
-        q = release.settings.sampling_probability
-        return {"votes": VoteCount(num_agents, noise_std, q)}
+        options = StudyOptions(folder, durability, client_api, callbacks)
+        super().__init__(releases.server, study, metrics, options, seeds, releases)
 
     @property
     def smallest_crowd(self) -> int:
@@ -161,9 +152,9 @@ class FedVote(PrivateTuningStrategy):
         In the first vote, that is. It may be more than there are.
         """
         study = self.study
-        agent, votes = study.agent, study.votes
+        agent, votes = study.agent, study.facts
         assert isinstance(agent, FedVoteSettings)
-        assert votes is not None
+        assert isinstance(votes, VoteCount)
         first = next(iter(self.server.iterations), 0)
         agent = agent.after(first, study.space.dim)
         even = even_votes(agent, votes, study.space, study.feature_seed)
@@ -188,3 +179,21 @@ class FedVote(PrivateTuningStrategy):
             crowd,
             num_agents,
         )
+
+
+def votes_after(horizon: int) -> tuple[int, ...]:
+    """Return the iterations after which agents vote, by default.
+
+    Two votes guide the search; they come earlier in a study of fewer than 12 rounds, so
+    that what they say can be tried. Where agents evaluate enough for the study to
+    recommend a setting, a third vote comes one round before the last.
+
+    Parameters
+    ----------
+    horizon : int
+        T >= 1, the last iteration.
+    """
+    latest = ((horizon - 1) // 2, horizon - 1)
+    guiding = {min(*pair) for pair in zip(GUIDING, latest, strict=True)}
+    has_third = horizon >= LEAST_EVALUATIONS  # of iteration 0 there is one, too
+    return tuple(sorted(guiding | {horizon - 1} if has_third else guiding))

@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 from optuna.distributions import BaseDistribution
 
@@ -23,6 +24,7 @@ from flwr_fbo.algorithms.fed_warm_start.server import FedWarmStartServer, knowle
 from flwr_fbo.algorithms.fed_warm_start.settings import (
     Cohorts,
     FedWarmStartSettings,
+    WarmStartFacts,
     default_cohorts,
 )
 from flwr_fbo.algorithms.search.settings import Direction
@@ -30,23 +32,28 @@ from flwr_fbo.algorithms.search.study import TuningStudy
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
 from flwr_fbo.space.search_space import SearchSpace
-from flwr_fbo.strategies.options import Durability, Privacy, Seeds, StudyOptions
-from flwr_fbo.strategies.presets import WARM_START
-from flwr_fbo.strategies.private_tuning_strategy import PrivateTuningStrategy
+from flwr_fbo.strategies.options import (
+    SCHEDULES,
+    Durability,
+    Privacy,
+    Seeds,
+    StudyOptions,
+)
+from flwr_fbo.strategies.presets import Preset
+from flwr_fbo.strategies.release_plan import private_study
 from flwr_fbo.strategies.secure_aggregation import SecureAggregation
 from flwr_fbo.strategies.study_record import FILE_NAME, KIND, read_ledger
+from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 from flwr_fbo.study.callbacks import Callback
-from flwr_fbo.study.server import Step
 
 _log = logging.getLogger("flwr.fbo")
 
 # What the strategy fixes itself: all sites of a cohort send once, with norm 1, after
 # `share_after` evaluations, and half of them are enough.
 _FIXED = ("clip_norm", "sampling_probability", "budget", "min_answers")
-_SCHEDULES = ("release_after", "num_releases", "min_follow_probability")
 
 
-class FedWarmStart(PrivateTuningStrategy):
+class FedWarmStart(TuningStrategy):
     """Federated tuning in which sites that start later start from what others know.
 
     The first cohort of sites searches alone. Each of its sites sends one message, the
@@ -72,15 +79,13 @@ class FedWarmStart(PrivateTuningStrategy):
 
     Parameters
     ----------
-    space : mapping of str to Optuna distribution
-        The search space of all agents.
-    direction : {"maximize", "minimize"}
+    {space, direction}
     num_agents : int
         Number N of agents, the slots of the study. The server issues slots in order of
         joining.
     epsilon, delta : float, optional
         Epsilon and delta that a site's one message may spend; see
-        `PrivateTuningStrategy`.
+        `TuningStrategy`.
     agent : FedWarmStartSettings, optional
         The agents' settings.
     privacy : Privacy, optional
@@ -97,12 +102,7 @@ class FedWarmStart(PrivateTuningStrategy):
         epsilon. They are combined with this study's releases by precision. Their points
         inside ``space`` are the pool, and ``agent.num_features`` is the number of these
         points.
-    aggregation, seeds
-        See `PrivateTuningStrategy`.
-    metrics
-        See `TuningStrategy`.
-    folder, durability, client_api, callbacks
-        See `StudyOptions`.
+    {aggregation, seeds, metrics, options}
 
     Raises
     ------
@@ -125,10 +125,15 @@ class FedWarmStart(PrivateTuningStrategy):
     """
 
     server: FedWarmStartServer
-    server_type = FedWarmStartServer
+    # A release a cohort, each with one message of each of its sites.
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "": Preset(
+            FedWarmStartSettings(), Privacy(clip_norm=1.0, sampling_probability=1.0)
+        )
+    }
 
+    recommends_start = True
     _from_when = ", once its cohort has begun"
-    _readable = "how it ranks the pool's points, and so where its best setting lies"
 
     @takes_plain
     def __init__(
@@ -159,7 +164,7 @@ class FedWarmStart(PrivateTuningStrategy):
         if known is not None:
             known = known_from(known).onto(SearchSpace(space), direction)
             agent = replace(agent, num_features=len(known.points))
-        for field in (*_FIXED, *_SCHEDULES):
+        for field in (*_FIXED, *SCHEDULES):
             value = getattr(privacy, field)
             require(value is None, field, value, "None, with FedWarmStart")
         poisson = privacy.sampling == "poisson"
@@ -177,43 +182,30 @@ class FedWarmStart(PrivateTuningStrategy):
             cohorts = default_cohorts(num_agents, 1.0 if z is None else z)
         self.cohort_sizes = Cohorts(num_agents, tuple(cohorts)).cohort_sizes
         due = accumulate(agent.share_after for _ in self.cohort_sizes)
-        super().__init__(
+        after, base = tuple(evaluations - 1 for evaluations in due), self.presets[""]
+        study, releases = private_study(
             space,
             direction,
             num_agents,
             agent=agent,
-            privacy=replace(
-                privacy,
-                clip_norm=WARM_START.privacy.clip_norm,
-                sampling_probability=WARM_START.privacy.sampling_probability,
-                release_after=tuple(evaluations - 1 for evaluations in due),
-            ),
-            weights=WARM_START.weights,
+            privacy=replace(privacy, release_after=after).filled(base.privacy),
+            weights=base.weights,
             epsilon=epsilon,
             delta=delta,
             aggregation=aggregation,
             seeds=seeds,
-            metrics=metrics,
-            options=StudyOptions(folder, durability, client_api, callbacks),
+            server_type=partial(FedWarmStartServer, cohort_sizes=self.cohort_sizes),
+            facts=WarmStartFacts(known=known),
         )
-        self.study = replace(self.study, known=known)
-
-    def _charged_to_a_site(self) -> Sequence[int]:
-        return self.server.iterations[: min(self.server.num_allowed, 1)]
-
-    def _told_to_sites(self) -> dict[str, Any]:
-        server = self.server
-        num = server.num_allowed  # that fit into the rounds
-        noise = server.num_agents * float(server.release.noise_std(0)[0])
-        cohorts = Cohorts(server.num_agents, self.cohort_sizes[:num], noise)
-        server.plan_cohorts(cohorts)
-        return {"cohorts": cohorts}
+        options = StudyOptions(folder, durability, client_api, callbacks)
+        super().__init__(releases.server, study, metrics, options, seeds, releases)
 
     def summary(self) -> None:
         """Log the settings, and who starts when."""
         super().summary()
         sizes = self.server.cohorts.cohort_sizes
-        known = self.study.known
+        facts = self.study.facts
+        known = facts.known if isinstance(facts, WarmStartFacts) else None
         if known is not None:
             _log.info(
                 "\t├──> all start from %d releases of earlier studies, at no epsilon",
@@ -234,24 +226,6 @@ class FedWarmStart(PrivateTuningStrategy):
             " and ".join(map(str, sizes)),
             last,
         )
-
-    def _groups(self) -> list[range]:
-        cohorts = Cohorts(self.server.num_agents, self.cohort_sizes)
-        return [cohorts.slots(k) for k in range(len(self.cohort_sizes))]
-
-    def _named_sum(self, step: Step) -> tuple[int, int]:
-        return 1, step.release - 1
-
-    @property
-    def _min_answers(self) -> int:
-        """Half of the open cohort's agents, enrolled or not."""
-        if self.study.secure is not None:
-            return super()._min_answers
-        return -(-self._num_senders // 2)
-
-    @property
-    def _num_senders(self) -> int:
-        return len(self.server.cohorts.slots(len(self.server.ledger)))
 
     @property
     def knowledge(self) -> Knowledge:

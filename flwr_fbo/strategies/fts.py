@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from optuna.distributions import BaseDistribution
 
@@ -14,13 +13,11 @@ from flwr_fbo._compat import ClientApi
 from flwr_fbo.algorithms.fts.server import FTSServer
 from flwr_fbo.algorithms.fts.settings import FTSSettings
 from flwr_fbo.algorithms.search.settings import Direction
-from flwr_fbo.algorithms.search.study import TuningStudy
-from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.options import Durability, Seeds, StudyOptions
+from flwr_fbo.strategies.release_plan import tuning_study
 from flwr_fbo.strategies.study_record import RELAY_KIND
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 from flwr_fbo.study.callbacks import Callback
-from flwr_fbo.study.codec import fresh_seed
 
 
 class FTS(TuningStrategy):
@@ -42,19 +39,12 @@ class FTS(TuningStrategy):
 
     Parameters
     ----------
-    space : mapping of str to Optuna distribution
-        The search space of all agents.
-    direction : {"maximize", "minimize"}
-    num_agents : int
-        Number N of agents, the slots of the study.
+    {space, direction, num_agents}
     agent : FTSSettings, optional
         The agents' settings: when they send, whom they follow, and how often.
     seeds : Seeds, optional
         Seeds of the agents' draws and features; there is no noise to seed.
-    metrics
-        See `TuningStrategy`.
-    folder, durability, client_api, callbacks
-        See `StudyOptions`.
+    {metrics, options}
 
     Raises
     ------
@@ -69,6 +59,7 @@ class FTS(TuningStrategy):
     privacy.
     """
 
+    server: FTSServer
     record_kind = RELAY_KIND
 
     @takes_plain
@@ -89,18 +80,7 @@ class FTS(TuningStrategy):
         agent = FTSSettings() if agent is None else agent
         require(isinstance(agent, FTSSettings), "agent", agent, "an FTSSettings")
         seeds = Seeds() if seeds is None else seeds
-        require(isinstance(seeds, Seeds), "seeds", seeds, "a Seeds")
-        study = TuningStudy(
-            SearchSpace(space),
-            direction,
-            agent,
-            study_seed=seeds.study,
-            feature_seed=fresh_seed() if seeds.features is None else seeds.features,
-        )
+        study = tuning_study(space, direction, agent, seeds)
         server = FTSServer(num_agents, agent.message_length, agent.share_after)
         options = StudyOptions(folder, durability, client_api, callbacks)
-        super().__init__(server, study, metrics, options)
-        self._given_seed = seeds.features
-
-    def _identity(self, num_rounds: int) -> dict[str, Any]:
-        return {**super()._identity(num_rounds), "feature_seed": self._given_seed}
+        super().__init__(server, study, metrics, options, seeds)

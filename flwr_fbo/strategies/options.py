@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from flwr_fbo._common.conversion import take_plain
+from flwr_fbo._common.fields import (
+    check_fields,
+    choice,
+    flag,
+    instance,
+    integer,
+    number,
+    positive,
+    ruled,
+    seed,
+)
 from flwr_fbo._common.validation import (
     is_number,
     require,
-    require_bool,
-    require_choice,
     require_int,
-    require_positive,
-    require_seed,
 )
 from flwr_fbo._compat import ClientApi
 from flwr_fbo.privacy.accounting import Method
@@ -40,6 +46,15 @@ def check_folder(field: str, folder: str | Path | None) -> Path | None:
     ok = isinstance(folder, str | Path) and Path(folder).is_absolute()
     require(ok, field, folder, "an absolute path")
     return Path(folder)
+
+
+SCHEDULES = ("release_after", "num_releases", "min_follow_probability")
+
+
+def _check_iterations(name: str, value: Any) -> None:
+    ok = isinstance(value, Collection) and not isinstance(value, str)
+    ok = ok and all(is_number(t) and isinstance(t, int) and t >= 0 for t in value)
+    require(ok, name, value, "a collection of iterations >= 0")
 
 
 @dataclass(frozen=True)
@@ -116,46 +131,30 @@ class Privacy:
     sampling: Sampling = "poisson"
     calibration: Calibration = "joint"
     accountant: Method = "pld"
-    release_after: Collection[int] | None = None
-    num_releases: int | None = None
-    min_follow_probability: float | None = None
-    min_answers: int | None = None
-    max_epsilon: float | None = None
-    budget: str | Path | None = None
-    when_exhausted: Literal["halt", "raise"] = "halt"
-    noise_only: bool = False
+    release_after: Collection[int] | None = field(
+        default=None, metadata=ruled(_check_iterations, optional=True)
+    )
+    num_releases: int | None = field(default=None, metadata=integer(0, optional=True))
+    min_follow_probability: float | None = field(
+        default=None, metadata=number(0, below=1, optional=True)
+    )
+    min_answers: int | None = field(default=None, metadata=integer(1, optional=True))
+    max_epsilon: float | None = field(default=None, metadata=positive(optional=True))
+    budget: str | Path | None = field(default=None, metadata=ruled(check_folder))
+    when_exhausted: Literal["halt", "raise"] = field(
+        default="halt", metadata=choice(Literal["halt", "raise"])
+    )
+    noise_only: bool = field(default=False, metadata=flag())
 
     def __post_init__(self) -> None:
-        take_plain(self)
-        require_bool("noise_only", self.noise_only)
-        ok = self.when_exhausted in ("halt", "raise")
-        require(ok, "when_exhausted", self.when_exhausted, "'halt' or 'raise'")
-        if self.max_epsilon is not None:
-            require_positive("max_epsilon", self.max_epsilon)
-        if self.min_answers is not None:
-            require_int("min_answers", self.min_answers, 1)
-        if check_folder("budget", self.budget) is not None:
+        check_fields(self)
+        given = [name for name in SCHEDULES if getattr(self, name) is not None]
+        require(len(given) <= 1, "privacy", given, f"at most one of {SCHEDULES}")
+        if self.budget is not None:
             limited = self.max_epsilon is not None
             require(limited, "max_epsilon", None, "given, where budget is")
             allowed = "'pld', where budget is given"
             require(self.accountant == "pld", "accountant", self.accountant, allowed)
-        self._check_schedule()
-
-    def _check_schedule(self) -> None:
-        given = [name for name in _SCHEDULES if getattr(self, name) is not None]
-        require(len(given) <= 1, "privacy", given, f"at most one of {_SCHEDULES}")
-        after = self.release_after
-        ok = after is None or (
-            isinstance(after, Collection)
-            and not isinstance(after, str)
-            and all(_is_iteration(t) for t in after)
-        )
-        require(ok, "release_after", after, "a collection of iterations >= 0")
-        if self.num_releases is not None:
-            require_int("num_releases", self.num_releases, 0)
-        p = self.min_follow_probability
-        ok = p is None or (is_number(p) and 0 <= p < 1)
-        require(ok, "min_follow_probability", p, "a number from 0 to below 1")
 
     def iterations(
         self, horizon: int, follow_probability: Callable[[int], float]
@@ -180,26 +179,33 @@ class Privacy:
     @property
     def has_schedule(self) -> bool:
         """Whether it says after which iterations there are releases."""
-        return any(getattr(self, name) is not None for name in _SCHEDULES)
+        return any(getattr(self, name) is not None for name in SCHEDULES)
 
     def filled(self, other: Privacy) -> Self:
         """Return the settings with what is not given taken from another's."""
         scheduled = self if self.has_schedule else other
-        schedules = {name: getattr(scheduled, name) for name in _SCHEDULES}
+        schedules = {name: getattr(scheduled, name) for name in SCHEDULES}
         values: dict[str, Any] = {
-            field.name: getattr(other, field.name)
-            if getattr(self, field.name) is None
-            else getattr(self, field.name)
-            for field in fields(self)
+            one.name: getattr(other, one.name)
+            if getattr(self, one.name) is None
+            else getattr(self, one.name)
+            for one in fields(self)
         }
         return type(self)(**{**values, **schedules})
 
 
-_SCHEDULES = ("release_after", "num_releases", "min_follow_probability")
+def _check_patience(name: str, value: Any) -> None:
+    require(is_number(value) and value >= 0, name, value, "a number of seconds >= 0")
 
 
-def _is_iteration(value: object) -> bool:
-    return is_number(value) and isinstance(value, int) and value >= 0
+def _check_keys(name: str, keys: Any) -> None:
+    require(isinstance(keys, Mapping), name, keys, "a mapping of slots to fingerprints")
+    for slot, key in keys.items():
+        require_int("slot", slot, 0)
+        ok = isinstance(key, str) and _FINGERPRINT.fullmatch(key) is not None
+        require(ok, f"keys[{slot}]", key, "as `ssh-keygen -lf` prints it, SHA256:")
+    ok = len(set(keys.values())) == len(keys)
+    require(ok, name, keys, "another key for every slot")
 
 
 @dataclass(frozen=True)
@@ -248,33 +254,18 @@ class Durability:
         If an argument is not allowed; the message names it.
     """
 
-    min_agents: int | None = None
-    patience: float = 300.0
-    authenticated: bool = False
-    keys: Mapping[int, str] | None = None
-    max_empty_rounds: int = 1
+    min_agents: int | None = field(default=None, metadata=integer(1, optional=True))
+    patience: float = field(default=300.0, metadata=ruled(_check_patience))
+    authenticated: bool = field(default=False, metadata=flag())
+    keys: Mapping[int, str] | None = field(
+        default=None, metadata=ruled(_check_keys, optional=True)
+    )
+    max_empty_rounds: int = field(default=1, metadata=integer(1))
 
     def __post_init__(self) -> None:
-        take_plain(self)
-        if self.min_agents is not None:
-            require_int("min_agents", self.min_agents, 1)
-        ok = is_number(self.patience) and self.patience >= 0
-        require(ok, "patience", self.patience, "a number of seconds >= 0")
-        require_bool("authenticated", self.authenticated)
-        if self.keys is not None:
-            require(self.authenticated, "keys", self.keys, "with authenticated=True")
-            self._check_keys(self.keys)
-        require_int("max_empty_rounds", self.max_empty_rounds, 1)
-
-    def _check_keys(self, keys: Any) -> None:
-        ok = isinstance(keys, Mapping)
-        require(ok, "keys", keys, "a mapping of slots to fingerprints")
-        for slot, key in keys.items():
-            require_int("slot", slot, 0)
-            ok = isinstance(key, str) and _FINGERPRINT.fullmatch(key) is not None
-            require(ok, f"keys[{slot}]", key, "as `ssh-keygen -lf` prints it, SHA256:")
-        ok = len(set(keys.values())) == len(keys)
-        require(ok, "keys", keys, "another key for every slot")
+        check_fields(self)
+        ok = self.keys is None or self.authenticated
+        require(ok, "keys", self.keys, "with authenticated=True")
 
 
 @dataclass(frozen=True)
@@ -304,16 +295,15 @@ class StudyOptions:
         If one is not allowed; the message names it.
     """
 
-    folder: str | Path | None = None
-    durability: Durability | None = None
-    client_api: ClientApi = "both"
+    folder: str | Path | None = field(default=None, metadata=ruled(check_folder))
+    durability: Durability | None = field(
+        default=None, metadata=instance(Durability, optional=True)
+    )
+    client_api: ClientApi = field(default="both", metadata=choice(ClientApi))
     callbacks: Sequence[Callback] = ()
 
     def __post_init__(self) -> None:
-        check_folder("folder", self.folder)
-        ok = self.durability is None or isinstance(self.durability, Durability)
-        require(ok, "durability", self.durability, "a Durability")
-        require_choice("client_api", self.client_api, ClientApi)
+        check_fields(self)
         check_callbacks(self.callbacks)
 
 
@@ -348,11 +338,9 @@ class Seeds:
         If one is not an integer >= 0; the message names it.
     """
 
-    study: int | None = None
-    features: int | None = None
-    noise: int | None = None
+    study: int | None = field(default=None, metadata=seed())
+    features: int | None = field(default=None, metadata=seed())
+    noise: int | None = field(default=None, metadata=seed())
 
     def __post_init__(self) -> None:
-        take_plain(self)
-        for field in fields(self):
-            require_seed(field.name, getattr(self, field.name))
+        check_fields(self)

@@ -1,16 +1,29 @@
-"""The option of tuning strategies that keeps messages from the server."""
+"""The option of tuning strategies that keeps messages from the server.
+
+Secure sums of a study's messages, from the server's side, exchange by exchange.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Protocol
 
-from flwr_fbo._common.validation import require, require_int
+from flwr_fbo._common.fields import check_fields, integer, ruled
+from flwr_fbo._common.validation import require
+from flwr_fbo.privacy.secure_release import SecureTotal
+from flwr_fbo.secure_sum.aggregator import Aggregator
 from flwr_fbo.secure_sum.graph import MAX_COMPLETE
 from flwr_fbo.secure_sum.roster import Roster
-from flwr_fbo.secure_sum.terms import default_threshold
+from flwr_fbo.secure_sum.terms import Exchange, default_threshold
 from flwr_fbo.strategies.options import check_folder
-from flwr_fbo.study.secure_sums import SumGroup
+from flwr_fbo.study.secure_sums import SecureSums, SumGroup
+
+# Takes the release, the exchange, the attempt and requests; returns replies by slot.
+Ask = Callable[[int, int, int, Mapping[int, Any]], dict[int, Any]]
 
 # What a study without a roster says.
 NO_ROSTER = (
@@ -64,18 +77,13 @@ class SecureAggregation:
         If an argument is not allowed; the message names it.
     """
 
-    colluding: int = 0
-    threshold: int | None = None
-    honest: int | None = None
-    roster: str | Path | None = None
+    colluding: int = field(default=0, metadata=integer(0))
+    threshold: int | None = field(default=None, metadata=integer(1, optional=True))
+    honest: int | None = field(default=None, metadata=integer(1, optional=True))
+    roster: str | Path | None = field(default=None, metadata=ruled(check_folder))
 
     def __post_init__(self) -> None:
-        require_int("colluding", self.colluding, 0)
-        for name in ("threshold", "honest"):
-            value = getattr(self, name)
-            if value is not None:
-                require_int(name, value, 1)
-        check_folder("roster", self.roster)
+        check_fields(self)
 
     def group(self, slots: range) -> SumGroup:
         """Return how some sites sum their messages.
@@ -127,3 +135,80 @@ def check_pinned(roster: Roster | None, slots: range) -> None:
     ok = len(slots) <= MAX_COMPLETE or len(slots) == len(pinned)
     allowed = f"one of the {len(slots)} sites that sum together, as they are over 50"
     require(ok, "roster", f"{len(pinned)} sites", allowed)
+
+
+class SumKeeper(Protocol):
+    """Keeps the sum that is open.
+
+    Attributes
+    ----------
+    open_sum : bytes
+        State of the sum that may have been unmasked; empty without one.
+    """
+
+    open_sum: bytes
+
+
+class SecureExchanges:
+    """Plays the server's half of secure sums.
+
+    Until a sum may have been unmasked it can be tried again, with other sites. From the
+    last exchange on it cannot: two sums of the same messages would differ by some of
+    them. So its state is on disk before that is asked, and the same is asked again.
+
+    Parameters
+    ----------
+    keeper : SumKeeper
+        Keeps the sum that is open.
+    roster : Roster, optional
+        Public keys of the sites.
+    ask : callable
+        Sends the requests of one exchange. What the keeper has is on disk first.
+    """
+
+    def __init__(self, keeper: SumKeeper, roster: Roster | None, ask: Ask) -> None:
+        self._keeper = keeper
+        self.roster = roster
+        self._ask = ask
+
+    def sum_of(
+        self, sums: SecureSums, about: str, release: int, group: int
+    ) -> SecureTotal:
+        """Return the sum for a release.
+
+        Parameters
+        ----------
+        sums : SecureSums
+        about : str
+            What is summed, as JSON.
+        release : int
+            As its sites number it, from 1.
+        group : int
+            Group of sites that are summed.
+
+        Raises
+        ------
+        SumFailedError
+            If too few sites were there.
+        """
+        attempt, state = self._opened()
+        terms = sums.terms(about, release, group, attempt)
+        aggregator = Aggregator(terms, self.roster, state)
+        while aggregator.exchange != Exchange.DONE:
+            if aggregator.exchange == Exchange.UNMASK:
+                self._open(attempt, aggregator.state)
+            exchange = int(aggregator.exchange)
+            requests = aggregator.requests()
+            aggregator.receive(self._ask(release, exchange, attempt, requests))
+        return SecureTotal(aggregator.summed, aggregator.total)
+
+    def _open(self, attempt: int, state: bytes) -> None:
+        kept = {"attempt": attempt, "aggregator": state.decode()}
+        self._keeper.open_sum = json.dumps(kept).encode()
+
+    def _opened(self) -> tuple[int, bytes]:
+        """Return the attempt that may have been unmasked, or a new one."""
+        if not self._keeper.open_sum:
+            return secrets.randbits(62), b""
+        kept = json.loads(self._keeper.open_sum)
+        return kept["attempt"], kept["aggregator"].encode()

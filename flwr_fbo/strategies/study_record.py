@@ -80,7 +80,7 @@ class StudyRecord:
     def __init__(
         self, folder: Path | None, identity: Mapping[str, Any], patience: float = 0.0
     ) -> None:
-        # What the journal has of what only grows, or hardly ever changes.
+        # What has already been written.
         self._num_releases = self._num_rounds = 0
         self._enrolled: tuple[dict[int, int], dict[int, int]] | None = None
         self._state: set[str] = set()

@@ -6,26 +6,52 @@ points, every later round one point an agent.
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Collection, Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import numpy as np
-from flwr.app import Message, MetricRecord, MetricRecordValues
+from flwr.app import ConfigRecord, Message, MetricRecord, MetricRecordValues
 
 from flwr_fbo._common.validation import is_number, require
-from flwr_fbo._compat import reply_metrics
+from flwr_fbo._compat import (
+    instruction_content,
+    message_type,
+    reply_metrics,
+    to_array_record,
+)
+from flwr_fbo.algorithms.search.recommendation import (
+    NOTHING,
+    Recommendation,
+    released_function,
+)
 from flwr_fbo.algorithms.search.study import TuningInstruction, TuningStudy
-from flwr_fbo.strategies.base import StudyStrategy
-from flwr_fbo.strategies.options import StudyOptions
+from flwr_fbo.privacy.accounting import PrivacySpent
+from flwr_fbo.strategies.base import StudyStrategy, one_array
+from flwr_fbo.strategies.enrolment import first_line, matched
+from flwr_fbo.strategies.options import Seeds, StudyOptions
+from flwr_fbo.strategies.presets import Preset
+from flwr_fbo.strategies.release_plan import ReleasePlan
 from flwr_fbo.strategies.result import TuningResult
+from flwr_fbo.strategies.shared_parameters import documented
 from flwr_fbo.study.codec import Phase
 from flwr_fbo.study.server import Server, Step
 
+_log = logging.getLogger("flwr.fbo")
+
 METRICS = ("best-value",)
+# Seconds for one exchange of a secure sum; no trial is played in it.
+_EXCHANGE_TIMEOUT = 300.0
 
 
 class TuningStrategy(StudyStrategy[TuningResult]):
     """Asks every agent for a trial a round.
+
+    Private releases are composed: they have a plan (when they are made, what they cost,
+    what is left of the budget) and a collector (whether the server reads each message,
+    or their sum alone).
 
     Parameters
     ----------
@@ -35,10 +61,34 @@ class TuningStrategy(StudyStrategy[TuningResult]):
         Metrics that clients report, averaged and logged: ``"best-value"`` or nothing.
         No privacy guarantee covers them.
     options : StudyOptions, optional
+    seeds : Seeds, optional
+        Those that were given, for the record.
+    releases : ReleasePlan, optional
+        Plan of private releases.
+
+    Notes
+    -----
+    *Formal guarantees*, with ``releases``: those of `Release`, composed over rounds:
+    ``privacy_spent`` is what a neighbouring study (one agent's messages zeroed) could
+    be told apart by, from everything that all agents together receive. Each agent has
+    one message in a release at most. Who answers, and so when a postponed release is
+    made, is public. Reported metrics are not covered. With a `SecureCollector` it holds
+    against the server together with ``colluding`` agents, from what these receive and
+    know. More agents together know more of the noise.
     """
 
     study: TuningStudy
     result_type = TuningResult
+
+    presets: ClassVar[Mapping[str, Preset]] = {}
+    # Whether a setting that is recommended is a start for new sites, not one to keep.
+    recommends_start: ClassVar[bool] = False
+    # From which round on an agent plays, where that is not the first.
+    _from_when = ""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.__doc__ = documented(cls.__doc__)
 
     def __init__(
         self,
@@ -46,17 +96,197 @@ class TuningStrategy(StudyStrategy[TuningResult]):
         study: TuningStudy,
         metrics: Collection[str] = (),
         options: StudyOptions | None = None,
+        seeds: Seeds | None = None,
+        releases: ReleasePlan | None = None,
     ) -> None:
         super().__init__(server, study, options)
         ok = isinstance(metrics, Collection) and not isinstance(metrics, str)
         ok = ok and all(name in METRICS for name in metrics)
         require(ok, "metrics", metrics, f"a collection of names out of {METRICS}")
         self._metrics = tuple(metrics)
+        self._given_seed = None if seeds is None else seeds.features
+        self.releases = releases
         self._collected: dict[int, Any] = {}  # of the release that is open, by slot
 
     def default_rounds(self) -> int:
         """Return 41: what comes first, and 40 queries of an agent."""
         return 41
+
+    def _plan(self, horizon: int) -> None:
+        if self.releases is not None:
+            self.study = self.releases.plan(self.study, horizon)
+
+    def _resume(self, num_rounds: int) -> None:
+        super()._resume(num_rounds)
+        if self.releases is not None:
+            self.releases.resume(self.study)
+
+    def _identity(self, num_rounds: int) -> dict[str, Any]:
+        identity = super()._identity(num_rounds)
+        planned = {} if self.releases is None else self.releases.identity()
+        return {**identity, "feature_seed": self._given_seed, **planned}
+
+    def _before_round(self, step: Step) -> None:
+        if self.releases is not None:
+            self.releases.check_budget(step)
+
+    def instruction(self, node: int, slot: int, step: Step) -> Mapping[str, Any]:
+        """Return what the agent of ``slot`` is asked, as entries of a config.
+
+        Whose message for an open release is here is not asked for it again.
+        """
+        release = self.server.release_number(slot, step)
+        return TuningInstruction(
+            phase=Phase.ROUND,
+            study=self.study,
+            slot=slot,
+            iteration=step.iteration,
+            release=0 if slot in self._collected else release,
+            num_released=len(self.server.ledger),
+            made_after=self.server.made_after,
+            num_iterations=self._horizon or 0,
+            report_best_value="best-value" in self._metrics,
+        ).to_config()
+
+    def _take(self, step: Step, answers: Mapping[int, Message]) -> None:
+        """Collect the messages of the open release; release once enough are here."""
+        releases = self.releases
+        if releases is None:
+            super()._take(step, answers)
+            return
+        if not step.release:
+            return
+        collector = releases.collector
+        for slot, reply in answers.items():
+            if self.server.sends(slot, step) and slot not in self._collected:
+                self._collected[slot] = collector.read(slot, reply)
+        answered = len(self._collected)
+        needed = collector.needed(step, len(self._enrolment.slots))
+        if answered < needed:
+            _log.warning(
+                "Release %d is postponed, at no epsilon: %d agents have answered, and "
+                "min_answers=%d are needed.",
+                step.release,
+                answered,
+                needed,
+            )
+            return
+        self._warn_of_few(step, answered)
+        # Charged before it leaves: after a crash it may have left.
+        if releases.may_leave(self.study, step) and collector.release(
+            self.study, step, self._collected, self._ask_in_sum
+        ):
+            self._collected = {}
+
+    def _warn_of_few(self, step: Step, num_answered: int) -> None:
+        """Say what a release of fewer agents than planned costs, and can tell."""
+        assert self.releases is not None
+        server = self.releases.server
+        planned = len(server.groups()[server.group_of(step.release)])
+        share = num_answered / planned
+        if share < self._min_agents / server.num_agents:
+            _log.warning(
+                "Release %d is of %d of the %d agents that it was planned for: it "
+                "costs as much epsilon as planned, and what it says stands out of the "
+                "noise %.2g times as much. Privacy(min_answers=...) postpones such a "
+                "release, at no epsilon.",
+                step.release,
+                num_answered,
+                planned,
+                share,
+            )
+
+    def _ask_in_sum(
+        self, release: int, exchange: int, attempt: int, requests: Mapping[int, Any]
+    ) -> dict[int, Any]:
+        """Send one exchange of a secure sum; return the replies by slot.
+
+        What could be unmasked is on disk first. Nodes that are gone are not asked, and
+        a reply that is no array is left out.
+        """
+        assert self.releases is not None
+        assert self._grid is not None
+        server, step, slots = self.releases.server, self._step, self._enrolment.slots
+        if server.open_sum:
+            self._commit(is_round_done=False)
+        instruction = TuningInstruction(
+            phase=Phase.SUM,
+            study=self.study,
+            iteration=step.iteration,
+            release=release,
+            num_released=len(server.ledger),
+            exchange=exchange,
+            attempt=attempt,
+            planned=server.iterations[step.release - 1],
+        )
+        present, messages = set(self._grid.get_node_ids()), []
+        for node, slot in slots.items():
+            if node in present and slot in requests:
+                config = replace(instruction, slot=slot).to_config()
+                arrays = to_array_record([requests[slot]])
+                record = ConfigRecord({**config})
+                content = instruction_content(arrays, record, self._client_api)
+                messages.append(Message(content, node, message_type(self._client_api)))
+        timeout = min(self._timeout, _EXCHANGE_TIMEOUT)
+        replies = list(self._grid.send_and_receive(messages, timeout=timeout))
+        found: dict[int, Any] = {}
+        for asked, reply in matched(messages, replies):
+            if asked is None:
+                continue
+            slot = slots[asked]
+            if reply.has_error():
+                reason = first_line(reply.error.reason)
+                _log.warning("\t> agent %d: %s", slot, reason)
+            elif (array := one_array(slot, reply)) is not None:
+                found[slot] = array
+        return found
+
+    def _after_round(self, step: Step, answers: Mapping[int, Message]) -> None:
+        if self.releases is None:
+            return
+        spent = self.privacy_spent
+        epsilon = spent.epsilon if math.isfinite(spent.epsilon) else None
+        self._rounds[-1] = replace(self._rounds[-1], epsilon=epsilon)
+        _log.info(
+            "Privacy spent so far: epsilon = %.3f at delta = %.3g, %d releases",
+            spent.epsilon,
+            spent.delta,
+            spent.num_releases,
+        )
+
+    def _reported(self, answers: Mapping[int, Message]) -> MetricRecord | None:
+        """Return the mean of the metrics that were asked for."""
+        means: dict[str, MetricRecordValues] = {}
+        for name in self._metrics:
+            values = [reply_metrics(a.content).get(name) for a in answers.values()]
+            numbers = [v for v in values if is_number(v) and abs(v) < 1e100]
+            if numbers:
+                means[f"mean-{name}"] = float(np.mean(numbers))
+        return MetricRecord(means) if means else None
+
+    def _end(self, result: TuningResult) -> None:
+        if self.releases is None:
+            return
+        server, spent = self.releases.server, self.privacy_spent
+        result.privacy_spent = spent
+        result.recommendation = self.recommendation
+        made, planned = len(server.ledger), server.num_allowed
+        if made < planned:
+            _log.warning(
+                "%d of %d planned releases were made: too few agents answered, and "
+                "nothing was spent on the others.",
+                made,
+                planned,
+            )
+        _log.info("%s", result.recommendation)
+        _log.info(
+            "Privacy spent: epsilon = %.3f at delta = %.3g (%s), %d releases%s",
+            spent.epsilon,
+            spent.delta,
+            spent.accounting_method,
+            spent.num_releases,
+            "" if server.release.private else "; NOT PRIVATE, see the summary",
+        )
 
     def _plans(self) -> list[str]:
         if self._horizon is None:
@@ -70,51 +300,40 @@ class TuningStrategy(StudyStrategy[TuningResult]):
                 f"{first} initial settings in the first, and one in each other, "
                 f"{first + self._horizon} in all"
             )
-        return [line, *self._planned_releases()]
-
-    # From which round on an agent plays, where that is not the first.
-    _from_when = ""
-
-    def _planned_releases(self) -> list[str]:
-        """Return which releases are planned, for the log."""
-        return []
+        return [line, *(self.releases.lines() if self.releases is not None else ())]
 
     def _notes(self) -> list[str]:
-        if not self._metrics:
-            return self._trust()
-        named = ", ".join(self._metrics)
-        line = f"metrics reported without any privacy guarantee: {named}"
-        return [line, *self._trust()]
+        lines = []
+        if self._metrics:
+            named = ", ".join(self._metrics)
+            lines.append(f"metrics reported without any privacy guarantee: {named}")
+        if self.releases is None:
+            return lines
+        lines += self.releases.collector.trust()
+        if self._folder is None and self.releases.server.release.private:
+            lines.append(
+                "no folder: nothing of this study is on disk; started again, it is "
+                "another study, and their epsilons and deltas add up"
+            )
+        return lines
 
-    def _trust(self) -> list[str]:
-        """Return what the server learns of a site, for the log."""
-        return []
+    @property
+    def recommendation(self) -> Recommendation:
+        """One setting for the federation, or a start, by what was released so far.
 
-    def instruction(self, node: int, slot: int, step: Step) -> Mapping[str, Any]:
-        """Return what the agent of ``slot`` is asked, as entries of a config.
-
-        Whose message for an open release is here is not asked for it again.
+        Post-processing of what the agents receive anyway.
         """
-        return TuningInstruction(
-            phase=Phase.ROUND,
-            study=self.study,
-            slot=slot,
-            iteration=step.iteration,
-            release=0
-            if slot in self._collected
-            else self.server.release_number(slot, step),
-            num_released=len(self.server.ledger),
-            made_after=self.server.made_after,
-            num_iterations=self._horizon or 0,
-            report_best_value="best-value" in self._metrics,
-        ).to_config()
+        released = released_function(self.study, self.server.ledger)
+        if released is None:
+            reason = "its releases recommend none" if self.server.ledger else NOTHING
+            return Recommendation(reason=reason, is_start=self.recommends_start)
+        return released.recommendation
 
-    def _reported(self, answers: Mapping[int, Message]) -> MetricRecord | None:
-        """Return the mean of the metrics that were asked for."""
-        means: dict[str, MetricRecordValues] = {}
-        for name in self._metrics:
-            values = [reply_metrics(a.content).get(name) for a in answers.values()]
-            numbers = [v for v in values if is_number(v) and abs(v) < 1e100]
-            if numbers:
-                means[f"mean-{name}"] = float(np.mean(numbers))
-        return MetricRecord(means) if means else None
+    @property
+    def privacy_spent(self) -> PrivacySpent:
+        """Epsilon at delta of all releases so far, in Flower's type.
+
+        With ``Seeds(noise=...)`` it is what the study would have spent with real noise.
+        """
+        assert self.releases is not None, "nothing private is released"
+        return self.releases.server.privacy_spent

@@ -130,7 +130,8 @@ def space(*, parameters: int = 2, choices: int = 0) -> SearchSpace:
 def tuning(agent: Any = None, over: SearchSpace | None = None) -> TuningStudy:
     """Return an honest study."""
     agent = FedVoteSettings() if agent is None else agent
-    return TuningStudy(over or space(), "maximize", agent, 1, 2, votes=VoteCount(20))
+    facts = VoteCount(20) if isinstance(agent, FedVoteSettings) else None
+    return TuningStudy(over or space(), "maximize", agent, 1, 2, facts=facts)
 
 
 def linear(graph: PeerGraph | None = None, **settings: Any) -> LinearBanditStudy:
@@ -355,7 +356,7 @@ def _hostile() -> list[Dialogue]:
     lies.study(
         "2**62 voters",
         "tuning",
-        _at("votes", "num_agents", value=2**62),
+        _at("facts", "num_agents", value=2**62),
         "num_agents=.*max_agents",
     )
     lies.study(

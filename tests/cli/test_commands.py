@@ -22,11 +22,10 @@ from optuna.distributions import FloatDistribution
 from typer.testing import CliRunner
 
 import flwr_fbo
-from flwr_fbo import FedVote
+from flwr_fbo import DPFTSDE, FedVote
 from flwr_fbo.cli import app
 from flwr_fbo.lab.experiment_runner.results import read_results
 from flwr_fbo.privacy.release import Release
-from flwr_fbo.strategies.presets import PUBLISHED
 
 TOML = """
 name = "mine"
@@ -252,7 +251,7 @@ def test_many_rounds_are_answered_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     times = values["published_noise_over_default_noise"]
     assert len(times) == 1000
     assert len(computed) <= 40
-    settings = PUBLISHED["paper"]
+    settings = DPFTSDE.presets["paper"]
     uniform = settings.weights.weights(999, 20, settings.agent.num_sub_regions)
     largest = np.linalg.norm(uniform, axis=1).max()
     root = np.sqrt(settings.agent.num_sub_regions)

@@ -17,7 +17,16 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from flwr_fbo import FTS, FedVote, FedVoteSettings, InProcessGrid, Seeds, tuning_app
+from flwr_fbo import (
+    DPFTSDE,
+    FTS,
+    FedVote,
+    FedVoteSettings,
+    InProcessGrid,
+    Seeds,
+    tuning_app,
+)
+from flwr_fbo.algorithms.search.recommendation import Recommendation, ReleasedFunction
 from flwr_fbo.cli.report.page import Figure, Page, Section, Table, render
 from flwr_fbo.cli.report.parameter_axes import range_in_words
 from flwr_fbo.cli.report.server_score import score_map, slices
@@ -26,8 +35,6 @@ from flwr_fbo.lab.experiment_runner.config import builtin_experiments, load_expe
 from flwr_fbo.lab.experiment_runner.looks import looks_of
 from flwr_fbo.lab.experiment_runner.results import read_results
 from flwr_fbo.space.search_space import SearchSpace
-from flwr_fbo.strategies.presets import PUBLISHED
-from flwr_fbo.strategies.recommendation import Recommendation, ReleasedFunction
 from tests.cli.pages import (
     assert_figures_can_be_read,
     assert_self_contained,
@@ -255,7 +262,7 @@ def test_numbers_are_counted_as_they_are_sent(experiments: dict[str, Path]) -> N
     # one the vectors of P = 2 sub-regions.
     up, down = 2 * 50, 2 * 2 * 50
     assert sent is not None
-    assert PUBLISHED["paper-synthetic"].agent.num_sub_regions == 2
+    assert DPFTSDE.presets["paper-synthetic"].agent.num_sub_regions == 2
     assert sent.tolist()[:9] == [0.0] * 9
     after = [up, 2 * up + down, 3 * up + 2 * down, 3 * up + 3 * down]
     assert sent.tolist()[9:] == after

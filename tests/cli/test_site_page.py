@@ -70,7 +70,7 @@ def _journal(
         FedVoteSettings(num_features=20),
         study_id="mine",
         feature_seed=1,
-        votes=VoteCount(3),
+        facts=VoteCount(3),
     )
     path, rng = journal_path(folder, study, 0), np.random.default_rng(1)
     assert path is not None

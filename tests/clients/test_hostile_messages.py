@@ -28,8 +28,7 @@ from flwr_fbo.algorithms.fed_go_ucb.study import (
     FedGOUCBStudy,
 )
 from flwr_fbo.algorithms.fed_vote.settings import VoteCount
-from flwr_fbo.algorithms.fed_warm_start.knowledge import Knowledge
-from flwr_fbo.algorithms.fed_warm_start.known_release import KnownRelease
+from flwr_fbo.algorithms.fed_warm_start.knowledge import Knowledge, KnownRelease
 from flwr_fbo.algorithms.fed_warm_start.settings import Cohorts, FedWarmStartSettings
 from flwr_fbo.algorithms.linear_bandit.determinant_trigger import DeterminantTrigger
 from flwr_fbo.algorithms.linear_bandit.exploration import (
@@ -166,7 +165,7 @@ def test_an_honest_large_federation_is_within_the_limits() -> None:
     count = VoteCount(100_000, 30.0, 0.1)
     promise = Promise((Charge(1.0, 0.1, 10_000),), True)
     many = TuningStudy(
-        tuning().space, "maximize", FedVoteSettings(), promise=promise, votes=count
+        tuning().space, "maximize", FedVoteSettings(), promise=promise, facts=count
     )
     releases = ContinualSettings(10_000, 20, 1.0, 1e-5)
     a_month = RewardTimeout(30 * 24 * 3600)

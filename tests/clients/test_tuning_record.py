@@ -9,7 +9,7 @@ import pytest
 from flwr_fbo import DPFTSDESettings, FedVoteSettings, FTSSettings
 from flwr_fbo.algorithms.fed_vote.settings import VoteCount
 from flwr_fbo.algorithms.fed_warm_start.settings import FedWarmStartSettings
-from flwr_fbo.algorithms.search.settings import AgentSettings
+from flwr_fbo.algorithms.search.settings import SearchSettings
 from flwr_fbo.algorithms.search.study import TuningStudy
 from flwr_fbo.clients.tuning_record import RecordedTuner, agent_identity
 from flwr_fbo.journal.journal import Journal
@@ -18,14 +18,14 @@ from flwr_fbo.lab.baselines.transfer_settings import RGPESettings, TAFSettings
 from flwr_fbo.space.search_space import Params, SearchSpace
 from tests.federation import SPACE, objective_of
 
-AGENTS: dict[str, AgentSettings] = {
+AGENTS: dict[str, SearchSettings] = {
     "thompson": DPFTSDESettings(num_features=20, num_initial=2, num_candidates=30),
     "voting": FedVoteSettings(num_features=20, num_initial=2),
     "warm-start": FedWarmStartSettings(num_features=20),
     "fts": FTSSettings(num_features=20, num_initial=2, num_candidates=30),
     "rgpe": RGPESettings(num_features=20, num_initial=2),
     "taf": TAFSettings(num_features=20, num_initial=2),
-    "random": RandomSearchSettings(2, 1),
+    "random": RandomSearchSettings(num_sub_regions=2, num_initial=1),
 }
 
 
@@ -37,7 +37,7 @@ def test_a_message_is_made_again_from_the_record(tmp_path: Path, name: str) -> N
         "maximize",
         AGENTS[name],
         feature_seed=3,
-        votes=VoteCount(3),
+        facts=VoteCount(3) if name == "voting" else None,
     )
     identity, path = agent_identity(study, 1), tmp_path / "agent.sqlite"
     sent = []
@@ -64,7 +64,7 @@ def test_an_interrupted_trial_keeps_its_source(tmp_path: Path, name: str) -> Non
         AGENTS[name],
         study_seed=2,
         feature_seed=3,
-        votes=VoteCount(3),
+        facts=VoteCount(3) if name == "voting" else None,
     )
     identity, path = agent_identity(study, 1), tmp_path / "agent.sqlite"
     known = [{"x": 0.25, "C": 1.0, "depth": 3}]

@@ -38,7 +38,7 @@ from flwr_fbo.lab.baselines.random_search import RandomSearchSettings
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.enrolment import TooFewAgentsError
 from flwr_fbo.strategies.options import StudyOptions
-from flwr_fbo.strategies.private_tuning_strategy import published_delta
+from flwr_fbo.strategies.release_plan import published_delta
 from flwr_fbo.strategies.study_record import read_ledger
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 from flwr_fbo.study.callbacks import Round

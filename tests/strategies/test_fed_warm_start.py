@@ -23,7 +23,11 @@ from flwr_fbo import (
 from flwr_fbo._compat import reply_arrays
 from flwr_fbo.algorithms.fed_warm_start.agent import head_start
 from flwr_fbo.algorithms.fed_warm_start.server import FedWarmStartServer
-from flwr_fbo.algorithms.fed_warm_start.settings import Cohorts, FedWarmStartSettings
+from flwr_fbo.algorithms.fed_warm_start.settings import (
+    Cohorts,
+    FedWarmStartSettings,
+    WarmStartFacts,
+)
 from flwr_fbo.algorithms.search.agent import Agent
 from flwr_fbo.algorithms.search.study import create_agent
 from flwr_fbo.cli import app as cli
@@ -131,7 +135,8 @@ def test_a_study_costs_what_one_release_costs(
     assert spent.epsilon == pytest.approx(gaussian_epsilon(1e-3, 1 / z), rel=1e-3)
     assert 7.9 < spent.epsilon <= 8.0
     assert study.study.promise.charges == (Charge(z),)
-    told = study.study.cohorts
+    assert isinstance(study.study.facts, WarmStartFacts)
+    told = study.study.facts.cohorts
     assert told is not None
     assert told == Cohorts(N, SIZES, told.noise_multiplier)
     assert told.noise_multiplier == pytest.approx(z)
@@ -263,7 +268,7 @@ def server_of(z: float = 0.5) -> FedWarmStartServer:
         weights=WeightSchedule(peak=0.0),
     )
     server = FedWarmStartServer(Release(settings, SeededEntropy(1)), 4, 1e-3, (2, 5))
-    server.plan_cohorts(Cohorts(5, (2, 2), z))
+    server.cohorts = Cohorts(5, (2, 2), z)
     return server
 
 
@@ -422,7 +427,7 @@ def test_rounds_that_are_too_few_leave_cohorts_out() -> None:
     study = strategy()
     study.plan(4)
     assert study.server.cohorts.cohort_sizes == (3,)
-    assert study.study.cohorts == study.server.cohorts
+    assert study.study.facts == WarmStartFacts(study.server.cohorts)
     study = strategy()
     study.plan(2)
     assert study.server.cohorts.cohort_sizes == ()

@@ -23,7 +23,7 @@ from flwr_fbo import (
     tuning_app,
 )
 from flwr_fbo.algorithms.fed_warm_start.agent import head_start
-from flwr_fbo.algorithms.fed_warm_start.settings import Cohorts
+from flwr_fbo.algorithms.fed_warm_start.settings import Cohorts, WarmStartFacts
 from flwr_fbo.algorithms.search.agent import Agent, play_round
 from flwr_fbo.algorithms.search.study import create_agent
 from flwr_fbo.cli import app as cli
@@ -139,7 +139,9 @@ def test_releases_of_two_studies_count_as_those_of_one(
 def test_a_narrower_space_is_tuned_from_it(known: Knowledge) -> None:
     space = {"y": FloatDistribution(0.0, 0.6), "x": FloatDistribution(0.3, 1.0)}
     study = study_of(known=known, space=space)
-    m = len(study.study.known.points if study.study.known else ())
+    facts = study.study.facts
+    assert isinstance(facts, WarmStartFacts)
+    m = len(facts.known.points if facts.known else ())
     assert 8 <= m < 64
     grid = grid_of()
     result = study.start(grid, num_rounds=ROUNDS)

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 
 from flwr_fbo import DPFTSDESettings, InProcessGrid
+from flwr_fbo.algorithms.search.recommendation import Recommendation
 from flwr_fbo.journal.tables import LedgerRow
-from flwr_fbo.strategies.recommendation import Recommendation
 from flwr_fbo.study.callbacks import Round
 from tests.federation import AGENT, NUM_AGENTS, SPACE, numpy_app, objective_of, strategy
 

@@ -141,7 +141,7 @@ def test_a_complete_study_is_not_run_again(
 def test_methods_without_releases_go_on_too(tmp_path: Path) -> None:
     def run(folder: Path, dies_in: int = 0) -> list[Agent]:
         study = TuningStudy(
-            SearchSpace(SPACE), "maximize", RandomSearchSettings(4, 2), 5
+            SearchSpace(SPACE), "maximize", RandomSearchSettings(num_initial=2), 5
         )
         config = {"fbo-folder": str(folder)}
         grid = DyingGrid(numpy_app(), NUM_AGENTS, run_config=dict(config))

@@ -31,12 +31,13 @@ from flwr_fbo import (
 from flwr_fbo._compat import ClientApi, NumPyClient
 from flwr_fbo.privacy.spending import SpendingLedger
 from flwr_fbo.secure_sum.roster import Roster, SigningKey
-from flwr_fbo.strategies.private_tuning_strategy import PrivateTuningStrategy
+from flwr_fbo.strategies.collectors import SecureCollector
 from tests.federation import numpy_app
 from tests.secure_studies import (
     APP,
     PRIVACY,
     Contributions,
+    Private,
     SumGrid,
     dp_fts_de,
     fed_vote,
@@ -47,7 +48,7 @@ from tests.secure_studies import (
     node_configs,
 )
 
-Make = Callable[..., PrivateTuningStrategy]
+Make = Callable[..., Private]
 STRATEGIES = pytest.mark.parametrize("make", [fed_vote, fed_warm_start, dp_fts_de])
 # Both cohorts of a warm start release in these rounds.
 ROUNDS, TWO_RELEASES = 6, 3
@@ -55,9 +56,11 @@ ROUNDS, TWO_RELEASES = 6, 3
 
 def aggregation_of(make: Make, **options: Any) -> SecureAggregation:
     """Return a strategy's secure aggregation with other options."""
-    aggregation = make()._aggregation
-    assert aggregation is not None
-    return replace(aggregation, **options)
+    releases = make().releases
+    assert releases is not None
+    collector = releases.collector
+    assert isinstance(collector, SecureCollector)
+    return replace(collector.aggregation, **options)
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ class Played:
     """A study of two releases without noise, and all that the server heard."""
 
     make: Make
-    strategy: PrivateTuningStrategy
+    strategy: Private
     grid: SumGrid
     contributions: Contributions
 

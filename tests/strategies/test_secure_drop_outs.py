@@ -11,11 +11,12 @@ import pytest
 from flwr.app import Message
 
 from flwr_fbo import Durability
-from flwr_fbo.strategies.private_tuning_strategy import PrivateTuningStrategy
+from flwr_fbo.strategies.collectors import SecureCollector
 from tests.secure_studies import (
     PRIVACY,
     Contributions,
     Heard,
+    Private,
     SumGrid,
     fed_vote,
     make_keys,
@@ -57,7 +58,7 @@ def lossy(rng: random.Random, exchanges: set[int], arrives_there: bool) -> SumGr
     return SumGrid(node_configs(), tamper=tamper, arrives=arrives)
 
 
-def played(grid: SumGrid, num_rounds: int = ROUNDS) -> PrivateTuningStrategy:
+def played(grid: SumGrid, num_rounds: int = ROUNDS) -> Private:
     # A release after each round: each round tries to make the next one.
     privacy = replace(PRIVACY, num_releases=num_rounds - 1)
     strategy = fed_vote(privacy=privacy)
@@ -174,9 +175,12 @@ def test_a_server_that_is_killed_makes_the_release_once(
         folder.mkdir()
         config["fbo-folder"] = str(folder)
 
-    def strategy() -> PrivateTuningStrategy:
-        aggregation = fed_vote()._aggregation
-        assert aggregation is not None
+    def strategy() -> Private:
+        releases = fed_vote().releases
+        assert releases is not None
+        collector = releases.collector
+        assert isinstance(collector, SecureCollector)
+        aggregation = collector.aggregation
         return fed_vote(
             aggregation=replace(aggregation, roster=keys.roster_path),
             folder=tmp_path / "server",

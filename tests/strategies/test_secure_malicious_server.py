@@ -26,7 +26,6 @@ from flwr_fbo.secure_sum.wire import (
     to_payload,
     unpack,
 )
-from flwr_fbo.strategies.private_tuning_strategy import PrivateTuningStrategy
 from flwr_fbo.study.codec import from_json
 from flwr_fbo.study.secure_sums import SecureSums
 from tests.secure_studies import (
@@ -34,6 +33,7 @@ from tests.secure_studies import (
     Heard,
     Keys,
     N,
+    Private,
     SumGrid,
     Tamper,
     arrays_of,
@@ -58,12 +58,12 @@ def keys(tmp_path: Path) -> Keys:
     return make_keys(tmp_path)
 
 
-def strategy_with(roster: Path | None, **options: Any) -> PrivateTuningStrategy:
+def strategy_with(roster: Path | None, **options: Any) -> Private:
     about = AGGREGATION.colluding, AGGREGATION.threshold, AGGREGATION.honest
     return fed_vote(aggregation=type(AGGREGATION)(*about, roster=roster), **options)
 
 
-def attacked(keys: Keys, tamper: Tamper) -> tuple[SumGrid, PrivateTuningStrategy]:
+def attacked(keys: Keys, tamper: Tamper) -> tuple[SumGrid, Private]:
     """Play one round with a server that changes what it asks."""
     grid = SumGrid(keys.node_configs(**MINIMA), tamper=tamper)
     strategy = strategy_with(keys.roster_path)

@@ -1,4 +1,4 @@
-"""The server of FedVote and DP-FTS-DE: it releases weighted sums with noise.
+"""The server of DP-FTS-DE, and of others: it releases weighted sums with noise.
 
 FTS-DE is z = 0, q = 1, S = inf; DP-FTS is P = 1; DP-FTS-DE is the general case.
 """
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._common.validation import require, require_int
+from flwr_fbo.algorithms.search.settings import Facts
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import Method, PrivacySpent, ReleaseAccountant
 from flwr_fbo.privacy.budget import large_delta
@@ -54,7 +55,17 @@ class DPFTSDEServer(Server):
     open_sum : bytes
         State of the `Aggregator` whose sum may have been unmasked, but is not in the
         ledger; empty without one. No other sum of these messages may be unmasked.
+    is_parallel : bool
+        Whether each site is in one release at most, so that all releases under equal
+        noise cost together what one of them does.
+    readable : str
+        What this server reads in a message, unless the sites sum them.
     """
+
+    is_parallel = False
+    readable = (
+        "what it believes of its objective, and so about where its best setting lies"
+    )
 
     def __init__(
         self,
@@ -81,6 +92,33 @@ class DPFTSDEServer(Server):
         self.iterations, self.num_allowed = iterations, len(iterations)
         self.release = release
 
+    def plan_facts(self, before: Facts | None) -> Facts | None:
+        """Fix what agents are told besides their settings, by the planned releases.
+
+        Parameters
+        ----------
+        before : Facts, optional
+            What they are told whatever is planned.
+        """
+        return before
+
+    @property
+    def charged(self) -> Sequence[int]:
+        """Iterations of the planned releases that one site's messages are in."""
+        return self.iterations[: self.num_allowed][: 1 if self.is_parallel else None]
+
+    def groups(self) -> list[range]:
+        """Return the slots whose messages are released together, group by group."""
+        return [range(self.num_agents)]
+
+    def group_of(self, release: int) -> int:
+        """Return the group whose messages are in a release, from 1."""
+        return 0
+
+    def fewest_answers(self, release: int, num_enrolled: int) -> int:
+        """Return how many must answer before a release, unless it is given: half."""
+        return -(-num_enrolled // 2)
+
     def limit(self, max_epsilon: float, others: Sequence[Charge] = ()) -> None:
         """Allow as many of the planned releases as a budget is enough for.
 
@@ -96,7 +134,10 @@ class DPFTSDEServer(Server):
         if self.release.settings.noise_only:
             return
         accountant, charges = self.new_accountant(), list(others)
-        for k, iteration in enumerate(self.iterations):
+        # Parallel releases cost what one does: the budget allows all of them, or none.
+        counted = self.iterations[:1] if self.is_parallel else self.iterations
+        for k, iteration in enumerate(counted):
+            # Checked before it is charged: the accountant never goes beyond the budget.
             charge = self.charge(iteration)
             z = charge.noise_multiplier
             charges.append(charge)
@@ -138,6 +179,8 @@ class DPFTSDEServer(Server):
         """
         if not step.release:
             return
+        # Under the weights and the noise of its planned iteration, however late it is:
+        # these were charged, and the sites were promised them.
         planned, release = self._next(step), self.release
         assert isinstance(release, Release)
         vectors = release.release(planned, messages, self._num_features)
@@ -170,6 +213,7 @@ class DPFTSDEServer(Server):
 
     def _next(self, step: Step) -> int:
         """Return the iteration that a step's release was planned for."""
+        # A second draw of noise for the same messages would average the noise away.
         made = len(self.ledger)
         require(step.release == made + 1, "release", step.release, f"{made + 1}")
         return self.iterations[made]
@@ -193,11 +237,10 @@ class DPFTSDEServer(Server):
 
     def _append(self, row: LedgerRow) -> None:
         self.ledger.append(row)
-        if row.facts["noise_multiplier"] > 0:
-            self._charge(row)
-
-    def _charge(self, row: LedgerRow) -> None:
-        self._accountant.charge(row.facts["noise_multiplier"])
+        # Parallel composition: later releases are about other sites.
+        is_counted = len(self.ledger) == 1 or not self.is_parallel
+        if is_counted and row.facts["noise_multiplier"] > 0:
+            self._accountant.charge(row.facts["noise_multiplier"])
 
     def new_accountant(self) -> ReleaseAccountant:
         """Return an accountant that nothing has been charged to."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
-from flwr_fbo._common.validation import require_bool, require_choice, require_positive
+from flwr_fbo._common.fields import choice, flag, integer, positive
 from flwr_fbo.algorithms.search.settings import SearchSettings
 from flwr_fbo.space.search_space import SearchSpace, SubRegions
 
@@ -52,21 +52,18 @@ class DPFTSDESettings(SearchSettings):
         candidates.
     """
 
-    num_sub_regions: int = 4
-    lengthscale: float = 0.01
-    regularization: float = 1e-6
-    follow: Follow = "inverse"
+    num_sub_regions: int = field(default=4, metadata=integer(1, cap="max_dimension"))
+    lengthscale: float = field(default=0.01, metadata=positive())
+    regularization: float = field(default=1e-6, metadata=positive())
+    follow: Follow = field(default="inverse", metadata=choice(Follow))
     sub_region_axes: tuple[str, ...] = ()
-    initial_region: InitialRegion = "sub-region"
-    random_starts: bool = False
+    initial_region: InitialRegion = field(
+        default="sub-region", metadata=choice(InitialRegion)
+    )
+    random_starts: bool = field(default=False, metadata=flag())
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("lengthscale", "regularization"):
-            require_positive(name, getattr(self, name))
-        require_choice("follow", self.follow, Follow)
-        require_choice("initial_region", self.initial_region, InitialRegion)
-        require_bool("random_starts", self.random_starts)
         # JSON has lists only.
         object.__setattr__(self, "sub_region_axes", tuple(self.sub_region_axes))
 

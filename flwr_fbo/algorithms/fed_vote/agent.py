@@ -40,13 +40,12 @@ from flwr_fbo.algorithms.fed_vote.settings import (
     VoteCount,
 )
 from flwr_fbo.algorithms.search.own_search import LeanAgent, shared_features
+from flwr_fbo.algorithms.search.recommendation import SIGNIFICANCE
 from flwr_fbo.space.search_space import SearchSpace, move_to_faces
 
 if TYPE_CHECKING:
     from flwr_fbo.models.features import RandomFeatures
 
-# How often chance may look like a crowd, over K places together.
-SIGNIFICANCE = 0.05
 # Of the candidates, those with about half of their coordinates moved to a face of the
 # cube: many best settings lie there, and uniform points never do.
 _SHARE_ON_FACES = 1 / 3
@@ -109,11 +108,15 @@ def even_votes(
     length = settings.shared_lengthscale(space.dim)
     kernel = np.exp(-0.5 * (cdist(points, points) / length) ** 2)
     per_place = float(np.mean(kernel**2, axis=1).max())
+    # A place gets the sum of N independent k(x, x_n), of variance N E k^2. Of sampled
+    # votes each counts 1/q times, with probability q: that is 1/q times the variance.
     by_chance = count.num_agents / count.sampling_probability * per_place
-    # What a vote seems to say about places far away.
+    # phi(x)'phi(x') is k(x, x') but for the error of M random features. It adds up over
+    # votes that lie far away, where k is 0, and looks like votes.
     afar = count.num_agents * float(np.std(phi @ phi.T - kernel))
     deviation = math.sqrt(by_chance + count.noise_std**2 + afar**2)
-    # A crowd is seen above what the same number of even votes would give there.
+    # n agents that vote for x add n (1 - phi(x)'mean) to the excess there: they are not
+    # among the even votes. The smallest share of all places counts.
     share = max(1.0 - float((phi @ mean).max()), 1e-3)
     cells = settings.num_cells
     crowd = math.ceil(_threshold(deviation, cells) / share)
@@ -123,6 +126,7 @@ def even_votes(
 def _threshold(deviation: float, num_cells: int) -> float:
     from scipy.special import ndtri
 
+    # Bonferroni over K places: without it the largest of K counts would often pass.
     return -float(ndtri(SIGNIFICANCE / num_cells)) * deviation
 
 
@@ -173,17 +177,17 @@ class FedVoteAgent(LeanAgent):
 
     Parameters
     ----------
-    votes : VoteCount, optional
+    facts : VoteCount, optional
         How votes are counted; given, where it receives any.
     """
 
     settings: FedVoteSettings
 
     def __init__(
-        self, *about: Any, votes: VoteCount | None = None, **more: Any
+        self, *about: Any, facts: VoteCount | None = None, **more: Any
     ) -> None:
         super().__init__(*about, **more)
-        self._count = votes
+        self._count = facts
         self._made_after = 0
 
     @one_blas_thread

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from flwr_fbo._common.fields import FREE, check_fields, integer, number, ruled
 from flwr_fbo._common.random import Purpose, generator
-from flwr_fbo._common.validation import is_number, require, require_int
-from flwr_fbo.algorithms.search.settings import SearchSettings
+from flwr_fbo._common.validation import is_number, require
+from flwr_fbo.algorithms.search.settings import Facts, SearchSettings
 from flwr_fbo.privacy.sampling import check_sampling_probability
 
 if TYPE_CHECKING:
@@ -23,6 +24,10 @@ SHARED_CANDIDATES = 4
 LEAST_EVALUATIONS = 20
 # So many times the kernel of late votes is narrower: see `benchmarks.recommendation`.
 _NARROWER = 3
+
+
+def _check_similarity(name: str, value: Any) -> None:
+    require(is_number(value) and 0 < value < 1, name, value, "between 0 and 1")
 
 
 @dataclass(frozen=True)
@@ -65,25 +70,21 @@ class FedVoteSettings(SearchSettings):
         what the others praise, and searches on its own.
     """
 
-    num_features: int = 512
-    num_initial: int = 1
-    refit_every: int = 1
-    num_candidates: int = 500
-    num_cells: int = 16
-    max_similarity: float = 0.7
-    max_tries: int = 10
+    is_lean: ClassVar[bool] = True
+
+    num_features: int = field(default=512, metadata=integer(1, cap="max_features"))
+    num_initial: int = field(default=1, metadata=integer(1))
+    refit_every: int = field(default=1, metadata=integer(1, cap=FREE))
+    num_candidates: int = field(default=500, metadata=integer(1))
+    num_cells: int = field(default=16, metadata=integer(2, cap=FREE))
+    max_similarity: float = field(default=0.7, metadata=ruled(_check_similarity))
+    max_tries: int = field(default=10, metadata=integer(1))
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        even = self.num_features % 2 == 0
-        require(even, "num_features", self.num_features, "even, where agents vote")
-        one = self.num_sub_regions == 1
-        require(one, "num_sub_regions", self.num_sub_regions, "1, where agents vote")
-        require_int("num_cells", self.num_cells, 2)
-        require_int("max_tries", self.max_tries, 1)
-        similarity = self.max_similarity
-        ok = is_number(similarity) and 0 < similarity < 1
-        require(ok, "max_similarity", similarity, "between 0 and 1")
+        M, P = self.num_features, self.num_sub_regions
+        require(M % 2 == 0, "num_features", M, "even, where agents vote")
+        require(P == 1, "num_sub_regions", P, "1, where agents vote")
 
     def steps(self, dim: int, num_rows: int) -> dict[str, float]:
         """Return what a message takes: see `SearchSettings`."""
@@ -114,8 +115,12 @@ class FedVoteSettings(SearchSettings):
         return RandomFeatures.spread(rng, self.num_features, dim, length)
 
 
+def _check_q(name: str, value: Any) -> None:
+    check_sampling_probability(value)
+
+
 @dataclass(frozen=True)
-class VoteCount:
+class VoteCount(Facts):
     """What it takes to read a count of votes; public.
 
     Attributes
@@ -128,15 +133,12 @@ class VoteCount:
         q, in (0, 1].
     """
 
-    num_agents: int
-    noise_std: float = 0.0
-    sampling_probability: float = 1.0
+    num_agents: int = field(metadata=integer(1, cap="max_agents"))
+    noise_std: float = field(default=0.0, metadata=number(0))
+    sampling_probability: float = field(default=1.0, metadata=ruled(_check_q))
 
     def __post_init__(self) -> None:
-        require_int("num_agents", self.num_agents, 1)
-        ok = is_number(self.noise_std) and 0 <= self.noise_std < math.inf
-        require(ok, "noise_std", self.noise_std, "a finite number >= 0")
-        check_sampling_probability(self.sampling_probability)
+        check_fields(self)
 
 
 @lru_cache(maxsize=8)  # a process may be host to many agents of one study

@@ -22,8 +22,13 @@ import numpy as np
 
 from flwr_fbo._common.arrays import FloatArray, first_best, one_blas_thread
 from flwr_fbo._common.random import Purpose, generator, sobol_points
+from flwr_fbo._common.validation import require_seed
 from flwr_fbo.algorithms.fed_warm_start.knowledge import Knowledge
-from flwr_fbo.algorithms.fed_warm_start.settings import Cohorts, FedWarmStartSettings
+from flwr_fbo.algorithms.fed_warm_start.settings import (
+    Cohorts,
+    FedWarmStartSettings,
+    WarmStartFacts,
+)
 from flwr_fbo.algorithms.search.own_search import LeanAgent
 from flwr_fbo.journal.tables import TrialSource
 from flwr_fbo.space.search_space import SearchSpace, move_to_faces
@@ -111,23 +116,18 @@ class FedWarmStartAgent(LeanAgent):
 
     Parameters
     ----------
-    cohorts : Cohorts, optional
-        Who sends in which release; given, where it receives any.
-    known : Knowledge, optional
-        Of earlier studies, about this space.
+    facts : WarmStartFacts, optional
+        Who sends in which release, and what is known of earlier studies.
     """
 
     settings: FedWarmStartSettings
 
     def __init__(
-        self,
-        *about: Any,
-        cohorts: Cohorts | None = None,
-        known: Knowledge | None = None,
-        **more: Any,
+        self, *about: Any, facts: WarmStartFacts | None = None, **more: Any
     ) -> None:
         super().__init__(*about, **more)
-        self._cohorts, self._known = cohorts, known
+        facts = WarmStartFacts() if facts is None else facts
+        self._cohorts, self._known = facts.cohorts, facts.known
 
     def receive(self, vectors: FloatArray, made_after: int = 0) -> None:
         """Keep the vectors of all releases so far, shape (K, m), before any trial.
@@ -263,3 +263,19 @@ class FedWarmStartAgent(LeanAgent):
         near = best + reach * rng.standard_normal((len(reach), dim))
         near = np.where(rng.random(near.shape) < 0.3, best, np.clip(near, 0.0, 1.0))
         return self.space.snap_discrete(np.vstack([uniform, tops, near]))
+
+
+def lone_agent(known: Knowledge, entropy: int) -> FedWarmStartAgent:
+    """Return the agent of one site alone, which starts from what is known.
+
+    Raises
+    ------
+    ValueError
+        If ``entropy``, the seed of its draws, is not an integer from 0 to 2**128 - 1.
+    """
+    require_seed("seed", entropy)
+    settings = FedWarmStartSettings(num_features=len(known.points))
+    facts = WarmStartFacts(known=known)
+    return FedWarmStartAgent(
+        known.space, known.direction, settings, 0, entropy, entropy, facts=facts
+    )

@@ -15,7 +15,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,20 +24,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.text import write_whole
-from flwr_fbo._common.validation import require
-from flwr_fbo.algorithms.fed_warm_start.known_release import (
-    LEAST_POINTS,
-    MOST_POINTS,
-    KnownRelease,
-    numbers_of,
-    require_names,
+from flwr_fbo._common.fields import (
+    check_fields,
+    choice,
+    flag,
+    fraction,
+    holds,
+    instance,
+    integer,
+    number,
+    ruled,
 )
-from flwr_fbo.algorithms.search.settings import Direction, check_direction
+from flwr_fbo._common.text import write_whole
+from flwr_fbo._common.validation import is_number, require
+from flwr_fbo.algorithms.search.settings import Direction
+from flwr_fbo.privacy.spending import MOST_NOISE, Charge, composed_epsilon
 from flwr_fbo.space.axes import make_axis
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.study.codec import read_json
 
+# Points of a pool.
+LEAST_POINTS, MOST_POINTS = 8, 1024
+# Only noise that is out of all proportion would be larger.
+_LARGEST = 1e100
+# As many as a site takes part with, unless it says otherwise: `Limits.max_agents`.
+_MOST_SITES = 100_000
+_MOST_STD = 1e9
 _FORMAT = "flwr_fbo knowledge, version 1"
 _ABOUT = (
     "Releases of FedWarmStart: for each, the mean of how the sites of a cohort rank "
@@ -53,6 +65,72 @@ _NOT_PRIVATE = (
     "NOT PRIVATE: some of the noise was seeded, or there was none. For experiments "
     "only."
 )
+
+
+def _check_id(name: str, value: Any) -> None:
+    ok = isinstance(value, str) and 1 <= len(value) <= 100
+    require(ok, name, value, "1 to 100 characters")
+
+
+@dataclass(frozen=True)
+class KnownRelease:
+    """One release, about the points of a pool.
+
+    Attributes
+    ----------
+    release_id : str
+        Of the study, ``/``, and which of its releases it is, from 1.
+    num_sites : int
+        n from 1 to 100,000, the sites of the cohort, whether they answered or not.
+    noise_multiplier : float
+        z from 0 to 1e6, which epsilon is computed from.
+    noise_std : float
+        Standard deviation of the noise in the sum of n messages of norm 1, from z to
+        1e9: secure aggregation adds more than z.
+    delta : float
+        In (0, 1): where its epsilon is reported.
+    private : bool
+        Whether there is noise, known to nobody.
+    num_points : int
+        m, from 8 to 1024: points that each message was about.
+    vector : tuple of float
+        The mean of n messages, with noise, at those of these points that are left.
+
+    Raises
+    ------
+    ValueError
+        If a value is not allowed; the message names the field.
+    """
+
+    release_id: str = field(metadata=ruled(_check_id))
+    num_sites: int = field(metadata=integer(1, _MOST_SITES, cap="max_agents"))
+    noise_multiplier: float = field(metadata=number(0, MOST_NOISE))
+    noise_std: float = field(metadata=number(0, _MOST_STD))
+    delta: float = field(metadata=fraction())
+    private: bool = field(metadata=flag())
+    num_points: int = field(
+        metadata=integer(LEAST_POINTS, MOST_POINTS, cap="max_features")
+    )
+    vector: tuple[float, ...] = field(metadata=holds(None))
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        z = self.noise_multiplier
+        allowed = f"at least noise_multiplier={z:g}"
+        ok = z * (1 - 1e-9) <= self.noise_std
+        require(ok, "noise_std", self.noise_std, allowed)
+        ok = z > 0 or not self.private
+        require(ok, "private", self.private, "False where noise_multiplier is 0")
+        vector = numbers_of("vector", self.vector)
+        m, most = len(vector), self.num_points
+        allowed = f"{LEAST_POINTS} to num_points={most} numbers"
+        require(LEAST_POINTS <= m <= most, "len(vector)", m, allowed)
+        object.__setattr__(self, "vector", vector)
+
+    @cached_property
+    def epsilon(self) -> float:
+        """What the release costs each of its sites, at ``delta``."""
+        return composed_epsilon([Charge(self.noise_multiplier)], self.delta)
 
 
 @dataclass(frozen=True)
@@ -94,15 +172,15 @@ class Knowledge:
     that is in several releases has spent them all: they add up.
     """
 
-    space: SearchSpace
-    direction: Direction
-    points: tuple[tuple[float, ...], ...]
-    releases: tuple[KnownRelease, ...]
+    space: SearchSpace = field(metadata=instance(SearchSpace))
+    direction: Direction = field(metadata=choice(Direction))
+    points: tuple[tuple[float, ...], ...] = field(
+        metadata=instance(tuple, list, allowed="a list of points")
+    )
+    releases: tuple[KnownRelease, ...] = field(metadata=holds(KnownRelease))
 
     def __post_init__(self) -> None:
-        check_direction(self.direction)
-        ok = isinstance(self.points, tuple | list)
-        require(ok, "points", self.points, "a list of points")
+        check_fields(self)
         m, dim = len(self.points), self.space.dim
         allowed = f"{LEAST_POINTS} to {MOST_POINTS}"
         require(LEAST_POINTS <= m <= MOST_POINTS, "len(points)", m, allowed)
@@ -114,8 +192,8 @@ class Knowledge:
         object.__setattr__(self, "releases", tuple(self.releases))
         require(len(self.releases) > 0, "releases", self.releases, "one at least")
         for k, release in enumerate(self.releases):
-            length, field = len(release.vector), f"len(releases[{k}].vector)"
-            require(length == m, field, length, f"{m}, one number a point")
+            length, name = len(release.vector), f"len(releases[{k}].vector)"
+            require(length == m, name, length, f"{m}, one number a point")
         ids = [release.release_id for release in self.releases]
         allowed = "each release once, or it would count twice"
         require(len(set(ids)) == len(ids), "releases", ids, allowed)
@@ -211,7 +289,7 @@ class Knowledge:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
-        names = [field.name for field in fields(KnownRelease)]
+        names = [one.name for one in fields(KnownRelease)]
         return {
             "space": self.space.to_json(),
             "direction": self.direction,
@@ -285,6 +363,24 @@ class Knowledge:
             raise ValueError(f"{path} cannot be used: {reason}") from None
 
 
+def numbers_of(name: str, values: Any) -> tuple[float, ...]:
+    """Return numbers as floats; raise ValueError if they are none."""
+    ok = isinstance(values, tuple | list)
+    ok = ok and all(is_number(v) and abs(v) <= _LARGEST for v in values)
+    require(ok, name, values, "a list of finite numbers")
+    return tuple(float(v) for v in values)
+
+
+def require_names(where: str, values: Any, kind: type) -> None:
+    """Raise ValueError unless these are exactly the fields of a dataclass."""
+    require(isinstance(values, Mapping), where, values, "names and values")
+    names = {one.name for one in fields(kind)}
+    for name in sorted(names - values.keys()):
+        raise ValueError(f"{where} has no {name}.")
+    for name in sorted(map(str, values.keys() - names)):
+        raise ValueError(f"{where} has {name!r}, which is not one of {sorted(names)}.")
+
+
 def known_from(known: str | Path | Knowledge) -> Knowledge:
     """Return what is known, from its file if it is one.
 
@@ -305,7 +401,7 @@ def _parsed(content: bytes) -> Knowledge:
     ok = isinstance(document, dict) and document.get("format") == _FORMAT
     found = document.get("format") if isinstance(document, dict) else None
     require(ok, "format", found, f"{_FORMAT!r}, in a file of FedWarmStart's releases")
-    names = [field.name for field in fields(Knowledge)]
+    names = [one.name for one in fields(Knowledge)]
     values = {name: document[name] for name in names if name in document}
     knowledge = Knowledge.from_dict(values)
     digests = document.get("digests")

@@ -125,6 +125,7 @@ def _scale(factor: FloatArray, y: FloatArray, h: FloatArray) -> tuple[float, flo
     after_c = s[:2, :2] - np.outer(s[:2, 2], s[:2, 2]) / s[2, 2]
     yy, yh, hh = after_c[0, 0] + _PSEUDO_OBSERVATIONS, after_c[0, 1], after_c[1, 1]
     k = len(y) - 1 + _PSEUDO_OBSERVATIONS
+    # The positive root of yy b^2 - yh b - k = 0: there the log density is largest.
     b = (yh + np.sqrt(yh**2 + 4.0 * yy * k)) / (2.0 * yy)
     density = k * np.log(b) - 0.5 * (yy * b * b - 2.0 * b * yh + hh)
     density -= np.log(np.diag(factor)).sum() + 0.5 * np.log(s[2, 2])

@@ -18,12 +18,15 @@ import numpy as np
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.validation import require
 from flwr_fbo.algorithms.dp_fts_de.server import DPFTSDEServer
-from flwr_fbo.algorithms.fed_warm_start.knowledge import Knowledge
-from flwr_fbo.algorithms.fed_warm_start.known_release import KnownRelease
-from flwr_fbo.algorithms.fed_warm_start.settings import Cohorts, FedWarmStartSettings
+from flwr_fbo.algorithms.fed_warm_start.knowledge import Knowledge, KnownRelease
+from flwr_fbo.algorithms.fed_warm_start.settings import (
+    Cohorts,
+    FedWarmStartSettings,
+    WarmStartFacts,
+)
+from flwr_fbo.algorithms.search.settings import Facts
 from flwr_fbo.algorithms.search.study import TuningStudy
 from flwr_fbo.journal.tables import LedgerRow
-from flwr_fbo.privacy.spending import Charge
 from flwr_fbo.study.server import Step
 
 _log = logging.getLogger("flwr.fbo")
@@ -35,8 +38,13 @@ _ROUNDING = 1e-9
 class FedWarmStartServer(DPFTSDEServer):
     """Releases the sum of each cohort's messages, once.
 
-    See `DPFTSDEServer` for the parameters. Everything is one release of
-    all N slots, in which only a cohort's slots have a message.
+    See `DPFTSDEServer` for the other parameters. Everything is one release of all N
+    slots, in which only a cohort's slots have a message.
+
+    Parameters
+    ----------
+    cohort_sizes : sequence of int
+        Sites of each cohort that sends, in the order of slots.
 
     Formal guarantees
     -----------------
@@ -55,21 +63,38 @@ class FedWarmStartServer(DPFTSDEServer):
     Attributes
     ----------
     cohorts : Cohorts
-        Nobody sends until `plan_cohorts` has said who does.
+        Who sends in which of the planned releases; nobody until `plan_facts`.
     """
 
-    def __init__(self, *about: Any, **more: Any) -> None:
+    is_parallel = True
+    readable = "how it ranks the pool's points, and so where its best setting lies"
+
+    def __init__(
+        self, *about: Any, cohort_sizes: Sequence[int] = (), **more: Any
+    ) -> None:
         super().__init__(*about, **more)
+        self._wanted = Cohorts(self.num_agents, tuple(cohort_sizes))
         self.cohorts = Cohorts(self.num_agents)
 
-    def plan_cohorts(self, cohorts: Cohorts) -> None:
-        """Fix who sends in which of the planned releases."""
-        self.cohorts = cohorts
+    def plan_facts(self, before: Facts | None) -> WarmStartFacts:
+        """Fix the cohorts: those whose releases fit into the rounds and the budget."""
+        assert isinstance(before, WarmStartFacts)
+        sizes = self._wanted.cohort_sizes[: self.num_allowed]
+        noise = self.num_agents * float(self.release.noise_std(0)[0])
+        self.cohorts = Cohorts(self.num_agents, sizes, noise)
+        return replace(before, cohorts=self.cohorts)
 
-    def limit(self, max_epsilon: float, others: Sequence[Charge] = ()) -> None:
-        """Allow all planned releases or none: a site pays for one of them."""
-        super().limit(max_epsilon, others)
-        self.num_allowed = len(self.iterations) if self.num_allowed else 0
+    def groups(self) -> list[range]:
+        """Return the slots of each cohort."""
+        return [self._wanted.slots(k) for k in range(len(self._wanted.cohort_sizes))]
+
+    def group_of(self, release: int) -> int:
+        """Return the cohort whose messages are in a release, from 1."""
+        return release - 1
+
+    def fewest_answers(self, release: int, num_enrolled: int) -> int:
+        """Return half of the open cohort's agents, enrolled or not."""
+        return super().fewest_answers(release, len(self.cohorts.slots(release - 1)))
 
     def plays(self, slot: int) -> bool:
         """Return whether a slot's cohort has begun."""
@@ -118,10 +143,6 @@ class FedWarmStartServer(DPFTSDEServer):
         }
         super().receive(step, taken)
 
-    def _charge(self, row: LedgerRow) -> None:
-        if len(self.ledger) == 1:  # later ones are about other sites
-            super()._charge(row)
-
 
 def knowledge_of(
     study: TuningStudy, ledger: Sequence[LedgerRow], delta: float
@@ -142,12 +163,12 @@ def knowledge_of(
     ValueError
         If nothing is known, or the study is a control without contributions.
     """
-    cohorts, agent = study.cohorts or Cohorts(1), study.agent
+    facts, agent = study.facts, study.agent
+    assert isinstance(facts, WarmStartFacts)
     assert isinstance(agent, FedWarmStartSettings)
-    require(
-        not any(row.facts["noise_only"] for row in ledger),
-        *("noise_only", True, "False, where releases are to be used again"),
-    )
+    cohorts, known = facts.cohorts or Cohorts(1), facts.known
+    used = not any(row.facts["noise_only"] for row in ledger)
+    require(used, "noise_only", True, "False, where releases are to be used again")
     own = [
         KnownRelease(
             release_id=f"{study.study_id}/{k}",
@@ -164,7 +185,6 @@ def knowledge_of(
             zip(ledger, cohorts.cohort_sizes, strict=False), 1
         )
     ]
-    known = study.known
     if known is not None:
         return replace(known, releases=(*known.releases, *own))
     require(len(own) > 0, "releases", own, "one at least: nothing has been released")

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.fields import FREE, check_fields, holds, integer, number, ruled
 from flwr_fbo._common.random import Purpose, generator, sobol_points
-from flwr_fbo._common.validation import is_number, require, require_int
-from flwr_fbo.algorithms.fed_warm_start.known_release import LEAST_POINTS, MOST_POINTS
-from flwr_fbo.algorithms.search.settings import SearchSettings
+from flwr_fbo._common.validation import require, require_int
+from flwr_fbo.algorithms.fed_warm_start.knowledge import (
+    LEAST_POINTS,
+    MOST_POINTS,
+    Knowledge,
+)
+from flwr_fbo.algorithms.search.settings import (
+    Direction,
+    Facts,
+    SearchSettings,
+)
 from flwr_fbo.space.search_space import SearchSpace, move_to_faces
 
 # Of the pool's points, those with about 0.4 of their coordinates moved to a face of the
@@ -53,31 +63,28 @@ class FedWarmStartSettings(SearchSettings):
         Evaluations of a follower, >= 1, that earlier cohorts lead.
     """
 
-    num_features: int = 64
-    num_initial: int = 1
-    refit_every: int = 1
-    num_candidates: int = 500
-    share_after: int = 10
-    num_led: int = 6
+    is_lean: ClassVar[bool] = True
+
+    num_features: int = field(
+        default=64, metadata=integer(LEAST_POINTS, MOST_POINTS, cap="max_features")
+    )
+    num_initial: int = field(default=1, metadata=integer(1))
+    refit_every: int = field(default=1, metadata=integer(1, cap=FREE))
+    num_candidates: int = field(default=500, metadata=integer(1))
+    share_after: int = field(default=10, metadata=integer(2, cap=FREE))
+    num_led: int = field(default=6, metadata=integer(1))
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_int("num_features", self.num_features, LEAST_POINTS, MOST_POINTS)
         require(self.num_initial == 1, "num_initial", self.num_initial, "1")
         P = self.num_sub_regions
         require(P == 1, "num_sub_regions", P, "1, where agents start warm")
-        require_int("share_after", self.share_after, 2)
-        require_int("num_led", self.num_led, 1)
 
     def steps(self, dim: int, num_rows: int) -> dict[str, float]:
         """Return what a message takes: see `SearchSettings`."""
         m = self.num_features
         shared = 10 * m**3 + 120_000 * m if num_rows else 0
         return {**super().steps(dim, num_rows), f"num_features={m}": shared}
-
-    def shared_lengthscale(self, dim: int) -> float:
-        """Return the lengthscale of features that no message uses."""
-        return 1.0
 
     def pool(self, space: SearchSpace, feature_seed: int) -> FloatArray:
         """Return the points, shape (m, D), that messages are about; public."""
@@ -86,6 +93,11 @@ class FedWarmStartSettings(SearchSettings):
         points = sobol_points(space.dim, exponent, rng)[: self.num_features]
         move_to_faces(points, _SHARE_ON_FACES, _MOVED, rng)
         return space.snap_discrete(points)
+
+
+def _check_sizes(name: str, sizes: Sequence[int]) -> None:
+    for size in sizes:
+        require_int(name, size, 1)
 
 
 @dataclass(frozen=True)
@@ -105,26 +117,19 @@ class Cohorts:
         z >= 0: standard deviation of the noise in a sum of messages.
     """
 
-    num_agents: int
-    cohort_sizes: tuple[int, ...] = ()
-    noise_multiplier: float = 0.0
+    num_agents: int = field(metadata=integer(1, cap="max_agents"))
+    cohort_sizes: tuple[int, ...] = field(
+        default=(), metadata=ruled(_check_sizes, cap="max_agents")
+    )
+    noise_multiplier: float = field(default=0.0, metadata=number(0))
 
     def __post_init__(self) -> None:
-        require_int("num_agents", self.num_agents, 1)
         # From JSON it is a list.
         object.__setattr__(self, "cohort_sizes", tuple(self.cohort_sizes))
-        for size in self.cohort_sizes:
-            require_int("cohort_sizes", size, 1)
-        allowed = f"fewer than num_agents={self.num_agents} together"
+        check_fields(self)
         ok = sum(self.cohort_sizes) < self.num_agents
+        allowed = f"fewer than num_agents={self.num_agents} together"
         require(ok, "cohort_sizes", self.cohort_sizes, allowed)
-        z = self.noise_multiplier
-        ok = is_number(z) and 0 <= z < math.inf
-        require(ok, "noise_multiplier", z, "a finite number >= 0")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
-        return {**asdict(self), "cohort_sizes": list(self.cohort_sizes)}
 
     def cohort_of(self, slot: int) -> int:
         """Return the cohort of a slot, from 0; their number for who only follows."""
@@ -135,6 +140,58 @@ class Cohorts:
         """Return the slots of a cohort that sends, from 0."""
         before = sum(self.cohort_sizes[:cohort])
         return range(before, before + self.cohort_sizes[cohort])
+
+
+@dataclass(frozen=True)
+class WarmStartFacts(Facts):
+    """What an agent of FedWarmStart is told besides its settings; public.
+
+    Attributes
+    ----------
+    cohorts : Cohorts, optional
+        Who sends in which release; given once the releases are planned.
+    known : Knowledge, optional
+        Releases of earlier studies, about this space. Their points are the pool.
+    """
+
+    cohorts: Cohorts | None = field(default=None, metadata=holds(Cohorts))
+    known: Knowledge | None = field(default=None, metadata=holds(Knowledge))
+
+    def check(
+        self, space: SearchSpace, direction: Direction, agent: SearchSettings
+    ) -> None:
+        """Raise ValueError unless what is known is about the study's space."""
+        known = self.known
+        if known is None:
+            return
+        require(known.space == space, "known.space", known.space, "the study's")
+        same, allowed = known.direction == direction, f"{direction!r}, the study's"
+        require(same, "known.direction", known.direction, allowed)
+        m = len(known.points)
+        ok = isinstance(agent, FedWarmStartSettings) and agent.num_features == m
+        allowed = f"FedWarmStartSettings with num_features={m}, as many as known.points"
+        require(ok, "agent", agent, allowed)
+
+    @property
+    def num_rows(self) -> int:
+        """Releases of earlier studies."""
+        return 0 if self.known is None else len(self.known.releases)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return {
+            "cohorts": None if self.cohorts is None else asdict(self.cohorts),
+            "known": None if self.known is None else self.known.to_dict(),
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Return the facts that ``to_dict`` gave."""
+        cohorts, known = values["cohorts"], values["known"]
+        return cls(
+            None if cohorts is None else Cohorts(**cohorts),
+            None if known is None else Knowledge.from_dict(known),
+        )
 
 
 def num_pioneers(noise_multiplier: float) -> int:

@@ -142,11 +142,14 @@ def shared_function(
         own.append(alone)
         shared.append(log_evidence)
         weights.append(scale * (vectors @ spectrum))
+    # Both kinds of r^2 = 0 have equal odds. An evidence is the mean over lengthscales,
+    # which are drawn from their prior.
     null = np.logaddexp(white, logsumexp(own) - np.log(_NUM_DRAWS)) - np.log(2.0)
     something = logsumexp(shared) - np.log(_NUM_DRAWS)
     p0 = float(np.exp(null - np.logaddexp(null, something)))
     share = np.exp(np.array(shared) - logsumexp(shared))
     kept = np.argsort(-share, kind="stable")[:_NUM_KEPT]
+    # Bayesian model averaging: where nothing is shared g is 0, with probability p0.
     share = (1.0 - p0) * share[kept] / share[kept].sum()
     centred = np.array(weights)[kept] * share[:, None]
     raw = SharedFunction(pool, lengths[kept], centred, 0.0, 0.0, p0)
@@ -194,6 +197,8 @@ def _evidence(
     log_density = -0.5 * (np.log(rest) + rotated**2 / rest).sum(axis=(1, 2))
     log_density += 0.5 * (prior * pulled**2 / gain - np.log(gain)).sum(axis=1)
     together = float(logsumexp(log_density) - np.log(len(_AGREEMENT)))
+    # g's posterior mean given r^2 is r K pulled / gain (one normal prior, K normal
+    # observations, direction by direction), averaged over r^2 by its posterior.
     share = np.exp(log_density - logsumexp(log_density))
     weights = np.sqrt(_AGREEMENT)[:, None] * pulled / gain
     return together, alone, share @ weights

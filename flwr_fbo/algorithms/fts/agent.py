@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from flwr_fbo._common.arrays import FloatArray, one_blas_thread
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo.algorithms.dp_fts_de.agent import DPFTSDEAgent
-from flwr_fbo.algorithms.fts.relayed import checked, others_present
 from flwr_fbo.algorithms.fts.settings import FTSSettings
 
 
@@ -87,3 +86,39 @@ def _agreement(values: FloatArray, y: FloatArray) -> float:
 
     tau = float(kendalltau(values, y).statistic)
     return tau if tau > 0 else 0.0
+
+
+def others_present(vectors: FloatArray, slot: int) -> NDArray[np.bool_]:
+    """Return which other agents' messages are there, shape (N,)."""
+    there = np.any(~np.isnan(vectors), axis=1)
+    there[slot] = False
+    return np.asarray(there)
+
+
+def checked(vectors: FloatArray, length: int, slot: int) -> FloatArray:
+    """Return the messages as an agent may keep them, shape (N, L).
+
+    Parameters
+    ----------
+    vectors : ndarray
+        Row n is of agent n: NaN throughout where its message did not arrive.
+    length : int
+        L.
+    slot : int
+        The agent's own, below N.
+
+    Raises
+    ------
+    ValueError
+        If the shape differs, or a row is neither finite nor NaN throughout.
+    """
+    ok = vectors.ndim == 2 and vectors.shape[1] == length and len(vectors) > slot
+    if ok:  # a row is finite throughout, or NaN throughout
+        finite, missing = np.isfinite(vectors), np.isnan(vectors)
+        ok = bool(np.all(finite.all(axis=1) | missing.all(axis=1)))
+    if not ok:
+        raise ValueError(
+            f"The server sent vectors of shape {vectors.shape}; expected one of length "
+            f"{length} an agent, of more than {slot} agents, each finite or missing."
+        )
+    return np.array(vectors, dtype=np.float64)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import dataclass, field
+from typing import Literal
 
-from flwr_fbo._common.validation import require, require_int
+from flwr_fbo._common.fields import FREE, choice, integer
+from flwr_fbo._common.validation import require
 from flwr_fbo.algorithms.dp_fts_de.settings import DPFTSDESettings, Follow
 
 Weighting = Literal["uniform", "similarity"]
@@ -43,20 +44,18 @@ class FTSSettings(DPFTSDESettings):
         not followed.
     """
 
-    num_sub_regions: int = 1
-    num_initial: int = 3
-    follow: Follow = "inverse-square"
-    share_after: int | None = None
-    weighting: Weighting = "uniform"
+    num_sub_regions: int = field(default=1, metadata=integer(1, cap="max_dimension"))
+    num_initial: int = field(default=3, metadata=integer(1))
+    follow: Follow = field(default="inverse-square", metadata=choice(Follow))
+    share_after: int | None = field(
+        default=None, metadata=integer(0, optional=True, cap=FREE)
+    )
+    weighting: Weighting = field(default="uniform", metadata=choice(Weighting))
 
     def __post_init__(self) -> None:
         super().__post_init__()
         P = self.num_sub_regions
         require(P == 1, "num_sub_regions", P, "1, where agents follow each other")
-        if self.share_after is not None:
-            require_int("share_after", self.share_after, 0)
-        ok = self.weighting in get_args(Weighting)
-        require(ok, "weighting", self.weighting, f"one of {get_args(Weighting)}")
 
     def steps(self, dim: int, num_rows: int) -> dict[str, float]:
         """Return what a message takes: see `SearchSettings`."""

@@ -9,7 +9,6 @@ borders, and many optima lie on a border.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -17,9 +16,6 @@ import numpy as np
 from flwr_fbo._common.arrays import FloatArray, first_best
 from flwr_fbo.models.features import RandomFeatures, ascend
 from flwr_fbo.space.search_space import SearchSpace, SubRegions
-
-# Of numerical gradients, in units of the cube.
-_STEP = 1e-6
 
 
 def maximize(
@@ -77,46 +73,3 @@ def maximize(
     of_points = np.concatenate([regions, sub_regions.index(best_candidates)])
     values = features.function(points, weights[of_points])
     return np.asarray(points[first_best(values)])
-
-
-def maximize_function(
-    function: Callable[[FloatArray], FloatArray],
-    space: SearchSpace,
-    rng: np.random.Generator,
-    num_candidates: int,
-    num_starts: int,
-) -> FloatArray:
-    """Return the maximiser of any function, by numerical gradients.
-
-    Parameters
-    ----------
-    function : callable
-        Takes points of shape (n, D), returns values of shape (n,).
-    space, num_candidates, num_starts
-        As for `maximize`.
-
-    Returns
-    -------
-    ndarray of shape (D,)
-    """
-    candidates = space.snap_discrete(rng.random((num_candidates, space.dim)))
-    values = function(candidates)
-    # L-BFGS stops at an absolute gradient, as above.
-    scale = max(float(np.max(np.abs(values))), np.finfo(np.float64).tiny)
-    slope = partial(_with_differences, lambda x: function(x) / scale)
-    starts = candidates[np.argsort(-values, kind="stable")[:num_starts]]
-    lower = np.where(space.continuous, 0.0, starts)
-    upper = np.where(space.continuous, 1.0, starts)
-    points = np.vstack([ascend(slope, starts, lower, upper), starts])
-    return np.asarray(points[first_best(function(points))])
-
-
-def _with_differences(
-    function: Callable[[FloatArray], FloatArray], x: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Return values (n,) and central differences (n, D), in one call."""
-    num, dim = x.shape
-    steps = _STEP * np.vstack([np.zeros(dim), np.eye(dim), -np.eye(dim)])
-    values = function((x[None] + steps[:, None]).reshape(-1, dim)).reshape(-1, num)
-    gradient = (values[1 : dim + 1] - values[dim + 1 :]) / (2.0 * _STEP)
-    return values[0], gradient.T

@@ -1,4 +1,4 @@
-"""What every agent is: a history, and ask / tell / message / receive around it."""
+"""Base class of the agents: trial history plus ask, tell, message and receive."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ _log = logging.getLogger("flwr.fbo")
 
 # The square of a larger value would overflow in the model.
 _LARGEST_VALUE = 1e100
-# What ends an evaluation that is not to be counted, not even as a failed one.
+# Errors that end an evaluation without a trial: a fault of the app, not of a setting.
 _NOT_A_TRIAL = (SpaceMismatchError, ObjectiveFailedError, OutOfTimeError)
-# So often an evaluation may be cut off: more, and it is what ends the client.
+# Evaluations that were cut off this many times count as failed: the trial itself may be
+# what ends the client.
 _MAX_CUTS = 5
-# Where all first points failed, so many more are tried at once; and of so many uniform
-# draws the one is taken that is farthest from every failure.
+# Where all first points failed, this many more are tried at once. Each is the best of
+# this many uniform draws: one that is not near a failure, or the farthest from all.
 _MORE_STARTS, _NUM_DRAWS = 5, 8
-# So many failures, and no success, are enough of a box.
+# After this many failures without a success the agent leaves its initial box.
 _MOST_IN_BOX = 3
 
 
@@ -127,8 +128,9 @@ class Agent(ABC):
         if done < self.num_first:
             self.sources = self.first_sources()[done:]
             points = self.first_points()[done:]
+            near = self._tried.near_failures(points)
             for k in range(max(len(self._enqueued) - done, 0), len(points)):
-                if self._is_near_failure(points[k]):
+                if near[k]:
                     points[k] = self._away_from_failures(iteration, done + k)
             return points
         if self.best_value is None and done < self.num_first + _MORE_STARTS:
@@ -257,20 +259,12 @@ class Agent(ABC):
         return self.points[known], sign * np.array(self.values, dtype=np.float64)[known]
 
     @property
-    def _failed(self) -> NDArray[np.bool_]:
-        """Which trials have failed, or were penalised; shape (t,)."""
+    def _tried(self) -> Trials:
+        """All trials so far, also where every one of them has failed."""
         failed = np.isnan(self.values)
         if failed.all():
-            return failed
-        return self._all_trials(max(self.iterations)).failed
-
-    def _is_near_failure(self, x: FloatArray) -> bool:
-        """Return whether the trial nearest to x, shape (D,), failed."""
-        failed = self._failed
-        if not failed.any():
-            return False
-        distances = np.sum((self.points - x) ** 2, axis=1)
-        return bool(failed[np.argmin(distances)])
+            return Trials(self.points, np.array(self.values), failed)
+        return self._all_trials(max(self.iterations))
 
     def _away_from_failures(self, iteration: int, number: int) -> FloatArray:
         """Return where to be after failures, shape (D,), for a trial of that number.
@@ -285,10 +279,11 @@ class Agent(ABC):
             lower, upper = np.zeros(self.space.dim), np.ones(self.space.dim)
         draws = rng.uniform(lower, upper, (_NUM_DRAWS, self.space.dim))
         points = np.array([self.space.snap(x) for x in draws])
-        for x in points:
-            if not self._is_near_failure(x):
-                return np.asarray(x)
-        away = points[:, None, :] - self.points[self._failed]
+        tried = self._tried
+        near = tried.near_failures(points)
+        if not near.all():
+            return np.asarray(points[np.argmin(near)])
+        away = points[:, None, :] - tried.x[tried.failed]
         return np.asarray(points[np.argmax(np.sum(away**2, axis=-1).min(axis=1))])
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import erfcx, ndtr
+from scipy.special import erfcx
 
 from flwr_fbo._common.arrays import FloatArray, first_best, one_blas_thread
 from flwr_fbo.models.failures import Trials
@@ -34,16 +34,6 @@ _TOLERANCE, _FIRST_STEP, _MAX_STEPS = 1e-3, 0.2, 50
 _SPARE = 10
 # Of the matrices of a block: more would not stay in the processor's cache.
 _BLOCK_BYTES = 2_000_000
-
-
-def expected_improvement(
-    mean: FloatArray, deviation: FloatArray, best: float
-) -> FloatArray:
-    """Return E max(0, f - best) for f ~ N(mean, deviation^2), shape as ``mean``."""
-    deviation = np.maximum(deviation, 1e-12)
-    z = (mean - best) / deviation
-    density = np.exp(-(z**2) / 2.0) / math.sqrt(2.0 * math.pi)
-    return np.asarray((mean - best) * ndtr(z) + deviation * density)
 
 
 def log_unit_improvement(z: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -114,12 +104,8 @@ class Search:
     num_starts: int
 
 
-@dataclass(frozen=True, eq=False)
-class Found:
-    """Where to evaluate next, shape (D,), and the hyperparameters behind it."""
-
-    point: FloatArray
-    logs: FloatArray
+# Where to evaluate next, shape (D,), and the hyperparameters behind it.
+Found = tuple[FloatArray, FloatArray]
 
 
 @one_blas_thread
@@ -152,7 +138,7 @@ def _search_block(searches: Sequence[Search]) -> list[Found]:
     elif due.any():
         logs[due] = fit(x[due], y[due], logs[due])
     points = suggest(MaternPosterior(x, y, logs), searches)
-    return [Found(*one) for one in zip(points, logs, strict=True)]
+    return list(zip(points, logs, strict=True))
 
 
 def suggest(model: MaternPosterior, searches: Sequence[Search]) -> FloatArray:
@@ -206,8 +192,7 @@ def _starts(
         score = log_unit_improvement(mean / deviation)[0] + np.log(deviation)
         if one.trials.fail_often:
             # The model learns slowly which of many axes it is that decides.
-            failed = one.trials.failed
-            score[failed[_nearest(candidates, one.trials.x)]] = -np.inf
+            score[one.trials.near_failures(candidates)] = -np.inf
         num = min(one.num_starts + _SPARE, len(score))
         screened.append(candidates[np.argpartition(score, -num)[-num:]])
     places = np.array(screened)
@@ -219,13 +204,6 @@ def _starts(
     dim = places.shape[2]
     starts = places[rows, best].reshape(-1, dim)
     return starts, -values[rows, best].ravel(), -gradients[rows, best].reshape(-1, dim)
-
-
-def _nearest(points: FloatArray, trials: FloatArray) -> NDArray[np.intp]:
-    """Return which of t trials is nearest to each of k points, shape (k,)."""
-    from scipy.spatial.distance import cdist
-
-    return np.asarray(np.argmin(cdist(points, trials), axis=1))
 
 
 def _log_improvement(

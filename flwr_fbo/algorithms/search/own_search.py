@@ -122,7 +122,7 @@ class SearchAgent(Agent):
         if self._vectors is not None:
             x = self._follow(self._vectors, iteration)
             # Where others do well this site may have seen that it fails.
-            if x is not None and not self._is_near_failure(x):
+            if x is not None and not self._tried.near_failures(x[None])[0]:
                 self.sources = ["federation"]
                 return x
         return self._own_query(self._all_trials(iteration), iteration)
@@ -264,12 +264,12 @@ class LeanAgent(SearchAgent):
         logs = self._log_hyperparameters if self._has_fitted(num) else None
         is_due = logs is None or self._fit_is_due(num)
         rng = generator(self.entropy, self.slot, iteration, Purpose.SEARCH)
-        about = logs, is_due, self.space, rng, self.settings.num_candidates
-        found = in_block(search_all, Search(trials, *about, _NUM_STARTS))
-        self._log_hyperparameters = found.logs
+        C = self.settings.num_candidates
+        search = Search(trials, logs, is_due, self.space, rng, C, _NUM_STARTS)
+        point, self._log_hyperparameters = in_block(search_all, search)
         if is_due:
             self._num_fitted = num
-        return found.point
+        return point
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return the agent's memory; no generator is part of it."""

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, get_args
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from flwr_fbo._common.conversion import take_plain
+from flwr_fbo._common.fields import FREE, check_fields, integer, positive
 from flwr_fbo._common.random import Purpose, generator
-from flwr_fbo._common.validation import (
-    require,
-    require_int,
-    require_positive,
-)
 from flwr_fbo.space.search_space import SearchSpace, SubRegions
 
 if TYPE_CHECKING:
@@ -21,34 +16,35 @@ if TYPE_CHECKING:
 Direction = Literal["maximize", "minimize"]
 
 
-class AgentSettings(Protocol):
-    """What the settings of every kind of tuning agent have: a frozen dataclass."""
+class Facts:
+    """Base of what an algorithm tells its agents besides their settings; public.
 
-    __dataclass_fields__: ClassVar[dict[str, Any]]
+    A frozen dataclass, which the algorithm's server half makes once the releases are
+    planned.
+    """
+
+    def check(
+        self, space: SearchSpace, direction: Direction, agent: SearchSettings
+    ) -> None:
+        """Raise ValueError unless the facts fit the rest of their study."""
 
     @property
-    def num_sub_regions(self) -> int:
-        """P."""
+    def num_rows(self) -> int:
+        """Vectors that agents know besides those of this study's server."""
+        return 0
 
-    @property
-    def num_initial(self) -> int:
-        """Initial points of an agent."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return asdict(self)  # type: ignore[call-overload, no-any-return]
 
-    def sub_regions(self, space: SearchSpace) -> SubRegions:
-        """Return the P boxes of the space."""
-
-    def steps(self, dim: int, num_rows: int) -> dict[str, float]:
-        """Return what a message takes: see `SearchSettings`."""
-
-
-def check_direction(direction: Any) -> None:
-    """Raise ValueError unless ``direction`` is one of the two."""
-    allowed = f"one of {get_args(Direction)}"
-    require(direction in get_args(Direction), "direction", direction, allowed)
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Return the facts that ``to_dict`` gave."""
+        return cls(**values)
 
 
 @dataclass(frozen=True)
-class SearchSettings(ABC):
+class SearchSettings:
     """What agents have in common that exchange vectors and search on their own.
 
     Attributes
@@ -68,31 +64,25 @@ class SearchSettings(ABC):
         published model neither centres nor scales: give it values whose spread is
         neither far below 1 nor far below their mean.
     num_candidates, num_starts : int
-        Of the acquisition's optimiser, >= 1.
+        Points of the acquisition's optimiser, >= 1.
     """
 
-    num_features: int = 100
-    num_sub_regions: int = 1
-    num_initial: int = 10
-    num_surrogate_features: int = 100
-    refit_every: int = 5
-    noise_floor: float = 1e-5
-    num_candidates: int = 1000
-    num_starts: int = 20
+    # Whether agents start at one point, and search by improvement: see `LeanAgent`.
+    is_lean: ClassVar[bool] = False
+
+    num_features: int = field(default=100, metadata=integer(1, cap="max_features"))
+    num_sub_regions: int = field(default=1, metadata=integer(1, cap="max_dimension"))
+    num_initial: int = field(default=10, metadata=integer(1))
+    num_surrogate_features: int = field(
+        default=100, metadata=integer(1, cap="max_features")
+    )
+    refit_every: int = field(default=5, metadata=integer(1, cap=FREE))
+    noise_floor: float = field(default=1e-5, metadata=positive())
+    num_candidates: int = field(default=1000, metadata=integer(1))
+    num_starts: int = field(default=20, metadata=integer(1))
 
     def __post_init__(self) -> None:
-        take_plain(self)
-        for name in (
-            "num_features",
-            "num_sub_regions",
-            "num_initial",
-            "num_surrogate_features",
-            "refit_every",
-            "num_candidates",
-            "num_starts",
-        ):
-            require_int(name, getattr(self, name), 1)
-        require_positive("noise_floor", self.noise_floor)
+        check_fields(self)
 
     @property
     def message_length(self) -> int:
@@ -115,7 +105,7 @@ class SearchSettings(ABC):
         dim : int
             D.
         num_rows : int
-            Of the server's vectors.
+            Vectors that the server sends.
         """
         M = max(self.num_features, self.num_surrogate_features)
         n, C, S = self.num_initial, self.num_candidates, self.num_starts
@@ -126,9 +116,12 @@ class SearchSettings(ABC):
             f"num_starts={S}": S * (M + dim) * (400 + 2 * dim),
         }
 
-    @abstractmethod
     def shared_lengthscale(self, dim: int) -> float:
-        """Return the lengthscale of the shared features, in units of the cube."""
+        """Return the lengthscale of the shared features, in units of the cube.
+
+        Without any, as where messages are about a pool of points, it does not matter.
+        """
+        return 1.0
 
     def shared_features(self, dim: int, feature_seed: int) -> RandomFeatures:
         """Return the features that all agents of a study, and its server, share."""

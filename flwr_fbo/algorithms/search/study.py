@@ -5,19 +5,12 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from flwr_fbo._common.validation import require, require_seed
-from flwr_fbo.algorithms.fed_vote.settings import VoteCount
-from flwr_fbo.algorithms.fed_warm_start.knowledge import Knowledge
-from flwr_fbo.algorithms.fed_warm_start.settings import Cohorts, FedWarmStartSettings
-from flwr_fbo.algorithms.registry import algorithm_named, algorithm_of
-from flwr_fbo.algorithms.search.settings import (
-    AgentSettings,
-    Direction,
-    check_direction,
-)
+from flwr_fbo._common.fields import check_fields, choice, holds, instance, ruled, seed
+from flwr_fbo._common.validation import require
+from flwr_fbo.algorithms.registry import algorithm_in, algorithm_of, load
+from flwr_fbo.algorithms.search.settings import Direction, Facts, SearchSettings
 from flwr_fbo.privacy.spending import Promise
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.study.codec import (
@@ -36,6 +29,21 @@ if TYPE_CHECKING:
     from flwr_fbo.study.secure_sums import SecureSums
 
 
+def _settings_in(values: Any) -> type[SearchSettings]:
+    return algorithm_in(values).settings
+
+
+def _facts_in(values: Any) -> type[Facts] | None:
+    return algorithm_in(values).facts
+
+
+def _secure_sums(values: Any = None) -> type[SecureSums]:
+    # A client process loads what its message needs: most studies have no such sums.
+    from flwr_fbo.study.secure_sums import SecureSums
+
+    return SecureSums
+
+
 @dataclass(frozen=True)
 class TuningStudy(Study):
     """What all agents have in common.
@@ -44,7 +52,7 @@ class TuningStudy(Study):
     ----------
     space : SearchSpace
     direction : {"maximize", "minimize"}
-    agent : AgentSettings
+    agent : SearchSettings
         Those of one kind of agent.
     study_seed : int, optional
         Makes the agents' draws repeat, and is known to all of them (the guarantee does
@@ -58,53 +66,40 @@ class TuningStudy(Study):
     promise : Promise
         What is released of a site at most, one charge a release; nothing is promised
         unless the strategy says so.
-    votes : VoteCount, optional
-        How votes are counted, where agents vote.
-    cohorts : Cohorts, optional
-        Who sends in which release, where agents start warm.
-    known : Knowledge, optional
-        Of earlier studies, where agents start warm; about this space. Its points are
-        the pool.
+    facts : Facts, optional
+        What the algorithm tells its agents besides their settings, once it is planned.
     secure : SecureSums, optional
         How messages are summed, where the server is to learn their sums only.
     """
 
-    space: SearchSpace
-    direction: Direction
-    agent: AgentSettings
-    study_seed: int | None = None
-    feature_seed: int = field(default_factory=fresh_seed)
-    study_id: str = field(default_factory=lambda: secrets.token_hex(8))
-    promise: Promise = field(default_factory=Promise)
-    votes: VoteCount | None = None
-    cohorts: Cohorts | None = None
-    known: Knowledge | None = None
-    secure: SecureSums | None = None
+    space: SearchSpace = field(metadata=instance(SearchSpace))
+    direction: Direction = field(metadata=choice(Direction))
+    agent: SearchSettings = field(metadata=holds(_settings_in))
+    study_seed: int | None = field(default=None, metadata=seed())
+    feature_seed: int = field(default_factory=fresh_seed, metadata=seed())
+    study_id: str = field(
+        default_factory=lambda: secrets.token_hex(8),
+        metadata=ruled(lambda name, value: require_study_id(value)),
+    )
+    promise: Promise = field(default_factory=Promise, metadata=holds(Promise))
+    facts: Facts | None = field(default=None, metadata=holds(_facts_in))
+    secure: SecureSums | None = field(default=None, metadata=holds(_secure_sums))
 
     def __post_init__(self) -> None:
-        check_direction(self.direction)
-        require_seed("study_seed", self.study_seed)
-        require_study_id(self.study_id)
-        require_seed("feature_seed", self.feature_seed)
+        check_fields(self)
         self.agent.sub_regions(self.space)  # names P if it does not fit
-        if self.known is not None:
-            self._check_known(self.known)
-
-    def _check_known(self, known: Knowledge) -> None:
-        require(known.space == self.space, "known.space", known.space, "the study's")
-        allowed = f"{self.direction!r}, the study's"
-        same = known.direction == self.direction
-        require(same, "known.direction", known.direction, allowed)
-        m, agent = len(known.points), self.agent
-        ok = isinstance(agent, FedWarmStartSettings) and agent.num_features == m
-        allowed = f"FedWarmStartSettings with num_features={m}, as many as known.points"
-        require(ok, "agent", agent, allowed)
+        if self.facts is None:
+            return
+        named = algorithm_of(self.agent).facts
+        allowed = "None" if named is None else f"a {named.__name__}, or None"
+        require(type(self.facts) is named, "facts", self.facts, allowed)
+        self.facts.check(self.space, self.direction, self.agent)
 
     own: ClassVar[tuple[str, ...]] = ("study_id", "feature_seed", "promise")
 
     def steps(self, num_rows: int) -> dict[str, float]:
         """Return what a message takes: see `Study`."""
-        known = 0 if self.known is None else len(self.known.releases)
+        known = 0 if self.facts is None else self.facts.num_rows
         return self.agent.steps(self.space.dim, num_rows + known)
 
     def enrolment(self) -> Config:
@@ -113,26 +108,27 @@ class TuningStudy(Study):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the study as JSON values."""
+        kind = {"kind": algorithm_of(self.agent).name}
+        facts, secure = self.facts, self.secure
         return {
             "space": self.space.to_json(),
             "direction": self.direction,
-            "agent": {"kind": algorithm_of(self.agent).name, **asdict(self.agent)},
+            "agent": {**kind, **asdict(self.agent)},
             "study_seed": self.study_seed,
             "feature_seed": self.feature_seed,
             "study_id": self.study_id,
             "promise": self.promise.to_dict(),
-            "votes": None if self.votes is None else asdict(self.votes),
-            "cohorts": None if self.cohorts is None else self.cohorts.to_dict(),
-            "known": None if self.known is None else self.known.to_dict(),
-            "secure": to_json(self.secure),
+            "facts": None if facts is None else {**kind, **facts.to_dict()},
+            "secure": to_json(secure),
         }
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> TuningStudy:
         """Return the study that ``to_dict`` gave."""
-        agent, votes = dict(fields["agent"]), fields["votes"]
-        cohorts, known = fields["cohorts"], fields["known"]
-        settings: Any = algorithm_named(agent.pop("kind")).settings
+        agent, facts, secure = dict(fields["agent"]), fields["facts"], fields["secure"]
+        algorithm = algorithm_in(agent)
+        del agent["kind"]
+        settings: Any = algorithm.settings
         return cls(
             space=SearchSpace.from_json(fields["space"]),
             direction=fields["direction"],
@@ -141,32 +137,27 @@ class TuningStudy(Study):
             feature_seed=fields["feature_seed"],
             study_id=fields["study_id"],
             promise=Promise.from_dict(fields["promise"]),
-            votes=None if votes is None else VoteCount(**votes),
-            cohorts=None if cohorts is None else Cohorts(**cohorts),
-            known=None if known is None else Knowledge.from_dict(known),
-            secure=_secure(fields["secure"]),
+            facts=None if facts is None else _facts(dict(facts)),
+            secure=from_json(None if secure is None else _secure_sums(), secure),
         )
+
+
+def _facts(values: dict[str, Any]) -> Facts:
+    """Return the facts in JSON values; `TuningStudy` refuses another algorithm's."""
+    kind = _facts_in(values)
+    require(kind is not None, "facts", values, "None, with this algorithm")
+    assert kind is not None
+    del values["kind"]
+    return kind.from_dict(values)
 
 
 def create_agent(study: TuningStudy, slot: int, entropy: int) -> Agent:
     """Return the agent of ``slot``; ``entropy`` is the seed of its draws."""
     algorithm = algorithm_of(study.agent)
-    module, _, name = algorithm.agent.partition(":")
-    facts = {fact: getattr(study, fact) for fact in algorithm.facts}
+    facts = {} if algorithm.facts is None else {"facts": study.facts}
     about = study.space, study.direction, study.agent, slot, entropy
-    agent: Agent = getattr(import_module(module), name)(
-        *about, study.feature_seed, **facts
-    )
+    agent: Agent = load(algorithm.agent)(*about, study.feature_seed, **facts)
     return agent
-
-
-def _secure(fields: Mapping[str, Any] | None) -> SecureSums | None:
-    if fields is None:
-        return None
-    from flwr_fbo.study.secure_sums import SecureSums
-
-    found: SecureSums = from_json(SecureSums, fields)
-    return found
 
 
 @dataclass(frozen=True)

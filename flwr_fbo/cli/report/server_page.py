@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from flwr_fbo._common.text import counted, humanised
+from flwr_fbo.algorithms.search.recommendation import released_function
 from flwr_fbo.algorithms.search.study import TuningStudy
 from flwr_fbo.cli.ledger_kinds import SERVER_KINDS, LedgerKind
 from flwr_fbo.cli.report import page_figures as figures
@@ -29,7 +30,6 @@ from flwr_fbo.cli.report.server_score import score_map, slices
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent
-from flwr_fbo.strategies.recommendation import released_function
 from flwr_fbo.strategies.study_record import (
     BANDIT_KIND,
     KIND,

@@ -8,6 +8,7 @@ import numpy as np
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.pictures import BLUE
+from flwr_fbo.algorithms.search.recommendation import ReleasedFunction
 from flwr_fbo.cli.report import page_figures as figures
 from flwr_fbo.cli.report.page import Figure, params_text
 from flwr_fbo.cli.report.parameter_axes import (
@@ -20,7 +21,6 @@ from flwr_fbo.cli.report.parameter_axes import (
     number_of,
 )
 from flwr_fbo.space.search_space import SearchSpace
-from flwr_fbo.strategies.recommendation import ReleasedFunction
 
 # Points along an axis, and along the side of a map.
 _NUM_POINTS, _MAP_SIDE = 101, 41

@@ -254,7 +254,7 @@ class WarmStartAuditPlan(TuningAuditPlan):
         """Return the server of one study, before its first release."""
         about = self.num_features, self.delta, self.iterations
         server = FedWarmStartServer(release, *about)
-        server.plan_cohorts(self._cohorts)
+        server.cohorts = self._cohorts
         return server
 
 

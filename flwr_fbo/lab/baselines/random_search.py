@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.conversion import take_plain
+from flwr_fbo._common.fields import integer
 from flwr_fbo._common.random import Purpose, generator
-from flwr_fbo._common.validation import require_int
 from flwr_fbo.algorithms.registry import Algorithm, register
 from flwr_fbo.algorithms.search.agent import Agent
-from flwr_fbo.algorithms.search.settings import Direction
+from flwr_fbo.algorithms.search.settings import Direction, SearchSettings
 from flwr_fbo.space.search_space import SearchSpace, SubRegions
 
 
 @dataclass(frozen=True)
-class RandomSearchSettings:
+class RandomSearchSettings(SearchSettings):
     """Which initial points to share with the methods it is compared to.
 
     Attributes
@@ -28,14 +27,11 @@ class RandomSearchSettings:
         As in `DPFTSDESettings`.
     """
 
-    num_sub_regions: int = 4
-    num_initial: int = 10
+    num_sub_regions: int = field(default=4, metadata=integer(1, cap="max_dimension"))
     sub_region_axes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        take_plain(self)
-        require_int("num_sub_regions", self.num_sub_regions, 1)
-        require_int("num_initial", self.num_initial, 1)
+        super().__post_init__()
         object.__setattr__(self, "sub_region_axes", tuple(self.sub_region_axes))
 
     def sub_regions(self, space: SearchSpace) -> SubRegions:
@@ -75,8 +71,4 @@ class RandomSearchAgent(Agent):
         )
 
 
-register(
-    Algorithm(
-        "random", RandomSearchSettings, f"{__name__}:{RandomSearchAgent.__name__}"
-    )
-)
+register(Algorithm("random", RandomSearchSettings, RandomSearchAgent))

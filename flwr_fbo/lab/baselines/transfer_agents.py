@@ -29,10 +29,12 @@ from scipy.linalg import cho_factor, cho_solve
 
 from flwr_fbo._common.arrays import FloatArray, one_blas_thread
 from flwr_fbo._common.random import Purpose, generator
-from flwr_fbo.algorithms.fts.relayed import checked, others_present
-from flwr_fbo.algorithms.search.acquisition import maximize_function
-from flwr_fbo.algorithms.search.expected_improvement import expected_improvement
+from flwr_fbo.algorithms.fts.agent import checked, others_present
 from flwr_fbo.algorithms.search.own_search import SearchAgent
+from flwr_fbo.lab.baselines.numerical_search import (
+    expected_improvement,
+    maximize_function,
+)
 from flwr_fbo.lab.baselines.transfer_settings import (
     RGPESettings,
     TAFSettings,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from flwr_fbo._common.validation import require, require_int, require_positive
+from flwr_fbo._common.fields import FREE, integer, positive
+from flwr_fbo._common.validation import require
 from flwr_fbo.algorithms.registry import Algorithm, register
 from flwr_fbo.algorithms.search.settings import SearchSettings
 
@@ -26,19 +27,16 @@ class TransferSettings(SearchSettings, ABC):
         The iteration, >= 0, after which every agent sends its surrogate.
     """
 
-    num_sub_regions: int = 1
-    num_initial: int = 3
-    lengthscale: float = 0.01
-    regularization: float = 1e-6
-    share_after: int = 0
+    num_sub_regions: int = field(default=1, metadata=integer(1, cap="max_dimension"))
+    num_initial: int = field(default=3, metadata=integer(1))
+    lengthscale: float = field(default=0.01, metadata=positive())
+    regularization: float = field(default=1e-6, metadata=positive())
+    share_after: int = field(default=0, metadata=integer(0, cap=FREE))
 
     def __post_init__(self) -> None:
         super().__post_init__()
         P = self.num_sub_regions
         require(P == 1, "num_sub_regions", P, "1, where agents send surrogates")
-        for name in ("lengthscale", "regularization"):
-            require_positive(name, getattr(self, name))
-        require_int("share_after", self.share_after, 0)
 
     @property
     def message_length(self) -> int:
@@ -70,11 +68,7 @@ class RGPESettings(TransferSettings):
         S, posterior samples of each model, >= 1.
     """
 
-    num_samples: int = 100
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_int("num_samples", self.num_samples, 1)
+    num_samples: int = field(default=100, metadata=integer(1))
 
     def steps(self, dim: int, num_rows: int) -> dict[str, float]:
         """Return what a message takes: see `SearchSettings`."""
@@ -94,11 +88,7 @@ class TAFSettings(TransferSettings):
         0.5 in the code of the FTS paper's authors, 0.1 elsewhere.
     """
 
-    bandwidth: float = 0.5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_positive("bandwidth", self.bandwidth)
+    bandwidth: float = field(default=0.5, metadata=positive())
 
     @property
     def message_length(self) -> int:
@@ -106,9 +96,6 @@ class TAFSettings(TransferSettings):
         return super().message_length + 1
 
 
-register(
-    Algorithm("rgpe", RGPESettings, "flwr_fbo.lab.baselines.transfer_agents:RGPEAgent")
-)
-register(
-    Algorithm("taf", TAFSettings, "flwr_fbo.lab.baselines.transfer_agents:TAFAgent")
-)
+_AGENTS = "flwr_fbo.lab.baselines.transfer_agents"
+register(Algorithm("rgpe", RGPESettings, f"{_AGENTS}:RGPEAgent"))
+register(Algorithm("taf", TAFSettings, f"{_AGENTS}:TAFAgent"))

@@ -23,7 +23,7 @@ from flwr_fbo.algorithms.dp_fts_de.settings import DPFTSDESettings, Follow
 from flwr_fbo.algorithms.fts.server import FTSServer
 from flwr_fbo.algorithms.fts.settings import FTSSettings
 from flwr_fbo.algorithms.search.agent import Agent, play_round
-from flwr_fbo.algorithms.search.settings import AgentSettings, SearchSettings
+from flwr_fbo.algorithms.search.settings import SearchSettings
 from flwr_fbo.algorithms.search.study import TuningStudy, create_agent
 from flwr_fbo.lab.baselines.local_server import LocalServer
 from flwr_fbo.lab.baselines.random_search import RandomSearchSettings
@@ -143,7 +143,7 @@ class TransferExperiment(OptimisationExperiment):
         """How many agents a run is about: the targets."""
         return self.num_targets
 
-    def settings_of(self, method: str) -> AgentSettings:
+    def settings_of(self, method: str) -> SearchSettings:
         """Return the agents' settings, with the experiment's own."""
         chosen = self.known_methods[method]
         settings, curve = chosen.settings, chosen.curve
@@ -174,7 +174,6 @@ class TransferExperiment(OptimisationExperiment):
         settings = self.settings_of(method)
         if isinstance(settings, RandomSearchSettings) or method == "alone":
             return 0
-        assert isinstance(settings, SearchSettings)
         return settings.message_length
 
     def num_senders(self, method: str) -> int:

@@ -12,7 +12,7 @@ from flwr_fbo._common import pictures
 from flwr_fbo._common.validation import require, require_bool, require_int
 from flwr_fbo.algorithms.dp_fts_de.settings import Follow
 from flwr_fbo.algorithms.fts.settings import FTSSettings
-from flwr_fbo.algorithms.search.settings import AgentSettings
+from flwr_fbo.algorithms.search.settings import SearchSettings
 from flwr_fbo.lab.baselines.random_search import RandomSearchSettings
 from flwr_fbo.lab.baselines.transfer_settings import RGPESettings, TAFSettings
 from flwr_fbo.lab.experiment_runner import looks
@@ -100,7 +100,7 @@ class TransferMethod(Method):
 
     Attributes
     ----------
-    settings : AgentSettings
+    settings : SearchSettings
         Of the targets and of those who send; those of the experiment are put in.
     informed : bool
         Whether targets receive messages.
@@ -112,7 +112,7 @@ class TransferMethod(Method):
         What it sets otherwise.
     """
 
-    settings: AgentSettings
+    settings: SearchSettings
     informed: bool = True
     zeroed: bool = False
     base: str = field(default="", kw_only=True)

@@ -10,7 +10,7 @@ from pydantic import ConfigDict
 
 from flwr_fbo._common.validation import require, require_positive
 from flwr_fbo.algorithms.dp_fts_de.settings import Follow, InitialRegion
-from flwr_fbo.algorithms.search.settings import AgentSettings
+from flwr_fbo.algorithms.search.settings import SearchSettings
 from flwr_fbo.lab.experiment_runner.base import PrivacySetting
 from flwr_fbo.lab.experiment_runner.tuning_table import OptimisationExperiment
 from flwr_fbo.lab.tasks.base import STRICT
@@ -65,7 +65,7 @@ class TuningPrivacy(PrivacySetting):
         return replace(self, noise_multiplier=None, epsilon=epsilon)
 
 
-Settings = TypeVar("Settings", bound=AgentSettings)
+Settings = TypeVar("Settings", bound=SearchSettings)
 
 
 @dataclass(frozen=True, kw_only=True)

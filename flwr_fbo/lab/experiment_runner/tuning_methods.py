@@ -20,7 +20,7 @@ from typing import Any
 
 from flwr_fbo._common import pictures
 from flwr_fbo._common.random import Purpose, generator, sobol_points
-from flwr_fbo.algorithms.search.settings import AgentSettings
+from flwr_fbo.algorithms.search.settings import SearchSettings
 from flwr_fbo.lab.baselines.local_server import LocalServer
 from flwr_fbo.lab.baselines.random_search import RandomSearchSettings
 from flwr_fbo.lab.experiment_runner import looks
@@ -74,7 +74,7 @@ class TuningMethod(Method):
 
 
 def _local(
-    agent: AgentSettings, experiment: TuningDesign, seeds: Seeds
+    agent: SearchSettings, experiment: TuningDesign, seeds: Seeds
 ) -> TuningStrategy:
     study = experiment.study(agent, seeds)
     return TuningStrategy(LocalServer(experiment.num_agents), study)
@@ -84,7 +84,10 @@ def _random(experiment: TuningDesign, seeds: Seeds) -> TuningStrategy:
     agent, changes = experiment.base.agent, experiment.agent
     P = 1 if changes.initial_region == "whole" else agent.num_sub_regions
     axes = changes.sub_region_axes or ()
-    settings = RandomSearchSettings(P, agent.num_initial, axes)
+    initial = agent.num_initial
+    settings = RandomSearchSettings(
+        num_sub_regions=P, num_initial=initial, sub_region_axes=axes
+    )
     return _local(settings, experiment, seeds)
 
 
@@ -225,7 +228,7 @@ _LABELS = {
 def usual_methods(experiment: TuningDesign) -> tuple[str, ...]:
     """Return what an experiment compares unless it says otherwise."""
     alone, random, *federated = METHODS
-    if experiment.base.is_lean:
+    if experiment.base.agent.is_lean:
         return alone, random, *_LEAN, *(n for n in federated if n != "liars")
     return tuple(METHODS)[:5]
 
@@ -233,7 +236,7 @@ def usual_methods(experiment: TuningDesign) -> tuple[str, ...]:
 def methods_of_strategy(experiment: TuningDesign) -> dict[str, TuningMethod]:
     """Return all methods but curves, by name, as the strategy calls them."""
     labels = _LABELS.get(experiment.strategy, {})
-    known = {**METHODS, **(_LEAN if experiment.base.is_lean else {})}
+    known = {**METHODS, **(_LEAN if experiment.base.agent.is_lean else {})}
     return {
         name: replace(method, label=labels.get(name, method.label))
         for name, method in known.items()

@@ -18,7 +18,6 @@ from flwr_fbo.algorithms.fed_warm_start.server import FedWarmStartServer
 from flwr_fbo.algorithms.fed_warm_start.settings import FedWarmStartSettings
 from flwr_fbo.algorithms.fed_warm_start.shared_function import rank_vector
 from flwr_fbo.algorithms.search.agent import Agent
-from flwr_fbo.algorithms.search.settings import SearchSettings
 from flwr_fbo.algorithms.search.study import TuningStudy, create_agent
 from flwr_fbo.lab.experiment_runner.seeds import Seeds
 from flwr_fbo.lab.experiment_runner.tuning_design import TuningDesign
@@ -27,7 +26,6 @@ from flwr_fbo.lab.experiment_runner.tuning_table import TuningRun
 from flwr_fbo.lab.simulation.loop import run_loop
 from flwr_fbo.strategies.dp_fts_de import DPFTSDE
 from flwr_fbo.strategies.fed_warm_start import FedWarmStart
-from flwr_fbo.strategies.private_tuning_strategy import PrivateTuningStrategy
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 
 # Whatever is longer than the clip norm is cut to it.
@@ -56,9 +54,9 @@ def run_one(experiment: TuningDesign, method: str, seed: int) -> TuningRun:
     most = experiment.num_evaluations
     run_loop(strategy.server, agents, objectives, horizon, most)
     epsilon, private = 0.0, True
-    if isinstance(strategy, PrivateTuningStrategy):
+    if strategy.releases is not None:
         epsilon = strategy.privacy_spent.epsilon
-        private = strategy.server.release.private
+        private = strategy.releases.server.release.private
     return experiment.run_of_agents(
         agents,
         seed,
@@ -125,7 +123,6 @@ def _num_liars(method: TuningMethod, strategy: TuningStrategy) -> int:
 def _make_lie(agent: Agent, study: TuningStudy, seed: int, conspiring: bool) -> None:
     """Have an agent praise a place drawn at random, as loudly as the server listens."""
     settings, space = study.agent, study.space
-    assert isinstance(settings, SearchSettings)
 
     def lie(iteration: int) -> FloatArray:
         key = () if conspiring else (agent.slot, iteration)
@@ -150,10 +147,10 @@ def _sharing(experiment: TuningDesign, strategy: TuningStrategy) -> list[int]:
 
     Of all releases of a `FedWarmStart` a site has a message in one.
     """
-    if not isinstance(strategy, PrivateTuningStrategy):
+    if strategy.releases is None:
         return []
     strategy.plan(last_iteration(experiment, strategy))
-    iterations = strategy.server.iterations
+    iterations = strategy.releases.server.iterations
     if isinstance(strategy, FedWarmStart):
         iterations = iterations[:1]
     return [strategy.study.agent.num_initial + t for t in iterations]
@@ -165,8 +162,9 @@ def spending(experiment: TuningDesign, strategy: TuningStrategy) -> FloatArray:
     spent = np.zeros(experiment.num_evaluations)
     if not sharing:
         return spent
-    assert isinstance(strategy, PrivateTuningStrategy)
-    server, release = strategy.server, strategy.server.release
+    assert strategy.releases is not None
+    server = strategy.releases.server
+    release = server.release
     if release.settings.noise_only:
         return spent
     accountant = server.new_accountant()
@@ -191,7 +189,6 @@ def sending(experiment: TuningDesign, strategy: TuningStrategy) -> FloatArray:
     if not sharing:
         return sent
     server, agent = strategy.server, strategy.study.agent
-    assert isinstance(agent, SearchSettings)
     if isinstance(server, FedWarmStartServer):
         cohorts = server.cohorts
         got = sum(map(cohorts.cohort_of, range(server.num_agents)))

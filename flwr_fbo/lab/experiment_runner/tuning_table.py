@@ -16,7 +16,7 @@ from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.text import counted
 from flwr_fbo._common.validation import require
 from flwr_fbo.algorithms.search.agent import Agent
-from flwr_fbo.algorithms.search.settings import AgentSettings
+from flwr_fbo.algorithms.search.settings import SearchSettings
 from flwr_fbo.algorithms.search.study import TuningStudy
 from flwr_fbo.lab.experiment_runner.base import Column, Experiment, Row
 from flwr_fbo.lab.experiment_runner.curves import summarize
@@ -122,7 +122,7 @@ class OptimisationExperiment(Experiment):
         """Raise, before any work is done, if it cannot be run: see `Task.check`."""
         self.task.check(self.num_agents)
 
-    def study(self, agent: AgentSettings, seeds: Seeds) -> TuningStudy:
+    def study(self, agent: SearchSettings, seeds: Seeds) -> TuningStudy:
         """Return what agents and their server agree on."""
         return TuningStudy(
             SearchSpace(self.task.space),

@@ -37,7 +37,7 @@ def agent(
     """Return one of 30 agents."""
     count = VoteCount(more.pop("num_agents", 30), more.pop("noise_std", 0.0))
     settings = FedVoteSettings(**more)
-    return FedVoteAgent(space, direction, settings, slot, slot, 7, votes=count)
+    return FedVoteAgent(space, direction, settings, slot, slot, 7, facts=count)
 
 
 def vectors(*places: tuple[float, float]) -> FloatArray:
@@ -290,8 +290,8 @@ def test_it_is_the_default_and_keeps_to_its_budget() -> None:
     study = strategy()
     study.plan(40)
     assert study.server.iterations == (5, 9, 39)
-    told = study.study.votes
-    assert told is not None
+    told = study.study.facts
+    assert isinstance(told, VoteCount)
     z = study.server.release.settings.noise_multiplier
     assert told.num_agents == 30
     # A sensitivity of one vote, and all of them counted.
@@ -326,8 +326,8 @@ def test_how_many_must_agree_is_said(caplog: pytest.LogCaptureFixture) -> None:
         with caplog.at_level("INFO", logger="flwr.fbo"):
             study.summary()
     told = many.study
-    assert told.votes is not None
-    even = even_votes(FedVoteSettings(), told.votes, told.space, told.feature_seed)
+    assert isinstance(told.facts, VoteCount)
+    even = even_votes(FedVoteSettings(), told.facts, told.space, told.feature_seed)
     crowd = even.smallest_crowd
     assert 6 < crowd <= 10  # 9 or 10: it depends on the features
     assert f"if {crowd} agents vote for one setting, the others try it" in caplog.text
@@ -375,8 +375,8 @@ def test_what_voters_cannot_use_is_refused() -> None:
 def test_sampled_votes_are_counted_for_more_and_noisier() -> None:
     study = strategy(sampling_probability=0.5, noise_multiplier=3.0, epsilon=None)
     study.plan(40)
-    told = study.study.votes
-    assert told is not None
+    told = study.study.facts
+    assert isinstance(told, VoteCount)
     assert told.noise_std == pytest.approx(6.0)
     assert told.sampling_probability == 0.5
 

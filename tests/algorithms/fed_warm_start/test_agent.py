@@ -17,6 +17,7 @@ from flwr_fbo.algorithms.fed_warm_start.led_gp import LedPosterior
 from flwr_fbo.algorithms.fed_warm_start.settings import (
     Cohorts,
     FedWarmStartSettings,
+    WarmStartFacts,
     default_cohorts,
 )
 from flwr_fbo.algorithms.search.agent import play_round
@@ -36,7 +37,8 @@ def agent(
     slot: int, cohorts: Cohorts | None = COHORTS, **more: Any
 ) -> FedWarmStartAgent:
     settings = FedWarmStartSettings(**more) if more else SETTINGS
-    return FedWarmStartAgent(SPACE, "maximize", settings, slot, 1, 5, cohorts=cohorts)
+    facts = WarmStartFacts(cohorts)
+    return FedWarmStartAgent(SPACE, "maximize", settings, slot, 1, 5, facts=facts)
 
 
 def objective(site: int, unlike: bool = False) -> Callable[[dict[str, Any]], float]:

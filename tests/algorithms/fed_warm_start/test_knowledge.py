@@ -17,7 +17,8 @@ from optuna.distributions import (
 )
 
 from flwr_fbo import FedWarmStartSettings, Knowledge, SearchSpace
-from flwr_fbo.algorithms.fed_warm_start.known_release import KnownRelease
+from flwr_fbo.algorithms.fed_warm_start.knowledge import KnownRelease
+from flwr_fbo.algorithms.fed_warm_start.settings import WarmStartFacts
 from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.algorithms.search.study import TuningStudy
 from flwr_fbo.privacy.budget import gaussian_epsilon
@@ -95,7 +96,7 @@ def _set(*keys: Any, value: Any) -> Callable[[Any], None]:
         (_set("releases", 1, "num_sites", value=0), r"releases\[1\]: num_sites=0"),
         (_set("releases", 1, "num_sites", value=10**20), r"\[1\]: num_sites=10"),
         (_set("releases", 1, "num_sites", value=100_001), r"\[1\]: num_sites=10"),
-        (_set("releases", 0, "noise_multiplier", value=10**30), "from 0 to 1e"),
+        (_set("releases", 0, "noise_multiplier", value=10**30), ">= 0 and <= 1e"),
         (_set("releases", 0, "noise_std", value=1.4), "noise_std=1.4 is not allowed"),
         (_set("releases", 0, "vector", value=[1.0]), r"releases\[0\]: len\(vector\)=1"),
         (_set("releases", 0, "vector", 0, value="a"), r"releases\[0\]: vector="),
@@ -218,12 +219,13 @@ def test_a_release_counts_once() -> None:
 
 def test_it_travels_with_its_study() -> None:
     one = known()
-    study = TuningStudy(one.space, "maximize", FedWarmStartSettings(), known=one)
+    facts = WarmStartFacts(known=one)
+    study = TuningStudy(one.space, "maximize", FedWarmStartSettings(), facts=facts)
     again = TuningStudy.from_dict(json.loads(study.text))
-    assert again.known == one
+    assert again.facts == facts
     assert again == study
     # What it takes to learn from it is counted by a site.
-    bare = replace(study, known=None)
+    bare = replace(study, facts=None)
     assert sum(study.steps(0).values()) == sum(bare.steps(2).values())
 
 
@@ -237,7 +239,8 @@ def test_it_travels_with_its_study() -> None:
 )
 def test_a_study_and_what_is_known_fit(change: dict[str, Any], words: str) -> None:
     one = known()
-    study = TuningStudy(one.space, "maximize", FedWarmStartSettings(), known=one)
+    facts = WarmStartFacts(known=one)
+    study = TuningStudy(one.space, "maximize", FedWarmStartSettings(), facts=facts)
     with pytest.raises(ValueError, match=words):
         replace(study, **change)
 

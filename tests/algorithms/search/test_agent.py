@@ -109,7 +109,7 @@ def test_thompson_sampling_finds_the_optimum() -> None:
     play(agent, 15)
     assert agent.best_value is not None
     assert agent.best_value > -0.05
-    random = create_agent(study(agent=RandomSearchSettings(4, 5)), 0, 5)
+    random = create_agent(study(agent=RandomSearchSettings(num_initial=5)), 0, 5)
     for t in range(16):
         play_round(random, objective_of(0), t, None, send_message=False)
     np.testing.assert_array_equal(random.points[:5], agent.points[:5])
@@ -320,7 +320,9 @@ def test_bad_studies_are_named(change: dict[str, Any], words: str) -> None:
     assert words in str(error.value)
 
 
-@pytest.mark.parametrize("agent", [AGENT, RandomSearchSettings(2, 3)])
+@pytest.mark.parametrize(
+    "agent", [AGENT, RandomSearchSettings(num_sub_regions=2, num_initial=3)]
+)
 def test_studies_and_instructions_travel(agent: Any) -> None:
     sent = TuningInstruction(Phase.ROUND, study(agent=agent), 3, 7, 2, 1, 40, True)
     config = sent.to_config()

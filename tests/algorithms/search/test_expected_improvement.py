@@ -17,12 +17,12 @@ from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.algorithms.fed_vote.agent import FedVoteAgent
 from flwr_fbo.algorithms.search.expected_improvement import (
     Search,
-    expected_improvement,
     log_unit_improvement,
     search_all,
     standardised,
     suggest,
 )
+from flwr_fbo.lab.baselines.numerical_search import expected_improvement
 from flwr_fbo.models.failures import Trials
 from flwr_fbo.models.matern import MaternPosterior, fit, negative_log_posterior
 
@@ -261,8 +261,8 @@ def test_an_agent_finds_the_same_whoever_else_is_in_the_block(dim: int) -> None:
     together = search_all(searches(dim, sizes))
     for one, found in zip(searches(dim, sizes), together, strict=True):
         (alone,) = search_all([one])
-        np.testing.assert_array_equal(found.point, alone.point)
-        np.testing.assert_array_equal(found.logs, alone.logs)
+        np.testing.assert_array_equal(found[0], alone[0])
+        np.testing.assert_array_equal(found[1], alone[1])
 
 
 def test_a_block_is_cut_to_fit_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,7 +270,7 @@ def test_a_block_is_cut_to_fit_the_cache(monkeypatch: pytest.MonkeyPatch) -> Non
     module = "flwr_fbo.algorithms.search.expected_improvement._BLOCK_BYTES"
     monkeypatch.setattr(module, 40_000)
     for one, other in zip(whole, search_all(searches(2, [20] * 7)), strict=True):
-        np.testing.assert_array_equal(one.point, other.point)
+        np.testing.assert_array_equal(one[0], other[0])
 
 
 # The agent

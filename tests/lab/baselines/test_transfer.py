@@ -15,8 +15,8 @@ from scipy.stats import norm
 from flwr_fbo import Durability, SearchSpace
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.algorithms.fts.server import FTSServer
-from flwr_fbo.algorithms.search.acquisition import maximize_function
 from flwr_fbo.algorithms.search.study import TuningStudy, create_agent
+from flwr_fbo.lab.baselines.numerical_search import maximize_function
 from flwr_fbo.lab.baselines.transfer_agents import (
     Posterior,
     RGPEAgent,

@@ -239,7 +239,7 @@ def test_built_in_experiments_are_complete() -> None:
         assert experiment.name == name
         assert 0 < len(experiment.description) < 80
         controls = {"random", "alone", "private", "noise-only"}
-        if isinstance(experiment, TuningExperiment) and experiment.base.is_lean:
+        if isinstance(experiment, TuningExperiment) and experiment.base.agent.is_lean:
             assert experiment.num_evaluations == 30
             if "liars" not in experiment.methods:
                 controls |= {"open", "blind", "portfolio", "random-start"}

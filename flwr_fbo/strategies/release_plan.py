@@ -1,0 +1,328 @@
+"""The plan of a study's private releases: when, under which noise, at what cost."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Any
+
+from flwr.serverapp.exception import PrivacyBudgetExhausted
+from optuna.distributions import BaseDistribution
+
+from flwr_fbo._common.validation import is_number, require
+from flwr_fbo.algorithms.dp_fts_de.server import DPFTSDEServer
+from flwr_fbo.algorithms.search.settings import Direction, Facts, SearchSettings
+from flwr_fbo.algorithms.search.study import TuningInstruction, TuningStudy
+from flwr_fbo.privacy.accounting import smallest_noise_multiplier
+from flwr_fbo.privacy.budget import check_epsilon
+from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
+from flwr_fbo.privacy.release import PlannedRelease, Release, ReleaseSettings
+from flwr_fbo.privacy.secure_release import SecureRelease
+from flwr_fbo.privacy.spending import Charge, Promise, SpendingLedger, StudyKey
+from flwr_fbo.privacy.weights import WeightSchedule
+from flwr_fbo.space.search_space import SearchSpace
+from flwr_fbo.strategies.collectors import PlainCollector, SecureCollector
+from flwr_fbo.strategies.options import Privacy, Seeds, check_folder
+from flwr_fbo.strategies.secure_aggregation import SecureAggregation
+from flwr_fbo.study.codec import fresh_seed
+from flwr_fbo.study.server import Step
+
+_log = logging.getLogger("flwr.fbo")
+
+# Rounds that are named one by one.
+_MOST_LISTED = 4
+
+# Takes T, the last iteration; returns the iterations after which a release is due.
+Schedule = Callable[[int], tuple[int, ...]]
+
+
+class ReleasePlan:
+    """When releases are made, what they cost, and what is left of the budget.
+
+    Parameters
+    ----------
+    server : DPFTSDEServer
+        Makes the releases.
+    collector : PlainCollector or SecureCollector
+        Where the sites draw the noise, they add more of it than the plan needs.
+    schedule : callable
+        Takes the last iteration, returns those after which a release is due.
+    privacy : Privacy
+        How releases are counted and limited.
+    epsilon : float or None
+        Epsilon that the whole study may spend; None where the noise is given.
+    seeds : Seeds
+        Those that were given.
+    """
+
+    def __init__(
+        self,
+        server: DPFTSDEServer,
+        collector: PlainCollector | SecureCollector,
+        schedule: Schedule,
+        privacy: Privacy,
+        epsilon: float | None,
+        seeds: Seeds,
+    ) -> None:
+        self.server = server
+        self.collector = collector
+        self.privacy = privacy
+        self._schedule = schedule
+        self._epsilon = epsilon
+        self._seeds = seeds
+        budget = check_folder("budget", privacy.budget)
+        real = budget is None or seeds.noise is None
+        require(real, "seeds.noise", seeds.noise, "None, where budget is given")
+        self._budget = None if privacy.noise_only else budget  # it spends nothing
+        self._said_exhausted = False
+
+    def plan(self, study: TuningStudy, horizon: int) -> TuningStudy:
+        """Fix releases and noise; return the study with what agents are told of them.
+
+        Parameters
+        ----------
+        study : TuningStudy
+        horizon : int
+            T, the last iteration.
+        """
+        server, release = self.server, self.server.release
+        iterations = self._schedule(horizon)
+        if self._epsilon is not None and iterations:
+            spends = partial(self._spends, iterations)
+            z = smallest_noise_multiplier(spends, self._epsilon)
+            release = release.with_noise_multiplier(z)
+        release, secure = self.collector.plan(release)
+        server.plan(iterations, release)
+        self.limit(study)
+        charges = map(server.charge, server.charged)
+        return replace(
+            study,
+            promise=Promise.of(charges, release.private, server.delta),
+            facts=server.plan_facts(study.facts),
+            secure=secure,
+        )
+
+    def _spends(self, iterations: tuple[int, ...], noise_multiplier: float) -> float:
+        """Return what releases after ``iterations`` would spend at that z."""
+        release = self.server.release.with_noise_multiplier(noise_multiplier)
+        accountant = self.server.new_accountant()
+        for iteration in iterations:
+            accountant.charge(release.effective_noise_multiplier(iteration))
+        return accountant.spent().epsilon
+
+    def limit(self, study: TuningStudy) -> None:
+        """Leave out the releases that the budget, less what others spent, forbids."""
+        if self.privacy.max_epsilon is None:
+            return
+        others: list[Charge] = []
+        if self._budget is not None:
+            with SpendingLedger.held(self._budget) as ledger:
+                others = ledger.charges(without=_key(study))
+        self.server.limit(self.privacy.max_epsilon, others)
+
+    def resume(self, study: TuningStudy) -> None:
+        """Record what an earlier run of the study has released, once it is known."""
+        if self._budget is None:
+            return
+        with SpendingLedger.held(self._budget) as ledger:
+            # The budget may not have been given before.
+            for k, row in enumerate(self.server.ledger, 1):
+                ledger.record(_key(study), k, self.server.charge(row.iteration))
+        self.limit(study)
+
+    def may_leave(self, study: TuningStudy, step: Step) -> bool:
+        """Record a release in the ledger that outlives the study, before it leaves.
+
+        False if other studies have spent the budget since this one was planned.
+        """
+        if self._budget is None:
+            return True
+        # On disk before it leaves: after a crash nobody knows whether it has left. One
+        # that was charged and has not left only costs too much.
+        charge = self.server.charge(self.server.iterations[step.release - 1])
+        most = self.privacy.max_epsilon
+        assert most is not None
+        with SpendingLedger.held(self._budget) as ledger:
+            if ledger.has(_key(study), step.release):
+                return True  # of a run that was ended before the release left
+            if ledger.epsilon(self.server.delta, [charge]) <= most:
+                ledger.record(_key(study), step.release, charge)
+                return True
+        self.limit(study)
+        self.check_budget(self.server.step(step.iteration))
+        return False
+
+    def check_budget(self, step: Step) -> None:
+        """Say once, or raise, that a release which is due would exceed the budget."""
+        if self._said_exhausted or not step.is_exhausted:
+            return
+        self._said_exhausted = True
+        others = f", more by others with budget={self._budget}" if self._budget else ""
+        reason = (
+            f"Round {step.iteration + 1}: a release would exceed the privacy budget "
+            f"max_epsilon={self.privacy.max_epsilon:g} "
+            f"({self.server.privacy_spent.epsilon:.3f} spent by this study{others})."
+        )
+        if self.privacy.when_exhausted == "raise":
+            raise PrivacyBudgetExhausted(reason)
+        _log.warning("%s No more releases: agents go on with what they have.", reason)
+
+    def lines(self) -> list[str]:
+        """Return which releases are planned, for the log."""
+        rounds = [str(t + 1) for t in self.server.iterations]
+        if not rounds:
+            return []
+        if len(rounds) == 1:
+            return [f"1 release, after round {rounds[0]}"]
+        listed = f"{', '.join(rounds[:-1])} and {rounds[-1]}"
+        if len(rounds) > _MOST_LISTED:
+            listed = f"{rounds[0]} to {rounds[-1]}"
+        return [f"{len(rounds)} releases, after rounds {listed}"]
+
+    def identity(self) -> dict[str, Any]:
+        """Return the settings that may not change while a study goes on, as JSON."""
+        return {
+            "noise_seed": self._seeds.noise,
+            "delta": self.server.delta,
+            "max_epsilon": self.privacy.max_epsilon,
+            "accountant": self.server.accounting_method,
+            "releases": list(self.server.iterations),
+            "parallel": self.server.is_parallel,
+            **asdict(self.server.release.settings),
+        }
+
+
+def _key(study: TuningStudy) -> StudyKey:
+    return TuningInstruction.kind, study.study_id
+
+
+def private_study(
+    space: Mapping[str, BaseDistribution],
+    direction: Direction,
+    num_agents: int,
+    *,
+    agent: SearchSettings,
+    privacy: Privacy,
+    weights: WeightSchedule,
+    epsilon: float | None,
+    delta: float | None,
+    aggregation: SecureAggregation | None,
+    seeds: Seeds | None,
+    server_type: Callable[..., DPFTSDEServer] = DPFTSDEServer,
+    schedule: Schedule | None = None,
+    facts: Facts | None = None,
+) -> tuple[TuningStudy, ReleasePlan]:
+    """Return a tuning study with private releases, and their plan.
+
+    Parameters
+    ----------
+    space, direction, num_agents, epsilon, delta, aggregation, seeds
+        See `FedVote`.
+    agent : SearchSettings
+        The agents' settings.
+    privacy : Privacy
+        How releases are made, counted and limited. ``sampling_probability`` and
+        ``clip_norm`` must be given.
+    weights : WeightSchedule
+        Weights of the agents in each sub-region, by iteration.
+    server_type : callable
+        Class of the server half.
+    schedule : callable, optional
+        Takes the last iteration, returns those after which a release is due; by default
+        as ``privacy`` says.
+    facts : Facts, optional
+        What agents are told whatever is planned.
+
+    Raises
+    ------
+    ValueError
+        If an argument is not allowed; the message names it.
+    ImportError
+        If real noise is wanted and OpenDP is missing; the message names the extra.
+    """
+    seeds = Seeds() if seeds is None else seeds
+    z, q, norm = (
+        privacy.noise_multiplier,
+        privacy.sampling_probability,
+        privacy.clip_norm,
+    )
+    assert q is not None
+    assert norm is not None
+    if epsilon is not None:
+        allowed = "None where noise_multiplier is given, which decides it"
+        require(z is None, "epsilon", epsilon, allowed)
+        require(delta is not None, "delta", delta, "given, where epsilon is")
+        check_epsilon(epsilon)
+    if privacy.max_epsilon is not None:
+        require(delta is not None, "delta", delta, "given, where max_epsilon is")
+    study = tuning_study(space, direction, agent, seeds, facts)
+    settings = ReleaseSettings(
+        num_agents=num_agents,
+        num_sub_regions=agent.num_sub_regions,
+        clip_norm=norm,
+        noise_multiplier=1.0 if z is None else z,
+        sampling_probability=q,
+        sampling=privacy.sampling,
+        calibration=privacy.calibration,
+        noise_only=privacy.noise_only,
+        weights=weights,
+    )
+    delta = published_delta(num_agents) if delta is None else delta
+    if settings.noise_multiplier > 0:
+        # Above q, "never sampled" explains everything: epsilon would be 0.
+        ok = is_number(delta) and delta < q
+        require(ok, "delta", delta, f"below sampling_probability={q}")
+    least = privacy.min_answers
+    ok = least is None or least <= num_agents
+    require(ok, "min_answers", least, f"at most num_agents={num_agents}")
+    if aggregation is not None:
+        ok = isinstance(aggregation, SecureAggregation)
+        require(ok, "aggregation", aggregation, "a SecureAggregation")
+        allowed = "None, where the sites draw the noise"
+        require(seeds.noise is None, "seeds.noise", seeds.noise, allowed)
+    release: PlannedRelease = (
+        Release(settings, _entropy(settings, seeds.noise))
+        if aggregation is None
+        else SecureRelease(settings)
+    )
+    accountant = privacy.accountant
+    server = server_type(release, agent.message_length, delta, accountant=accountant)
+    if schedule is None:
+        schedule = partial(
+            privacy.iterations, follow_probability=agent.follow_probability
+        )
+    collector = (
+        PlainCollector(server, privacy.min_answers)
+        if aggregation is None
+        else SecureCollector(server, aggregation, agent.message_length)
+    )
+    return study, ReleasePlan(server, collector, schedule, privacy, epsilon, seeds)
+
+
+def tuning_study(
+    space: Mapping[str, BaseDistribution],
+    direction: Direction,
+    agent: SearchSettings,
+    seeds: Seeds,
+    facts: Facts | None = None,
+) -> TuningStudy:
+    """Return a study of the agents' settings, with seeds that are given or drawn."""
+    require(isinstance(seeds, Seeds), "seeds", seeds, "a Seeds")
+    features = fresh_seed() if seeds.features is None else seeds.features
+    return TuningStudy(
+        SearchSpace(space), direction, agent, seeds.study, features, facts=facts
+    )
+
+
+def published_delta(num_agents: int) -> float:
+    """Return 1 / N^1.1, at most 1/2 (DP-FTS-DE, section 5)."""
+    return float(min(0.5, num_agents**-1.1))
+
+
+def _entropy(settings: ReleaseSettings, noise_seed: int | None) -> Entropy | None:
+    if noise_seed is not None:
+        return SeededEntropy(noise_seed)
+    needs_none = settings.noise_multiplier == 0 and settings.sampling_probability == 1
+    return None if needs_none else OsEntropy()

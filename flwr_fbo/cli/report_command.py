@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from flwr_fbo.cli.commands import EXPERIMENT_PAGE, loaded
 from flwr_fbo.cli.errors import plain_errors
 from flwr_fbo.cli.ledger_kinds import SERVER_KINDS
 from flwr_fbo.cli.report.page import Page, write_page
@@ -88,9 +89,8 @@ def _page_of(path: Path) -> Page:
         is_journal = file.read(len(_SQLITE)) == _SQLITE
     # A damaged one may not even begin like one: opened, it says so.
     if not is_journal and path.suffix != ".sqlite":
-        from flwr_fbo.cli.report.experiment_page import experiment_page
-
-        return experiment_page(path)
+        page: Page = loaded(EXPERIMENT_PAGE)(path)
+        return page
     with Journal(None, path) as journal:
         kind = str(journal.identity.get("kind"))
         if kind in SERVER_KINDS:

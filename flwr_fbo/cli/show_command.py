@@ -11,11 +11,11 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from flwr_fbo.cli.commands import AsCsv, AsJson
+from flwr_fbo.cli.commands import SHOW_EXPERIMENT, AsCsv, AsJson, loaded
 from flwr_fbo.cli.errors import plain_errors
 from flwr_fbo.cli.report.server_page import spent_in_words
 from flwr_fbo.cli.report.tuner_page import trials_table
-from flwr_fbo.cli.tables import RULED, TextConsole, csv_of, wide_console
+from flwr_fbo.cli.tables import RULED, csv_of, wide_console
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.tuner.federation_result import Rung, outcome, trial_rows
 from flwr_fbo.tuner.tuner_record import (
@@ -62,20 +62,7 @@ def show(
         if tuner.is_file():
             _show_tuner(tuner, as_json, as_csv)
             return
-        from flwr_fbo.cli.experiment_tables import (
-            print_report,
-            report_csv,
-            report_json,
-        )
-        from flwr_fbo.lab.experiment_runner.results import read_results
-
-        experiment, runs = read_results(results)
-        if as_json:
-            typer.echo(report_json(experiment, runs, until))
-        elif as_csv:
-            typer.echo(report_csv(experiment, runs, until), nl=False)
-        else:
-            print_report(experiment, runs, TextConsole(), until)
+        loaded(SHOW_EXPERIMENT)(results, until, as_json, as_csv)
 
 
 def _show_tuner(path: Path, as_json: bool, as_csv: bool) -> None:

@@ -344,7 +344,7 @@ def test_what_the_machine_refuses_is_one_line(
     def killed(*_: Any) -> Any:
         raise TerminatedWorkerError
 
-    monkeypatch.setattr("flwr_fbo.cli.run_command.Runs.play", killed)
+    monkeypatch.setattr("flwr_fbo.lab.cli.run_command.Runs.play", killed)
     line = _one_line_error(_invoke(*arguments, str(tmp_path), "--seeds=3"))
     assert "a worker process was killed" in line
 
@@ -361,7 +361,7 @@ def test_an_interrupted_command_says_how_to_go_on(
             raise KeyboardInterrupt
         os.kill(os.getpid(), number)
 
-    monkeypatch.setattr("flwr_fbo.cli.run_command.Runs.play", interrupted)
+    monkeypatch.setattr("flwr_fbo.lab.cli.run_command.Runs.play", interrupted)
     result = _invoke("run", file, "--output", str(tmp_path))
     assert result.exit_code == 130
     assert "the same command goes on" in result.output.replace("\n", " ")

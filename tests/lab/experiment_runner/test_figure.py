@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flwr_fbo.cli import app
-from flwr_fbo.cli.claims_command import outcome
+from flwr_fbo.lab.cli.claims_command import outcome
 from flwr_fbo.lab.experiment_runner.base import Claim
 from flwr_fbo.lab.experiment_runner.claims import findings
 from flwr_fbo.lab.experiment_runner.config import load_experiment

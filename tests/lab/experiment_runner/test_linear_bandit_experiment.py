@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from flwr_fbo.algorithms.linear_bandit.geometric_schedule import geometric_schedule
 from flwr_fbo.cli import app
-from flwr_fbo.cli.experiment_tables import print_report
+from flwr_fbo.lab.cli.experiment_tables import print_report
 from flwr_fbo.lab.experiment_runner.base import Claim
 from flwr_fbo.lab.experiment_runner.claims import findings
 from flwr_fbo.lab.experiment_runner.config import (

@@ -18,8 +18,8 @@ import typer
 import uv
 from typer.testing import CliRunner
 
-from flwr_fbo.cli import export_emnist_command as command
 from flwr_fbo.cli.errors import ends_like_ctrl_c
+from flwr_fbo.lab.cli import export_emnist_command as command
 from flwr_fbo.lab.datasets import emnist
 from tests.lab.datasets.emnist_files import (
     NUMBERS,
@@ -176,7 +176,7 @@ def test_a_failure_is_told_and_leaves_nothing(
 
 STOPPED = """
 import signal, sys, typer, uv
-from flwr_fbo.cli.export_emnist_command import export_emnist
+from flwr_fbo.lab.cli.export_emnist_command import export_emnist
 # Whatever a shell or nohup has made of them for the tests.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)

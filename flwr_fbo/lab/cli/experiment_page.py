@@ -11,8 +11,6 @@ import numpy as np
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.text import counted, humanised
-from flwr_fbo.cli.claims_command import outcome
-from flwr_fbo.cli.experiment_tables import cells_of, headings_of
 from flwr_fbo.cli.report import page_figures as figures
 from flwr_fbo.cli.report.page import (
     Figure,
@@ -24,6 +22,8 @@ from flwr_fbo.cli.report.page import (
     settings_section,
     versions_section,
 )
+from flwr_fbo.lab.cli.claims_command import outcome
+from flwr_fbo.lab.cli.experiment_tables import cells_of, headings_of
 from flwr_fbo.lab.experiment_runner.base import Experiment
 from flwr_fbo.lab.experiment_runner.claims import findings
 from flwr_fbo.lab.experiment_runner.config import find_experiment

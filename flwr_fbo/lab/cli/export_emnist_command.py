@@ -19,7 +19,7 @@ from flwr_fbo.cli.errors import ends_like_ctrl_c, plain_errors
 from flwr_fbo.lab.datasets.base import data_folder
 from flwr_fbo.lab.datasets.emnist import ArrayWriters
 
-SCRIPT = Path(__file__).parents[1] / "lab" / "datasets" / "_emnist_tff.py"
+SCRIPT = Path(__file__).parents[1] / "datasets" / "_emnist_tff.py"
 
 # Of TFF's file, unpacked, and of a writer's images before they are compressed.
 _BYTES, _BYTES_A_WRITER = 4_708_990_976, 120 * 28 * 28 * 4

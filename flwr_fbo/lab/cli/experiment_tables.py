@@ -6,13 +6,15 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
 from flwr_fbo._common.text import counted, humanised
-from flwr_fbo.cli.tables import RULED, csv_of, finite
+from flwr_fbo.cli.tables import RULED, TextConsole, csv_of, finite
 from flwr_fbo.lab.experiment_runner.base import Column, Experiment, Row
 from flwr_fbo.lab.experiment_runner.curves import (
     common_seeds,
@@ -20,7 +22,22 @@ from flwr_fbo.lab.experiment_runner.curves import (
     rows_by_seed,
 )
 from flwr_fbo.lab.experiment_runner.estimates import Estimate
+from flwr_fbo.lab.experiment_runner.results import read_results
 from flwr_fbo.lab.experiment_runner.runs import Run
+
+
+def show_experiment(
+    results: Path, until: int | None, as_json: bool, as_csv: bool
+) -> None:
+    """Print what is in a results file: ``flwr-fbo show``."""
+    experiment, runs = read_results(results)
+    if as_json:
+        typer.echo(report_json(experiment, runs, until))
+    elif as_csv:
+        rows = rows_by_seed(experiment, runs, until)
+        typer.echo(csv_of(rows), nl=False)
+    else:
+        print_report(experiment, runs, TextConsole(), until)
 
 
 def print_report(
@@ -62,13 +79,6 @@ def report_json(
         indent=2,
         allow_nan=False,
     )
-
-
-def report_csv(
-    experiment: Experiment, runs: Sequence[Run], until: int | None = None
-) -> str:
-    """Return a line a method and seed, below headings."""
-    return csv_of(rows_by_seed(experiment, runs, until))
 
 
 def _curves(

@@ -23,7 +23,7 @@ from flwr_fbo.cli.report.parameter_axes import range_in_words
 from flwr_fbo.cli.report.server_score import score_map, slices
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.lab.experiment_runner.config import builtin_experiments, load_experiment
-from flwr_fbo.lab.experiment_runner.looks import looks_of
+from flwr_fbo.lab.experiment_runner.figure import looks_of
 from flwr_fbo.lab.experiment_runner.results import read_results
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.presets import PUBLISHED

@@ -14,8 +14,11 @@ from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings
 from flwr_fbo.lab.audit.bandit_audit import BanditAuditPlan
 from flwr_fbo.lab.audit.secure_audit import SecureAuditPlan
 from flwr_fbo.lab.audit.study_audit import StudyPlan
-from flwr_fbo.lab.audit.tuner_audit import TunerAuditPlan
-from flwr_fbo.lab.audit.tuning_audit import TuningAuditPlan, WarmStartAuditPlan
+from flwr_fbo.lab.audit.tuning_audit import (
+    TunerAuditPlan,
+    TuningAuditPlan,
+    WarmStartAuditPlan,
+)
 from flwr_fbo.privacy.calibration import calibrate_noise_multiplier
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.neural_privacy import NeuralPrivacy

@@ -1,8 +1,10 @@
-"""The control: after the same initial points, uniform draws from the cube."""
+"""Controls that share nothing: uniform draws after the same initial points, and TS."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +17,7 @@ from flwr_fbo.algorithms.search.agent import Agent
 from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.space.sub_regions import SubRegions
+from flwr_fbo.study.server import Server, Step
 
 
 @dataclass(frozen=True)
@@ -81,3 +84,29 @@ register(
         "random", RandomSearchSettings, f"{__name__}:{RandomSearchAgent.__name__}"
     )
 )
+
+
+class LocalServer(Server):
+    """Asks for no message and sends no vector.
+
+    Parameters
+    ----------
+    num_agents : int
+        N >= 1.
+    """
+
+    def __init__(self, num_agents: int) -> None:
+        require_int("num_agents", num_agents, 1)
+        self.num_agents = num_agents
+        self.ledger = []
+
+    def step(self, iteration: int) -> Step:
+        """Decide on no release."""
+        return Step(iteration)
+
+    def receive(self, step: Step, messages: Mapping[int, Any]) -> None:
+        """Ignore what arrives."""
+
+    def summary(self) -> list[str]:
+        """Describe the settings, a line each."""
+        return [f"{self.num_agents} agents, each on its own: nothing is shared"]

@@ -29,9 +29,8 @@ from flwr_fbo.lab.audit.default_studies import (
     STUDIES,
 )
 from flwr_fbo.lab.audit.planted_faults import COHORT_FAULTS, CONTINUAL_FAULTS, FAULTS
-from flwr_fbo.lab.audit.secure_faults import SECURE_FAULTS
-from flwr_fbo.lab.audit.stream_entropy import StreamEntropy
-from flwr_fbo.lab.audit.study_audit import AuditResult, StudyPlan
+from flwr_fbo.lab.audit.secure_audit import SECURE_FAULTS
+from flwr_fbo.lab.audit.study_audit import AuditResult, StreamEntropy, StudyPlan
 from flwr_fbo.lab.audit.tuning_audit import Absence, TuningAuditPlan
 from flwr_fbo.privacy.calibration import calibrate_noise_multiplier
 from flwr_fbo.privacy.noise import Entropy, OsEntropy

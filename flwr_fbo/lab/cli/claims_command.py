@@ -14,7 +14,7 @@ from rich.console import Console
 from flwr_fbo._common.text import counted, humanised, printable
 from flwr_fbo._common.validation import require
 from flwr_fbo.cli.errors import plain_errors
-from flwr_fbo.lab.experiment_runner.base import Claim, Experiment
+from flwr_fbo.lab.experiment_runner.base import Claim, Experiment, Run
 from flwr_fbo.lab.experiment_runner.claims import Finding, finding_of, findings
 from flwr_fbo.lab.experiment_runner.config import (
     builtin_experiments,
@@ -22,10 +22,8 @@ from flwr_fbo.lab.experiment_runner.config import (
     load_experiment,
     published_experiments,
 )
-from flwr_fbo.lab.experiment_runner.estimates import Estimate
-from flwr_fbo.lab.experiment_runner.places import place_of
-from flwr_fbo.lab.experiment_runner.results import read_results
-from flwr_fbo.lab.experiment_runner.runs import Run
+from flwr_fbo.lab.experiment_runner.curves import Estimate
+from flwr_fbo.lab.experiment_runner.results import place_of, read_results
 
 _HEADER = """\
 | figure | seeds | CPU minutes | claim (section) | what came out | verdict |

@@ -24,7 +24,7 @@ from flwr_fbo.cli.report.page import (
 )
 from flwr_fbo.lab.cli.claims_command import outcome
 from flwr_fbo.lab.cli.experiment_tables import cells_of, headings_of
-from flwr_fbo.lab.experiment_runner.base import Experiment
+from flwr_fbo.lab.experiment_runner.base import Experiment, Run
 from flwr_fbo.lab.experiment_runner.claims import findings
 from flwr_fbo.lab.experiment_runner.config import find_experiment
 from flwr_fbo.lab.experiment_runner.curves import common_seeds, curves_by_method
@@ -32,10 +32,9 @@ from flwr_fbo.lab.experiment_runner.figure import (
     draw_curves,
     draw_own_form,
     has_own_form,
+    line_styles,
 )
-from flwr_fbo.lab.experiment_runner.looks import line_styles
 from flwr_fbo.lab.experiment_runner.results import read_results, version_of
-from flwr_fbo.lab.experiment_runner.runs import Run
 from flwr_fbo.lab.experiment_runner.tuning_table import TuningRun
 
 _NOT_PRIVATE = (

@@ -15,15 +15,14 @@ from rich.table import Table
 
 from flwr_fbo._common.text import counted, humanised
 from flwr_fbo.cli.tables import RULED, TextConsole, csv_of, finite
-from flwr_fbo.lab.experiment_runner.base import Column, Experiment, Row
+from flwr_fbo.lab.experiment_runner.base import Column, Experiment, Row, Run
 from flwr_fbo.lab.experiment_runner.curves import (
+    Estimate,
     common_seeds,
     mean_curves,
     rows_by_seed,
 )
-from flwr_fbo.lab.experiment_runner.estimates import Estimate
 from flwr_fbo.lab.experiment_runner.results import read_results
-from flwr_fbo.lab.experiment_runner.runs import Run
 
 
 def show_experiment(

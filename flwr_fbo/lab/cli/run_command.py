@@ -28,8 +28,7 @@ from flwr_fbo.lab.cli.claims_command import print_claims
 from flwr_fbo.lab.cli.experiment_tables import print_report, report_json
 from flwr_fbo.lab.experiment_runner.base import Experiment
 from flwr_fbo.lab.experiment_runner.config import find_experiment
-from flwr_fbo.lab.experiment_runner.places import place_of
-from flwr_fbo.lab.experiment_runner.results import ResultsFile
+from flwr_fbo.lab.experiment_runner.results import ResultsFile, place_of
 from flwr_fbo.lab.experiment_runner.runner import Runs
 
 

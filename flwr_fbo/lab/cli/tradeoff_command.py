@@ -9,8 +9,8 @@ import typer
 
 from flwr_fbo._common.validation import require
 from flwr_fbo.cli.errors import plain_errors
+from flwr_fbo.lab.experiment_runner.base import Run
 from flwr_fbo.lab.experiment_runner.results import read_results
-from flwr_fbo.lab.experiment_runner.runs import Run
 from flwr_fbo.lab.experiment_runner.tuning_experiment import TuningExperiment
 
 
@@ -39,7 +39,7 @@ def tradeoff(
     """
     with plain_errors(ValueError):
         read = [read_results(path) for path in results]
-        from flwr_fbo.lab.experiment_runner.tradeoff import draw_tradeoff
+        from flwr_fbo.lab.experiment_runner.figure import draw_tradeoff
 
         tuning: list[tuple[TuningExperiment, list[Run]]] = []
         for path, (experiment, runs) in zip(results, read, strict=True):

@@ -18,13 +18,17 @@ from flwr_fbo._common.validation import require
 from flwr_fbo.algorithms.search.agent import Agent
 from flwr_fbo.algorithms.search.settings import AgentSettings
 from flwr_fbo.algorithms.search.study import TuningStudy
-from flwr_fbo.lab.experiment_runner.base import Column, Experiment, Row
-from flwr_fbo.lab.experiment_runner.curves import summarize
-from flwr_fbo.lab.experiment_runner.estimates import Estimate
-from flwr_fbo.lab.experiment_runner.runs import Run, run_reader, six_digits
+from flwr_fbo.lab.experiment_runner.base import (
+    Column,
+    Experiment,
+    Row,
+    Run,
+    run_reader,
+    six_digits,
+)
+from flwr_fbo.lab.experiment_runner.curves import Estimate, summarize
 from flwr_fbo.lab.experiment_runner.seeds import Seeds
-from flwr_fbo.lab.tasks.base import Task
-from flwr_fbo.lab.tasks.known_tasks import task_reader
+from flwr_fbo.lab.tasks.base import Task, task_reader
 from flwr_fbo.space.search_space import Params, SearchSpace
 
 AnyTask = Annotated[Task, PlainValidator(task_reader(Task))]

@@ -9,17 +9,20 @@ from scipy.optimize import minimize
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings
-from flwr_fbo.lab.baselines.glm import (
+from flwr_fbo.lab.baselines.glm_ucb import (
     AcceleratedDescent,
+    GLMBanditServer,
+    GLMUCBAgent,
+    GLMUCBSettings,
+    Gram,
     IdentityLink,
     LogisticLink,
     projected,
 )
-from flwr_fbo.lab.baselines.glm_ucb_agent import GLMUCBAgent
-from flwr_fbo.lab.baselines.glm_ucb_server import GLMBanditServer
-from flwr_fbo.lab.baselines.glm_ucb_settings import GLMUCBSettings, Gram
-from flwr_fbo.lab.simulation.glm_bandits import GLMBanditSimulation
-from flwr_fbo.lab.simulation.neural_bandits import NeuralBanditSimulation
+from flwr_fbo.lab.simulation.neural_bandits import (
+    GLMBanditSimulation,
+    NeuralBanditSimulation,
+)
 from flwr_fbo.lab.tasks.nonlinear_bandit import FunctionBanditTask, NonlinearBandit
 from flwr_fbo.models.network import LinearModel
 

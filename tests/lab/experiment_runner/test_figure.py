@@ -18,18 +18,20 @@ from flwr_fbo.lab.cli.claims_command import outcome
 from flwr_fbo.lab.experiment_runner.base import Claim
 from flwr_fbo.lab.experiment_runner.claims import findings
 from flwr_fbo.lab.experiment_runner.config import load_experiment
-from flwr_fbo.lab.experiment_runner.figure import draw, draw_own_form
+from flwr_fbo.lab.experiment_runner.figure import (
+    draw,
+    draw_own_form,
+    draw_tradeoff,
+    looks_of,
+    new_figure,
+)
 from flwr_fbo.lab.experiment_runner.linear_bandit_experiment import BanditExperiment
-from flwr_fbo.lab.experiment_runner.looks import looks_of, new_figure
 from flwr_fbo.lab.experiment_runner.nonlinear_bandit_experiment import (
     NonlinearBanditExperiment,
 )
-from flwr_fbo.lab.experiment_runner.places import place_of
-from flwr_fbo.lab.experiment_runner.results import ResultsFile, read_results
-from flwr_fbo.lab.experiment_runner.tradeoff import draw_tradeoff
-from flwr_fbo.lab.experiment_runner.tuning_design import Curve, TuningPrivacy
-from flwr_fbo.lab.experiment_runner.tuning_experiment import TuningExperiment
-from flwr_fbo.lab.experiment_runner.tuning_play import run_one
+from flwr_fbo.lab.experiment_runner.results import ResultsFile, place_of, read_results
+from flwr_fbo.lab.experiment_runner.tuning_experiment import TuningExperiment, run_one
+from flwr_fbo.lab.experiment_runner.tuning_methods import Curve, TuningPrivacy
 from flwr_fbo.lab.experiment_runner.tuning_table import TuningRun
 from flwr_fbo.lab.tasks.base import Task
 from flwr_fbo.lab.tasks.synthetic import SyntheticTask

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from flwr_fbo.lab.experiment_runner.config import load_experiment
-from flwr_fbo.lab.experiment_runner.figure import draw_own_form
-from flwr_fbo.lab.experiment_runner.looks import new_figure, title_of
+from flwr_fbo.lab.experiment_runner.figure import draw_own_form, new_figure, title_of
 from flwr_fbo.lab.experiment_runner.transfer_experiment import TransferExperiment
 from flwr_fbo.lab.experiment_runner.tuning_table import TuningRun
 

@@ -51,10 +51,10 @@ from flwr_fbo.lab.experiment_runner.curves import Estimate
 from flwr_fbo.lab.experiment_runner.seeds import Seeds as RunSeeds
 from flwr_fbo.lab.experiment_runner.tuning_experiment import (
     TuningExperiment,
+    TuningPrivacy,
     last_iteration,
     run_one,
 )
-from flwr_fbo.lab.experiment_runner.tuning_methods import TuningPrivacy
 from flwr_fbo.lab.tasks.base import Task
 from flwr_fbo.lab.tasks.digits import DigitsTask
 from flwr_fbo.lab.tasks.synthetic import SyntheticTask

@@ -25,9 +25,10 @@ What the paper leaves open, or where we differ:
 - If nobody draws a point, there is no dictionary afterwards either.
 - beta is a constant that is set, as for the other methods.
 
-Nystrom's approximation. With points S and the kernel k, a point's features are z(x) = K_SS^-1/2 k_S(x), so that
-z(x)'z(x') is k(x, x') wherever one of them is in S. With V = lambda I + sum z z' and
-u = sum z y (Calandriello, Carratino, Lazaric, Valko & Rosasco, COLT 2019):
+Nystrom's approximation. With points S and the kernel k, a point's features are z(x) =
+K_SS^-1/2 k_S(x), so that z(x)'z(x') is k(x, x') wherever one of them is in S. With V =
+lambda I + sum z z' and u = sum z y (Calandriello, Carratino, Lazaric, Valko & Rosasco,
+COLT 2019):
 
     mean(x) = z(x)'V^-1 u,
     variance(x) = (k(x, x) - z(x)'z(x)) / lambda + z(x)'V^-1 z(x),
@@ -35,8 +36,8 @@ u = sum z y (Calandriello, Carratino, Lazaric, Valko & Rosasco, COLT 2019):
 the same as (k(x, x) - z(x)' (sum z z') V^-1 z(x)) / lambda, but without a difference of
 two large numbers where lambda is small. A variance is at most 1 / lambda.
 
-The server joins the agents' points, and adds up. A synchronisation of N agents that send n points of D coordinates in all, of which m are
-in the dictionary, takes
+The server joins the agents' points, and adds up. A synchronisation of N agents that
+send n points of D coordinates in all, of which m are in the dictionary, takes
 
     n D (points, up) + N m D (dictionary, down) + 2 N (m^2 + m) (sums, up and down)
 

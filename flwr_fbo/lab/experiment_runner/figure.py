@@ -43,8 +43,10 @@ from flwr_fbo.lab.experiment_runner.linear_bandit_experiment import (
     text_of,
 )
 from flwr_fbo.lab.experiment_runner.transfer_experiment import TransferExperiment
-from flwr_fbo.lab.experiment_runner.tuning_experiment import TuningExperiment
-from flwr_fbo.lab.experiment_runner.tuning_methods import TuningPrivacy
+from flwr_fbo.lab.experiment_runner.tuning_experiment import (
+    TuningExperiment,
+    TuningPrivacy,
+)
 from flwr_fbo.lab.experiment_runner.tuning_table import OptimisationExperiment
 
 Target = Path | IO[bytes]

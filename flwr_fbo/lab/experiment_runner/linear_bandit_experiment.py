@@ -213,92 +213,6 @@ class BanditPrivacy(PrivacySetting):
         return replace(self, epsilon=epsilon)
 
 
-@dataclass(frozen=True, kw_only=True)
-class BanditDesign(Experiment):
-    """The settings of an experiment of linear bandits, which its methods read.
-
-    Attributes
-    ----------
-    task : LinearBanditTask
-    privacy : BanditPrivacy
-    num_iterations : int
-        Trials of each agent, >= 1.
-    num_synchronisations : int
-        n, fixed in advance, the gaps growing: see `geometric_schedule`. With one for
-        each trial from the first one on, after every trial.
-    first_synchronisation : int
-        After how many trials. What is there before is exploration, for agents that act
-        on released data only.
-    width : {"exact", "observed", "paper", "authors"}
-        Of all methods but the published ones, which have their own.
-    graph : {"complete", "ring", "star", "line", "random"}, optional
-        Along which agents talk; there is a centre unless given. See `PeerGraph.named`.
-    hops : int
-        How far messages travel in a graph.
-    simulator : {"exact", "mean-field"}
-        Whether every trial is played, or what agents do on average: see
-        `simulation.mean_field`. That takes seconds, however many trials and agents
-        there are.
-    sweep : Sweep, optional
-        What else than the above to play them at.
-    """
-
-    task_type: ClassVar[type[Any]] = LinearBanditTask
-    tables: ClassVar[Mapping[str, type[Any]]] = {
-        "privacy": BanditPrivacy,
-        "sweep": Sweep,
-        "task": LinearBanditTask,
-    }
-
-    task: LinearBanditTask
-    privacy: BanditPrivacy
-    num_iterations: int
-    num_synchronisations: int = 16
-    first_synchronisation: int = 100
-    width: Width = "observed"
-    graph: GraphName | None = None
-    hops: int = 1
-    simulator: Simulator = "exact"
-    sweep: Sweep | None = None
-
-    def peers(self, pooling: Pooling) -> PeerGraph:
-        """Return the graph.
-
-        With neighbourhoods, which are ours, there is one estimator an agent; with the
-        paper's cliques as many as hops.
-        """
-        estimators = self.hops if pooling == "clique" else 1
-        return PeerGraph.named(
-            str(self.graph),
-            self.num_agents,
-            hops=self.hops,
-            pooling=pooling,
-            num_estimators=estimators,
-        )
-
-    def releases(
-        self, mechanism: Mechanism = "toeplitz", calibration: Calibration = "exact"
-    ) -> ContinualSettings:
-        """Return what an agent hands out."""
-        return ContinualSettings(
-            num_releases=self.num_synchronisations,
-            dimension=self.task.dimension,
-            epsilon=self.privacy.epsilon,
-            delta=self.privacy.delta,
-            mechanism=mechanism,
-            calibration=calibration,
-        )
-
-    @property
-    def schedule(self) -> Sequence[int]:
-        """After how many trials there is a synchronisation."""
-        trials, n = self.num_iterations, self.num_synchronisations
-        after_every = range(self.first_synchronisation, trials)
-        if n == len(after_every):
-            return after_every
-        return geometric_schedule(trials, n, self.first_synchronisation)
-
-
 # What has no part in what agents do that never synchronise by the schedule.
 OF_SCHEDULE = ("num_synchronisations", "graph", "hops")
 
@@ -325,7 +239,7 @@ class BanditMethod(Method):
         The settings there.
     """
 
-    simulation: Callable[[BanditDesign], BanditSimulation]
+    simulation: Callable[[BanditExperiment], BanditSimulation]
     releases: bool = True
     scheduled: bool = True
     usual: bool = True
@@ -368,7 +282,7 @@ class BanditMethod(Method):
 
 
 def _simulation(
-    experiment: BanditDesign,
+    experiment: BanditExperiment,
     settings: LinearUCBSettings,
     pooling: Pooling,
     control: Control | None = None,
@@ -387,7 +301,7 @@ def _simulation(
 
 
 def _private(
-    experiment: BanditDesign,
+    experiment: BanditExperiment,
     local_data: LocalData = "released",
     control: Control | None = None,
     pooling: Pooling = "neighbourhood",
@@ -399,7 +313,7 @@ def _private(
 
 
 def _published(
-    experiment: BanditDesign, width: Width, control: Control | None = None
+    experiment: BanditExperiment, width: Width, control: Control | None = None
 ) -> BanditSimulation:
     """Return the paper's noise, shifts and width, of agents that use their raw data.
 
@@ -410,12 +324,12 @@ def _published(
     return _simulation(experiment, settings, "clique", control)
 
 
-def _published_open(experiment: BanditDesign, width: Width) -> BanditSimulation:
+def _published_open(experiment: BanditExperiment, width: Width) -> BanditSimulation:
     return _published(experiment, width).baseline("non-private")
 
 
 def _baseline(
-    experiment: BanditDesign, name: Baseline, pooling: Pooling = "neighbourhood"
+    experiment: BanditExperiment, name: Baseline, pooling: Pooling = "neighbourhood"
 ) -> BanditSimulation:
     # A tree may have the most releases; of its noise nothing is left.
     settings = LinearUCBSettings(experiment.releases("tree"), width=experiment.width)
@@ -562,16 +476,55 @@ class RegretRow(Row):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BanditExperiment(BanditDesign):
+class BanditExperiment(Experiment):
     """Methods on linear bandits, over paired seeds; iterations are trials.
 
     Attributes
     ----------
+    task : LinearBanditTask
+    privacy : BanditPrivacy
+    num_iterations : int
+        Trials of each agent, >= 1.
+    num_synchronisations : int
+        n, fixed in advance, the gaps growing: see `geometric_schedule`. With one for
+        each trial from the first one on, after every trial.
+    first_synchronisation : int
+        After how many trials. What is there before is exploration, for agents that act
+        on released data only.
+    width : {"exact", "observed", "paper", "authors"}
+        Of all methods but the published ones, which have their own.
+    graph : {"complete", "ring", "star", "line", "random"}, optional
+        Along which agents talk; there is a centre unless given. See `PeerGraph.named`.
+    hops : int
+        How far messages travel in a graph.
+    simulator : {"exact", "mean-field"}
+        Whether every trial is played, or what agents do on average: see
+        `simulation.mean_field`. That takes seconds, however many trials and agents
+        there are.
+    sweep : Sweep, optional
+        What else than the above to play them at.
     methods : tuple of str
         All but ``"full"``, and those for graphs, unless given. With a sweep, each at
         all of its points.
     """
 
+    task_type: ClassVar[type[Any]] = LinearBanditTask
+    tables: ClassVar[Mapping[str, type[Any]]] = {
+        "privacy": BanditPrivacy,
+        "sweep": Sweep,
+        "task": LinearBanditTask,
+    }
+
+    task: LinearBanditTask
+    privacy: BanditPrivacy
+    num_iterations: int
+    num_synchronisations: int = 16
+    first_synchronisation: int = 100
+    width: Width = "observed"
+    graph: GraphName | None = None
+    hops: int = 1
+    simulator: Simulator = "exact"
+    sweep: Sweep | None = None
     log_axes: ClassVar[bool] = True
 
     methods: tuple[str, ...] = tuple(name for name, m in METHODS.items() if m.usual)
@@ -798,3 +751,40 @@ class BanditExperiment(BanditDesign):
             if ours and row.over_noise_only is not None:
                 lines.append(carried(row.label, -row.over_noise_only))
         return lines
+
+    def peers(self, pooling: Pooling) -> PeerGraph:
+        """Return the graph.
+
+        With neighbourhoods, which are ours, there is one estimator an agent; with the
+        paper's cliques as many as hops.
+        """
+        estimators = self.hops if pooling == "clique" else 1
+        return PeerGraph.named(
+            str(self.graph),
+            self.num_agents,
+            hops=self.hops,
+            pooling=pooling,
+            num_estimators=estimators,
+        )
+
+    def releases(
+        self, mechanism: Mechanism = "toeplitz", calibration: Calibration = "exact"
+    ) -> ContinualSettings:
+        """Return what an agent hands out."""
+        return ContinualSettings(
+            num_releases=self.num_synchronisations,
+            dimension=self.task.dimension,
+            epsilon=self.privacy.epsilon,
+            delta=self.privacy.delta,
+            mechanism=mechanism,
+            calibration=calibration,
+        )
+
+    @property
+    def schedule(self) -> Sequence[int]:
+        """After how many trials there is a synchronisation."""
+        trials, n = self.num_iterations, self.num_synchronisations
+        after_every = range(self.first_synchronisation, trials)
+        if n == len(after_every):
+            return after_every
+        return geometric_schedule(trials, n, self.first_synchronisation)

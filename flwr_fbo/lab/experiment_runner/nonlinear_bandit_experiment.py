@@ -119,76 +119,6 @@ class KernelConstants(KernelUCBSettings):
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
 
-@dataclass(frozen=True, kw_only=True)
-class NonlinearDesign(Experiment):
-    """The settings of an experiment of non-linear bandits, which its methods read.
-
-    Attributes
-    ----------
-    task : NonlinearBanditTask
-    num_iterations : int
-        Rounds, of one evaluation an agent each, >= 1.
-    width : int
-        Of the network's hidden layer.
-    settings : Constants
-        Of all methods with a network.
-    total_exploration : int, optional
-        Number T0 >= N of random actions of all agents together, before the first round,
-        as in algorithm 1; theorem 5 has T0 = sqrt(N T). With None phase I is each
-        agent's first ``settings.num_exploration`` rounds.
-    linear : LinearConstants
-        Of DisLinUCB.
-    glm : GLMConstants
-        Of Fed-GLB-UCB.
-    kernel : KernelConstants
-        Of ApproxDisKernelUCB.
-    """
-
-    task_type: ClassVar[type[Any]] = NonlinearBanditTask
-    tables: ClassVar[Mapping[str, type[Any]]] = {
-        "settings": Constants,
-        "regression": Regression,
-        "linear": LinearConstants,
-        "glm": GLMConstants,
-        "kernel": KernelConstants,
-    }
-
-    task: AnyNonlinearTask
-    num_iterations: int
-    width: int = 25
-    settings: Constants = field(default_factory=Constants)
-    total_exploration: int | None = None
-    linear: LinearConstants = field(default_factory=LinearConstants)
-    glm: GLMConstants = field(default_factory=GLMConstants)
-    kernel: KernelConstants = field(default_factory=KernelConstants)
-    privacy: None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        explored, rounds = self.settings.num_exploration, self.num_iterations
-        allowed = f"at most num_iterations={rounds}"
-        require(explored <= rounds, "num_exploration", explored, allowed)
-        ok = self.total_exploration is None or explored == Constants.num_exploration
-        require(ok, "num_exploration", explored, "left out, with total_exploration")
-
-    @property
-    def network(self) -> Network:
-        """The reward model."""
-        return Network(self.task.dimension, self.width)
-
-    @property
-    def scalars_a_synchronisation(self) -> int:
-        """Sums of all agents and the total back to each, with the network."""
-        size = self.network.num_parameters
-        return 2 * self.num_agents * (size**2 + size)
-
-    @property
-    def scalars_of_points(self) -> int:
-        """What One-GO-UCB would send if it sent every point to all, and its reward."""
-        rounds, d = self.num_iterations, self.task.dimension
-        return self.num_agents**2 * rounds * (d + 1)
-
-
 class Playable(Protocol):
     """What plays all rounds of a seed."""
 
@@ -214,19 +144,21 @@ class NonlinearMethod(Method):
         Whether it is another reading of Fed-GO-UCB, which a file has to ask for.
     """
 
-    simulation: Callable[[NonlinearDesign], Playable]
+    simulation: Callable[[NonlinearBanditExperiment], Playable]
     depends_on: tuple[str, ...] = ("settings", "width", "total_exploration")
     releases: bool = True
     counts_phase_one: bool = True
     is_reading: bool = False
 
 
-def _played(experiment: NonlinearDesign) -> tuple[NonlinearBanditTask, int, int]:
+def _played(
+    experiment: NonlinearBanditExperiment,
+) -> tuple[NonlinearBanditTask, int, int]:
     """Return the task, and how many agents play how many rounds."""
     return experiment.task, experiment.num_agents, experiment.num_iterations
 
 
-def _federated(experiment: NonlinearDesign) -> NeuralBanditSimulation:
+def _federated(experiment: NonlinearBanditExperiment) -> NeuralBanditSimulation:
     return NeuralBanditSimulation(
         experiment.settings,
         *_played(experiment),
@@ -235,18 +167,18 @@ def _federated(experiment: NonlinearDesign) -> NeuralBanditSimulation:
     )
 
 
-def _linearised(experiment: NonlinearDesign) -> NeuralBanditSimulation:
+def _linearised(experiment: NonlinearBanditExperiment) -> NeuralBanditSimulation:
     ours = _federated(experiment)
     return replace(ours, settings=replace(ours.settings, num_refinements=0))
 
 
-def _usual(experiment: NonlinearDesign) -> NeuralBanditSimulation:
+def _usual(experiment: NonlinearBanditExperiment) -> NeuralBanditSimulation:
     """Return Fed-GO-UCB with the code's defaults, whatever the file says."""
     ours = _federated(experiment)
     return replace(ours, settings=FedGOUCBSettings(), total_exploration=None)
 
 
-def _without_phase_one(experiment: NonlinearDesign) -> NeuralBanditSimulation:
+def _without_phase_one(experiment: NonlinearBanditExperiment) -> NeuralBanditSimulation:
     ours = _federated(experiment)
     # A random w0: at zero the linearised network would be a linear model.
     regression = replace(ours.settings.regression, start="model")
@@ -254,21 +186,21 @@ def _without_phase_one(experiment: NonlinearDesign) -> NeuralBanditSimulation:
     return replace(ours, settings=settings, total_exploration=None)
 
 
-def _linear(experiment: NonlinearDesign) -> NeuralBanditSimulation:
+def _linear(experiment: NonlinearBanditExperiment) -> NeuralBanditSimulation:
     linear = _federated(experiment).baseline("dislinucb")
     settings = experiment.linear.settings(linear.settings.threshold)
     return replace(linear, settings=settings)
 
 
-def _glm(experiment: NonlinearDesign) -> GLMBanditSimulation:
+def _glm(experiment: NonlinearBanditExperiment) -> GLMBanditSimulation:
     return GLMBanditSimulation(experiment.glm, *_played(experiment))
 
 
-def _kernel(experiment: NonlinearDesign) -> KernelBanditSimulation:
+def _kernel(experiment: NonlinearBanditExperiment) -> KernelBanditSimulation:
     return KernelBanditSimulation(experiment.kernel, *_played(experiment))
 
 
-def _random(experiment: NonlinearDesign) -> NeuralBanditSimulation:
+def _random(experiment: NonlinearBanditExperiment) -> NeuralBanditSimulation:
     """Return uniform play: an exploration that ends with the last round."""
     settings = FedGOUCBSettings(
         num_exploration=experiment.num_iterations,
@@ -282,7 +214,7 @@ def _random(experiment: NonlinearDesign) -> NeuralBanditSimulation:
     )
 
 
-def _each_once(experiment: NonlinearDesign) -> EachOnce:
+def _each_once(experiment: NonlinearBanditExperiment) -> EachOnce:
     return EachOnce(*_played(experiment))
 
 
@@ -408,15 +340,50 @@ class NonlinearRow(Row):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NonlinearBanditExperiment(NonlinearDesign):
+class NonlinearBanditExperiment(Experiment):
     """Methods on a non-linear bandit, over paired seeds; iterations are rounds.
 
     Attributes
     ----------
+    task : NonlinearBanditTask
+    num_iterations : int
+        Rounds, of one evaluation an agent each, >= 1.
+    width : int
+        Of the network's hidden layer.
+    settings : Constants
+        Of all methods with a network.
+    total_exploration : int, optional
+        Number T0 >= N of random actions of all agents together, before the first round,
+        as in algorithm 1; theorem 5 has T0 = sqrt(N T). With None phase I is each
+        agent's first ``settings.num_exploration`` rounds.
+    linear : LinearConstants
+        Of DisLinUCB.
+    glm : GLMConstants
+        Of Fed-GLB-UCB.
+    kernel : KernelConstants
+        Of ApproxDisKernelUCB.
     methods : tuple of str
         All unless given, but for other readings of Fed-GO-UCB.
     """
 
+    task_type: ClassVar[type[Any]] = NonlinearBanditTask
+    tables: ClassVar[Mapping[str, type[Any]]] = {
+        "settings": Constants,
+        "regression": Regression,
+        "linear": LinearConstants,
+        "glm": GLMConstants,
+        "kernel": KernelConstants,
+    }
+
+    task: AnyNonlinearTask
+    num_iterations: int
+    width: int = 25
+    settings: Constants = field(default_factory=Constants)
+    total_exploration: int | None = None
+    linear: LinearConstants = field(default_factory=LinearConstants)
+    glm: GLMConstants = field(default_factory=GLMConstants)
+    kernel: KernelConstants = field(default_factory=KernelConstants)
+    privacy: None = None
     run_type: ClassVar[type[Run]] = NonlinearRun
     counts_scalars: ClassVar[bool] = True
 
@@ -424,6 +391,11 @@ class NonlinearBanditExperiment(NonlinearDesign):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        explored, rounds = self.settings.num_exploration, self.num_iterations
+        allowed = f"at most num_iterations={rounds}"
+        require(explored <= rounds, "num_exploration", explored, allowed)
+        ok = self.total_exploration is None or explored == Constants.num_exploration
+        require(ok, "num_exploration", explored, "left out, with total_exploration")
         for name in self.methods:
             METHODS[name].simulation(self)  # which names what it does not allow
         ok = self.total_exploration is not None or "phase-two" not in self.methods
@@ -546,6 +518,23 @@ class NonlinearBanditExperiment(NonlinearDesign):
         if "one-go-ucb" in rows:
             lines.append(_of_communication(ours, rows["one-go-ucb"]))
         return lines
+
+    @property
+    def network(self) -> Network:
+        """The reward model."""
+        return Network(self.task.dimension, self.width)
+
+    @property
+    def scalars_a_synchronisation(self) -> int:
+        """Sums of all agents and the total back to each, with the network."""
+        size = self.network.num_parameters
+        return 2 * self.num_agents * (size**2 + size)
+
+    @property
+    def scalars_of_points(self) -> int:
+        """What One-GO-UCB would send if it sent every point to all, and its reward."""
+        rounds, d = self.num_iterations, self.task.dimension
+        return self.num_agents**2 * rounds * (d + 1)
 
 
 def _counted(

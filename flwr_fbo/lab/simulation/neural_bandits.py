@@ -1,9 +1,10 @@
 """Agents that take turns in one non-linear bandit, every scalar they send counted.
 
 Fed-GO-UCB and what it is compared with, without Flower: *Communication-Efficient
-Federated Non-linear Bandit Optimization* (ICLR 2024), section 6. One pair of agent and server makes all methods: One-GO-UCB synchronises after every
-evaluation, N-GO-UCB never, and DisLinUCB (Wang, Hu, Chen & Wang, ICLR 2020) has a
-linear model, with a constant, and so no phase I.
+Federated Non-linear Bandit Optimization* (ICLR 2024), section 6. One pair of agent and
+server makes all methods: One-GO-UCB synchronises after every evaluation, N-GO-UCB
+never, and DisLinUCB (Wang, Hu, Chen & Wang, ICLR 2020) has a linear model, with a
+constant, and so no phase I.
 
 Fed-GLB-UCB (Li & Wang, NeurIPS 2022) and ApproxDisKernelUCB (Li, Wang, Wang & Wang,
 NeurIPS 2022) have agents and servers of their own. A control for bandits with few

@@ -30,8 +30,12 @@ from flwr_fbo.lab.experiment_runner.nonlinear_bandit_experiment import (
     NonlinearBanditExperiment,
 )
 from flwr_fbo.lab.experiment_runner.results import ResultsFile, place_of, read_results
-from flwr_fbo.lab.experiment_runner.tuning_experiment import TuningExperiment, run_one
-from flwr_fbo.lab.experiment_runner.tuning_methods import Curve, TuningPrivacy
+from flwr_fbo.lab.experiment_runner.tuning_experiment import (
+    Curve,
+    TuningExperiment,
+    TuningPrivacy,
+    run_one,
+)
 from flwr_fbo.lab.experiment_runner.tuning_table import TuningRun
 from flwr_fbo.lab.tasks.base import Task
 from flwr_fbo.lab.tasks.synthetic import SyntheticTask

@@ -28,10 +28,11 @@ from flwr_fbo.lab.experiment_runner.nonlinear_bandit_experiment import (
 from flwr_fbo.lab.experiment_runner.results import ResultsFile, read_results
 from flwr_fbo.lab.experiment_runner.runner import Runs
 from flwr_fbo.lab.experiment_runner.seeds import Seeds
-from flwr_fbo.lab.experiment_runner.tuning_experiment import TuningExperiment, run_one
-from flwr_fbo.lab.experiment_runner.tuning_methods import (
+from flwr_fbo.lab.experiment_runner.tuning_experiment import (
     METHODS,
+    TuningExperiment,
     TuningPrivacy,
+    run_one,
     usual_methods,
 )
 from flwr_fbo.lab.experiment_runner.tuning_table import TuningRun

@@ -20,8 +20,7 @@ from flwr_fbo.algorithms.fed_warm_start.settings import (
     num_pioneers,
 )
 from flwr_fbo.cli.commands import AsJson
-from flwr_fbo.cli.errors import plain_errors
-from flwr_fbo.cli.tables import RULED, finite
+from flwr_fbo.cli.output import RULED, finite, plain_errors
 from flwr_fbo.privacy.accounting import Method, ReleaseAccountant
 from flwr_fbo.privacy.budget import large_delta
 from flwr_fbo.privacy.calibration import smallest_noise_multiplier

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from flwr_fbo.cli.commands import EXPERIMENT_PAGE, loaded
-from flwr_fbo.cli.errors import plain_errors
-from flwr_fbo.cli.ledger_kinds import SERVER_KINDS
+from flwr_fbo.cli.ledger_kinds import LEDGER_KINDS
+from flwr_fbo.cli.output import plain_errors
 from flwr_fbo.cli.report.page import Page, write_page
 from flwr_fbo.cli.report.server_page import server_page
 from flwr_fbo.cli.report.site_page import SITE_PAGES
@@ -93,7 +93,7 @@ def _page_of(path: Path) -> Page:
         return page
     with Journal(None, path) as journal:
         kind = str(journal.identity.get("kind"))
-        if kind in SERVER_KINDS:
+        if kind in LEDGER_KINDS and LEDGER_KINDS[kind].study:
             return server_page(journal)
         if kind == TUNER_KIND:
             return tuner_page(journal)

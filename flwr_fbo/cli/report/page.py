@@ -1,6 +1,6 @@
 """What a report is made of, and how it becomes one HTML page.
 
-All text is escaped by jinja2; figures are SVG, drawn in `page_figures`.
+All text is escaped by jinja2; figures are SVG, drawn in `flwr_fbo.cli.report.figures`.
 """
 
 from __future__ import annotations
@@ -9,18 +9,20 @@ import json
 import platform
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
+from optuna.distributions import CategoricalDistribution, IntDistribution
 
 from flwr_fbo._common.files import write_whole
 from flwr_fbo._common.text import flat, humanised, printable
 from flwr_fbo._common.version import __version__
-from flwr_fbo.cli.report.parameter_axes import range_in_words
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.space.search_space import SearchSpace
 
 Cells = Sequence[Any]
@@ -43,12 +45,15 @@ class Table:
         What the table shows, also for screen readers.
     numeric : bool
         Whether all but the first column are numbers.
+    folded : str
+        Name below which the table is shown on demand only; always if it is empty.
     """
 
     headings: Sequence[str]
     rows: Sequence[Cells]
     caption: str
     numeric: bool = True
+    folded: str = ""
 
 
 @dataclass(frozen=True)
@@ -66,22 +71,22 @@ class Figure:
     caption: str
 
 
+Part = str | Table | Figure
+
+
 @dataclass(frozen=True)
 class Section:
-    """A part of a page.
+    """A part of a page; not shown where it is empty.
 
     Attributes
     ----------
     heading : str
     parts : sequence of str, Table or Figure
         Text is a paragraph.
-    folded : sequence of (str, Table)
-        What is shown on demand only, below its name.
     """
 
     heading: str
-    parts: Sequence[str | Table | Figure] = ()
-    folded: Sequence[tuple[str, Table]] = ()
+    parts: Sequence[Part] = ()
 
 
 @dataclass(frozen=True)
@@ -98,7 +103,7 @@ class Page:
 
     title: str
     lead: str
-    sections: Sequence[Section] = field(default=())
+    sections: Sequence[Section]
     warning: str = ""
 
 
@@ -140,22 +145,45 @@ def _breakable(name: Any) -> Markup:
     return Markup(_BREAK.sub("<wbr>", str(escape(name))))
 
 
-def journal_settings(identity: Mapping[str, Any]) -> Section:
-    """Return a section of the settings that a journal belongs to.
+def journal_page(
+    title: str,
+    lead: str,
+    sections: Sequence[Section],
+    journal: Journal,
+    releases: Iterable[LedgerRow] = (),
+    warning: str = "",
+) -> Page:
+    """Return a page that ends with a journal's settings, and who wrote its releases.
 
-    Seeds are left out but for that they were given: who knows them can repeat choices
+    Seeds are left out except that they were given: who knows them can repeat choices
     and, in an experiment, noise.
     """
     settings = {
         name: "given" if name in _SEEDS and value is not None else value
-        for name, value in identity.items()
+        for name, value in journal.identity.items()
     }
     if "space" in settings:
         space = SearchSpace.from_json(settings["space"])
         settings["space"] = {
             name: range_in_words(one) for name, one in space.distributions.items()
         }
-    return settings_section(settings)
+    versions = (str(row.facts["flwr_fbo"]) for row in releases)
+    ends = settings_section(settings), versions_section(versions)
+    return Page(title, lead, [*sections, *ends], warning)
+
+
+def range_in_words(distribution: Any) -> str:
+    """Return which values a parameter can have."""
+    if isinstance(distribution, CategoricalDistribution):
+        return "one of " + ", ".join(map(str, distribution.choices))
+    text = f"{distribution.low} to {distribution.high}"
+    if distribution.log:
+        text += ", on a log scale"
+    if distribution.step not in (None, 1):
+        text += f", in steps of {distribution.step}"
+    return (
+        f"{text}, whole numbers" if isinstance(distribution, IntDistribution) else text
+    )
 
 
 def settings_section(settings: Mapping[str, Any]) -> Section:

@@ -20,7 +20,7 @@ from rich.progress import (
 
 from flwr_fbo._common.validation import require, require_known
 from flwr_fbo.cli.commands import AsJson
-from flwr_fbo.cli.errors import plain_errors
+from flwr_fbo.cli.output import plain_errors
 from flwr_fbo.lab.audit import study_audit
 from flwr_fbo.lab.audit.default_studies import (
     DELTA,

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from flwr_fbo._common.text import counted, humanised, printable
 from flwr_fbo._common.validation import require
-from flwr_fbo.cli.errors import plain_errors
+from flwr_fbo.cli.output import plain_errors
 from flwr_fbo.lab.experiment_runner.base import Claim, Experiment, Run
 from flwr_fbo.lab.experiment_runner.claims import Finding, finding_of, findings
 from flwr_fbo.lab.experiment_runner.config import (

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from flwr_fbo.cli.commands import AsJson, add, group
-from flwr_fbo.cli.errors import plain_errors
+from flwr_fbo.cli.output import plain_errors
 from flwr_fbo.lab.cli.export_emnist_command import export_emnist
 from flwr_fbo.lab.datasets.base import Dataset, data_folder
 from flwr_fbo.lab.datasets.catalogue import DATASETS, find_dataset

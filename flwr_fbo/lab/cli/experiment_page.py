@@ -11,10 +11,11 @@ import numpy as np
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.text import counted, humanised
-from flwr_fbo.cli.report import page_figures as figures
+from flwr_fbo.cli.report import figures
 from flwr_fbo.cli.report.page import (
     Figure,
     Page,
+    Part,
     Section,
     Table,
     bytes_text,
@@ -60,10 +61,10 @@ def experiment_page(path: Path) -> Page:
     sections = [
         _summary(experiment, runs, rows),
         Section("Convergence", _convergence(experiment, runs, rows)),
-        *_claims(experiment, runs),
-        *_privacy(experiment, rows),
-        *_communication(experiment, runs),
-        *_settings_of_agents(experiment, runs, seeds[0]),
+        _claims(experiment, runs),
+        _privacy(experiment, rows),
+        _communication(experiment, runs),
+        _settings_of_agents(experiment, runs, seeds[0]),
         settings_section(experiment.to_dict()),
         versions_section([version_of(path)]),
     ]
@@ -90,18 +91,18 @@ def _summary(
 
 def _convergence(
     experiment: Experiment, runs: Sequence[Run], rows: Mapping[str, Any]
-) -> list[str | Table | Figure]:
+) -> list[Part]:
     curves = curves_by_method(experiment.methods, runs)
     x_label, y_label = experiment.axes
     ends = [
-        (experiment.label_of(name), f"{curve[:, -1].mean():.4g}")
+        f"{experiment.label_of(name)} {curve[:, -1].mean():.4g}"
         for name, curve in curves.items()
     ]
     better = "lower" if experiment.lower_is_better else "higher"
     caption = (
         f"Chart of {y_label} against {x_label}, a line a method: mean over seeds; "
         f"bands are one standard error; {better} is better. "
-        f"In the end: {figures.values_in_words(ends)}."
+        f"In the end: {'; '.join(ends)}."
     )
 
     figure = figures.chart(
@@ -113,7 +114,7 @@ def _convergence(
         # What learns nothing would press all others together.
         log_y=experiment.log_axes or experiment.counts_scalars,
     )
-    parts: list[str | Table | Figure] = [figure]
+    parts: list[Part] = [figure]
     if has_own_form(experiment):
         caption = (
             "Chart in the form of the paper's figure: mean over seeds; bars and bands "
@@ -140,9 +141,9 @@ def _as_planned(stored: Experiment) -> Experiment:
     return plan if plan.to_dict() == stored.to_dict() else stored
 
 
-def _claims(experiment: Experiment, runs: Sequence[Run]) -> list[Section]:
+def _claims(experiment: Experiment, runs: Sequence[Run]) -> Section:
     if not experiment.claims:
-        return []
+        return Section("Claims")
     found = findings(experiment, runs)
     rows = [
         (one.claim.text, outcome(one, experiment.step), one.verdict) for one in found
@@ -150,10 +151,10 @@ def _claims(experiment: Experiment, runs: Sequence[Run]) -> list[Section]:
     caption = "Differences are positive where the claim holds; ± one standard error."
     table = Table(("claim", "what came out", "verdict"), rows, caption, numeric=False)
     line = "What a paper claims, and what these runs show (95% t intervals)."
-    return [Section("Claims", [line, table])]
+    return Section("Claims", [line, table])
 
 
-def _privacy(experiment: Experiment, rows: Mapping[str, Any]) -> list[Section]:
+def _privacy(experiment: Experiment, rows: Mapping[str, Any]) -> Section:
     """Say what was spent, and draw it where it is neither nothing nor everything."""
     setting = experiment.privacy
     bare = [row.label for row in rows.values() if math.isinf(row.epsilon)]
@@ -166,19 +167,19 @@ def _privacy(experiment: Experiment, rows: Mapping[str, Any]) -> list[Section]:
         if 0 < row.epsilon < math.inf
     }
     if setting is None or not spent:
-        return [Section("Privacy", lines)] if lines else []
-    ends = [(rows[n].label, f"{curve[-1]:.4g}") for n, curve in spent.items()]
+        return Section("Privacy", lines)
+    ends = [f"{rows[n].label} {curve[-1]:.4g}" for n, curve in spent.items()]
     caption = (
         f"Chart of epsilon spent against {experiment.axes[0]}, at delta = "
         f"{setting.delta:.4g}, had the noise been real. "
-        f"In the end: {figures.values_in_words(ends)}."
+        f"In the end: {'; '.join(ends)}."
     )
 
     figure = _by_method("privacy", caption, "epsilon spent", experiment, spent)
-    return [Section("Privacy", [*lines, figure])]
+    return Section("Privacy", [*lines, figure])
 
 
-def _communication(experiment: Experiment, runs: Sequence[Run]) -> list[Section]:
+def _communication(experiment: Experiment, runs: Sequence[Run]) -> Section:
     known = {name: experiment.sending(name, runs) for name in experiment.methods}
     sent = {name: curve for name, curve in known.items() if curve is not None}
     loud = {name: curve for name, curve in sent.items() if curve.any()}
@@ -186,7 +187,7 @@ def _communication(experiment: Experiment, runs: Sequence[Run]) -> list[Section]
     if len(sent) < len(known):
         lines.append("What agents send along a graph is not counted.")
     if not loud:
-        return [Section("Communication", lines)] if lines else []
+        return Section("Communication", lines)
     rows = [
         (experiment.label_of(name), humanised(total), bytes_text(total))
         for name, total in ((name, float(curve[-1])) for name, curve in sent.items())
@@ -207,12 +208,12 @@ def _communication(experiment: Experiment, runs: Sequence[Run]) -> list[Section]
     figure = _by_method(
         "communication", caption, "numbers sent", experiment, visible, log_y=True
     )
-    return [Section("Communication", [*lines, figure, table])]
+    return Section("Communication", [*lines, figure, table])
 
 
 def _settings_of_agents(
     experiment: Experiment, runs: Sequence[Run], seed: int
-) -> list[Section]:
+) -> Section:
     """Return each agent's best setting on one seed: an experiment has no secrets."""
     folded = []
     for run in runs:
@@ -227,11 +228,9 @@ def _settings_of_agents(
         label = experiment.label_of(run.method)
         headings = ("agent", "best value", "setting")
         caption = f"{label}, seed {seed}: where each agent had its best value."
-        folded.append((label, Table(headings, rows, caption, numeric=False)))
-    if not folded:
-        return []
-    lines = [f"Seed {seed}, by method. In a real study only the site knows its own."]
-    return [Section("Best settings of the agents", lines, folded=folded)]
+        folded.append(Table(headings, rows, caption, numeric=False, folded=label))
+    line = f"Seed {seed}, by method. In a real study only the site knows its own."
+    return Section("Best settings of the agents", [line, *folded] if folded else [])
 
 
 def _by_method(

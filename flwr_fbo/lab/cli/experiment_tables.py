@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from flwr_fbo._common.text import counted, humanised
-from flwr_fbo.cli.tables import RULED, TextConsole, csv_of, finite
+from flwr_fbo.cli.output import RULED, TextConsole, csv_of, finite
 from flwr_fbo.lab.experiment_runner.base import Column, Experiment, Row, Run
 from flwr_fbo.lab.experiment_runner.curves import (
     Estimate,

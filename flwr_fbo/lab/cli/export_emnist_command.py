@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from flwr_fbo.cli.errors import ends_like_ctrl_c, plain_errors
+from flwr_fbo.cli.output import ends_like_ctrl_c, plain_errors
 from flwr_fbo.lab.datasets.base import data_folder
 from flwr_fbo.lab.datasets.emnist import ArrayWriters
 

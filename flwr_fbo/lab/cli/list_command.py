@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 from flwr_fbo.cli.commands import AsJson
-from flwr_fbo.cli.tables import RULED, wide_console
+from flwr_fbo.cli.output import RULED, wide_console
 from flwr_fbo.lab.experiment_runner.config import builtin_experiments, load_experiment
 
 

@@ -22,8 +22,7 @@ from rich.progress import (
 
 from flwr_fbo._common.text import counted
 from flwr_fbo.cli.commands import AsJson
-from flwr_fbo.cli.errors import ends_like_ctrl_c, plain_errors
-from flwr_fbo.cli.tables import TextConsole
+from flwr_fbo.cli.output import TextConsole, ends_like_ctrl_c, plain_errors
 from flwr_fbo.lab.cli.claims_command import print_claims
 from flwr_fbo.lab.cli.experiment_tables import print_report, report_json
 from flwr_fbo.lab.experiment_runner.base import Experiment

@@ -8,7 +8,7 @@ from typing import Annotated, cast
 import typer
 
 from flwr_fbo._common.validation import require
-from flwr_fbo.cli.errors import plain_errors
+from flwr_fbo.cli.output import plain_errors
 from flwr_fbo.lab.experiment_runner.base import Run
 from flwr_fbo.lab.experiment_runner.results import read_results
 from flwr_fbo.lab.experiment_runner.tuning_experiment import TuningExperiment

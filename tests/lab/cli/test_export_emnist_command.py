@@ -18,7 +18,7 @@ import typer
 import uv
 from typer.testing import CliRunner
 
-from flwr_fbo.cli.errors import ends_like_ctrl_c
+from flwr_fbo.cli.output import ends_like_ctrl_c
 from flwr_fbo.lab.cli import export_emnist_command as command
 from flwr_fbo.lab.datasets import emnist
 from tests.lab.datasets.emnist_files import (

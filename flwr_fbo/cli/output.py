@@ -1,14 +1,22 @@
-"""What a command says where something is refused, and how it is stopped."""
+"""What all commands share: errors in a line, consoles, CSV, and numbers in JSON."""
 
 from __future__ import annotations
 
+import csv
+import io
+import math
+import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import TextIOWrapper
+from typing import Any
 
 import typer
+from rich import box
+from rich.console import Console
+from rich.text import Text
 
 from flwr_fbo._common.errors import DataError
 from flwr_fbo._common.text import printable
@@ -71,3 +79,50 @@ def ends_like_ctrl_c(*numbers: signal.Signals) -> Iterator[None]:
     finally:
         for number in caught:
             signal.signal(number, before[number])
+
+
+# A rule below the headings, in characters that any file and terminal has.
+RULED = box.Box(str(box.SIMPLE_HEAD).replace("\u2500", "-"), ascii=True)
+
+
+class TextConsole(Console):
+    """A console that prints names as they are: no markup, and nothing invisible."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Return the text to print, of every string and every cell of a table."""
+        return super().render_str(printable(text), **options)
+
+
+def wide_console() -> TextConsole:
+    """Return one for a table that a program may read: as wide as COLUMNS says.
+
+    Where nobody says so, and there is no terminal, wide enough to cut nothing off.
+    """
+    console = TextConsole()
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = 160
+    return console
+
+
+def csv_of(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return rows with the same keys as CSV; None becomes an empty cell."""
+    text = io.StringIO()
+    headings = list(rows[0]) if rows else []
+    writer = csv.DictWriter(text, headings, lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        bools = {n: str(v).lower() for n, v in row.items() if isinstance(v, bool)}
+        writer.writerow({**row, **bools})
+    return text.getvalue()
+
+
+def finite(value: Any) -> Any:
+    """Return values for JSON: null in place of infinity and NaN, at any depth."""
+    if isinstance(value, dict):
+        return {name: finite(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

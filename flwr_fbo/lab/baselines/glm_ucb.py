@@ -264,9 +264,8 @@ class GLMUCBSettings:
         ok = given is None or (isinstance(given, tuple) and len(given) == 2)
         require(ok, "reward_range", given, "two numbers, or None")
         slope = self.link.largest_slope
-        ok = self.curvature <= slope
         allowed = f"at most {slope:g}, the largest slope of the link"
-        require(ok, "curvature", self.curvature, allowed)
+        require(self.curvature <= slope, "curvature", self.curvature, allowed)
 
     @property
     def link(self) -> Link:

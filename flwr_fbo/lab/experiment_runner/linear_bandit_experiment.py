@@ -541,9 +541,8 @@ class BanditExperiment(Experiment):
         allowed = f"at most {last}, before the last trial"
         require(first <= last, "first_synchronisation", first, allowed)
         self._check_sweep()
-        allowed = "1, without a graph"
         ok = self.graph is not None or self.hops == 1
-        require(ok, "hops", self.hops, allowed)
+        require(ok, "hops", self.hops, "1, without a graph")
         ok = self.graph is None or self.simulator == "exact"
         require(ok, "simulator", self.simulator, "'exact', with a graph")
         for name in self.methods:

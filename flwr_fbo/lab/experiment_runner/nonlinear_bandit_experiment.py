@@ -399,8 +399,7 @@ class NonlinearBanditExperiment(Experiment):
         for name in self.methods:
             METHODS[name].simulation(self)  # which names what it does not allow
         ok = self.total_exploration is not None or "phase-two" not in self.methods
-        allowed = "phase-two only with total_exploration"
-        require(ok, "methods", self.methods, allowed)
+        require(ok, "methods", self.methods, "phase-two only with total_exploration")
 
     @property
     def known_methods(self) -> Mapping[str, NonlinearMethod]:

@@ -66,12 +66,13 @@ def export_journal(path: str | Path, storage: Storage) -> optuna.Study:
     OSError
         If a new SQLite file cannot be made.
     """
+    target = _target(Path(path), storage)
     with Journal(None, Path(path)) as journal:
         agent = recorded_agent(journal)
         trials = [trial for trial in journal.trials() if trial.state != "running"]
         name = f"{journal.identity['study_id']}-agent-{journal.identity['slot']}"
     frozen = [_frozen(trial, agent) for trial in trials]
-    return _exported(Path(path), storage, name, agent.direction, frozen)
+    return _exported(target, name, agent.direction, frozen)
 
 
 def study_in_memory(trials: Sequence[Trial], agent: Agent) -> optuna.Study:
@@ -117,6 +118,7 @@ def export_tuner(folder: str | Path, storage: Storage) -> optuna.Study:
         If a new SQLite file cannot be made.
     """
     path = Path(folder) / FILE_NAME
+    target = _target(path, storage)
     with Journal(None, path) as journal:
         journal.require_kind(KIND)
         identity = journal.identity
@@ -137,25 +139,46 @@ def export_tuner(folder: str | Path, storage: Storage) -> optuna.Study:
         _frozen_setting(trial, settings[trial], space, ledger[: rung + 1], rung == last)
         for trial, rung in ended
     ]
-    study = _exported(path, storage, name, "maximize", frozen)
+    study = _exported(target, name, "maximize", frozen)
     study.set_user_attr("private", not_private_because(identity) == "")
     return study
 
 
-def _exported(
-    source: Path,
-    storage: Storage,
-    name: str,
-    direction: Direction,
-    trials: Sequence[FrozenTrial],
-) -> optuna.Study:
-    """Add those trials to a study, new or old, that are not there."""
+def _target(source: Path, storage: Storage) -> tuple[str | BaseStorage, Path | None]:
+    """Return a storage as Optuna takes it, and its file if it is one of SQLite."""
     if isinstance(storage, os.PathLike):
         storage = f"sqlite:///{Path(storage)}"
     kind = type(storage).__name__
     allowed = f"a URL, a Path or an Optuna storage, and it is a {kind}"
     require(isinstance(storage, str | BaseStorage), "storage", storage, allowed)
-    _make_file(source, getattr(storage, "url", storage))
+    text = getattr(storage, "url", storage)  # of one of Optuna's databases
+    if not isinstance(text, str):
+        return storage, None
+    try:
+        url = make_url(text)
+    except ArgumentError as error:
+        allowed = "a URL such as 'sqlite:///trials.db', or a Path"
+        raise ValueError(f"storage={text!r} is not allowed: {allowed}.") from error
+    if url.get_backend_name() != "sqlite":
+        return storage, None
+    file = Path(str(url.database))
+    is_file = url.database not in (None, "", ":memory:")
+    other = is_file and file.resolve() != source.resolve()
+    require(other, "storage", text, "a file, and not the journal itself")
+    return storage, file
+
+
+def _exported(
+    target: tuple[str | BaseStorage, Path | None],
+    name: str,
+    direction: Direction,
+    trials: Sequence[FrozenTrial],
+) -> optuna.Study:
+    """Add those trials to a study, new or old, that are not there."""
+    storage, file = target
+    if file is not None:
+        with suppress(FileExistsError):  # only the owner may read it, as a journal
+            os.close(os.open(file, os.O_CREAT | os.O_EXCL, 0o600))
     study = optuna.create_study(
         storage=storage, study_name=name, direction=direction, load_if_exists=True
     )
@@ -164,24 +187,6 @@ def _exported(
     there = {trial.system_attrs.get(_NUMBER) for trial in old}
     study.add_trials([t for t in trials if t.system_attrs[_NUMBER] not in there])
     return study
-
-
-def _make_file(source: Path, text: object) -> None:
-    """Make the file of an SQLite storage: only the owner may read it, as a journal."""
-    if not isinstance(text, str):
-        return
-    try:
-        url = make_url(text)
-    except ArgumentError as error:
-        allowed = "a URL such as 'sqlite:///trials.db', or a Path"
-        raise ValueError(f"storage={text!r} is not allowed: {allowed}.") from error
-    if url.get_backend_name() == "sqlite":
-        file = Path(str(url.database))
-        is_file = url.database not in (None, "", ":memory:")
-        other = is_file and file.resolve() != source.resolve()
-        require(other, "storage", text, "a file, and not the journal itself")
-        with suppress(FileExistsError):
-            os.close(os.open(file, os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def _frozen(trial: Trial, agent: Agent) -> FrozenTrial:

@@ -169,25 +169,22 @@ def outcome(finding: Finding, step: str) -> str:
         What the claim's steps are called.
     """
     claim = finding.claim
-    when = _WHEN[claim.by]
     until = "" if claim.until is None else f" to {step} {claim.until}"
-    number = _of_scalars if claim.by == "scalars" else _number
-    text = f"{when}{until} {number(finding.gain)}"
+    of_scalars = claim.by == "scalars"
+    text = f"{_WHEN[claim.by]}{until} {_number(finding.gain, of_scalars)}"
     if finding.over_noise_only is not None:
-        text += f", over its noise-only {number(finding.over_noise_only)}"
+        over = _number(finding.over_noise_only, of_scalars)
+        text += f", over its noise-only {over}"
     return text
 
 
-def _of_scalars(gain: Estimate) -> str:
-    return humanised(gain.mean, gain.standard_error, "+")
+def _number(estimate: Estimate, of_scalars: bool) -> str:
+    """Return a mean with its sign and, if it is known, its standard error.
 
-
-def _number(estimate: Estimate) -> str:
-    if estimate.num_runs < 2:
-        return _signed(estimate.mean)
-    return f"{_signed(estimate.mean)} ± {_signed(estimate.standard_error)[1:]}"
-
-
-def _signed(value: float) -> str:
-    """Return a number with its sign: four decimals, or none of a large one."""
-    return f"{value:+.4f}" if abs(value) < 100 else f"{value:+,.0f}"
+    Four decimals, or none of a large number.
+    """
+    if of_scalars:
+        return humanised(estimate.mean, estimate.standard_error, "+")
+    values = (estimate.mean, estimate.standard_error)
+    mean, error = (f"{v:+.4f}" if abs(v) < 100 else f"{v:+,.0f}" for v in values)
+    return mean if estimate.num_runs < 2 else f"{mean} ± {error[1:]}"

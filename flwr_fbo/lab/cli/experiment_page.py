@@ -31,9 +31,8 @@ from flwr_fbo.lab.experiment_runner.config import find_experiment
 from flwr_fbo.lab.experiment_runner.curves import common_seeds, curves_by_method
 from flwr_fbo.lab.experiment_runner.figure import (
     draw_curves,
-    draw_own_form,
-    has_own_form,
     line_styles,
+    own_form,
 )
 from flwr_fbo.lab.experiment_runner.results import read_results, version_of
 from flwr_fbo.lab.experiment_runner.tuning_table import TuningRun
@@ -115,14 +114,14 @@ def _convergence(
         log_y=experiment.log_axes or experiment.counts_scalars,
     )
     parts: list[Part] = [figure]
-    if has_own_form(experiment):
+    if draw_form := own_form(experiment):
         caption = (
             "Chart in the form of the paper's figure: mean over seeds; bars and bands "
             "are one standard error."
         )
 
         def draw(axes: Any) -> None:
-            draw_own_form(axes, experiment, runs)
+            draw_form(axes, experiment, runs)
             axes.set_title("")  # the caption says it
 
         parts.append(figures.chart("form", caption, ("", ""), draw, whole_x=False))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,15 @@ def print_report(
     rows = experiment.summarize(runs, until)
     num_seeds = len(common_seeds(experiment.methods, runs))
     title, (first, *notes) = experiment.notes(runs, until)
-    console.print(_table(title, experiment, rows))
+    # Narrow enough for 80 columns; where a name is too long it is broken, no number is.
+    table = Table(title=title, box=RULED, padding=(0, 1, 0, 0))
+    name, *others = headings_of(experiment)
+    table.add_column(name)
+    for heading in others:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows.values():
+        table.add_row(*cells_of(row, experiment))
+    console.print(table)
     console.print(f"± one standard error over {counted(num_seeds, 'seed')}. {first}")
     for note in notes:
         console.print(note)
@@ -63,7 +71,15 @@ def report_json(
 ) -> str:
     """Return the same for machines; what JSON lacks, NaN and infinity, is null."""
     rows = experiment.summarize(runs, until)
-    return json.dumps(
+    steps, curves = mean_curves(experiment, runs, until)
+    by_method = {
+        name: {
+            "mean": [one.mean for one in estimates],
+            "standard_error": [one.standard_error for one in estimates],
+        }
+        for name, estimates in curves.items()
+    }
+    values = finite(
         {
             "experiment": experiment.to_dict(),
             "seeds": common_seeds(experiment.methods, runs),
@@ -71,53 +87,25 @@ def report_json(
             "until": until or experiment.num_steps,
             **experiment.counts(runs),
             "methods": {name: _values_of(row) for name, row in rows.items()},
-            "curves": _curves(experiment, runs, until),
+            "curves": {"steps": steps, "methods": by_method},
             "notes": experiment.notes(runs, until)[1],
             "verdict": experiment.verdict(rows),
-        },
-        indent=2,
-        allow_nan=False,
-    )
-
-
-def _curves(
-    experiment: Experiment, runs: Sequence[Run], until: int | None
-) -> dict[str, Any]:
-    """Return each method's curve: mean and standard error by step."""
-    steps, curves = mean_curves(experiment, runs, until)
-    methods = {
-        name: {
-            "mean": [finite(one.mean) for one in estimates],
-            "standard_error": [finite(one.standard_error) for one in estimates],
         }
-        for name, estimates in curves.items()
-    }
-    return {"steps": steps, "methods": methods}
+    )
+    return json.dumps(values, indent=2, allow_nan=False)
 
 
 def _values_of(row: Row) -> dict[str, Any]:
     """Return the row's estimates, and epsilon."""
-    values: dict[str, Any] = {"epsilon": finite(row.epsilon)}
+    values: dict[str, Any] = {"epsilon": row.epsilon}
     for field in fields(row):
         value = getattr(row, field.name)
         if isinstance(value, Estimate):
-            mean, error = finite(value.mean), finite(value.standard_error)
-            values[field.name] = {"mean": mean, "standard_error": error}
+            means = {"mean": value.mean, "standard_error": value.standard_error}
+            values[field.name] = means
         elif value is None:
             values[field.name] = None
     return values
-
-
-def _table(title: str, experiment: Experiment, rows: Mapping[str, Row]) -> Table:
-    # Narrow enough for 80 columns; where a name is too long it is broken, no number is.
-    table = Table(title=title, box=RULED, padding=(0, 1, 0, 0))
-    first, *others = headings_of(experiment)
-    table.add_column(first)
-    for heading in others:
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in rows.values():
-        table.add_row(*cells_of(row, experiment))
-    return table
 
 
 def headings_of(experiment: Experiment) -> list[str]:
@@ -132,12 +120,8 @@ def cells_of(row: Row, experiment: Experiment) -> list[str]:
     """Return what a row of that table says, below each heading."""
     columns = experiment.columns()
     cells = [_number(getattr(row, name), column) for name, column in columns.items()]
-    private = experiment.privacy is not None
-    return [row.label, *cells, *([_epsilon(row)] if private else [])]
-
-
-def _epsilon(row: Row) -> str:
-    return "infinite" if math.isinf(row.epsilon) else f"{row.epsilon:.3g}"
+    epsilon = "infinite" if math.isinf(row.epsilon) else f"{row.epsilon:.3g}"
+    return [row.label, *cells, *([epsilon] if experiment.privacy is not None else [])]
 
 
 def _number(estimate: Estimate | None, column: Column) -> str:

@@ -188,11 +188,6 @@ def label_values(
     axes.xaxis.set_minor_locator(NullLocator())
 
 
-def set_title(axes: Any, title: str) -> None:
-    """Write what the figure shows above its axes."""
-    axes.set_title(title, fontsize=10)
-
-
 def name_beside(figure: Any, runs: Sequence[Run], path: Target) -> None:
     """Write the PNG, with its legend beside it."""
     # More names would be cut off at the lower edge.
@@ -211,7 +206,7 @@ def draw_lengths(
     """
     _draw_at_places(axes, experiment, ends_of(experiment, runs), ".4f")
     axes.set(xscale="log", xlabel="numbers in a message", ylabel=in_the_end(experiment))
-    set_title(axes, title_of(experiment, runs))
+    axes.set_title(title_of(experiment, runs), fontsize=10)
 
 
 def draw_times(axes: Any, experiment: TransferExperiment, runs: Sequence[Run]) -> None:
@@ -234,7 +229,7 @@ def draw_times(axes: Any, experiment: TransferExperiment, runs: Sequence[Run]) -
         draw_mean(axes, x, y, color=color, ls=style, label=label)
     x_label = "CPU seconds of a target, on a log scale"
     axes.set(xscale="log", xlabel=x_label, ylabel=experiment.axes[1])
-    set_title(axes, title_of(experiment, runs))
+    axes.set_title(title_of(experiment, runs), fontsize=10)
 
 
 def draw_agents(axes: Any, experiment: TransferExperiment, runs: Sequence[Run]) -> None:
@@ -250,7 +245,7 @@ def draw_agents(axes: Any, experiment: TransferExperiment, runs: Sequence[Run]) 
     }
     _draw_at_places(axes, experiment, of_target, ".2g")
     axes.set(xlabel="agents", ylabel="CPU seconds of a target", ylim=(0, None))
-    set_title(axes, title_of(experiment, runs))
+    axes.set_title(title_of(experiment, runs), fontsize=10)
 
 
 def _draw_at_places(
@@ -315,7 +310,7 @@ def draw_series(axes: Any, experiment: TuningExperiment, runs: Sequence[Run]) ->
     epsilons = [epsilon_of(runs, n) for n, c in experiment.curves.items() if c.series]
     _label_epsilon(axes, epsilons, [experiment.privacy])
     axes.set_ylabel(in_the_end(experiment))
-    set_title(axes, title_of(experiment, runs))
+    axes.set_title(title_of(experiment, runs), fontsize=10)
 
 
 def draw_tradeoff(results: Sequence[Results], until: int | None, path: Target) -> None:
@@ -336,7 +331,10 @@ def draw_tradeoff(results: Sequence[Results], until: int | None, path: Target) -
     """
     first = results[0][0]
     for experiment, _ in results:
-        _require_same(first, experiment, ("task", "num_agents", "num_evaluations"))
+        for name in ("task", "num_agents", "num_evaluations"):
+            here, expected = getattr(experiment, name), getattr(first, name)
+            allowed = f"{expected}, as in the first results"
+            require(here == expected, name, here, allowed)
     last = first.num_evaluations
     until = last if until is None else until
     require(1 <= until <= last, "until", until, f"1 to {last}")
@@ -348,7 +346,7 @@ def draw_tradeoff(results: Sequence[Results], until: int | None, path: Target) -
     _label_epsilon(axes, [_epsilon_of(*one) for one in results], settings)
     axes.set_ylabel(f"best {first.task.unit}, mean of evaluations 1 to {until}")
     title = f"{first.task.name}: {first.num_agents} agents"
-    set_title(axes, title)
+    axes.set_title(title, fontsize=10)
     name_beside(figure, [run for _, runs in results for run in runs], path)
 
 
@@ -387,7 +385,7 @@ def draw_sweep(axes: Any, experiment: BanditExperiment, runs: Sequence[Run]) -> 
     axes.yaxis.set_major_formatter("{x:g}")
     # Three lines: in one, names and settings would run into those beside the axes.
     title = f"{experiment.name}\n{_fixed(experiment, sweep)}"
-    set_title(axes, f"{title}\n{seeds_of(experiment, runs)}")
+    axes.set_title(f"{title}\n{seeds_of(experiment, runs)}", fontsize=10)
 
 
 def _lines_of(
@@ -428,21 +426,6 @@ def _places(field: SweptField, values: Sequence[Value]) -> dict[Value, float]:
     return {value: float(value) for value in values}
 
 
-def _draw_either(
-    axes: Any,
-    points: Sequence[tuple[float, Estimate]],
-    varies: bool,
-    look: Look,
-    label: str,
-) -> None:
-    """Draw points, or the level with the most runs where x has no part in them."""
-    if varies:
-        draw_points(axes, sorted(points, key=itemgetter(0)), look, label)
-    else:
-        level = max((end for _, end in points), key=lambda end: end.num_runs)
-        draw_level(axes, level, look, label)
-
-
 def _label_epsilon(
     axes: Any, epsilons: Sequence[float], settings: Sequence[TuningPrivacy]
 ) -> None:
@@ -462,13 +445,6 @@ def _ticks(epsilons: Sequence[float]) -> list[float]:
     return ticks
 
 
-def _require_same(first: Experiment, other: Experiment, names: Sequence[str]) -> None:
-    for name in names:
-        expected = getattr(first, name)
-        ok = getattr(other, name) == expected
-        require(ok, name, getattr(other, name), f"{expected}, as in the first results")
-
-
 def _epsilon_of(experiment: TuningExperiment, runs: Sequence[Run]) -> float:
     """Return what the private method spent."""
     spent = [run.epsilon for run in runs if run.method == "private"]
@@ -484,21 +460,19 @@ def _draw_setting(
     style = _STYLES_OF_SETTINGS.get(first.strategy, ":")
     looks = looks_of(first)
     for name in first.methods:
-        points = [
-            (_epsilon_of(experiment, runs), _utility(experiment, runs, name, until))
-            for experiment, runs in group
-            if name in experiment.methods
-        ]
+        points = []
+        for experiment, runs in group:
+            if name in experiment.methods:
+                curves = curves_by_method(experiment.methods, runs)[name]
+                utility = Estimate.of(curves[:, :until].mean(axis=1))
+                points.append((_epsilon_of(experiment, runs), utility))
         look = (looks[name][0], style, looks[name][2])
-        varies = first.known_methods[name].noisy
-        _draw_either(axes, points, varies, look, f"{first.label_of(name)} ({setting})")
-
-
-def _utility(
-    experiment: TuningExperiment, runs: Sequence[Run], name: str, until: int
-) -> Estimate:
-    curves = curves_by_method(experiment.methods, runs)[name]
-    return Estimate.of(curves[:, :until].mean(axis=1))
+        label = f"{first.label_of(name)} ({setting})"
+        if first.known_methods[name].noisy:
+            draw_points(axes, sorted(points, key=itemgetter(0)), look, label)
+        else:  # the level with the most runs: epsilon has no part in it
+            level = max((end for _, end in points), key=lambda end: end.num_runs)
+            draw_level(axes, level, look, label)
 
 
 # Names of more lines than this stand beside a figure: below it they would be cut off.
@@ -506,28 +480,15 @@ _MOST_NAMES_BELOW = 12
 _FORMS = {"lengths": draw_lengths, "times": draw_times, "agents": draw_agents}
 
 
-def _own_form(experiment: Experiment) -> Callable[..., None] | None:
+def own_form(experiment: Experiment) -> Callable[..., None] | None:
     """Return what draws a figure that does not show curves against steps."""
     if isinstance(experiment, TuningExperiment) and experiment.form == "tradeoff":
         return draw_series
     if isinstance(experiment, TransferExperiment):
         return _FORMS.get(experiment.form)
-    sweep = experiment.sweep if isinstance(experiment, BanditExperiment) else None
-    if sweep is not None and sweep.axis is not None:
-        return draw_sweep
+    if isinstance(experiment, BanditExperiment) and experiment.sweep is not None:
+        return draw_sweep if experiment.sweep.axis is not None else None
     return None
-
-
-def has_own_form(experiment: Experiment) -> bool:
-    """Return whether its figure does not show curves against steps."""
-    return _own_form(experiment) is not None
-
-
-def draw_own_form(axes: Any, experiment: Experiment, runs: Sequence[Run]) -> None:
-    """Draw the figure of an experiment that has a form of its own."""
-    own_form = _own_form(experiment)
-    assert own_form is not None
-    own_form(axes, experiment, runs)
 
 
 def draw(experiment: Experiment, runs: Sequence[Run], path: Target) -> None:
@@ -537,9 +498,9 @@ def draw(experiment: Experiment, runs: Sequence[Run], path: Target) -> None:
     """
     names = [experiment.name, *map(experiment.label_of, experiment.methods)]
     with fonts_for("".join(names)):
-        if has_own_form(experiment):
+        if draw_form := own_form(experiment):
             figure, axes = new_figure()
-            draw_own_form(axes, experiment, runs)
+            draw_form(axes, experiment, runs)
             name_beside(figure, runs, path)
         elif experiment.counts_scalars:
             _draw_communication(experiment, runs, path)
@@ -556,7 +517,7 @@ def _draw_convergence(
     figure, axes = new_figure()
     draw_curves(axes, experiment, curves_by_method(experiment.methods, runs))
     axes.set(xlabel=experiment.axes[0], ylabel=experiment.axes[1])
-    set_title(axes, title_of(experiment, runs))
+    axes.set_title(title_of(experiment, runs), fontsize=10)
     if experiment.log_axes:
         axes.set(xscale="log", yscale="log")
     else:

@@ -413,8 +413,7 @@ class TransferExperiment(OptimisationExperiment):
         for row in rows.values():
             if self.known_methods[row.method].controls:
                 lines.append(f"{row.label} {helped(row.over_alone, self._alone)}")
-                about = row.label, row.final_over_alone, self._alone
-                lines += at_the_end(*about)
+                lines += at_the_end(row.label, row.final_over_alone, self._alone)
         return lines
 
     def notes(self, runs: Sequence[Run], until: int | None) -> tuple[str, list[str]]:

@@ -425,21 +425,6 @@ def usual_methods(experiment: TuningExperiment) -> tuple[str, ...]:
     return tuple(METHODS)[:5]
 
 
-def methods_of_strategy(experiment: TuningExperiment) -> dict[str, TuningMethod]:
-    """Return all methods but curves, by name, as the strategy calls them."""
-    labels = _LABELS.get(experiment.strategy, {})
-    known = {**METHODS, **(_LEAN if experiment.base.is_lean else {})}
-    return {
-        name: replace(method, label=labels.get(name, method.label))
-        for name, method in known.items()
-    }
-
-
-def known_methods(experiment: TuningExperiment) -> dict[str, TuningMethod]:
-    """Return all methods that an experiment could have, by name."""
-    return {**methods_of_strategy(experiment), **methods_of(experiment.curves)}
-
-
 def methods_of(curves: dict[str, Curve]) -> dict[str, TuningMethod]:
     """Return the methods that draw curves, and their noise-only controls, by name.
 
@@ -449,21 +434,11 @@ def methods_of(curves: dict[str, Curve]) -> dict[str, TuningMethod]:
     controls: dict[Curve, str] = {}
     methods: list[TuningMethod] = []
     for name, curve in curves.items():
-        control = controls.setdefault(_without_scale(curve), f"{name}-noise-only")
+        unset: dict[str, Any] = dict.fromkeys(_OF_PRIVACY)
+        scale_free = replace(curve, label="", series=(), **unset)
+        control = controls.setdefault(scale_free, f"{name}-noise-only")
         methods += _methods_of(name, curve, control)
     return by_name(*methods)
-
-
-def _without_scale(curve: Curve) -> Curve:
-    """Return a curve without what only scales the noise of its releases."""
-    return replace(
-        curve,
-        label="",
-        series=(),
-        clip_norm=None,
-        noise_multiplier=None,
-        sampling_probability=None,
-    )
 
 
 def _methods_of(name: str, curve: Curve, control: str) -> list[TuningMethod]:
@@ -498,7 +473,7 @@ def run_one(experiment: TuningExperiment, method: str, seed: int) -> TuningRun:
     began = time.process_time()
     num_agents, task = experiment.num_agents, experiment.task
     seeds = Seeds.of_run(seed)
-    chosen = known_methods(experiment)[method]
+    chosen = experiment.known_methods[method]
     strategy = chosen.build(experiment, seeds)
     horizon = last_iteration(experiment, strategy)
     strategy.plan(horizon)
@@ -507,7 +482,10 @@ def run_one(experiment: TuningExperiment, method: str, seed: int) -> TuningRun:
     if chosen.first is not None:
         for agent in agents:
             agent.enqueue(chosen.first(experiment, seeds, agent.slot))
-    for liar in agents[: _num_liars(chosen, strategy)]:
+    crowd = num_agents
+    if chosen.conspiring and isinstance(strategy, FedWarmStart):
+        crowd = sum(strategy.cohort_sizes[:1])
+    for liar in agents[: math.ceil(chosen.liars * crowd)]:
         _make_lie(liar, strategy.study, seed, chosen.conspiring)
     clipping = _Clipping(strategy)
     for agent in agents:
@@ -574,13 +552,6 @@ def last_iteration(experiment: TuningExperiment, strategy: TuningStrategy) -> in
     return waiting + experiment.num_evaluations - agent.num_initial
 
 
-def _num_liars(method: TuningMethod, strategy: TuningStrategy) -> int:
-    num = strategy.server.num_agents
-    if method.conspiring and isinstance(strategy, FedWarmStart):
-        num = sum(strategy.cohort_sizes[:1])
-    return math.ceil(method.liars * num)
-
-
 def _make_lie(agent: Agent, study: TuningStudy, seed: int, conspiring: bool) -> None:
     """Have an agent praise a place drawn at random, as loudly as the server listens."""
     settings, space = study.agent, study.space
@@ -602,67 +573,6 @@ def _make_lie(agent: Agent, study: TuningStudy, seed: int, conspiring: bool) -> 
         return np.asarray(_LOUD * features(place)[0])
 
     agent.message = lie  # type: ignore[method-assign]
-
-
-def _sharing(experiment: TuningExperiment, strategy: TuningStrategy) -> list[int]:
-    """Return after which of its evaluations, from 1, an agent sends; plans the study.
-
-    Of all releases of a `FedWarmStart` a site has a message in one.
-    """
-    if not isinstance(strategy, PrivateTuningStrategy):
-        return []
-    strategy.plan(last_iteration(experiment, strategy))
-    iterations = strategy.server.iterations
-    if isinstance(strategy, FedWarmStart):
-        iterations = iterations[:1]
-    return [strategy.study.agent.num_initial + t for t in iterations]
-
-
-def spending(experiment: TuningExperiment, strategy: TuningStrategy) -> FloatArray:
-    """Return a site's epsilon after evaluations 1 to E, if the noise is real."""
-    sharing = _sharing(experiment, strategy)
-    spent = np.zeros(experiment.num_evaluations)
-    if not sharing:
-        return spent
-    assert isinstance(strategy, PrivateTuningStrategy)
-    server, release = strategy.server, strategy.server.release
-    if release.settings.noise_only:
-        return spent
-    accountant = server.new_accountant()
-    for evaluation, iteration in zip(sharing, server.iterations, strict=False):
-        multiplier = release.effective_noise_multiplier(iteration)
-        if multiplier == 0:
-            spent[evaluation - 1 :] = math.inf
-            break
-        accountant.charge(multiplier)
-        spent[evaluation - 1 :] = accountant.spent().epsilon
-    return spent
-
-
-def sending(experiment: TuningExperiment, strategy: TuningStrategy) -> FloatArray:
-    """Return how many numbers all have sent by evaluations 1 to E of each agent.
-
-    Every agent sends a message for each release, and gets all of its vectors before
-    its next evaluation; of a `FedWarmStart` one message at most, and before its first
-    evaluation what there is.
-    """
-    sharing, sent = _sharing(experiment, strategy), np.zeros(experiment.num_evaluations)
-    if not sharing:
-        return sent
-    server, agent = strategy.server, strategy.study.agent
-    assert isinstance(agent, SearchSettings)
-    if isinstance(server, FedWarmStartServer):
-        cohorts = server.cohorts
-        got = sum(map(cohorts.cohort_of, range(server.num_agents)))
-        sent[0] += got * agent.message_length
-        sent[sharing[0] - 1] += sum(cohorts.cohort_sizes) * agent.message_length
-        return np.asarray(np.cumsum(sent))
-    one_each = server.num_agents * agent.message_length
-    for evaluation in sharing:
-        sent[evaluation - 1] += one_each
-        if evaluation < len(sent):
-            sent[evaluation] += one_each * agent.num_sub_regions
-    return np.asarray(np.cumsum(sent))
 
 
 # In a list of methods: those that the strategy is usually compared to.
@@ -742,8 +652,13 @@ class TuningExperiment(OptimisationExperiment):
 
     @property
     def known_methods(self) -> Mapping[str, TuningMethod]:
-        """All methods that it could have, by name."""
-        return known_methods(self)
+        """All methods that it could have, by name, as the strategy calls them."""
+        labels = _LABELS.get(self.strategy, {})
+        known = {**METHODS, **(_LEAN if self.base.is_lean else {})}
+        return {
+            name: replace(method, label=labels.get(name, method.label))
+            for name, method in known.items()
+        } | methods_of(self.curves)
 
     def with_epsilon(self, epsilon: float) -> Self:
         """Return the same experiment at another epsilon; see `Experiment`."""
@@ -754,8 +669,8 @@ class TuningExperiment(OptimisationExperiment):
     def recipe(self, method: str) -> dict[str, Any]:
         """Return what decides a method's runs, whatever experiment they are part of."""
         values = super().recipe(method)
-        for name in ("privacy", "curves"):
-            values.pop(name, None)
+        values.pop("privacy", None)
+        del values["curves"]
         chosen, base = self.known_methods[method], self.base
         curve = chosen.curve
         values["method"] = chosen.base or chosen.name
@@ -783,13 +698,63 @@ class TuningExperiment(OptimisationExperiment):
         """Run some of the methods on one seed."""
         return [run_one(self, method, seed) for method in telling(methods)]
 
+    def _sharing(self, strategy: TuningStrategy) -> list[int]:
+        """Plan the study; return after which evaluations, from 1, an agent sends.
+
+        Of all releases of a `FedWarmStart` a site has a message in one.
+        """
+        if not isinstance(strategy, PrivateTuningStrategy):
+            return []
+        strategy.plan(last_iteration(self, strategy))
+        once = isinstance(strategy, FedWarmStart)
+        iterations = strategy.server.iterations[: 1 if once else None]
+        return [strategy.study.agent.num_initial + t for t in iterations]
+
     def spending(self, method: str) -> FloatArray:
         """Return a site's epsilon after each evaluation; see `Experiment`."""
-        return spending(self, self._strategy(method))
+        strategy, spent = self._strategy(method), np.zeros(self.num_evaluations)
+        sharing = self._sharing(strategy)
+        if not sharing:
+            return spent
+        assert isinstance(strategy, PrivateTuningStrategy)
+        server, release = strategy.server, strategy.server.release
+        if release.settings.noise_only:
+            return spent
+        accountant = server.new_accountant()
+        for evaluation, iteration in zip(sharing, server.iterations, strict=False):
+            multiplier = release.effective_noise_multiplier(iteration)
+            if multiplier == 0:
+                spent[evaluation - 1 :] = math.inf
+                break
+            accountant.charge(multiplier)
+            spent[evaluation - 1 :] = accountant.spent().epsilon
+        return spent
 
     def sending(self, method: str, runs: Sequence[Run]) -> FloatArray:
-        """Return how many numbers have been sent by each evaluation."""
-        return sending(self, self._strategy(method))
+        """Return how many numbers have been sent by each evaluation of each agent.
+
+        Every agent sends a message for each release, and gets all of its vectors before
+        its next evaluation; of a `FedWarmStart` one message at most, and before its
+        first evaluation what there is.
+        """
+        strategy, sent = self._strategy(method), np.zeros(self.num_evaluations)
+        sharing = self._sharing(strategy)
+        if not sharing:
+            return sent
+        server, agent = strategy.server, strategy.study.agent
+        assert isinstance(agent, SearchSettings)
+        if isinstance(server, FedWarmStartServer):
+            cohorts = server.cohorts
+            got = sum(map(cohorts.cohort_of, range(server.num_agents)))
+            sent[0] += got * agent.message_length
+            sent[sharing[0] - 1] += sum(cohorts.cohort_sizes) * agent.message_length
+        else:
+            one_each = server.num_agents * agent.message_length
+            for evaluation in sharing:
+                sent[evaluation - 1] += one_each
+                if evaluation < len(sent):
+                    sent[evaluation] += one_each * agent.num_sub_regions
+        return np.asarray(np.cumsum(sent))
 
     def _strategy(self, method: str) -> TuningStrategy:
         return self.known_methods[method].build(self, Seeds.of_run(0))
@@ -821,8 +786,7 @@ class TuningExperiment(OptimisationExperiment):
         if private is not None and private.over_noise_only is not None:
             lines.append(carried(private.label, private.over_noise_only))
         if private is not None and private.final_over_alone is not None:
-            about = private.label, private.final_over_alone, self._alone
-            lines += at_the_end(*about)
+            lines += at_the_end(private.label, private.final_over_alone, self._alone)
         return lines
 
     @property

@@ -20,10 +20,10 @@ from flwr_fbo.lab.experiment_runner.claims import findings
 from flwr_fbo.lab.experiment_runner.config import load_experiment
 from flwr_fbo.lab.experiment_runner.figure import (
     draw,
-    draw_own_form,
     draw_tradeoff,
     looks_of,
     new_figure,
+    own_form,
 )
 from flwr_fbo.lab.experiment_runner.linear_bandit_experiment import BanditExperiment
 from flwr_fbo.lab.experiment_runner.nonlinear_bandit_experiment import (
@@ -97,6 +97,12 @@ def figure(tmp_path: Path) -> TuningExperiment:
     experiment = load_experiment(tmp_path / "fig9.toml")
     assert isinstance(experiment, TuningExperiment)
     return experiment
+
+
+def _draw_own_form(axes: Any, experiment: Any, runs: Any) -> None:
+    draw_form = own_form(experiment)
+    assert draw_form is not None
+    draw_form(axes, experiment, runs)
 
 
 def test_private_curves_bring_their_control(figure: TuningExperiment) -> None:
@@ -359,7 +365,7 @@ def test_a_picture_begins_where_methods_differ_and_has_all_names(
 
 def test_bars_end_within_the_picture(figure: TuningExperiment) -> None:
     _, axes = new_figure()
-    draw_own_form(axes, figure, _runs(figure, {"quiet": [0.2, 0.51, 0.9]}))
+    _draw_own_form(axes, figure, _runs(figure, {"quiet": [0.2, 0.51, 0.9]}))
     low, high = axes.get_ylim()
     bars = np.concatenate(
         [bar for drawn in axes.containers for bar in drawn.lines[2][0].get_segments()]

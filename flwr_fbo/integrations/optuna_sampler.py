@@ -139,8 +139,9 @@ class FederatedSampler(BaseSampler):
         known = known.onto(own, known.direction)
         settings = FedWarmStartSettings(num_features=len(known.points))
         entropy = secrets.randbits(128) if seed is None else seed
-        about = own, known.direction, settings, seed
-        study = TuningStudy(*about, feature_seed=entropy, known=known)
+        study = TuningStudy(
+            own, known.direction, settings, seed, feature_seed=entropy, known=known
+        )
         return cls(create_agent(study, 0, entropy))
 
     def infer_relative_search_space(

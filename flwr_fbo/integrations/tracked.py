@@ -51,8 +51,9 @@ class Tracker(Callback):
             "rounds": decided.rounds,
             "trials": len(decided.trials),
         }
-        about = zip(decided.trials, decided.settings, decided.scores, strict=True)
-        for trial, setting, score in about:
+        for trial, setting, score in zip(
+            decided.trials, decided.settings, decided.scores, strict=True
+        ):
             texts |= _texts_of(setting, f"trial-{trial}.")
             numbers[f"score.trial-{trial}"] = score
         numbers["epsilon"] = decided.epsilon

@@ -135,8 +135,13 @@ def secure_dp_fts_de(
 
 
 def _secure(trusted: TuningAuditPlan, settings: ReleaseSettings) -> SecureAuditPlan:
-    about = settings, trusted.delta, trusted.iterations, trusted.num_features
-    return SecureAuditPlan(*about, trusted.num_draws)
+    return SecureAuditPlan(
+        settings,
+        trusted.delta,
+        trusted.iterations,
+        trusted.num_features,
+        trusted.num_draws,
+    )
 
 
 SECURE_STUDIES: dict[str, Callable[..., SecureAuditPlan]] = {

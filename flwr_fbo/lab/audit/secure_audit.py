@@ -127,9 +127,9 @@ class _HonestTooHigh(SecureSites):
 class _ReusedShares(SecureSites):
     """A site adds its first share to every message: a difference of sums has none."""
 
-    def __init__(self, *about: Any) -> None:
-        super().__init__(*about)
-        self._drawn: dict[int, Share] = {}
+    @cached_property
+    def _drawn(self) -> dict[int, Share]:
+        return {}
 
     def share(self, noise: IntegerNoise, slot: int) -> Share:
         if slot not in self._drawn:
@@ -202,8 +202,9 @@ class SecureAuditPlan(TuningAuditPlan):
         self, entropy: Entropy, build: BuildSites | None
     ) -> Callable[[], SecureSites]:
         make = build or SecureSites
-        about = self.settings, entropy, self.num_features, self.honest_slots
-        return lambda: make(*about)
+        return lambda: make(
+            self.settings, entropy, self.num_features, self.honest_slots
+        )
 
     def _study(self, sites: SecureSites, rounds: list[Messages]) -> FloatArray:
         """Return the releases of one study as the adversary learns them."""

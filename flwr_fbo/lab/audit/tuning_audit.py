@@ -185,8 +185,7 @@ class TuningAuditPlan(StudyPlan):
 
     def server(self, release: PlannedRelease) -> DPFTSDEServer:
         """Return the server of one study, before its first release."""
-        about = self.num_features, self.delta, self.iterations
-        return DPFTSDEServer(release, *about)
+        return DPFTSDEServer(release, self.num_features, self.delta, self.iterations)
 
     def _study(self, mechanism: Any, rounds: list[Messages]) -> FloatArray:
         """Return the releases of one study, shape (K, P, M)."""
@@ -260,8 +259,9 @@ class WarmStartAuditPlan(TuningAuditPlan):
 
     def server(self, release: PlannedRelease) -> DPFTSDEServer:
         """Return the server of one study, before its first release."""
-        about = self.num_features, self.delta, self.iterations
-        server = FedWarmStartServer(release, *about)
+        server = FedWarmStartServer(
+            release, self.num_features, self.delta, self.iterations
+        )
         server.plan_cohorts(self._cohorts)
         return server
 
@@ -331,8 +331,8 @@ class TunerAuditPlan(TuningAuditPlan):
         chooser = PrivateChooser(choice, num_clients, num_rungs, noise_seed=0)
         release, rungs = chooser.release, tuple(range(num_rungs))
         assert isinstance(release, Release)
-        about = release.settings, choice.delta, rungs, _NUM_TRIALS, num_draws
-        return cls(*about, choice=choice)
+        settings, delta = release.settings, choice.delta
+        return cls(settings, delta, rungs, _NUM_TRIALS, num_draws, choice=choice)
 
     @cached_property
     def _chooser(self) -> PrivateChooser:

@@ -495,8 +495,11 @@ def _received(
     num = {t: experiment.num_sent_observations(method, t) for t in range(1, last + 1)}
     finished = _finished_agents(experiment, seed, num[last])
     finished = finished[: experiment.num_senders(method)]
-    about = study, finished, Seeds.of_run(seed).noise, chosen.zeroed
-    return {t: messages_of(*about, num_sent, t - 1) for t, num_sent in num.items()}
+    entropy, zeroed = Seeds.of_run(seed).noise, chosen.zeroed
+    return {
+        t: messages_of(study, finished, entropy, zeroed, num_sent, t - 1)
+        for t, num_sent in num.items()
+    }
 
 
 def _run(experiment: TransferExperiment, method: str, seed: int) -> TuningRun:

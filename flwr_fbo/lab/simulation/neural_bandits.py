@@ -453,11 +453,11 @@ def _agent(
     slot: int,
 ) -> FedGOUCBAgent:
     """Return an agent; the noise of a private one repeats, for experiments."""
-    about = settings, simulation.model, seed, slot
+    model = simulation.model
     if settings.privacy is None:
-        return FedGOUCBAgent(*about)
-    entropy = SeededEntropy(seed, slot)
-    return PrivateFedGOUCBAgent(*about, simulation.num_agents, entropy)
+        return FedGOUCBAgent(settings, model, seed, slot)
+    num_agents, entropy = simulation.num_agents, SeededEntropy(seed, slot)
+    return PrivateFedGOUCBAgent(settings, model, seed, slot, num_agents, entropy)
 
 
 def _fit(

@@ -49,20 +49,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.conversion import take_plain
+from flwr_fbo._common.fields import check_fields, integer, positive
 from flwr_fbo._common.validation import (
     is_number,
     require,
     require_int,
-    require_positive,
 )
+from flwr_fbo.algorithms.fed_go_ucb.settings import Sums
 from flwr_fbo.algorithms.linear_bandit.determinant_trigger import DeterminantTrigger
 from flwr_fbo.algorithms.linear_bandit.observation import (
     checked_actions,
@@ -72,62 +71,6 @@ from flwr_fbo.models.ellipsoid import Ellipsoid
 from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.study.wire_arrays import is_array, is_sum
-
-
-class Link(Protocol):
-    """What makes a mean reward of <x, theta>: an increasing function mu."""
-
-    @property
-    def largest_slope(self) -> float:
-        """k_mu, the largest value of its derivative."""
-
-    def mean(self, z: FloatArray) -> FloatArray:
-        """Return mu(z), element by element."""
-
-
-@dataclass(frozen=True)
-class IdentityLink:
-    """mu(z) = z: a linear model, for rewards of any size."""
-
-    @property
-    def largest_slope(self) -> float:
-        """1."""
-        return 1.0
-
-    def mean(self, z: FloatArray) -> FloatArray:
-        """Return z."""
-        return z
-
-
-@dataclass(frozen=True)
-class LogisticLink:
-    """mu(z) = low + (high - low) / (1 + exp(-z)): for rewards in a known range.
-
-    Attributes
-    ----------
-    low, high : float
-        What mean rewards lie between; low < high.
-    """
-
-    low: float
-    high: float
-
-    def __post_init__(self) -> None:
-        values = (self.low, self.high)
-        ok = all(is_number(value) and np.isfinite(value) for value in values)
-        allowed = "two finite numbers, the lower one first"
-        require(ok and self.low < self.high, "low, high", values, allowed)
-
-    @property
-    def largest_slope(self) -> float:
-        """A quarter of the range."""
-        return (self.high - self.low) / 4
-
-    def mean(self, z: FloatArray) -> FloatArray:
-        """Return mu(z), element by element."""
-        from scipy.special import expit
-
-        return np.asarray(self.low + (self.high - self.low) * expit(z))
 
 
 class AcceleratedDescent:
@@ -246,53 +189,47 @@ class GLMUCBSettings:
     """
 
     reward_range: tuple[float, float] | None = None
-    ridge: float = 0.1
-    beta: float = 0.01
-    threshold: float = 1.0
-    curvature: float = 1.0
-    parameter_norm: float = 100.0
-    accuracy: float = 1.0
-    max_iterations: int = 1000
+    ridge: float = field(default=0.1, metadata=positive())
+    beta: float = field(default=0.01, metadata=positive())
+    threshold: float = field(default=1.0, metadata=positive())
+    curvature: float = field(default=1.0, metadata=positive())
+    parameter_norm: float = field(default=100.0, metadata=positive())
+    accuracy: float = field(default=1.0, metadata=positive())
+    max_iterations: int = field(default=1000, metadata=integer(1))
 
     def __post_init__(self) -> None:
-        take_plain(self)
-        for name in ("ridge", "beta", "threshold", "parameter_norm", "accuracy"):
-            require_positive(name, getattr(self, name))
-        require_positive("curvature", self.curvature)
-        require_int("max_iterations", self.max_iterations, 1)
+        check_fields(self)
         given = self.reward_range
-        ok = given is None or (isinstance(given, tuple) and len(given) == 2)
-        require(ok, "reward_range", given, "two numbers, or None")
-        slope = self.link.largest_slope
+        is_pair = given is None or (isinstance(given, tuple) and len(given) == 2)
+        require(is_pair, "reward_range", given, "two numbers, or None")
+        if given is not None:
+            numbers = all(is_number(value) and np.isfinite(value) for value in given)
+            allowed = "two finite numbers, the lower one first"
+            require(numbers and given[0] < given[1], "low, high", given, allowed)
+        slope = self.largest_slope
         allowed = f"at most {slope:g}, the largest slope of the link"
         require(self.curvature <= slope, "curvature", self.curvature, allowed)
 
     @property
-    def link(self) -> Link:
-        """Mu."""
+    def largest_slope(self) -> float:
+        """k_mu, the largest slope of the link."""
         if self.reward_range is None:
-            return IdentityLink()
-        return LogisticLink(*self.reward_range)
+            return 1.0
+        low, high = self.reward_range
+        return (high - low) / 4
+
+    def mean(self, z: FloatArray) -> FloatArray:
+        """Return mu(z), element by element: z, or low + (high - low) / (1 + e^-z)."""
+        if self.reward_range is None:
+            return z
+        from scipy.special import expit
+
+        low, high = self.reward_range
+        return np.asarray(low + (high - low) * expit(z))
 
     def matrix(self, gram: FloatArray) -> FloatArray:
         """Return A of a sum of x x'."""
         return gram + self.ridge / self.curvature * np.eye(len(gram))
-
-
-@dataclass(frozen=True, eq=False)
-class Gram:
-    """What an agent sends first in a synchronisation.
-
-    Attributes
-    ----------
-    num_evaluations : int
-        How many there are in it.
-    values : ndarray of shape (d, d)
-        Sum of x x'.
-    """
-
-    num_evaluations: int
-    values: FloatArray
 
 
 class GLMUCBAgent:
@@ -318,7 +255,6 @@ class GLMUCBAgent:
     def __init__(self, settings: GLMUCBSettings, dimension: int) -> None:
         require_int("dimension", dimension, 1)
         self.settings, self.dimension = settings, dimension
-        self._link = settings.link
         self._trigger = DeterminantTrigger(settings.threshold)
         self._x: list[FloatArray] = []
         self._y: list[float] = []
@@ -361,7 +297,7 @@ class GLMUCBAgent:
         self._gram = self._gram + np.outer(x, x)
         z = x @ self.theta
         self._ellipsoid.observe(x, z)
-        self._step(x, self._link.mean(z) - y)
+        self._step(x, self.settings.mean(z) - y)
 
     def _step(self, x: FloatArray, error: FloatArray) -> None:
         """Make an online Newton step."""
@@ -378,9 +314,9 @@ class GLMUCBAgent:
 
     # A synchronisation
 
-    def message(self) -> Gram:
+    def message(self) -> Sums:
         """Return the sum over the agent's own evaluations."""
-        return Gram(len(self._x), self._gram)
+        return Sums(len(self._x), self._gram)
 
     @one_blas_thread
     def gradient(self, theta: FloatArray) -> FloatArray:
@@ -388,7 +324,7 @@ class GLMUCBAgent:
         if not self._x:
             return np.zeros_like(theta)
         x = np.array(self._x)
-        return np.asarray((self._link.mean(x @ theta) - np.array(self._y)) @ x)
+        return np.asarray((self.settings.mean(x @ theta) - np.array(self._y)) @ x)
 
     @one_blas_thread
     def receive(self, gram: FloatArray, theta: FloatArray) -> None:
@@ -452,7 +388,7 @@ class GLMBanditServer:
         return self._descent is None or self._descent.is_done
 
     @one_blas_thread
-    def receive(self, messages: Sequence[Gram]) -> None:
+    def receive(self, messages: Sequence[Sums]) -> None:
         """Begin a descent, where the last one ended, from one message an agent.
 
         The sums bound the eigenvalues of the loss's Hessian, from above with the
@@ -473,7 +409,7 @@ class GLMBanditServer:
         eigenvalues = np.linalg.eigvalsh(self.gram)
         self._descent = AcceleratedDescent(
             self.point,
-            smoothness=settings.link.largest_slope * eigenvalues[-1] + settings.ridge,
+            smoothness=settings.largest_slope * eigenvalues[-1] + settings.ridge,
             strong_convexity=settings.curvature * max(eigenvalues[0], 0.0)
             + settings.ridge,
             accuracy=settings.accuracy / count,

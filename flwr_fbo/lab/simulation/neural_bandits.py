@@ -33,7 +33,6 @@ from flwr_fbo.lab.baselines.glm_ucb import (
     GLMBanditServer,
     GLMUCBAgent,
     GLMUCBSettings,
-    Gram,
 )
 from flwr_fbo.lab.baselines.kernel_ucb import (
     KernelBanditServer,
@@ -274,7 +273,7 @@ class _GLMFederation(Federation[GLMUCBAgent, GLMBanditServer]):
     def synchronise(self) -> None:
         send, server = self.channel.send, self.server
         messages = [agent.message() for agent in self.agents]
-        server.receive([Gram(m.num_evaluations, send(m.values)) for m in messages])
+        server.receive([Sums(m.num_evaluations, send(m.values)) for m in messages])
         while not server.is_done:
             gradients = [agent.gradient(send(server.point)) for agent in self.agents]
             server.receive_gradients([send(gradient) for gradient in gradients])

@@ -47,14 +47,15 @@ scalars. In simulations every agent answers; so what is no answer is an error.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.fields import check_fields, positive
 from flwr_fbo._common.random import Purpose, generator
-from flwr_fbo._common.validation import require, require_int, require_positive
+from flwr_fbo._common.validation import require, require_int
 from flwr_fbo.algorithms.linear_bandit.observation import (
     checked_actions,
     checked_observation,
@@ -172,15 +173,14 @@ class KernelUCBSettings:
         q > 0: the larger, the larger the dictionary.
     """
 
-    lengthscale: float = 1.0
-    ridge: float = 0.1
-    beta: float = 0.01
-    threshold: float = 1.0
-    oversampling: float = 1.0
+    lengthscale: float = field(default=1.0, metadata=positive())
+    ridge: float = field(default=0.1, metadata=positive())
+    beta: float = field(default=0.01, metadata=positive())
+    threshold: float = field(default=1.0, metadata=positive())
+    oversampling: float = field(default=1.0, metadata=positive())
 
     def __post_init__(self) -> None:
-        for name in ("lengthscale", "ridge", "beta", "threshold", "oversampling"):
-            require_positive(name, getattr(self, name))
+        check_fields(self)
 
 
 class KernelUCBAgent:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.conversion import take_plain
+from flwr_fbo._common.fields import check_fields, integer
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo._common.validation import require_int
 from flwr_fbo.algorithms.registry import Algorithm, register
@@ -32,14 +32,12 @@ class RandomSearchSettings:
         As in `DPFTSDESettings`.
     """
 
-    num_sub_regions: int = 4
-    num_initial: int = 10
+    num_sub_regions: int = field(default=4, metadata=integer(1))
+    num_initial: int = field(default=10, metadata=integer(1))
     sub_region_axes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        take_plain(self)
-        require_int("num_sub_regions", self.num_sub_regions, 1)
-        require_int("num_initial", self.num_initial, 1)
+        check_fields(self)
         object.__setattr__(self, "sub_region_axes", tuple(self.sub_region_axes))
 
     def sub_regions(self, space: SearchSpace) -> SubRegions:

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, ConfigDict, TypeAdapter
 
 from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.fields import check_fields, integer
 from flwr_fbo._common.palette import BLUE, GREEN, VERMILION
-from flwr_fbo._common.validation import require, require_int, require_known
+from flwr_fbo._common.validation import require, require_known
 from flwr_fbo.lab.tasks.base import STRICT
 
 
@@ -198,7 +199,7 @@ class Claim:
     better: str
     than: str
     by: Literal["final", "mean", "scalars", "seconds"] = "final"
-    until: int | None = None
+    until: int | None = field(default=None, metadata=integer(1, optional=True))
     section: str = ""
 
     def __post_init__(self) -> None:
@@ -206,10 +207,9 @@ class Claim:
             value = getattr(self, name)
             require("|" not in value, name, value, "no '|', which ends a cell")
         require(self.better != self.than, "than", self.than, "another than better")
-        if self.until is not None:
-            require_int("until", self.until, 1)
-            ok = self.by != "seconds"
-            require(ok, "until", self.until, "left out, with by='seconds'")
+        check_fields(self)
+        whole = self.until is None or self.by != "seconds"
+        require(whole, "until", self.until, "left out, with by='seconds'")
 
     @property
     def methods(self) -> tuple[str, str]:
@@ -305,18 +305,17 @@ class Experiment(ABC):
     compared: ClassVar[Literal["agent", "target"]] = "agent"
 
     name: str
-    num_agents: int
+    num_agents: int = field(metadata=integer(1))
     privacy: PrivacySetting | None
     description: str = ""
-    num_seeds: int = 5
+    num_seeds: int = field(default=5, metadata=integer(1))
     methods: tuple[str, ...]
     claims: tuple[Claim, ...] = ()
 
     def __post_init__(self) -> None:
         ok = re.fullmatch(r"[\w-]+(/[\w-]+)?", self.name) is not None
         require(ok, "name", self.name, "letters, digits, '-' and '_', and one '/'")
-        for attribute in ("num_agents", f"num_{self.step}s", "num_seeds"):
-            require_int(attribute, getattr(self, attribute), 1)
+        check_fields(self)
         known = self.known_methods
         for name in self.methods:
             require_known("methods", name, known)

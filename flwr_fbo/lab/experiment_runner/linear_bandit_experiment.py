@@ -12,7 +12,7 @@ import math
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import product
 from typing import Any, ClassVar, Literal, Self, cast
@@ -23,10 +23,10 @@ from pydantic import ConfigDict
 
 from flwr_fbo._common import palette
 from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.fields import integer
 from flwr_fbo._common.validation import (
     require,
     require_fraction,
-    require_int,
     require_known,
 )
 from flwr_fbo.algorithms.linear_bandit.determinant_trigger import DeterminantTrigger
@@ -517,9 +517,9 @@ class BanditExperiment(Experiment):
 
     task: LinearBanditTask
     privacy: BanditPrivacy
-    num_iterations: int
+    num_iterations: int = field(metadata=integer(1))
     num_synchronisations: int = 16
-    first_synchronisation: int = 100
+    first_synchronisation: int = field(default=100, metadata=integer(1))
     width: Width = "observed"
     graph: GraphName | None = None
     hops: int = 1
@@ -537,7 +537,6 @@ class BanditExperiment(Experiment):
         object.__setattr__(self, "methods", tuple(at_points))
         super().__post_init__()
         first, last = self.first_synchronisation, self.num_iterations - 1
-        require_int("first_synchronisation", first, 1)
         allowed = f"at most {last}, before the last trial"
         require(first <= last, "first_synchronisation", first, allowed)
         self._check_sweep()

@@ -20,6 +20,7 @@ from pydantic import ConfigDict, PlainValidator
 
 from flwr_fbo._common import palette
 from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.fields import integer
 from flwr_fbo._common.text import humanised
 from flwr_fbo._common.validation import require
 from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings
@@ -376,7 +377,7 @@ class NonlinearBanditExperiment(Experiment):
     }
 
     task: AnyNonlinearTask
-    num_iterations: int
+    num_iterations: int = field(metadata=integer(1))
     width: int = 25
     settings: Constants = field(default_factory=Constants)
     total_exploration: int | None = None

@@ -20,7 +20,8 @@ from pydantic import ConfigDict
 
 from flwr_fbo._common import palette
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.validation import require, require_bool, require_int
+from flwr_fbo._common.fields import check_fields, flag, integer
+from flwr_fbo._common.validation import require
 from flwr_fbo.algorithms.dp_fts_de.settings import DPFTSDESettings, Follow
 from flwr_fbo.algorithms.fts.server import FTSServer
 from flwr_fbo.algorithms.fts.settings import FTSSettings
@@ -57,6 +58,9 @@ from flwr_fbo.lab.tasks.base import STRICT
 _CONTROLS = ("alone", "random", "noise-only")
 
 
+_COUNT = integer(1, optional=True)
+
+
 @dataclass(frozen=True)
 class Messages:
     """Settings of the messages that finished agents send.
@@ -71,12 +75,12 @@ class Messages:
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
-    num_features: int = 100
+    num_features: int = field(default=100, metadata=integer(1))
     lengthscale: float = 0.01
     regularization: float = 1e-6
 
     def __post_init__(self) -> None:
-        require_int("num_features", self.num_features, 1)
+        check_fields(self)
 
 
 @dataclass(frozen=True)
@@ -109,21 +113,18 @@ class TransferCurve:
 
     label: str
     method: Literal["fts", "rgpe", "taf"]
-    num_agents: int | None = None
-    num_features: int | None = None
-    num_observations: int | None = None
+    num_agents: int | None = field(default=None, metadata=_COUNT)
+    num_features: int | None = field(default=None, metadata=_COUNT)
+    num_observations: int | None = field(default=None, metadata=_COUNT)
     follow: Follow | None = None
-    concurrent: bool = False
+    concurrent: bool = field(default=False, metadata=flag())
 
     def __post_init__(self) -> None:
-        require_bool("concurrent", self.concurrent)
-        for name in ("num_agents", "num_features", "num_observations"):
-            if getattr(self, name) is not None:
-                require_int(name, getattr(self, name), 1)
+        check_fields(self)
         for name in ("follow", "concurrent"):
             value = getattr(self, name)
-            ok = not value or self.method == "fts"
-            require(ok, name, value, f"left out, with method={self.method!r}")
+            unused = not value or self.method == "fts"
+            require(unused, name, value, f"left out, with method={self.method!r}")
 
 
 _AS_IT_IS = TransferCurve("", "fts")
@@ -251,9 +252,9 @@ class TransferExperiment(OptimisationExperiment):
     }
     compared = "target"
 
-    num_targets: int
-    num_initial: int = 3
-    num_observations: int = 50
+    num_targets: int = field(metadata=integer(1))
+    num_initial: int = field(default=3, metadata=integer(1))
+    num_observations: int = field(default=50, metadata=integer(1))
     follow: Follow = "inverse-square"
     messages: Messages = field(default_factory=Messages)
     privacy: None = None
@@ -269,8 +270,6 @@ class TransferExperiment(OptimisationExperiment):
         added = [name for name in methods_of(self.curves) if name not in self.methods]
         object.__setattr__(self, "methods", (*self.methods, *added))
         super().__post_init__()
-        for name in ("num_targets", "num_initial", "num_observations"):
-            require_int(name, getattr(self, name), 1)
         allowed = f"at most num_agents={self.num_agents}"
         ok = self.num_targets <= self.num_agents
         require(ok, "num_targets", self.num_targets, allowed)

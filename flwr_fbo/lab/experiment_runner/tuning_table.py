@@ -13,6 +13,7 @@ import numpy as np
 from pydantic import BeforeValidator, PlainValidator
 
 from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.fields import integer
 from flwr_fbo._common.text import counted
 from flwr_fbo._common.validation import require
 from flwr_fbo.algorithms.search.agent import Agent
@@ -115,7 +116,7 @@ class OptimisationExperiment(Experiment):
     step: ClassVar[Literal["iteration", "evaluation"]] = "evaluation"
 
     task: AnyTask
-    num_evaluations: int
+    num_evaluations: int = field(metadata=integer(1))
 
     @property
     def lower_is_better(self) -> bool:

@@ -17,6 +17,7 @@ from optuna.distributions import BaseDistribution
 from pydantic import ConfigDict, Field, TypeAdapter
 
 import flwr_fbo.lab.tasks
+from flwr_fbo._common.fields import check_fields
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo._common.validation import require, require_int
 from flwr_fbo.space.search_space import Params
@@ -101,6 +102,9 @@ class Task(ABC):
     name: str
     direction: ClassVar[Literal["maximize", "minimize"]]
     unit: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @property
     @abstractmethod

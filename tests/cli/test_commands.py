@@ -452,7 +452,7 @@ def test_a_study_of_warm_starts_says_how_many_pioneers_it_needs() -> None:
     for wrong, words in (
         ("--rounds=2", "rounds=2 is not allowed: left out"),
         ("--q=.5", "q=0.5 is not allowed: 1"),
-        ("--preset=paper", "preset='paper' is not allowed"),
+        ("--preset=paper", "preset='paper' is not allowed: left out, with FedW"),
         ("--dimensions=3", "dimensions=3 is not allowed: left out"),
     ):
         assert words in _one_line_error(_invoke(*with_z, wrong))

@@ -38,6 +38,18 @@ from flwr_fbo.privacy.release import Calibration
 
 _TUNING = ("FedVote", "DPFTSDE")
 _MOST_WEIGHTS = 10**6  # one an agent and sub-region
+# The field that each option changes, of the plan or of its release.
+_FIELDS = {
+    "honest": "honest",
+    "agents": "num_agents",
+    "sub-regions": "num_sub_regions",
+    "q": "sampling_probability",
+    "iteration": "iterations",
+    "features": "num_features",
+    "calibration": "calibration",
+    "absent": "absence",
+    "z": "noise_multiplier",
+}
 _FAULTS = sorted({*FAULTS, *COHORT_FAULTS, *CONTINUAL_FAULTS, *SECURE_FAULTS})
 
 
@@ -117,18 +129,10 @@ def audit(
     studies: Mapping[str, Callable[..., StudyPlan]] = (
         SECURE_STUDIES if secure else STUDIES
     )
-    changes = {
-        "honest": honest,
-        "agents": agents,
-        "sub-regions": sub_regions,
-        "q": q,
-        "iteration": tuple(iteration) if iteration else None,
-        "features": features,
-        "calibration": calibration,
-        "absent": absent,
-        "z": z,
-    }
-    given = {name: value for name, value in changes.items() if value is not None}
+    times = tuple(iteration) if iteration else None
+    values = honest, agents, sub_regions, q, times, features, calibration, absent, z
+    changes = zip(_FIELDS, values, strict=True)
+    given = {name: value for name, value in changes if value is not None}
     with plain_errors(ValueError, ImportError):
         if study is not None:
             require_known("study", study, studies)
@@ -168,27 +172,15 @@ def _changed(
     plan: TuningAuditPlan, given: dict[str, Any], epsilon: float | None
 ) -> TuningAuditPlan:
     """Return the plan with what is given, its noise calibrated anew."""
-    of_settings = {
-        "agents": "num_agents",
-        "sub-regions": "num_sub_regions",
-        "q": "sampling_probability",
-        "calibration": "calibration",
-        "z": "noise_multiplier",
-    }
-    of_plan = {
-        "iteration": "iterations",
-        "features": "num_features",
-        "absent": "absence",
-        "honest": "honest",
-    }
-    chosen = {of_settings[n]: v for n, v in given.items() if n in of_settings}
+    changed = {_FIELDS[name]: value for name, value in given.items()}
     settings = plan.settings
+    chosen = {n: value for n, value in changed.items() if hasattr(settings, n)}
     num_agents = chosen.get("num_agents", settings.num_agents)
     size = num_agents * chosen.get("num_sub_regions", settings.num_sub_regions)
     allowed = f"1 to {_MOST_WEIGHTS:,}"
     require(size <= _MOST_WEIGHTS, "agents x sub-regions", size, allowed)
     settings = replace(settings, **chosen)
-    rest = {of_plan[n]: v for n, v in given.items() if n in of_plan}
+    rest = {n: value for n, value in changed.items() if n not in chosen}
     plan = replace(plan, settings=settings, **rest)
     if "z" in given:
         return plan
@@ -247,15 +239,14 @@ class _Found:
     def values(self) -> dict[str, Any]:
         """Return it for ``--json``."""
         result = self.result
+        counts = ("true_positives", "false_positives", "num_counted")
         return {
             "study": self.study,
             "plan": asdict(cast(Any, self.plan)),
             "planted_fault": self.plant,
             "private_entropy": self.is_private,
             "test": str(result.test),
-            "true_positives": result.true_positives,
-            "false_positives": result.false_positives,
-            "num_counted": result.num_counted,
+            **{name: getattr(result, name) for name in counts},
             "epsilon_lower": result.epsilon_lower,
             "epsilon_promised": result.promised.epsilon,
             "delta": result.promised.delta,

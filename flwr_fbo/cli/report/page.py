@@ -168,8 +168,7 @@ def journal_page(
             name: range_in_words(one) for name, one in space.distributions.items()
         }
     versions = (str(row.facts["flwr_fbo"]) for row in releases)
-    ends = settings_section(settings), versions_section(versions)
-    return Page(title, lead, [*sections, *ends], warning)
+    return whole_page(title, lead, sections, settings, versions, warning)
 
 
 def range_in_words(distribution: Any) -> str:
@@ -186,23 +185,24 @@ def range_in_words(distribution: Any) -> str:
     )
 
 
-def settings_section(settings: Mapping[str, Any]) -> Section:
-    """Return a section of all settings, by dotted name."""
+def whole_page(
+    title: str,
+    lead: str,
+    sections: Sequence[Section],
+    settings: Mapping[str, Any],
+    recorded: Iterable[str],
+    warning: str = "",
+) -> Page:
+    """Return a page that ends with all settings, by dotted name, and with versions.
+
+    ``recorded`` are the versions of flwr_fbo that wrote the results; none where they
+    were not recorded.
+    """
     rows = [(name, _text(value)) for name, value in flat(settings)]
     caption = "What the results were made with."
-    return Section("Settings", [Table(("setting", "value"), rows, caption, False)])
-
-
-def versions_section(recorded: Iterable[str]) -> Section:
-    """Return a section of versions: of those who wrote the results, and of this page's.
-
-    Parameters
-    ----------
-    recorded : iterable of str
-        Versions of flwr_fbo; none where they were not recorded.
-    """
+    table = Table(("setting", "value"), rows, caption, numeric=False)
     wrote = ", ".join(sorted(set(recorded))) or "not recorded"
-    rows = [
+    versions = [
         ("results written by flwr_fbo", wrote),
         ("page written by flwr_fbo", __version__),
         ("flwr", version("flwr")),
@@ -210,7 +210,9 @@ def versions_section(recorded: Iterable[str]) -> Section:
         ("Python", platform.python_version()),
     ]
     caption = "flwr, numpy and Python are those that wrote this page."
-    return Section("Versions", [Table(("what", "version"), rows, caption, False)])
+    last = Table(("what", "version"), versions, caption, numeric=False)
+    ends = Section("Settings", [table]), Section("Versions", [last])
+    return Page(title, lead, [*sections, *ends], warning)
 
 
 def _text(value: Any) -> str:

@@ -20,8 +20,7 @@ from flwr_fbo.cli.report.page import (
     Table,
     bytes_text,
     params_text,
-    settings_section,
-    versions_section,
+    whole_page,
 )
 from flwr_fbo.lab.cli.claims_command import outcome
 from flwr_fbo.lab.cli.experiment_tables import cells_of, headings_of
@@ -64,8 +63,6 @@ def experiment_page(path: Path) -> Page:
         _privacy(experiment, rows),
         _communication(experiment, runs),
         _settings_of_agents(experiment, runs, seeds[0]),
-        settings_section(experiment.to_dict()),
-        versions_section([version_of(path)]),
     ]
     about = f"{experiment.description}. " if experiment.description else ""
     labels = ", ".join(experiment.label_of(name) for name in experiment.methods)
@@ -75,7 +72,8 @@ def experiment_page(path: Path) -> Page:
     )
     private = all(run.private for run in runs)
     warning = "" if private else _NOT_PRIVATE
-    return Page(f"Experiment {experiment.name}", lead, sections, warning)
+    title, settings = f"Experiment {experiment.name}", experiment.to_dict()
+    return whole_page(title, lead, sections, settings, [version_of(path)], warning)
 
 
 def _summary(

@@ -24,9 +24,8 @@ from rich.console import Console
 from rich.table import Table
 
 from flwr_fbo.lab.audit.default_studies import SECURE_STUDIES, STUDIES
-from flwr_fbo.lab.audit.secure_faults import SECURE_FAULTS
-from flwr_fbo.lab.audit.stream_entropy import StreamEntropy
-from flwr_fbo.lab.audit.study_audit import audit
+from flwr_fbo.lab.audit.secure_audit import SECURE_FAULTS
+from flwr_fbo.lab.audit.study_audit import StreamEntropy, audit
 from flwr_fbo.privacy.noise import OsEntropy
 
 ALL_STUDIES = STUDIES | {f"secure-{name}": s for name, s in SECURE_STUDIES.items()}

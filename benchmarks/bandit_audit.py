@@ -22,8 +22,7 @@ from rich.table import Table
 from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings
 from flwr_fbo.lab.audit.bandit_audit import BanditAuditPlan
 from flwr_fbo.lab.audit.planted_faults import CONTINUAL_FAULTS
-from flwr_fbo.lab.audit.stream_entropy import StreamEntropy
-from flwr_fbo.lab.audit.study_audit import AuditResult, audit
+from flwr_fbo.lab.audit.study_audit import AuditResult, StreamEntropy, audit
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 
 ARMS = ((1.0, 0.0), (0.0, 1.0))

@@ -50,8 +50,7 @@ from flwr_fbo import (
 )
 from flwr_fbo.algorithms.linear_bandit.determinant_trigger import DeterminantTrigger
 from flwr_fbo.algorithms.search.study import TuningStudy, create_agent
-from flwr_fbo.lab.baselines.local_server import LocalServer
-from flwr_fbo.lab.baselines.random_search import RandomSearchSettings
+from flwr_fbo.lab.baselines.random_search import LocalServer, RandomSearchSettings
 from flwr_fbo.lab.experiment_runner.config import experiment_of
 from flwr_fbo.lab.simulation.loop import run_loop
 from flwr_fbo.lab.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTask

@@ -22,14 +22,12 @@ from joblib import Parallel, delayed, parallel_config
 
 from flwr_fbo._common.text import humanised
 from flwr_fbo.lab.experiment_runner.config import experiment_of, load_experiment
-from flwr_fbo.lab.experiment_runner.estimates import Estimate
-from flwr_fbo.lab.experiment_runner.nonlinear_bandit_design import (
+from flwr_fbo.lab.experiment_runner.curves import Estimate
+from flwr_fbo.lab.experiment_runner.nonlinear_bandit_experiment import (
     Constants,
     GLMConstants,
     KernelConstants,
     LinearConstants,
-)
-from flwr_fbo.lab.experiment_runner.nonlinear_bandit_experiment import (
     NonlinearBanditExperiment,
 )
 from flwr_fbo.lab.tasks.nonlinear_bandit import ClusterBanditTask, FunctionBanditTask

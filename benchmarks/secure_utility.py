@@ -47,11 +47,14 @@ from flwr_fbo import (
     Seeds,
     tuning_app,
 )
-from flwr_fbo.lab.experiment_runner.estimates import Estimate
+from flwr_fbo.lab.experiment_runner.curves import Estimate
 from flwr_fbo.lab.experiment_runner.seeds import Seeds as RunSeeds
-from flwr_fbo.lab.experiment_runner.tuning_design import TuningPrivacy
-from flwr_fbo.lab.experiment_runner.tuning_experiment import TuningExperiment
-from flwr_fbo.lab.experiment_runner.tuning_play import last_iteration, run_one
+from flwr_fbo.lab.experiment_runner.tuning_experiment import (
+    TuningExperiment,
+    TuningPrivacy,
+    last_iteration,
+    run_one,
+)
 from flwr_fbo.lab.tasks.base import Task
 from flwr_fbo.lab.tasks.digits import DigitsTask
 from flwr_fbo.lab.tasks.synthetic import SyntheticTask

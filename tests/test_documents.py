@@ -13,7 +13,7 @@ import click
 import pytest
 
 import flwr_fbo
-from flwr_fbo.cli.commands import LazyGroup
+from flwr_fbo.cli.commands import COMMANDS, load_command
 from tests.before_and_after import diff
 from tests.documents import (
     ROOT,
@@ -246,8 +246,8 @@ def test_where_a_docstring_points_to_is_in_the_reference() -> None:
 def _commands() -> list[str]:
     """Return every command there is, those in a group after its name."""
     names = []
-    for name, listed in LazyGroup.listed.items():
-        command = listed.load(name)
+    for name in COMMANDS:
+        command = load_command(name)
         inner = command.commands if isinstance(command, click.Group) else {name: None}
         names += [name] if list(inner) == [name] else [f"{name} {one}" for one in inner]
     return names

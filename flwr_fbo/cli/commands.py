@@ -1,12 +1,11 @@
-"""How commands are found, and what their help looks like."""
+"""Which commands there are, how they are found, and what their help looks like."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
-from importlib import import_module
-from typing import Annotated, Any, ClassVar
+from pkgutil import resolve_name
+from typing import Annotated, Any
 
 import click
 import typer
@@ -14,41 +13,71 @@ from typer.core import TyperCommand, TyperGroup
 
 from flwr_fbo._common.validation import nearest
 
+# Where each command is, and its line in the list of them, in the order of `--help`. It
+# is imported when it is used: `flwr-fbo --help` does not wait for what commands need.
+# Nothing else in the core names a module of the lab.
+COMMANDS = {
+    "init": ("cli.init_command:init", "Write a Flower app that tunes a model."),
+    "run": ("lab.cli.run_command:run", "Run a built-in experiment or a TOML file."),
+    "list": ("lab.cli.list_command:list_experiments", "List the built-in experiments."),
+    "show": ("cli.show_command:show", "Print the table of results again."),
+    "report": ("cli.report_command:report", "Write results as one HTML page."),
+    "claims": (
+        "lab.cli.claims_command:claims",
+        "Print what papers claim, and what came out.",
+    ),
+    "tradeoff": ("lab.cli.tradeoff_command:tradeoff", "Draw utility against epsilon."),
+    "export": (
+        "cli.export_command:export",
+        "Copy trials to Optuna, or releases to a file.",
+    ),
+    "data": ("lab.cli.data_command:app", "Fetch data sets, and say what is there."),
+    "ledger": (
+        "cli.ledger_command:app",
+        "Read what left a study's server, or a site.",
+    ),
+    "evaluate": (
+        "cli.evaluate_command:evaluate",
+        "Estimate what other policies would have earned.",
+    ),
+    "keys": (
+        "cli.keys_command:app",
+        "Make the keys of secure aggregation, and a roster.",
+    ),
+    "audit": (
+        "lab.cli.audit_command:audit",
+        "Bound what a release gives away from below.",
+    ),
+    "privacy": ("cli.privacy_command:privacy", "Say what a study would spend."),
+}
+# What `show` and `report` do with the results of an experiment.
+SHOW_EXPERIMENT = "lab.cli.experiment_tables:show_experiment"
+EXPERIMENT_PAGE = "lab.cli.experiment_page:experiment_page"
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV instead of text.")]
 
 _EXAMPLES = "Examples\n--------\n"
 
 
-@dataclass(frozen=True)
-class Listed:
-    """A subcommand that has not been imported.
+def loaded(where: str) -> Any:
+    """Import ``module:name`` of this package; say which extra is missing, if one is."""
+    try:
+        return resolve_name(f"flwr_fbo.{where}")
+    except ImportError as error:
+        if "flwr-fbo[" not in str(error):
+            raise
+        raise click.ClickException(str(error)) from error  # it names the extra
 
-    Attributes
-    ----------
-    function : str
-        In the command's module: a function, or a Typer of several.
-    text : str
-        A line, for the list of commands.
-    """
 
-    function: str
-    text: str
-
-    def load(self, name: str) -> click.Command:
-        """Import it, and return the command."""
-        try:
-            module = import_module(f"flwr_fbo.cli.{name}_command")
-        except ImportError as error:
-            if "flwr-fbo[" not in str(error):
-                raise
-            raise click.ClickException(str(error)) from error  # it names the extra
-        found = getattr(module, self.function)
-        if isinstance(found, typer.Typer):
-            return typer.main.get_command(found)
+def load_command(name: str) -> click.Command:
+    """Import a command: a function, or a Typer of several."""
+    found = loaded(COMMANDS[name][0])
+    if not isinstance(found, typer.Typer):
         alone = group()
         add(alone, name, found)
-        return typer.main.get_command(alone)
+        found = alone
+    return typer.main.get_command(found)
 
 
 class PlainCommand(TyperCommand):
@@ -60,7 +89,7 @@ class PlainCommand(TyperCommand):
 
 
 class Group(TyperGroup):
-    """Commands, of which the nearest is suggested for one that there is not."""
+    """Commands that suggest the nearest name where there is no such command."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -72,24 +101,20 @@ class Group(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-class LazyGroup(Group):
-    """Commands that are imported when they are used."""
-
-    listed: ClassVar[dict[str, Listed]] = {}
+class AllCommands(Group):
+    """``COMMANDS``: listed at once, each imported when it is used."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        for name, one in self.listed.items():
-            self.add_command(click.Command(name, help=one.text), name)
+        for name, (_, text) in COMMANDS.items():
+            self.add_command(click.Command(name, help=text), name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command, as `click.Group` does, and import it."""
         name, command, rest = super().resolve_command(ctx, args)
-        if name in self.listed:
-            command = self.listed[name].load(name)
-        return name, command, rest
+        return name, load_command(name) if name in COMMANDS else command, rest
 
 
 def group() -> typer.Typer:

@@ -14,8 +14,7 @@ from rich.table import Table
 from flwr_fbo._common.text import printable, write_whole
 from flwr_fbo._common.validation import require
 from flwr_fbo.cli.commands import AsJson
-from flwr_fbo.cli.errors import plain_errors
-from flwr_fbo.cli.tables import RULED, csv_of, wide_console
+from flwr_fbo.cli.output import RULED, csv_of, plain_errors, wide_console
 from flwr_fbo.clients.bandits.bandit_journals import last_journal
 from flwr_fbo.clients.bandits.linear_bandit_policy import LinearBanditPolicy
 from flwr_fbo.clients.bandits.recorded_bandit import KIND

@@ -9,7 +9,7 @@ import optuna
 import typer
 
 from flwr_fbo._common.text import counted
-from flwr_fbo.cli.errors import plain_errors
+from flwr_fbo.cli.output import plain_errors
 from flwr_fbo.integrations.optuna_export import export_journal, export_tuner
 from flwr_fbo.strategies.fed_warm_start import recorded_knowledge
 

@@ -16,7 +16,7 @@ import typer
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from flwr_fbo._common.validation import require
-from flwr_fbo.cli.errors import plain_errors
+from flwr_fbo.cli.output import plain_errors
 
 # What Flower allows as an app's name; it may not be that of its folder otherwise.
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,31}")

@@ -10,7 +10,7 @@ import typer
 
 from flwr_fbo._common.validation import require
 from flwr_fbo.cli.commands import add, group
-from flwr_fbo.cli.errors import plain_errors
+from flwr_fbo.cli.output import plain_errors
 from flwr_fbo.secure_sum.roster import Roster, SigningKey
 
 app = group()

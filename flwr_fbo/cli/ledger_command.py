@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from flwr_fbo._common.text import counted
 from flwr_fbo.cli.commands import add, group
-from flwr_fbo.cli.errors import plain_errors
-from flwr_fbo.cli.ledger_kinds import LEDGER_KINDS, SERVER_KINDS
-from flwr_fbo.cli.tables import RULED, wide_console
+from flwr_fbo.cli.ledger_kinds import LEDGER_KINDS, LedgerKind
+from flwr_fbo.cli.output import RULED, finite, plain_errors, wide_console
 from flwr_fbo.clients.bandits.bandit_journals import bandit_journals
 from flwr_fbo.clients.bandits.recorded_bandit import KIND as SITE_KIND
 from flwr_fbo.clients.bandits.recorded_neural_agent import KIND as NEURAL_SITE_KIND
@@ -34,6 +32,15 @@ from flwr_fbo.strategies.study_record import (
 from flwr_fbo.tuner.tuner_record import FILE_NAME as TUNER_FILE_NAME
 
 app = group()
+
+
+class Found(NamedTuple):
+    """A ledger: how it is shown, of what it is, and by whom what was spent."""
+
+    kind: LedgerKind
+    identity: dict[str, Any]
+    rows: list[LedgerRow]
+    spent: list[tuple[str, PrivacySpent]]
 
 
 @app.callback()
@@ -70,11 +77,11 @@ def show(
     with plain_errors():
         found = [_read(path, delta) for path in _ledgers_in(folder)]
     if as_json:
-        typer.echo(json.dumps([_json(*one) for one in found], indent=2))
+        typer.echo(json.dumps([_json(one) for one in found], indent=2))
         return
     console = wide_console()
-    for identity, rows, spent in found:
-        _print(console, identity, rows, spent)
+    for one in found:
+        _print(console, one)
 
 
 def rebuild_ledger(folder: Annotated[Path, typer.Argument()]) -> None:
@@ -93,7 +100,7 @@ def rebuild_ledger(folder: Annotated[Path, typer.Argument()]) -> None:
             raise JournalError(f"There is no folder {folder}.")
         added, ledger = rebuild(folder)
     total = len(ledger.rows)
-    typer.echo(f"{_releases(added)} added; the ledger has {total} now.")
+    typer.echo(f"{counted(added, 'release')} added; the ledger has {total} now.")
 
 
 add(app, "show", show)
@@ -111,11 +118,6 @@ def _ledgers_in(folder: Path) -> list[Path]:
     return found or [folder / FILE_NAME]
 
 
-# Whose releases were added up, and what they have spent.
-Spent = list[tuple[str, PrivacySpent]]
-Found = tuple[dict[str, Any], list[LedgerRow], Spent]
-
-
 def _read(path: Path, delta: float | None) -> Found:
     with Journal(None, path) as journal:
         identity = journal.identity
@@ -124,84 +126,56 @@ def _read(path: Path, delta: float | None) -> Found:
             journal.require_kind(KIND)
         assert kind is not None
         rows = kind.rows(journal)
-        if str(identity["kind"]) in SERVER_KINDS:  # the settings alone do not tell
+        if kind.study:  # the settings alone do not tell
             study = read_ledger(journal)[0]["study"]
             identity = {**identity, "study_id": study["study_id"]}
-    spent: Spent = []
+    if delta is None:  # the smallest delta of all studies is theirs
+        deltas = [row.facts.get("delta") for row in rows]
+        delta = min((one for one in deltas if one is not None), default=1e-5)
+    spent = []
     for whose, own in kind.parts(rows).items() if rows else ():
-        one = kind.spent({**_delta_of(own, delta), **identity}, own)
-        spent += [] if one is None else [(whose or kind.whose, one)]
-    return identity, rows, spent
+        one = kind.spent({"delta": delta, **identity}, own)
+        if one is not None:
+            spent.append((whose or kind.whose, one))
+    return Found(kind, identity, rows, spent)
 
 
-def _delta_of(rows: list[LedgerRow], delta: float | None) -> dict[str, float]:
-    """Return where epsilon is shown: the smallest delta of all studies is theirs."""
-    given = [row.facts.get("delta") for row in rows]
-    known = [one for one in given if one is not None]
-    return {"delta": min(known, default=1e-5) if delta is None else delta}
-
-
-def _print(
-    console: Console,
-    identity: Mapping[str, Any],
-    rows: list[LedgerRow],
-    spent: Spent,
-) -> None:
-    kind = LEDGER_KINDS[identity["kind"]]
-    for name, value in sorted(identity.items()):
+def _print(console: Console, found: Found) -> None:
+    kind, rows = found.kind, found.rows
+    for name, value in sorted(found.identity.items()):
         console.print(f"{name}: {value}", highlight=False, soft_wrap=True)
-    console.print(_table(kind.columns, rows))
+    table = Table(box=RULED, padding=(0, 1, 0, 0))
+    for heading in kind.columns:
+        # What an auditor looks for stays whole in a narrow terminal; the rest folds.
+        whole = heading in ("committed", "study")
+        table.add_column(heading, justify="right", no_wrap=whole, overflow="fold")
+    for row in rows:
+        table.add_row(*kind.cells(row))
+    console.print(table)
     if not rows:
-        console.print(_releases(0))
-    for whose, one in spent:
+        console.print(counted(0, "release"))
+    for whose, one in found.spent:
+        releases = counted(one.num_releases, "release")
         console.print(
-            f"{_releases(one.num_releases)}{whose}: epsilon = {one.epsilon:.4f} "
+            f"{releases}{whose}: epsilon = {one.epsilon:.4f} "
             f"at delta = {one.delta:g} ({one.accounting_method})"
         )
     if not all(row.facts.get("private", True) for row in rows):
         console.print(f"NOT PRIVATE: {kind.why_not}")
 
 
-def _releases(count: int) -> str:
-    return "1 release" if count == 1 else f"{count} releases"
-
-
-def _table(
-    columns: Mapping[str, Callable[[LedgerRow], str]], rows: list[LedgerRow]
-) -> Table:
-    table = Table(box=RULED, padding=(0, 1, 0, 0))
-    for heading in columns:
-        # What an auditor looks for stays whole in a narrow terminal; the rest folds.
-        whole = heading in ("committed", "study")
-        table.add_column(heading, justify="right", no_wrap=whole, overflow="fold")
-    for row in rows:
-        table.add_row(*(cell(row) for cell in columns.values()))
-    return table
-
-
-def _json(
-    identity: Mapping[str, Any], rows: list[LedgerRow], spent: Spent
-) -> dict[str, Any]:
+def _json(found: Found) -> dict[str, Any]:
     releases = [
         {
             "iteration": row.iteration,
             "committed": row.committed,
-            **_finite(row.facts),
-            "vectors": _finite(row.vectors.tolist()),
+            **row.facts,
+            "vectors": row.vectors.tolist(),
         }
-        for row in rows
+        for row in found.rows
     ]
-    values = {"study": _finite(identity), "releases": releases}
+    values = finite({"study": found.identity, "releases": releases})
+    spent = found.spent
     if len(spent) > 1:  # agents have data of their own: there is no sum over them
         return {**values, "epsilons": {whose: one.epsilon for whose, one in spent}}
-    epsilon = spent[0][1].epsilon if spent else None
-    return {**values, "epsilon": _finite(epsilon)}
-
-
-def _finite(value: Any) -> Any:
-    """Return the value; null where JSON lacks what is in it."""
-    if isinstance(value, dict):
-        return {name: _finite(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [_finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return {**values, "epsilon": finite(spent[0][1].epsilon) if spent else None}

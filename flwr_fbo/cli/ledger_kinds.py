@@ -1,9 +1,9 @@
-"""How each kind of ledger is read, added up and shown."""
+"""How each kind of ledger is read, added up and shown: one table, by journal kind."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -31,6 +31,8 @@ from flwr_fbo.strategies.study_record import (
 )
 from flwr_fbo.tuner.envelope import KIND as TUNER_KIND
 from flwr_fbo.tuner.tuner_record import recorded_spent
+
+Cell = Callable[[LedgerRow], str]
 
 
 def _spent(identity: Mapping[str, Any], rows: list[LedgerRow]) -> PrivacySpent | None:
@@ -100,14 +102,6 @@ def _number_of(row: LedgerRow) -> str:
     return "unprotected" if number == UNPROTECTED else str(number)
 
 
-def _norm_of_total(row: LedgerRow) -> str:
-    return f"{np.linalg.norm(row.vectors.sum(axis=0)):.4g}"
-
-
-def _num_messages(row: LedgerRow) -> str:
-    return str(int(np.isfinite(row.vectors).all(axis=1).sum()))
-
-
 def _made(row: LedgerRow) -> str:
     made = row.facts["num_releases"]
     return str(max(made)) if min(made) == max(made) else f"{min(made)} to {max(made)}"
@@ -121,139 +115,153 @@ def _noise_of_scores(row: LedgerRow) -> str:
     return "-" if epsilon is None else f"epsilon {epsilon:.4g}"
 
 
-_COMMON: dict[str, Callable[[LedgerRow], str]] = {
+def _norm(row: LedgerRow) -> str:
+    return f"{np.linalg.norm(row.vectors):.4g}"
+
+
+def _fact(name: str, form: str = "") -> Cell:
+    """Return what shows a fact of a row."""
+    return lambda row: format(row.facts[name], form)
+
+
+def _columns(**cells: Cell) -> dict[str, Cell]:
+    """Return a release's columns between its time and its version, by heading."""
+    named = {name.replace("_", " "): cell for name, cell in cells.items()}
+    return {**_TIMES, **named, "version": _fact("flwr_fbo")}
+
+
+_TIMES: dict[str, Cell] = {
     "iteration": lambda row: str(row.iteration),
     "committed": lambda row: datetime.fromtimestamp(row.committed).isoformat(
         " ", "seconds"
     ),
 }
-_VERSION: dict[str, Callable[[LedgerRow], str]] = {
-    "version": lambda row: str(row.facts["flwr_fbo"])
-}
 
 
 @dataclass(frozen=True)
 class LedgerKind:
-    """How one kind of ledger is read and shown."""
+    """How one kind of ledger is read and shown.
 
-    rows: Callable[[Journal], list[LedgerRow]]
+    Attributes
+    ----------
+    spent : callable
+        Adds up some rows; None where they have no epsilon.
+    columns : dict of callable
+        What is shown of a row, by heading.
+    whose : str
+        Whose epsilon it is, in words.
+    why_not : str
+        Why releases are not private.
+    parts : callable
+        Returns the rows that are added up, by whose they are: ``whose`` unless named.
+    study : str
+        What a server's study is of; empty where no server keeps this ledger.
+    lengths : callable, optional
+        Returns how many numbers an agent sends for a release, and how many each gets
+        back; None where the server does not know.
+    """
+
     spent: Callable[[Mapping[str, Any], list[LedgerRow]], PrivacySpent | None]
-    columns: Mapping[str, Callable[[LedgerRow], str]]
+    columns: Mapping[str, Cell]
     whose: str = ""
     why_not: str = "the noise was seeded, or there was none."
-    # The rows that are added up, by whose they are: `whose` unless named.
     parts: Callable[[list[LedgerRow]], dict[str, list[LedgerRow]]] = lambda rows: {
         "": rows
     }
+    study: str = ""
+    lengths: Callable[[LedgerRow], tuple[int, int]] | None = None
+
+    def rows(self, journal: Journal) -> list[LedgerRow]:
+        """Return the releases; those of a server once they fit the rest of it."""
+        return read_ledger(journal)[1] if self.study else journal.ledger()
+
+    def cells(self, row: LedgerRow) -> list[str]:
+        """Return what is shown of a row, below each heading."""
+        return [cell(row) for cell in self.columns.values()]
 
 
-SERVER_KINDS = {
-    KIND: LedgerKind(
-        lambda journal: read_ledger(journal)[1],
-        _spent,
-        {
-            **_COMMON,
-            "noise multiplier": lambda row: f"{row.facts['noise_multiplier']:.4g}",
-            "q": lambda row: (
-                f"{row.facts['sample_size'] / row.facts['population_size']:g}"
-            ),
-            "sensitivity": lambda row: f"{row.facts['sensitivity']:.4g}",
-            "norm of vectors": lambda row: f"{np.linalg.norm(row.vectors):.4g}",
-            **_VERSION,
-        },
+_TUNING = LedgerKind(
+    _spent,
+    _columns(
+        noise_multiplier=_fact("noise_multiplier", ".4g"),
+        q=lambda row: f"{row.facts['sample_size'] / row.facts['population_size']:g}",
+        sensitivity=_fact("sensitivity", ".4g"),
+        norm_of_vectors=_norm,
     ),
-    BANDIT_KIND: LedgerKind(
-        lambda journal: read_ledger(journal)[1],
-        _bandit_spent,
-        {
-            **_COMMON,
-            "releases an agent": _made,
-            "norm of total": _norm_of_total,
-            **_VERSION,
-        },
-        " of each agent, for one trial of it",
-    ),
-    PEER_KIND: LedgerKind(
-        lambda journal: read_ledger(journal)[1],
-        _bandit_spent,
-        {
-            **_COMMON,
-            "releases an agent": _made,
-            "messages": lambda row: str(len(row.facts["senders"])),
-            **_VERSION,
-        },
-        " of each agent, for one trial of it",
-    ),
-    RELAY_KIND: LedgerKind(
-        lambda journal: read_ledger(journal)[1],
-        lambda identity, rows: None,
-        {**_COMMON, "messages": _num_messages, **_VERSION},
-        why_not="every message reached all agents as it was.",
-    ),
-    NEURAL_KIND: LedgerKind(
-        lambda journal: read_ledger(journal)[1],
-        _neural_spent,
-        {**_COMMON, "phase": lambda row: str(row.facts["phase"]), **_VERSION},
-        " of each agent, for one trial of it",
-        why_not="gradients and sums were sent without noise, or it was seeded.",
-    ),
-}
-SITE_LEDGER = LedgerKind(
-    lambda journal: journal.ledger(),
-    _site_spent,
-    {
-        **_COMMON,
-        "norm of release": lambda row: f"{np.linalg.norm(row.vectors):.4g}",
-        **_VERSION,
-    },
-    " of this agent, for one trial of it",
+    study="tuning",
+    lengths=lambda row: (row.vectors.shape[-1], row.vectors.size),
 )
-NEURAL_SITE_LEDGER = LedgerKind(
-    lambda journal: journal.ledger(),
-    _neural_spent,
-    {
-        **_COMMON,
-        "norm of release": lambda row: f"{np.linalg.norm(row.vectors):.4g}",
-        **_VERSION,
-    },
-    " of this agent, for one trial of it",
+_BANDIT = LedgerKind(
+    _bandit_spent,
+    _columns(
+        releases_an_agent=_made,
+        norm_of_total=lambda row: f"{np.linalg.norm(row.vectors.sum(axis=0)):.4g}",
+    ),
+    " of each agent, for one trial of it",
+    study="a linear bandit",
+    lengths=lambda row: (row.vectors[0].size, row.vectors[0].size),
 )
-SPENDING_LEDGER = LedgerKind(
-    lambda journal: journal.ledger(),
-    _all_spent,
-    {
-        "committed": _COMMON["committed"],
-        "agent": _agent,
-        "study": lambda row: str(row.facts["study_id"]),
-        "kind": lambda row: str(row.facts["study_kind"]),
-        "release": _number_of,
-        "noise multiplier": lambda row: f"{row.facts['charge'][0]:.4g}",
-        "q": lambda row: f"{row.facts['charge'][1]:g}",
-    },
-    " of all studies together",
-    parts=_by_agent,
-)
-TUNER_LEDGER = LedgerKind(
-    lambda journal: journal.ledger(),
-    recorded_spent,
-    {
-        "rung": lambda row: str(row.iteration + 1),
-        "study": lambda row: str(row.facts.get("study_id", "-")),
-        "committed": _COMMON["committed"],
-        "round": lambda row: str(row.facts["rounds"]),
-        "trials": lambda row: str(len(row.facts["trials"])),
-        "mechanism": lambda row: str(row.facts["mechanism"]),
-        "noise": _noise_of_scores,
-        "survivors": lambda row: ", ".join(map(str, row.facts["survivors"])),
-        **_VERSION,
-    },
-    " by a tuner",
-    why_not="the server read exact scores, or the noise was seeded.",
+_SITE = LedgerKind(
+    _site_spent, _columns(norm_of_release=_norm), " of this agent, for one trial of it"
 )
 LEDGER_KINDS = {
-    **SERVER_KINDS,
-    TUNER_KIND: TUNER_LEDGER,
-    SITE_KIND: SITE_LEDGER,
-    NEURAL_SITE_KIND: NEURAL_SITE_LEDGER,
-    SPENDING_KIND: SPENDING_LEDGER,
+    KIND: _TUNING,
+    RELAY_KIND: replace(
+        _TUNING,
+        spent=lambda identity, rows: None,
+        columns=_columns(
+            messages=lambda row: str(int(np.isfinite(row.vectors).all(axis=1).sum()))
+        ),
+        why_not="every message reached all agents as it was.",
+        study="tuning with FTS",
+    ),
+    BANDIT_KIND: _BANDIT,
+    PEER_KIND: replace(
+        _BANDIT,
+        columns=_columns(
+            releases_an_agent=_made, messages=lambda row: str(len(row.facts["senders"]))
+        ),
+        study="a linear bandit among peers",
+        lengths=None,
+    ),
+    NEURAL_KIND: LedgerKind(
+        _neural_spent,
+        _columns(phase=_fact("phase")),
+        " of each agent, for one trial of it",
+        "gradients and sums were sent without noise, or it was seeded.",
+        study="a bandit with a network",
+        lengths=lambda row: (row.vectors.size, row.vectors.size),
+    ),
+    SITE_KIND: _SITE,
+    NEURAL_SITE_KIND: replace(_SITE, spent=_neural_spent),
+    SPENDING_KIND: LedgerKind(
+        _all_spent,
+        {
+            "committed": _TIMES["committed"],
+            "agent": _agent,
+            "study": _fact("study_id"),
+            "kind": _fact("study_kind"),
+            "release": _number_of,
+            "noise multiplier": lambda row: f"{row.facts['charge'][0]:.4g}",
+            "q": lambda row: f"{row.facts['charge'][1]:g}",
+        },
+        " of all studies together",
+        parts=_by_agent,
+    ),
+    TUNER_KIND: LedgerKind(
+        recorded_spent,
+        {
+            "rung": lambda row: str(row.iteration + 1),
+            "study": lambda row: str(row.facts.get("study_id", "-")),
+            "committed": _TIMES["committed"],
+            "round": _fact("rounds"),
+            "trials": lambda row: str(len(row.facts["trials"])),
+            "mechanism": _fact("mechanism"),
+            "noise": _noise_of_scores,
+            "survivors": lambda row: ", ".join(map(str, row.facts["survivors"])),
+            "version": _fact("flwr_fbo"),
+        },
+        " by a tuner",
+        "the server read exact scores, or the noise was seeded.",
+    ),
 }

@@ -14,14 +14,14 @@ from rich.console import Console
 from rich.table import Table
 
 from flwr_fbo._common.text import counted
-from flwr_fbo._common.validation import require, require_known
+from flwr_fbo._common.validation import require
+from flwr_fbo.algorithms.fed_vote.settings import FedVoteSettings
 from flwr_fbo.algorithms.fed_warm_start.settings import (
     FedWarmStartSettings,
     num_pioneers,
 )
 from flwr_fbo.cli.commands import AsJson
-from flwr_fbo.cli.errors import plain_errors
-from flwr_fbo.cli.tables import RULED, finite
+from flwr_fbo.cli.output import RULED, finite, plain_errors
 from flwr_fbo.privacy.accounting import (
     Method,
     ReleaseAccountant,
@@ -41,7 +41,8 @@ HEADINGS = {
     "exact": "published noise,\nexact sensitivity",
     "default": "default noise,\nexact sensitivity",
 }
-_WARM_START = "FedWarmStart"
+# A strategy that is only planned draws nothing.
+_UNUSED = Seeds(features=0, noise=0)
 # Beyond these only memory and patience of whoever asks would end.
 _MOST_AGENTS, _MOST_ROUNDS, _MOST_DIMENSIONS = 10**6, 10**6, 20
 
@@ -59,16 +60,15 @@ class Question:
     @property
     def worth(self) -> list[float]:
         """The published noise over z times the exact sensitivity, by release."""
-        # No entropy is drawn: the noise is not asked for, only its size.
+        # No entropy is drawn: the noise is not asked for, only its size, which is that
+        # of the weights. Few of them are different.
         release = Release(self.settings, SeededEntropy(0))
-        found: dict[float, float] = {}  # it is that of the weights: few are different
-        values = []
+        weights = self.settings.weights.concentration
+        found: dict[float, float] = {}
         for t in range(self.num_releases):
-            key = self.settings.weights.concentration(t)
-            if key not in found:
-                found[key] = release.effective_noise_multiplier(t)
-            values.append(found[key])
-        return values
+            if weights(t) not in found:
+                found[weights(t)] = release.effective_noise_multiplier(t)
+        return [found[weights(t)] for t in range(self.num_releases)]
 
     def answer(self, method: Method, multipliers: Sequence[float]) -> float:
         """Return epsilon, or z, if a release's noise is z times its multiplier."""
@@ -130,15 +130,14 @@ def privacy(
     $ flwr-fbo privacy --strategy FedWarmStart --agents 30 --epsilon 2 --delta 1e-3
     """
     with plain_errors(ValueError):
-        require_known("strategy", strategy, private_strategies())
-        once = strategy == _WARM_START
-        # Its weights are those of FedVote; a site is in one release.
-        base = preset_of("FedVote" if once else strategy, preset)
+        base = preset_of(strategy, preset)
+        is_vote = isinstance(base.agent, FedVoteSettings)
+        once = isinstance(base.agent, FedWarmStartSettings)
         if once:
-            allowed = "left out, with FedWarmStart: a site is in one release"
+            allowed = f"left out, with {strategy}: a site is in one release"
             require(rounds is None, "rounds", rounds, allowed)
-            require(q in (None, 1.0), "q", q, "1, with FedWarmStart")
-            rounds, q = 1, 1.0
+            require(q in (None, 1.0), "q", q, f"1, with {strategy}")
+            rounds = 1
         require(rounds is not None, "rounds", rounds, "given: how many releases")
         assert rounds is not None
         q = base.privacy.sampling_probability if q is None else q
@@ -159,67 +158,57 @@ def privacy(
             weights=base.weights,
         )
         if dimensions is not None:
-            ok = 1 <= dimensions <= _MOST_DIMENSIONS
-            require(ok, "dimensions", dimensions, f"1 to {_MOST_DIMENSIONS}")
-            allowed = f"left out, with {strategy}"
-            require(strategy == "FedVote", "dimensions", dimensions, allowed)
+            within = 1 <= dimensions <= _MOST_DIMENSIONS
+            require(within, "dimensions", dimensions, f"1 to {_MOST_DIMENSIONS}")
+            require(is_vote, "dimensions", dimensions, f"left out, with {strategy}")
         delta = published_delta(agents) if delta is None else delta
         question = Question(settings, rounds, delta, z, epsilon)
         worth = question.worth
-        multipliers = {"published": [1.0] * rounds, "exact": worth}
-        answers = {
-            method: {
-                column: question.answer(method, values)
-                for column, values in multipliers.items()
-            }
-            for method in reversed(get_args(Method))
-        }
-    for row in answers.values():
-        # The same z is charged: only the noise is another.
-        row["default"] = row["published"]
+        answers = {}
+        for method in reversed(get_args(Method)):
+            published = question.answer(method, [1.0] * rounds)
+            exact = question.answer(method, worth)
+            # The default charges the same z as the published: only its noise differs.
+            row = {"published": published, "exact": exact, "default": published}
+            answers[method] = row
     if delta > large_delta(agents):
         typer.echo(
             f"Warning: delta = {delta:.2g} would let a site's whole message "
             f"leak in that share of studies; choose far below 1/{agents}.",
             err=True,
         )
-    if not as_json:
-        named = strategy if preset is None else f"{strategy}, preset {preset!r}"
-        _print(question, named, answers, worth)
-        if strategy == "FedVote":
-            _print_votes(question, dimensions or 2)
+    if as_json:
+        values = {
+            "agents": agents,
+            "rounds": rounds,
+            "q": q,
+            "delta": delta,
+            "strategy": strategy,
+            "preset": preset,
+            "noise_multiplier": z,
+            "epsilon": epsilon,
+            "answer": "noise_multiplier" if epsilon else "epsilon",
+            "accountants": answers,
+            "published_noise_over_default_noise": worth,
+        }
         if once:
-            _print_cohorts(question)
+            values["pioneers"], values["cohorts"] = _cohorts(question)
+        typer.echo(json.dumps(finite(values), indent=2))
         return
-    values = {
-        "agents": agents,
-        "rounds": rounds,
-        "q": q,
-        "delta": delta,
-        "strategy": strategy,
-        "preset": preset,
-        "noise_multiplier": z,
-        "epsilon": epsilon,
-        "answer": "noise_multiplier" if epsilon else "epsilon",
-        "accountants": {
-            method: {column: finite(value) for column, value in row.items()}
-            for method, row in answers.items()
-        },
-        "published_noise_over_default_noise": worth,
-    }
-    if once:
-        values["pioneers"], values["cohorts"] = _cohorts(question)
-    typer.echo(json.dumps(values, indent=2))
-
-
-Answers = dict[Method, dict[str, float]]
+    named = strategy if preset is None else f"{strategy}, preset {preset!r}"
+    _print(question, named, answers, worth)
+    more = _cohort_lines(question) if once else []
+    for line in _vote_lines(question, dimensions or 2) if is_vote else more:
+        Console().print(line, highlight=False)
 
 
 def _print(
-    question: Question, named: str, answers: Answers, worth: Sequence[float]
+    question: Question,
+    named: str,
+    answers: dict[Method, dict[str, float]],
+    worth: Sequence[float],
 ) -> None:
-    console = Console()
-    s = question.settings
+    console, s = Console(), question.settings
     published = question.delta == published_delta(s.num_agents)
     console.print(
         f"{s.num_agents} agents, {counted(question.num_releases, 'release')}, q = "
@@ -244,10 +233,9 @@ def _print(
         console.print(line, highlight=False)
 
 
-def _print_votes(question: Question, dimensions: int) -> None:
-    """Print what a study of FedVote comes to, beside epsilon."""
-    s, z = question.settings, question.noise_multiplier
-    seeds = Seeds(features=0, noise=0)  # nothing is released
+def _vote_lines(question: Question, dimensions: int) -> list[str]:
+    """Say what a study of FedVote comes to, beside epsilon."""
+    s = question.settings
     strategy = FedVote(
         {f"x{i}": FloatDistribution(0.0, 1.0) for i in range(dimensions)},
         "maximize",
@@ -255,16 +243,16 @@ def _print_votes(question: Question, dimensions: int) -> None:
         epsilon=question.epsilon,
         delta=question.delta,
         privacy=Privacy(
-            noise_multiplier=z,
+            noise_multiplier=question.noise_multiplier,
             sampling_probability=s.sampling_probability,
             num_releases=question.num_releases,
         ),
-        seeds=seeds,
+        seeds=_UNUSED,
     )
     strategy.plan(question.num_releases)
     crowd = strategy.smallest_crowd
     rounds = " and ".join(str(t + 1) for t in GUIDING)
-    lines = [
+    return [
         f"With {dimensions} tuned parameters, the others try a setting if at least "
         f"{crowd} of {s.num_agents} sites vote for it."
         + (" Nobody will be heard." if crowd > s.num_agents else ""),
@@ -272,8 +260,6 @@ def _print_votes(question: Question, dimensions: int) -> None:
         f"rounds {rounds} unless told otherwise, earlier in a short study, and one "
         "round before the last in a study of more than 20 rounds.",
     ]
-    for line in lines:
-        Console().print(line, highlight=False)
 
 
 def _cohorts(question: Question) -> tuple[int, tuple[int, ...]]:
@@ -285,35 +271,31 @@ def _cohorts(question: Question) -> tuple[int, tuple[int, ...]]:
         epsilon=question.epsilon,
         delta=question.delta,
         privacy=Privacy(noise_multiplier=question.noise_multiplier),
-        seeds=Seeds(features=0, noise=0),  # nothing is released
+        seeds=_UNUSED,
     )
     z = strategy.server.release.settings.noise_multiplier
     return num_pioneers(z), strategy.cohort_sizes
 
 
-def _print_cohorts(question: Question) -> None:
-    """Print who waits for whom, and what that costs."""
+def _cohort_lines(question: Question) -> list[str]:
+    """Say who waits for whom, and what that costs."""
     after, num_agents = FedWarmStartSettings().share_after, question.settings.num_agents
     pioneers, sizes = _cohorts(question)
     lines = [f"Pioneers, who search alone first: {pioneers}."]
-    if sizes:
-        lines += [
+    if not sizes:
+        few = f"Too few sites: nobody would be left to follow them. All {num_agents} "
+        return [*lines, f"{few}search alone, and nothing is released."]
+    for k, size in enumerate(sizes):
+        lines.append(
             f"Group {k + 1}{'' if k else ', the pioneers'}: {size} sites start in "
             f"round {after * k + 1}, and each sends one message."
-            for k, size in enumerate(sizes)
-        ]
-        lines += [
-            f"Last group: {num_agents - sum(sizes)} sites start in round "
-            f"{after * len(sizes) + 1}, and send nothing.",
-            "Each site's message is in one release: the site pays epsilon once.",
-        ]
-    else:
-        lines += [
-            f"Too few sites: nobody would be left to follow them. All {num_agents} "
-            "search alone, and nothing is released.",
-        ]
-    for line in lines:
-        Console().print(line, highlight=False)
+        )
+    return [
+        *lines,
+        f"Last group: {num_agents - sum(sizes)} sites start in round "
+        f"{after * len(sizes) + 1}, and send nothing.",
+        "Each site's message is in one release: the site pays epsilon once.",
+    ]
 
 
 def _rounded_up(value: float) -> str:

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from flwr_fbo.cli.errors import plain_errors
-from flwr_fbo.cli.ledger_kinds import SERVER_KINDS
+from flwr_fbo.cli.commands import EXPERIMENT_PAGE, loaded
+from flwr_fbo.cli.ledger_kinds import LEDGER_KINDS
+from flwr_fbo.cli.output import plain_errors
 from flwr_fbo.cli.report.page import Page, write_page
 from flwr_fbo.cli.report.server_page import server_page
 from flwr_fbo.cli.report.site_page import SITE_PAGES
@@ -88,12 +89,11 @@ def _page_of(path: Path) -> Page:
         is_journal = file.read(len(_SQLITE)) == _SQLITE
     # A damaged one may not even begin like one: opened, it says so.
     if not is_journal and path.suffix != ".sqlite":
-        from flwr_fbo.cli.report.experiment_page import experiment_page
-
-        return experiment_page(path)
+        page: Page = loaded(EXPERIMENT_PAGE)(path)
+        return page
     with Journal(None, path) as journal:
         kind = str(journal.identity.get("kind"))
-        if kind in SERVER_KINDS:
+        if kind in LEDGER_KINDS and LEDGER_KINDS[kind].study:
             return server_page(journal)
         if kind == TUNER_KIND:
             return tuner_page(journal)

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
-from flwr_fbo.cli.commands import AsCsv, AsJson
-from flwr_fbo.cli.errors import plain_errors
+from flwr_fbo.cli.commands import SHOW_EXPERIMENT, AsCsv, AsJson, loaded
+from flwr_fbo.cli.output import RULED, csv_of, finite, plain_errors, wide_console
 from flwr_fbo.cli.report.server_page import spent_in_words
 from flwr_fbo.cli.report.tuner_page import trials_table
-from flwr_fbo.cli.tables import RULED, TextConsole, csv_of, wide_console
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.tuner.federation_result import Rung, outcome, trial_rows
+from flwr_fbo.tuner.federation_result import outcome, trial_rows
 from flwr_fbo.tuner.tuner_record import (
     FILE_NAME,
     not_private_because,
@@ -62,20 +59,7 @@ def show(
         if tuner.is_file():
             _show_tuner(tuner, as_json, as_csv)
             return
-        from flwr_fbo.cli.experiment_tables import (
-            print_report,
-            report_csv,
-            report_json,
-        )
-        from flwr_fbo.lab.experiment_runner.results import read_results
-
-        experiment, runs = read_results(results)
-        if as_json:
-            typer.echo(report_json(experiment, runs, until))
-        elif as_csv:
-            typer.echo(report_csv(experiment, runs, until), nl=False)
-        else:
-            print_report(experiment, runs, TextConsole(), until)
+        loaded(SHOW_EXPERIMENT)(results, until, as_json, as_csv)
 
 
 def _show_tuner(path: Path, as_json: bool, as_csv: bool) -> None:
@@ -87,13 +71,21 @@ def _show_tuner(path: Path, as_json: bool, as_csv: bool) -> None:
     spent, reason = recorded_spent(identity, ledger), not_private_because(identity)
     if as_json:
         trials = [
-            {"trial": trial, "settings": setting, "scores": _scores(trial, rungs)}
-            | {"outcome": outcome(trial, rungs, num_rungs)}
+            {
+                "trial": trial,
+                "settings": setting,
+                "scores": {
+                    rung.rounds: rung.scores[rung.trials.index(trial)]
+                    for rung in rungs
+                    if trial in rung.trials
+                },
+                "outcome": outcome(trial, rungs, num_rungs),
+            }
             for trial, setting in enumerate(settings)
         ]
         values: dict[str, Any] = {"trials": trials, "private": not reason}
-        values["epsilon"] = None if spent is None else _finite(spent.epsilon)
-        typer.echo(json.dumps(values, indent=2))
+        values["epsilon"] = None if spent is None else spent.epsilon
+        typer.echo(json.dumps(finite(values), indent=2))
         return
     if as_csv:
         rows = trial_rows(settings, rungs, num_rungs)
@@ -112,17 +104,3 @@ def _show_tuner(path: Path, as_json: bool, as_csv: bool) -> None:
         console.print(spent_in_words(spent, ""), soft_wrap=True)
     if reason:
         console.print(f"NOT PRIVATE: {reason}")
-
-
-def _scores(trial: int, rungs: Sequence[Rung]) -> dict[int, float | None]:
-    """Return what was released of a trial, by round."""
-    return {
-        rung.rounds: _finite(rung.scores[rung.trials.index(trial)])
-        for rung in rungs
-        if trial in rung.trials
-    }
-
-
-def _finite(value: float) -> float | None:
-    """Return what JSON has in place of a number: null for infinity."""
-    return value if math.isfinite(value) else None

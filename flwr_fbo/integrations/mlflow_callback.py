@@ -6,21 +6,14 @@ import os
 import re
 import time
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from hashlib import sha256
-from itertools import islice
 from posixpath import normpath
-from typing import Any, TypeVar
+from typing import Any
 
 from flwr_fbo._common.validation import require
-from flwr_fbo.integrations.tracked import (
-    numbers_of_round,
-    numbers_of_rung,
-    texts_of,
-    texts_of_result,
-    texts_of_rung,
-)
-from flwr_fbo.study.callbacks import Callback, DecidedRung, Round, Started
+from flwr_fbo.integrations.tracked import Tracker
+from flwr_fbo.study.callbacks import Started
 
 # Of one call of MLflow's log_batch, of one parameter, and of a name.
 _MOST_PARAMS, _MOST_METRICS, _MOST_CHARACTERS, _LONGEST_NAME = 100, 1000, 6000, 250
@@ -30,10 +23,8 @@ _ALLOWED = r"/\w.\- " + ("" if os.name == "nt" else ":")
 _SPELT = re.compile(rf"[^{_ALLOWED}]|_(?=x[0-9A-F]+(?:[_/]|[^{_ALLOWED}]))")
 _STUDY = "flwr_fbo.study"
 
-T = TypeVar("T")
 
-
-class MlflowCallback(Callback):
+class MlflowCallback(Tracker):
     """Logs a study to MLflow: settings, counts, epsilon, and what is recommended.
 
     A study has one MLflow run, also after a restart with the same folder. Settings are
@@ -73,10 +64,10 @@ class MlflowCallback(Callback):
     def __init__(
         self, experiment: str = "flwr-fbo", *, tracking_uri: str | None = None
     ) -> None:
-        ok = isinstance(experiment, str) and experiment != ""
-        require(ok, "experiment", experiment, "the name of an experiment")
-        ok = tracking_uri is None or isinstance(tracking_uri, str)
-        require(ok, "tracking_uri", tracking_uri, "a string")
+        named = isinstance(experiment, str) and experiment != ""
+        require(named, "experiment", experiment, "the name of an experiment")
+        is_text = tracking_uri is None or isinstance(tracking_uri, str)
+        require(is_text, "tracking_uri", tracking_uri, "a string")
         try:
             import mlflow
         except ImportError as error:
@@ -98,16 +89,7 @@ class MlflowCallback(Callback):
         # Also called when the interpreter exits: a study that raises has no `on_end`.
         end = self._client.set_terminated
         self._end = weakref.finalize(self, end, self._run, "FAILED")
-        self._log_params(texts_of({"method": started.method, **started.settings}))
-
-    def on_round(self, finished: Round) -> None:
-        """Log counts and epsilon."""
-        self._log_metrics(numbers_of_round(finished), finished.server_round)
-
-    def on_rung(self, decided: DecidedRung) -> None:
-        """Log scores and epsilon, and the settings of the trials."""
-        self._log_metrics(numbers_of_rung(decided), decided.number)
-        self._log_params(texts_of_rung(decided))
+        super().on_start(started)
 
     def on_error(self, error: BaseException) -> None:
         """End the run as FAILED."""
@@ -116,7 +98,7 @@ class MlflowCallback(Callback):
     def on_end(self, result: Any) -> None:
         """Log the setting that is recommended or chosen, and end the run."""
         try:
-            self._log_params(texts_of_result(result))
+            super().on_end(result)
         except Exception:
             self._fail()
             raise
@@ -133,10 +115,9 @@ class MlflowCallback(Callback):
         """Return the id of the study's run."""
         client = self._client
         found = client.get_experiment_by_name(self.experiment)
+        experiment = found and found.experiment_id
         if found is None:
             experiment = client.create_experiment(self.experiment)
-        else:
-            experiment = found.experiment_id
         mine = f"tags.`{_STUDY}` = '{started.study}'"
         runs = client.search_runs([experiment], mine)
         if runs:
@@ -146,24 +127,23 @@ class MlflowCallback(Callback):
         run = client.create_run(experiment, tags={_STUDY: started.study}, run_name=name)
         return str(run.info.run_id)
 
-    def _log_params(self, texts: Mapping[str, str]) -> None:
-        run, param = self._begun, self._mlflow.entities.Param
-        for some in _chunks(texts.items(), _MOST_PARAMS):
-            params = [param(_key(k), v[:_MOST_CHARACTERS]) for k, v in some]
-            self._client.log_batch(run, params=params)
-
-    def _log_metrics(self, numbers: Mapping[str, float], step: int) -> None:
-        run, metric = self._begun, self._mlflow.entities.Metric
-        now = int(time.time() * 1000)
-        for some in _chunks(numbers.items(), _MOST_METRICS):
-            metrics = [metric(_key(k), v, now, step) for k, v in some]
-            self._client.log_batch(run, metrics=metrics)
-
-    @property
-    def _begun(self) -> str:
+    def log(
+        self,
+        title: str,
+        texts: Mapping[str, str],
+        numbers: Mapping[str, float],
+        step: int,
+    ) -> None:
+        """Log texts as parameters and numbers as metrics, so many at a time."""
         if not self._run:
             raise RuntimeError("MLflow has no run for this study: it could not begin.")
-        return self._run
+        make, now = self._mlflow.entities, int(time.time() * 1000)
+        metrics = [make.Metric(_key(k), v, now, step) for k, v in numbers.items()]
+        params = [make.Param(_key(k), v[:_MOST_CHARACTERS]) for k, v in texts.items()]
+        for i in range(0, len(metrics), _MOST_METRICS):
+            self._client.log_batch(self._run, metrics=metrics[i : i + _MOST_METRICS])
+        for i in range(0, len(params), _MOST_PARAMS):
+            self._client.log_batch(self._run, params=params[i : i + _MOST_PARAMS])
 
 
 def _key(name: str) -> str:
@@ -181,9 +161,3 @@ def _key(name: str) -> str:
 
 def _spelt(found: re.Match[str]) -> str:
     return "".join(f"_x{ord(character):X}_" for character in found[0])
-
-
-def _chunks(items: Iterable[T], most: int) -> Iterator[list[T]]:
-    left = iter(items)
-    while some := list(islice(left, most)):
-        yield some

@@ -1,7 +1,4 @@
-"""Copy trials into an Optuna storage, for its dashboard and its tools.
-
-Of a client's journal, or of the folder of a `FederationTuner`.
-"""
+"""Copy trials of a client's journal or a `FederationTuner` to an Optuna storage."""
 
 from __future__ import annotations
 
@@ -68,15 +65,13 @@ def export_journal(path: str | Path, storage: Storage) -> optuna.Study:
     OSError
         If a new SQLite file cannot be made.
     """
-    storage = _storage_of(storage)
-    file = _file_of(Path(path), storage)
+    target = _target(Path(path), storage)
     with Journal(None, Path(path)) as journal:
         agent = recorded_agent(journal)
         trials = [trial for trial in journal.trials() if trial.state != "running"]
         name = f"{journal.identity['study_id']}-agent-{journal.identity['slot']}"
-    study = _open_study(storage, file, name, agent.direction)
-    _add_new(study, [_frozen(trial, agent) for trial in trials])
-    return study
+    frozen = [_frozen(trial, agent) for trial in trials]
+    return _exported(target, name, agent.direction, frozen)
 
 
 def study_in_memory(trials: Sequence[Trial], agent: Agent) -> optuna.Study:
@@ -121,8 +116,8 @@ def export_tuner(folder: str | Path, storage: Storage) -> optuna.Study:
     OSError
         If a new SQLite file cannot be made.
     """
-    path, storage = Path(folder) / FILE_NAME, _storage_of(storage)
-    file = _file_of(path, storage)
+    path = Path(folder) / FILE_NAME
+    target = _target(path, storage)
     with Journal(None, path) as journal:
         journal.require_kind(KIND)
         identity = journal.identity
@@ -139,64 +134,58 @@ def export_tuner(folder: str | Path, storage: Storage) -> optuna.Study:
     # A tuner has no name of its own; its settings are those of no other.
     whole = json.dumps([identity, settings], sort_keys=True).encode()
     name = f"federation-tuner-{hashlib.sha256(whole).hexdigest()[:12]}"
-    study = _open_study(storage, file, name, "maximize")
-    study.set_user_attr("private", not_private_because(identity) == "")
     frozen = [
         _frozen_setting(trial, settings[trial], space, ledger[: rung + 1], rung == last)
         for trial, rung in ended
     ]
-    _add_new(study, frozen)
+    study = _exported(target, name, "maximize", frozen)
+    study.set_user_attr("private", not_private_because(identity) == "")
     return study
 
 
-def _open_study(
-    storage: str | BaseStorage, file: Path | None, name: str, direction: Direction
-) -> optuna.Study:
-    """Return a study, new or old; its file is made once the source is known as one."""
-    if file is not None:
-        with suppress(FileExistsError):  # only the owner may read it, as a journal
-            os.close(os.open(file, os.O_CREAT | os.O_EXCL, 0o600))
-    return optuna.create_study(
-        storage=storage, study_name=name, direction=direction, load_if_exists=True
-    )
-
-
-def _add_new(study: optuna.Study, trials: Sequence[FrozenTrial]) -> None:
-    """Add the trials that are not there; there may be others, of a sampler."""
-    old = study.get_trials(deepcopy=False)
-    there = {trial.system_attrs.get(_NUMBER) for trial in old}
-    study.add_trials([t for t in trials if t.system_attrs[_NUMBER] not in there])
-
-
-def _storage_of(storage: Storage) -> str | BaseStorage:
-    """Return a storage as Optuna takes it; a path is that of an SQLite file."""
+def _target(source: Path, storage: Storage) -> tuple[str | BaseStorage, Path | None]:
+    """Return a storage as Optuna takes it, and its file if it is one of SQLite."""
     if isinstance(storage, os.PathLike):
-        return f"sqlite:///{Path(storage)}"
-    allowed = (
-        f"a URL, a Path or an Optuna storage, and it is a {type(storage).__name__}"
-    )
+        storage = f"sqlite:///{Path(storage)}"
+    kind = type(storage).__name__
+    allowed = f"a URL, a Path or an Optuna storage, and it is a {kind}"
     require(isinstance(storage, str | BaseStorage), "storage", storage, allowed)
-    return storage
-
-
-def _file_of(journal: Path, storage: str | BaseStorage) -> Path | None:
-    """Return the file that is the storage, if it is one and not the journal."""
     text = getattr(storage, "url", storage)  # of one of Optuna's databases
     if not isinstance(text, str):
-        return None
+        return storage, None
     try:
         url = make_url(text)
     except ArgumentError as error:
         allowed = "a URL such as 'sqlite:///trials.db', or a Path"
         raise ValueError(f"storage={text!r} is not allowed: {allowed}.") from error
     if url.get_backend_name() != "sqlite":
-        return None
-    allowed = "a file, and not the journal itself"
-    name = url.database
-    ok = name not in (None, "", ":memory:")
-    file = Path(str(name))
-    require(ok and file.resolve() != journal.resolve(), "storage", text, allowed)
-    return file
+        return storage, None
+    file = Path(str(url.database))
+    is_file = url.database not in (None, "", ":memory:")
+    other = is_file and file.resolve() != source.resolve()
+    require(other, "storage", text, "a file, and not the journal itself")
+    return storage, file
+
+
+def _exported(
+    target: tuple[str | BaseStorage, Path | None],
+    name: str,
+    direction: Direction,
+    trials: Sequence[FrozenTrial],
+) -> optuna.Study:
+    """Add those trials to a study, new or old, that are not there."""
+    storage, file = target
+    if file is not None:
+        with suppress(FileExistsError):  # only the owner may read it, as a journal
+            os.close(os.open(file, os.O_CREAT | os.O_EXCL, 0o600))
+    study = optuna.create_study(
+        storage=storage, study_name=name, direction=direction, load_if_exists=True
+    )
+    # There may be others, of a sampler.
+    old = study.get_trials(deepcopy=False)
+    there = {trial.system_attrs.get(_NUMBER) for trial in old}
+    study.add_trials([t for t in trials if t.system_attrs[_NUMBER] not in there])
+    return study
 
 
 def _frozen(trial: Trial, agent: Agent) -> FrozenTrial:
@@ -234,11 +223,13 @@ def _frozen_setting(
         rung.rounds: rung.scores[rung.trials.index(number)]
         for rung in map(rung_of, rungs)
     }
-    inside = {
-        name: distribution
-        for name, distribution in space.distributions.items()
-        if _is_inside(name, setting[name], space)
-    }
+    inside = dict(space.distributions)
+    for name in space.distributions:  # the app's default may lie outside
+        with_one = SearchSpace({name: inside[name]})
+        try:
+            with_one.to_unit({name: setting[name]})
+        except ValueError:
+            del inside[name]
     frozen = optuna.create_trial(
         state=TrialState.COMPLETE if is_complete else TrialState.PRUNED,
         value=scores[max(scores)],
@@ -252,12 +243,3 @@ def _frozen_setting(
     frozen.datetime_start = datetime.fromtimestamp(rungs[0].committed)
     frozen.datetime_complete = datetime.fromtimestamp(rungs[-1].committed)
     return frozen
-
-
-def _is_inside(name: str, value: object, space: SearchSpace) -> bool:
-    """Return whether a value is one of its distribution; a default may not be."""
-    try:
-        SearchSpace({name: space.distributions[name]}).to_unit({name: value})
-    except ValueError:
-        return False
-    return True

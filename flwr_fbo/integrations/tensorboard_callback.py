@@ -10,18 +10,12 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from flwr_fbo.integrations.tracked import (
-    numbers_of_round,
-    numbers_of_rung,
-    texts_of,
-    texts_of_result,
-    texts_of_rung,
-)
+from flwr_fbo.integrations.tracked import Tracker
 from flwr_fbo.strategies.options import check_folder
-from flwr_fbo.study.callbacks import Callback, DecidedRung, Round, Started
+from flwr_fbo.study.callbacks import Started
 
 
-class TensorBoardCallback(Callback):
+class TensorBoardCallback(Tracker):
     """Writes TensorBoard's files: settings, counts, epsilon, and what is recommended.
 
     Each study has a folder of its own in ``folder``, named by method and study; after a
@@ -73,27 +67,18 @@ class TensorBoardCallback(Callback):
         self._writer = self._tensorboard.event_file_writer.EventsWriter(
             str(folder / "events"), f".{secrets.token_hex(4)}"
         )
-        texts = texts_of({"method": started.method, **started.settings})
-        self._write({}, {"settings": texts}, started.num_done)
-
-    def on_round(self, finished: Round) -> None:
-        """Write counts and epsilon."""
-        self._write(numbers_of_round(finished), {}, finished.server_round)
-
-    def on_rung(self, decided: DecidedRung) -> None:
-        """Write scores and epsilon, and the settings of the trials."""
-        texts = {"trials": texts_of_rung(decided)}
-        self._write(numbers_of_rung(decided), texts, decided.number)
+        super().on_start(started)
 
     def on_end(self, result: Any) -> None:
         """Write the setting that is recommended or chosen, and close the file."""
-        self._write({}, {"result": texts_of_result(result)}, 0)
+        super().on_end(result)
         self._close()
 
-    def _write(
+    def log(
         self,
+        title: str,
+        texts: Mapping[str, str],
         numbers: Mapping[str, float],
-        tables: Mapping[str, Mapping[str, str]],
         step: int,
     ) -> None:
         """Write it to the file at once: the process may be killed."""
@@ -101,7 +86,8 @@ class TensorBoardCallback(Callback):
             raise RuntimeError("There is no event file for this study.")
         make, event = self._tensorboard.summary, self._tensorboard.proto.event_pb2.Event
         summaries = [make.scalar(name, number) for name, number in numbers.items()]
-        summaries += [make.text(name, _markdown(t)) for name, t in tables.items()]
+        if title:
+            summaries.append(make.text(title, _markdown(texts)))
         for summary in summaries:
             self._writer.write_event(
                 event(wall_time=time.time(), step=step, summary=summary)

@@ -4,18 +4,68 @@ from __future__ import annotations
 
 import json
 import math
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
 from flwr_fbo._common.text import flat
 from flwr_fbo.space.search_space import Params
 from flwr_fbo.strategies.result import StudyResult, TuningResult
-from flwr_fbo.study.callbacks import DecidedRung, Round
+from flwr_fbo.study.callbacks import Callback, DecidedRung, Round, Started
 from flwr_fbo.tuner.federation_result import FederationResult
 
+Numbers = Mapping[str, float | None]
 
-def texts_of(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Return nested settings as texts, by dotted name; what is empty is left out."""
+
+class Tracker(Callback):
+    """Base of the trackers: turns what a study reports into texts and numbers.
+
+    What is empty, infinite or NaN is left out.
+    """
+
+    @abstractmethod
+    def log(
+        self,
+        title: str,
+        texts: Mapping[str, str],
+        numbers: Mapping[str, float],
+        step: int,
+    ) -> None:
+        """Log some texts, which have a title, and some numbers, which have a step."""
+
+    def on_start(self, started: Started) -> None:
+        """Log the settings."""
+        settings = {"method": started.method, **started.settings}
+        self.log("settings", _texts_of(settings), {}, started.num_done)
+
+    def on_round(self, finished: Round) -> None:
+        """Log counts and epsilon."""
+        names = ("answered", "failed", "late", "absent", "release", "epsilon")
+        numbers = {name: getattr(finished, name) for name in names}
+        self.log("", {}, _finite(numbers), finished.server_round)
+
+    def on_rung(self, decided: DecidedRung) -> None:
+        """Log scores and epsilon, and the settings of the trials."""
+        texts = {f"rung-{decided.number}.survivors": json.dumps(decided.survivors)}
+        numbers: dict[str, float | None] = {
+            "rounds": decided.rounds,
+            "trials": len(decided.trials),
+        }
+        for trial, setting, score in zip(
+            decided.trials, decided.settings, decided.scores, strict=True
+        ):
+            texts |= _texts_of(setting, f"trial-{trial}.")
+            numbers[f"score.trial-{trial}"] = score
+        numbers["epsilon"] = decided.epsilon
+        self.log("trials", texts, _finite(numbers), decided.number)
+
+    def on_end(self, result: Any) -> None:
+        """Log the setting that is recommended or chosen, and the privacy spent."""
+        self.log("result", _texts_of(_chosen(result)), {}, 0)
+
+
+def _texts_of(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Return nested settings as texts, by dotted name."""
     return {
         name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         for name, value in flat(values, prefix)
@@ -23,38 +73,15 @@ def texts_of(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     }
 
 
-def numbers_of_round(finished: Round) -> dict[str, float]:
-    """Return what there is to plot of a round."""
-    counts = {
-        "answered": finished.answered,
-        "failed": finished.failed,
-        "late": finished.late,
-        "absent": finished.absent,
-        "release": finished.release,
+def _finite(values: Numbers) -> dict[str, float]:
+    return {
+        name: float(value)
+        for name, value in values.items()
+        if value is not None and math.isfinite(value)
     }
-    return _finite({**counts, "epsilon": finished.epsilon})
 
 
-def numbers_of_rung(decided: DecidedRung) -> dict[str, float]:
-    """Return what there is to plot of a rung; a trial that has failed has no score."""
-    counts = {"rounds": decided.rounds, "trials": len(decided.trials)}
-    scores = {
-        f"score.trial-{trial}": score
-        for trial, score in zip(decided.trials, decided.scores, strict=True)
-    }
-    return _finite({**counts, **scores, "epsilon": decided.epsilon})
-
-
-def texts_of_rung(decided: DecidedRung) -> dict[str, str]:
-    """Return the settings of a rung's trials, and which of them go on."""
-    texts = {f"rung-{decided.number}.survivors": json.dumps(decided.survivors)}
-    for trial, setting in zip(decided.trials, decided.settings, strict=True):
-        texts |= texts_of(setting, f"trial-{trial}.")
-    return texts
-
-
-def texts_of_result(result: StudyResult | FederationResult) -> dict[str, str]:
-    """Return the setting that is recommended or chosen, and the privacy spent."""
+def _chosen(result: StudyResult | FederationResult) -> Params:
     chosen: Params = {}
     if isinstance(result, FederationResult):
         chosen = {"chosen-trial": result.best_trial, "chosen": result.best}
@@ -65,12 +92,4 @@ def texts_of_result(result: StudyResult | FederationResult) -> dict[str, str]:
     if spent is not None and math.isfinite(spent.epsilon):
         of_spent = {"epsilon": spent.epsilon, "delta": spent.delta}
         chosen["privacy-spent"] = {**of_spent, "num-releases": spent.num_releases}
-    return texts_of(chosen)
-
-
-def _finite(values: Mapping[str, float | None]) -> dict[str, float]:
-    return {
-        name: float(value)
-        for name, value in values.items()
-        if value is not None and math.isfinite(value)
-    }
+    return chosen

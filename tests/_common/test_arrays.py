@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from flwr_fbo._common.arrays import PRECISION, first_best
-from flwr_fbo.lab.baselines.transfer_agents import root
+from flwr_fbo.lab.baselines.transfer import root
 from flwr_fbo.lab.tasks.base import ObservationNoise
 from flwr_fbo.lab.tasks.synthetic import SyntheticTask
 from flwr_fbo.models.features import RandomFeatures

@@ -5,6 +5,7 @@ import logging
 import shutil
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ from typer.testing import CliRunner
 from flwr_fbo import FedVote, InProcessGrid, tuning_app
 from flwr_fbo._common.text import printable
 from flwr_fbo.cli import app
+from flwr_fbo.cli.output import TextConsole
 from flwr_fbo.cli.report.page import Page, Section, Table, render
-from flwr_fbo.cli.tables import TextConsole
 
 # Clears a terminal, sets its title, and reverses what comes after it.
 CLEARS, TITLES, REVERSES = "\x1b[2J", "\x1b]0;mine\x07", "\u202e"
@@ -83,7 +84,7 @@ def test_no_escape_character_reaches_a_page(
         assert SEEN in text
         assert _is_plain(text)
     table = Table((EVIL, EVIL), [(EVIL, EVIL)], EVIL)
-    section = Section(EVIL, [EVIL, table], folded=[(EVIL, table)])
+    section = Section(EVIL, [EVIL, table, replace(table, folded=EVIL)])
     assert _is_plain(render(Page(EVIL, EVIL, [section], EVIL)))
 
 

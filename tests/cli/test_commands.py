@@ -343,7 +343,7 @@ def test_what_the_machine_refuses_is_one_line(
     def killed(*_: Any) -> Any:
         raise TerminatedWorkerError
 
-    monkeypatch.setattr("flwr_fbo.cli.run_command.Runs.play", killed)
+    monkeypatch.setattr("flwr_fbo.lab.cli.run_command.Runs.play", killed)
     line = _one_line_error(_invoke(*arguments, str(tmp_path), "--seeds=3"))
     assert "a worker process was killed" in line
 
@@ -360,7 +360,7 @@ def test_an_interrupted_command_says_how_to_go_on(
             raise KeyboardInterrupt
         os.kill(os.getpid(), number)
 
-    monkeypatch.setattr("flwr_fbo.cli.run_command.Runs.play", interrupted)
+    monkeypatch.setattr("flwr_fbo.lab.cli.run_command.Runs.play", interrupted)
     result = _invoke("run", file, "--output", str(tmp_path))
     assert result.exit_code == 130
     assert "the same command goes on" in result.output.replace("\n", " ")
@@ -451,7 +451,7 @@ def test_a_study_of_warm_starts_says_how_many_pioneers_it_needs() -> None:
     for wrong, words in (
         ("--rounds=2", "rounds=2 is not allowed: left out"),
         ("--q=.5", "q=0.5 is not allowed: 1"),
-        ("--preset=paper", "preset='paper' is not allowed"),
+        ("--preset=paper", "preset='paper' is not allowed: left out, with FedW"),
         ("--dimensions=3", "dimensions=3 is not allowed: left out"),
     ):
         assert words in _one_line_error(_invoke(*with_z, wrong))

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -27,12 +28,18 @@ from flwr_fbo import (
     tuning_app,
 )
 from flwr_fbo.algorithms.search.recommendation import Recommendation, ReleasedFunction
-from flwr_fbo.cli.report.page import Figure, Page, Section, Table, render
-from flwr_fbo.cli.report.parameter_axes import range_in_words
-from flwr_fbo.cli.report.server_score import score_map, slices
+from flwr_fbo.cli.report.page import (
+    Figure,
+    Page,
+    Section,
+    Table,
+    range_in_words,
+    render,
+)
+from flwr_fbo.cli.report.server_page import score_map, slices
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.lab.experiment_runner.config import builtin_experiments, load_experiment
-from flwr_fbo.lab.experiment_runner.looks import looks_of
+from flwr_fbo.lab.experiment_runner.figure import looks_of
 from flwr_fbo.lab.experiment_runner.results import read_results
 from flwr_fbo.space.search_space import SearchSpace
 from tests.cli.pages import (
@@ -211,7 +218,7 @@ def test_a_label_is_text_and_no_code(
 
 def test_all_that_is_on_a_page_is_escaped() -> None:
     table = Table((EVIL, EVIL), [(EVIL, EVIL)], EVIL)
-    section = Section(EVIL, [EVIL, table], folded=[(EVIL, table)])
+    section = Section(EVIL, [EVIL, table, replace(table, folded=EVIL)])
     assert "<script" not in render(Page(EVIL, EVIL, [section], EVIL))
 
 
@@ -415,7 +422,7 @@ def test_ranges_are_words(distribution: BaseDistribution, text: str) -> None:
 
 def test_names_can_be_broken_and_code_is_marked() -> None:
     table = Table(("what", "value"), [("a.long_name", "b_c")], "Of `x<y`.", False)
-    text = render(Page("", "", [Section("", ["Give `f(a)` and ` alone."], [])]))
+    text = render(Page("", "", [Section("", ["Give `f(a)` and ` alone."])]))
     assert "<p>Give <code>f(a)</code> and ` alone.</p>" in text
     text = render(Page("", "", [Section("", [table])]))
     assert '<th scope="row">a.<wbr>long_<wbr>name</th><td>b_c</td>' in text

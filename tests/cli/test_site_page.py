@@ -22,11 +22,15 @@ from flwr_fbo.algorithms.search.agent import Agent
 from flwr_fbo.algorithms.search.comparison import compared
 from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.algorithms.search.study import TuningStudy
-from flwr_fbo.cli.report import page_figures as figures
+from flwr_fbo.cli.report import figures
 from flwr_fbo.cli.report.page import Figure, Page, Section, render
-from flwr_fbo.cli.report.site_page import tuning_page
-from flwr_fbo.cli.report.site_parameters import importances_of, parameter_sections
-from flwr_fbo.cli.report.site_worth import LOOKS, worth_section
+from flwr_fbo.cli.report.site_page import (
+    LOOKS,
+    importances_of,
+    parameter_section,
+    tuning_page,
+    worth_section,
+)
 from flwr_fbo.clients.tuning_journals import journal_path
 from flwr_fbo.clients.tuning_record import (
     agent_identity,
@@ -245,7 +249,7 @@ def test_the_parameter_that_matters_comes_first(tmp_path: Path) -> None:
     assert next(iter(importances)) == "parameter-7"
     assert importances["parameter-7"] > 0.5
     assert sum(importances.values()) == pytest.approx(1.0)
-    (section,) = parameter_sections(*_recorded(path))
+    section = parameter_section(*_recorded(path))
     captions = [p.caption for p in section.parts if isinstance(p, Figure)]
     assert "against parameter-7, " in captions[0]
     assert len(captions) == 7  # six slices, and all together

@@ -14,7 +14,7 @@ from flwr_fbo.algorithms.search.study import TuningStudy
 from flwr_fbo.clients.tuning_record import RecordedTuner, agent_identity
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.lab.baselines.random_search import RandomSearchSettings
-from flwr_fbo.lab.baselines.transfer_settings import RGPESettings, TAFSettings
+from flwr_fbo.lab.baselines.transfer import RGPESettings, TAFSettings
 from flwr_fbo.space.search_space import Params, SearchSpace
 from tests.federation import SPACE, objective_of
 

@@ -33,8 +33,7 @@ from flwr_fbo import (
 )
 from flwr_fbo.algorithms.search.study import TuningStudy
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.lab.baselines.local_server import LocalServer
-from flwr_fbo.lab.baselines.random_search import RandomSearchSettings
+from flwr_fbo.lab.baselines.random_search import LocalServer, RandomSearchSettings
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.enrolment import TooFewAgentsError
 from flwr_fbo.strategies.options import StudyOptions

@@ -1,6 +1,6 @@
 """What a report is made of, and how it becomes one HTML page.
 
-All text is escaped by jinja2; figures are SVG, drawn in `page_figures`.
+All text is escaped by jinja2; figures are SVG, drawn in `flwr_fbo.cli.report.figures`.
 """
 
 from __future__ import annotations
@@ -9,17 +9,19 @@ import json
 import platform
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
+from optuna.distributions import CategoricalDistribution, IntDistribution
 
 from flwr_fbo._common.text import flat, humanised, printable, write_whole
 from flwr_fbo._common.version import __version__
-from flwr_fbo.cli.report.parameter_axes import range_in_words
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.space.search_space import SearchSpace
 
 Cells = Sequence[Any]
@@ -42,12 +44,15 @@ class Table:
         What the table shows, also for screen readers.
     numeric : bool
         Whether all but the first column are numbers.
+    folded : str
+        Name below which the table is shown on demand only; always if it is empty.
     """
 
     headings: Sequence[str]
     rows: Sequence[Cells]
     caption: str
     numeric: bool = True
+    folded: str = ""
 
 
 @dataclass(frozen=True)
@@ -65,22 +70,22 @@ class Figure:
     caption: str
 
 
+Part = str | Table | Figure
+
+
 @dataclass(frozen=True)
 class Section:
-    """A part of a page.
+    """A part of a page; not shown where it is empty.
 
     Attributes
     ----------
     heading : str
     parts : sequence of str, Table or Figure
         Text is a paragraph.
-    folded : sequence of (str, Table)
-        What is shown on demand only, below its name.
     """
 
     heading: str
-    parts: Sequence[str | Table | Figure] = ()
-    folded: Sequence[tuple[str, Table]] = ()
+    parts: Sequence[Part] = ()
 
 
 @dataclass(frozen=True)
@@ -97,7 +102,7 @@ class Page:
 
     title: str
     lead: str
-    sections: Sequence[Section] = field(default=())
+    sections: Sequence[Section]
     warning: str = ""
 
 
@@ -139,41 +144,64 @@ def _breakable(name: Any) -> Markup:
     return Markup(_BREAK.sub("<wbr>", str(escape(name))))
 
 
-def journal_settings(identity: Mapping[str, Any]) -> Section:
-    """Return a section of the settings that a journal belongs to.
+def journal_page(
+    title: str,
+    lead: str,
+    sections: Sequence[Section],
+    journal: Journal,
+    releases: Iterable[LedgerRow] = (),
+    warning: str = "",
+) -> Page:
+    """Return a page that ends with a journal's settings, and who wrote its releases.
 
-    Seeds are left out but for that they were given: who knows them can repeat choices
+    Seeds are left out except that they were given: who knows them can repeat choices
     and, in an experiment, noise.
     """
     settings = {
         name: "given" if name in _SEEDS and value is not None else value
-        for name, value in identity.items()
+        for name, value in journal.identity.items()
     }
     if "space" in settings:
         space = SearchSpace.from_json(settings["space"])
         settings["space"] = {
             name: range_in_words(one) for name, one in space.distributions.items()
         }
-    return settings_section(settings)
+    versions = (str(row.facts["flwr_fbo"]) for row in releases)
+    return whole_page(title, lead, sections, settings, versions, warning)
 
 
-def settings_section(settings: Mapping[str, Any]) -> Section:
-    """Return a section of all settings, by dotted name."""
+def range_in_words(distribution: Any) -> str:
+    """Return which values a parameter can have."""
+    if isinstance(distribution, CategoricalDistribution):
+        return "one of " + ", ".join(map(str, distribution.choices))
+    text = f"{distribution.low} to {distribution.high}"
+    if distribution.log:
+        text += ", on a log scale"
+    if distribution.step not in (None, 1):
+        text += f", in steps of {distribution.step}"
+    return (
+        f"{text}, whole numbers" if isinstance(distribution, IntDistribution) else text
+    )
+
+
+def whole_page(
+    title: str,
+    lead: str,
+    sections: Sequence[Section],
+    settings: Mapping[str, Any],
+    recorded: Iterable[str],
+    warning: str = "",
+) -> Page:
+    """Return a page that ends with all settings, by dotted name, and with versions.
+
+    ``recorded`` are the versions of flwr_fbo that wrote the results; none where they
+    were not recorded.
+    """
     rows = [(name, _text(value)) for name, value in flat(settings)]
     caption = "What the results were made with."
-    return Section("Settings", [Table(("setting", "value"), rows, caption, False)])
-
-
-def versions_section(recorded: Iterable[str]) -> Section:
-    """Return a section of versions: of those who wrote the results, and of this page's.
-
-    Parameters
-    ----------
-    recorded : iterable of str
-        Versions of flwr_fbo; none where they were not recorded.
-    """
+    table = Table(("setting", "value"), rows, caption, numeric=False)
     wrote = ", ".join(sorted(set(recorded))) or "not recorded"
-    rows = [
+    versions = [
         ("results written by flwr_fbo", wrote),
         ("page written by flwr_fbo", __version__),
         ("flwr", version("flwr")),
@@ -181,7 +209,9 @@ def versions_section(recorded: Iterable[str]) -> Section:
         ("Python", platform.python_version()),
     ]
     caption = "flwr, numpy and Python are those that wrote this page."
-    return Section("Versions", [Table(("what", "version"), rows, caption, False)])
+    last = Table(("what", "version"), versions, caption, numeric=False)
+    ends = Section("Settings", [table]), Section("Versions", [last])
+    return Page(title, lead, [*sections, *ends], warning)
 
 
 def _text(value: Any) -> str:

@@ -7,54 +7,48 @@ no noise, no value of an objective, no setting that an agent has tried.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.pictures import BLUE
 from flwr_fbo._common.text import counted, humanised
-from flwr_fbo.algorithms.search.recommendation import released_function
+from flwr_fbo.algorithms.search.recommendation import (
+    ReleasedFunction,
+    released_function,
+)
 from flwr_fbo.algorithms.search.study import TuningStudy
-from flwr_fbo.cli.ledger_kinds import SERVER_KINDS, LedgerKind
-from flwr_fbo.cli.report import page_figures as figures
+from flwr_fbo.cli.ledger_kinds import LEDGER_KINDS, LedgerKind
+from flwr_fbo.cli.report import figures
 from flwr_fbo.cli.report.page import (
     Figure,
     Page,
+    Part,
     Section,
     Table,
     bytes_text,
-    journal_settings,
-    versions_section,
+    journal_page,
+    params_text,
 )
-from flwr_fbo.cli.report.server_score import score_map, slices
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent
+from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.study_record import (
-    BANDIT_KIND,
     KIND,
-    NEURAL_KIND,
-    PEER_KIND,
-    RELAY_KIND,
     read_ledger,
 )
 
-_TITLES = {
-    KIND: "tuning",
-    RELAY_KIND: "tuning with FTS",
-    BANDIT_KIND: "a linear bandit",
-    PEER_KIND: "a linear bandit among peers",
-    NEURAL_KIND: "a bandit with a network",
-}
-NO_EPSILON = "There is no epsilon: the releases have no privacy guarantee."
 NOTHING_RELEASED = "Nothing was released yet."
-# Numbers that an agent sends for a release, and that each gets back.
-_LENGTHS: dict[str, Callable[[LedgerRow], tuple[int, int]]] = {
-    KIND: lambda row: (row.vectors.shape[-1], row.vectors.size),
-    RELAY_KIND: lambda row: (row.vectors.shape[-1], row.vectors.size),
-    BANDIT_KIND: lambda row: (row.vectors[0].size, row.vectors[0].size),
-    NEURAL_KIND: lambda row: (row.vectors.size, row.vectors.size),
-}
+# Points along an axis, and along the side of a map.
+_NUM_POINTS, _MAP_SIDE = 101, 41
+# Values of a discrete parameter that are told apart.
+_MOST_DOTS = 20
+_SCORE = "released score"
+
+Rounds = Sequence[Mapping[str, Any]]
 
 
 def server_page(journal: Journal) -> Page:
@@ -66,20 +60,22 @@ def server_page(journal: Journal) -> Page:
         If it is damaged.
     """
     identity = journal.identity
-    name = str(identity["kind"])
-    kind = SERVER_KINDS[name]
+    kind = LEDGER_KINDS[str(identity["kind"])]
     stored, ledger = read_ledger(journal)
     rounds, num_agents = stored["rounds"], identity["num_agents"]
-    private = all(row.facts["private"] for row in ledger)
     sections = [
-        *_recommendation(name, stored, ledger),
+        _recommendation(stored["study"], ledger, identity["kind"] == KIND),
         _privacy(kind, identity, ledger, rounds),
         _participation(rounds, num_agents),
-        *_communication(name, ledger, rounds, num_agents),
+        _communication(kind, ledger, rounds, num_agents),
         releases_section(kind, ledger),
-        _where_settings_are(),
-        journal_settings(identity),
-        versions_section(str(row.facts["flwr_fbo"]) for row in ledger),
+        Section(
+            "What agents found",
+            [
+                "This page has no values or settings of single agents. Each site sees "
+                "its own with `flwr-fbo report` on its folder."
+            ],
+        ),
     ]
     done = f"{len(rounds)}"
     if "num_rounds" in identity:  # not where their number is open
@@ -89,48 +85,125 @@ def server_page(journal: Journal) -> Page:
         f"{counted(len(ledger), 'release')}. In the ledgers of its sites it is study "
         f"{stored['study']['study_id']}."
     )
+    private = all(row.facts["private"] for row in ledger)
     warning = "" if private else f"NOT PRIVATE: {kind.why_not}"
-    return Page(f"Study of {_TITLES[name]}", lead, sections, warning)
+    return journal_page(
+        f"Study of {kind.study}", lead, sections, journal, ledger, warning
+    )
 
 
 def _recommendation(
-    name: str, stored: Mapping[str, Any], ledger: Sequence[LedgerRow]
-) -> list[Section]:
+    stored: Mapping[str, Any], ledger: Sequence[LedgerRow], is_tuning: bool
+) -> Section:
     """Return what the releases recommend, with a picture of their function."""
-    if name != KIND:
-        return []
-    study = TuningStudy.from_dict(stored["study"])
+    if not is_tuning:
+        return Section("Recommendation")
+    study = TuningStudy.from_dict(stored)
     released = released_function(study, ledger)
     if released is None:
-        return [Section("Recommendation", [NOTHING_RELEASED])]
+        return Section("Recommendation", [NOTHING_RELEASED])
     found = released.recommendation
-    parts: list[str | Table | Figure] = []
-    if found.params is None:
-        why = f"{found.reason} ({found.evidence})"
-        parts.append(f"{found.purpose}: none, because {why}.")
-    else:
-        rows = list(found.params.items())
-        caption = f"{found.purpose}: {found.evidence}."
-        parts.append(Table(("parameter", "value"), rows, caption, numeric=False))
-    parts += slices(study.space, released)
-    if study.space.dim == 2:
-        parts.append(score_map(study.space, released))
-    return [Section("Recommendation", parts)]
+    first: Part = (
+        f"{found.purpose}: none, because {found.reason} ({found.evidence})."
+        if found.params is None
+        else Table(
+            ("parameter", "value"),
+            list(found.params.items()),
+            f"{found.purpose}: {found.evidence}.",
+            numeric=False,
+        )
+    )
+    maps = [score_map(study.space, released)] if study.space.dim == 2 else []
+    return Section("Recommendation", [first, *slices(study.space, released), *maps])
+
+
+def slices(space: SearchSpace, released: ReleasedFunction) -> list[str | Figure]:
+    """Return a chart of the released function along each axis, through its best.
+
+    The parameters that matter most come first.
+    """
+    curves = {}
+    for index, name in enumerate(space.distributions):
+        positions, numbers = _along(space, index, _NUM_POINTS)
+        x = np.tile(released.best, (len(positions), 1))
+        x[:, index] = positions
+        curves[name] = numbers, released.function(x)
+    order = sorted(curves, key=lambda name: -np.ptp(curves[name][1]))
+    best, threshold = space.from_unit(released.best), released.recommendation.threshold
+    all_scores = np.concatenate([scores for _, scores in curves.values()])
+    levels = np.append(all_scores, [] if threshold is None else threshold)
+    margin = 0.05 * np.ptp(levels) or 1.0
+
+    def chart(index: int, name: str) -> Figure:
+        def draw(axes: Any) -> None:
+            style = ".:" if len(curves[name][0]) <= _MOST_DOTS else "-"
+            axes.plot(*curves[name], style, color=BLUE)
+            # One scale for all: what hardly matters looks flat.
+            axes.set_ylim(levels.min() - margin, levels.max() + margin)
+            if threshold is not None:
+                label = "chance and noise reach this in 5 % of studies"
+                axes.axhline(threshold, color="#7f7f7f", ls="--", lw=1, label=label)
+
+        caption = (
+            f"Chart of the released score against {name}; all other parameters have "
+            f"their best values. It is highest at {params_text({name: best[name]})}."
+        )
+        labels = (name, space.distributions[name]), _SCORE
+        return figures.chart(f"slice-{index}", caption, labels, draw)
+
+    shown = [chart(*item) for item in enumerate(order[: figures.MOST_SHOWN])]
+    return [*shown, *figures.left_out(order)]
+
+
+def score_map(space: SearchSpace, released: ReleasedFunction) -> Figure:
+    """Return a map of the released function of two parameters."""
+    (rows, y), (columns, x) = (_along(space, index, _MAP_SIDE) for index in (1, 0))
+    points = np.stack(np.meshgrid(columns, rows), axis=-1)
+    values = released.function(points.reshape(-1, 2)).reshape(points.shape[:2])
+    best = space.from_unit(released.best)
+    across, up = space.distributions.items()
+
+    def draw(axes: Any) -> None:
+        shades = axes.contourf(x, y, values, levels=10, cmap="Blues")
+        axes.figure.colorbar(shades, ax=axes, label=_SCORE)
+        here = (figures.number_of(best[name], kind) for name, kind in (across, up))
+        # White with a dark edge: seen on all shades.
+        axes.plot(*here, "X", ms=11, color="#ffffff", mec="#1b1b1b", clip_on=False)
+
+    caption = (
+        f"Map of the released score over {across[0]} and {up[0]}, dark where it is "
+        f"high. The cross marks the highest score, at {params_text(best)}."
+    )
+    return figures.chart("map", caption, (across, up), draw)
+
+
+def _along(
+    space: SearchSpace, index: int, num_points: int
+) -> tuple[FloatArray, FloatArray]:
+    """Return positions along one axis of the cube, and the parameter's numbers there.
+
+    Each value of a discrete axis is there once.
+    """
+    points = np.tile(space.center, (num_points, 1))
+    points[:, index] = np.linspace(0.0, 1.0, num_points)
+    points = np.unique(space.snap_discrete(points), axis=0)
+    name = list(space.distributions)[index]
+    values = [space.from_unit(point)[name] for point in points]
+    numbers = [figures.number_of(value, space.distributions[name]) for value in values]
+    return points[:, index], np.array(numbers)
 
 
 def _privacy(
     kind: LedgerKind,
     identity: Mapping[str, Any],
     ledger: list[LedgerRow],
-    rounds: Sequence[Mapping[str, Any]],
+    rounds: Rounds,
 ) -> Section:
     spent = kind.spent(identity, ledger) if ledger else None
-    if spent is None:
-        return Section("Privacy", [NO_EPSILON if ledger else NOTHING_RELEASED])
-    lines = [spent_in_words(spent, kind.whose)]
+    lines = spent_lines(spent, kind.whose, ledger)
     course = [r["epsilon"] for r in rounds]
     known = np.array([math.nan if e is None else float(e) for e in course])
-    if not np.isfinite(known).any():
+    if spent is None or not np.isfinite(known).any():
         return Section("Privacy", lines)
     caption = (
         f"Chart of epsilon spent against round, at delta = {spent.delta:g}; "
@@ -138,6 +211,19 @@ def _privacy(
     )
     figure = figures.by_round("privacy", caption, "epsilon spent", known)
     return Section("Privacy", [*lines, figure])
+
+
+def spent_lines(
+    spent: PrivacySpent | None, whose: str, ledger: Sequence[LedgerRow]
+) -> list[str]:
+    """Say what the releases have spent, or why there is no epsilon."""
+    if spent is not None:
+        return [spent_in_words(spent, whose)]
+    return [
+        "There is no epsilon: the releases have no privacy guarantee."
+        if ledger
+        else NOTHING_RELEASED
+    ]
 
 
 def spent_in_words(spent: PrivacySpent, whose: str) -> str:
@@ -150,7 +236,7 @@ def spent_in_words(spent: PrivacySpent, whose: str) -> str:
     )
 
 
-def _participation(rounds: Sequence[Mapping[str, Any]], num_agents: int) -> Section:
+def _participation(rounds: Rounds, num_agents: int) -> Section:
     if not rounds:
         return Section("Participation", ["No round is done yet."])
     answered = np.array([float(r["answered"]) for r in rounds])
@@ -158,30 +244,24 @@ def _participation(rounds: Sequence[Mapping[str, Any]], num_agents: int) -> Sect
         f"Chart of how many of the {num_agents} agents answered, by round: "
         f"{answered.mean():.1f} on average, {answered.min():.0f} at least."
     )
-    about = caption, "agents", answered
-    figure = figures.by_round("participation", *about, whole=True)
+    figure = figures.by_round("participation", caption, "agents", answered, whole=True)
     names = ("answered", "failed", "late", "absent")
-    row = [sum(r[name] for r in rounds) for name in names]
-    headings = ("", *names)
-    table = Table(headings, [("all rounds", *row)], "Answers of agents, in all rounds.")
+    row = ("all rounds", *(sum(r[name] for r in rounds) for name in names))
+    table = Table(("", *names), [row], "Answers of agents, in all rounds.")
     return Section("Participation", [figure, table])
 
 
 def _communication(
-    name: str,
-    ledger: Sequence[LedgerRow],
-    rounds: Sequence[Mapping[str, Any]],
-    num_agents: int,
-) -> list[Section]:
-    length_of = _LENGTHS.get(name)
-    if length_of is None:
+    kind: LedgerKind, ledger: Sequence[LedgerRow], rounds: Rounds, num_agents: int
+) -> Section:
+    if kind.lengths is None:
         line = "The server passes messages on and keeps none: they are not counted."
-        return [Section("Communication", [line])]
+        return Section("Communication", [line])
     if not ledger or not rounds:
-        return []
+        return Section("Communication")
     sent = np.zeros(len(rounds))
     for row in ledger:
-        up, down = length_of(row)
+        up, down = kind.lengths(row)
         if row.iteration < len(rounds):
             sent[row.iteration] += up * rounds[row.iteration]["answered"]
         if row.iteration + 1 < len(rounds):  # the next round brings it to all
@@ -194,25 +274,15 @@ def _communication(
         "to a message, and messages that are sent again, are not counted."
     )
     figure = figures.by_round("communication", caption, "numbers sent", total)
-    return [Section("Communication", [line, figure])]
+    return Section("Communication", [line, figure])
 
 
 def releases_section(kind: LedgerKind, ledger: Sequence[LedgerRow]) -> Section:
     """Return a section of all releases, as ``flwr-fbo ledger show`` has them."""
     if not ledger:
         return Section("Releases", [NOTHING_RELEASED])
-    rows = [[cell(row) for cell in kind.columns.values()] for row in ledger]
     caption = "What has left the server, from its ledger."
     if "iteration" in kind.columns:
         caption += " Iteration 0 is round 1."
+    rows = [kind.cells(row) for row in ledger]
     return Section("Releases", [Table(tuple(kind.columns), rows, caption)])
-
-
-def _where_settings_are() -> Section:
-    return Section(
-        "What agents found",
-        [
-            "This page has no values or settings of single agents. Each site sees its "
-            "own with `flwr-fbo report` on its folder."
-        ],
-    )

@@ -1,29 +1,36 @@
-"""The page of a site, for the site: from the journal that its client keeps."""
+"""The page of a site, for the site: from the journal that its client keeps.
+
+A site that tunes sees whether tuning, and the federation, were worth it, and which
+parameters mattered: importances, slices, and all of them at once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 import numpy as np
+from optuna.distributions import BaseDistribution, CategoricalDistribution
 
-from flwr_fbo._common.pictures import BLUE
+from flwr_fbo._common.arrays import one_blas_thread
+from flwr_fbo._common.pictures import BLUE, ORANGE, VERMILION
 from flwr_fbo._common.text import counted
+from flwr_fbo.algorithms.search.agent import Agent
 from flwr_fbo.algorithms.search.comparison import Comparison
 from flwr_fbo.algorithms.search.settings import Direction
-from flwr_fbo.cli.ledger_kinds import NEURAL_SITE_LEDGER, SITE_LEDGER, LedgerKind
-from flwr_fbo.cli.report import page_figures as figures
+from flwr_fbo.cli.ledger_kinds import LEDGER_KINDS
+from flwr_fbo.cli.report import figures
 from flwr_fbo.cli.report.page import (
+    Figure,
     Page,
+    Part,
     Section,
     Table,
-    journal_settings,
+    journal_page,
     params_text,
-    versions_section,
 )
-from flwr_fbo.cli.report.site_parameters import parameter_sections
-from flwr_fbo.cli.report.site_worth import convergence_figure, worth_section
 from flwr_fbo.clients.bandits.policy_summary import PolicySummary
 from flwr_fbo.clients.bandits.recorded_bandit import KIND as POLICY_KIND
 from flwr_fbo.clients.bandits.recorded_neural_agent import KIND as NEURAL_KIND
@@ -31,10 +38,24 @@ from flwr_fbo.clients.bandits.recorded_peer import recorded_bandit
 from flwr_fbo.clients.tuning_journals import recorded_comparison
 from flwr_fbo.clients.tuning_record import KIND as AGENT_KIND
 from flwr_fbo.clients.tuning_record import recorded_agent
+from flwr_fbo.integrations.optuna_export import study_in_memory
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.journal.tables import Trial
+from flwr_fbo.journal.tables import Trial, TrialSource
 
 _OWN = "For this site alone: the page shows the site's own data. Do not pass it on."
+# Marker and colour of each source: told apart without colour too.
+LOOKS: dict[TrialSource, tuple[str, str]] = {
+    "enqueued": ("D", ORANGE),
+    "start": ("s", "#7f7f7f"),
+    "own search": ("o", BLUE),
+    "federation": ("^", VERMILION),
+}
+_OWN_SOURCES = ("enqueued", "start", "own search")
+# With fewer trials, or parameters, there is nothing to weigh.
+_FEWEST_TRIALS, _FEWEST_PARAMETERS = 4, 2
+_BEST_SHARE = 0.25
+# Ends of axes that stand side by side.
+_MOST_AT_END = 7
 
 
 def tuning_page(journal: Journal) -> Page:
@@ -48,15 +69,14 @@ def tuning_page(journal: Journal) -> Page:
     sections = [
         _best(agent.best_value, agent.best_setting, comparison),
         worth_section(ended, agent.direction, comparison),
-        *_convergence(done, agent.direction),
-        *parameter_sections(done, agent),
+        _convergence(done, agent.direction),
+        parameter_section(done, agent),
         _trials(trials),
-        journal_settings(journal.identity),
-        versions_section([]),
     ]
     num_trials = counted(len(trials), "trial")
     lead = f"Agent {agent.slot}: {num_trials}, {len(done)} with a value."
-    return Page("A site's study of tuning", lead, sections, _OWN)
+    title = "A site's study of tuning"
+    return journal_page(title, lead, sections, journal, warning=_OWN)
 
 
 def _best(
@@ -74,12 +94,6 @@ def _best(
     return Section("Best setting", [table])
 
 
-def _convergence(done: list[Trial], direction: Direction) -> list[Section]:
-    if not done:
-        return []
-    return [Section("Convergence", [convergence_figure(done, direction)])]
-
-
 def _trials(trials: list[Trial]) -> Section:
     rows = [
         (
@@ -93,25 +107,336 @@ def _trials(trials: list[Trial]) -> Section:
         for trial in trials
     ]
     headings = ("trial", "iteration", "started", "value", "source", "setting")
-    table = Table(headings, rows, "All trials, in order.", numeric=False)
-    return Section("Trials", folded=[(counted(len(trials), "trial"), table)])
+    folded = counted(len(trials), "trial")
+    return Section(
+        "Trials", [Table(headings, rows, "All trials, in order.", False, folded)]
+    )
+
+
+def worth_section(
+    trials: Sequence[Trial], direction: Direction, comparison: Comparison | None
+) -> Section:
+    """Return what the default, the site's own trials and the federation gave.
+
+    Parameters
+    ----------
+    trials : sequence of Trial
+        All that have ended.
+    direction : {"maximize", "minimize"}
+    comparison : Comparison, optional
+        With the default on held-out data, if one was made.
+    """
+    default = [trial for trial in trials if trial.source == "enqueued"][:1]
+    own = [trial for trial in trials if trial.source in _OWN_SOURCES]
+    federation = [trial for trial in trials if trial.source == "federation"]
+    rows = [
+        ("default (enqueued first)", *_spent(default, direction)),
+        ("own trials (enqueued, start, own search)", *_spent(own, direction)),
+        ("federation", *_spent(federation, direction)),
+    ]
+    caption = "Evaluations spent, and the best value of each kind of trials."
+    headings = ("trials", "evaluations", "failed", "best value")
+    parts = [
+        _about_federation(own, federation, direction),
+        _about_default(default, [*own, *federation], direction),
+        Table(headings, rows, caption),
+        *_held_out(comparison, best_of(trials, direction)),
+    ]
+    return Section("Was it worth it?", parts)
+
+
+def best_of(trials: Sequence[Trial], direction: Direction) -> Trial | None:
+    """Return the trial with the best value, the first of several; None without any."""
+    done = [trial for trial in trials if trial.state == "complete"]
+    choose = max if direction == "maximize" else min
+    return choose(done, key=lambda trial: trial.value) if done else None
+
+
+def _spent(trials: Sequence[Trial], direction: Direction) -> tuple[int, int, str]:
+    best = best_of(trials, direction)
+    failed = sum(trial.state == "failed" for trial in trials)
+    return len(trials), failed, "-" if best is None else f"{best.value:.6g}"
+
+
+def _about_federation(
+    own: Sequence[Trial], federation: Sequence[Trial], direction: Direction
+) -> str:
+    if not federation:
+        return "No trial came from the federation: this site searched on its own."
+    ours, theirs = best_of(own, direction), best_of(federation, direction)
+    if theirs is None:
+        return f"All trials from the federation failed: {_evaluations(federation)}."
+    if ours is None:
+        return "All of the site's own trials failed. The best setting is another's."
+    spent = (
+        f"{theirs.value:.4g} from the federation in {_evaluations(federation)}, "
+        f"{ours.value:.4g} from the site's own trials in {_evaluations(own)}. "
+        "One study does not say what the site would have found alone."
+    )
+    if best_of([ours, theirs], direction) is theirs:
+        return f"The best setting came from the federation: {spent}"
+    return f"The federation brought no better setting: {spent}"
+
+
+def _about_default(
+    default: Sequence[Trial], trials: Sequence[Trial], direction: Direction
+) -> str:
+    if not default:
+        return (
+            "No setting was enqueued, so the tuning has not evaluated the default: "
+            "`enqueue=[default]` does it first."
+        )
+    known, best = best_of(default, direction), best_of(trials, direction)
+    if known is None:
+        return "The default failed in the tuning."
+    assert best is not None  # the default is one of them
+    if best.value == known.value:
+        return f"No trial is better than the default, {known.value:.4g}."
+    return (
+        f"The best trial has {best.value:.4g}, the default {known.value:.4g}. The best "
+        "of many trials looks better than it is: a comparison on held-out data tells."
+    )
+
+
+def _held_out(comparison: Comparison | None, best: Trial | None) -> list[Part]:
+    if comparison is None:
+        return [
+            "The tuned setting was not compared with the default on held-out data: "
+            "give `compare` to `best_params`, `with_tuning` or `add_tuning`."
+        ]
+    rows = [
+        ("default", _score(comparison.default_score), params_text(comparison.default)),
+        ("tuned", _score(comparison.tuned_score), params_text(comparison.tuned)),
+    ]
+    caption = "Scores on held-out data of this site, before its training."
+    table = Table(("setting", "score", "parameters"), rows, caption, numeric=False)
+    lines: list[Part] = [f"On held-out data: {comparison.outcome}", table]
+    if best is not None and best.params != comparison.tuned:
+        lines.append("The best setting has changed since this comparison.")
+    return lines
+
+
+def _score(score: float) -> str:
+    return "failed" if np.isnan(score) else f"{score:.6g}"
+
+
+def _evaluations(trials: Sequence[Trial]) -> str:
+    return counted(len(trials), "evaluation")
+
+
+def _convergence(done: Sequence[Trial], direction: Direction) -> Section:
+    """Return a chart of all values by source, and of the best so far."""
+    if not done:
+        return Section("Convergence")
+    values = np.array([trial.value for trial in done])
+    better = np.maximum if direction == "maximize" else np.minimum
+    best = better.accumulate(values)
+    counts = {s: sum(trial.source == s for trial in done) for s in LOOKS}
+    words = ", ".join(f"{count} {s}" for s, count in counts.items() if count)
+    caption = (
+        f"Chart of the value of each trial, marked by its source ({words}), and the "
+        f"best so far, as a line; {'higher' if direction == 'maximize' else 'lower'} "
+        f"is better. In the end: {best[-1]:.4g}."
+    )
+
+    def draw(axes: Any) -> None:
+        numbers = [trial.number for trial in done]
+        axes.plot(numbers, best, color=BLUE, ds="steps-post", label="best so far")
+        _scatter(axes, done, numbers)
+
+    figure = figures.chart("trials", caption, ("trial", "value"), draw)
+    return Section("Convergence", [figure])
+
+
+def _scatter(axes: Any, done: Sequence[Trial], x: Sequence[float]) -> None:
+    """Draw the value of each trial against x, marked by its source."""
+    for source, (marker, color) in LOOKS.items():
+        here = [
+            (place, trial.value)
+            for place, trial in zip(x, done, strict=True)
+            if trial.source == source
+        ]
+        if here:
+            axes.plot(*zip(*here, strict=True), marker, ms=4, color=color, label=source)
+
+
+def parameter_section(done: Sequence[Trial], agent: Agent) -> Section:
+    """Return a section about the parameters of trials that have a value."""
+    if not done:
+        return Section("Parameters")
+    parameters = agent.space.distributions
+    importances = importances_of(done, agent)
+    order = sorted(parameters, key=lambda name: -importances.get(name, 0.0))
+    shown = {name: parameters[name] for name in order[: figures.MOST_SHOWN]}
+    parts: list[Part] = [_importances(importances, len(done))]
+    parts += [_slice(i, *item, done) for i, item in enumerate(shown.items())]
+    parts += figures.left_out(order)
+    if len(shown) > 1 and len(done) > 1:
+        parts.append(_parallel(shown, done, agent))
+    return Section("Parameters", parts)
+
+
+@one_blas_thread
+def importances_of(done: Sequence[Trial], agent: Agent) -> dict[str, float]:
+    """Return each parameter's share of the variance of values, by Optuna's fANOVA.
+
+    Empty where there are too few trials or parameters, or all values are the same.
+    """
+    values = [trial.value for trial in done]
+    too_few = len(done) < _FEWEST_TRIALS or agent.space.dim < _FEWEST_PARAMETERS
+    if too_few or np.ptp(values) == 0.0:
+        return {}
+    from optuna.importance import FanovaImportanceEvaluator, get_param_importances
+
+    evaluator = FanovaImportanceEvaluator(seed=0)  # the same page each time
+    study = study_in_memory(done, agent)
+    try:
+        found = get_param_importances(study, evaluator=evaluator)
+    except (ValueError, RuntimeError):  # no tree has found anything that varies
+        return {}
+    known = {name: float(share) for name, share in found.items()}
+    return known if all(map(math.isfinite, known.values())) else {}
+
+
+def _importances(importances: Mapping[str, float], num_trials: int) -> str | Table:
+    if not importances:
+        return (
+            "There are no importances: they need several trials with different values, "
+            "and two parameters or more."
+        )
+    rows = [(name, f"{share:.0%}") for name, share in importances.items()]
+    caption = (
+        "Importance: each parameter's share of the variance of values, by Optuna's "
+        f"fANOVA from {num_trials} trials. With few trials it is a rough guess."
+    )
+    return Table(("parameter", "importance"), rows, caption)
+
+
+def _slice(
+    index: int, name: str, distribution: BaseDistribution, done: Sequence[Trial]
+) -> Figure:
+    values = [trial.params[name] for trial in done]
+    if isinstance(distribution, CategoricalDistribution):
+        tried = f"{len(set(map(str, values)))} of {len(distribution.choices)} choices"
+    else:
+        tried = f"from {min(values):.4g} to {max(values):.4g}"
+    caption = (
+        f"Chart of the value of each trial against {name}, marked by its source; "
+        f"{tried}."
+    )
+    numbers = [figures.number_of(value, distribution) for value in values]
+    labels = (name, distribution), "value"
+    return figures.chart(
+        f"slice-{index}", caption, labels, lambda axes: _scatter(axes, done, numbers)
+    )
+
+
+def _parallel(
+    shown: Mapping[str, BaseDistribution], done: Sequence[Trial], agent: Agent
+) -> Figure:
+    """Return a line a trial through all its parameters, and its value."""
+    sign = 1.0 if agent.direction == "maximize" else -1.0
+    ranked = sorted(done, key=lambda trial: sign * trial.value)
+    num_best = math.ceil(_BEST_SHARE * len(done))
+    values = [trial.value for trial in done]
+    low, high = min(values), max(values)
+    caption = (
+        f"Chart of all {len(done)} trials, a line each, through {len(shown)} "
+        "parameters and the value. Each axis goes from its lowest to its highest "
+        f"number. Thick, the best {num_best}."
+    )
+
+    def heights(trial: Trial) -> list[float]:
+        params = [_height(trial.params[name], d) for name, d in shown.items()]
+        spread = high - low
+        return [*params, (trial.value - low) / spread if spread > 0 else 0.5]
+
+    def draw(axes: Any) -> None:
+        places = range(len(shown) + 1)
+        for i, trial in enumerate(ranked):
+            is_best = i >= len(ranked) - num_best
+            look: dict[str, Any] = {"color": "#7f7f7f", "lw": 0.6, "alpha": 0.6}
+            if is_best:
+                look = {"color": BLUE, "lw": 2.0}
+            axes.plot(places, heights(trial), **look)
+        ends = [_ends(d) for d in shown.values()] + [(f"{low:.2g}", f"{high:.2g}")]
+        for place, (bottom, top) in zip(places, ends, strict=True):
+            axes.axvline(place, color="#7f7f7f", lw=0.5)
+            axes.text(place, -0.03, bottom, va="top", ha="center")
+            axes.text(place, 1.03, top, va="bottom", ha="center")
+        names = figures.all_short((*shown, "value"))
+        axes.set_xticks(places, names, rotation=25, ha="right")
+        axes.tick_params(axis="x", length=0)
+        axes.set_yticks([])
+        axes.set_ylim(-0.12, 1.12)
+        axes.spines[["left", "bottom"]].set_visible(False)
+
+    return figures.chart("parallel", caption, ("", ""), draw, whole_x=False)
+
+
+def _height(value: Any, distribution: Any) -> float:
+    """Return where a value lies on its axis, from 0 to 1."""
+    if isinstance(distribution, CategoricalDistribution):
+        return figures.number_of(value, distribution) / (len(distribution.choices) - 1)
+    low, high, here = float(distribution.low), float(distribution.high), float(value)
+    if distribution.log:
+        low, high, here = math.log(low), math.log(high), math.log(here)
+    return (here - low) / (high - low)
+
+
+def _ends(distribution: Any) -> tuple[str, str]:
+    """Return what stands at both ends of an axis."""
+    if isinstance(distribution, CategoricalDistribution):
+        first, *_, last = distribution.choices
+        return figures.short(first, _MOST_AT_END), figures.short(last, _MOST_AT_END)
+    return figures.plain(distribution.low), figures.plain(distribution.high)
 
 
 def policy_page(journal: Journal) -> Page:
     """Return the page of a site that plays a linear bandit."""
     trials = journal.trials()
     rewarded = [trial for trial in trials if trial.state == "complete"]
-    released, warning = _released(journal, SITE_LEDGER)
-    sections = [
-        _policy_summary(recorded_bandit(journal).summary()),
-        *_rewards(rewarded),
-        released,
-        journal_settings(journal.identity),
-        _versions(journal),
-    ]
+    summary = recorded_bandit(journal).summary()
+    sections = [_policy_summary(summary), _rewards(rewarded)]
     num_open = len(trials) - len(rewarded)
     lead = f"{counted(len(trials), 'trial')}, {num_open} without a reward yet."
-    return Page("A site's linear bandit", lead, sections, f"{_OWN}{warning}")
+    return _bandit_page("A site's linear bandit", lead, sections, journal)
+
+
+def neural_page(journal: Journal) -> Page:
+    """Return the page of a site that plays a bandit with a network."""
+    slot = int(journal.load_state().get("slot", -1))
+    lead = f"Agent {slot}." if slot >= 0 else "No round is done yet."
+    return _bandit_page("A site's bandit with a network", lead, [], journal)
+
+
+def _bandit_page(
+    title: str, lead: str, sections: Sequence[Section], journal: Journal
+) -> Page:
+    """Return a page that tells, too, what has left the site, and what it cost."""
+    identity, ledger = journal.identity, journal.ledger()
+    kind = LEDGER_KINDS[str(identity["kind"])]
+    parts: list[Part] = []
+    warning = ""
+    if identity["kind"] == NEURAL_KIND and identity["settings"]["privacy"] is None:
+        parts = ["Gradients and sums of raw evaluations leave this site as they are."]
+        warning = f" NOT PRIVATE: {parts[0]}"
+    elif not ledger:
+        parts = ["This site has released nothing yet."]
+    else:
+        spent = kind.spent(identity, ledger)
+        if spent is not None:
+            parts.append(
+                f"{counted(spent.num_releases, 'release')}{kind.whose}: epsilon = "
+                f"{spent.epsilon:.4f} at delta = {spent.delta:g}. All of it is spent "
+                "with the first release."
+            )
+        rows = [kind.cells(row) for row in ledger]
+        parts.append(Table(tuple(kind.columns), rows, "What has left this site."))
+        if not all(row.facts["private"] for row in ledger):
+            warning = f" NOT PRIVATE: {kind.why_not}"
+    every = [*sections, Section("Privacy", parts)]
+    return journal_page(title, lead, every, journal, ledger, f"{_OWN}{warning}")
 
 
 def _policy_summary(summary: PolicySummary) -> Section:
@@ -125,61 +450,20 @@ def _policy_summary(summary: PolicySummary) -> Section:
     return Section("Summary", [facts, *warning, estimate])
 
 
-def _released(journal: Journal, kind: LedgerKind) -> tuple[Section, str]:
-    """Return what has left a site and what it cost, and a warning where it must be."""
-    ledger = kind.rows(journal)
-    if not ledger:
-        return Section("Privacy", ["This site has released nothing yet."]), ""
-    spent = kind.spent(journal.identity, ledger)
-    lines = []
-    if spent is not None:
-        lines = [
-            f"{counted(spent.num_releases, 'release')}{kind.whose}: epsilon = "
-            f"{spent.epsilon:.4f} at delta = {spent.delta:g}. All of it is spent with "
-            "the first release."
-        ]
-    rows = [[cell(row) for cell in kind.columns.values()] for row in ledger]
-    table = Table(tuple(kind.columns), rows, "What has left this site.")
-    private = all(row.facts["private"] for row in ledger)
-    warning = "" if private else f" NOT PRIVATE: {kind.why_not}"
-    return Section("Privacy", [*lines, table]), warning
-
-
-def _versions(journal: Journal) -> Section:
-    return versions_section(str(row.facts["flwr_fbo"]) for row in journal.ledger())
-
-
-def _rewards(rewarded: list[Trial]) -> list[Section]:
+def _rewards(rewarded: list[Trial]) -> Section:
     if not rewarded:
-        return []
+        return Section("Convergence")
     values = np.array([trial.value for trial in rewarded])
     mean = np.cumsum(values) / np.arange(1, len(values) + 1)
     caption = (
         f"Chart of the mean reward so far against trial; {mean[-1]:.4g} in the end."
     )
-
-    numbers, labels = (
-        [trial.number for trial in rewarded],
-        ("trial", "mean reward so far"),
-    )
+    numbers = [trial.number for trial in rewarded]
+    labels = "trial", "mean reward so far"
     figure = figures.chart(
         "rewards", caption, labels, lambda axes: axes.plot(numbers, mean, color=BLUE)
     )
-    return [Section("Convergence", [figure])]
-
-
-def neural_page(journal: Journal) -> Page:
-    """Return the page of a site that plays a bandit with a network."""
-    slot = int(journal.load_state().get("slot", -1))
-    if journal.identity["settings"]["privacy"] is None:
-        text = "Gradients and sums of raw evaluations leave this site as they are."
-        released, warning = Section("Privacy", [text]), f" NOT PRIVATE: {text}"
-    else:
-        released, warning = _released(journal, NEURAL_SITE_LEDGER)
-    sections = [released, journal_settings(journal.identity), _versions(journal)]
-    lead = f"Agent {slot}." if slot >= 0 else "No round is done yet."
-    title = "A site's bandit with a network"
-    return Page(title, lead, sections, f"{_OWN}{warning}")
+    return Section("Convergence", [figure])
 
 
 SITE_PAGES: dict[str, Callable[[Journal], Page]] = {

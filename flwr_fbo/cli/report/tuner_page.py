@@ -10,29 +10,24 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flwr_fbo._common.pictures import BLUE
-from flwr_fbo.cli.ledger_kinds import TUNER_LEDGER
-from flwr_fbo.cli.report import page_figures as figures
+from flwr_fbo.cli.ledger_kinds import LEDGER_KINDS
+from flwr_fbo.cli.report import figures
 from flwr_fbo.cli.report.page import (
     Page,
     Section,
     Table,
-    journal_settings,
+    journal_page,
     params_text,
-    versions_section,
 )
 from flwr_fbo.cli.report.server_page import (
-    NO_EPSILON,
-    NOTHING_RELEASED,
     releases_section,
-    spent_in_words,
+    spent_lines,
 )
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.space.search_space import Params
-from flwr_fbo.tuner.federation_result import (
-    Rung,
-    outcome,
-)
+from flwr_fbo.tuner.envelope import KIND
+from flwr_fbo.tuner.federation_result import Rung, outcome
 from flwr_fbo.tuner.tuner_record import (
     not_private_because,
     recorded_settings,
@@ -63,19 +58,20 @@ def tuner_page(journal: Journal) -> Page:
     sections = [
         _choice(settings, rungs, num_rungs),
         _privacy(identity, ledger),
-        *_scores(rungs, is_private=identity["privacy"] is not None),
+        _scores(rungs, is_private=identity["privacy"] is not None),
         Section("Trials", [trials_table(settings, rungs, num_rungs)]),
-        releases_section(TUNER_LEDGER, ledger),
-        journal_settings(identity),
-        versions_section(str(row.facts["flwr_fbo"]) for row in ledger),
+        releases_section(LEDGER_KINDS[KIND], ledger),
     ]
     lead = (
         f"The tuner's record: {identity['trials']} trials, {len(rungs)} of {num_rungs} "
         f"rungs decided, at most {identity['num_agents']} clients."
     )
     reason = not_private_because(identity)
-    warning = f"NOT PRIVATE: {reason}" if reason else ""
-    return Page("Tuning of a federated training", lead, sections, warning)
+    title, warning = (
+        "Tuning of a federated training",
+        reason and f"NOT PRIVATE: {reason}",
+    )
+    return journal_page(title, lead, sections, journal, ledger, warning)
 
 
 def _choice(
@@ -91,22 +87,21 @@ def _choice(
     return Section("Choice", [table])
 
 
-def _privacy(identity: Mapping[str, Any], ledger: Sequence[LedgerRow]) -> Section:
+def _privacy(identity: Mapping[str, Any], ledger: list[LedgerRow]) -> Section:
     spent = recorded_spent(identity, ledger)
-    if spent is None:
-        return Section("Privacy", [NO_EPSILON if ledger else NOTHING_RELEASED])
-    lines = [spent_in_words(spent, TUNER_LEDGER.whose), _COVERED]
-    if identity["privacy"]["noise_only"]:
-        lines.append("This is the control noise-only: the choice is random.")
+    lines = spent_lines(spent, LEDGER_KINDS[KIND].whose, ledger)
+    if spent is not None:
+        lines.append(_COVERED)
+        if identity["privacy"]["noise_only"]:
+            lines.append("This is the control noise-only: the choice is random.")
     return Section("Privacy", lines)
 
 
-def _scores(rungs: Sequence[Rung], is_private: bool) -> list[Section]:
+def _scores(rungs: Sequence[Rung], is_private: bool) -> Section:
     """Return a chart of what was released; none before there is anything."""
     if not rungs:
-        return []
-    shown = rungs
-    counts = ", ".join(f"{len(rung.trials)} at round {rung.rounds}" for rung in shown)
+        return Section("Scores")
+    counts = ", ".join(f"{len(rung.trials)} at round {rung.rounds}" for rung in rungs)
     caption = (
         "Chart of the released score of each trial against the round of its rung; full "
         f"dots went on, and larger is better. Trials: {counts}."
@@ -123,7 +118,7 @@ def _scores(rungs: Sequence[Rung], is_private: bool) -> list[Section]:
         for goes_on, face in ((True, BLUE), (False, "none")):
             points = [
                 (rung.rounds, score)
-                for rung in shown
+                for rung in rungs
                 for trial, score in zip(rung.trials, rung.scores, strict=True)
                 if (trial in rung.survivors) == goes_on and math.isfinite(score)
             ]
@@ -132,15 +127,14 @@ def _scores(rungs: Sequence[Rung], is_private: bool) -> list[Section]:
             axes.plot(x, y, "o", ms=5, color=BLUE, mfc=face, label=label)
 
     figure = figures.chart("scores", caption, ("round", "released score"), draw)
-    return [Section("Scores", [line, figure])]
+    return Section("Scores", [line, figure])
 
 
 def trials_table(
     settings: Sequence[Params], rungs: Sequence[Rung], num_rungs: int
 ) -> Table:
     """Return a table of all trials, with what was released of each and its outcome."""
-    shown = rungs
-    scores = [dict(zip(rung.trials, rung.scores, strict=True)) for rung in shown]
+    scores = [dict(zip(rung.trials, rung.scores, strict=True)) for rung in rungs]
     rows = [
         (
             trial,
@@ -150,7 +144,7 @@ def trials_table(
         )
         for trial, setting in enumerate(settings)
     ]
-    by_round = (f"score at round {rung.rounds}" for rung in shown)
+    by_round = (f"score at round {rung.rounds}" for rung in rungs)
     headings = ("trial", "setting", *by_round, "outcome")
     caption = "All trials, with what was released of each. Trial 0 is the app's own."
     return Table(headings, rows, caption, numeric=False)

@@ -14,8 +14,11 @@ from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings
 from flwr_fbo.lab.audit.bandit_audit import BanditAuditPlan
 from flwr_fbo.lab.audit.secure_audit import SecureAuditPlan
 from flwr_fbo.lab.audit.study_audit import StudyPlan
-from flwr_fbo.lab.audit.tuner_audit import TunerAuditPlan
-from flwr_fbo.lab.audit.tuning_audit import TuningAuditPlan, WarmStartAuditPlan
+from flwr_fbo.lab.audit.tuning_audit import (
+    TunerAuditPlan,
+    TuningAuditPlan,
+    WarmStartAuditPlan,
+)
 from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.neural_privacy import NeuralPrivacy
@@ -132,8 +135,13 @@ def secure_dp_fts_de(
 
 
 def _secure(trusted: TuningAuditPlan, settings: ReleaseSettings) -> SecureAuditPlan:
-    about = settings, trusted.delta, trusted.iterations, trusted.num_features
-    return SecureAuditPlan(*about, trusted.num_draws)
+    return SecureAuditPlan(
+        settings,
+        trusted.delta,
+        trusted.iterations,
+        trusted.num_features,
+        trusted.num_draws,
+    )
 
 
 SECURE_STUDIES: dict[str, Callable[..., SecureAuditPlan]] = {

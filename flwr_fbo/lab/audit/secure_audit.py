@@ -3,22 +3,159 @@
 The adversary is the server together with all sites that are not counted on. It knows
 their messages and their shares of the noise, so only those of the honest sites are left
 in what it learns. The canary is one of the honest sites.
+
+The sums are made without masks: these cancel, so that the server learns the same sum.
+Sites with one mistake each, which an audit must catch, stand here too; for those of a
+trusted server see `planted_faults`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.validation import require, require_int
-from flwr_fbo.lab.audit.secure_faults import SECURE_FAULTS, BuildSites
-from flwr_fbo.lab.audit.secure_sites import SecureSites
 from flwr_fbo.lab.audit.tuning_audit import Absence, Messages, TuningAuditPlan
+from flwr_fbo.privacy.integer_noise import IntegerNoise
 from flwr_fbo.privacy.noise import Entropy
-from flwr_fbo.privacy.secure_release import SecureRelease
+from flwr_fbo.privacy.release import ReleaseSettings
+from flwr_fbo.privacy.secure_release import SecureRelease, SecureTotal
+
+Share = NDArray[np.int64]
+
+
+class SecureSites:
+    """All sites of one study; some collude with the server.
+
+    Parameters
+    ----------
+    settings : ReleaseSettings
+    entropy : Entropy
+        Where shares come from. If it can be predicted, a share is a rounded Gaussian
+        draw in place of OpenDP's discrete one.
+    num_features : int
+        M, the length of a message.
+    honest : tuple of int
+        Slots that keep their shares secret. All others tell the server theirs.
+    """
+
+    def __init__(
+        self,
+        settings: ReleaseSettings,
+        entropy: Entropy,
+        num_features: int,
+        honest: tuple[int, ...],
+    ) -> None:
+        self.release = SecureRelease(settings)
+        self.honest = honest
+        self._entropy = entropy
+        self._num_features = num_features
+
+    @property
+    def num_counted(self) -> int:
+        """How many sites are counted on for the noise."""
+        return len(self.honest)
+
+    @cached_property
+    def noise(self) -> IntegerNoise:
+        """What each site adds."""
+        num_sites = self.release.settings.num_agents
+        return self.release.noise(num_sites, self.num_counted, self._num_features)
+
+    def share(self, noise: IntegerNoise, slot: int) -> Share:
+        """Return a site's share of the noise of the next release."""
+        if self._entropy.private:
+            return noise.draw_share()
+        still, std = np.zeros((1, noise.length)), np.array([noise.share_std])
+        drawn = self._entropy.add_noise(0, still, std)[0]
+        return np.asarray(np.rint(drawn), dtype=np.int64)
+
+    def learnt(self, iteration: int, messages: Mapping[int, Any]) -> SecureTotal:
+        """Return a release's sum, less the shares that the server knows.
+
+        Parameters
+        ----------
+        iteration : int
+            After which the release was planned.
+        messages : mapping of int to ndarray of shape (M,)
+            A message of each site, by slot.
+        """
+        noise = self.noise
+        total = np.zeros(noise.length, dtype=np.uint64)
+        known = np.zeros(noise.length, dtype=np.uint64)
+        for slot, message in messages.items():
+            integers = noise.encode(self.release.contribution(iteration, slot, message))
+            share = self.share(noise, slot)
+            total += noise.wrapped(integers + share)
+            if slot not in self.honest:
+                known += noise.wrapped(share)
+        return SecureTotal(tuple(messages), total - known)
+
+
+BuildSites = Callable[[ReleaseSettings, Entropy, int, tuple[int, ...]], SecureSites]
+
+
+class _NoShare(SecureSites):
+    """One honest site adds no share."""
+
+    def share(self, noise: IntegerNoise, slot: int) -> Share:
+        drawn = super().share(noise, slot)
+        return np.zeros_like(drawn) if slot == self.honest[-1] else drawn
+
+
+class _HalfShares(SecureSites):
+    """Shares have half the standard deviation."""
+
+    def share(self, noise: IntegerNoise, slot: int) -> Share:
+        return super().share(noise, slot) // 2
+
+
+class _HonestTooHigh(SecureSites):
+    """All sites are counted on, also those that tell the server their shares."""
+
+    @property
+    def num_counted(self) -> int:
+        return self.release.settings.num_agents
+
+
+class _ReusedShares(SecureSites):
+    """A site adds its first share to every message: a difference of sums has none."""
+
+    @cached_property
+    def _drawn(self) -> dict[int, Share]:
+        return {}
+
+    def share(self, noise: IntegerNoise, slot: int) -> Share:
+        if slot not in self._drawn:
+            self._drawn[slot] = super().share(noise, slot)
+        return self._drawn[slot]
+
+
+class _SharesDrawnAgain(SecureSites):
+    """A site draws again when it is asked again; the server averages both sums."""
+
+    def share(self, noise: IntegerNoise, slot: int) -> Share:
+        return (super().share(noise, slot) + super().share(noise, slot)) // 2
+
+
+SECURE_FAULTS: dict[str, BuildSites] = {
+    "no-share": _NoShare,
+    "half-shares": _HalfShares,
+    "honest-too-high": _HonestTooHigh,
+    "reused-shares": _ReusedShares,
+    "shares-drawn-again": _SharesDrawnAgain,
+}
+"""Sites of a study with secure aggregation, with a mistake.
+
+``no-share`` shows only with few honest sites, ``honest-too-high`` only where many
+collude, and ``reused-shares`` only in a study of several releases.
+"""
 
 
 @dataclass(frozen=True)
@@ -65,8 +202,9 @@ class SecureAuditPlan(TuningAuditPlan):
         self, entropy: Entropy, build: BuildSites | None
     ) -> Callable[[], SecureSites]:
         make = build or SecureSites
-        about = self.settings, entropy, self.num_features, self.honest_slots
-        return lambda: make(*about)
+        return lambda: make(
+            self.settings, entropy, self.num_features, self.honest_slots
+        )
 
     def _study(self, sites: SecureSites, rounds: list[Messages]) -> FloatArray:
         """Return the releases of one study as the adversary learns them."""

@@ -6,15 +6,22 @@ that some rounds agree and some differ: where noise is reused, or correlated bet
 rounds, sums or differences of releases lay the canary open.
 
 The server half that the strategies use makes the releases, one server a study.
+
+All choices of `FederationTuner` are drawn as its server makes them. In each rung the
+clients' ballots are about two trials. The canary's are ten times as
+long as a ballot is, for the one trial or the other; or they do not come. The others
+send zeros. `benchmarks/tuner_audit.py` draws whole runs, with the clients' half: the
+same releases, at a hundred times the cost.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
@@ -30,12 +37,13 @@ from flwr_fbo.algorithms.fed_warm_start.server import FedWarmStartServer
 from flwr_fbo.algorithms.fed_warm_start.settings import Cohorts
 from flwr_fbo.lab.audit.evidence import LOUDNESS, Evidence, alternating, joined
 from flwr_fbo.lab.audit.planted_faults import COHORT_FAULTS, FAULTS
-from flwr_fbo.lab.audit.stream_entropy import StreamEntropy
-from flwr_fbo.lab.audit.study_audit import Progress, StudyPlan
+from flwr_fbo.lab.audit.study_audit import Progress, StreamEntropy, StudyPlan
 from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
 from flwr_fbo.privacy.budget import check_delta
 from flwr_fbo.privacy.noise import Entropy
 from flwr_fbo.privacy.release import PlannedRelease, Release, ReleaseSettings
+from flwr_fbo.tuner.ballots import ballot_entries
+from flwr_fbo.tuner.choice import PrivateChoice, PrivateChooser
 
 Absence = Literal["missing", "zeros"]
 Messages = Mapping[int, FloatArray]
@@ -177,8 +185,7 @@ class TuningAuditPlan(StudyPlan):
 
     def server(self, release: PlannedRelease) -> DPFTSDEServer:
         """Return the server of one study, before its first release."""
-        about = self.num_features, self.delta, self.iterations
-        return DPFTSDEServer(release, *about)
+        return DPFTSDEServer(release, self.num_features, self.delta, self.iterations)
 
     def _study(self, mechanism: Any, rounds: list[Messages]) -> FloatArray:
         """Return the releases of one study, shape (K, P, M)."""
@@ -252,8 +259,9 @@ class WarmStartAuditPlan(TuningAuditPlan):
 
     def server(self, release: PlannedRelease) -> DPFTSDEServer:
         """Return the server of one study, before its first release."""
-        about = self.num_features, self.delta, self.iterations
-        server = FedWarmStartServer(release, *about)
+        server = FedWarmStartServer(
+            release, self.num_features, self.delta, self.iterations
+        )
         server.cohorts = self._cohorts
         return server
 
@@ -292,3 +300,66 @@ class _Canary:
         return Evidence.of(
             released.reshape(flat), noise, shifts, sampling_probability=q
         )
+
+
+# Of more of them a ballot for the worst is no ballot: it would be capped.
+_NUM_TRIALS = 2
+
+
+@dataclass(frozen=True)
+class TunerAuditPlan(TuningAuditPlan):
+    """Which choices of a tuner are drawn: see `of`, and `TuningAuditPlan`.
+
+    Attributes
+    ----------
+    choice : PrivateChoice
+        Whose rungs all end with a release.
+    """
+
+    choice: PrivateChoice = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        last = self.choice.last_rung
+        require(last == "release", "last_rung", last, "'release', for an audit")
+
+    @classmethod
+    def of(
+        cls, choice: PrivateChoice, num_clients: int, num_rungs: int, num_draws: int
+    ) -> Self:
+        """Return the plan of a tuner, with the noise that the tuner plans."""
+        chooser = PrivateChooser(choice, num_clients, num_rungs, noise_seed=0)
+        release, rungs = chooser.release, tuple(range(num_rungs))
+        assert isinstance(release, Release)
+        settings, delta = release.settings, choice.delta
+        return cls(settings, delta, rungs, _NUM_TRIALS, num_draws, choice=choice)
+
+    @cached_property
+    def _chooser(self) -> PrivateChooser:
+        num_clients, num_rungs = self.settings.num_agents, len(self.iterations)
+        return PrivateChooser(self.choice, num_clients, num_rungs, noise_seed=0)
+
+    @property
+    def direction(self) -> FloatArray:
+        """A ballot for the second trial."""
+        return np.array(ballot_entries(_NUM_TRIALS, self.choice.ballot))
+
+    def describe(self) -> dict[str, str]:
+        """Return what is drawn, in words."""
+        return {
+            **super().describe(),
+            "Study": f"{self.settings.num_agents} clients, "
+            f"{len(self.iterations)} rungs with {_NUM_TRIALS} trials each",
+            "Canary": f"client {self.canary}: ballots 10 times too long against "
+            f"{self.absence}; the others send zeros",
+        }
+
+    def _study(self, mechanism: Any, rounds: list[Messages]) -> FloatArray:
+        """Return the scores that one tuner releases, shape (K, 1, 2)."""
+        chooser = copy(self._chooser)
+        chooser.release = mechanism
+        scores = [
+            chooser.choose(rung, ballots, _NUM_TRIALS).scores
+            for rung, ballots in enumerate(rounds)
+        ]
+        return np.array(scores)[:, None]

@@ -1,18 +1,22 @@
-"""The control: after the same initial points, uniform draws from the cube."""
+"""Controls that share nothing: uniform draws after the same initial points, and TS."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.fields import integer
 from flwr_fbo._common.random import Purpose, generator
+from flwr_fbo._common.validation import require_int
 from flwr_fbo.algorithms.registry import Algorithm, register
 from flwr_fbo.algorithms.search.agent import Agent
 from flwr_fbo.algorithms.search.settings import Direction, SearchSettings
 from flwr_fbo.space.search_space import SearchSpace, SubRegions
+from flwr_fbo.study.server import Server, Step
 
 
 @dataclass(frozen=True)
@@ -71,4 +75,34 @@ class RandomSearchAgent(Agent):
         )
 
 
-register(Algorithm("random", RandomSearchSettings, RandomSearchAgent))
+register(
+    Algorithm(
+        "random", RandomSearchSettings, f"{__name__}:{RandomSearchAgent.__name__}"
+    )
+)
+
+
+class LocalServer(Server):
+    """Asks for no message and sends no vector.
+
+    Parameters
+    ----------
+    num_agents : int
+        N >= 1.
+    """
+
+    def __init__(self, num_agents: int) -> None:
+        require_int("num_agents", num_agents, 1)
+        self.num_agents = num_agents
+        self.ledger = []
+
+    def step(self, iteration: int) -> Step:
+        """Decide on no release."""
+        return Step(iteration)
+
+    def receive(self, step: Step, messages: Mapping[int, Any]) -> None:
+        """Ignore what arrives."""
+
+    def summary(self) -> list[str]:
+        """Describe the settings, a line each."""
+        return [f"{self.num_agents} agents, each on its own: nothing is shared"]

@@ -30,10 +30,10 @@ from flwr_fbo.lab.datasets.base import (
     damaged,
     data_file,
     data_folder,
+    decompressed,
     read_arrays,
 )
 from flwr_fbo.lab.datasets.emnist_sqlite import SIDE, SqliteWriters
-from flwr_fbo.lab.datasets.unpack import decompressed
 
 DATASET = Dataset(
     name="emnist",

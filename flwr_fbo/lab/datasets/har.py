@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from flwr_fbo._common.validation import require_index
 from flwr_fbo.lab.datasets.base import (
     Dataset,
+    FromZipInZip,
     Split,
     damaged,
     data_file,
@@ -27,7 +28,6 @@ from flwr_fbo.lab.datasets.base import (
     read_arrays,
     read_numbers,
 )
-from flwr_fbo.lab.datasets.unpack import FromZipInZip
 
 NUM_SUBJECTS = 30
 _NUM_FEATURES = 561

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._common.validation import require_index
-from flwr_fbo.lab.datasets.base import Dataset, Split, damaged, data_file, halves
-from flwr_fbo.lab.datasets.unpack import as_is
+from flwr_fbo.lab.datasets.base import Dataset, Split, as_is, damaged, data_file, halves
 
 NUM_FIELDS = 29
 _NUM_FEATURES = 9

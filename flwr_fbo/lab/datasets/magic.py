@@ -9,8 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo.lab.datasets.base import Dataset, damaged, data_file
-from flwr_fbo.lab.datasets.unpack import as_is
+from flwr_fbo.lab.datasets.base import Dataset, as_is, damaged, data_file
 
 NUM_FEATURES = 10
 _NUM_ROWS = 19_020

@@ -7,21 +7,159 @@ experiment they have before them.
 from __future__ import annotations
 
 import json
+import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar, Literal, Self, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict
+from pydantic import BeforeValidator, ConfigDict, TypeAdapter
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.validation import require, require_int, require_known
-from flwr_fbo.lab.experiment_runner.methods import Method
-from flwr_fbo.lab.experiment_runner.runs import RegretRun, Run, run_reader
+from flwr_fbo._common.fields import check_fields, integer
+from flwr_fbo._common.pictures import BLUE, GREEN, VERMILION
+from flwr_fbo._common.validation import require, require_known
 from flwr_fbo.lab.tasks.base import STRICT
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run(ABC):
+    """What one method did on one seed.
+
+    Attributes
+    ----------
+    method : str
+    seed : int
+    epsilon : float
+        Spent if the noise had been real: 0 where nothing of the agents was released,
+        inf where it was without noise.
+    private : bool
+        Whether nothing unprotected was released; False under seeded noise.
+    seconds : float
+        Of CPU time.
+    """
+
+    method: str
+    seed: int
+    epsilon: Annotated[float, BeforeValidator(lambda v: math.inf if v is None else v)]
+    private: bool
+    seconds: float
+
+    @property
+    @abstractmethod
+    def curve(self) -> FloatArray:
+        """What is drawn, against the experiment's ``steps``."""
+
+    @property
+    def scalars(self) -> FloatArray:
+        """What was sent by then, where the experiment counts it."""
+        raise NotImplementedError
+
+    def compact(self) -> Self:
+        """Return what tables and figures show of it, with six digits."""
+        return replace(self, seconds=float(f"{self.seconds:.3g}"))
+
+    def to_json(self) -> str:
+        """Return a line; what JSON lacks, NaN and infinity, becomes null."""
+        return json.dumps(_json_of(asdict(self)), allow_nan=False)
+
+
+@cache
+def run_reader(run_type: type[Run]) -> TypeAdapter[Any]:
+    """Return what validates the values of a run's line."""
+    return TypeAdapter(run_type)
+
+
+def six_digits(values: Iterable[float]) -> list[float]:
+    """Return numbers rounded to six significant digits."""
+    return [float(f"{value:.6g}") for value in values]
+
+
+def _json_of(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _json_of(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_json_of(one) for one in value]
+    finite = not isinstance(value, float) or math.isfinite(value)
+    return value if finite else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegretRun(Run):
+    """What one method did on one seed, where agents play bandits.
+
+    Attributes
+    ----------
+    regret : list of float
+        Added up, after each of the experiment's ``steps``.
+    """
+
+    regret: list[float]
+
+    @property
+    def curve(self) -> FloatArray:
+        """The regret, as an array."""
+        return np.array(self.regret)
+
+    def compact(self) -> Self:
+        """Return it with six digits of the regret."""
+        return replace(super().compact(), regret=six_digits(self.regret))
+
+
+# Colour, line style and marker.
+Look = tuple[str, str, str]
+MARKERS = ("D", "s", "x", "P", "d", "*", "<")
+
+# Looks that mean the same in all kinds of experiments.
+OURS: Look = (BLUE, "-", "D")
+OPEN: Look = (GREEN, "--", "s")
+ALONE: Look = ("#000000", "-", "o")
+RANDOM: Look = ("#7f7f7f", ":", "v")
+UNINFORMED: Look = (VERMILION, "-.", "^")
+
+
+@dataclass(frozen=True)
+class Method:
+    """One curve of an experiment.
+
+    Attributes
+    ----------
+    name : str
+        For files and commands.
+    label : str
+        For tables and figures.
+    controls : tuple of str
+        The methods that must be shown beside it.
+    noisy : bool
+        Whether the privacy setting has a part in what it does.
+    noise_only : str, optional
+        The control in which all its messages are zeroed; None where there is none.
+    look : tuple of str, optional
+        Colour, line style and marker in figures; chosen from a palette unless given.
+    """
+
+    name: str
+    label: str
+    controls: tuple[str, ...] = field(default=(), kw_only=True)
+    noisy: bool = field(default=False, kw_only=True)
+    noise_only: str | None = field(default=None, kw_only=True)
+    look: Look | None = field(default=None, kw_only=True)
+
+    def control(self, name: str) -> str:
+        """Return the name of the control of that kind that belongs to this method."""
+        return self.noise_only or name if name == "noise-only" else name
+
+
+M = TypeVar("M", bound=Method)
+
+
+def by_name(*methods: M) -> dict[str, M]:
+    """Return methods by their names."""
+    return {method.name: method for method in methods}
 
 
 class PrivacySetting(ABC):
@@ -61,18 +199,17 @@ class Claim:
     better: str
     than: str
     by: Literal["final", "mean", "scalars", "seconds"] = "final"
-    until: int | None = None
+    until: int | None = field(default=None, metadata=integer(1, optional=True))
     section: str = ""
 
     def __post_init__(self) -> None:
-        for field in ("text", "section"):
-            value = getattr(self, field)
-            require("|" not in value, field, value, "no '|', which ends a cell")
+        for name in ("text", "section"):
+            value = getattr(self, name)
+            require("|" not in value, name, value, "no '|', which ends a cell")
         require(self.better != self.than, "than", self.than, "another than better")
-        if self.until is not None:
-            require_int("until", self.until, 1)
-            ok = self.by != "seconds"
-            require(ok, "until", self.until, "left out, with by='seconds'")
+        check_fields(self)
+        whole = self.until is None or self.by != "seconds"
+        require(whole, "until", self.until, "left out, with by='seconds'")
 
     @property
     def methods(self) -> tuple[str, str]:
@@ -168,18 +305,17 @@ class Experiment(ABC):
     compared: ClassVar[Literal["agent", "target"]] = "agent"
 
     name: str
-    num_agents: int
+    num_agents: int = field(metadata=integer(1))
     privacy: PrivacySetting | None
     description: str = ""
-    num_seeds: int = 5
+    num_seeds: int = field(default=5, metadata=integer(1))
     methods: tuple[str, ...]
     claims: tuple[Claim, ...] = ()
 
     def __post_init__(self) -> None:
         ok = re.fullmatch(r"[\w-]+(/[\w-]+)?", self.name) is not None
         require(ok, "name", self.name, "letters, digits, '-' and '_', and one '/'")
-        for attribute in ("num_agents", f"num_{self.step}s", "num_seeds"):
-            require_int(attribute, getattr(self, attribute), 1)
+        check_fields(self)
         known = self.known_methods
         for name in self.methods:
             require_known("methods", name, known)

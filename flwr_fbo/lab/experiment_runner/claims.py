@@ -23,10 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._common.validation import require
-from flwr_fbo.lab.experiment_runner.base import Claim, Experiment
-from flwr_fbo.lab.experiment_runner.curves import curves_by_method
-from flwr_fbo.lab.experiment_runner.estimates import Estimate
-from flwr_fbo.lab.experiment_runner.runs import Run
+from flwr_fbo.lab.experiment_runner.base import Claim, Experiment, Run
+from flwr_fbo.lab.experiment_runner.curves import Estimate, curves_by_method
 
 
 @dataclass(frozen=True)

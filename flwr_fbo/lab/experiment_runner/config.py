@@ -23,7 +23,7 @@ from flwr_fbo.lab.experiment_runner.nonlinear_bandit_experiment import (
 )
 from flwr_fbo.lab.experiment_runner.transfer_experiment import TransferExperiment
 from flwr_fbo.lab.experiment_runner.tuning_experiment import TuningExperiment
-from flwr_fbo.lab.tasks.known_tasks import task_types
+from flwr_fbo.lab.tasks.base import task_types
 
 _KINDS: dict[type[Experiment], TypeAdapter[Any]] = {
     TuningExperiment: TypeAdapter(TuningExperiment),

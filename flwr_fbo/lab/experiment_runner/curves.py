@@ -1,17 +1,72 @@
-"""Curves of methods, over the seeds that all of them have run, and rows of tables."""
+"""Means over the seeds that all methods have run: curves, rows of tables, verdicts."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.validation import require
-from flwr_fbo.lab.experiment_runner.base import Column, Experiment, Row
-from flwr_fbo.lab.experiment_runner.estimates import Estimate
-from flwr_fbo.lab.experiment_runner.runs import Run
+from flwr_fbo.lab.experiment_runner.base import Column, Experiment, Row, Run
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over runs.
+
+    Attributes
+    ----------
+    mean : float
+    standard_error : float
+        Of the mean, over runs; NaN from a single run.
+    num_runs : int
+    """
+
+    mean: float
+    standard_error: float
+    num_runs: int
+
+    @classmethod
+    def of(cls, values: FloatArray) -> Estimate:
+        """Return the estimate from one value a run."""
+        num = len(values)
+        error = float(np.std(values, ddof=1) / math.sqrt(num)) if num > 1 else math.nan
+        return cls(float(np.mean(values)), error, num)
+
+    def __neg__(self) -> Estimate:
+        return replace(self, mean=-self.mean)
+
+    @property
+    def sign(self) -> Literal["positive", "negative", "unclear"]:
+        """The sign that the 95% t interval shows, if it shows one."""
+        low, high = self.interval
+        if low > 0:
+            return "positive"
+        return "negative" if high < 0 else "unclear"
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95% t interval; NaN from a single run."""
+        reach = _t_quantile(0.975, self.num_runs) * self.standard_error
+        return self.mean - reach, self.mean + reach
+
+    @property
+    def lower_bound(self) -> float:
+        """The one-sided 95% bound, by Student's t; NaN from a single run."""
+        reach = _t_quantile(0.95, self.num_runs)
+        return self.mean - reach * self.standard_error
+
+
+def _t_quantile(p: float, num_runs: int) -> float:
+    """Return the quantile of Student's t for a mean over so many runs."""
+    from scipy.stats import t as student_t
+
+    return float(student_t.ppf(p, max(num_runs - 1, 1)))
+
 
 R = TypeVar("R", bound=Row)
 
@@ -190,3 +245,32 @@ def _values(
             values = column.compare(values, curves[control][:, window])
         by_method[name] = values.mean(axis=1)
     return by_method
+
+
+def helped(gain: Estimate, control: str) -> str:
+    """Say what a gain over a control shows; positive is better."""
+    text = {
+        "positive": f"does better than {control}",
+        "negative": f"does worse than {control}",
+        "unclear": f"cannot be told from {control} by these runs",
+    }[gain.sign]
+    low, high = gain.interval
+    return f"{text}: {gain.mean:+.4f} (95% t interval {low:+.4f} to {high:+.4f})."
+
+
+def carried(label: str, signal: Estimate) -> str:
+    """Say whether agents' messages carried something through the noise."""
+    if signal.sign == "positive":
+        return (
+            f"{label} beats its noise-only control: the agents' messages carried "
+            "something through the noise."
+        )
+    return (
+        f"These runs cannot show that {label} does better than noise-only, its "
+        "control with every message zeroed "
+        f"({signal.mean:+.4f} ± {signal.standard_error:.4f}): no gain of the "
+        "federation is shown."
+    )
+
+
+ONE_SEED = "One seed shows no standard error, and so allows no verdict."

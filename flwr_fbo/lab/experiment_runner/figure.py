@@ -1,64 +1,493 @@
-"""Draw the curves of an experiment."""
+"""Draw an experiment: curves against steps, or what a setting does in the end.
+
+Such settings are epsilon and whatever is swept; of FTS (figs. 2 and 3) the length of
+messages, the time and the number of agents.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence, Sized
+from operator import itemgetter
+from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._common.pictures import drawable, fonts_for
-from flwr_fbo.lab.experiment_runner.base import Experiment
-from flwr_fbo.lab.experiment_runner.curves import curves_by_method
-from flwr_fbo.lab.experiment_runner.ends import name_beside, set_title
-from flwr_fbo.lab.experiment_runner.linear_bandit_experiment import BanditExperiment
-from flwr_fbo.lab.experiment_runner.looks import (
-    Target,
-    draw_mean,
-    line_styles,
-    new_figure,
-    save,
-    seeds_of,
-    title_of,
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.pictures import COLORS, drawable, fonts_for, in_legend
+from flwr_fbo._common.text import counted
+from flwr_fbo._common.validation import require
+from flwr_fbo.lab.experiment_runner.base import (
+    MARKERS,
+    Experiment,
+    Look,
+    Run,
 )
-from flwr_fbo.lab.experiment_runner.runs import Run
-from flwr_fbo.lab.experiment_runner.tradeoff import draw_series, draw_sweep
+from flwr_fbo.lab.experiment_runner.curves import (
+    Estimate,
+    common_seeds,
+    curves_by_method,
+    epsilon_of,
+)
+from flwr_fbo.lab.experiment_runner.linear_bandit_experiment import (
+    FIELDS,
+    METHODS,
+    BanditExperiment,
+    Point,
+    Sweep,
+    SweptField,
+    Value,
+    label_at,
+    text_of,
+)
 from flwr_fbo.lab.experiment_runner.transfer_experiment import TransferExperiment
-from flwr_fbo.lab.experiment_runner.transfer_figure import (
-    draw_agents,
-    draw_lengths,
-    draw_times,
+from flwr_fbo.lab.experiment_runner.tuning_experiment import (
+    TuningExperiment,
+    TuningPrivacy,
 )
-from flwr_fbo.lab.experiment_runner.tuning_experiment import TuningExperiment
+from flwr_fbo.lab.experiment_runner.tuning_table import OptimisationExperiment
+
+Target = Path | IO[bytes]
+
+
+def looks_of(experiment: Experiment) -> dict[str, Look]:
+    """Return colour, line style and marker of each method.
+
+    A noise-only control has its (first) curve's colour and marker, and is dotted.
+    """
+    known = experiment.known_methods
+    own = {name: known[name].look for name in experiment.methods}
+    looks: dict[str, Look] = {name: look for name, look in own.items() if look}
+    names = reversed(experiment.methods)
+    controls = {known[name].noise_only: name for name in names}
+    others = [n for n in experiment.methods if n not in looks and n not in controls]
+    taken = {part for look in looks.values() for part in look}
+    colors = [color for color in COLORS if color not in taken] or list(COLORS)
+    markers = [one for one in MARKERS if one not in taken] or list(MARKERS)
+    for i, name in enumerate(others):
+        again, color = divmod(i, len(colors))
+        marker = markers[(color + again) % len(markers)]
+        looks[name] = (colors[color], "-" if known[name].noisy else "--", marker)
+    for name in experiment.methods:
+        if name not in looks:
+            of_curve = looks[controls[name]]
+            looks[name] = (of_curve[0], ":", of_curve[2])
+    return looks
+
+
+def line_styles(
+    experiment: Experiment, curves: Mapping[str, Sized]
+) -> dict[str, dict[str, Any]]:
+    """Return what matplotlib is to be told of the lines of methods."""
+    looks = looks_of(experiment)
+    return {
+        name: {
+            "color": looks[name][0],
+            "linestyle": looks[name][1],
+            "marker": looks[name][2],
+            "markersize": 4,
+            "markevery": max(1, len(curve) // 10),
+            "label": in_legend(experiment.label_of(name)),
+        }
+        for name, curve in curves.items()
+    }
+
+
+def draw_mean(axes: Any, x: NDArray[Any], curves: FloatArray, **style: Any) -> None:
+    """Draw the mean of curves, one a seed, and a band of one standard error."""
+    mean = curves.mean(axis=0)
+    axes.plot(x, mean, **style)
+    if len(curves) > 1:
+        error = curves.std(axis=0, ddof=1) / np.sqrt(len(curves))
+        color = style["color"]
+        axes.fill_between(x, mean - error, mean + error, color=color, alpha=0.15, lw=0)
+
+
+def title_of(experiment: Experiment, runs: Sequence[Run]) -> str:
+    """Return what the figure says of itself."""
+    compared = counted(experiment.num_compared, experiment.compared)
+    # Two lines: one would run into names beside the axes.
+    title = drawable(f"{experiment.name}: mean over {compared}")
+    return f"{title}\n{seeds_of(experiment, runs)}"
+
+
+def seeds_of(experiment: Experiment, runs: Sequence[Run]) -> str:
+    """Return how many seeds a figure shows, and how it shows that."""
+    number = len(common_seeds(experiment.methods, runs))
+    bands = "" if number == 1 else "; band, bar: one standard error"
+    return counted(number, "seed") + bands
+
+
+def new_figure(num_panels: int = 1) -> tuple[Any, Any]:
+    """Return a figure that no screen is needed for, and its axes; of several, all."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    width = 8.0 if num_panels == 1 else 5.5 * num_panels
+    figure = Figure(figsize=(width, 5.0), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots(1, num_panels)
+
+
+def save(figure: Any, runs: Sequence[Run], path: Target) -> None:
+    """Write the picture, and on it whether anybody was protected."""
+    for axes in figure.axes:
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+    if not all(run.private for run in runs):
+        figure.text(0.995, 0.005, "an experiment: not private", ha="right", fontsize=8)
+    figure.savefig(path, dpi=150)
+
+
+def ends_of(experiment: Experiment, runs: Sequence[Run]) -> dict[str, Estimate]:
+    """Return what the methods' curves end at."""
+    curves = curves_by_method(experiment.methods, runs)
+    return {name: Estimate.of(curve[:, -1]) for name, curve in curves.items()}
+
+
+def in_the_end(experiment: OptimisationExperiment) -> str:
+    """Return the label of an axis of final best values."""
+    return f"best {experiment.task.unit}, evaluation {experiment.num_evaluations}"
+
+
+def draw_level(axes: Any, estimate: Estimate, look: Look, label: str) -> None:
+    """Draw an estimate that does not depend on x, with one standard error."""
+    color, style, _ = look
+    mean, error = estimate.mean, estimate.standard_error
+    axes.axhline(mean, color=color, ls=style, lw=1.4, label=in_legend(label))
+    axes.axhspan(mean - error, mean + error, color=color, alpha=0.1, lw=0)
+
+
+def draw_points(
+    axes: Any, points: Sequence[tuple[float, Estimate]], look: Look, label: str
+) -> None:
+    """Draw estimates at their x, with bars of one standard error."""
+    color, style, marker = look
+    axes.errorbar(
+        [x for x, _ in points],
+        [estimate.mean for _, estimate in points],
+        [estimate.standard_error for _, estimate in points],
+        label=in_legend(label),
+        color=color,
+        marker=marker,
+        ls=style,
+        capsize=3,
+    )
+
+
+def label_values(
+    axes: Any, scale: str, values: Sequence[float], texts: Sequence[str]
+) -> None:
+    """Put ticks on the x axis at some values only."""
+    from matplotlib.ticker import NullLocator
+
+    axes.set_xscale(scale)
+    axes.set_xticks(values, texts)
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+def name_beside(figure: Any, runs: Sequence[Run], path: Target) -> None:
+    """Write the PNG, with its legend beside it."""
+    # More names would be cut off at the lower edge.
+    size = 8 if len(figure.axes[0].get_legend_handles_labels()[1]) <= 26 else 6.5
+    figure.legend(loc="outside right upper", frameon=False, fontsize=size)
+    save(figure, runs, path)
+
+
+def draw_lengths(
+    axes: Any, experiment: TransferExperiment, runs: Sequence[Run]
+) -> None:
+    """Draw what is best in the end against how many numbers an agent sends.
+
+    A line for each method that sends messages, through its curves; a level for each
+    that sends none. As in fig. 2 of the paper of FTS.
+    """
+    _draw_at_places(axes, experiment, ends_of(experiment, runs), ".4f")
+    axes.set(xscale="log", xlabel="numbers in a message", ylabel=in_the_end(experiment))
+    axes.set_title(title_of(experiment, runs), fontsize=10)
+
+
+def draw_times(axes: Any, experiment: TransferExperiment, runs: Sequence[Run]) -> None:
+    """Draw the best value so far against a target's CPU time, objective included.
+
+    As in fig. 3 of the paper of FTS. Queries are taken to last equally long, the mean
+    over the runs of a method, and initial points no time: times compare only where all
+    runs were made on one machine.
+    """
+    looks = looks_of(experiment)
+    first, num_queries = experiment.num_initial, experiment.num_queries
+    part = np.arange(1, num_queries + 1) / num_queries
+    names = experiment.methods
+    times = curves_by_method(names, runs, "seconds")
+    for name, curves in curves_by_method(names, runs).items():
+        seconds = times[name].mean() / experiment.num_targets
+        color, style, _ = looks[name]
+        label = in_legend(f"{experiment.label_of(name)}: {seconds:.2g} s")
+        x, y = part * seconds, curves[:, first:]
+        draw_mean(axes, x, y, color=color, ls=style, label=label)
+    x_label = "CPU seconds of a target, on a log scale"
+    axes.set(xscale="log", xlabel=x_label, ylabel=experiment.axes[1])
+    axes.set_title(title_of(experiment, runs), fontsize=10)
+
+
+def draw_agents(axes: Any, experiment: TransferExperiment, runs: Sequence[Run]) -> None:
+    """Draw a target's CPU time against how many agents there are, as in fig. 3d.
+
+    A line for each method that sends messages, a level for each that sends none. Times
+    compare only where all runs were made on one machine.
+    """
+    seconds = curves_by_method(experiment.methods, runs, "seconds")
+    of_target = {
+        name: Estimate.of(values / experiment.num_targets)
+        for name, values in seconds.items()
+    }
+    _draw_at_places(axes, experiment, of_target, ".2g")
+    axes.set(xlabel="agents", ylabel="CPU seconds of a target", ylim=(0, None))
+    axes.set_title(title_of(experiment, runs), fontsize=10)
+
+
+def _draw_at_places(
+    axes: Any,
+    experiment: TransferExperiment,
+    values: Mapping[str, Estimate],
+    precision: str,
+) -> None:
+    """Draw a method's values at its curves' places, or as a level if it has none."""
+    looks = looks_of(experiment)
+    for base, places in experiment.places.items():
+        label = experiment.label_of(base)
+        if places[base]:
+            names = sorted(places, key=places.__getitem__)
+            points = [(places[name], values[name]) for name in names]
+            draw_points(axes, points, looks[base], label)
+        else:
+            mean = format(values[base].mean, precision)
+            draw_level(axes, values[base], looks[base], f"{label}: {mean}")
+
+
+# Of the lines of a method, at one value each of what else is swept.
+_STYLES = ("-", "--", "-.")
+# Of our own strategies, beside the published one.
+_STYLES_OF_SETTINGS = {"FedVote": "-", "FedWarmStart": "--"}
+
+Results = tuple[TuningExperiment, Sequence[Run]]
+
+
+def draw_series(axes: Any, experiment: TuningExperiment, runs: Sequence[Run]) -> None:
+    """Draw what is best in the end against epsilon, as the papers draw it.
+
+    Each series of curves is a line, its noise-only controls a dotted one; what does not
+    depend on epsilon is a level.
+    """
+    ends = ends_of(experiment, runs)
+    looks = looks_of(experiment)
+    known = experiment.known_methods
+    levels = [name for name in experiment.methods if not known[name].noisy]
+    for name in levels:
+        label = f"{experiment.label_of(name)}: {ends[name].mean:.4f}"
+        draw_level(axes, ends[name], looks[name], label)
+    taken = {part for name in levels for part in looks[name]}
+    colors = [color for color in COLORS if color not in taken]
+    series = dict.fromkeys(s for c in experiment.curves.values() for s in c.series)
+    for color, marker, label in zip(colors, MARKERS, series, strict=False):
+        names = [n for n, curve in experiment.curves.items() if label in curve.series]
+        names.sort(key=lambda name: epsilon_of(runs, name))
+        x = [epsilon_of(runs, name) for name in names]
+        controls = [str(known[name].noise_only) for name in names]
+        for members, style in ((names, "-"), (controls, ":")):
+            points = list(zip(x, (ends[name] for name in members), strict=True))
+            suffix = "" if members is names else ", noise-only"
+            draw_points(axes, points, (color, style, marker), label + suffix)
+    # Random search is far away: it would press all others together.
+    near = [estimate for name, estimate in ends.items() if name != "random"]
+    means = np.array([estimate.mean for estimate in near])
+    bars = np.nan_to_num([estimate.standard_error for estimate in near])
+    low, high = (means - bars).min(), (means + bars).max()
+    margin = 0.05 * (high - low or 1.0)
+    axes.set_ylim(low - margin, high + margin)
+    epsilons = [epsilon_of(runs, n) for n, c in experiment.curves.items() if c.series]
+    _label_epsilon(axes, epsilons, [experiment.privacy])
+    axes.set_ylabel(in_the_end(experiment))
+    axes.set_title(title_of(experiment, runs), fontsize=10)
+
+
+def draw_tradeoff(results: Sequence[Results], until: int | None, path: Target) -> None:
+    """Write a PNG: utility against epsilon, one standard error as bars and bands.
+
+    Parameters
+    ----------
+    results : sequence of (Experiment, runs)
+        Of one task, number of agents and horizon.
+    until : int, optional
+        Utility is the mean best value over evaluations 1 to this; all unless given.
+    path : Path or binary file
+
+    Raises
+    ------
+    ValueError
+        If the results are not of one task, or there are not as many evaluations.
+    """
+    first = results[0][0]
+    for experiment, _ in results:
+        for name in ("task", "num_agents", "num_evaluations"):
+            here, expected = getattr(experiment, name), getattr(first, name)
+            allowed = f"{expected}, as in the first results"
+            require(here == expected, name, here, allowed)
+    last = first.num_evaluations
+    until = last if until is None else until
+    require(1 <= until <= last, "until", until, f"1 to {last}")
+    figure, axes = new_figure()
+    for setting in sorted({experiment.setting for experiment, _ in results}):
+        group = [one for one in results if one[0].setting == setting]
+        _draw_setting(axes, setting, group, until)
+    settings = [experiment.privacy for experiment, _ in results]
+    _label_epsilon(axes, [_epsilon_of(*one) for one in results], settings)
+    axes.set_ylabel(f"best {first.task.unit}, mean of evaluations 1 to {until}")
+    title = f"{first.task.name}: {first.num_agents} agents"
+    axes.set_title(title, fontsize=10)
+    name_beside(figure, [run for _, runs in results for run in runs], path)
+
+
+def draw_sweep(axes: Any, experiment: BanditExperiment, runs: Sequence[Run]) -> None:
+    """Draw an agent's regret after all trials against what is swept.
+
+    A line for each method and value of whatever else is swept, dotted for noise-only; a
+    level where the axis has no part in it. The regret is on a log scale: agents that
+    learn nothing would press all others together.
+    """
+    sweep = experiment.sweep
+    assert sweep is not None
+    assert sweep.axis is not None
+    ends = ends_of(experiment, runs)
+    field, values = FIELDS[sweep.axis], sweep.values[sweep.axis]
+    places = _places(field, values)
+    lines = _lines_of(experiment, sweep.axis)
+    variants = list(dict.fromkeys(others for _, others in lines))
+    for (base, others), names in lines.items():
+        look = _look_of(base, variants.index(others), len(variants))
+        label = label_at(experiment.plain(names[0]).label_of(base), others)
+        methods = [experiment.known_methods[name] for name in names]
+        if methods[0].depends_on(sweep.axis):
+            if field.scale == "names":  # nothing lies between two of them
+                look = (look[0], "", look[2])
+            pairs = [(places[dict(m.point)[sweep.axis]], ends[m.name]) for m in methods]
+            draw_points(axes, sorted(pairs, key=itemgetter(0)), look, label)
+        else:
+            end = ends[names[0]]
+            draw_level(axes, end, look, f"{label}: {end.mean:.3g}")
+    scale = "linear" if field.scale == "names" else field.scale
+    texts = [text_of(value) for value in values]
+    label_values(axes, scale, [places[value] for value in values], texts)
+    y_label = f"{experiment.axes[1]}, {experiment.num_iterations:,} trials"
+    axes.set(xlabel=field.text, ylabel=y_label, yscale="log")
+    axes.yaxis.set_major_formatter("{x:g}")
+    # Three lines: in one, names and settings would run into those beside the axes.
+    title = f"{experiment.name}\n{_fixed(experiment, sweep)}"
+    axes.set_title(f"{title}\n{seeds_of(experiment, runs)}", fontsize=10)
+
+
+def _lines_of(
+    experiment: BanditExperiment, axis: str
+) -> dict[tuple[str, Point], list[str]]:
+    """Return the methods that make a line, by base method and what else is swept."""
+    lines: dict[tuple[str, Point], list[str]] = {}
+    for name in experiment.methods:
+        method = experiment.known_methods[name]
+        others = tuple(one for one in method.point if one[0] != axis)
+        lines.setdefault((method.base, others), []).append(name)
+    return lines
+
+
+def _look_of(base: str, variant: int, num_variants: int) -> Look:
+    """Return a method's colour, and style and marker of one of its lines."""
+    color, _, marker = METHODS[base].look or (COLORS[0], "-", MARKERS[0])
+    if num_variants > 1:
+        marker = MARKERS[variant % len(MARKERS)]
+    noise_only = METHODS[base].noisy and not METHODS[base].releases
+    style = ":" if noise_only else _STYLES[variant % len(_STYLES)]
+    return color, style, marker
+
+
+def _fixed(experiment: BanditExperiment, sweep: Sweep) -> str:
+    """Return the settings that all lines of a sweep share."""
+    fixed = [name for name in FIELDS if name not in sweep.values]
+    if experiment.graph is None:
+        fixed = [name for name in fixed if name not in ("graph", "hops")]
+    settings = [(FIELDS[name].letter, experiment.setting(name)) for name in fixed]
+    return ", ".join(f"{n} = {text_of(v)}" for n, v in settings if v is not None)
+
+
+def _places(field: SweptField, values: Sequence[Value]) -> dict[Value, float]:
+    """Return where values stand on the axis; names in order."""
+    if field.scale == "names":
+        return {value: float(i) for i, value in enumerate(values)}
+    return {value: float(value) for value in values}
+
+
+def _label_epsilon(
+    axes: Any, epsilons: Sequence[float], settings: Sequence[TuningPrivacy]
+) -> None:
+    ticks = _ticks(epsilons)
+    label_values(axes, "log", ticks, [f"{tick:.2g}" for tick in ticks])
+    deltas = ", ".join(f"{d:.3g}" for d in sorted({s.delta for s in settings}))
+    accountants = ", ".join(sorted({s.accountant.upper() for s in settings}))
+    axes.set_xlabel(f"epsilon at delta = {deltas} ({accountants})")
+
+
+def _ticks(epsilons: Sequence[float]) -> list[float]:
+    """Return where labels do not overlap: each a quarter or more above the last."""
+    ticks: list[float] = []
+    for epsilon in sorted(epsilons):
+        if not ticks or epsilon > 1.25 * ticks[-1]:
+            ticks.append(epsilon)
+    return ticks
+
+
+def _epsilon_of(experiment: TuningExperiment, runs: Sequence[Run]) -> float:
+    """Return what the private method spent."""
+    spent = [run.epsilon for run in runs if run.method == "private"]
+    require(len(spent) > 0, "results", experiment.name, "results of private")
+    return max(spent)
+
+
+def _draw_setting(
+    axes: Any, setting: str, group: Sequence[Results], until: int
+) -> None:
+    """Draw what does not depend on epsilon as lines, the rest as points."""
+    first = group[0][0]
+    style = _STYLES_OF_SETTINGS.get(first.strategy, ":")
+    looks = looks_of(first)
+    for name in first.methods:
+        points = []
+        for experiment, runs in group:
+            if name in experiment.methods:
+                curves = curves_by_method(experiment.methods, runs)[name]
+                utility = Estimate.of(curves[:, :until].mean(axis=1))
+                points.append((_epsilon_of(experiment, runs), utility))
+        look = (looks[name][0], style, looks[name][2])
+        label = f"{first.label_of(name)} ({setting})"
+        if first.known_methods[name].noisy:
+            draw_points(axes, sorted(points, key=itemgetter(0)), look, label)
+        else:  # the level with the most runs: epsilon has no part in it
+            level = max((end for _, end in points), key=lambda end: end.num_runs)
+            draw_level(axes, level, look, label)
+
 
 # Names of more lines than this stand beside a figure: below it they would be cut off.
 _MOST_NAMES_BELOW = 12
 _FORMS = {"lengths": draw_lengths, "times": draw_times, "agents": draw_agents}
 
 
-def _own_form(experiment: Experiment) -> Callable[..., None] | None:
+def own_form(experiment: Experiment) -> Callable[..., None] | None:
     """Return what draws a figure that does not show curves against steps."""
     if isinstance(experiment, TuningExperiment) and experiment.form == "tradeoff":
         return draw_series
     if isinstance(experiment, TransferExperiment):
         return _FORMS.get(experiment.form)
-    sweep = experiment.sweep if isinstance(experiment, BanditExperiment) else None
-    if sweep is not None and sweep.axis is not None:
-        return draw_sweep
+    if isinstance(experiment, BanditExperiment) and experiment.sweep is not None:
+        return draw_sweep if experiment.sweep.axis is not None else None
     return None
-
-
-def has_own_form(experiment: Experiment) -> bool:
-    """Return whether its figure does not show curves against steps."""
-    return _own_form(experiment) is not None
-
-
-def draw_own_form(axes: Any, experiment: Experiment, runs: Sequence[Run]) -> None:
-    """Draw the figure of an experiment that has a form of its own."""
-    own_form = _own_form(experiment)
-    assert own_form is not None
-    own_form(axes, experiment, runs)
 
 
 def draw(experiment: Experiment, runs: Sequence[Run], path: Target) -> None:
@@ -68,9 +497,9 @@ def draw(experiment: Experiment, runs: Sequence[Run], path: Target) -> None:
     """
     names = [experiment.name, *map(experiment.label_of, experiment.methods)]
     with fonts_for("".join(names)):
-        if has_own_form(experiment):
+        if draw_form := own_form(experiment):
             figure, axes = new_figure()
-            draw_own_form(axes, experiment, runs)
+            draw_form(axes, experiment, runs)
             name_beside(figure, runs, path)
         elif experiment.counts_scalars:
             _draw_communication(experiment, runs, path)
@@ -87,7 +516,7 @@ def _draw_convergence(
     figure, axes = new_figure()
     draw_curves(axes, experiment, curves_by_method(experiment.methods, runs))
     axes.set(xlabel=experiment.axes[0], ylabel=experiment.axes[1])
-    set_title(axes, title_of(experiment, runs))
+    axes.set_title(title_of(experiment, runs), fontsize=10)
     if experiment.log_axes:
         axes.set(xscale="log", yscale="log")
     else:

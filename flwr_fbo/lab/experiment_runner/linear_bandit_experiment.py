@@ -11,38 +11,444 @@ from __future__ import annotations
 import math
 import time
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, ClassVar, Self, cast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
+from itertools import product
+from typing import Any, ClassVar, Literal, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ConfigDict
 
+from flwr_fbo._common import pictures as palette
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.validation import require, require_int, require_known
-from flwr_fbo.algorithms.linear_bandit.determinant_trigger import DeterminantTrigger
-from flwr_fbo.lab.experiment_runner.base import Column, Row
-from flwr_fbo.lab.experiment_runner.curves import summarize
-from flwr_fbo.lab.experiment_runner.estimates import Estimate
-from flwr_fbo.lab.experiment_runner.linear_bandit_design import BanditDesign
-from flwr_fbo.lab.experiment_runner.linear_bandit_methods import (
-    METHODS,
-    OF_SCHEDULE,
-    BanditMethod,
-    methods_at,
+from flwr_fbo._common.fields import integer
+from flwr_fbo._common.validation import (
+    require,
+    require_fraction,
+    require_known,
 )
-from flwr_fbo.lab.experiment_runner.runs import RegretRun, Run
-from flwr_fbo.lab.experiment_runner.sweep import FIELDS, Value, text_of
-from flwr_fbo.lab.experiment_runner.wording import ONE_SEED, carried, helped
+from flwr_fbo.algorithms.linear_bandit.determinant_trigger import DeterminantTrigger
+from flwr_fbo.algorithms.linear_bandit.geometric_schedule import geometric_schedule
+from flwr_fbo.algorithms.linear_bandit.peer_graph import GraphName, PeerGraph, Pooling
+from flwr_fbo.algorithms.linear_bandit.settings import (
+    LinearUCBSettings,
+    LocalData,
+    Width,
+)
+from flwr_fbo.lab.experiment_runner.base import (
+    ALONE,
+    OPEN,
+    OURS,
+    RANDOM,
+    UNINFORMED,
+    Column,
+    Experiment,
+    Method,
+    PrivacySetting,
+    RegretRun,
+    Row,
+    Run,
+    by_name,
+)
+from flwr_fbo.lab.experiment_runner.curves import (
+    ONE_SEED,
+    Estimate,
+    carried,
+    helped,
+    summarize,
+)
 from flwr_fbo.lab.simulation.linear_bandits import (
     BanditRun,
     BanditSimulation,
+    Baseline,
+    Control,
     play_together,
 )
 from flwr_fbo.lab.simulation.mean_field import mean_field_regret
 from flwr_fbo.lab.simulation.progress import telling
+from flwr_fbo.lab.tasks.base import STRICT
 from flwr_fbo.lab.tasks.linear_bandit import LinearBanditTask
+from flwr_fbo.privacy.budget import check_epsilon
+from flwr_fbo.privacy.continual_settings import Calibration, ContinualSettings
+from flwr_fbo.privacy.factorisation import Mechanism
+
+Value = float | str
+# How bandits are played: trial by trial, or as in `simulation.mean_field`.
+Simulator = Literal["exact", "mean-field"]
+
+# The values of some fields of a sweep, each with its field.
+Point = tuple[tuple[str, Value], ...]
+
+
+@dataclass(frozen=True)
+class SweptField:
+    """What a field of a sweep is called, and where it belongs.
+
+    Attributes
+    ----------
+    letter : str
+        In labels.
+    text : str
+        On an axis.
+    table : {"", "privacy", "task"}
+        The table of an experiment's file in which it is set; none: at its top.
+    scale : {"log", "linear", "names"}
+        Of an axis.
+    """
+
+    letter: str
+    text: str
+    table: Literal["", "privacy", "task"] = ""
+    scale: Literal["log", "linear", "names"] = "log"
+
+
+FIELDS = {
+    "epsilon": SweptField("epsilon", "epsilon of an agent", "privacy"),
+    "num_agents": SweptField("M", "agents"),
+    "num_synchronisations": SweptField("n", "synchronisations"),
+    "dimension": SweptField("d", "dimension", "task"),
+    "gap": SweptField("gap", "gap between the best action and others", "task"),
+    "graph": SweptField("graph", "graph", scale="names"),
+    "hops": SweptField("hops", "hops of a message", scale="linear"),
+    "simulator": SweptField("simulator", "simulator", scale="names"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """Settings with several values; methods are played at all combinations of these.
+
+    What is None is as everywhere else in the experiment.
+
+    Attributes
+    ----------
+    axis : str, optional
+        The one of them that a figure has on its x axis. Unless given, it shows curves.
+    epsilon : tuple of float, optional
+    num_agents : tuple of int, optional
+    num_synchronisations : tuple of int, optional
+    dimension : tuple of int, optional
+    gap : tuple of float, optional
+    graph : tuple of str, optional
+    hops : tuple of int, optional
+    simulator : tuple of str, optional
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    axis: str | None = None
+    epsilon: tuple[float, ...] | None = None
+    num_agents: tuple[int, ...] | None = None
+    num_synchronisations: tuple[int, ...] | None = None
+    dimension: tuple[int, ...] | None = None
+    gap: tuple[float, ...] | None = None
+    graph: tuple[GraphName, ...] | None = None
+    hops: tuple[int, ...] | None = None
+    simulator: tuple[Simulator, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for name, values in self.values.items():
+            ok = 0 < len(values) == len(set(values))
+            require(ok, f"sweep.{name}", values, "at least one value, none twice")
+        if self.axis is not None:
+            require_known("sweep.axis", self.axis, self.values)
+
+    @property
+    def values(self) -> dict[str, tuple[Value, ...]]:
+        """The values of what is swept, by field."""
+        values = {name: getattr(self, name) for name in FIELDS}
+        return {name: each for name, each in values.items() if each is not None}
+
+    def points(self, depends_on: Callable[[str], bool]) -> list[Point]:
+        """Return all combinations of the values of the fields that count."""
+        values = {name: v for name, v in self.values.items() if depends_on(name)}
+        grid = product(*values.values())
+        return [tuple(zip(values, one, strict=True)) for one in grid]
+
+
+def name_at(name: str, point: Point) -> str:
+    """Return what a method is called in files and commands, at a point."""
+    settings = ",".join(f"{field}={text_of(value)}" for field, value in point)
+    return f"{name}@{settings}" if settings else name
+
+
+def label_at(label: str, point: Point) -> str:
+    """Return the same for tables and figures."""
+    settings = ", ".join(
+        f"{FIELDS[field].letter}={text_of(value)}" for field, value in point
+    )
+    return f"{label} ({settings})" if settings else label
+
+
+def text_of(value: Value) -> str:
+    """Return a name, or the shortest text of a number that is of no other one."""
+    if isinstance(value, str):
+        return value
+    return np.format_float_positional(value, trim="-")
+
+
+@dataclass(frozen=True)
+class BanditPrivacy(PrivacySetting):
+    """The privacy setting of an experiment of bandits.
+
+    Attributes
+    ----------
+    epsilon : float
+        From 1e-3 to 1e3, of all releases of an agent together.
+    delta : float
+        Below 1.
+    """
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        check_epsilon(self.epsilon)
+        require_fraction("delta", self.delta)
+
+    def at(self, epsilon: float) -> BanditPrivacy:
+        """Return the same setting at another epsilon."""
+        return replace(self, epsilon=epsilon)
+
+
+# What has no part in what agents do that never synchronise by the schedule.
+OF_SCHEDULE = ("num_synchronisations", "graph", "hops")
+
+
+@dataclass(frozen=True)
+class BanditMethod(Method):
+    """One curve of an experiment of bandits.
+
+    Attributes
+    ----------
+    simulation : callable
+        Takes an experiment; returns what is played.
+    releases : bool
+        Whether agents release anything of theirs.
+    scheduled : bool
+        Whether the schedule, and the graph, have a part in what it does.
+    usual : bool
+        Whether an experiment has it that does not name its methods.
+    needs_graph : bool
+        Whether it can be played only where agents talk along a graph.
+    base : str
+        The method that it is at a point of a sweep; itself unless given.
+    point : tuple of (str, float)
+        The settings there.
+    """
+
+    simulation: Callable[[BanditExperiment], BanditSimulation]
+    releases: bool = True
+    scheduled: bool = True
+    usual: bool = True
+    needs_graph: bool = False
+    base: str = ""
+    point: Point = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "base", self.base or self.name)
+
+    def epsilon(self, privacy: BanditPrivacy) -> float:
+        """Return what an agent spends."""
+        if not self.releases:
+            return 0.0
+        return privacy.epsilon if self.noisy else math.inf
+
+    def depends_on(self, field: str) -> bool:
+        """Return whether a field of a sweep has a part in what it does."""
+        of_schedule = dict.fromkeys(OF_SCHEDULE, self.scheduled)
+        return {"epsilon": self.noisy, **of_schedule}.get(field, True)
+
+    def at(self, point: Point) -> BanditMethod:
+        """Return the method at a point of a sweep, beside its controls there."""
+        return replace(
+            self,
+            name=name_at(self.name, point),
+            label=label_at(self.label, point),
+            controls=tuple(_name_at(name, point) for name in self.controls),
+            noise_only=self.noise_only and _name_at(self.noise_only, point),
+            look=None if point else self.look,
+            base=self.name,
+            point=point,
+        )
+
+    def control(self, name: str) -> str:
+        """Return what a control is called at this method's point of a sweep."""
+        if name == "noise-only" and self.noise_only is not None:
+            return self.noise_only
+        return _name_at(name, self.point)
+
+
+def _simulation(
+    experiment: BanditExperiment,
+    settings: LinearUCBSettings,
+    pooling: Pooling,
+    control: Control | None = None,
+) -> BanditSimulation:
+    central = BanditSimulation(
+        settings,
+        experiment.num_agents,
+        experiment.task,
+        experiment.num_iterations,
+        experiment.schedule,
+        control,
+    )
+    if experiment.graph is None or control == "random":
+        return central
+    return central.among_peers(experiment.peers(pooling))
+
+
+def _private(
+    experiment: BanditExperiment,
+    local_data: LocalData = "released",
+    control: Control | None = None,
+    pooling: Pooling = "neighbourhood",
+) -> BanditSimulation:
+    settings = LinearUCBSettings(
+        experiment.releases(), width=experiment.width, local_data=local_data
+    )
+    return _simulation(experiment, settings, pooling, control)
+
+
+def _published(
+    experiment: BanditExperiment, width: Width, control: Control | None = None
+) -> BanditSimulation:
+    """Return the paper's noise, shifts and width, of agents that use their raw data.
+
+    Among peers, its cliques and its estimators, too.
+    """
+    releases = experiment.releases(mechanism="tree", calibration="paper")
+    settings = LinearUCBSettings(releases, width=width, local_data="raw")
+    return _simulation(experiment, settings, "clique", control)
+
+
+def _published_open(experiment: BanditExperiment, width: Width) -> BanditSimulation:
+    return _published(experiment, width).baseline("non-private")
+
+
+def _baseline(
+    experiment: BanditExperiment, name: Baseline, pooling: Pooling = "neighbourhood"
+) -> BanditSimulation:
+    # A tree may have the most releases; of its noise nothing is left.
+    settings = LinearUCBSettings(experiment.releases("tree"), width=experiment.width)
+    return _simulation(experiment, settings, pooling).baseline(name)
+
+
+def _control(name: Control, **values: Any) -> BanditMethod:
+    play = partial(_private, control=name)
+    return BanditMethod(name, name, play, releases=False, **values)
+
+
+def _open(name: Baseline, **values: Any) -> BanditMethod:
+    return BanditMethod(name, name, partial(_baseline, name=name), **values)
+
+
+_BESIDE = ("independent",)
+_PRIVATE: dict[str, Any] = {
+    "controls": (*_BESIDE, "noise-only"),
+    "noisy": True,
+    "noise_only": "noise-only",
+}
+
+
+def _published_methods(
+    name: str, label: str, width: Width, color: str, *, usual: bool
+) -> list[BanditMethod]:
+    """Return the published method of a width, its noise alone, and it without noise."""
+    noise_only = f"{name}-noise-only"
+    return [
+        BanditMethod(
+            name,
+            f"{label}†",
+            partial(_published, width=width),
+            controls=(*_BESIDE, noise_only),
+            noisy=True,
+            noise_only=noise_only,
+            usual=usual,
+            look=(color, "--", "x"),
+        ),
+        BanditMethod(
+            noise_only,
+            f"{label}, noise-only",
+            partial(_published, width=width, control="noise-only"),
+            releases=False,
+            noisy=True,
+            usual=usual,
+            look=(color, ":", "^"),
+        ),
+        BanditMethod(
+            f"{name}-open",
+            f"{label}, no noise",
+            partial(_published_open, width=width),
+            controls=_BESIDE,
+            usual=False,
+            look=(color, "-", "s"),
+        ),
+    ]
+
+
+_IN_CLIQUES: dict[str, Any] = {"usual": False, "needs_graph": True}
+METHODS = by_name(
+    BanditMethod("fed-ucb", "FedUCB", _private, look=OURS, **_PRIVATE),
+    BanditMethod(
+        "fed-ucb-raw",
+        "FedUCB raw†",
+        partial(_private, local_data="raw"),
+        look=(palette.SKY, "--", "d"),
+        **_PRIVATE,
+    ),
+    *_published_methods("paper", "published", "paper", palette.PINK, usual=True),
+    *_published_methods(
+        "paper-authors",
+        "published, width x .01",
+        "authors",
+        palette.BROWN,
+        usual=False,
+    ),
+    BanditMethod(
+        "cliques",
+        "FedUCB, cliques",
+        partial(_private, pooling="clique"),
+        look=(palette.ORANGE, "--", "s"),
+        **_IN_CLIQUES,
+        **_PRIVATE,
+    ),
+    _open("non-private", controls=_BESIDE, look=OPEN),
+    BanditMethod(
+        "cliques-non-private",
+        "cliques, non-private",
+        partial(_baseline, name="non-private", pooling="clique"),
+        controls=_BESIDE,
+        look=(palette.BROWN, ":", "*"),
+        **_IN_CLIQUES,
+    ),
+    _open(
+        "full",
+        controls=_BESIDE,
+        scheduled=False,
+        usual=False,
+        look=(palette.ORANGE, ":", "P"),
+    ),
+    _open("independent", releases=False, scheduled=False, look=ALONE),
+    _control("noise-only", noisy=True, look=UNINFORMED),
+    _control("random", scheduled=False, look=RANDOM),
+)
+
+
+@lru_cache(maxsize=8)  # it is asked for at each of many methods
+def methods_at(sweep: Sweep) -> Mapping[str, BanditMethod]:
+    """Return all methods at the points of a sweep, by name."""
+    at_points = [m.at(p) for m in METHODS.values() for p in sweep.points(m.depends_on)]
+    return by_name(*at_points)
+
+
+def _name_at(method: str, point: Point) -> str:
+    """Return what a method is called at that of a point which it depends on."""
+    counts = METHODS[method].depends_on
+    return name_at(method, tuple(one for one in point if counts(one[0])))
+
 
 # How many points a curve has; fewer where they would fall together.
 _CURVE_LENGTH = 100
@@ -70,16 +476,55 @@ class RegretRow(Row):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BanditExperiment(BanditDesign):
+class BanditExperiment(Experiment):
     """Methods on linear bandits, over paired seeds; iterations are trials.
 
     Attributes
     ----------
+    task : LinearBanditTask
+    privacy : BanditPrivacy
+    num_iterations : int
+        Trials of each agent, >= 1.
+    num_synchronisations : int
+        n, fixed in advance, the gaps growing: see `geometric_schedule`. With one for
+        each trial from the first one on, after every trial.
+    first_synchronisation : int
+        After how many trials. What is there before is exploration, for agents that act
+        on released data only.
+    width : {"exact", "observed", "paper", "authors"}
+        Of all methods but the published ones, which have their own.
+    graph : {"complete", "ring", "star", "line", "random"}, optional
+        Along which agents talk; there is a centre unless given. See `PeerGraph.named`.
+    hops : int
+        How far messages travel in a graph.
+    simulator : {"exact", "mean-field"}
+        Whether every trial is played, or what agents do on average: see
+        `simulation.mean_field`. That takes seconds, however many trials and agents
+        there are.
+    sweep : Sweep, optional
+        What else than the above to play them at.
     methods : tuple of str
         All but ``"full"``, and those for graphs, unless given. With a sweep, each at
         all of its points.
     """
 
+    task_type: ClassVar[type[Any]] = LinearBanditTask
+    tables: ClassVar[Mapping[str, type[Any]]] = {
+        "privacy": BanditPrivacy,
+        "sweep": Sweep,
+        "task": LinearBanditTask,
+    }
+
+    task: LinearBanditTask
+    privacy: BanditPrivacy
+    num_iterations: int = field(metadata=integer(1))
+    num_synchronisations: int = 16
+    first_synchronisation: int = field(default=100, metadata=integer(1))
+    width: Width = "observed"
+    graph: GraphName | None = None
+    hops: int = 1
+    simulator: Simulator = "exact"
+    sweep: Sweep | None = None
     log_axes: ClassVar[bool] = True
 
     methods: tuple[str, ...] = tuple(name for name, m in METHODS.items() if m.usual)
@@ -92,13 +537,11 @@ class BanditExperiment(BanditDesign):
         object.__setattr__(self, "methods", tuple(at_points))
         super().__post_init__()
         first, last = self.first_synchronisation, self.num_iterations - 1
-        require_int("first_synchronisation", first, 1)
         allowed = f"at most {last}, before the last trial"
         require(first <= last, "first_synchronisation", first, allowed)
         self._check_sweep()
-        allowed = "1, without a graph"
         ok = self.graph is not None or self.hops == 1
-        require(ok, "hops", self.hops, allowed)
+        require(ok, "hops", self.hops, "1, without a graph")
         ok = self.graph is None or self.simulator == "exact"
         require(ok, "simulator", self.simulator, "'exact', with a graph")
         for name in self.methods:
@@ -306,3 +749,40 @@ class BanditExperiment(BanditDesign):
             if ours and row.over_noise_only is not None:
                 lines.append(carried(row.label, -row.over_noise_only))
         return lines
+
+    def peers(self, pooling: Pooling) -> PeerGraph:
+        """Return the graph.
+
+        With neighbourhoods, which are ours, there is one estimator an agent; with the
+        paper's cliques as many as hops.
+        """
+        estimators = self.hops if pooling == "clique" else 1
+        return PeerGraph.named(
+            str(self.graph),
+            self.num_agents,
+            hops=self.hops,
+            pooling=pooling,
+            num_estimators=estimators,
+        )
+
+    def releases(
+        self, mechanism: Mechanism = "toeplitz", calibration: Calibration = "exact"
+    ) -> ContinualSettings:
+        """Return what an agent hands out."""
+        return ContinualSettings(
+            num_releases=self.num_synchronisations,
+            dimension=self.task.dimension,
+            epsilon=self.privacy.epsilon,
+            delta=self.privacy.delta,
+            mechanism=mechanism,
+            calibration=calibration,
+        )
+
+    @property
+    def schedule(self) -> Sequence[int]:
+        """After how many trials there is a synchronisation."""
+        trials, n = self.num_iterations, self.num_synchronisations
+        after_every = range(self.first_synchronisation, trials)
+        if n == len(after_every):
+            return after_every
+        return geometric_schedule(trials, n, self.first_synchronisation)

@@ -10,29 +10,281 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Protocol
 
 import numpy as np
+from pydantic import ConfigDict, PlainValidator
 
+from flwr_fbo._common import pictures as palette
 from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.fields import integer
 from flwr_fbo._common.text import humanised
 from flwr_fbo._common.validation import require
-from flwr_fbo.lab.experiment_runner.base import Column, Row
-from flwr_fbo.lab.experiment_runner.curves import summarize
-from flwr_fbo.lab.experiment_runner.estimates import Estimate
-from flwr_fbo.lab.experiment_runner.nonlinear_bandit_design import NonlinearDesign
-from flwr_fbo.lab.experiment_runner.nonlinear_bandit_methods import (
-    METHODS,
-    NonlinearMethod,
-    Playable,
+from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings
+from flwr_fbo.lab.baselines.glm_ucb import GLMUCBSettings
+from flwr_fbo.lab.baselines.kernel_ucb import KernelUCBSettings
+from flwr_fbo.lab.experiment_runner.base import (
+    ALONE,
+    OPEN,
+    OURS,
+    RANDOM,
+    UNINFORMED,
+    Column,
+    Experiment,
+    Method,
+    RegretRun,
+    Row,
+    Run,
+    by_name,
 )
-from flwr_fbo.lab.experiment_runner.runs import RegretRun, Run
-from flwr_fbo.lab.experiment_runner.wording import ONE_SEED, helped
+from flwr_fbo.lab.experiment_runner.curves import ONE_SEED, Estimate, helped, summarize
+from flwr_fbo.lab.simulation.neural_bandits import (
+    EachOnce,
+    FederationRun,
+    GLMBanditSimulation,
+    KernelBanditSimulation,
+    NeuralBanditSimulation,
+)
 from flwr_fbo.lab.simulation.progress import telling
-from flwr_fbo.lab.simulation.turns import FederationRun
+from flwr_fbo.lab.tasks.base import STRICT, task_reader
+from flwr_fbo.lab.tasks.nonlinear_bandit import NonlinearBanditTask
+from flwr_fbo.models.network import LangevinSettings, Network
+
+AnyNonlinearTask = Annotated[
+    NonlinearBanditTask, PlainValidator(task_reader(NonlinearBanditTask))
+]
+
+
+@dataclass(frozen=True)
+class Regression(LangevinSettings):
+    """The constants of phase I, as a file gives them: see `LangevinSettings`."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+
+@dataclass(frozen=True)
+class Constants(FedGOUCBSettings):
+    """What agents with a network have in common: see `FedGOUCBSettings`."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    num_exploration: int = 1
+    regression: Regression = field(default_factory=Regression)
+    privacy: None = None
+
+
+@dataclass(frozen=True)
+class LinearConstants:
+    """What DisLinUCB has of its own.
+
+    Attributes
+    ----------
+    ridge, beta : float
+        > 0. The best of twelve pairs on Hartmann-6, seeds 1000 to 1002.
+    threshold : float, or None
+        > 0. Not given: that of its analysis, T log(N T) / (d N).
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    ridge: float = 0.1
+    beta: float = 0.01
+    threshold: float | None = None
+
+    def __post_init__(self) -> None:
+        self.settings(1.0)  # which names what it does not allow
+
+    def settings(self, usual: float) -> FedGOUCBSettings:
+        """Return the settings of the agents; ``usual`` is the threshold if None."""
+        threshold = usual if self.threshold is None else self.threshold
+        return FedGOUCBSettings(
+            num_exploration=0, ridge=self.ridge, beta=self.beta, threshold=threshold
+        )
+
+
+@dataclass(frozen=True)
+class GLMConstants(GLMUCBSettings):
+    """What Fed-GLB-UCB has of its own: see `GLMUCBSettings`."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+
+@dataclass(frozen=True)
+class KernelConstants(KernelUCBSettings):
+    """What ApproxDisKernelUCB has of its own: see `KernelUCBSettings`."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+
+class Playable(Protocol):
+    """What plays all rounds of a seed."""
+
+    def run(self, seed: int) -> FederationRun:
+        """Return what happened."""
+
+
+@dataclass(frozen=True)
+class NonlinearMethod(Method):
+    """One curve of an experiment of non-linear bandits.
+
+    Attributes
+    ----------
+    simulation : callable
+        Takes an experiment; returns what is played.
+    depends_on : tuple of str
+        Which of the experiment's constants have a part in it.
+    releases : bool
+        Whether agents send anything of theirs.
+    counts_phase_one : bool
+        Whether its regret has that of what precedes the first round.
+    is_reading : bool
+        Whether it is another reading of Fed-GO-UCB, which a file has to ask for.
+    """
+
+    simulation: Callable[[NonlinearBanditExperiment], Playable]
+    depends_on: tuple[str, ...] = ("settings", "width", "total_exploration")
+    releases: bool = True
+    counts_phase_one: bool = True
+    is_reading: bool = False
+
+
+def _played(
+    experiment: NonlinearBanditExperiment,
+) -> tuple[NonlinearBanditTask, int, int]:
+    """Return the task, and how many agents play how many rounds."""
+    return experiment.task, experiment.num_agents, experiment.num_iterations
+
+
+def _federated(experiment: NonlinearBanditExperiment) -> NeuralBanditSimulation:
+    return NeuralBanditSimulation(
+        experiment.settings,
+        *_played(experiment),
+        model=experiment.network,
+        total_exploration=experiment.total_exploration,
+    )
+
+
+def _linearised(experiment: NonlinearBanditExperiment) -> NeuralBanditSimulation:
+    ours = _federated(experiment)
+    return replace(ours, settings=replace(ours.settings, num_refinements=0))
+
+
+def _usual(experiment: NonlinearBanditExperiment) -> NeuralBanditSimulation:
+    """Return Fed-GO-UCB with the code's defaults, whatever the file says."""
+    ours = _federated(experiment)
+    return replace(ours, settings=FedGOUCBSettings(), total_exploration=None)
+
+
+def _without_phase_one(experiment: NonlinearBanditExperiment) -> NeuralBanditSimulation:
+    ours = _federated(experiment)
+    # A random w0: at zero the linearised network would be a linear model.
+    regression = replace(ours.settings.regression, start="model")
+    settings = replace(ours.settings, num_exploration=0, regression=regression)
+    return replace(ours, settings=settings, total_exploration=None)
+
+
+def _linear(experiment: NonlinearBanditExperiment) -> NeuralBanditSimulation:
+    linear = _federated(experiment).baseline("dislinucb")
+    settings = experiment.linear.settings(linear.settings.threshold)
+    return replace(linear, settings=settings)
+
+
+def _glm(experiment: NonlinearBanditExperiment) -> GLMBanditSimulation:
+    return GLMBanditSimulation(experiment.glm, *_played(experiment))
+
+
+def _kernel(experiment: NonlinearBanditExperiment) -> KernelBanditSimulation:
+    return KernelBanditSimulation(experiment.kernel, *_played(experiment))
+
+
+def _random(experiment: NonlinearBanditExperiment) -> NeuralBanditSimulation:
+    """Return uniform play: an exploration that ends with the last round."""
+    settings = FedGOUCBSettings(
+        num_exploration=experiment.num_iterations,
+        regression=LangevinSettings(num_iterations=1),  # which nobody uses
+    )
+    return replace(
+        _federated(experiment),
+        settings=settings,
+        sharing="never",
+        total_exploration=None,
+    )
+
+
+def _each_once(experiment: NonlinearBanditExperiment) -> EachOnce:
+    return EachOnce(*_played(experiment))
+
+
+METHODS = by_name(
+    NonlinearMethod(
+        "fed-go-ucb",
+        "Fed-GO-UCB",
+        _federated,
+        controls=("n-go-ucb", "no-phase-one", "each-once", "random"),
+        look=OURS,
+    ),
+    NonlinearMethod(
+        "one-go-ucb",
+        "One-GO-UCB",
+        lambda experiment: _federated(experiment).baseline("one-go-ucb"),
+        controls=("n-go-ucb",),
+        look=OPEN,
+    ),
+    NonlinearMethod(
+        "n-go-ucb",
+        "N-GO-UCB",
+        lambda experiment: _federated(experiment).baseline("n-go-ucb"),
+        releases=False,
+        look=ALONE,
+    ),
+    NonlinearMethod(
+        "dislinucb", "DisLinUCB", _linear, ("linear",), look=(palette.PINK, "-.", "x")
+    ),
+    NonlinearMethod(
+        "fed-glb-ucb", "GLB-UCB", _glm, ("glm",), look=(palette.SKY, "--", "d")
+    ),
+    NonlinearMethod(
+        "approx-dis-kernel-ucb",
+        "kernel UCB",
+        _kernel,
+        ("kernel",),
+        look=(palette.BROWN, ":", "*"),
+    ),
+    NonlinearMethod(
+        "no-phase-one",
+        "no phase I",
+        _without_phase_one,
+        look=(palette.ORANGE, ":", "P"),
+    ),
+    NonlinearMethod("each-once", "each once", _each_once, (), look=UNINFORMED),
+    NonlinearMethod("random", "random", _random, (), releases=False, look=RANDOM),
+    NonlinearMethod(
+        "phase-two",
+        "phase II only",
+        _federated,
+        counts_phase_one=False,
+        is_reading=True,
+        look=(palette.BLUE, ":", "D"),
+    ),
+    NonlinearMethod(
+        "linearised",
+        "linearised",
+        _linearised,
+        is_reading=True,
+        look=(palette.BLUE, "--", "<"),
+    ),
+    NonlinearMethod(
+        "code-defaults",
+        "our defaults",
+        _usual,
+        ("width",),
+        is_reading=True,
+        look=(palette.GREEN, ":", "<"),
+    ),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,15 +340,50 @@ class NonlinearRow(Row):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NonlinearBanditExperiment(NonlinearDesign):
+class NonlinearBanditExperiment(Experiment):
     """Methods on a non-linear bandit, over paired seeds; iterations are rounds.
 
     Attributes
     ----------
+    task : NonlinearBanditTask
+    num_iterations : int
+        Rounds, of one evaluation an agent each, >= 1.
+    width : int
+        Of the network's hidden layer.
+    settings : Constants
+        Of all methods with a network.
+    total_exploration : int, optional
+        Number T0 >= N of random actions of all agents together, before the first round,
+        as in algorithm 1; theorem 5 has T0 = sqrt(N T). With None phase I is each
+        agent's first ``settings.num_exploration`` rounds.
+    linear : LinearConstants
+        Of DisLinUCB.
+    glm : GLMConstants
+        Of Fed-GLB-UCB.
+    kernel : KernelConstants
+        Of ApproxDisKernelUCB.
     methods : tuple of str
         All unless given, but for other readings of Fed-GO-UCB.
     """
 
+    task_type: ClassVar[type[Any]] = NonlinearBanditTask
+    tables: ClassVar[Mapping[str, type[Any]]] = {
+        "settings": Constants,
+        "regression": Regression,
+        "linear": LinearConstants,
+        "glm": GLMConstants,
+        "kernel": KernelConstants,
+    }
+
+    task: AnyNonlinearTask
+    num_iterations: int = field(metadata=integer(1))
+    width: int = 25
+    settings: Constants = field(default_factory=Constants)
+    total_exploration: int | None = None
+    linear: LinearConstants = field(default_factory=LinearConstants)
+    glm: GLMConstants = field(default_factory=GLMConstants)
+    kernel: KernelConstants = field(default_factory=KernelConstants)
+    privacy: None = None
     run_type: ClassVar[type[Run]] = NonlinearRun
     counts_scalars: ClassVar[bool] = True
 
@@ -104,11 +391,15 @@ class NonlinearBanditExperiment(NonlinearDesign):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        explored, rounds = self.settings.num_exploration, self.num_iterations
+        allowed = f"at most num_iterations={rounds}"
+        require(explored <= rounds, "num_exploration", explored, allowed)
+        ok = self.total_exploration is None or explored == Constants.num_exploration
+        require(ok, "num_exploration", explored, "left out, with total_exploration")
         for name in self.methods:
             METHODS[name].simulation(self)  # which names what it does not allow
         ok = self.total_exploration is not None or "phase-two" not in self.methods
-        allowed = "phase-two only with total_exploration"
-        require(ok, "methods", self.methods, allowed)
+        require(ok, "methods", self.methods, "phase-two only with total_exploration")
 
     @property
     def known_methods(self) -> Mapping[str, NonlinearMethod]:
@@ -226,6 +517,23 @@ class NonlinearBanditExperiment(NonlinearDesign):
         if "one-go-ucb" in rows:
             lines.append(_of_communication(ours, rows["one-go-ucb"]))
         return lines
+
+    @property
+    def network(self) -> Network:
+        """The reward model."""
+        return Network(self.task.dimension, self.width)
+
+    @property
+    def scalars_a_synchronisation(self) -> int:
+        """Sums of all agents and the total back to each, with the network."""
+        size = self.network.num_parameters
+        return 2 * self.num_agents * (size**2 + size)
+
+    @property
+    def scalars_of_points(self) -> int:
+        """What One-GO-UCB would send if it sent every point to all, and its reward."""
+        rounds, d = self.num_iterations, self.task.dimension
+        return self.num_agents**2 * rounds * (d + 1)
 
 
 def _counted(

@@ -10,8 +10,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from flwr_fbo._common.arrays import one_blas_thread
-from flwr_fbo.lab.experiment_runner.base import Experiment
-from flwr_fbo.lab.experiment_runner.runs import Run
+from flwr_fbo.lab.experiment_runner.base import Experiment, Run
 from flwr_fbo.lab.simulation.progress import told
 
 _LOG = logging.getLogger("flwr.fbo")

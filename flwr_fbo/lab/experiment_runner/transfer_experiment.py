@@ -11,40 +11,208 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from pydantic import ConfigDict
 
+from flwr_fbo._common import pictures as palette
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.validation import require, require_int
+from flwr_fbo._common.fields import check_fields, flag, integer
+from flwr_fbo._common.validation import require
 from flwr_fbo.algorithms.dp_fts_de.settings import DPFTSDESettings, Follow
 from flwr_fbo.algorithms.fts.server import FTSServer
 from flwr_fbo.algorithms.fts.settings import FTSSettings
 from flwr_fbo.algorithms.search.agent import Agent, play_round
 from flwr_fbo.algorithms.search.settings import SearchSettings
 from flwr_fbo.algorithms.search.study import TuningStudy, create_agent
-from flwr_fbo.lab.baselines.local_server import LocalServer
-from flwr_fbo.lab.baselines.random_search import RandomSearchSettings
-from flwr_fbo.lab.baselines.transfer_settings import TransferSettings
-from flwr_fbo.lab.experiment_runner.runs import Run
-from flwr_fbo.lab.experiment_runner.seeds import Seeds
-from flwr_fbo.lab.experiment_runner.transfer_methods import (
-    METHODS,
-    Messages,
-    TransferCurve,
-    TransferMethod,
-    methods_of,
+from flwr_fbo.lab.baselines.random_search import LocalServer, RandomSearchSettings
+from flwr_fbo.lab.baselines.transfer import (
+    RGPESettings,
+    TAFSettings,
+    TransferSettings,
 )
+from flwr_fbo.lab.experiment_runner.base import (
+    ALONE,
+    OPEN,
+    OURS,
+    RANDOM,
+    UNINFORMED,
+    Method,
+    Run,
+    by_name,
+)
+from flwr_fbo.lab.experiment_runner.curves import ONE_SEED, helped
+from flwr_fbo.lab.experiment_runner.seeds import Seeds
 from flwr_fbo.lab.experiment_runner.tuning_table import (
     OptimisationExperiment,
     TuningRun,
     at_the_end,
 )
-from flwr_fbo.lab.experiment_runner.wording import ONE_SEED, helped
 from flwr_fbo.lab.simulation.loop import run_loop
 from flwr_fbo.lab.simulation.progress import telling
+from flwr_fbo.lab.tasks.base import STRICT
+
+_CONTROLS = ("alone", "random", "noise-only")
+
+
+_COUNT = integer(1, optional=True)
+
+
+@dataclass(frozen=True)
+class Messages:
+    """Settings of the messages that finished agents send.
+
+    Attributes
+    ----------
+    num_features : int
+        M.
+    lengthscale, regularization : float
+        l and lambda, as in the authors' code for real data: see `FTSSettings`.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    num_features: int = field(default=100, metadata=integer(1))
+    lengthscale: float = 0.01
+    regularization: float = 1e-6
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@dataclass(frozen=True)
+class TransferCurve:
+    """A curve of a published figure: a method, and what it sets otherwise.
+
+    What is None is as in the experiment.
+
+    Attributes
+    ----------
+    label : str
+        For tables and figures.
+    method : {"fts", "rgpe", "taf"}
+        The first one comes with a noise-only control of its own.
+    num_agents : int, optional
+        N: messages are of the first so many agents alone.
+    num_features : int, optional
+        M.
+    num_observations : int, optional
+        t_n of the agents that send, their initial points included.
+    follow : str, optional
+        1 - p_t of ``"fts"``: see `FTSSettings`.
+    concurrent : bool
+        Whether the agents that send go on, and send again before each query of a
+        target, which follows their newest messages (FTS, sections 3.1 and 5). Of
+        ``"fts"``. False: they have finished.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    label: str
+    method: Literal["fts", "rgpe", "taf"]
+    num_agents: int | None = field(default=None, metadata=_COUNT)
+    num_features: int | None = field(default=None, metadata=_COUNT)
+    num_observations: int | None = field(default=None, metadata=_COUNT)
+    follow: Follow | None = None
+    concurrent: bool = field(default=False, metadata=flag())
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        for name in ("follow", "concurrent"):
+            value = getattr(self, name)
+            unused = not value or self.method == "fts"
+            require(unused, name, value, f"left out, with method={self.method!r}")
+
+
+_AS_IT_IS = TransferCurve("", "fts")
+
+
+@dataclass(frozen=True)
+class TransferMethod(Method):
+    """One curve of an experiment in which targets learn from others.
+
+    Attributes
+    ----------
+    settings : AgentSettings
+        Of the targets and of those who send; those of the experiment are put in.
+    informed : bool
+        Whether targets receive messages.
+    zeroed : bool
+        Whether the messages are of agents that know nothing.
+    base : str
+        The method that it is a variant of; itself unless given.
+    curve : TransferCurve
+        What it sets otherwise.
+    """
+
+    settings: SearchSettings
+    informed: bool = True
+    zeroed: bool = False
+    base: str = field(default="", kw_only=True)
+    curve: TransferCurve = field(default=_AS_IT_IS, kw_only=True)
+
+    @property
+    def releases(self) -> bool:
+        """Whether anything of the others' data is used."""
+        return self.informed and not self.zeroed
+
+
+_FTS, _SIMILAR = FTSSettings(), FTSSettings(weighting="similarity")
+_LEARNER = partial(TransferMethod, controls=_CONTROLS)
+METHODS = by_name(
+    TransferMethod("alone", "TS", _FTS, informed=False, look=ALONE),
+    TransferMethod(
+        "random", "random", RandomSearchSettings(), informed=False, look=RANDOM
+    ),
+    _LEARNER("fts", "FTS", _FTS, noise_only="noise-only", look=OURS),
+    TransferMethod(
+        "fts-similar",
+        "FTS, similarity",
+        _SIMILAR,
+        controls=(*_CONTROLS, "similar-noise-only"),
+        noise_only="similar-noise-only",
+        look=(palette.SKY, "--", "d"),
+    ),
+    _LEARNER("rgpe", "RGPE", RGPESettings(), look=OPEN),
+    _LEARNER("taf", "TAF (0.5)", TAFSettings(), look=(palette.PINK, "-.", "x")),
+    _LEARNER(
+        "taf-narrow",
+        "TAF (0.1)",
+        TAFSettings(bandwidth=0.1),
+        look=(palette.ORANGE, ":", "P"),
+    ),
+    TransferMethod("noise-only", "noise-only", _FTS, zeroed=True, look=UNINFORMED),
+    TransferMethod("similar-noise-only", "similar, noise-only", _SIMILAR, zeroed=True),
+)
+
+
+def methods_of(curves: dict[str, TransferCurve]) -> dict[str, TransferMethod]:
+    """Return the methods that draw curves, and noise-only controls of FTS, by name."""
+    return by_name(*(m for name, c in curves.items() for m in _methods_of(name, c)))
+
+
+def _methods_of(name: str, curve: TransferCurve) -> list[TransferMethod]:
+    base = METHODS[curve.method]
+    method = replace(
+        base, name=name, label=curve.label, base=base.name, curve=curve, look=None
+    )
+    if curve.method != "fts":
+        return [method]
+    control = f"{name}-noise-only"
+    return [
+        replace(method, controls=(*_CONTROLS, control), noise_only=control),
+        TransferMethod(
+            control,
+            f"{curve.label}, noise-only",
+            base.settings,
+            zeroed=True,
+            base="noise-only",
+            curve=curve,
+        ),
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,9 +252,9 @@ class TransferExperiment(OptimisationExperiment):
     }
     compared = "target"
 
-    num_targets: int
-    num_initial: int = 3
-    num_observations: int = 50
+    num_targets: int = field(metadata=integer(1))
+    num_initial: int = field(default=3, metadata=integer(1))
+    num_observations: int = field(default=50, metadata=integer(1))
     follow: Follow = "inverse-square"
     messages: Messages = field(default_factory=Messages)
     privacy: None = None
@@ -102,8 +270,6 @@ class TransferExperiment(OptimisationExperiment):
         added = [name for name in methods_of(self.curves) if name not in self.methods]
         object.__setattr__(self, "methods", (*self.methods, *added))
         super().__post_init__()
-        for name in ("num_targets", "num_initial", "num_observations"):
-            require_int(name, getattr(self, name), 1)
         allowed = f"at most num_agents={self.num_agents}"
         ok = self.num_targets <= self.num_agents
         require(ok, "num_targets", self.num_targets, allowed)
@@ -245,8 +411,7 @@ class TransferExperiment(OptimisationExperiment):
         for row in rows.values():
             if self.known_methods[row.method].controls:
                 lines.append(f"{row.label} {helped(row.over_alone, self._alone)}")
-                about = row.label, row.final_over_alone, self._alone
-                lines += at_the_end(*about)
+                lines += at_the_end(row.label, row.final_over_alone, self._alone)
         return lines
 
     def notes(self, runs: Sequence[Run], until: int | None) -> tuple[str, list[str]]:
@@ -328,8 +493,11 @@ def _received(
     num = {t: experiment.num_sent_observations(method, t) for t in range(1, last + 1)}
     finished = _finished_agents(experiment, seed, num[last])
     finished = finished[: experiment.num_senders(method)]
-    about = study, finished, Seeds.of_run(seed).noise, chosen.zeroed
-    return {t: messages_of(*about, num_sent, t - 1) for t, num_sent in num.items()}
+    entropy, zeroed = Seeds.of_run(seed).noise, chosen.zeroed
+    return {
+        t: messages_of(study, finished, entropy, zeroed, num_sent, t - 1)
+        for t, num_sent in num.items()
+    }
 
 
 def _run(experiment: TransferExperiment, method: str, seed: int) -> TuningRun:

@@ -1,48 +1,621 @@
-"""Experiments that tune: federated search beside its controls, on one task."""
+"""Experiments that tune: federated search beside its controls, on one task.
+
+Agents and server run in a loop of their own. Through Flower's records they end with the
+same numbers, bit for bit, and take two to three times as long.
+
+Given the same seed they share the agents' draws, the noise and the mask: what differs
+between two curves is the method. Agents that start lean have more controls than those
+with published settings, which begin with random points anyway:
+
+- *random-start*: ten random points, then the same search;
+- *portfolio*: a public list, the same for every agent. First the settings that a person
+  would try, where the task knows some, then a Sobol design of the space;
+- *blind*: messages in praise of places drawn at random.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar, Literal, Self
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
+import numpy as np
+from pydantic import ConfigDict
+
+from flwr_fbo._common import pictures as palette
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.validation import require
+from flwr_fbo._common.random import Purpose, generator, sobol_points
+from flwr_fbo._common.validation import require, require_positive
+from flwr_fbo.algorithms.dp_fts_de.settings import Follow, InitialRegion
+from flwr_fbo.algorithms.fed_vote.settings import FedVoteSettings
+from flwr_fbo.algorithms.fed_warm_start.server import FedWarmStartServer
 from flwr_fbo.algorithms.fed_warm_start.settings import FedWarmStartSettings
-from flwr_fbo.lab.experiment_runner.base import Experiment
-from flwr_fbo.lab.experiment_runner.runs import Run
-from flwr_fbo.lab.experiment_runner.seeds import Seeds
-from flwr_fbo.lab.experiment_runner.tuning_design import TuningDesign
-from flwr_fbo.lab.experiment_runner.tuning_methods import (
-    METHODS,
-    TuningMethod,
-    known_methods,
-    methods_of,
-    usual_methods,
+from flwr_fbo.algorithms.fed_warm_start.shared_function import rank_vector
+from flwr_fbo.algorithms.search.agent import Agent
+from flwr_fbo.algorithms.search.settings import SearchSettings
+from flwr_fbo.algorithms.search.study import TuningStudy, create_agent
+from flwr_fbo.lab.baselines.random_search import LocalServer, RandomSearchSettings
+from flwr_fbo.lab.experiment_runner.base import (
+    ALONE,
+    OPEN,
+    OURS,
+    RANDOM,
+    UNINFORMED,
+    Experiment,
+    Method,
+    PrivacySetting,
+    Run,
+    by_name,
 )
-from flwr_fbo.lab.experiment_runner.tuning_play import run_one, sending, spending
-from flwr_fbo.lab.experiment_runner.tuning_table import TuningRun, at_the_end
-from flwr_fbo.lab.experiment_runner.wording import ONE_SEED, carried, helped
+from flwr_fbo.lab.experiment_runner.curves import ONE_SEED, carried, helped
+from flwr_fbo.lab.experiment_runner.seeds import Seeds
+from flwr_fbo.lab.experiment_runner.tuning_table import (
+    OptimisationExperiment,
+    TuningRun,
+    at_the_end,
+)
+from flwr_fbo.lab.simulation.loop import run_loop
 from flwr_fbo.lab.simulation.progress import telling
-from flwr_fbo.strategies.presets import preset_of
+from flwr_fbo.lab.tasks.base import STRICT
+from flwr_fbo.privacy.budget import check_delta, check_epsilon
+from flwr_fbo.privacy.release import Calibration
+from flwr_fbo.privacy.sampling import Sampling, check_sampling_probability
+from flwr_fbo.privacy.weights import WeightSchedule
+from flwr_fbo.space.search_space import Params, SearchSpace
+from flwr_fbo.strategies.dp_fts_de import DPFTSDE
+from flwr_fbo.strategies.fed_vote import FedVote
+from flwr_fbo.strategies.fed_warm_start import FedWarmStart
+from flwr_fbo.strategies.options import Privacy
+from flwr_fbo.strategies.options import Seeds as StudySeeds
+from flwr_fbo.strategies.presets import Preset, preset_of
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
+
+
+@dataclass(frozen=True)
+class TuningPrivacy(PrivacySetting):
+    """The privacy setting of an experiment that tunes.
+
+    Attributes
+    ----------
+    delta : float
+        Where epsilon is reported.
+    noise_multiplier, epsilon : float
+        One of the two, as for `DPFTSDE`.
+    sampling_probability : float, optional
+        q; the preset's unless given.
+    sampling, calibration : str
+        Of `ReleaseSettings`; a fixed size is accounted for by Renyi's divergence.
+    """
+
+    delta: float
+    noise_multiplier: float | None = None
+    epsilon: float | None = None
+    sampling_probability: float | None = None
+    sampling: Sampling = "poisson"
+    calibration: Calibration = "joint"
+
+    def __post_init__(self) -> None:
+        check_delta(self.delta)
+        if self.epsilon is not None:
+            allowed = "None where noise_multiplier is given, which decides it"
+            require(self.noise_multiplier is None, "epsilon", self.epsilon, allowed)
+            check_epsilon(self.epsilon)
+        else:
+            require_positive("noise_multiplier", self.noise_multiplier)
+        if self.sampling_probability is not None:
+            check_sampling_probability(self.sampling_probability)
+
+    @property
+    def accountant(self) -> Literal["pld", "rdp"]:
+        """The tightest there is for the sampling."""
+        return "pld" if self.sampling == "poisson" else "rdp"
+
+    def at(self, epsilon: float) -> TuningPrivacy:
+        """Return the same setting at another epsilon."""
+        return replace(self, noise_multiplier=None, epsilon=epsilon)
+
+
+Settings = TypeVar("Settings", bound=SearchSettings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentChanges:
+    """What agents set otherwise than in the preset: see `DPFTSDESettings`.
+
+    What is None is as in the preset.
+
+    Attributes
+    ----------
+    num_sub_regions : int, optional
+        P.
+    sub_region_axes : tuple of str, optional
+    initial_region : {"sub-region", "whole"}, optional
+    random_starts : bool, optional
+    lengthscale, regularization : float, optional
+        Of the messages: l and lambda.
+    follow : str, optional
+        1 - p_t.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    num_sub_regions: int | None = None
+    sub_region_axes: tuple[str, ...] | None = None
+    initial_region: InitialRegion | None = None
+    random_starts: bool | None = None
+    lengthscale: float | None = None
+    regularization: float | None = None
+    follow: Follow | None = None
+
+    def agent(self, preset: Settings) -> Settings:
+        """Return the agent's settings.
+
+        Raises
+        ------
+        ValueError
+            If the preset's agent has no such setting.
+        """
+        names = [one.name for one in fields(AgentChanges)]
+        given = {name: getattr(self, name) for name in names}
+        own = {name: value for name, value in given.items() if value is not None}
+        for name, value in own.items():
+            known = hasattr(preset, name)
+            require(known, name, value, "left out, with agents of this preset")
+        return replace(preset, **own)
+
+
+# What only means something where the server's vectors are followed.
+_OF_MESSAGES = ("lengthscale", "regularization", "follow", "weights")
+_OF_PRIVACY = ("clip_norm", "noise_multiplier", "sampling_probability")
+
+
+@dataclass(frozen=True)
+class Curve(AgentChanges):
+    """A curve of a published figure: a method, and what it sets otherwise.
+
+    What is None is as in the experiment. ``"alone"`` sends no messages, and has none
+    of their settings.
+
+    Attributes
+    ----------
+    label : str
+        For tables and figures.
+    method : {"alone", "open", "private"}
+        The last one comes with a noise-only control.
+    weights : WeightSchedule, optional
+        Of the agents in each sub-region.
+    clip_norm : float, optional
+        S, of ``"private"``.
+    noise_multiplier : float, optional
+        z, of ``"private"``.
+    sampling_probability : float, optional
+        q, of ``"private"``.
+    series : tuple of str
+        The lines that it is a point of, where utility is drawn against epsilon.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    label: str
+    method: Literal["alone", "open", "private"]
+    weights: WeightSchedule | None = None
+    clip_norm: float | None = None
+    noise_multiplier: float | None = None
+    sampling_probability: float | None = None
+    series: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in _OF_PRIVACY:
+            value = getattr(self, name)
+            ok = value is None or self.method == "private"
+            require(ok, name, value, f"left out, with method={self.method!r}")
+        for name in _OF_MESSAGES:
+            value = getattr(self, name)
+            ok = value is None or self.method != "alone"
+            require(ok, name, value, "left out, with method='alone'")
+        ok = not self.series or self.method == "private"
+        require(ok, "series", self.series, f"left out, with method={self.method!r}")
+
+    def privacy(self, shared: TuningPrivacy) -> TuningPrivacy:
+        """Return the privacy setting of this curve."""
+        if self.noise_multiplier is not None:
+            z = self.noise_multiplier
+            shared = replace(shared, epsilon=None, noise_multiplier=z)
+        if self.sampling_probability is not None:
+            q = self.sampling_probability
+            shared = replace(shared, sampling_probability=q)
+        return shared
+
+
+AS_PRESET = Curve("", "private")
+
+
+# Of the control that starts at random, as published.
+_NUM_RANDOM = 10
+
+
+@dataclass(frozen=True)
+class TuningMethod(Method):
+    """One curve of an experiment that tunes.
+
+    Attributes
+    ----------
+    build : callable
+        Takes an experiment and seeds; returns the strategy.
+    base : str
+        The method that it is a variant of; itself unless given.
+    curve : Curve
+        What it sets otherwise.
+    first : callable, optional
+        Takes an experiment, seeds and a slot; returns what the agent evaluates first.
+    liars : float
+        Share of the agents that praise a place drawn at random, in [0, 1].
+    conspiring : bool
+        Whether all liars praise the same place, or each another one each time. Liars
+        that conspire are among the first to send: where cohorts start one after
+        another, a share of the first one.
+    """
+
+    build: Callable[[TuningExperiment, Seeds], TuningStrategy]
+    base: str = ""
+    curve: Curve = AS_PRESET
+    first: Callable[[TuningExperiment, Seeds, int], list[Params]] | None = None
+    liars: float = 0.0
+    conspiring: bool = True
+
+
+def _local(
+    agent: SearchSettings, experiment: TuningExperiment, seeds: Seeds
+) -> TuningStrategy:
+    study = experiment.study(agent, seeds)
+    return TuningStrategy(LocalServer(experiment.num_agents), study)
+
+
+def _random(experiment: TuningExperiment, seeds: Seeds) -> TuningStrategy:
+    agent, changes = experiment.base.agent, experiment.agent
+    P = 1 if changes.initial_region == "whole" else agent.num_sub_regions
+    axes = changes.sub_region_axes or ()
+    initial = agent.num_initial
+    settings = RandomSearchSettings(
+        num_sub_regions=P, num_initial=initial, sub_region_axes=axes
+    )
+    return _local(settings, experiment, seeds)
+
+
+def _alone(
+    experiment: TuningExperiment, seeds: Seeds, curve: Curve = AS_PRESET
+) -> TuningStrategy:
+    agent = experiment.base.agent
+    return _local(curve.agent(agent), experiment, seeds)
+
+
+def _federated(
+    experiment: TuningExperiment,
+    seeds: Seeds,
+    *,
+    private: bool,
+    noise_only: bool = False,
+    curve: Curve = AS_PRESET,
+) -> TuningStrategy:
+    task, privacy = experiment.task, curve.privacy(experiment.privacy)
+    strategy = experiment.strategy
+    options = Privacy(calibration=privacy.calibration, noise_only=noise_only)
+    if private:
+        options = replace(
+            options,
+            noise_multiplier=privacy.noise_multiplier,
+            clip_norm=curve.clip_norm,
+            sampling_probability=privacy.sampling_probability,
+            sampling=privacy.sampling,
+            accountant=privacy.accountant,
+        )
+    else:
+        options = replace(options, noise_multiplier=0.0)
+        if strategy != "FedWarmStart":  # whose messages are never cut, nor left out
+            options = replace(options, clip_norm=math.inf, sampling_probability=1.0)
+    build: Callable[..., TuningStrategy] = _OURS.get(strategy, DPFTSDE)
+    if strategy == "DPFTSDE":  # after every iteration, as published
+        options = replace(options, min_follow_probability=0.0)
+        preset = experiment.preset or "paper"
+        build = partial(DPFTSDE, preset=preset, weights=curve.weights)
+    return build(
+        task.space,
+        task.direction,
+        experiment.num_agents,
+        agent=curve.agent(experiment.base.agent),
+        privacy=options,
+        epsilon=privacy.epsilon if private else None,
+        delta=privacy.delta,
+        seeds=StudySeeds(seeds.study, seeds.features, seeds.noise),
+    )
+
+
+def _random_points(
+    experiment: TuningExperiment, seeds: Seeds, slot: int
+) -> list[Params]:
+    """Return the points of an agent that starts at random."""
+    space = SearchSpace(experiment.task.space)
+    rng = generator(seeds.study, slot, 0, Purpose.INITIAL_POINTS)
+    num = min(_NUM_RANDOM, experiment.num_evaluations)
+    return [space.from_unit(space.snap(x)) for x in rng.random((num, space.dim))]
+
+
+def _portfolio(experiment: TuningExperiment, seeds: Seeds, slot: int) -> list[Params]:
+    """Return the public portfolio, which depends on the task alone."""
+    space, num = SearchSpace(experiment.task.space), experiment.num_evaluations
+    # Its first point, a corner, is left out.
+    design = sobol_points(space.dim, num.bit_length())[1:]
+    others = [space.from_unit(space.snap(x)) for x in design]
+    return [*experiment.task.customary, *others][:num]
+
+
+_private = partial(_federated, private=True)
+_open = partial(_federated, private=False)
+_OURS = {"FedVote": FedVote, "FedWarmStart": FedWarmStart}
+_OPEN = ("alone", "random")
+_PRIVATE: dict[str, Any] = {
+    "controls": (*_OPEN, "noise-only"),
+    "noisy": True,
+    "noise_only": "noise-only",
+}
+_ZEROED = partial(_private, noise_only=True)
+# The first five are the usual ones with published settings.
+METHODS = by_name(
+    TuningMethod("alone", "TS", _alone, look=ALONE),
+    TuningMethod("random", "random", _random, look=RANDOM),
+    TuningMethod("open", "FTS-DE", _open, controls=_OPEN, look=OPEN),
+    TuningMethod("private", "DP-FTS-DE", _private, look=OURS, **_PRIVATE),
+    TuningMethod("noise-only", "noise-only", _ZEROED, noisy=True, look=UNINFORMED),
+    TuningMethod(
+        "blind",
+        "blind",
+        _private,
+        liars=1.0,
+        conspiring=False,
+        look=(palette.ORANGE, ":", "P"),
+        **_PRIVATE,
+    ),
+    TuningMethod(
+        "liars",
+        "1/3 liars",
+        _private,
+        liars=1 / 3,
+        look=(palette.PINK, "--", "x"),
+        **_PRIVATE,
+    ),
+)
+_LEAN = by_name(
+    TuningMethod(
+        "random-start",
+        "random start",
+        _alone,
+        first=_random_points,
+        look=(palette.SKY, "--", "d"),
+    ),
+    TuningMethod(
+        "portfolio",
+        "portfolio",
+        _alone,
+        first=_portfolio,
+        look=(palette.BROWN, "-.", "<"),
+    ),
+)
+_LABELS = {
+    "FedVote": {
+        "alone": "alone",
+        "open": "open vote",
+        "private": "private vote",
+        "blind": "blind vote",
+    },
+    "FedWarmStart": {
+        "alone": "alone",
+        "open": "open start",
+        "private": "warm start",
+        "blind": "blind start",
+    },
+}
+
+
+def usual_methods(experiment: TuningExperiment) -> tuple[str, ...]:
+    """Return what an experiment compares unless it says otherwise."""
+    alone, random, *federated = METHODS
+    if experiment.base.agent.is_lean:
+        return alone, random, *_LEAN, *(n for n in federated if n != "liars")
+    return tuple(METHODS)[:5]
+
+
+def methods_of(curves: dict[str, Curve]) -> dict[str, TuningMethod]:
+    """Return the methods that draw curves, and their noise-only controls, by name.
+
+    Private curves that differ in S, z or q alone share a control: agents go where a
+    random function is largest, however large it is.
+    """
+    controls: dict[Curve, str] = {}
+    methods: list[TuningMethod] = []
+    for name, curve in curves.items():
+        unset: dict[str, Any] = dict.fromkeys(_OF_PRIVACY)
+        scale_free = replace(curve, label="", series=(), **unset)
+        control = controls.setdefault(scale_free, f"{name}-noise-only")
+        methods += _methods_of(name, curve, control)
+    return by_name(*methods)
+
+
+def _methods_of(name: str, curve: Curve, control: str) -> list[TuningMethod]:
+    with_curve: Callable[..., TuningStrategy] = METHODS[curve.method].build
+    build = partial(with_curve, curve=curve)
+    method = TuningMethod(name, curve.label, build, base=curve.method, curve=curve)
+    if curve.method == "alone":
+        return [method]
+    if curve.method == "open":
+        return [replace(method, controls=_OPEN)]
+    controls = (*_OPEN, control)
+    method = replace(method, controls=controls, noisy=True, noise_only=control)
+    if control != f"{name}-noise-only":
+        return [method]
+    zeroed = TuningMethod(
+        control,
+        f"{curve.label}, noise-only",
+        partial(_private, curve=curve, noise_only=True),
+        base="noise-only",
+        curve=curve,
+        noisy=True,
+    )
+    return [method, zeroed]
+
+
+# Whatever is longer than the clip norm is cut to it.
+_LOUD = 1e6
+
+
+def run_one(experiment: TuningExperiment, method: str, seed: int) -> TuningRun:
+    """Run one method on one seed."""
+    began = time.process_time()
+    num_agents, task = experiment.num_agents, experiment.task
+    seeds = Seeds.of_run(seed)
+    chosen = experiment.known_methods[method]
+    strategy = chosen.build(experiment, seeds)
+    horizon = last_iteration(experiment, strategy)
+    strategy.plan(horizon)
+    objectives = [task.objective(i, num_agents, seed) for i in range(num_agents)]
+    agents = [create_agent(strategy.study, i, seeds.study) for i in range(num_agents)]
+    if chosen.first is not None:
+        for agent in agents:
+            agent.enqueue(chosen.first(experiment, seeds, agent.slot))
+    crowd = num_agents
+    if chosen.conspiring and isinstance(strategy, FedWarmStart):
+        crowd = sum(strategy.cohort_sizes[:1])
+    for liar in agents[: math.ceil(chosen.liars * crowd)]:
+        _make_lie(liar, strategy.study, seed, chosen.conspiring)
+    clipping = _Clipping(strategy)
+    for agent in agents:
+        clipping.watch(agent)
+    most = experiment.num_evaluations
+    run_loop(strategy.server, agents, objectives, horizon, most)
+    epsilon, private = 0.0, True
+    if strategy.releases is not None:
+        epsilon = strategy.privacy_spent.epsilon
+        private = strategy.releases.server.release.private
+    return experiment.run_of_agents(
+        agents,
+        seed,
+        method=method,
+        epsilon=epsilon,
+        private=private,
+        seconds=time.process_time() - began,
+        num_messages=clipping.num_messages,
+        num_clipped=clipping.num_clipped,
+    )
+
+
+class _Clipping:
+    """Counts which messages are clipped; a release must not say it.
+
+    Parameters
+    ----------
+    strategy : TuningStrategy
+        Only those of `DPFTSDE` send messages of any length.
+    """
+
+    def __init__(self, strategy: TuningStrategy) -> None:
+        self.num_messages = self.num_clipped = 0
+        self._limit = math.inf
+        if isinstance(strategy, DPFTSDE):
+            settings = strategy.server.release.settings
+            if not settings.noise_only:
+                self._limit = settings.message_norm
+
+    def watch(self, agent: Agent) -> None:
+        """Count what an agent sends from now on."""
+        if math.isinf(self._limit):
+            return
+        message = agent.message
+
+        def counted_message(iteration: int) -> FloatArray:
+            vector = message(iteration)
+            self.num_messages += 1
+            self.num_clipped += int(np.linalg.norm(vector) > self._limit)
+            return vector
+
+        agent.message = counted_message  # type: ignore[method-assign]
+
+
+def last_iteration(experiment: TuningExperiment, strategy: TuningStrategy) -> int:
+    """Return T, by which all agents have made their evaluations, whenever they start.
+
+    Each of the cohorts of a `FedWarmStart` starts after the one before has sent.
+    """
+    agent, waiting = strategy.study.agent, 0
+    if isinstance(strategy, FedWarmStart):
+        assert isinstance(agent, FedWarmStartSettings)
+        waiting = len(strategy.cohort_sizes) * agent.share_after
+    return waiting + experiment.num_evaluations - agent.num_initial
+
+
+def _make_lie(agent: Agent, study: TuningStudy, seed: int, conspiring: bool) -> None:
+    """Have an agent praise a place drawn at random, as loudly as the server listens."""
+    settings, space = study.agent, study.space
+    assert isinstance(settings, SearchSettings)
+
+    def lie(iteration: int) -> FloatArray:
+        key = () if conspiring else (agent.slot, iteration)
+        place = generator(seed, *key, Purpose.LIE).random((1, space.dim))
+        place = space.snap_discrete(place)
+        if isinstance(settings, FedWarmStartSettings):
+            pool = settings.pool(space, study.feature_seed)
+            from scipy.spatial.distance import cdist
+
+            return rank_vector(-cdist(place, pool)[0])
+        sent = settings
+        if isinstance(settings, FedVoteSettings):
+            sent = settings.after(iteration, space.dim)
+        features = sent.shared_features(space.dim, study.feature_seed)
+        return np.asarray(_LOUD * features(place)[0])
+
+    agent.message = lie  # type: ignore[method-assign]
+
 
 # In a list of methods: those that the strategy is usually compared to.
 _USUAL = "usual"
 
 
 @dataclass(frozen=True, kw_only=True)
-class TuningExperiment(TuningDesign):
+class TuningExperiment(OptimisationExperiment):
     """Methods on a task, over paired seeds.
 
     Attributes
     ----------
+    privacy : TuningPrivacy
+    strategy : {"FedVote", "FedWarmStart", "DPFTSDE"}
+        The federated methods'; the controls share its agent.
+    preset : str, optional
+        Of `DPFTSDE`.
+    agent : AgentChanges
+        What the agents of all methods set otherwise.
+    curves : dict of Curve
+        Methods with settings of their own, by name. Private ones bring a noise-only
+        control with them, ``NAME-noise-only``; those that differ in S, z or q alone
+        share the first one's.
     methods : tuple of str
         ``"usual"`` stands for all controls, without liars. All curves are added.
     form : {"convergence", "tradeoff"}
         The figure: best value against evaluation, or in the end against epsilon.
     """
 
+    tables: ClassVar[Mapping[str, type[Any]]] = {
+        "privacy": TuningPrivacy,
+        "agent": AgentChanges,
+        "curves": Curve,
+        "weights": WeightSchedule,
+    }
+
+    privacy: TuningPrivacy
+    strategy: str = "DPFTSDE"
+    preset: str | None = None
+    agent: AgentChanges = field(default_factory=AgentChanges)
+    curves: dict[str, Curve] = field(default_factory=dict)
     _presentation: ClassVar[tuple[str, ...]] = (*Experiment._presentation, "form")
 
     methods: tuple[str, ...] = (_USUAL,)
@@ -81,8 +654,13 @@ class TuningExperiment(TuningDesign):
 
     @property
     def known_methods(self) -> Mapping[str, TuningMethod]:
-        """All methods that it could have, by name."""
-        return known_methods(self)
+        """All methods that it could have, by name, as the strategy calls them."""
+        labels = _LABELS.get(self.strategy, {})
+        known = {**METHODS, **(_LEAN if self.base.agent.is_lean else {})}
+        return {
+            name: replace(method, label=labels.get(name, method.label))
+            for name, method in known.items()
+        } | methods_of(self.curves)
 
     def with_epsilon(self, epsilon: float) -> Self:
         """Return the same experiment at another epsilon; see `Experiment`."""
@@ -93,8 +671,8 @@ class TuningExperiment(TuningDesign):
     def recipe(self, method: str) -> dict[str, Any]:
         """Return what decides a method's runs, whatever experiment they are part of."""
         values = super().recipe(method)
-        for name in ("privacy", "curves"):
-            values.pop(name, None)
+        values.pop("privacy", None)
+        del values["curves"]
         chosen, base = self.known_methods[method], self.base
         curve = chosen.curve
         values["method"] = chosen.base or chosen.name
@@ -122,13 +700,64 @@ class TuningExperiment(TuningDesign):
         """Run some of the methods on one seed."""
         return [run_one(self, method, seed) for method in telling(methods)]
 
+    def _sharing(self, strategy: TuningStrategy) -> list[int]:
+        """Plan the study; return after which evaluations, from 1, an agent sends.
+
+        Of all releases of a `FedWarmStart` a site has a message in one.
+        """
+        if strategy.releases is None:
+            return []
+        strategy.plan(last_iteration(self, strategy))
+        once = isinstance(strategy, FedWarmStart)
+        iterations = strategy.releases.server.iterations[: 1 if once else None]
+        return [strategy.study.agent.num_initial + t for t in iterations]
+
     def spending(self, method: str) -> FloatArray:
         """Return a site's epsilon after each evaluation; see `Experiment`."""
-        return spending(self, self._strategy(method))
+        strategy, spent = self._strategy(method), np.zeros(self.num_evaluations)
+        sharing = self._sharing(strategy)
+        if not sharing:
+            return spent
+        assert strategy.releases is not None
+        server = strategy.releases.server
+        release = server.release
+        if release.settings.noise_only:
+            return spent
+        accountant = server.new_accountant()
+        for evaluation, iteration in zip(sharing, server.iterations, strict=False):
+            multiplier = release.effective_noise_multiplier(iteration)
+            if multiplier == 0:
+                spent[evaluation - 1 :] = math.inf
+                break
+            accountant.charge(multiplier)
+            spent[evaluation - 1 :] = accountant.spent().epsilon
+        return spent
 
     def sending(self, method: str, runs: Sequence[Run]) -> FloatArray:
-        """Return how many numbers have been sent by each evaluation."""
-        return sending(self, self._strategy(method))
+        """Return how many numbers have been sent by each evaluation of each agent.
+
+        Every agent sends a message for each release, and gets all of its vectors before
+        its next evaluation; of a `FedWarmStart` one message at most, and before its
+        first evaluation what there is.
+        """
+        strategy, sent = self._strategy(method), np.zeros(self.num_evaluations)
+        sharing = self._sharing(strategy)
+        if not sharing:
+            return sent
+        server, agent = strategy.server, strategy.study.agent
+        assert isinstance(agent, SearchSettings)
+        if isinstance(server, FedWarmStartServer):
+            cohorts = server.cohorts
+            got = sum(map(cohorts.cohort_of, range(server.num_agents)))
+            sent[0] += got * agent.message_length
+            sent[sharing[0] - 1] += sum(cohorts.cohort_sizes) * agent.message_length
+        else:
+            one_each = server.num_agents * agent.message_length
+            for evaluation in sharing:
+                sent[evaluation - 1] += one_each
+                if evaluation < len(sent):
+                    sent[evaluation] += one_each * agent.num_sub_regions
+        return np.asarray(np.cumsum(sent))
 
     def _strategy(self, method: str) -> TuningStrategy:
         return self.known_methods[method].build(self, Seeds.of_run(0))
@@ -160,6 +789,16 @@ class TuningExperiment(TuningDesign):
         if private is not None and private.over_noise_only is not None:
             lines.append(carried(private.label, private.over_noise_only))
         if private is not None and private.final_over_alone is not None:
-            about = private.label, private.final_over_alone, self._alone
-            lines += at_the_end(*about)
+            lines += at_the_end(private.label, private.final_over_alone, self._alone)
         return lines
+
+    @property
+    def setting(self) -> str:
+        """Strategy and preset, for a legend."""
+        return f"{self.strategy} {self.preset or ''}".rstrip()
+
+    @property
+    def base(self) -> Preset:
+        """What the federated methods and their controls set unless a curve does."""
+        preset = preset_of(self.strategy, self.preset)
+        return replace(preset, agent=self.agent.agent(preset.agent))

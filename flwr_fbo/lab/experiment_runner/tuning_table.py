@@ -13,18 +13,23 @@ import numpy as np
 from pydantic import BeforeValidator, PlainValidator
 
 from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.fields import integer
 from flwr_fbo._common.text import counted
 from flwr_fbo._common.validation import require
 from flwr_fbo.algorithms.search.agent import Agent
 from flwr_fbo.algorithms.search.settings import SearchSettings
 from flwr_fbo.algorithms.search.study import TuningStudy
-from flwr_fbo.lab.experiment_runner.base import Column, Experiment, Row
-from flwr_fbo.lab.experiment_runner.curves import summarize
-from flwr_fbo.lab.experiment_runner.estimates import Estimate
-from flwr_fbo.lab.experiment_runner.runs import Run, run_reader, six_digits
+from flwr_fbo.lab.experiment_runner.base import (
+    Column,
+    Experiment,
+    Row,
+    Run,
+    run_reader,
+    six_digits,
+)
+from flwr_fbo.lab.experiment_runner.curves import Estimate, summarize
 from flwr_fbo.lab.experiment_runner.seeds import Seeds
-from flwr_fbo.lab.tasks.base import Task
-from flwr_fbo.lab.tasks.known_tasks import task_reader
+from flwr_fbo.lab.tasks.base import Task, task_reader
 from flwr_fbo.space.search_space import Params, SearchSpace
 
 AnyTask = Annotated[Task, PlainValidator(task_reader(Task))]
@@ -111,7 +116,7 @@ class OptimisationExperiment(Experiment):
     step: ClassVar[Literal["iteration", "evaluation"]] = "evaluation"
 
     task: AnyTask
-    num_evaluations: int
+    num_evaluations: int = field(metadata=integer(1))
 
     @property
     def lower_is_better(self) -> bool:

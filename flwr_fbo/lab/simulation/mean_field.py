@@ -78,8 +78,7 @@ def mean_field_regret(
     distance = simulation.task.site_distance
     require(distance == 0, "task.site_distance", distance, "0")
     exploration = simulation.settings.exploration
-    ok = isinstance(exploration, Optimism)
-    require(ok, "exploration", exploration, "Optimism")
+    require(isinstance(exploration, Optimism), "exploration", exploration, "Optimism")
     assert not isinstance(schedule, DeterminantTrigger), "a schedule"
     bandits = LinearBandits(simulation.task, seed, range(_NUM_SETS))
     agents = _AverageAgent(simulation, bandits.theta, noise_seed)

@@ -1,29 +1,307 @@
-"""Fed-GO-UCB and what it is compared with, without Flower, every scalar counted.
+"""Agents that take turns in one non-linear bandit, every scalar they send counted.
 
-*Communication-Efficient Federated Non-linear Bandit Optimization* (ICLR 2024), section
-6. One pair of agent and server makes all methods: One-GO-UCB synchronises after every
-evaluation, N-GO-UCB never, and DisLinUCB (Wang, Hu, Chen & Wang, ICLR 2020) has a
-linear model, with a constant, and so no phase I.
+Fed-GO-UCB and what it is compared with, without Flower: *Communication-Efficient
+Federated Non-linear Bandit Optimization* (ICLR 2024), section 6. One pair of agent and
+server makes all methods: One-GO-UCB synchronises after every evaluation, N-GO-UCB
+never, and DisLinUCB (Wang, Hu, Chen & Wang, ICLR 2020) has a linear model, with a
+constant, and so no phase I.
+
+Fed-GLB-UCB (Li & Wang, NeurIPS 2022) and ApproxDisKernelUCB (Li, Wang, Wang & Wang,
+NeurIPS 2022) have agents and servers of their own. A control for bandits with few
+actions tries each once, together, and then plays the best: it has no model, and a
+method with a model is of use where it needs fewer trials than that.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from typing import Any, Generic, Literal, Protocol, TypeVar, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
-from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray, one_blas_thread
 from flwr_fbo._common.validation import require, require_int
 from flwr_fbo.algorithms.fed_go_ucb.agent import FedGOUCBAgent
 from flwr_fbo.algorithms.fed_go_ucb.phases import NeuralBanditServer
 from flwr_fbo.algorithms.fed_go_ucb.private_agent import PrivateFedGOUCBAgent
 from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings, Sums
-from flwr_fbo.lab.simulation.turns import Channel, Federation, TurnSimulation
+from flwr_fbo.lab.baselines.glm_ucb import (
+    GLMBanditServer,
+    GLMUCBAgent,
+    GLMUCBSettings,
+)
+from flwr_fbo.lab.baselines.kernel_ucb import (
+    KernelBanditServer,
+    KernelUCBAgent,
+    KernelUCBSettings,
+)
+from flwr_fbo.lab.simulation.progress import telling
+from flwr_fbo.lab.tasks.nonlinear_bandit import NonlinearBandit, NonlinearBanditTask
 from flwr_fbo.models.network import RewardModel
 from flwr_fbo.privacy.noise import SeededEntropy
+
+Sharing = Literal["triggered", "always", "never"]
+
+
+class Agent(Protocol):
+    """One that plays, and says when it has learned enough by itself."""
+
+    def choose(self, actions: FloatArray) -> int:
+        """Return the index of an action of shape (K, D)."""
+
+    def tell(self, action: FloatArray, reward: float) -> None:
+        """Record what an action was rewarded with."""
+
+    def wants_synchronisation(self) -> bool:
+        """Return whether it is time to share."""
+
+
+A = TypeVar("A", bound=Agent)
+Server = TypeVar("Server")
+Settings = TypeVar("Settings")
+
+
+class Channel:
+    """What agents and server send each other passes here, and is counted.
+
+    Attributes
+    ----------
+    num_scalars : int
+        So far, of both directions.
+    """
+
+    def __init__(self) -> None:
+        self.num_scalars = 0
+
+    def send(self, array: FloatArray) -> FloatArray:
+        """Return the array, once its numbers are counted."""
+        self.num_scalars += array.size
+        return array
+
+
+@dataclass(frozen=True)
+class FederationRun:
+    """What happened in one run.
+
+    Attributes
+    ----------
+    actions : ndarray of int, shape (T, N)
+        The index of the action that each agent played in each round.
+    regret : ndarray of shape (T,)
+        Of each round, added over the agents.
+    num_scalars : ndarray of int, shape (T,)
+        Sent by the end of each round, from the run's beginning on.
+    num_synchronisations : int
+    regret_before : float
+        Of what was evaluated before the first round, added over the agents.
+    """
+
+    actions: NDArray[Any]
+    regret: FloatArray
+    num_scalars: NDArray[np.int64]
+    num_synchronisations: int
+    regret_before: float = 0.0
+
+
+@dataclass(frozen=True)
+class TurnSimulation(ABC, Generic[Settings]):
+    """Agents in one bandit, in rounds of one evaluation each.
+
+    Attributes
+    ----------
+    settings : object
+        Of the agents, by their algorithm.
+    task : NonlinearBanditTask
+    num_agents : int
+        N >= 2.
+    num_rounds : int
+        T >= 1.
+    sharing : {"triggered", "always", "never"}
+        When to synchronise: as an agent's trigger says; after every evaluation; never.
+    """
+
+    settings: Settings
+    task: NonlinearBanditTask
+    num_agents: int
+    num_rounds: int
+    sharing: Sharing = "triggered"
+
+    def __post_init__(self) -> None:
+        require_int("num_agents", self.num_agents, 2)
+        require_int("num_rounds", self.num_rounds, 1)
+        ok = self.sharing in get_args(Sharing)
+        require(ok, "sharing", self.sharing, f"one of {get_args(Sharing)}")
+
+    @abstractmethod
+    def federation(self, seed: int) -> Federation[Any, Any]:
+        """Return the agents and their server, before the first round."""
+
+    @one_blas_thread
+    def run(self, seed: int) -> FederationRun:
+        """Play all rounds."""
+        return self.federation(seed).run()
+
+
+class Federation(ABC, Generic[A, Server]):
+    """Agents in one run, each with one evaluation a round; a method says what is sent.
+
+    Parameters
+    ----------
+    simulation : TurnSimulation
+    agents : sequence of Agent
+    server : object
+        The agents' server half.
+    seed : int
+        Of the run.
+
+    Attributes
+    ----------
+    simulation, agents, server, seed
+        As given.
+    channel : Channel
+        What is sent has to pass it.
+    bandit : NonlinearBandit
+    """
+
+    def __init__(
+        self,
+        simulation: TurnSimulation[Any],
+        agents: Sequence[A],
+        server: Server,
+        seed: int,
+    ) -> None:
+        self.simulation, self.agents, self.server = simulation, agents, server
+        self.seed = seed
+        self.channel = Channel()
+        self.bandit = NonlinearBandit(simulation.task, seed)
+        self._num_synchronisations = 0
+
+    def run(self) -> FederationRun:
+        """Play all rounds."""
+        rounds, bandit = self.simulation.num_rounds, self.bandit
+        actions = np.empty((rounds, len(self.agents)), dtype=np.int64)
+        regret, sent = np.zeros(rounds), np.zeros(rounds, dtype=np.int64)
+        regret_before = self.before_rounds()
+        for t in telling(range(rounds)):
+            for slot in range(len(self.agents)):
+                actions[t, slot] = chosen = self.play(slot, t)
+                regret[t] += bandit.regret(chosen)
+            self.end_round(t)
+            sent[t] = self.channel.num_scalars
+        syncs = self._num_synchronisations
+        return FederationRun(actions, regret, sent, syncs, regret_before)
+
+    def play(self, slot: int, t: int) -> int:
+        """Let one agent evaluate, and all synchronise if it is time."""
+        agent, bandit = self.agents[slot], self.bandit
+        chosen = agent.choose(bandit.actions)
+        agent.tell(bandit.actions[chosen], bandit.reward(slot, t, chosen))
+        sharing = self.simulation.sharing
+        due = sharing == "always" and self.can_synchronise(agent)
+        if due or (sharing == "triggered" and agent.wants_synchronisation()):
+            self.share()
+        return chosen
+
+    def share(self) -> None:
+        """Synchronise, and count it."""
+        self.synchronise()
+        self._num_synchronisations += 1
+
+    def can_synchronise(self, agent: A) -> bool:
+        """Return whether there is something to share."""
+        return True
+
+    def before_rounds(self) -> float:
+        """Do what precedes the first round, and return its regret."""
+        return 0.0
+
+    def end_round(self, t: int) -> None:
+        """Do what is due after round t >= 0."""
+
+    @abstractmethod
+    def synchronise(self) -> None:
+        """Let all agents and their server share what they know."""
+
+
+@dataclass(frozen=True)
+class EachOnce:
+    """Agents that share what each action was rewarded with, until all are known.
+
+    Attributes
+    ----------
+    task : NonlinearBanditTask
+    num_agents, num_rounds : int
+    """
+
+    task: NonlinearBanditTask
+    num_agents: int
+    num_rounds: int
+
+    def run(self, seed: int) -> FederationRun:
+        """Play all rounds.
+
+        An action and its reward go to the server, and from there to all others: 2 N
+        scalars, and one synchronisation.
+        """
+        bandit, agents = NonlinearBandit(self.task, seed), self.num_agents
+        turns = np.arange(self.num_rounds * agents).reshape(-1, agents)
+        num_tried = min(len(bandit.actions), turns.size)
+        rewards = [bandit.reward(i % agents, i // agents, i) for i in range(num_tried)]
+        actions = np.where(turns < num_tried, turns, np.argmax(rewards))
+        regret = (bandit.means.max() - bandit.means)[actions].sum(axis=1)
+        shared = np.minimum(turns[:, -1] + 1, num_tried)
+        return FederationRun(actions, regret, 2 * agents * shared, num_tried)
+
+
+@dataclass(frozen=True)
+class GLMBanditSimulation(TurnSimulation[GLMUCBSettings]):
+    """Agents with a generalised linear model: see `TurnSimulation`."""
+
+    def federation(self, seed: int) -> _GLMFederation:
+        """Return the agents and their server, before the first round."""
+        settings, d = self.settings, self.task.dimension
+        agents = [GLMUCBAgent(settings, d) for _ in range(self.num_agents)]
+        return _GLMFederation(self, agents, GLMBanditServer(settings, d), seed)
+
+
+class _GLMFederation(Federation[GLMUCBAgent, GLMBanditServer]):
+    def synchronise(self) -> None:
+        send, server = self.channel.send, self.server
+        messages = [agent.message() for agent in self.agents]
+        server.receive([Sums(m.num_evaluations, send(m.values)) for m in messages])
+        while not server.is_done:
+            gradients = [agent.gradient(send(server.point)) for agent in self.agents]
+            server.receive_gradients([send(gradient) for gradient in gradients])
+        for agent in self.agents:
+            agent.receive(send(server.gram), send(server.point))
+
+
+@dataclass(frozen=True)
+class KernelBanditSimulation(TurnSimulation[KernelUCBSettings]):
+    """Agents with a kernel, on a shared dictionary: see `TurnSimulation`."""
+
+    def federation(self, seed: int) -> _KernelFederation:
+        """Return the agents and their server, before the first round."""
+        settings, d = self.settings, self.task.dimension
+        slots = range(self.num_agents)
+        agents = [KernelUCBAgent(settings, d, seed, slot) for slot in slots]
+        return _KernelFederation(self, agents, KernelBanditServer(d), seed)
+
+
+class _KernelFederation(Federation[KernelUCBAgent, KernelBanditServer]):
+    def synchronise(self) -> None:
+        send, server = self.channel.send, self.server
+        server.receive_points([send(agent.draw()) for agent in self.agents])
+        for agent in self.agents:
+            agent.adopt(send(server.dictionary))
+        server.receive_sums([send(agent.message()) for agent in self.agents])
+        for agent in self.agents:
+            agent.receive(send(server.total))
+
 
 Baseline = Literal["one-go-ucb", "n-go-ucb", "dislinucb"]
 
@@ -206,11 +484,11 @@ def _agent(
     slot: int,
 ) -> FedGOUCBAgent:
     """Return an agent; the noise of a private one repeats, for experiments."""
-    about = settings, simulation.model, seed, slot
+    model = simulation.model
     if settings.privacy is None:
-        return FedGOUCBAgent(*about)
-    entropy = SeededEntropy(seed, slot)
-    return PrivateFedGOUCBAgent(*about, simulation.num_agents, entropy)
+        return FedGOUCBAgent(settings, model, seed, slot)
+    num_agents, entropy = simulation.num_agents, SeededEntropy(seed, slot)
+    return PrivateFedGOUCBAgent(settings, model, seed, slot, num_agents, entropy)
 
 
 def _fit(

@@ -8,15 +8,16 @@ but no scales; the rest is chosen here, and said below and in `flwr_fbo.lab.task
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from optuna.distributions import BaseDistribution, FloatDistribution
 
+from flwr_fbo._common.fields import flag
 from flwr_fbo._common.random import Purpose, generator
-from flwr_fbo._common.validation import require, require_bool, require_int
+from flwr_fbo._common.validation import require, require_int
 from flwr_fbo.lab.datasets.emnist import num_partitions, partition
 from flwr_fbo.lab.tasks.base import Objective, Task, register, require_clients
 from flwr_fbo.lab.tasks.surface import SurfaceSource, compute_missing
@@ -54,14 +55,13 @@ class EmnistTask(Task):
     """
 
     name: Literal["emnist"] = "emnist"
-    log: bool = True
-    surface: bool = False
+    log: bool = field(default=True, metadata=flag())
+    surface: bool = field(default=False, metadata=flag())
     direction: ClassVar[Literal["minimize"]] = "minimize"
     unit: ClassVar[str] = "validation error"
 
     def __post_init__(self) -> None:
-        require_bool("log", self.log)
-        require_bool("surface", self.surface)
+        super().__post_init__()
         allowed = "False, where scales are logarithmic"
         require(not (self.log and self.surface), "surface", self.surface, allowed)
 

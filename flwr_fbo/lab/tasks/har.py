@@ -9,7 +9,7 @@ but no scales; the rest is chosen here, and said below.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
 
 from flwr_fbo._common.arrays import one_blas_thread
+from flwr_fbo._common.fields import flag
 from flwr_fbo._common.random import Purpose, generator
-from flwr_fbo._common.validation import require, require_bool
+from flwr_fbo._common.validation import require
 from flwr_fbo.lab.datasets.base import Split
 from flwr_fbo.lab.datasets.har import NUM_SUBJECTS, partition
 from flwr_fbo.lab.tasks.base import Objective, Task, register, require_clients
@@ -66,13 +67,13 @@ class HarTask(Task):
     """
 
     name: Literal["har"] = "har"
-    log: bool = True
+    log: bool = field(default=True, metadata=flag())
     ranges: Literal["wide", "narrow"] = "wide"
     direction: ClassVar[Literal["minimize"]] = "minimize"
     unit: ClassVar[str] = "validation error"
 
     def __post_init__(self) -> None:
-        require_bool("log", self.log)
+        super().__post_init__()
         require(self.ranges in _RANGES, "ranges", self.ranges, f"one of {[*_RANGES]}")
 
     @property

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, FloatDistribution
 
-from flwr_fbo._common.validation import require, require_bool
+from flwr_fbo._common.fields import flag
+from flwr_fbo._common.validation import require
 from flwr_fbo.lab.datasets.base import Split
 from flwr_fbo.lab.datasets.landmine import NUM_FIELDS, partition
 from flwr_fbo.lab.tasks.base import (
@@ -65,14 +66,13 @@ class LandmineTask(Task):
     """
 
     name: Literal["landmine"] = "landmine"
-    noisy: bool = False
-    surface: bool = False
+    noisy: bool = field(default=False, metadata=flag())
+    surface: bool = field(default=False, metadata=flag())
     direction: ClassVar[Literal["maximize"]] = "maximize"
     unit: ClassVar[str] = "validation AUC"
 
     def __post_init__(self) -> None:
-        require_bool("noisy", self.noisy)
-        require_bool("surface", self.surface)
+        super().__post_init__()
         allowed = "False, where the objective is noisy"
         require(not (self.noisy and self.surface), "surface", self.surface, allowed)
 

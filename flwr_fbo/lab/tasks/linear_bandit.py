@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict
 
 from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.fields import check_fields, integer, positive
 from flwr_fbo._common.random import Purpose, generator, uniform_in_ball
 from flwr_fbo._common.validation import (
     is_number,
     require,
     require_int,
-    require_positive,
 )
 from flwr_fbo.lab.tasks.base import STRICT, register
 
@@ -67,27 +67,23 @@ class LinearBanditTask:
         are turned as theta is, so that their means are as before.
     """
 
-    dimension: int = 10
-    num_actions: int = 100
-    concentration: float = 2.0
-    gap: float = _PUBLISHED_GAP
+    dimension: int = field(default=10, metadata=integer(2))
+    num_actions: int = field(default=100, metadata=integer(2))
+    concentration: float = field(default=2.0, metadata=positive())
+    gap: float = field(default=_PUBLISHED_GAP, metadata=positive())
     site_distance: float = 0.0
     name: Literal["linear-bandit"] = "linear-bandit"
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     def __post_init__(self) -> None:
-        require_int("dimension", self.dimension, 2)
-        require_int("num_actions", self.num_actions, 2)
-        most = self.dimension**2
-        ok = self.num_actions <= most
-        require(ok, "num_actions", self.num_actions, f"at most d^2 = {most}")
-        require_positive("concentration", self.concentration)
-        require_positive("gap", self.gap)
+        check_fields(self)
+        most, num = self.dimension**2, self.num_actions
+        require(num <= most, "num_actions", num, f"at most d^2 = {most}")
         allowed = f"at most {_LARGEST_GAP}, or means would be above 1"
         require(self.gap <= _LARGEST_GAP, "gap", self.gap, allowed)
         distance = self.site_distance
-        ok = is_number(distance) and 0 <= distance <= 1
-        require(ok, "site_distance", distance, "a number from 0 to 1")
+        is_share = is_number(distance) and 0 <= distance <= 1
+        require(is_share, "site_distance", distance, "a number from 0 to 1")
 
     @property
     def best(self) -> tuple[float, float]:

@@ -9,7 +9,7 @@ turned, and Cosine-8 has not; by appendix E both have.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from types import ModuleType
 from typing import Any, ClassVar, Literal
@@ -18,8 +18,9 @@ import numpy as np
 from pydantic import ConfigDict
 
 from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.fields import check_fields, choice, integer, number
 from flwr_fbo._common.random import Purpose, generator
-from flwr_fbo._common.validation import is_number, require, require_choice, require_int
+from flwr_fbo._common.validation import require
 from flwr_fbo.lab.tasks.base import STRICT, register
 
 Function = Literal["hartmann", "cosine"]
@@ -81,12 +82,11 @@ class NonlinearBanditTask(ABC):
         >= 0: of the Gaussian noise in a reward. Not given in the paper.
     """
 
-    noise_std: float = 0.01
+    noise_std: float = field(default=0.01, metadata=number(0))
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     def __post_init__(self) -> None:
-        ok = is_number(self.noise_std) and 0 <= self.noise_std < np.inf
-        require(ok, "noise_std", self.noise_std, "a finite number >= 0")
+        check_fields(self)
 
     @property
     @abstractmethod
@@ -117,14 +117,9 @@ class FunctionBanditTask(NonlinearBanditTask):
         K >= 2.
     """
 
-    function: Function = "hartmann"
-    num_actions: int = 50
+    function: Function = field(default="hartmann", metadata=choice(Function))
+    num_actions: int = field(default=50, metadata=integer(2))
     name: Literal["function-bandit"] = "function-bandit"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_choice("function", self.function, Function)
-        require_int("num_actions", self.num_actions, 2)
 
     @property
     def dimension(self) -> int:
@@ -167,18 +162,16 @@ class ClusterBanditTask(NonlinearBanditTask):
         K >= 2.
     """
 
-    table: Table = "magic"
+    table: Table = field(default="magic", metadata=choice(Table))
     rewarded: Rewarded = "gamma"
-    num_clusters: int = 20
+    num_clusters: int = field(default=20, metadata=integer(2))
     name: Literal["cluster-bandit"] = "cluster-bandit"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_choice("table", self.table, Table)
         classes = _CLASSES[self.table]
         allowed = f"{classes[0]!r} or {classes[1]!r}"
         require(self.rewarded in classes, "rewarded", self.rewarded, allowed)
-        require_int("num_clusters", self.num_clusters, 2)
 
     @property
     def dimension(self) -> int:

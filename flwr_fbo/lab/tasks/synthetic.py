@@ -6,20 +6,19 @@ Bayesian Optimization with Distributed Exploration (NeurIPS 2021).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from optuna.distributions import BaseDistribution, FloatDistribution
 
 from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.fields import flag, integer, number
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo._common.validation import (
     is_number,
     require,
-    require_bool,
     require_index,
     require_int,
 )
@@ -71,23 +70,18 @@ class SyntheticTask(Task):
 
     name: Literal["synthetic"] = "synthetic"
     alpha: float = 0.0
-    deviation: float = 0.02
-    signs: bool = False
-    num_exact: int = 0
-    runs_per_function: int = 1
-    first_function: int = 0
+    deviation: float = field(default=0.02, metadata=number(0))
+    signs: bool = field(default=False, metadata=flag())
+    num_exact: int = field(default=0, metadata=integer(0))
+    runs_per_function: int = field(default=1, metadata=integer(1))
+    first_function: int = field(default=0, metadata=integer(0))
     direction: ClassVar[Literal["maximize"]] = "maximize"
     unit: ClassVar[str] = "function value"
 
     def __post_init__(self) -> None:
-        ok = is_number(self.alpha) and 0 <= self.alpha <= 1
-        require(ok, "alpha", self.alpha, "a number from 0 to 1")
-        ok = is_number(self.deviation) and 0 <= self.deviation < math.inf
-        require(ok, "deviation", self.deviation, "a finite number >= 0")
-        require_bool("signs", self.signs)
-        require_int("num_exact", self.num_exact, 0)
-        require_int("runs_per_function", self.runs_per_function, 1)
-        require_int("first_function", self.first_function, 0)
+        super().__post_init__()
+        is_share = is_number(self.alpha) and 0 <= self.alpha <= 1
+        require(is_share, "alpha", self.alpha, "a number from 0 to 1")
 
     @property
     def space(self) -> Mapping[str, BaseDistribution]:

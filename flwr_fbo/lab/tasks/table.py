@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, FloatDistribution
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.validation import require, require_bool
+from flwr_fbo._common.fields import flag
+from flwr_fbo._common.validation import require
 from flwr_fbo.lab.datasets.base import damaged, data_file, read_arrays
 from flwr_fbo.lab.tasks.base import Objective, Task, register, require_clients
 
@@ -140,14 +141,14 @@ class TableTask(Task):
 
     name: Literal["table"] = "table"
     table: str = ""
-    unrelated: bool = False
+    unrelated: bool = field(default=False, metadata=flag())
     direction: ClassVar[Literal["maximize"]] = "maximize"
     unit: ClassVar[str] = "share of the table's range"
 
     def __post_init__(self) -> None:
-        ok = re.fullmatch(r"\w+", self.table) is not None
-        require(ok, "table", self.table, "the name of a file of surfaces/")
-        require_bool("unrelated", self.unrelated)
+        super().__post_init__()
+        is_name = re.fullmatch(r"\w+", self.table) is not None
+        require(is_name, "table", self.table, "the name of a file of surfaces/")
 
     @property
     def _path(self) -> Path:

@@ -11,8 +11,11 @@ from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.algorithms.fed_go_ucb.agent import FedGOUCBAgent
 from flwr_fbo.algorithms.fed_go_ucb.phases import NeuralBanditServer, NoGradientsError
 from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings, Sums
-from flwr_fbo.lab.simulation.neural_bandits import LinearModel, NeuralBanditSimulation
-from flwr_fbo.lab.simulation.turns import Sharing
+from flwr_fbo.lab.simulation.neural_bandits import (
+    LinearModel,
+    NeuralBanditSimulation,
+    Sharing,
+)
 from flwr_fbo.lab.tasks.nonlinear_bandit import FunctionBanditTask
 from flwr_fbo.models.network import LangevinDynamics, LangevinSettings, Network
 

@@ -18,7 +18,7 @@ from flwr_fbo import (
 from flwr_fbo.algorithms.search.agent import Agent, play_round
 from flwr_fbo.algorithms.search.study import TuningStudy, create_agent
 from flwr_fbo.lab.baselines.random_search import RandomSearchSettings
-from flwr_fbo.lab.baselines.transfer_settings import RGPESettings, TAFSettings
+from flwr_fbo.lab.baselines.transfer import RGPESettings, TAFSettings
 
 SPACE = SearchSpace({"x": FloatDistribution(0, 1), "y": FloatDistribution(0, 1)})
 FEW: dict[str, Any] = {"num_candidates": 50, "num_starts": 2, "num_initial": 4}

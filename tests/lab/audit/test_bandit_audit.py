@@ -12,8 +12,7 @@ from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings, LocalD
 from flwr_fbo.lab.audit import bandit_audit
 from flwr_fbo.lab.audit.bandit_audit import BanditAuditPlan
 from flwr_fbo.lab.audit.planted_faults import CONTINUAL_FAULTS
-from flwr_fbo.lab.audit.stream_entropy import StreamEntropy
-from flwr_fbo.lab.audit.study_audit import audit
+from flwr_fbo.lab.audit.study_audit import StreamEntropy, audit
 from flwr_fbo.privacy.budget import gaussian_delta
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.continual_settings import ContinualSettings

@@ -12,11 +12,13 @@ from flwr_fbo.lab.audit.default_studies import (
     secure_dp_fts_de,
     secure_fed_vote,
 )
-from flwr_fbo.lab.audit.secure_audit import SecureAuditPlan
-from flwr_fbo.lab.audit.secure_faults import SECURE_FAULTS
-from flwr_fbo.lab.audit.secure_sites import SecureSites, Share
-from flwr_fbo.lab.audit.stream_entropy import StreamEntropy
-from flwr_fbo.lab.audit.study_audit import audit
+from flwr_fbo.lab.audit.secure_audit import (
+    SECURE_FAULTS,
+    SecureAuditPlan,
+    SecureSites,
+    Share,
+)
+from flwr_fbo.lab.audit.study_audit import StreamEntropy, audit
 from flwr_fbo.privacy.budget import gaussian_epsilon
 from flwr_fbo.privacy.integer_noise import IntegerNoise
 from flwr_fbo.privacy.noise import Entropy, OsEntropy

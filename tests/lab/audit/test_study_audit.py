@@ -21,8 +21,7 @@ from flwr_fbo.lab.audit.planted_faults import (
     COHORT_FAULTS,
     FAULTS,
 )
-from flwr_fbo.lab.audit.stream_entropy import StreamEntropy
-from flwr_fbo.lab.audit.study_audit import AuditTest, audit
+from flwr_fbo.lab.audit.study_audit import AuditTest, StreamEntropy, audit
 from flwr_fbo.lab.audit.tuning_audit import TuningAuditPlan
 from flwr_fbo.privacy.budget import gaussian_epsilon
 from flwr_fbo.privacy.noise import Entropy, OsEntropy

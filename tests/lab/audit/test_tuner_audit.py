@@ -15,10 +15,8 @@ from flwr_fbo.lab.audit.default_studies import (
     federation_tuner,
 )
 from flwr_fbo.lab.audit.planted_faults import FAULTS
-from flwr_fbo.lab.audit.stream_entropy import StreamEntropy
-from flwr_fbo.lab.audit.study_audit import audit
-from flwr_fbo.lab.audit.tuner_audit import TunerAuditPlan
-from flwr_fbo.lab.audit.tuning_audit import TuningAuditPlan
+from flwr_fbo.lab.audit.study_audit import StreamEntropy, audit
+from flwr_fbo.lab.audit.tuning_audit import TunerAuditPlan, TuningAuditPlan
 from flwr_fbo.privacy.budget import gaussian_epsilon
 from flwr_fbo.tuner.choice import PrivateChooser
 from flwr_fbo.tuner.envelope import BALLOT

@@ -8,18 +8,19 @@ import pytest
 from scipy.optimize import minimize
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings
-from flwr_fbo.lab.baselines.glm import (
+from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings, Sums
+from flwr_fbo.lab.baselines.glm_ucb import (
     AcceleratedDescent,
-    IdentityLink,
-    LogisticLink,
+    GLMBanditServer,
+    GLMUCBAgent,
+    GLMUCBSettings,
     projected,
 )
-from flwr_fbo.lab.baselines.glm_ucb_agent import GLMUCBAgent
-from flwr_fbo.lab.baselines.glm_ucb_server import GLMBanditServer
-from flwr_fbo.lab.baselines.glm_ucb_settings import GLMUCBSettings, Gram
-from flwr_fbo.lab.simulation.glm_bandits import GLMBanditSimulation
-from flwr_fbo.lab.simulation.neural_bandits import LinearModel, NeuralBanditSimulation
+from flwr_fbo.lab.simulation.neural_bandits import (
+    GLMBanditSimulation,
+    LinearModel,
+    NeuralBanditSimulation,
+)
 from flwr_fbo.lab.tasks.nonlinear_bandit import FunctionBanditTask, NonlinearBandit
 
 N, D, T = 3, 6, 8
@@ -53,11 +54,10 @@ def _ridge(x: FloatArray, y: FloatArray, ridge: float) -> tuple[FloatArray, Floa
 def _glm(settings: GLMUCBSettings, x: FloatArray, y: FloatArray) -> FloatArray:
     """Return the minimiser of the regularised loss, by Newton's method."""
     theta = np.zeros(x.shape[1])
-    link = settings.link
     for _ in range(25):
         z = x @ theta
-        slope = (link.mean(z + 1e-5) - link.mean(z - 1e-5)) / 2e-5
-        gradient = (link.mean(z) - y) @ x + settings.ridge * theta
+        slope = (settings.mean(z + 1e-5) - settings.mean(z - 1e-5)) / 2e-5
+        gradient = (settings.mean(z) - y) @ x + settings.ridge * theta
         hessian = (x.T * slope) @ x + settings.ridge * np.eye(len(theta))
         theta = theta - np.linalg.solve(hessian, gradient)
     return theta
@@ -95,15 +95,13 @@ def test_bad_settings_are_refused(fields: dict[str, Any], message: str) -> None:
 
 def test_links() -> None:
     z = np.linspace(-4, 4, 801)
-    for link in (IdentityLink(), LogisticLink(-1.0, 2.0)):
+    logistic = GLMUCBSettings((-1.0, 2.0), curvature=0.1)
+    for link in (GLMUCBSettings(), logistic):
         slopes = np.diff(link.mean(z)) / np.diff(z)
         assert slopes.min() > 0
         assert slopes.max() == pytest.approx(link.largest_slope, rel=1e-4)
-    assert LogisticLink(-1.0, 2.0).mean(np.array([-1e9, 0.0, 1e9])).tolist() == [
-        -1.0,
-        0.5,
-        2.0,
-    ]
+    far = np.array([-1e9, 0.0, 1e9])
+    assert logistic.mean(far).tolist() == [-1.0, 0.5, 2.0]
 
 
 def test_a_descent_ends_at_the_accuracy() -> None:
@@ -230,7 +228,7 @@ def test_what_is_not_finite_is_refused() -> None:
         with pytest.raises(ValueError, match="gram="):
             agent.receive(values, np.zeros(D + 1))
         with pytest.raises(ValueError, match="message="):
-            GLMBanditServer(LINEAR, D).receive([Gram(1, values)])
+            GLMBanditServer(LINEAR, D).receive([Sums(1, values)])
     for theta in (np.full(D + 1, bad), np.zeros(D)):
         with pytest.raises(ValueError, match="theta="):
             agent.receive(gram, theta)

@@ -9,16 +9,19 @@ import pytest
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings
-from flwr_fbo.lab.baselines.kernel_ucb_agent import KernelUCBAgent, KernelUCBSettings
-from flwr_fbo.lab.baselines.kernel_ucb_server import KernelBanditServer
-from flwr_fbo.lab.baselines.nystrom import (
+from flwr_fbo.lab.baselines.kernel_ucb import (
+    KernelBanditServer,
+    KernelUCBAgent,
+    KernelUCBSettings,
     NystromFeatures,
     NystromRegression,
     rbf_kernel,
     sums_of,
 )
-from flwr_fbo.lab.simulation.kernel_bandits import KernelBanditSimulation
-from flwr_fbo.lab.simulation.neural_bandits import NeuralBanditSimulation
+from flwr_fbo.lab.simulation.neural_bandits import (
+    KernelBanditSimulation,
+    NeuralBanditSimulation,
+)
 from flwr_fbo.lab.tasks.nonlinear_bandit import FunctionBanditTask, NonlinearBandit
 from flwr_fbo.models.network import Network
 

@@ -17,11 +17,13 @@ from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.algorithms.fts.server import FTSServer
 from flwr_fbo.algorithms.search.study import TuningStudy, create_agent
 from flwr_fbo.lab.baselines.numerical_search import maximize_function
-from flwr_fbo.lab.baselines.transfer_agents import (
+from flwr_fbo.lab.baselines.transfer import (
     Posterior,
     RGPEAgent,
+    RGPESettings,
     Surrogates,
     TAFAgent,
+    TAFSettings,
     TransferAgent,
     discordant_share,
     ensemble_improvement,
@@ -31,7 +33,6 @@ from flwr_fbo.lab.baselines.transfer_agents import (
     misranked_pairs,
     transfer_improvement,
 )
-from flwr_fbo.lab.baselines.transfer_settings import RGPESettings, TAFSettings
 from flwr_fbo.lab.simulation.loop import run_loop
 from flwr_fbo.models.features import RandomFeatures
 from flwr_fbo.models.gp import Hyperparameters, posterior_weights

@@ -27,10 +27,15 @@ from typer.testing import CliRunner
 from flwr_fbo._common.errors import DataError
 from flwr_fbo.cli import app
 from flwr_fbo.lab.datasets import download, har
-from flwr_fbo.lab.datasets.base import Dataset, data_folder
+from flwr_fbo.lab.datasets.base import (
+    Dataset,
+    FromZipInZip,
+    as_is,
+    data_folder,
+    decompressed,
+)
 from flwr_fbo.lab.datasets.catalogue import DATASETS, find_dataset
 from flwr_fbo.lab.datasets.download import fetch
-from flwr_fbo.lab.datasets.unpack import FromZipInZip, as_is, decompressed
 
 CONTENT = np.random.default_rng(0).bytes(300_000)
 
@@ -426,7 +431,7 @@ def test_a_killed_process_leaves_nothing_that_is_taken_for_data(
 from pathlib import Path
 from flwr_fbo.lab.datasets.base import Dataset
 from flwr_fbo.lab.datasets.download import fetch
-from flwr_fbo.lab.datasets.unpack import as_is
+from flwr_fbo.lab.datasets.base import as_is
 fetch(Dataset("tiny", "", unpack=as_is, unpacked=1, licence="", citation="",
               **{values!r}), Path({str(tmp_path)!r}), print)
 """

@@ -14,22 +14,28 @@ import pytest
 from typer.testing import CliRunner
 
 from flwr_fbo.cli import app
-from flwr_fbo.cli.claims_command import outcome
+from flwr_fbo.lab.cli.claims_command import outcome
 from flwr_fbo.lab.experiment_runner.base import Claim
 from flwr_fbo.lab.experiment_runner.claims import findings
 from flwr_fbo.lab.experiment_runner.config import load_experiment
-from flwr_fbo.lab.experiment_runner.figure import draw, draw_own_form
+from flwr_fbo.lab.experiment_runner.figure import (
+    draw,
+    draw_tradeoff,
+    looks_of,
+    new_figure,
+    own_form,
+)
 from flwr_fbo.lab.experiment_runner.linear_bandit_experiment import BanditExperiment
-from flwr_fbo.lab.experiment_runner.looks import looks_of, new_figure
 from flwr_fbo.lab.experiment_runner.nonlinear_bandit_experiment import (
     NonlinearBanditExperiment,
 )
-from flwr_fbo.lab.experiment_runner.places import place_of
-from flwr_fbo.lab.experiment_runner.results import ResultsFile, read_results
-from flwr_fbo.lab.experiment_runner.tradeoff import draw_tradeoff
-from flwr_fbo.lab.experiment_runner.tuning_design import Curve, TuningPrivacy
-from flwr_fbo.lab.experiment_runner.tuning_experiment import TuningExperiment
-from flwr_fbo.lab.experiment_runner.tuning_play import run_one
+from flwr_fbo.lab.experiment_runner.results import ResultsFile, place_of, read_results
+from flwr_fbo.lab.experiment_runner.tuning_experiment import (
+    Curve,
+    TuningExperiment,
+    TuningPrivacy,
+    run_one,
+)
 from flwr_fbo.lab.experiment_runner.tuning_table import TuningRun
 from flwr_fbo.lab.tasks.base import Task
 from flwr_fbo.lab.tasks.synthetic import SyntheticTask
@@ -91,6 +97,12 @@ def figure(tmp_path: Path) -> TuningExperiment:
     experiment = load_experiment(tmp_path / "fig9.toml")
     assert isinstance(experiment, TuningExperiment)
     return experiment
+
+
+def _draw_own_form(axes: Any, experiment: Any, runs: Any) -> None:
+    draw_form = own_form(experiment)
+    assert draw_form is not None
+    draw_form(axes, experiment, runs)
 
 
 def test_private_curves_bring_their_control(figure: TuningExperiment) -> None:
@@ -353,7 +365,7 @@ def test_a_picture_begins_where_methods_differ_and_has_all_names(
 
 def test_bars_end_within_the_picture(figure: TuningExperiment) -> None:
     _, axes = new_figure()
-    draw_own_form(axes, figure, _runs(figure, {"quiet": [0.2, 0.51, 0.9]}))
+    _draw_own_form(axes, figure, _runs(figure, {"quiet": [0.2, 0.51, 0.9]}))
     low, high = axes.get_ylim()
     bars = np.concatenate(
         [bar for drawn in axes.containers for bar in drawn.lines[2][0].get_segments()]

@@ -15,19 +15,18 @@ from typer.testing import CliRunner
 
 from flwr_fbo.algorithms.linear_bandit.geometric_schedule import geometric_schedule
 from flwr_fbo.cli import app
-from flwr_fbo.cli.experiment_tables import print_report
-from flwr_fbo.lab.experiment_runner.base import Claim
+from flwr_fbo.lab.cli.experiment_tables import print_report
+from flwr_fbo.lab.experiment_runner.base import Claim, RegretRun
 from flwr_fbo.lab.experiment_runner.claims import findings
 from flwr_fbo.lab.experiment_runner.config import (
     builtin_experiments,
     experiment_of,
     load_experiment,
 )
-from flwr_fbo.lab.experiment_runner.estimates import Estimate
+from flwr_fbo.lab.experiment_runner.curves import Estimate
 from flwr_fbo.lab.experiment_runner.figure import draw
 from flwr_fbo.lab.experiment_runner.linear_bandit_experiment import BanditExperiment
 from flwr_fbo.lab.experiment_runner.results import ResultsFile, read_results
-from flwr_fbo.lab.experiment_runner.runs import RegretRun
 from flwr_fbo.lab.simulation.mean_field import mean_field_regret
 from flwr_fbo.lab.tasks.linear_bandit import LinearBanditTask
 

@@ -18,8 +18,8 @@ from flwr_fbo._common.errors import DataError
 from flwr_fbo._common.text import humanised
 from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings
 from flwr_fbo.cli import app
-from flwr_fbo.cli.experiment_tables import print_report
-from flwr_fbo.lab.baselines.kernel_ucb_agent import KernelUCBSettings
+from flwr_fbo.lab.baselines.kernel_ucb import KernelUCBSettings
+from flwr_fbo.lab.cli.experiment_tables import print_report
 from flwr_fbo.lab.experiment_runner.base import Claim
 from flwr_fbo.lab.experiment_runner.claims import findings
 from flwr_fbo.lab.experiment_runner.config import (
@@ -27,18 +27,21 @@ from flwr_fbo.lab.experiment_runner.config import (
     experiment_of,
     load_experiment,
 )
-from flwr_fbo.lab.experiment_runner.estimates import Estimate
+from flwr_fbo.lab.experiment_runner.curves import Estimate
 from flwr_fbo.lab.experiment_runner.figure import draw
-from flwr_fbo.lab.experiment_runner.nonlinear_bandit_design import Constants, Regression
 from flwr_fbo.lab.experiment_runner.nonlinear_bandit_experiment import (
+    METHODS,
+    Constants,
     NonlinearBanditExperiment,
     NonlinearRun,
+    Regression,
 )
-from flwr_fbo.lab.experiment_runner.nonlinear_bandit_methods import METHODS
 from flwr_fbo.lab.experiment_runner.results import ResultsFile, read_results
-from flwr_fbo.lab.simulation.each_once import EachOnce
-from flwr_fbo.lab.simulation.glm_bandits import GLMBanditSimulation
-from flwr_fbo.lab.simulation.kernel_bandits import KernelBanditSimulation
+from flwr_fbo.lab.simulation.neural_bandits import (
+    EachOnce,
+    GLMBanditSimulation,
+    KernelBanditSimulation,
+)
 from flwr_fbo.lab.tasks.nonlinear_bandit import (
     ClusterBanditTask,
     FunctionBanditTask,

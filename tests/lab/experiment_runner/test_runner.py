@@ -19,7 +19,8 @@ from flwr_fbo.lab.experiment_runner.config import (
     experiment_of,
     load_experiment,
 )
-from flwr_fbo.lab.experiment_runner.estimates import Estimate
+from flwr_fbo.lab.experiment_runner.curves import Estimate
+from flwr_fbo.lab.experiment_runner.figure import draw_tradeoff
 from flwr_fbo.lab.experiment_runner.linear_bandit_experiment import BanditExperiment
 from flwr_fbo.lab.experiment_runner.nonlinear_bandit_experiment import (
     NonlinearBanditExperiment,
@@ -27,11 +28,13 @@ from flwr_fbo.lab.experiment_runner.nonlinear_bandit_experiment import (
 from flwr_fbo.lab.experiment_runner.results import ResultsFile, read_results
 from flwr_fbo.lab.experiment_runner.runner import Runs
 from flwr_fbo.lab.experiment_runner.seeds import Seeds
-from flwr_fbo.lab.experiment_runner.tradeoff import draw_tradeoff
-from flwr_fbo.lab.experiment_runner.tuning_design import TuningPrivacy
-from flwr_fbo.lab.experiment_runner.tuning_experiment import TuningExperiment
-from flwr_fbo.lab.experiment_runner.tuning_methods import METHODS, usual_methods
-from flwr_fbo.lab.experiment_runner.tuning_play import run_one
+from flwr_fbo.lab.experiment_runner.tuning_experiment import (
+    METHODS,
+    TuningExperiment,
+    TuningPrivacy,
+    run_one,
+    usual_methods,
+)
 from flwr_fbo.lab.experiment_runner.tuning_table import TuningRun
 from flwr_fbo.lab.simulation.progress import told
 from flwr_fbo.lab.tasks.base import Objective, Task

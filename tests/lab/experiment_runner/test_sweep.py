@@ -11,11 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 from flwr_fbo.cli import app
+from flwr_fbo.lab.experiment_runner.base import RegretRun
 from flwr_fbo.lab.experiment_runner.config import experiment_of, load_experiment
 from flwr_fbo.lab.experiment_runner.figure import draw
 from flwr_fbo.lab.experiment_runner.linear_bandit_experiment import BanditExperiment
 from flwr_fbo.lab.experiment_runner.results import ResultsFile, read_results
-from flwr_fbo.lab.experiment_runner.runs import RegretRun
 from flwr_fbo.lab.tasks.linear_bandit import LinearBandits, LinearBanditTask
 
 PLAIN = """

@@ -18,12 +18,13 @@ from flwr_fbo.cli import app
 from flwr_fbo.lab.experiment_runner.config import experiment_of, load_experiment
 from flwr_fbo.lab.experiment_runner.seeds import Seeds
 from flwr_fbo.lab.experiment_runner.transfer_experiment import (
+    Messages,
+    TransferCurve,
     TransferExperiment,
     _finished_agents,
     _received,
     messages_of,
 )
-from flwr_fbo.lab.experiment_runner.transfer_methods import Messages, TransferCurve
 from flwr_fbo.lab.tasks.har import HarTask
 from flwr_fbo.lab.tasks.synthetic import SyntheticTask
 

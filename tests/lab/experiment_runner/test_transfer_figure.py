@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from flwr_fbo.lab.experiment_runner.config import load_experiment
-from flwr_fbo.lab.experiment_runner.figure import draw_own_form
-from flwr_fbo.lab.experiment_runner.looks import new_figure, title_of
+from flwr_fbo.lab.experiment_runner.figure import new_figure, own_form, title_of
 from flwr_fbo.lab.experiment_runner.transfer_experiment import TransferExperiment
 from flwr_fbo.lab.experiment_runner.tuning_table import TuningRun
 
@@ -53,6 +52,12 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "transfer.toml"
 
 
+def _draw_own_form(axes: Any, experiment: Any, runs: Any) -> None:
+    draw_form = own_form(experiment)
+    assert draw_form is not None
+    draw_form(axes, experiment, runs)
+
+
 def _plan(file: Path, form: Form, curves: str = "") -> TransferExperiment:
     file.write_text(f'form = "{form}"\n' + TOML + curves)
     loaded = load_experiment(file)
@@ -83,7 +88,7 @@ def _played(plan: TransferExperiment) -> list[TuningRun]:
 def _drawn(plan: TransferExperiment) -> tuple[dict[str, Any], list[str], str]:
     """Return the points of lines with bars, the labels of levels, and the title."""
     _, axes = new_figure()
-    draw_own_form(axes, plan, _played(plan))
+    _draw_own_form(axes, plan, _played(plan))
     points = {bars.get_label(): bars.lines[0].get_xydata() for bars in axes.containers}
     levels = [
         line.get_label() for line in axes.get_lines() if len(line.get_xdata()) == 2
@@ -134,7 +139,7 @@ def test_a_figure_shows_what_more_time_buys(file: Path) -> None:
     """Of one target: 4 s for two of them, and 6 evaluations."""
     plan = _plan(file, "times")
     _, axes = new_figure()
-    draw_own_form(axes, plan, _played(plan))
+    _draw_own_form(axes, plan, _played(plan))
     lines = {line.get_label(): line.get_xydata() for line in axes.get_lines()}
     assert list(lines) == [
         f"{plan.label_of(name)}: {2 * (i + 1)} s" for i, name in enumerate(plan.methods)

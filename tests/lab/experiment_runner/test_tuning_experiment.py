@@ -20,9 +20,12 @@ from flwr_fbo.lab.experiment_runner.base import Claim
 from flwr_fbo.lab.experiment_runner.claims import findings
 from flwr_fbo.lab.experiment_runner.config import load_experiment
 from flwr_fbo.lab.experiment_runner.seeds import Seeds
-from flwr_fbo.lab.experiment_runner.tuning_design import TuningPrivacy
-from flwr_fbo.lab.experiment_runner.tuning_experiment import TuningExperiment
-from flwr_fbo.lab.experiment_runner.tuning_play import last_iteration, run_one
+from flwr_fbo.lab.experiment_runner.tuning_experiment import (
+    TuningExperiment,
+    TuningPrivacy,
+    last_iteration,
+    run_one,
+)
 from flwr_fbo.lab.experiment_runner.tuning_table import TuningRun
 from flwr_fbo.lab.tasks.digits import DigitsTask
 from flwr_fbo.lab.tasks.synthetic import SyntheticTask

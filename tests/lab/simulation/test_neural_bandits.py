@@ -11,8 +11,7 @@ from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo.algorithms.fed_go_ucb.agent import FedGOUCBAgent
 from flwr_fbo.algorithms.fed_go_ucb.phases import NeuralBanditServer
 from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings
-from flwr_fbo.lab.simulation.neural_bandits import NeuralBanditSimulation
-from flwr_fbo.lab.simulation.turns import Sharing
+from flwr_fbo.lab.simulation.neural_bandits import NeuralBanditSimulation, Sharing
 from flwr_fbo.lab.tasks.nonlinear_bandit import FunctionBanditTask, NonlinearBandit
 from flwr_fbo.models.network import LangevinSettings, Network
 from flwr_fbo.privacy.neural_privacy import NeuralPrivacy

@@ -18,8 +18,7 @@ from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo.cli import app
 from flwr_fbo.lab.datasets.base import Split, data_folder
 from flwr_fbo.lab.experiment_runner.config import builtin_experiments, load_experiment
-from flwr_fbo.lab.experiment_runner.tuning_experiment import TuningExperiment
-from flwr_fbo.lab.experiment_runner.tuning_play import run_one
+from flwr_fbo.lab.experiment_runner.tuning_experiment import TuningExperiment, run_one
 from flwr_fbo.lab.tasks import emnist
 from flwr_fbo.lab.tasks.emnist import EmnistTask
 from flwr_fbo.space.search_space import SearchSpace

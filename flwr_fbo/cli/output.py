@@ -1,0 +1,128 @@
+"""What all commands share: errors in a line, consoles, CSV, and numbers in JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from io import TextIOWrapper
+from typing import Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.text import Text
+
+from flwr_fbo._common.errors import DataError
+from flwr_fbo._common.text import printable
+from flwr_fbo.journal.journal_file import JournalError
+
+
+@contextmanager
+def plain_errors(*more: type[Exception]) -> Iterator[None]:
+    """Turn what the user or the machine got wrong into one line, and exit with 1.
+
+    ``more`` are errors that are the user's in this block, and bugs elsewhere.
+    """
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal without "±"
+    try:
+        yield
+    except Exception as error:
+        reason = _reason(error, more)
+        if not reason:
+            raise
+    else:
+        return
+    typer.echo(f"Error: {reason}", err=True)
+    raise typer.Exit(1)
+
+
+def _reason(error: Exception, more: tuple[type[Exception], ...]) -> str:
+    """Return what is said of an error; nothing if it is a bug, or no error."""
+    # Imported now: a command that ends well would wait for them.
+    from joblib.externals.loky.process_executor import TerminatedWorkerError
+    from sqlalchemy.exc import SQLAlchemyError
+
+    if isinstance(error, TerminatedWorkerError):
+        return "a worker process was killed, or ran out of memory."
+    if isinstance(error, BrokenPipeError):  # who reads has seen enough
+        return ""
+    if isinstance(error, OSError):
+        where = f": {error.filename}" if error.filename else ""
+        return f"{error.strerror}{where}."
+    if isinstance(error, (JournalError, DataError, SQLAlchemyError, *more)):
+        # Names to choose from, a line each.
+        lines = [str(error).splitlines()[0], *getattr(error, "known", ())]
+        return "\n  ".join(map(printable, lines))
+    return ""
+
+
+@contextmanager
+def ends_like_ctrl_c(*numbers: signal.Signals) -> Iterator[None]:
+    """Raise KeyboardInterrupt at these signals too, but for those that are ignored."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.getsignal(number) for number in numbers}
+    caught = [n for n, handler in before.items() if handler is not signal.SIG_IGN]
+    for number in caught:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number in caught:
+            signal.signal(number, before[number])
+
+
+# A rule below the headings, in characters that any file and terminal has.
+RULED = box.Box(str(box.SIMPLE_HEAD).replace("\u2500", "-"), ascii=True)
+
+
+class TextConsole(Console):
+    """A console that prints names as they are: no markup, and nothing invisible."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Return the text to print, of every string and every cell of a table."""
+        return super().render_str(printable(text), **options)
+
+
+def wide_console() -> TextConsole:
+    """Return one for a table that a program may read: as wide as COLUMNS says.
+
+    Where nobody says so, and there is no terminal, wide enough to cut nothing off.
+    """
+    console = TextConsole()
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = 160
+    return console
+
+
+def csv_of(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return rows with the same keys as CSV; None becomes an empty cell."""
+    text = io.StringIO()
+    headings = list(rows[0]) if rows else []
+    writer = csv.DictWriter(text, headings, lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        bools = {n: str(v).lower() for n, v in row.items() if isinstance(v, bool)}
+        writer.writerow({**row, **bools})
+    return text.getvalue()
+
+
+def finite(value: Any) -> Any:
+    """Return values for JSON: null in place of infinity and NaN, at any depth."""
+    if isinstance(value, dict):
+        return {name: finite(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

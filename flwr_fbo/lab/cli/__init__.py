@@ -1,0 +1,1 @@
+"""The commands about experiments, data sets and audits."""

@@ -1,0 +1,255 @@
+"""``flwr-fbo audit``: what studies give away at least, against what is promised."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Any, cast
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from flwr_fbo._common.validation import require, require_known
+from flwr_fbo.cli.commands import AsJson
+from flwr_fbo.cli.output import plain_errors
+from flwr_fbo.lab.audit import study_audit
+from flwr_fbo.lab.audit.default_studies import (
+    DELTA,
+    EPSILON,
+    SECURE_STUDIES,
+    STUDIES,
+)
+from flwr_fbo.lab.audit.planted_faults import COHORT_FAULTS, CONTINUAL_FAULTS, FAULTS
+from flwr_fbo.lab.audit.secure_audit import SECURE_FAULTS
+from flwr_fbo.lab.audit.study_audit import AuditResult, StreamEntropy, StudyPlan
+from flwr_fbo.lab.audit.tuning_audit import Absence, TuningAuditPlan
+from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
+from flwr_fbo.privacy.noise import Entropy, OsEntropy
+from flwr_fbo.privacy.release import Calibration
+
+_TUNING = ("FedVote", "DPFTSDE")
+_MOST_WEIGHTS = 10**6  # one an agent and sub-region
+# The field that each option changes, of the plan or of its release.
+_FIELDS = {
+    "honest": "honest",
+    "agents": "num_agents",
+    "sub-regions": "num_sub_regions",
+    "q": "sampling_probability",
+    "iteration": "iterations",
+    "features": "num_features",
+    "calibration": "calibration",
+    "absent": "absence",
+    "z": "noise_multiplier",
+}
+_FAULTS = sorted({*FAULTS, *COHORT_FAULTS, *CONTINUAL_FAULTS, *SECURE_FAULTS})
+
+
+def audit(
+    study: Annotated[
+        str | None, typer.Option(help=f"One of {', '.join(STUDIES)}; all by default.")
+    ] = None,
+    secure: Annotated[
+        bool,
+        typer.Option(
+            "--secure", help=f"Secure aggregation: {', '.join(SECURE_STUDIES)}."
+        ),
+    ] = False,
+    honest: Annotated[
+        int | None,
+        typer.Option(help="With --secure: agents that keep their noise secret."),
+    ] = None,
+    agents: Annotated[
+        int | None, typer.Option(min=1, help="Number of agents N.")
+    ] = None,
+    sub_regions: Annotated[
+        int | None, typer.Option(min=1, help="Number of sub-regions P.")
+    ] = None,
+    q: Annotated[float | None, typer.Option(help="Sampling probability.")] = None,
+    iteration: Annotated[
+        list[int] | None,
+        typer.Option(help="Iteration t with a release; repeat for more."),
+    ] = None,
+    features: Annotated[int | None, typer.Option(help="Length M of a message.")] = None,
+    calibration: Annotated[
+        Calibration | None, typer.Option(help="How z becomes noise.")
+    ] = None,
+    absent: Annotated[
+        Absence | None, typer.Option(help="What an absent agent sends.")
+    ] = None,
+    z: Annotated[
+        float | None, typer.Option(help="Noise multiplier; replaces --epsilon.")
+    ] = None,
+    epsilon: Annotated[
+        float | None, typer.Option(help="Promised epsilon of a study; 2 by default.")
+    ] = None,
+    delta: Annotated[
+        float, typer.Option(help="Delta at which epsilon is compared.")
+    ] = DELTA,
+    draws: Annotated[
+        int, typer.Option(help="Number of studies with the canary, and without.")
+    ] = 10_000,
+    plant: Annotated[
+        str | None, typer.Option(help=f"Fault to plant: {', '.join(_FAULTS)}.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Seed of the noise: faster, repeatable.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Audit whole studies: bound their epsilon from below, compare with the promise.
+
+    It draws many independent studies with a canary and as many without. The canary is
+    one agent; in a bandit one trial. A test guesses from the releases whether the
+    canary took part, and its success bounds epsilon. The exit status is 1 on a
+    violation. With --plant it audits studies with that fault, to show that it finds the
+    fault. With --secure the sites add the noise, and the server knows the noise of the
+    agents that are not honest. Options from --honest to --z need --study FedVote or
+    DPFTSDE.
+
+    It cannot see: an excess of epsilon too small for this number of studies; faults
+    that appear only in other settings or with other data; timing, logs, metrics, who
+    answers, or the server's memory; secrets that only a combination of many low bits
+    reveals; bad entropy of the operating system.
+
+    Examples
+    --------
+    $ flwr-fbo audit
+    $ flwr-fbo audit --study DPFTSDE --plant mask-in-low-bits --seed 0
+    $ flwr-fbo audit --secure
+    """
+    studies: Mapping[str, Callable[..., StudyPlan]] = (
+        SECURE_STUDIES if secure else STUDIES
+    )
+    times = tuple(iteration) if iteration else None
+    values = honest, agents, sub_regions, q, times, features, calibration, absent, z
+    changes = zip(_FIELDS, values, strict=True)
+    given = {name: value for name, value in changes if value is not None}
+    with plain_errors(ValueError, ImportError):
+        if study is not None:
+            require_known("study", study, studies)
+        names = list(studies) if study is None else [study]
+        require(secure or honest is None, "honest", honest, "only with --secure")
+        for name, value in given.items():
+            allowed = f"only with --study {' or '.join(_TUNING)}"
+            require(study in _TUNING, name, value, allowed)
+        if "z" in given:
+            require(epsilon is None, "epsilon", epsilon, "only without z, its source")
+        plans = {}
+        for name in names:
+            plan = studies[name](draws, EPSILON if epsilon is None else epsilon, delta)
+            if given:
+                plan = _changed(cast(TuningAuditPlan, plan), given, epsilon)
+            plans[name] = plan
+        if plant is not None:
+            of_plans = sorted({fault for p in plans.values() for fault in p.faults})
+            require_known("plant", plant, of_plans)
+            plans = {n: p for n, p in plans.items() if plant in p.faults}
+        entropy: Entropy = OsEntropy() if seed is None else StreamEntropy(seed)
+    found = []
+    for name, plan in plans.items():
+        build = None if plant is None else plan.faults[plant]
+        with _progress(name, 2 * draws) as advance:
+            result = study_audit.audit(plan, entropy, build, advance)
+        found.append(_Found(name, plan, result, plant, entropy.private))
+        if not as_json:
+            typer.echo("\n".join(found[-1].lines()) + "\n")
+    if as_json:
+        typer.echo(json.dumps([one.values() for one in found], indent=2))
+    if any(one.result.violated for one in found):
+        raise typer.Exit(1)
+
+
+def _changed(
+    plan: TuningAuditPlan, given: dict[str, Any], epsilon: float | None
+) -> TuningAuditPlan:
+    """Return the plan with what is given, its noise calibrated anew."""
+    changed = {_FIELDS[name]: value for name, value in given.items()}
+    settings = plan.settings
+    chosen = {n: value for n, value in changed.items() if hasattr(settings, n)}
+    num_agents = chosen.get("num_agents", settings.num_agents)
+    size = num_agents * chosen.get("num_sub_regions", settings.num_sub_regions)
+    allowed = f"1 to {_MOST_WEIGHTS:,}"
+    require(size <= _MOST_WEIGHTS, "agents x sub-regions", size, allowed)
+    settings = replace(settings, **chosen)
+    rest = {n: value for n, value in changed.items() if n not in chosen}
+    plan = replace(plan, settings=settings, **rest)
+    if "z" in given:
+        return plan
+    noise_multiplier = calibrate_noise_multiplier(
+        EPSILON if epsilon is None else epsilon,
+        plan.delta,
+        settings.subsampling,
+        len(plan.iterations),
+    )
+    return replace(plan, settings=replace(settings, noise_multiplier=noise_multiplier))
+
+
+@contextmanager
+def _progress(study: str, total: int) -> Iterator[Any]:
+    columns = (TextColumn(f"{study} studies"), BarColumn(), TimeElapsedColumn())
+    left = (TextColumn("left"), TimeRemainingColumn())
+    console = Console(stderr=True)
+    shown: dict[str, Any] = {"transient": True, "disable": not console.is_terminal}
+    with Progress(*columns, *left, console=console, **shown) as progress:
+        bar = progress.add_task("", total=total)
+        yield lambda size: progress.advance(bar, size)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What an audit found, and what was audited."""
+
+    study: str
+    plan: StudyPlan
+    result: AuditResult
+    plant: str | None
+    is_private: bool
+
+    def lines(self) -> list[str]:
+        """Return it in words, a line each."""
+        plan, result = self.plan, self.result
+        promised = result.promised
+        lines = {
+            "Strategy": self.study,
+            **plan.describe(),
+            "Entropy": "operating system, OpenDP" if self.is_private else "seeded",
+            "Draws": f"{plan.num_draws} with it, {plan.num_draws} without; half of "
+            "them fixed the test",
+            "Test": f"{result.test}",
+            "Seen": f"right in {result.true_positives}, wrong in "
+            f"{result.false_positives} of the other {result.num_counted} each",
+            "Epsilon": f"at least {result.epsilon_lower:.3f} (99.8 % sure), at most "
+            f"{promised.epsilon:.3f} ({promised.accounting_method}), at delta = "
+            f"{promised.delta:g}",
+            "Verdict": result.verdict,
+        }
+        if self.plant is not None:
+            lines["Planted"] = self.plant
+        return [f"{name:9} {text}" for name, text in lines.items()]
+
+    def values(self) -> dict[str, Any]:
+        """Return it for ``--json``."""
+        result = self.result
+        counts = ("true_positives", "false_positives", "num_counted")
+        return {
+            "study": self.study,
+            "plan": asdict(cast(Any, self.plan)),
+            "planted_fault": self.plant,
+            "private_entropy": self.is_private,
+            "test": str(result.test),
+            **{name: getattr(result, name) for name in counts},
+            "epsilon_lower": result.epsilon_lower,
+            "epsilon_promised": result.promised.epsilon,
+            "delta": result.promised.delta,
+            "violated": result.violated,
+            "verdict": result.verdict,
+        }

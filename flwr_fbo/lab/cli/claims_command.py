@@ -1,0 +1,190 @@
+"""``flwr-fbo claims NAME...``: what papers claim, and what came out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from flwr_fbo._common.text import counted, humanised, printable
+from flwr_fbo._common.validation import require
+from flwr_fbo.cli.output import plain_errors
+from flwr_fbo.lab.experiment_runner.base import Claim, Experiment, Run
+from flwr_fbo.lab.experiment_runner.claims import Finding, finding_of, findings
+from flwr_fbo.lab.experiment_runner.config import (
+    builtin_experiments,
+    find_experiment,
+    load_experiment,
+    published_experiments,
+)
+from flwr_fbo.lab.experiment_runner.curves import Estimate
+from flwr_fbo.lab.experiment_runner.results import place_of, read_results
+
+_HEADER = """\
+| figure | seeds | CPU minutes | claim (section) | what came out | verdict |
+| --- | --- | --- | --- | --- | --- |"""
+_WHEN = {
+    "final": "in the end",
+    "mean": "in the mean",
+    "scalars": "fewer scalars",
+    "seconds": "fewer CPU seconds",
+}
+
+
+def claims(
+    experiments: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME|FILE...")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of the results: 'results' by default; those of a published "
+            "figure are beside its TOML.",
+            file_okay=False,
+        ),
+    ] = None,
+) -> None:
+    """Print a Markdown table: what papers claim, what came out, and what it cost.
+
+    The verdicts follow a rule: see flwr_fbo/lab/experiment_runner/claims.py. An
+    experiment without results is "not run". Without a name the command lists the
+    experiments that have claims.
+
+    Examples
+    --------
+    $ flwr-fbo claims
+    $ flwr-fbo claims dp-fts-de/fig3d
+    """
+    with plain_errors(ValueError):
+        if not experiments:
+            typer.echo("\n".join(_listed()))
+            return
+        found = [_Found.of(name, output) for name in experiments]
+    text = "\n".join([_HEADER, *(one.row() for one in found)])
+    typer.echo(printable(text))
+
+
+def print_claims(experiment: Experiment, runs: Sequence[Run], console: Console) -> None:
+    """Print what the runs say of the experiment's claims, if it has any."""
+    if not experiment.claims:
+        return
+    console.print("\nWhat is claimed, and what these runs show (95% t intervals):")
+    for finding in findings(experiment, runs):
+        came_out = outcome(finding, experiment.step)
+        text = f"- {finding.claim.text}: {came_out}: {finding.verdict}"
+        console.print(text)
+
+
+def _listed() -> list[str]:
+    """Return the experiments that have claims, a line each."""
+    files = {**builtin_experiments(), **published_experiments()}
+    plans = {name: load_experiment(path) for name, path in files.items()}
+    claimed = {name: plan.claims for name, plan in plans.items() if plan.claims}
+    width = max(map(len, claimed), default=0)
+    return [
+        f"{name:{width}}  {counted(len(claims), 'claim')}"
+        for name, claims in sorted(claimed.items())
+    ]
+
+
+@dataclass(frozen=True)
+class _Found:
+    """An experiment and those of its runs that are there.
+
+    Attributes
+    ----------
+    plan : Experiment
+    runs : list of Run
+    missing : str
+        What to say of a method that has not been run.
+    """
+
+    plan: Experiment
+    runs: list[Run]
+    missing: str
+
+    @classmethod
+    def of(cls, name: str, output: Path | None) -> _Found:
+        """Return what there is of an experiment that has claims."""
+        plan = find_experiment(name)
+        allowed = "one that has claims: flwr-fbo claims lists them"
+        require(len(plan.claims) > 0, "experiment", name, allowed)
+        path = place_of(name, plan, output).rows
+        if not path.is_file():
+            return cls(plan, [], "not run")
+        stored, runs = read_results(path)
+        if stored.num_steps < plan.num_steps:
+            ran = f"{stored.num_steps} of {plan.num_steps} {plan.step}s run"
+            return cls(plan, [], ran)
+        same = {
+            method
+            for method in {*plan.methods} & {*stored.methods}
+            if stored.recipe(method) == plan.recipe(method)
+        }
+        of_plan = [run for run in runs if run.method in same]
+        return cls(plan, of_plan, "not run" if of_plan else "run with other settings")
+
+    def row(self) -> str:
+        """Return the row of the claims, which are numbered in each of its cells."""
+        cells = [self._cells(claim) for claim in self.plan.claims]
+        seeds = "-".join(map(str, sorted({num_seeds for num_seeds, *_ in cells})))
+        minutes = f"{sum(run.seconds for run in self.runs) / 60:.3g}"
+        columns = [
+            _numbered(column) for column in zip(*(c[1:] for c in cells), strict=True)
+        ]
+        return f"| {' | '.join([self.plan.name, seeds, minutes, *columns])} |"
+
+    def _cells(self, claim: Claim) -> tuple[int, str, str, str]:
+        """Return the seeds, the text, what came out and the verdict."""
+        plan, num_seeds, came_out, verdict = self.plan, 0, self.missing, "-"
+        with suppress(ValueError):  # a method has not been run yet
+            finding = finding_of(claim, plan, self.runs)
+            num_seeds, came_out = finding.gain.num_runs, outcome(finding, plan.step)
+            verdict = finding.verdict
+            if num_seeds < plan.num_seeds:
+                verdict += f" ({num_seeds} of {plan.num_seeds} seeds)"
+        text = f"{claim.text} ({claim.section or 'not in the paper'})"
+        return num_seeds, text, came_out, verdict
+
+
+def _numbered(lines: Sequence[str]) -> str:
+    """Return lines of one cell of a Markdown table; once where they are the same."""
+    if len({*lines}) == 1:
+        return lines[0]
+    return "<br>".join(f"{number}. {line}" for number, line in enumerate(lines, 1))
+
+
+def outcome(finding: Finding, step: str) -> str:
+    """Return what came out for a claim, in figures.
+
+    Parameters
+    ----------
+    finding : Finding
+    step : str
+        What the claim's steps are called.
+    """
+    claim = finding.claim
+    until = "" if claim.until is None else f" to {step} {claim.until}"
+    of_scalars = claim.by == "scalars"
+    text = f"{_WHEN[claim.by]}{until} {_number(finding.gain, of_scalars)}"
+    if finding.over_noise_only is not None:
+        over = _number(finding.over_noise_only, of_scalars)
+        text += f", over its noise-only {over}"
+    return text
+
+
+def _number(estimate: Estimate, of_scalars: bool) -> str:
+    """Return a mean with its sign and, if it is known, its standard error.
+
+    Four decimals, or none of a large number.
+    """
+    if of_scalars:
+        return humanised(estimate.mean, estimate.standard_error, "+")
+    values = (estimate.mean, estimate.standard_error)
+    mean, error = (f"{v:+.4f}" if abs(v) < 100 else f"{v:+,.0f}" for v in values)
+    return mean if estimate.num_runs < 2 else f"{mean} ± {error[1:]}"

@@ -1,0 +1,251 @@
+"""The page of an experiment: what `flwr-fbo run` has left in a results file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.text import counted, humanised
+from flwr_fbo.cli.report import figures
+from flwr_fbo.cli.report.page import (
+    Figure,
+    Page,
+    Part,
+    Section,
+    Table,
+    bytes_text,
+    params_text,
+    whole_page,
+)
+from flwr_fbo.lab.cli.claims_command import outcome
+from flwr_fbo.lab.cli.experiment_tables import cells_of, headings_of
+from flwr_fbo.lab.experiment_runner.base import Experiment, Run
+from flwr_fbo.lab.experiment_runner.claims import findings
+from flwr_fbo.lab.experiment_runner.config import find_experiment
+from flwr_fbo.lab.experiment_runner.curves import common_seeds, curves_by_method
+from flwr_fbo.lab.experiment_runner.figure import (
+    draw_curves,
+    line_styles,
+    own_form,
+)
+from flwr_fbo.lab.experiment_runner.results import read_results, version_of
+from flwr_fbo.lab.experiment_runner.tuning_table import TuningRun
+
+_NOT_PRIVATE = (
+    "An experiment: not private. Its noise is seeded, so that it can be repeated, or "
+    "there is none; epsilon is what real noise of that size would have spent."
+)
+
+
+def experiment_page(path: Path) -> Page:
+    """Return the page of a results file.
+
+    Raises
+    ------
+    ValueError
+        If it is no results file, is damaged, or no seed was run by all methods.
+    OSError
+        If it cannot be read.
+    """
+    stored, runs = read_results(path)
+    experiment = _as_planned(stored)
+    seeds = common_seeds(experiment.methods, runs)
+    rows = experiment.summarize(runs, None)
+    sections = [
+        _summary(experiment, runs, rows),
+        Section("Convergence", _convergence(experiment, runs, rows)),
+        _claims(experiment, runs),
+        _privacy(experiment, rows),
+        _communication(experiment, runs),
+        _settings_of_agents(experiment, runs, seeds[0]),
+    ]
+    about = f"{experiment.description}. " if experiment.description else ""
+    labels = ", ".join(experiment.label_of(name) for name in experiment.methods)
+    lead = (
+        f"{about}{counted(experiment.num_agents, 'agent')}, {experiment.num_steps} "
+        f"{experiment.step}s, {counted(len(seeds), 'seed')}, methods {labels}."
+    )
+    private = all(run.private for run in runs)
+    warning = "" if private else _NOT_PRIVATE
+    title, settings = f"Experiment {experiment.name}", experiment.to_dict()
+    return whole_page(title, lead, sections, settings, [version_of(path)], warning)
+
+
+def _summary(
+    experiment: Experiment, runs: Sequence[Run], rows: Mapping[str, Any]
+) -> Section:
+    title, notes = experiment.notes(runs, None)
+    cells = [cells_of(row, experiment) for row in rows.values()]
+    caption = f"{title}; ± one standard error over seeds."
+    table = Table(headings_of(experiment), cells, caption)
+    return Section("Summary", [*experiment.verdict(rows), table, *notes])
+
+
+def _convergence(
+    experiment: Experiment, runs: Sequence[Run], rows: Mapping[str, Any]
+) -> list[Part]:
+    curves = curves_by_method(experiment.methods, runs)
+    x_label, y_label = experiment.axes
+    ends = [
+        f"{experiment.label_of(name)} {curve[:, -1].mean():.4g}"
+        for name, curve in curves.items()
+    ]
+    better = "lower" if experiment.lower_is_better else "higher"
+    caption = (
+        f"Chart of {y_label} against {x_label}, a line a method: mean over seeds; "
+        f"bands are one standard error; {better} is better. "
+        f"In the end: {'; '.join(ends)}."
+    )
+
+    figure = figures.chart(
+        "convergence",
+        caption,
+        experiment.axes,
+        lambda axes: draw_curves(axes, experiment, curves),
+        log_x=experiment.log_axes,
+        # What learns nothing would press all others together.
+        log_y=experiment.log_axes or experiment.counts_scalars,
+    )
+    parts: list[Part] = [figure]
+    if draw_form := own_form(experiment):
+        caption = (
+            "Chart in the form of the paper's figure: mean over seeds; bars and bands "
+            "are one standard error."
+        )
+
+        def draw(axes: Any) -> None:
+            draw_form(axes, experiment, runs)
+            axes.set_title("")  # the caption says it
+
+        parts.append(figures.chart("form", caption, ("", ""), draw, whole_x=False))
+    return parts
+
+
+def _as_planned(stored: Experiment) -> Experiment:
+    """Return the experiment with its description and claims, which results lack.
+
+    They are those of the built-in or published experiment that it is, if it is one.
+    """
+    try:
+        plan = find_experiment(stored.name)
+    except (ValueError, OSError):
+        return stored
+    return plan if plan.to_dict() == stored.to_dict() else stored
+
+
+def _claims(experiment: Experiment, runs: Sequence[Run]) -> Section:
+    if not experiment.claims:
+        return Section("Claims")
+    found = findings(experiment, runs)
+    rows = [
+        (one.claim.text, outcome(one, experiment.step), one.verdict) for one in found
+    ]
+    caption = "Differences are positive where the claim holds; ± one standard error."
+    table = Table(("claim", "what came out", "verdict"), rows, caption, numeric=False)
+    line = "What a paper claims, and what these runs show (95% t intervals)."
+    return Section("Claims", [line, table])
+
+
+def _privacy(experiment: Experiment, rows: Mapping[str, Any]) -> Section:
+    """Say what was spent, and draw it where it is neither nothing nor everything."""
+    setting = experiment.privacy
+    bare = [row.label for row in rows.values() if math.isinf(row.epsilon)]
+    lines = []
+    if bare:
+        lines.append(f"Without protection, epsilon is infinite: {', '.join(bare)}.")
+    spent = {
+        name: experiment.spending(name)
+        for name, row in rows.items()
+        if 0 < row.epsilon < math.inf
+    }
+    if setting is None or not spent:
+        return Section("Privacy", lines)
+    ends = [f"{rows[n].label} {curve[-1]:.4g}" for n, curve in spent.items()]
+    caption = (
+        f"Chart of epsilon spent against {experiment.axes[0]}, at delta = "
+        f"{setting.delta:.4g}, had the noise been real. "
+        f"In the end: {'; '.join(ends)}."
+    )
+
+    figure = _by_method("privacy", caption, "epsilon spent", experiment, spent)
+    return Section("Privacy", [*lines, figure])
+
+
+def _communication(experiment: Experiment, runs: Sequence[Run]) -> Section:
+    known = {name: experiment.sending(name, runs) for name in experiment.methods}
+    sent = {name: curve for name, curve in known.items() if curve is not None}
+    loud = {name: curve for name, curve in sent.items() if curve.any()}
+    lines = []
+    if len(sent) < len(known):
+        lines.append("What agents send along a graph is not counted.")
+    if not loud:
+        return Section("Communication", lines)
+    rows = [
+        (experiment.label_of(name), humanised(total), bytes_text(total))
+        for name, total in ((name, float(curve[-1])) for name, curve in sent.items())
+    ]
+    caption = "Numbers sent in the end, by agents and server together."
+    table = Table(("method", "numbers", "bytes"), rows, caption)
+    caption = (
+        f"Chart of numbers sent so far against {experiment.axes[0]}, a line a method, "
+        "on a log scale. Methods that send nothing are not drawn."
+    )
+
+    # From where it is above 0, for the log scale.
+    visible = {name: np.where(c > 0, c, np.nan) for name, c in loud.items()}
+    lines.append(
+        "A number is 8 bytes. What Flower adds to a message, and messages that are "
+        "sent again, are not counted."
+    )
+    figure = _by_method(
+        "communication", caption, "numbers sent", experiment, visible, log_y=True
+    )
+    return Section("Communication", [*lines, figure, table])
+
+
+def _settings_of_agents(
+    experiment: Experiment, runs: Sequence[Run], seed: int
+) -> Section:
+    """Return each agent's best setting on one seed: an experiment has no secrets."""
+    folded = []
+    for run in runs:
+        if run.seed != seed or not isinstance(run, TuningRun) or not run.best_settings:
+            continue
+        ends = [values[-1] for values in run.best_so_far]
+        pairs = zip(ends, run.best_settings, strict=True)
+        rows = [
+            (f"agent {slot}", f"{end:.4g}", params_text(params))
+            for slot, (end, params) in enumerate(pairs)
+        ]
+        label = experiment.label_of(run.method)
+        headings = ("agent", "best value", "setting")
+        caption = f"{label}, seed {seed}: where each agent had its best value."
+        folded.append(Table(headings, rows, caption, numeric=False, folded=label))
+    line = f"Seed {seed}, by method. In a real study only the site knows its own."
+    return Section("Best settings of the agents", [line, *folded] if folded else [])
+
+
+def _by_method(
+    name: str,
+    caption: str,
+    y_label: str,
+    experiment: Experiment,
+    curves: Mapping[str, FloatArray],
+    log_y: bool = False,
+) -> Figure:
+    """Return a chart of what grows in steps, a line a method."""
+
+    def draw(axes: Any) -> None:
+        for method, style in line_styles(experiment, curves).items():
+            x, y = experiment.steps, curves[method]
+            axes.plot(x, y, drawstyle="steps-post", **style)
+        if not log_y:
+            axes.set_ylim(0, None)
+
+    labels = (experiment.axes[0], y_label)
+    return figures.chart(name, caption, labels, draw, experiment.log_axes, log_y)

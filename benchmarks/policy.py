@@ -13,8 +13,9 @@ import numpy as np
 from benchmarks.measure import Bar, Row, Section, alternate, compare
 from flwr_fbo import ContinualSettings, LinearBanditPolicy, LinearUCBSettings
 from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
+from flwr_fbo.clients.bandits.bandit_journals import LINEAR_KIND as KIND
 from flwr_fbo.clients.bandits.bandit_journals import last_journal
-from flwr_fbo.clients.bandits.recorded_bandit import KIND, RecordedBandit
+from flwr_fbo.clients.bandits.recorded_bandit import RecordedBandit
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.models.threads import one_blas_thread

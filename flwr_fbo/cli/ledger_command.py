@@ -16,9 +16,9 @@ from flwr_fbo.cli.commands import add, group
 from flwr_fbo.cli.errors import plain_errors
 from flwr_fbo.cli.ledger_kinds import LEDGER_KINDS, SERVER_KINDS
 from flwr_fbo.cli.tables import RULED, wide_console
+from flwr_fbo.clients.bandits.bandit_journals import LINEAR_KIND as SITE_KIND
+from flwr_fbo.clients.bandits.bandit_journals import NEURAL_KIND as NEURAL_SITE_KIND
 from flwr_fbo.clients.bandits.bandit_journals import bandit_journals
-from flwr_fbo.clients.bandits.recorded_bandit import KIND as SITE_KIND
-from flwr_fbo.clients.bandits.recorded_neural_agent import KIND as NEURAL_SITE_KIND
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.ledger_table import LedgerRow

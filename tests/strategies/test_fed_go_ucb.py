@@ -26,9 +26,9 @@ from flwr_fbo.algorithms.fed_go_ucb.agent import FedGOUCBAgent
 from flwr_fbo.algorithms.fed_go_ucb.phases import NeuralBanditServer, NoGradientsError
 from flwr_fbo.algorithms.fed_go_ucb.settings import Sums
 from flwr_fbo.cli import app as cli
+from flwr_fbo.clients.bandits.bandit_journals import NEURAL_KIND as KIND
 from flwr_fbo.clients.bandits.bandit_journals import last_journal
 from flwr_fbo.clients.bandits.environment import BanditEnvironment
-from flwr_fbo.clients.bandits.recorded_neural_agent import KIND
 from flwr_fbo.clients.site_journal import record_name
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.lab.tasks.nonlinear_bandit import (

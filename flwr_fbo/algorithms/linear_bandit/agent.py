@@ -26,12 +26,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.validation import (
-    require,
-)
-from flwr_fbo.algorithms.linear_bandit.belief import Belief
-from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
-from flwr_fbo.algorithms.linear_bandit.determinant_trigger import DeterminantTrigger
+from flwr_fbo._common.validation import require
+from flwr_fbo.algorithms.linear_bandit.confidence import Belief, Confidence
+from flwr_fbo.algorithms.linear_bandit.settings import DeterminantTrigger
 from flwr_fbo.algorithms.linear_bandit.site_belief import SiteBelief
 from flwr_fbo.models.threads import one_blas_thread
 
@@ -214,14 +211,20 @@ class LinearUCBAgent:
             return self._site.belief
         return self._confidence.belief(self._ellipsoid)
 
-    def wants_synchronisation(self, trigger: DeterminantTrigger) -> bool:
+    def wants_synchronisation(
+        self, trigger: DeterminantTrigger, among_peers: bool = False
+    ) -> bool:
         """Return whether the agent has seen enough since the last synchronisation.
 
         It never has with ``local_data="released"``.
         """
         before = self._synchronised_log_det
         growth = self._confidence.growth(self._ellipsoid, before)
-        return trigger.fires(growth, self._ellipsoid.num_observed)
+        num_since = self._ellipsoid.num_observed
+        if among_peers:
+            longest = self.settings.releases.max_action_norm
+            return trigger.fires_among_peers(growth, num_since, longest)
+        return trigger.fires(growth, num_since)
 
     @property
     def estimate(self) -> FloatArray:

@@ -9,8 +9,8 @@ power of G.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._common.conversion import take_plain
+from flwr_fbo._common.fields import check_fields, choice, integer, ruled
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo._common.validation import require, require_int, require_known
 
@@ -71,32 +71,32 @@ class PeerGraph:
         If a field is not allowed; the message names it.
     """
 
-    num_agents: int
-    edges: tuple[tuple[int, int], ...]
-    hops: int = 1
-    pooling: Pooling = "clique"
-    num_estimators: int | None = None
+    num_agents: int = field(metadata=integer(2, cap="max_peers"))
+    edges: tuple[tuple[int, int], ...] = field(
+        metadata=ruled(
+            lambda name, value: require(
+                isinstance(value, Iterable), name, value, "pairs of slots"
+            ),
+            cap="max_peers",
+        )
+    )
+    hops: int = field(default=1, metadata=integer(1, cap="max_peers"))
+    pooling: Pooling = field(default="clique", metadata=choice(Pooling))
+    num_estimators: int | None = field(
+        default=None, metadata=integer(1, optional=True, cap="max_dimension")
+    )
 
     def __post_init__(self) -> None:
-        take_plain(self)
-        require_int("num_agents", self.num_agents, 2)
-        is_iterable = isinstance(self.edges, Iterable)
-        require(is_iterable, "edges", self.edges, "pairs of slots")
+        check_fields(self)
         pairs = {_pair(edge, self.num_agents) for edge in self.edges}
         object.__setattr__(self, "edges", tuple(sorted(pairs)))
         apart = np.flatnonzero(np.isinf(self._lengths[0]))[:5].tolist()
         allowed = f"a connected graph of all agents; no path from 0 to {apart}"
         require(not apart, "edges", self.edges[:8], allowed)
-        require_int("hops", self.hops, 1)
         allowed = f"at most {self.diameter}, the graph's diameter"
         require(self.hops <= self.diameter, "hops", self.hops, allowed)
-        allowed = f"one of {get_args(Pooling)}"
-        require(self.pooling in get_args(Pooling), "pooling", self.pooling, allowed)
-        if self.num_estimators is not None:
-            require_int("num_estimators", self.num_estimators, 1)
-        allowed = f"at most hops={self.hops}"
-        ok = self.streams <= self.hops
-        require(ok, "num_estimators", self.num_estimators, allowed)
+        own, allowed = self.num_estimators, f"at most hops={self.hops}"
+        require(self.streams <= self.hops, "num_estimators", own, allowed)
 
     @classmethod
     def named(
@@ -173,11 +173,6 @@ class PeerGraph:
             require(ok, f"line {number}", line.strip(), allowed)
             edges += [(int(words[0]), int(words[1]))] if words else []
         return tuple(edges)
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> PeerGraph:
-        """Return the graph whose fields went through JSON."""
-        return cls(**fields)
 
     @cached_property
     def _lengths(self) -> NDArray[np.float64]:

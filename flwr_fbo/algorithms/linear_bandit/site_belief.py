@@ -62,8 +62,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo.algorithms.linear_bandit.belief import Belief
-from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
+from flwr_fbo.algorithms.linear_bandit.confidence import Belief, Confidence
 from flwr_fbo.models.ellipsoid import Ellipsoid, WatchedEllipsoid
 
 # The values of a and q that a site tries.

@@ -24,10 +24,10 @@ from flwr_fbo.cli.report.page import (
 )
 from flwr_fbo.cli.report.site_parameters import parameter_sections
 from flwr_fbo.cli.report.site_worth import convergence_figure, worth_section
+from flwr_fbo.clients.bandits.bandit_journals import LINEAR_KIND as POLICY_KIND
+from flwr_fbo.clients.bandits.bandit_journals import NEURAL_KIND as NEURAL_KIND
 from flwr_fbo.clients.bandits.policy_summary import PolicySummary
-from flwr_fbo.clients.bandits.recorded_bandit import KIND as POLICY_KIND
-from flwr_fbo.clients.bandits.recorded_neural_agent import KIND as NEURAL_KIND
-from flwr_fbo.clients.bandits.recorded_peer import recorded_bandit
+from flwr_fbo.clients.bandits.recorded_bandit import RecordedBandit
 from flwr_fbo.clients.tuning_journals import recorded_comparison
 from flwr_fbo.clients.tuning_record import KIND as AGENT_KIND
 from flwr_fbo.clients.tuning_record import recorded_agent
@@ -103,7 +103,7 @@ def policy_page(journal: Journal) -> Page:
     rewarded = [trial for trial in trials if trial.state == "complete"]
     released, warning = _released(journal, SITE_LEDGER)
     sections = [
-        _policy_summary(recorded_bandit(journal).summary()),
+        _policy_summary(RecordedBandit(journal).summary()),
         *_rewards(rewarded),
         released,
         journal_settings(journal.identity),

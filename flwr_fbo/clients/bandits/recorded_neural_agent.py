@@ -15,6 +15,7 @@ from flwr_fbo.algorithms.fed_go_ucb.study import (
     FedGOUCBInstruction,
     FedGOUCBStudy,
 )
+from flwr_fbo.clients.bandits.bandit_journals import NEURAL_KIND
 from flwr_fbo.clients.bandits.environment import (
     BanditEnvironment,
     fitting_actions,
@@ -29,8 +30,6 @@ from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.models.network import RewardModel
 from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
-
-KIND = "neural-bandit"
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -51,7 +50,7 @@ class RecordedNeuralAgent(RecordedBanditAgent):
         Once it has joined.
     """
 
-    kind: ClassVar[str] = KIND
+    kind: ClassVar[str] = NEURAL_KIND
     study: FedGOUCBStudy
     agent: FedGOUCBAgent
 

@@ -44,11 +44,11 @@ from numpy.typing import ArrayLike
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.validation import require, require_int
-from flwr_fbo.algorithms.linear_bandit.determinant_trigger import DeterminantTrigger
 from flwr_fbo.algorithms.linear_bandit.observation import (
     checked_actions,
     checked_observation,
 )
+from flwr_fbo.algorithms.linear_bandit.settings import DeterminantTrigger
 from flwr_fbo.lab.baselines.glm import projected
 from flwr_fbo.lab.baselines.glm_ucb_settings import GLMUCBSettings, Gram
 from flwr_fbo.models.ellipsoid import Ellipsoid

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from flwr_fbo._common.validation import require_fraction
-from flwr_fbo.algorithms.linear_bandit.geometric_schedule import geometric_schedule
 from flwr_fbo.algorithms.linear_bandit.peer_graph import GraphName, PeerGraph, Pooling
-from flwr_fbo.algorithms.linear_bandit.settings import Width
+from flwr_fbo.algorithms.linear_bandit.settings import Width, geometric_schedule
 from flwr_fbo.lab.experiment_runner.base import Experiment, PrivacySetting
 from flwr_fbo.lab.experiment_runner.sweep import Simulator, Sweep
 from flwr_fbo.lab.tasks.linear_bandit import LinearBanditTask

@@ -10,11 +10,11 @@ import pytest
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.algorithms.linear_bandit.agent import LinearUCBAgent
 from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
-from flwr_fbo.algorithms.linear_bandit.determinant_trigger import DeterminantTrigger
 from flwr_fbo.algorithms.linear_bandit.settings import (
+    DeterminantTrigger,
     LinearUCBSettings,
+    SiteDeviation,
 )
-from flwr_fbo.algorithms.linear_bandit.site_deviation import SiteDeviation
 from flwr_fbo.models.ellipsoid import WatchedEllipsoid
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.continual_settings import ContinualSettings
@@ -257,10 +257,9 @@ def test_triggers_are_those_of_the_algorithms(
         for threshold in (0.02, 0.5, 2.0, 10.0, 40.0):
             trigger, right = DeterminantTrigger(threshold), threshold / since
             if among_peers:
-                trigger = trigger.among_peers(max_action_norm=1.0)
                 right = threshold / ((since + 1) * (1 + 1.0**2))
             fired.append(left > right)
-            assert agent.wants_synchronisation(trigger) == fired[-1]
+            assert agent.wants_synchronisation(trigger, among_peers) == fired[-1]
     assert any(fired)
     assert not all(fired)
 

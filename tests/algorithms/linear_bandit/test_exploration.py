@@ -27,7 +27,6 @@ from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
 from flwr_fbo.algorithms.linear_bandit.exploration import (
     Exploration,
     drawn,
-    exploration_of,
     exploration_rng,
 )
 from flwr_fbo.algorithms.linear_bandit.study import (
@@ -313,6 +312,13 @@ BLOCKS = FeatureEncoder({"age": Number(0, 110)}, blocks=("ward", "home"))
 ENCODED = replace(SETTINGS, releases=replace(RELEASES, dimension=ENCODER.dimension))
 
 
+def explored(exploration: dict[str, Any]) -> LinearUCBSettings:
+    """Return settings of a study with an exploration in JSON."""
+    return LinearUCBSettings.from_dict(
+        {**SETTINGS.to_dict(), "exploration": exploration}
+    )
+
+
 @pytest.mark.parametrize(
     ("make", "field"),
     [
@@ -334,10 +340,10 @@ ENCODED = replace(SETTINGS, releases=replace(RELEASES, dimension=ENCODER.dimensi
             "exploration='optimism'",
         ),
         (lambda: replace(SETTINGS, encoder=ENCODER), "releases.dimension=3"),
-        (lambda: exploration_of({"kind": "greedy"}), "exploration.kind='greedy'"),
-        (lambda: exploration_of({"kind": []}), r"exploration.kind=\[\]"),
+        (lambda: explored({"kind": "greedy"}), "exploration.kind='greedy'"),
+        (lambda: explored({"kind": []}), r"exploration.kind=\[\]"),
         (
-            lambda: exploration_of({"kind": "inverse-gap-weighting", "scale": -1}),
+            lambda: explored({"kind": "inverse-gap-weighting", "scale": -1}),
             "scale=-1",
         ),
     ],

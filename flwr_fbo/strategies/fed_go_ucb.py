@@ -20,11 +20,10 @@ from flwr_fbo._common.validation import (
 from flwr_fbo._compat import ClientApi, reply_metrics, to_array_record
 from flwr_fbo.algorithms.fed_go_ucb.server import (
     FedGOUCBServer,
-    NeuralReply,
     NeuralStep,
     spent_by_neural_agent,
 )
-from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings
+from flwr_fbo.algorithms.fed_go_ucb.settings import AgentReply, FedGOUCBSettings
 from flwr_fbo.algorithms.fed_go_ucb.study import (
     FedGOUCBInstruction,
     FedGOUCBStudy,
@@ -216,14 +215,14 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
         }
         return {node: records[along] for node, along in kinds.items()}
 
-    def _read(self, slot: int, reply: Message, step: Step) -> NeuralReply:
+    def _read(self, slot: int, reply: Message, step: Step) -> AgentReply:
         """Return what the server half takes of a reply."""
         metrics = reply_metrics(reply.content)
         count: Any = metrics.get("num-evaluations")
         ok = type(count) is int and 0 <= count <= self._num_evaluations
         wants = metrics.get("wants-synchronisation") == 1
         array = super()._read(slot, reply, step)
-        return NeuralReply(array if ok else None, count if ok else 0, wants)
+        return AgentReply(count if ok else 0, array if ok else None, wants)
 
     def _answers(self, step: Step, replies: Iterable[Message]) -> dict[int, Message]:
         """Return the answers, and note who has w0 now."""

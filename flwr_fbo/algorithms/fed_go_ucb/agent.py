@@ -46,7 +46,7 @@ from numpy.typing import ArrayLike, NDArray
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo._common.validation import require
-from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings, Sums
+from flwr_fbo.algorithms.fed_go_ucb.settings import AgentReply, FedGOUCBSettings
 from flwr_fbo.algorithms.linear_bandit.observation import checked_observation
 from flwr_fbo.algorithms.linear_bandit.settings import DeterminantTrigger
 from flwr_fbo.models.ellipsoid import Ellipsoid
@@ -316,9 +316,12 @@ class FedGOUCBAgent:
         ellipsoid, before = self._ellipsoid()
         return self._trigger.fires(ellipsoid.log_det - before, self.num_since)
 
-    def message(self) -> Sums:
-        """Return the sums of the agent's own evaluations of phase II, to read only."""
-        return Sums(self.num_in_sums, self._own)
+    def message(self, number: int | None = None) -> AgentReply:
+        """Return the sums of the agent's own evaluations of phase II, to read only.
+
+        ``number``, which release it is, has an effect with privacy only.
+        """
+        return AgentReply(self.num_in_sums, self._own)
 
     def receive(self, total: FloatArray, num_included: int) -> None:
         """Take the sums over all agents.
@@ -326,7 +329,7 @@ class FedGOUCBAgent:
         Parameters
         ----------
         total : ndarray
-            Of the shape of `Sums`.
+            Of the shape of `AgentReply`.
         num_included : int
             How many of the agent's own evaluations are in it: of a message of its own.
 

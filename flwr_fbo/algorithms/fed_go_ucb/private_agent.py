@@ -29,7 +29,7 @@ from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo._common.validation import require
 from flwr_fbo.algorithms.fed_go_ucb.agent import FedGOUCBAgent
-from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings, Sums
+from flwr_fbo.algorithms.fed_go_ucb.settings import AgentReply, FedGOUCBSettings
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.models.ellipsoid import Ellipsoid
 from flwr_fbo.models.network import RewardModel
@@ -99,7 +99,7 @@ class PrivateFedGOUCBAgent(FedGOUCBAgent):
         return self._sums.num_released
 
     @one_blas_thread
-    def message(self, number: int | None = None) -> Sums:
+    def message(self, number: int | None = None) -> AgentReply:
         """Return a release of the agent's sums.
 
         Parameters
@@ -113,7 +113,7 @@ class PrivateFedGOUCBAgent(FedGOUCBAgent):
             See `ContinualRelease.release`.
         """
         k = self._sums.num_released + 1 if number is None else number
-        return Sums(self.num_in_sums, self._sums.release(k, self._own))
+        return AgentReply(self.num_in_sums, self._sums.release(k, self._own))
 
     def wants_synchronisation(self) -> bool:
         """Return False: when to synchronise is not for raw data to say."""

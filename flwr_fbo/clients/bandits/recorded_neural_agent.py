@@ -116,7 +116,9 @@ class RecordedNeuralAgent(RecordedBanditAgent):
         self._play(environment, instruction.num_evaluations)
         if instruction.regresses:
             return [self.agent.regression_message(arrays[0])]
-        return [self._sums(instruction)] if instruction.send_sums else []
+        if not instruction.send_sums:
+            return []
+        return [self.agent.message(instruction.release).values]
 
     def _refuse_older_copy(self, heard: int) -> None:
         """Raise if the server has more releases than are here.
@@ -126,11 +128,6 @@ class RecordedNeuralAgent(RecordedBanditAgent):
         made = self._journal.num_releases
         if self.must_be_kept(self.study) and made < heard:
             raise older_copy(made, heard)
-
-    def _sums(self, instruction: FedGOUCBInstruction) -> FloatArray:
-        if isinstance(self.agent, PrivateFedGOUCBAgent):
-            return self.agent.message(instruction.release).values
-        return self.agent.message().values
 
     def _take(
         self, instruction: FedGOUCBInstruction, arrays: Sequence[FloatArray]

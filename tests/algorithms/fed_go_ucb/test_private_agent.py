@@ -27,9 +27,8 @@ from flwr_fbo import (
 )
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.random import Purpose, generator
-from flwr_fbo.algorithms.fed_go_ucb.phases import NeuralBanditServer
 from flwr_fbo.algorithms.fed_go_ucb.private_agent import PrivateFedGOUCBAgent
-from flwr_fbo.algorithms.fed_go_ucb.settings import Sums
+from flwr_fbo.algorithms.fed_go_ucb.settings import AgentReply
 from flwr_fbo.cli import app as cli
 from flwr_fbo.clients.bandits.bandit_journals import NEURAL_KIND as KIND
 from flwr_fbo.clients.bandits.environment import BanditEnvironment
@@ -43,6 +42,7 @@ from flwr_fbo.lab.tasks.nonlinear_bandit import (
 from flwr_fbo.models.reference_features import CONSTANT_SHARE, ReferenceFeatures
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.study.codec import PROTOCOL_VERSION
+from tests.algorithms.fed_go_ucb.servers import server_of
 from tests.federation import Unheard
 from tests.grouped import waiting
 
@@ -270,10 +270,10 @@ def test_no_gradient_leaves_a_private_agent() -> None:
 
 
 def test_a_lie_that_is_longer_than_any_release_is_refused() -> None:
-    server = NeuralBanditServer(SETTINGS, MODEL, SEED)
+    server = server_of(SETTINGS, MODEL, SEED)
     shape = SETTINGS.sums_shape(D_W)
-    assert server.receive({0: Sums(1, np.full(shape, 1e300))}) == []
-    assert server.receive({0: Sums(1, np.ones(shape))}) == [0]
+    assert server.receive_sums({0: AgentReply(1, np.full(shape, 1e300))}) == []
+    assert server.receive_sums({0: AgentReply(1, np.ones(shape))}) == [0]
 
 
 # Over Flower

@@ -19,11 +19,10 @@ action with the largest upper confidence bound. Where this module differs:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.validation import require
@@ -60,27 +59,18 @@ class LinearUCBAgent:
         total = np.zeros((size, size)) if total is None else total
         self.receive(total, confidence.num_synchronisations, own)
 
-    def probabilities(
-        self, actions: ArrayLike, rng: np.random.Generator | None = None
-    ) -> FloatArray:
-        """Return with which probability each action would be chosen, shape (K,).
-
-        Parameters and errors are those of `choose`. Exact for what `choose` draws by a
-        generator of the same state.
-        """
-        rngs = [rng or np.random.default_rng()]
-        [found] = self.probabilities_many(np.asarray(actions, dtype=float)[None], rngs)
-        return np.asarray(found)
-
     @one_blas_thread
     def probabilities_many(
         self, actions: FloatArray, rngs: Sequence[np.random.Generator]
     ) -> FloatArray:
-        """Return what `probabilities` does for A decisions at once, shape (A, K).
+        """Return with which probability each action would be chosen, shape (A, K).
+
+        Exact for what `choose_many` draws by generators of the same state.
 
         Parameters
         ----------
         actions : ndarray of shape (A, K, d)
+            Of A decisions; see `choose`.
         rngs : sequence of A numpy.random.Generator
         """
         self._check(actions)
@@ -127,11 +117,10 @@ class LinearUCBAgent:
         return list(zip(chosen.tolist(), probabilities.tolist(), strict=True))
 
     def _check(self, actions: FloatArray) -> None:
-        releases, shape = self.settings.releases, actions.shape[1:]
-        ok = len(shape) == 2 and shape[0] > 0 and shape[1] == releases.dimension
-        allowed = f"an array of shape (K, {releases.dimension}) with K >= 1"
-        require(ok, "actions", shape, allowed)
-        releases.check_norms(actions.reshape(-1, releases.dimension))
+        d, shape = self.settings.releases.dimension, actions.shape[1:]
+        is_set = len(shape) == 2 and shape[0] > 0 and shape[1] == d
+        require(is_set, "actions", shape, f"an array of shape (K, {d}) with K >= 1")
+        self.settings.releases.check_norms(actions.reshape(-1, d))
 
     @one_blas_thread
     def tell(self, action: ArrayLike, reward: float) -> None:
@@ -185,8 +174,8 @@ class LinearUCBAgent:
         total = np.asarray(total, dtype=float)
         shape = self.running_sum.shape
         require(total.shape == shape, "total", total.shape, f"shape {shape}")
-        ok = bool(np.all(np.isfinite(total))) and np.array_equal(total, total.T)
-        require(ok, "total", total, "a symmetric matrix of finite numbers")
+        is_good = bool(np.all(np.isfinite(total))) and np.array_equal(total, total.T)
+        require(is_good, "total", total, "a symmetric matrix of finite numbers")
         self._confidence = self._confidence.after(num_synchronisations)
         self._ellipsoid = self._confidence.ellipsoid(total)
         self._synchronised_log_det = self._ellipsoid.log_det
@@ -235,20 +224,3 @@ class LinearUCBAgent:
     def confidence_width(self) -> FloatArray:
         """Half the confidence interval of each coordinate of theta, shape (d,)."""
         return self._belief.coordinate_widths
-
-    def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return the agent's memory, as arrays."""
-        return {
-            "running_sum": self.running_sum.copy(),
-            "synchronised_log_det": self._synchronised_log_det.copy(),
-            **self._ellipsoid.state_dict(),
-            **({} if self._site is None else self._site.state_dict()),
-        }
-
-    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Continue from what ``state_dict`` returned."""
-        self.running_sum = np.array(state["running_sum"])
-        self._synchronised_log_det = np.array(state["synchronised_log_det"])
-        self._ellipsoid.load_state_dict(state)
-        if self._site is not None:
-            self._site.load_state_dict(state)

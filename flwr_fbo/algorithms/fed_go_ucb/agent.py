@@ -32,12 +32,29 @@ where dSigma is what these evaluations have added. Where this module differs:
 - What an agent sends are the sums over all of its evaluations so far, in place of the
   increments since it last sent any: as many scalars, and the same totals. But a message
   that is lost, comes twice or comes late then spoils nothing.
+
+**With privacy** (``settings.privacy``; not in the paper) what an agent sends has noise
+of its own, and phase II differs:
+
+- phase I is left out: gradients of hundreds of numbers drown in their noise, and
+  networks fitted by them were worse than random ones. So w0 is where the regression
+  would start, which all agents know, and f(x; w0) is left out of what is learned;
+- an action has a few features (`models.reference_features`) in place of the network's
+  gradient, which noise would cover, and its reward is clipped;
+- agents send by a public schedule;
+- an agent acts on released totals only, its own trials in between are not used. What it
+  believes is a posterior that knows how large the noise is (`models.noisy_sums`);
+- it draws its estimate from that, N(theta_hat, beta V^-1), and plays the best action
+  for it; before the first total from the prior. The most optimistic estimate would be
+  the same for all agents and all trials between two totals, and so teach nothing. The
+  draws' seed is known to all, and no secret.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -49,14 +66,23 @@ from flwr_fbo._common.validation import require
 from flwr_fbo.algorithms.fed_go_ucb.settings import AgentReply, FedGOUCBSettings
 from flwr_fbo.algorithms.linear_bandit.observation import checked_observation
 from flwr_fbo.algorithms.linear_bandit.settings import DeterminantTrigger
+from flwr_fbo.journal.journal import Journal
 from flwr_fbo.models.ellipsoid import Ellipsoid
 from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.models.network import RewardModel
+from flwr_fbo.models.noisy_sums import posterior
+from flwr_fbo.models.reference_features import CONSTANT_SHARE, ReferenceFeatures
 from flwr_fbo.models.threads import one_blas_thread
+from flwr_fbo.privacy.continual import ContinualRelease
+from flwr_fbo.privacy.noise import Entropy
 from flwr_fbo.study.wire_arrays import is_sum
 
 # How far w may be from w0, over 1 + ||w0||: a network's values are finite there.
 _FARTHEST = 1e6
+# Of rewards in [-1, 1]: the prior variance of what the features without the constant
+# add, and that of a reward about what the features say.
+_PRIOR_VARIANCE = 0.25
+_REWARD_VARIANCE = 0.05
 
 
 class FedGOUCBAgent:
@@ -74,22 +100,50 @@ class FedGOUCBAgent:
         Of the study.
     slot : int
         The agent's.
+    num_agents : int
+        N, whose releases are in a total; has an effect with privacy only.
+    entropy : Entropy, optional
+        With privacy, where the noise comes from; none is needed without noise.
+    journal : Journal, optional
+        With privacy, that of this agent: it holds the releases.
 
     Attributes
     ----------
     w0 : ndarray of shape (d_w,), or None
         None in phase I.
+
+    Notes
+    -----
+    *Formal guarantees*: with ``settings.privacy`` those of `NeuralPrivacy`, for all
+    that `message` returns. What `choose` returns is a function of released totals and
+    of public randomness. Not covered: ``state_dict``, which holds raw trials, and stays
+    with the agent. Without ``privacy`` there are none.
     """
 
     def __init__(
-        self, settings: FedGOUCBSettings, model: RewardModel, seed: int, slot: int
+        self,
+        settings: FedGOUCBSettings,
+        model: RewardModel,
+        seed: int,
+        slot: int,
+        num_agents: int = 1,
+        entropy: Entropy | None = None,
+        journal: Journal | None = None,
     ) -> None:
         self.settings = settings
         self.model = model
         self.w0: FloatArray | None = None
         self._seed, self._slot = seed, slot
         self._trigger = DeterminantTrigger(settings.threshold)
-        # Of phase I: points and rewards; of phase II: gradients and residuals.
+        self._privacy = settings.privacy
+        self._released: ContinualRelease | None = None
+        if self._privacy is not None:
+            releases = self._privacy.releases
+            self._released = ContinualRelease(releases, entropy, journal)
+            # Of the last total: less for those before it, and if agents are away.
+            self._noise_std = math.sqrt(num_agents) * releases.largest_std(1)
+        # Of phase I: points and rewards; of phase II: gradients and residuals, or with
+        # privacy features and clipped rewards.
         self._seen: list[tuple[FloatArray, float]] = []
         self._own: FloatArray = np.zeros(settings.sums_shape(model.num_parameters))
         self._total = self._own
@@ -153,15 +207,34 @@ class FedGOUCBAgent:
 
     def _observe(self, x: FloatArray, reward: float) -> None:
         assert self.w0 is not None
-        values, gradients = self.model.values_and_gradients(self.w0, x[None])
-        g, residual = gradients[0], reward - values[0]
+        with np.errstate(over="ignore", invalid="ignore"):
+            values, gradients = self.model.values_and_gradients(self.w0, x[None])
+        if self._privacy is None:
+            g, residual = gradients[0], float(reward - values[0])
+        else:
+            # The sensitivity needs that both are bounded, whatever model and trial.
+            [g], residual = self._features(gradients), self._privacy.scaled(reward)
         if not (np.isfinite(g).all() and np.isfinite(residual)):
             raise FloatingPointError(f"The model is not finite at action={x}.")
-        ellipsoid, _ = self._ellipsoid()
-        ellipsoid.observe(g, residual)
-        self._seen.append((g, float(residual)))
+        if self._released is None:
+            self._ellipsoid()[0].observe(g, residual)
+            added = np.outer(np.append(g, residual), g)
+        else:  # an agent acts on released sums only
+            [added] = self._released.settings.outer_products([g], [residual])
+        self._seen.append((g, residual))
         # A new array: the old one may be on its way to the server.
-        self._own = self._own + np.outer(np.append(g, residual), g)
+        self._own = self._own + added
+
+    def leave_out(self) -> None:
+        """Count a trial that is in no release, with privacy."""
+        self._seen.append((np.zeros(len(self._own) - 1), 0.0))
+
+    @cached_property
+    def _features(self) -> ReferenceFeatures:
+        """What an action's gradient is replaced by, with privacy; the same for all."""
+        assert self.w0 is not None
+        rng = generator(self._seed, Purpose.REFERENCE_POINTS)
+        return ReferenceFeatures(self.model, self.w0, len(self._own) - 1, rng)
 
     # Phase I
 
@@ -239,12 +312,18 @@ class FedGOUCBAgent:
 
     def _ellipsoid_of(self, total: FloatArray) -> Ellipsoid:
         """Return what a total alone says."""
+        if self._released is not None:
+            priors = np.full(len(self._own) - 1, _PRIOR_VARIANCE)
+            priors[0] = 1 / CONSTANT_SHARE  # any mean reward from -1 to 1
+            return posterior(total, self._noise_std, priors, _REWARD_VARIANCE)
         matrix = total[:-1] + self.settings.ridge * np.eye(len(self._own) - 1)
         return Ellipsoid(matrix, total[-1])
 
     def _believe(self, ellipsoid: Ellipsoid) -> None:
-        """Go on from what a total says, and from what is in none."""
+        """Go on from a total; without privacy also from own trials that it lacks."""
         self._cached = ellipsoid, float(ellipsoid.log_det)
+        if self._released is not None:
+            return
         for g, residual in self._seen[self._num_included :]:
             ellipsoid.observe(g, residual)
 
@@ -264,10 +343,20 @@ class FedGOUCBAgent:
         self, x: FloatArray, values: FloatArray, gradients: FloatArray
     ) -> FloatArray:
         """Return the bounds of actions by their values and gradients at w0."""
+        if self._released is not None:
+            return self._sampled(gradients)
         if self.settings.num_refinements:
             return self._refined(x, gradients)
         radius = math.sqrt(self.settings.beta)
         return values + self._ellipsoid()[0].upper_bounds(gradients, radius)
+
+    def _sampled(self, gradients: FloatArray) -> FloatArray:
+        """Return each action's reward for a theta that is drawn from the posterior."""
+        ellipsoid, _ = self._ellipsoid()
+        key = (self._slot, self.num_in_sums, Purpose.SURROGATE_SAMPLE)
+        draw = generator(self._seed, *key).standard_normal((len(self._own) - 1, 1))
+        spread = math.sqrt(self.settings.beta) * ellipsoid.unwhitened(draw)[:, 0]
+        return np.asarray(self._features(gradients) @ (ellipsoid.estimate + spread))
 
     def _refined(self, x: FloatArray, gradients: FloatArray) -> FloatArray:
         """Return the largest f(x; w) on a projected gradient ascent, shape (K,).
@@ -310,20 +399,41 @@ class FedGOUCBAgent:
 
     @one_blas_thread
     def wants_synchronisation(self) -> bool:
-        """Return whether the agent has learned enough by itself; not in phase I."""
-        if self.num_since == 0:
+        """Return whether the agent has learned enough by itself; not in phase I.
+
+        Nor with privacy: when to synchronise is not for raw data to say.
+        """
+        if self.num_since == 0 or self._released is not None:
             return False
         ellipsoid, before = self._ellipsoid()
         return self._trigger.fires(ellipsoid.log_det - before, self.num_since)
 
+    @property
+    def num_released(self) -> int:
+        """How many sums it has released, with privacy."""
+        return 0 if self._released is None else self._released.num_released
+
+    @one_blas_thread
     def message(self, number: int | None = None) -> AgentReply:
         """Return the sums of the agent's own evaluations of phase II, to read only.
 
-        ``number``, which release it is, has an effect with privacy only.
-        """
-        return AgentReply(self.num_in_sums, self._own)
+        Parameters
+        ----------
+        number : int, optional
+            With privacy, which release it is, from 1; the next one unless given. One
+            that was made already is returned.
 
-    def receive(self, total: FloatArray, num_included: int) -> None:
+        Raises
+        ------
+        ValueError, JournalError
+            See `ContinualRelease.release`.
+        """
+        if self._released is None:
+            return AgentReply(self.num_in_sums, self._own)
+        k = self._released.num_released + 1 if number is None else number
+        return AgentReply(self.num_in_sums, self._released.release(k, self._own))
+
+    def receive(self, total: FloatArray, num_included: int = 0) -> None:
         """Take the sums over all agents.
 
         Parameters
@@ -332,6 +442,7 @@ class FedGOUCBAgent:
             Of the shape of `AgentReply`.
         num_included : int
             How many of the agent's own evaluations are in it: of a message of its own.
+            Plays no part with privacy, as the agent adds none of its own.
 
         Raises
         ------
@@ -346,6 +457,8 @@ class FedGOUCBAgent:
         shape = self._own.shape
         allowed = f"sums of shape {shape}, finite and symmetric"
         require(is_sum(total, shape), "total", total.shape, allowed)
+        if self._released is not None:
+            num_included = self._num_included
         known = self.num_in_sums
         ok = self._num_included <= num_included <= known
         allowed = f"from {self._num_included} to {known}"

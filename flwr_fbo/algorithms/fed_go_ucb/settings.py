@@ -57,7 +57,7 @@ class FedGOUCBSettings:
     privacy : NeuralPrivacy, optional
         Privacy of each trial. With None agents send gradients and sums of raw
         evaluations, as in the paper. See
-        `flwr_fbo.algorithms.fed_go_ucb.private_agent`.
+        `flwr_fbo.algorithms.fed_go_ucb.agent`.
     """
 
     num_exploration: int | None = field(

@@ -10,7 +10,6 @@ import numpy as np
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.algorithms.fed_go_ucb.agent import FedGOUCBAgent
-from flwr_fbo.algorithms.fed_go_ucb.private_agent import PrivateFedGOUCBAgent
 from flwr_fbo.algorithms.fed_go_ucb.study import (
     FedGOUCBInstruction,
     FedGOUCBStudy,
@@ -71,13 +70,15 @@ class RecordedNeuralAgent(RecordedBanditAgent):
     def join(self, slot: int, number: int) -> None:
         """Take the slot that the server names; see `RecordedBanditAgent.join`."""
         super().join(slot, number)
-        about = self.study.settings, self._model, self.study.seed, slot
-        if self.must_be_kept(self.study):
-            self.agent = PrivateFedGOUCBAgent(
-                *about, self.study.num_agents, self._entropy(), self._journal
-            )
-        else:
-            self.agent = FedGOUCBAgent(*about)
+        self.agent = FedGOUCBAgent(
+            self.study.settings,
+            self._model,
+            self.study.seed,
+            slot,
+            self.study.num_agents,
+            self._entropy(),
+            self._journal,
+        )
         if "own" in self._state:
             self.agent.load_state_dict(self._state)
         self._explored = int(self._state.get("num_explored", 0))
@@ -160,28 +161,26 @@ class RecordedNeuralAgent(RecordedBanditAgent):
         what the agent sends tells more than an error.
         """
         for t in range(self.num_evaluations, num_evaluations):
-            if isinstance(self.agent, PrivateFedGOUCBAgent):
-                self._play_private(self.agent, environment, t)
+            if self.study.settings.privacy is not None:
+                self._play_private(environment, t)
             else:
                 actions = environment.contexts(t)
                 chosen = actions[self.agent.choose(actions)]
                 self.agent.tell(chosen, environment.reward(chosen))
             self._save()
 
-    def _play_private(
-        self, agent: PrivateFedGOUCBAgent, environment: BanditEnvironment, t: int
-    ) -> None:
+    def _play_private(self, environment: BanditEnvironment, t: int) -> None:
         actions = fitting_actions(environment, t, self._model.dimension)
         try:
             if actions is not None:
-                chosen = actions[agent.choose(actions)]
+                chosen = actions[self.agent.choose(actions)]
                 value = fitting_reward(environment, t, chosen)
                 if value is not None:
-                    agent.tell(chosen, value)
+                    self.agent.tell(chosen, value)
                     return
         except FloatingPointError as error:  # of a w0 that the server has chosen
             _log.warning("Trial %d is left out: %s", t, error)
-        agent.leave_out()
+        self.agent.leave_out()
 
     def _save(self) -> None:
         explored = np.array(self._explored)

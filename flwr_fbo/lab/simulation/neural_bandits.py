@@ -15,7 +15,6 @@ from typing import Literal, get_args
 
 from flwr_fbo._common.validation import require, require_int
 from flwr_fbo.algorithms.fed_go_ucb.agent import FedGOUCBAgent
-from flwr_fbo.algorithms.fed_go_ucb.private_agent import PrivateFedGOUCBAgent
 from flwr_fbo.algorithms.fed_go_ucb.server import FedGOUCBServer
 from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings
 from flwr_fbo.algorithms.fed_go_ucb.study import FedGOUCBStudy
@@ -177,11 +176,9 @@ def _agent(
     slot: int,
 ) -> FedGOUCBAgent:
     """Return an agent; the noise of a private one repeats, for experiments."""
-    about = settings, simulation.model, seed, slot
-    if settings.privacy is None:
-        return FedGOUCBAgent(*about)
+    model, num_agents = simulation.model, simulation.num_agents
     entropy = SeededEntropy(seed, slot)
-    return PrivateFedGOUCBAgent(*about, simulation.num_agents, entropy)
+    return FedGOUCBAgent(settings, model, seed, slot, num_agents, entropy)
 
 
 def _fit(

@@ -27,7 +27,7 @@ from flwr_fbo import (
 )
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.random import Purpose, generator
-from flwr_fbo.algorithms.fed_go_ucb.private_agent import PrivateFedGOUCBAgent
+from flwr_fbo.algorithms.fed_go_ucb.agent import FedGOUCBAgent
 from flwr_fbo.algorithms.fed_go_ucb.settings import AgentReply
 from flwr_fbo.cli import app as cli
 from flwr_fbo.clients.bandits.bandit_journals import NEURAL_KIND as KIND
@@ -70,11 +70,9 @@ def strategy_of(settings: FedGOUCBSettings = SETTINGS, **options: Any) -> FedGOU
     )
 
 
-def agent_of(slot: int = 0, **fields: Any) -> PrivateFedGOUCBAgent:
+def agent_of(slot: int = 0, **fields: Any) -> FedGOUCBAgent:
     settings = replace(SETTINGS, **fields)
-    return PrivateFedGOUCBAgent(
-        settings, MODEL, SEED, slot, N, SeededEntropy(SEED, slot)
-    )
+    return FedGOUCBAgent(settings, MODEL, SEED, slot, N, SeededEntropy(SEED, slot))
 
 
 def features_at(w0: FloatArray) -> ReferenceFeatures:
@@ -254,9 +252,7 @@ def test_agents_draw_differently() -> None:
     actions = np.random.default_rng(2).uniform(size=(12, 6))
     chosen = []
     for slot in range(8):
-        agent = PrivateFedGOUCBAgent(
-            SETTINGS, MODEL, SEED, slot, 8, SeededEntropy(1, slot)
-        )
+        agent = FedGOUCBAgent(SETTINGS, MODEL, SEED, slot, 8, SeededEntropy(1, slot))
         chosen.append(agent.choose(actions))
     assert len(set(chosen)) > 1
 

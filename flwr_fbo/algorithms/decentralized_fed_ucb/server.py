@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo.algorithms.decentralized_fed_ucb.peer_message import message_length
-from flwr_fbo.algorithms.fed_ucb.server import ReleaseCountingServer
+from flwr_fbo.algorithms.fed_ucb.server import facts_of, lines_of, num_releases_in
 from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
 from flwr_fbo.journal.ledger_table import LedgerRow
-from flwr_fbo.study.server import Step
+from flwr_fbo.study.server import Server, Step
 from flwr_fbo.study.wire_arrays import is_bytes
 
 Bytes = NDArray[np.uint8]
@@ -46,7 +46,7 @@ class PeerReply:
     num_releases: int
 
 
-class DecentralizedFedUCBServer(ReleaseCountingServer):
+class DecentralizedFedUCBServer(Server):
     """Carries messages along the edges of a graph.
 
     Parameters
@@ -56,6 +56,8 @@ class DecentralizedFedUCBServer(ReleaseCountingServer):
 
     Attributes
     ----------
+    num_releases : list of int
+        How many releases each agent has made, as it says.
     ledger : list of LedgerRow
         One a round in which anything was sent: by whom, and its digest.
 
@@ -71,10 +73,16 @@ class DecentralizedFedUCBServer(ReleaseCountingServer):
 
     def __init__(self, study: LinearBanditStudy) -> None:
         assert study.graph is not None
-        super().__init__(study)
+        self.study, self.num_agents, self.ledger = study, study.num_agents, []
+        self.num_releases = [0] * study.num_agents
         self.graph = study.graph
         self._mail: dict[int, list[Bytes]] = {}
         self._length = message_length(study.settings.releases)
+
+    def resume(self, ledger: Sequence[LedgerRow]) -> None:
+        """Go on after what an earlier run released."""
+        super().resume(ledger)
+        self.num_releases = num_releases_in(ledger, self.num_agents)
 
     @property
     def vectors(self) -> None:
@@ -109,14 +117,15 @@ class DecentralizedFedUCBServer(ReleaseCountingServer):
             slot: self._messages_in(slot, reply.mail)
             for slot, reply in messages.items()
         }
-        counts = self.num_releases
+        counts = list(self.num_releases)
         for slot, reply in messages.items():
             counts[slot] = max(counts[slot], reply.num_releases)
         sent = [(slot, one) for slot, mail in self._mail.items() for one in mail]
         if not sent and counts == self.num_releases:
             return
+        self.num_releases = counts
         facts = {
-            **self._facts(counts),
+            **facts_of(self.study, counts),
             "senders": [slot for slot, _ in sent],
             "digests": [hashlib.sha256(one.tobytes()).hexdigest() for _, one in sent],
         }
@@ -146,7 +155,7 @@ class DecentralizedFedUCBServer(ReleaseCountingServer):
         graph = self.graph
         sizes = sorted(map(len, graph.pools))
         return [
-            *super().summary(),
+            *lines_of(self.study),
             f"no centre: {len(graph.edges)} edges, messages travel {graph.hops} of at "
             f"most {graph.diameter} hops, {graph.streams} estimators an agent",
             f"an agent adds up the sums of its {graph.pooling}, {sizes[0]} to "

@@ -408,11 +408,6 @@ class FedGOUCBAgent:
         ellipsoid, before = self._ellipsoid()
         return self._trigger.fires(ellipsoid.log_det - before, self.num_since)
 
-    @property
-    def num_released(self) -> int:
-        """How many sums it has released, with privacy."""
-        return 0 if self._released is None else self._released.num_released
-
     @one_blas_thread
     def message(self, number: int | None = None) -> AgentReply:
         """Return the sums of the agent's own evaluations of phase II, to read only.

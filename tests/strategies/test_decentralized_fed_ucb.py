@@ -41,6 +41,7 @@ from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
 from flwr_fbo.cli import app as cli
 from flwr_fbo.clients.bandits.bandit_journals import LINEAR_KIND as KIND
 from flwr_fbo.clients.bandits.bandit_store import action_of
+from flwr_fbo.clients.bandits.peer_mail import PeerMail
 from flwr_fbo.clients.bandits.recorded_bandit import RecordedBandit
 from flwr_fbo.clients.site_journal import record_name
 from flwr_fbo.journal.journal import Journal
@@ -412,8 +413,7 @@ def test_a_slot_outside_the_graph_is_refused_and_the_site_goes_on() -> None:
             with pytest.raises(ValueError, match=f"slot={slot} is not allowed: 0 to 5"):
                 peer.join(slot, peer.number)
         peer.join(3, peer.number)
-        mail = peer.mail
-        assert mail is not None
+        mail = PeerMail(peer)
         for number in (4, 2**62, -1):
             with pytest.raises(ValueError, match="0 to 3, those planned"):
                 mail.synchronise(number, 0)

@@ -64,7 +64,6 @@ from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo._common.validation import require
 from flwr_fbo.algorithms.fed_go_ucb.settings import AgentReply, FedGOUCBSettings
-from flwr_fbo.algorithms.linear_bandit.observation import checked_observation
 from flwr_fbo.algorithms.linear_bandit.settings import DeterminantTrigger
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.models.ellipsoid import Ellipsoid
@@ -488,3 +487,20 @@ class FedGOUCBAgent:
         self._own, self._total = np.array(state["own"]), np.array(state["total"])
         self._num_included = int(state["num_included"])
         self._cached = None
+
+
+def checked_observation(
+    action: ArrayLike, reward: float, dimension: int
+) -> tuple[FloatArray, float]:
+    """Return an action as an array of shape (D,), and its reward.
+
+    Raises
+    ------
+    ValueError
+        If either is not finite, or of another shape.
+    """
+    x = np.asarray(action, dtype=float)
+    ok = x.shape == (dimension,) and bool(np.isfinite(x).all())
+    require(ok, "action", action, f"{dimension} finite numbers")
+    require(math.isfinite(reward), "reward", reward, "a finite number")
+    return x, float(reward)

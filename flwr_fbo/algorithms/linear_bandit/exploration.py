@@ -37,9 +37,9 @@ class Exploration(ABC):
     kind: ClassVar[str]
 
     @property
-    @abstractmethod
     def largest_uniform_share(self) -> float:
         """The largest share of decisions that is made without regard to rewards."""
+        return 0.0
 
     @abstractmethod
     def probabilities(
@@ -82,11 +82,6 @@ class Optimism(Exploration):
     """
 
     kind: ClassVar[str] = "optimism"
-
-    @property
-    def largest_uniform_share(self) -> float:
-        """0."""
-        return 0.0
 
     def probabilities(
         self,

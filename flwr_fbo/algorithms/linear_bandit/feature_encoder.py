@@ -127,14 +127,14 @@ class FeatureEncoder:
 
     def __post_init__(self) -> None:
         names = [*self._checked("context"), *self._checked("arm")]
-        ok = len(set(names)) == len(names) <= LARGEST_DIMENSION
-        allowed = f"at most {LARGEST_DIMENSION} fields, each of another name"
-        require(ok, "context and arm", names, allowed)
+        most = LARGEST_DIMENSION
+        are_few = len(set(names)) == len(names) <= most
+        allowed = f"at most {most} fields, each of another name"
+        require(are_few, "context and arm", names, allowed)
         self._check_blocks()
         self._check_interactions(names)
-        ok = self.dimension <= LARGEST_DIMENSION
-        allowed = f"at most {LARGEST_DIMENSION}: declare fewer interactions or blocks"
-        require(ok, "dimension", self.dimension, allowed)
+        allowed = f"at most {most}: declare fewer interactions or blocks"
+        require(self.dimension <= most, "dimension", self.dimension, allowed)
         twice = [name for name, n in Counter(self.feature_names).items() if n > 1]
         allowed = "each name once: rename a field, category or block"
         require(not twice, "feature_names", twice, allowed)
@@ -162,22 +162,19 @@ class FeatureEncoder:
             object.__setattr__(self, "interactions", self.interactions.tolist())
         if self.interactions == "all":
             return
+        given, most = self.interactions, LARGEST_DIMENSION
         allowed = "'all', or a list of pairs of different fields, each pair once"
-        is_list = isinstance(self.interactions, tuple | list)
-        require(is_list, "interactions", self.interactions, allowed)
-        most = LARGEST_DIMENSION
-        ok = len(self.interactions) <= most
-        require(ok, "len(interactions)", len(self.interactions), f"at most {most}")
+        require(isinstance(given, tuple | list), "interactions", given, allowed)
+        require(len(given) <= most, "len(interactions)", len(given), f"at most {most}")
         known = set(names)
-        for pair in self.interactions:
+        for pair in given:
             is_pair = isinstance(pair, tuple | list) and len(pair) == 2
             require(is_pair, "interactions", pair, allowed)
             for name in pair:
                 require_known("interactions", name, known)
-        pairs = tuple((first, second) for first, second in self.interactions)
-        unordered = {frozenset(pair) for pair in pairs}
-        ok = len(unordered) == len(pairs) and all(len(pair) == 2 for pair in unordered)
-        require(ok, "interactions", pairs, allowed)
+        pairs = tuple((first, second) for first, second in given)
+        differ = {frozenset(pair) for pair in pairs if pair[0] != pair[1]}
+        require(len(differ) == len(pairs), "interactions", pairs, allowed)
         object.__setattr__(self, "interactions", pairs)
 
     @property

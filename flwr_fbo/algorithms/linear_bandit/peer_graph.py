@@ -126,7 +126,7 @@ class PeerGraph:
         require_known("graph", name, get_args(GraphName))
         require_int("seed", seed, 0)
         require_int("num_agents", num_agents, 3 if name == "ring" else 2)
-        edges = tuple(_drawn(name, num_agents, seed))
+        edges = _drawn(name, num_agents, seed).edges
         return cls(num_agents, edges, hops, pooling, num_estimators)
 
     @classmethod
@@ -169,8 +169,7 @@ class PeerGraph:
         for number, line in enumerate(text.splitlines(), 1):
             words = line.partition("#")[0].split()
             ok = len(words) in (0, 2) and all(w.isdecimal() for w in words)
-            allowed = "two slots, such as '0 1'"
-            require(ok, f"line {number}", line.strip(), allowed)
+            require(ok, f"line {number}", line.strip(), "two slots, such as '0 1'")
             edges += [(int(words[0]), int(words[1]))] if words else []
         return tuple(edges)
 
@@ -265,39 +264,33 @@ class PeerGraph:
 
 def _pair(edge: Any, num_agents: int) -> tuple[int, int]:
     """Return an edge, the lower slot first."""
+    is_pair = isinstance(edge, tuple | list) and len(edge) == 2
     allowed = "a pair of slots, such as one of a networkx graph's `edges`"
-    require(isinstance(edge, tuple | list) and len(edge) == 2, "edges", edge, allowed)
-    for slot in edge:
-        allowed = f"slots from 0 to {num_agents - 1}"
-        ok = isinstance(slot, int | np.integer) and 0 <= slot < num_agents
-        require(bool(ok), "edges", edge, allowed)
-    first, second = sorted(int(slot) for slot in edge)
+    require(is_pair, "edges", edge, allowed)
+    are_slots = all(isinstance(slot, int | np.integer) for slot in edge)
+    are_slots = are_slots and all(0 <= slot < num_agents for slot in edge)
+    require(are_slots, "edges", edge, f"slots from 0 to {num_agents - 1}")
+    first, second = sorted(map(int, edge))
     require(first != second, "edges", edge, "no agent that is linked with itself")
     return first, second
 
 
-def _drawn(name: str, num_agents: int, seed: int) -> list[tuple[int, int]]:
-    """Return the edges of a named graph."""
+def _drawn(name: str, num_agents: int, seed: int) -> Any:
+    """Return a named graph of networkx."""
     import networkx as nx
 
-    if name == "random":
-        return _random_edges(num_agents, seed)
     makers = {
         "complete": nx.complete_graph,
         "ring": nx.cycle_graph,
         "star": lambda m: nx.star_graph(m - 1),
         "line": nx.path_graph,
     }
-    return [(int(a), int(b)) for a, b in makers[name](num_agents).edges]
-
-
-def _random_edges(num_agents: int, seed: int) -> list[tuple[int, int]]:
-    import networkx as nx
-
+    if name != "random":
+        return makers[name](num_agents)
     probability = min(1.0, 2 * math.log(num_agents) / num_agents)
     for attempt in range(_MAX_DRAWS):
         rng = generator(seed, attempt, Purpose.GRAPH)
         graph = nx.gnp_random_graph(num_agents, probability, seed=rng)
         if nx.is_connected(graph):
-            return [(int(a), int(b)) for a, b in graph.edges]
+            return graph
     raise AssertionError("a connected graph is far more likely than that")

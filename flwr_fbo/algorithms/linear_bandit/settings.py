@@ -332,16 +332,16 @@ class LinearUCBSettings:
         return self.exploration.largest_uniform_share
 
     def _check_width(self) -> None:
-        releases = self.releases
+        if self.width in ("observed", "exact"):
+            return
         reasons = {
-            "without a horizon": releases.num_releases is None,
-            "with a sliding window": releases.sliding_window is not None,
+            "without a horizon": self.releases.num_releases is None,
+            "with a sliding window": self.releases.sliding_window is not None,
             "where sites differ": self.site_deviation is not None,
         }
-        ok = self.width in ("observed", "exact")
         for reason, holds in reasons.items():
             allowed = f"'observed' or 'exact', {reason}"
-            require(ok or not holds, "width", self.width, allowed)
+            require(not holds, "width", self.width, allowed)
 
     @property
     def feature_names(self) -> tuple[str, ...]:

@@ -28,10 +28,8 @@ from flwr_fbo.clients.site import Answer, Arrays, SiteClient, site_app
 from flwr_fbo.clients.site_journal import NodeConfigError
 from flwr_fbo.clients.site_rules import SiteRules
 from flwr_fbo.clients.time_limit import TimeLimit
-from flwr_fbo.journal.journal import Journal
 
 if TYPE_CHECKING:
-    from flwr_fbo.clients.bandits.peer_mail import PeerMail
     from flwr_fbo.clients.bandits.recorded_bandit import RecordedBandit
 
 
@@ -94,12 +92,6 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, "RecordedBandit"]):
             )
             raise NodeConfigError(text, public=text)
 
-    def agent_in(
-        self, journal: Journal, study: LinearBanditStudy, context: Context
-    ) -> RecordedBandit:
-        """Return the agent of a journal."""
-        return self.recorded(journal, study)
-
     def release_of(self, instruction: LinearBanditInstruction) -> int | None:
         """Return 1, the study's one charge, if the answer may carry a release.
 
@@ -131,12 +123,12 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, "RecordedBandit"]):
         EnvironmentFailedError
             If the environment raised, or gave what is not allowed.
         """
-        if agent.mail is not None:
-            # With a centre the next release is refused then: one before is missing.
+        if instruction.study.graph is not None:
+            # With a centre the next release is refused where one before is missing.
             if agent.num_releases < instruction.included:
                 raise older_copy(agent.num_releases, instruction.included)
             self._play_trials(context, agent, instruction, time_limit)
-            return self._pass_on(agent, agent.mail, instruction, arrays)
+            return self._pass_on(agent, instruction, arrays)
         if len(arrays):
             agents = instruction.agents_in_total
             times = instruction.num_synchronisations
@@ -151,12 +143,12 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, "RecordedBandit"]):
 
     @staticmethod
     def _pass_on(
-        agent: RecordedBandit,
-        mail: PeerMail,
-        instruction: LinearBanditInstruction,
-        arrays: Arrays,
+        agent: RecordedBandit, instruction: LinearBanditInstruction, arrays: Arrays
     ) -> Answer:
         """Take what has come since the last round, and say what there is to say."""
+        from flwr_fbo.clients.bandits.peer_mail import PeerMail
+
+        mail = PeerMail(agent)
         iteration, number = instruction.iteration, instruction.synchronisation
         triggered = instruction.study.trigger is not None
         planned = instruction.study.settings.releases.num_releases

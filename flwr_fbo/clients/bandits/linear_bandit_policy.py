@@ -418,11 +418,7 @@ class LinearBanditPolicy:
         use: Callable[[RecordedBandit, list[Offer]], list[T]],
     ) -> list[T]:
         """Return what is made of each context's offer, in one call of the journal."""
-        contexts = (
-            list(contexts)
-            if not hasattr(contexts, "to_dict")
-            else mappings("contexts", contexts)
-        )
+        contexts = mappings("contexts", contexts)
         some = [None] * len(contexts) if eligible is None else list(eligible)
         allowed = f"{len(contexts)}, one a context"
         require(len(some) == len(contexts), "len(eligible)", len(some), allowed)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,11 +25,8 @@ from numpy.typing import NDArray
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.validation import require
 from flwr_fbo.algorithms.decentralized_fed_ucb.peer_message import Bytes, PeerMessage
-from flwr_fbo.algorithms.linear_bandit.peer_graph import PeerGraph
+from flwr_fbo.clients.bandits.recorded_bandit import RecordedBandit
 from flwr_fbo.journal.journal_file import JournalError
-
-if TYPE_CHECKING:
-    from flwr_fbo.clients.bandits.recorded_bandit import RecordedBandit
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -50,12 +47,12 @@ class PeerMail:
     Parameters
     ----------
     agent : RecordedBandit
-        With a slot, once any of the methods is called.
-    graph : PeerGraph
+        With a slot, of a study with a graph.
     """
 
-    def __init__(self, agent: RecordedBandit, graph: PeerGraph) -> None:
-        self._agent, self._graph = agent, graph
+    def __init__(self, agent: RecordedBandit) -> None:
+        assert agent.study.graph is not None
+        self._agent, self._graph = agent, agent.study.graph
         self._state = agent.store.state
         self._releases = agent.study.settings.releases
 

@@ -47,7 +47,6 @@ from flwr_fbo.clients.bandits.environment import (
     fitting_actions,
     fitting_reward,
 )
-from flwr_fbo.clients.bandits.peer_mail import PeerMail
 from flwr_fbo.clients.bandits.policy_summary import PolicySummary
 from flwr_fbo.clients.recorded_agent import RecordedBanditAgent, say_left_aside
 from flwr_fbo.journal.journal import Journal
@@ -73,8 +72,6 @@ class RecordedBandit(RecordedBanditAgent):
     ----------
     store : BanditStore
         Decisions, rewards, arms and logs.
-    mail : PeerMail, or None
-        What it hears and passes on, where agents talk along a graph.
     """
 
     kind: ClassVar[str] = LINEAR_KIND
@@ -87,8 +84,6 @@ class RecordedBandit(RecordedBanditAgent):
         self.study = study or LinearBanditStudy.from_dict(journal.identity)
         settings = self.study.settings
         self.store = BanditStore(journal, settings, self._state, self._learn)
-        graph = self.study.graph
-        self.mail = None if graph is None else PeerMail(self, graph)
 
     @property
     def num_releases(self) -> int:

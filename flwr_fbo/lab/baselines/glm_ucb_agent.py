@@ -44,13 +44,11 @@ from numpy.typing import ArrayLike
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.validation import require, require_int
-from flwr_fbo.algorithms.linear_bandit.observation import (
-    checked_actions,
-    checked_observation,
-)
+from flwr_fbo.algorithms.fed_go_ucb.agent import checked_observation
 from flwr_fbo.algorithms.linear_bandit.settings import DeterminantTrigger
 from flwr_fbo.lab.baselines.glm import projected
 from flwr_fbo.lab.baselines.glm_ucb_settings import GLMUCBSettings, Gram
+from flwr_fbo.lab.baselines.kernel_ucb_agent import checked_actions
 from flwr_fbo.models.ellipsoid import Ellipsoid
 from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.models.threads import one_blas_thread

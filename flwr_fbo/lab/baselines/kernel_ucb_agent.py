@@ -36,10 +36,7 @@ from numpy.typing import ArrayLike
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo._common.validation import require, require_int, require_positive
-from flwr_fbo.algorithms.linear_bandit.observation import (
-    checked_actions,
-    checked_observation,
-)
+from flwr_fbo.algorithms.fed_go_ucb.agent import checked_observation
 from flwr_fbo.lab.baselines.nystrom import NystromFeatures, NystromRegression, sums_of
 from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.models.threads import one_blas_thread
@@ -194,3 +191,18 @@ class KernelUCBAgent:
     @property
     def _points(self) -> FloatArray:
         return np.array(self._x).reshape(-1, self.dimension)
+
+
+def checked_actions(actions: ArrayLike, dimension: int) -> FloatArray:
+    """Return actions as an array of shape (K, D).
+
+    Raises
+    ------
+    ValueError
+        If there are none, they have other coordinates, or one is not finite.
+    """
+    x = np.asarray(actions, dtype=float)
+    ok = x.ndim == 2 and len(x) > 0 and x.shape[1] == dimension
+    ok = ok and bool(np.isfinite(x).all())
+    require(ok, "actions", x, f"finite, of shape (K, {dimension}) with K >= 1")
+    return x

@@ -42,7 +42,7 @@ class _PeerStep(Step):
     num_trials : int
         How many they have played then, if they have environments.
     believed : int
-        The last synchronisation of which all has arrived.
+        The last synchronisation whose messages have all arrived.
     """
 
     num_trials: int = 0

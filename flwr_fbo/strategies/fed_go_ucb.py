@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -95,10 +96,10 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
     *Formal guarantees*: with ``settings.privacy`` those of `NeuralPrivacy`, at each
     agent: (epsilon, delta)-DP for one trial replaced by another, against all that ever
     leaves the site, the server and the other sites included. An agent whose journal is
-    lost is refused: it could draw its noise again; never go on with an older copy of
-    it, of a backup, a snapshot or a cloned machine. Without
-    ``privacy`` none: what agents send are gradients and sums of their raw evaluations,
-    and the noise of Langevin dynamics is far too small to hide any.
+    lost is refused: it could draw its noise again. Never go on with an older copy of
+    the journal from a backup, a snapshot or a cloned machine. Without ``privacy`` there
+    are none: what agents send are gradients and sums of their raw evaluations, and the
+    noise of Langevin dynamics is far too small to hide any.
 
     An agent that is away has no part in a step of phase I; in phase II it is in the
     total with what it sent last. If no gradient is finite in a step, the run ends with
@@ -125,10 +126,10 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
         client_api: ClientApi = "both",
         callbacks: Sequence[Callback] = (),
     ) -> None:
-        ok = isinstance(settings, FedGOUCBSettings)
-        require(ok, "settings", settings, "FedGOUCBSettings")
-        ok = hasattr(model, "values_and_gradients")
-        require(ok, "model", model, "a reward model, such as Network(6)")
+        is_of_type = isinstance(settings, FedGOUCBSettings)
+        require(is_of_type, "settings", settings, "FedGOUCBSettings")
+        is_model = hasattr(model, "values_and_gradients")
+        require(is_model, "model", model, "a reward model, such as Network(6)")
         explored = settings.num_random_actions
         require_int("num_evaluations", num_evaluations, explored + 1)
         require_int("num_agents", num_agents, 2)
@@ -204,13 +205,7 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
         both = self.server.w0, self.server.vectors
         kinds = {node: self._along(node, step) for node in slots}
         records = {
-            along: to_array_record(
-                [
-                    a
-                    for a, goes in zip(both, along, strict=True)
-                    if goes and a is not None
-                ]
-            )
+            along: to_array_record([a for a in compress(both, along) if a is not None])
             for along in set(kinds.values())
         }
         return {node: records[along] for node, along in kinds.items()}

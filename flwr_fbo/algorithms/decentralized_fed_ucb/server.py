@@ -104,8 +104,8 @@ class DecentralizedFedUCBServer(Server):
     def receive(self, step: Step, messages: Mapping[int, PeerReply]) -> None:
         """Take what is to be carried.
 
-        Of an agent no more than a message of each agent can be under way, and all are
-        of one length; what else it sends is dropped, so that it cannot fill the disk.
+        An honest agent passes on at most one message of each agent, and all are of one
+        length. Whatever else it sends is dropped, so that it cannot fill the disk.
 
         Parameters
         ----------
@@ -129,7 +129,7 @@ class DecentralizedFedUCBServer(Server):
             "senders": [slot for slot, _ in sent],
             "digests": [hashlib.sha256(one.tobytes()).hexdigest() for _, one in sent],
         }
-        # Not the mail itself, of which most is passed on again and again.
+        # Not the mail itself: most of it is passed on again and again.
         row = LedgerRow(step.iteration, facts, np.zeros(0, dtype=np.uint8))
         self.ledger.append(row)
 

@@ -26,7 +26,7 @@ where dSigma is what these evaluations have added. Where this module differs:
 - The largest reward is that of the network linearised at w0. The paper maximises the
   network itself over the ball (line 3 of algorithm 1): ``num_refinements``.
 - The paper prints the increment of b without parentheses around g'w0 + y - f; without
-  them w_hat is no estimate.
+  them w_hat does not estimate w.
 - b is kept, and sent, around w0: c = b - Sigma w0 = sum g (y - f(x; w0)), which leaves
   out what every agent knows anyway. w_hat = w0 + Sigma^-1 c is the same.
 - What an agent sends are the sums over all of its evaluations so far, in place of the
@@ -78,8 +78,8 @@ from flwr_fbo.study.wire_arrays import is_sum
 
 # How far w may be from w0, over 1 + ||w0||: a network's values are finite there.
 _FARTHEST = 1e6
-# Of rewards in [-1, 1]: the prior variance of what the features without the constant
-# add, and that of a reward about what the features say.
+# With rewards in [-1, 1]: the prior variance of what the features without the constant
+# add, and the variance of a reward around what the features say.
 _PRIOR_VARIANCE = 0.25
 _REWARD_VARIANCE = 0.05
 
@@ -96,9 +96,9 @@ class FedGOUCBAgent:
     settings : FedGOUCBSettings
     model : RewardModel
     seed : int
-        Of the study.
+        Seed of the study.
     slot : int
-        The agent's.
+        Slot of the agent.
     num_agents : int
         N, whose releases are in a total; has an effect with privacy only.
     entropy : Entropy, optional
@@ -139,10 +139,10 @@ class FedGOUCBAgent:
         if self._privacy is not None:
             releases = self._privacy.releases
             self._released = ContinualRelease(releases, entropy, journal)
-            # Of the last total: less for those before it, and if agents are away.
+            # Noise of the last total. Earlier ones, or with absent agents, have less.
             self._noise_std = math.sqrt(num_agents) * releases.largest_std(1)
-        # Of phase I: points and rewards; of phase II: gradients and residuals, or with
-        # privacy features and clipped rewards.
+        # Phase I: points and rewards. Phase II: gradients and residuals; with privacy
+        # features and clipped rewards.
         self._seen: list[tuple[FloatArray, float]] = []
         self._own: FloatArray = np.zeros(settings.sums_shape(model.num_parameters))
         self._total = self._own
@@ -153,14 +153,14 @@ class FedGOUCBAgent:
 
     @property
     def num_evaluations(self) -> int:
-        """Of the current phase."""
+        """Evaluations of the current phase."""
         return len(self._seen)
 
     @one_blas_thread
     def choose(self, actions: ArrayLike) -> int:
         """Return the index of an action: in phase I a random one, else the best.
 
-        Of several that are equal, the lowest. An action at which the model is not
+        Among equal actions it is the lowest index. An action at which the model is not
         finite is never chosen in phase II.
 
         Parameters
@@ -433,7 +433,7 @@ class FedGOUCBAgent:
         Parameters
         ----------
         total : ndarray
-            Of the shape of `AgentReply`.
+            Has the shape of `AgentReply.values`.
         num_included : int
             How many of the agent's own evaluations are in it: of a message of its own.
             Plays no part with privacy, as the agent adds none of its own.
@@ -441,7 +441,7 @@ class FedGOUCBAgent:
         Raises
         ------
         ValueError
-            If it is no such sum, or of more evaluations than there are.
+            If ``total`` is malformed or ``num_included`` is out of range.
         numpy.linalg.LinAlgError
             If no w can be told from it: it is not positive definite, or w would be
             farther from w0 than any honest sum takes it. What was received before is

@@ -10,8 +10,8 @@ asked for one, all send their sums with what they evaluate then, and in the next
 they have the total. With privacy nobody asks: they send in the rounds of a public
 schedule.
 
-An agent that is away, or sends what is no such message, is left out of a step, and is
-in the total with what it sent last.
+An absent agent, or one whose message is malformed, is left out of a step; in the total
+its last valid sums stay.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ class FedGOUCBServer(Server):
     heard : list of int
         How many sums have come from each agent.
     regression : LangevinDynamics
-        Phase I. Its own noise is no privacy: it is as small as the temperature says,
-        and known to all.
+        Phase I. Its own noise protects nobody: it is as small as the temperature
+        says, and known to all.
 
     Notes
     -----

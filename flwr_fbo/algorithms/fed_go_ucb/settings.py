@@ -132,7 +132,7 @@ class AgentReply:
     Attributes
     ----------
     num_evaluations : int
-        Of phase II, so far: in ``values`` there are as many.
+        Number of evaluations of phase II so far, those in ``values``.
     values : ndarray of shape (d_w + 1, d_w), or (k + 1, k + 1) with privacy, or None
         Sum of g g', and in the last row of g (y - f(x; w0)). With privacy a release of
         the sum of z z', z an action's k features and its clipped reward. In phase I the

@@ -54,7 +54,7 @@ class FedGOUCBStudy(Study):
     network : Network, optional
         The reward model, unless every client brings another one.
     seed : int
-        Of the initial parameters and of exploration; known to all.
+        Seed of the initial parameters and of exploration; known to all.
     noise_seed : int, optional
         *Experiments only*: makes the agents' noise repeat, and is known to all.
     study_id : str

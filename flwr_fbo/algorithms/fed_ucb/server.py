@@ -1,8 +1,8 @@
 """The server of FedUCB (Dubey & Pentland, 2020): it adds up what agents release.
 
 Each agent's release is a private sum of all its trials so far, so the newest one takes
-the place of those before. An agent that stays away, or sends what is no such sum, is in
-the total with its last one.
+the place of those before. Where an agent is absent, or its message is malformed, its
+last release stays in the total.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class LinearUCBAgent:
     Attributes
     ----------
     running_sum : ndarray of shape (d + 1, d + 1)
-        Of all of the agent's trials, [x; y][x; y]': what its `ContinualRelease` takes.
+        Sum of [x; y][x; y]' over the agent's trials: what `ContinualRelease` takes.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class LinearUCBAgent:
         Parameters
         ----------
         actions : ndarray of shape (A, K, d)
-            Of A decisions; see `choose`.
+            Actions of A decisions; see `choose`.
         rngs : sequence of A numpy.random.Generator
         """
         self._check(actions)
@@ -81,7 +81,7 @@ class LinearUCBAgent:
     ) -> tuple[int, float]:
         """Choose an action; return its index and with which probability it was chosen.
 
-        Of several that are as good as each other, the lowest.
+        Among equally good actions it is the one with the lowest index.
 
         Parameters
         ----------
@@ -163,13 +163,13 @@ class LinearUCBAgent:
         num_synchronisations : int
             >= 0, that have made it; see `Confidence.after`.
         own : ndarray of shape (d + 1, d + 1), optional
-            Of effect where sites differ: the agent's part of the sum, as `SiteBelief`
-            takes it; zero unless given.
+            The agent's part of the sum, as `SiteBelief` takes it; zero unless given. It
+            has an effect where sites differ.
 
         Raises
         ------
         ValueError
-            If it is no symmetric matrix of finite numbers.
+            If it is not a symmetric matrix of finite numbers.
         """
         total = np.asarray(total, dtype=float)
         shape = self.running_sum.shape

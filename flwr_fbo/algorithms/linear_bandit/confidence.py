@@ -73,7 +73,7 @@ class Belief:
         Parameters
         ----------
         actions : ndarray of shape (A, K, d)
-            Of A decisions.
+            Actions of A decisions.
         rngs : sequence of A numpy.random.Generator
             What each decision draws from.
 

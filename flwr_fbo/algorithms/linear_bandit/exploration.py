@@ -58,7 +58,7 @@ class Exploration(ABC):
         directions : ndarray of shape (A, K, d)
             How rewards vary in the ellipsoid: see `Ellipsoid.rewards`.
         widths : ndarray of shape (A,)
-            Of the ellipsoid, >= 0.
+            Widths of the ellipsoid, >= 0.
         rngs : sequence of A numpy.random.Generator
             What each decision draws from. The probabilities are exact, given the draws.
         """
@@ -250,7 +250,7 @@ def exploration_kind(fields: Any) -> type[Exploration]:
 def drawn(probabilities: FloatArray, rng: np.random.Generator) -> tuple[int, float]:
     """Draw an index, and return its probability too; one of probability 0 never."""
     sums = np.cumsum(probabilities)
-    # Not with absurd settings: then their sum is no number.
+    # With absurd settings their sum is NaN.
     require(bool(sums[-1] > 0), "probabilities", probabilities, "finite numbers")
     # The last is 1 then, whatever the rounding, and above what is drawn.
     sums /= sums[-1]

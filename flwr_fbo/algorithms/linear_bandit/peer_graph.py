@@ -119,7 +119,7 @@ class PeerGraph:
         num_agents : int
             M >= 2; 3 for a ring.
         seed : int
-            Of the random graph; public.
+            Seed of the random graph; public.
         hops, pooling, num_estimators
             Attributes of the graph.
         """

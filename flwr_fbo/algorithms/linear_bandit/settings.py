@@ -212,7 +212,7 @@ class SiteDeviation:
         Parameters
         ----------
         feature_names : sequence of str
-            Of all features: `LinearUCBSettings.feature_names`.
+            Names of all features: `LinearUCBSettings.feature_names`.
 
         Raises
         ------

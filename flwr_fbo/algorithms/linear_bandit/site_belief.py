@@ -65,7 +65,7 @@ from flwr_fbo.models.ellipsoid import Ellipsoid, WatchedEllipsoid
 # The values of a and q that a site tries.
 _SHARES = np.linspace(0.0, 1.0, 5)
 _FACTORS = np.geomspace(1e-3, 1e6, 91)
-# Of what rounding makes of zero.
+# A smaller number may be what rounding made of zero.
 _TINY = 1e-9
 
 
@@ -77,7 +77,7 @@ class SiteBelief:
     confidence : Confidence
         In the shared sum; its settings have a `SiteDeviation`.
     shared : WatchedEllipsoid
-        Of the shared sum, as it was received.
+        Ellipsoid of the shared sum, as it was received.
     own : ndarray of shape (..., d + 1, d + 1)
         The site's part of that sum: its own release or, with ``local_data="raw"``, what
         that was made of.

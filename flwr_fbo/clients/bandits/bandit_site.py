@@ -46,7 +46,7 @@ class BanditSite(Site[AskedT, BanditT]):
     Attributes
     ----------
     recorded : type
-        Of the agent that it keeps.
+        Type of the agent that it keeps.
     """
 
     @property

@@ -119,7 +119,7 @@ class BanditStore:
     ----------
     journal : Journal
     settings : LinearUCBSettings
-        Of the study.
+        Settings of the study.
     state : dict of str to ndarray
         What `Journal.load_unnumbered` returned; `put` keeps it up to date.
     learn : callable

@@ -59,10 +59,11 @@ class PeerMail:
     def deliver(self, mail: Iterable[Any], iteration: int, newest: int) -> list[Bytes]:
         """Take what neighbours have sent; return what is to be passed on.
 
-        What was heard before is neither kept nor passed on; nor is what is no message,
-        or comes from farther away than it says, or is of a synchronisation after the
-        ``newest`` that there can be: else one lie would silence an agent for ever. An
-        iteration that was cut off is repeated with what is passed on in it.
+        A message that was heard before is neither kept nor passed on. The same holds
+        for what is malformed, comes from farther away than it says, or belongs to a
+        synchronisation after the ``newest`` possible one: otherwise one lie would
+        silence an agent for ever. An iteration that was cut off is repeated, with the
+        messages that were passed on in it.
         """
         heard, heard_in = self._heard.copy(), self._heard_in.copy()
         kept: dict[str, FloatArray] = {}

@@ -238,7 +238,7 @@ class RecordedBandit(RecordedBanditAgent):
     def _own_part(self, included: int) -> FloatArray | None:
         """Return the agent's part of a sum, as `SiteBelief` takes it, or None.
 
-        Of no release that was not made, whatever the server says.
+        It is never taken from a release that was not made, whatever the server says.
         """
         settings = self.study.settings
         if settings.site_deviation is None:
@@ -301,7 +301,7 @@ class RecordedBandit(RecordedBanditAgent):
     def release(self, k: int) -> FloatArray:
         """Return this agent's release k: drawn and recorded, or the recorded one."""
         self.store.expire()
-        # Of later releases there is nothing here, whatever the server asks for.
+        # Later releases have no sums yet, whatever the server asks for.
         running_sum = self.store.running_sum(min(k, self.num_releases + 1))
         return self._mechanism.release(k, running_sum)
 

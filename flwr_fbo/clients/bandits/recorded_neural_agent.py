@@ -93,7 +93,7 @@ class RecordedNeuralAgent(RecordedBanditAgent):
 
     @property
     def num_evaluations(self) -> int:
-        """Of both phases together."""
+        """Evaluations of both phases together."""
         if self.agent.w0 is None:
             return self.agent.num_evaluations
         return self._explored + self.agent.num_evaluations
@@ -111,7 +111,10 @@ class RecordedNeuralAgent(RecordedBanditAgent):
         ValueError, RuntimeError, FloatingPointError, JournalError
             See `FedGOUCBAgent`. What was evaluated before that is kept.
         """
-        self._refuse_older_copy(instruction.heard)
+        made = self._journal.num_releases
+        if self.must_be_kept(self.study) and made < instruction.heard:
+            # Trials that are in later releases would be played and released again.
+            raise older_copy(made, instruction.heard)
         if not instruction.regresses:
             self._take(instruction, arrays)
         self._play(environment, instruction.num_evaluations)
@@ -120,15 +123,6 @@ class RecordedNeuralAgent(RecordedBanditAgent):
         if not instruction.send_sums:
             return []
         return [self.agent.message(instruction.release).values]
-
-    def _refuse_older_copy(self, heard: int) -> None:
-        """Raise if the server has more releases than are here.
-
-        Trials that are in them would be played, and released, again.
-        """
-        made = self._journal.num_releases
-        if self.must_be_kept(self.study) and made < heard:
-            raise older_copy(made, heard)
 
     def _take(
         self, instruction: FedGOUCBInstruction, arrays: Sequence[FloatArray]

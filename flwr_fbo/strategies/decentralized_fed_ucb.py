@@ -172,8 +172,7 @@ class DecentralizedFedUCB(LinearBanditStrategy):
         ValueError
             If there is a trigger: its times are not known in advance.
         """
-        allowed = "given, with a trigger"
-        require(self.study.trigger is None, "num_rounds", None, allowed)
+        require(self.study.trigger is None, "num_rounds", None, "given, with a trigger")
         planned = self.study.settings.releases.max_releases
         return len(self._steps) if self._times else (self._hops + 1) * planned + 1
 

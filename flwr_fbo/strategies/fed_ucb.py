@@ -147,8 +147,7 @@ class FedUCB(LinearBanditStrategy):
         if self._times:
             return len(self._times) + 1
         planned = self.study.settings.releases.num_releases
-        allowed = "given, with a trigger"
-        require(self.study.trigger is None, "num_rounds", None, allowed)
+        require(self.study.trigger is None, "num_rounds", None, "given, with a trigger")
         allowed = "given, where num_releases is None"
         require(planned is not None, "num_rounds", None, allowed)
         return 2 * (planned or 0) + 1

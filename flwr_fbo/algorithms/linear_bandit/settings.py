@@ -340,8 +340,7 @@ class LinearUCBSettings:
             "where sites differ": self.site_deviation is not None,
         }
         for reason, holds in reasons.items():
-            allowed = f"'observed' or 'exact', {reason}"
-            require(not holds, "width", self.width, allowed)
+            require(not holds, "width", self.width, f"'observed' or 'exact', {reason}")
 
     @property
     def feature_names(self) -> tuple[str, ...]:

@@ -148,11 +148,6 @@ class BanditStore:
         """Releases made so far."""
         return self._journal.num_releases
 
-    @property
-    def num_trials(self) -> int:
-        """Actions chosen so far."""
-        return self._journal.num_trials
-
     # Arms: a table in several versions
 
     @property

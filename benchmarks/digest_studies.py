@@ -48,7 +48,7 @@ from flwr_fbo import (
     neural_bandit_app,
     tuning_app,
 )
-from flwr_fbo.algorithms.linear_bandit.determinant_trigger import DeterminantTrigger
+from flwr_fbo.algorithms.linear_bandit.settings import DeterminantTrigger
 from flwr_fbo.algorithms.search.study import TuningStudy, create_agent
 from flwr_fbo.lab.baselines.random_search import LocalServer, RandomSearchSettings
 from flwr_fbo.lab.experiment_runner.config import experiment_of

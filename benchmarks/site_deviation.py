@@ -41,11 +41,9 @@ from dataclasses import replace
 import numpy as np
 
 from flwr_fbo._common.arrays import FloatArray, one_blas_thread
-from flwr_fbo.algorithms.linear_bandit.belief import Belief
-from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
-from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings
+from flwr_fbo.algorithms.linear_bandit.confidence import Belief, Confidence
+from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings, SiteDeviation
 from flwr_fbo.algorithms.linear_bandit.site_belief import SiteBelief
-from flwr_fbo.algorithms.linear_bandit.site_deviation import SiteDeviation
 from flwr_fbo.lab.experiment_runner.curves import Estimate
 from flwr_fbo.lab.simulation.linear_bandits import AgentGroup
 from flwr_fbo.lab.tasks.linear_bandit import LinearBandits, LinearBanditTask

@@ -19,14 +19,16 @@ from .algorithms.linear_bandit.feature_encoder import FeatureEncoder as FeatureE
 from .algorithms.linear_bandit.feature_fields import Category as Category
 from .algorithms.linear_bandit.feature_fields import Number as Number
 from .algorithms.linear_bandit.peer_graph import PeerGraph as PeerGraph
-from .algorithms.linear_bandit.reward_timeout import RewardTimeout as RewardTimeout
 from .algorithms.linear_bandit.settings import LinearUCBSettings as LinearUCBSettings
-from .algorithms.linear_bandit.site_deviation import SiteDeviation as SiteDeviation
+from .algorithms.linear_bandit.settings import RewardTimeout as RewardTimeout
+from .algorithms.linear_bandit.settings import SiteDeviation as SiteDeviation
 from .algorithms.search.trial import Objective as Objective
 from .algorithms.search.trial import Trial as Trial
 from .clients.app_builders import add_tuning as add_tuning
 from .clients.app_builders import tuning_app as tuning_app
 from .clients.app_builders import with_tuning as with_tuning
+from .clients.bandits.bandit_store import LateRewardError as LateRewardError
+from .clients.bandits.decision import Choice as Choice
 from .clients.bandits.decision import Decision as Decision
 from .clients.bandits.linear_bandit_client import (
     LinearBanditClient as LinearBanditClient,
@@ -39,9 +41,7 @@ from .clients.bandits.neural_bandit_client import (
     NeuralBanditClient as NeuralBanditClient,
 )
 from .clients.bandits.neural_bandit_client import neural_bandit_app as neural_bandit_app
-from .clients.bandits.offer import Choice as Choice
 from .clients.bandits.policy_summary import PolicySummary as PolicySummary
-from .clients.bandits.recorded_decisions import LateRewardError as LateRewardError
 from .clients.limits import Limits as Limits
 from .clients.limits import SumLimits as SumLimits
 from .clients.tuning_journals import best_params as best_params

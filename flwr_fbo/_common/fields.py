@@ -19,9 +19,9 @@ one, or says that it costs neither time nor memory (``cap=FREE``).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import Field, fields
+from dataclasses import Field, fields, is_dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from flwr_fbo._common.conversion import plain
 from flwr_fbo._common.validation import (
@@ -36,6 +36,8 @@ from flwr_fbo._common.validation import (
     require_number,
     require_seed,
 )
+
+T = TypeVar("T")
 
 FREE = ""
 DEFAULT_CAP = "max_points"
@@ -195,3 +197,55 @@ def holds(part: Any, *, cap: str = FREE) -> Metadata:
 def fields_by_name(kind: type) -> dict[str, Field[Any]]:
     """Return the fields of a dataclass."""
     return {one.name: one for one in fields(kind)}
+
+
+def to_json(settings: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass as JSON values, for `from_json`.
+
+    A class attribute ``kind``, which tells one of several classes, is written too.
+    """
+    kind = {"kind": settings.kind} if hasattr(settings, "kind") else {}
+    values = {one.name: getattr(settings, one.name) for one in fields(settings)}
+    return {**kind, **{name: _json(value) for name, value in values.items()}}
+
+
+def _json(value: Any) -> Any:
+    if is_dataclass(value):
+        return to_json(value)
+    if isinstance(value, tuple | list):
+        return [_json(member) for member in value]
+    return value
+
+
+def from_json(kind: type[T], values: Mapping[str, Any]) -> T:
+    """Return the dataclass whose fields went through JSON; lists become tuples.
+
+    A field's ``part`` (see `ruled`) says what is made of each mapping in its value, in
+    whatever lists it is. Any other value is left as it is, for the field's rule.
+
+    Raises
+    ------
+    ValueError
+        If a value breaks its field's rule.
+    TypeError
+        If a field is missing or unknown.
+    """
+    made: Any = kind
+    known = fields_by_name(made)
+    parts = {name: one.metadata.get("part") for name, one in known.items()}
+    is_told = "kind" not in known and hasattr(kind, "kind")
+    return kind(
+        **{
+            name: _of_json(parts.get(name), value)
+            for name, value in values.items()
+            if name != "kind" or not is_told
+        }
+    )
+
+
+def _of_json(part: Any, value: Any) -> Any:
+    if isinstance(value, tuple | list):
+        return tuple(_of_json(part, member) for member in value)
+    if part is None or not isinstance(value, Mapping):
+        return value
+    return from_json(part if isinstance(part, type) else part(value), value)

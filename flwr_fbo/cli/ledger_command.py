@@ -14,9 +14,9 @@ from flwr_fbo._common.text import counted
 from flwr_fbo.cli.commands import add, group
 from flwr_fbo.cli.ledger_kinds import LEDGER_KINDS, LedgerKind
 from flwr_fbo.cli.output import RULED, finite, plain_errors, wide_console
+from flwr_fbo.clients.bandits.bandit_journals import LINEAR_KIND as SITE_KIND
+from flwr_fbo.clients.bandits.bandit_journals import NEURAL_KIND as NEURAL_SITE_KIND
 from flwr_fbo.clients.bandits.bandit_journals import bandit_journals
-from flwr_fbo.clients.bandits.recorded_bandit import KIND as SITE_KIND
-from flwr_fbo.clients.bandits.recorded_neural_agent import KIND as NEURAL_SITE_KIND
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.tables import LedgerRow

@@ -2,7 +2,7 @@
 
 Not in the paper, whose agents send gradients and sums as they are. Here agents release
 the sums of phase II by `ContinualRelease`, and leave phase I out: see
-`flwr_fbo.algorithms.fed_go_ucb.private_agent`.
+`flwr_fbo.algorithms.fed_go_ucb.agent`.
 """
 
 from __future__ import annotations

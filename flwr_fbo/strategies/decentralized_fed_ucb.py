@@ -19,10 +19,7 @@ from flwr_fbo.algorithms.decentralized_fed_ucb.server import (
 )
 from flwr_fbo.algorithms.linear_bandit.peer_graph import PeerGraph
 from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings
-from flwr_fbo.algorithms.linear_bandit.study import (
-    LinearBanditInstruction,
-    LinearBanditStudy,
-)
+from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
 from flwr_fbo.strategies.linear_bandit_strategy import (
     LinearBanditStrategy,
     Schedule,
@@ -31,7 +28,6 @@ from flwr_fbo.strategies.linear_bandit_strategy import (
 from flwr_fbo.strategies.options import Durability, StudyOptions
 from flwr_fbo.strategies.study_record import PEER_KIND
 from flwr_fbo.study.callbacks import Callback
-from flwr_fbo.study.codec import Phase
 from flwr_fbo.study.server import Step
 
 _log = logging.getLogger("flwr.fbo")
@@ -46,7 +42,7 @@ class _PeerStep(Step):
     num_trials : int
         How many they have played then, if they have environments.
     believed : int
-        The last synchronisation of which all has arrived.
+        The last synchronisation whose messages have all arrived.
     """
 
     num_trials: int = 0
@@ -98,7 +94,7 @@ class DecentralizedFedUCB(LinearBanditStrategy):
         Numbers of trials after which agents send their sums, at least gamma apart.
         There is one round for each of them and for each of the gamma trials after it. A
         last round plays on up to ``num_trials``. Or the paper's trigger, with one trial
-        a round and the threshold of `PeerGraph.trigger`: *not private*.
+        a round and the threshold D / (1 + L^2): *not private*.
     num_trials : int, optional
         Number T of trials of an agent; by default gamma after the last synchronisation.
     noise_seed
@@ -176,8 +172,7 @@ class DecentralizedFedUCB(LinearBanditStrategy):
         ValueError
             If there is a trigger: its times are not known in advance.
         """
-        allowed = "given, with a trigger"
-        require(self.study.trigger is None, "num_rounds", None, allowed)
+        require(self.study.trigger is None, "num_rounds", None, "given, with a trigger")
         planned = self.study.settings.releases.max_releases
         return len(self._steps) if self._times else (self._hops + 1) * planned + 1
 
@@ -204,20 +199,13 @@ class DecentralizedFedUCB(LinearBanditStrategy):
         believed = number + (hop == self._hops)
         return _PeerStep(iteration, 0 if hop else number + 1, believed=believed)
 
-    def instruction(self, node: int, slot: int, step: Step) -> Mapping[str, Any]:
-        """Return what the agent of ``slot`` is asked, as entries of a config."""
+    def _fields_for(self, step: Step) -> dict[str, Any]:
         assert isinstance(step, _PeerStep)
-        return LinearBanditInstruction(
-            phase=Phase.ROUND,
-            study=self.study,
-            slot=slot,
-            journal=self._enrolment.journals.get(slot, 0),
-            included=self.server.num_releases_of(slot),
-            num_trials=step.num_trials,
-            iteration=step.iteration,
-            synchronisation=step.release,
-            believed=step.believed,
-        ).to_config()
+        return {
+            "num_trials": step.num_trials,
+            "synchronisation": step.release,
+            "believed": step.believed,
+        }
 
     def _outgoing(self, slots: Mapping[int, int], step: Step) -> dict[int, ArrayRecord]:
         """Return for each node what its neighbours have sent."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,10 @@ from flwr_fbo._common.validation import (
 from flwr_fbo._compat import ClientApi, reply_metrics, to_array_record
 from flwr_fbo.algorithms.fed_go_ucb.server import (
     FedGOUCBServer,
-    NeuralReply,
     NeuralStep,
     spent_by_neural_agent,
 )
-from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings
+from flwr_fbo.algorithms.fed_go_ucb.settings import AgentReply, FedGOUCBSettings
 from flwr_fbo.algorithms.fed_go_ucb.study import (
     FedGOUCBInstruction,
     FedGOUCBStudy,
@@ -96,10 +96,10 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
     *Formal guarantees*: with ``settings.privacy`` those of `NeuralPrivacy`, at each
     agent: (epsilon, delta)-DP for one trial replaced by another, against all that ever
     leaves the site, the server and the other sites included. An agent whose journal is
-    lost is refused: it could draw its noise again; never go on with an older copy of
-    it, of a backup, a snapshot or a cloned machine. Without
-    ``privacy`` none: what agents send are gradients and sums of their raw evaluations,
-    and the noise of Langevin dynamics is far too small to hide any.
+    lost is refused: it could draw its noise again. Never go on with an older copy of
+    the journal from a backup, a snapshot or a cloned machine. Without ``privacy`` there
+    are none: what agents send are gradients and sums of their raw evaluations, and the
+    noise of Langevin dynamics is far too small to hide any.
 
     An agent that is away has no part in a step of phase I; in phase II it is in the
     total with what it sent last. If no gradient is finite in a step, the run ends with
@@ -126,10 +126,10 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
         client_api: ClientApi = "both",
         callbacks: Sequence[Callback] = (),
     ) -> None:
-        ok = isinstance(settings, FedGOUCBSettings)
-        require(ok, "settings", settings, "FedGOUCBSettings")
-        ok = hasattr(model, "values_and_gradients")
-        require(ok, "model", model, "a reward model, such as Network(6)")
+        is_of_type = isinstance(settings, FedGOUCBSettings)
+        require(is_of_type, "settings", settings, "FedGOUCBSettings")
+        is_model = hasattr(model, "values_and_gradients")
+        require(is_model, "model", model, "a reward model, such as Network(6)")
         explored = settings.num_random_actions
         require_int("num_evaluations", num_evaluations, explored + 1)
         require_int("num_agents", num_agents, 2)
@@ -205,25 +205,19 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
         both = self.server.w0, self.server.vectors
         kinds = {node: self._along(node, step) for node in slots}
         records = {
-            along: to_array_record(
-                [
-                    a
-                    for a, goes in zip(both, along, strict=True)
-                    if goes and a is not None
-                ]
-            )
+            along: to_array_record([a for a in compress(both, along) if a is not None])
             for along in set(kinds.values())
         }
         return {node: records[along] for node, along in kinds.items()}
 
-    def _read(self, slot: int, reply: Message, step: Step) -> NeuralReply:
+    def _read(self, slot: int, reply: Message, step: Step) -> AgentReply:
         """Return what the server half takes of a reply."""
         metrics = reply_metrics(reply.content)
         count: Any = metrics.get("num-evaluations")
         ok = type(count) is int and 0 <= count <= self._num_evaluations
         wants = metrics.get("wants-synchronisation") == 1
         array = super()._read(slot, reply, step)
-        return NeuralReply(array if ok else None, count if ok else 0, wants)
+        return AgentReply(count if ok else 0, array if ok else None, wants)
 
     def _answers(self, step: Step, replies: Iterable[Message]) -> dict[int, Message]:
         """Return the answers, and note who has w0 now."""

@@ -19,10 +19,7 @@ from flwr_fbo._compat import ClientApi, reply_metrics
 from flwr_fbo.algorithms.fed_ucb.server import FedUCBServer
 from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
 from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings
-from flwr_fbo.algorithms.linear_bandit.study import (
-    LinearBanditInstruction,
-    LinearBanditStudy,
-)
+from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
 from flwr_fbo.strategies.linear_bandit_strategy import (
     LinearBanditStrategy,
     Schedule,
@@ -31,7 +28,6 @@ from flwr_fbo.strategies.linear_bandit_strategy import (
 from flwr_fbo.strategies.options import Durability, StudyOptions
 from flwr_fbo.strategies.study_record import BANDIT_KIND
 from flwr_fbo.study.callbacks import Callback
-from flwr_fbo.study.codec import Phase
 from flwr_fbo.study.server import Step
 
 _log = logging.getLogger("flwr.fbo")
@@ -151,8 +147,7 @@ class FedUCB(LinearBanditStrategy):
         if self._times:
             return len(self._times) + 1
         planned = self.study.settings.releases.num_releases
-        allowed = "given, with a trigger"
-        require(self.study.trigger is None, "num_rounds", None, allowed)
+        require(self.study.trigger is None, "num_rounds", None, "given, with a trigger")
         allowed = "given, where num_releases is None"
         require(planned is not None, "num_rounds", None, allowed)
         return 2 * (planned or 0) + 1
@@ -177,20 +172,13 @@ class FedUCB(LinearBanditStrategy):
             require(odd, "num_rounds", horizon + 1, allowed)
             self.server.iterations = range(1, horizon + 1, 2)
 
-    def instruction(self, node: int, slot: int, step: Step) -> Mapping[str, Any]:
-        """Return what the agent of ``slot`` is asked, as entries of a config."""
-        return LinearBanditInstruction(
-            phase=Phase.ROUND,
-            study=self.study,
-            slot=slot,
-            journal=self._enrolment.journals.get(slot, 0),
-            included=self.server.num_releases_of(slot),
-            send_release=step.release > 0,
-            num_trials=self._trials_after(step.iteration),
-            iteration=step.iteration,
-            agents_in_total=self.server.num_contributors,
-            num_synchronisations=len(self.server.ledger),
-        ).to_config()
+    def _fields_for(self, step: Step) -> dict[str, Any]:
+        return {
+            "send_release": step.release > 0,
+            "num_trials": self._trials_after(step.iteration),
+            "agents_in_total": sum(count > 0 for count in self.server.num_releases),
+            "num_synchronisations": len(self.server.ledger),
+        }
 
     def _trials_after(self, iteration: int) -> int:
         """Return how many trials agents have played after an iteration."""

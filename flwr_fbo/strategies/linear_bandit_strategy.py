@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -16,13 +17,19 @@ from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.validation import is_number, require, require_int
 from flwr_fbo.algorithms.decentralized_fed_ucb.server import DecentralizedFedUCBServer
 from flwr_fbo.algorithms.fed_ucb.server import FedUCBServer, spent_by_agent
-from flwr_fbo.algorithms.linear_bandit.determinant_trigger import DeterminantTrigger
-from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings
-from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
+from flwr_fbo.algorithms.linear_bandit.settings import (
+    DeterminantTrigger,
+    LinearUCBSettings,
+)
+from flwr_fbo.algorithms.linear_bandit.study import (
+    LinearBanditInstruction,
+    LinearBanditStudy,
+)
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.strategies.base import StudyStrategy
 from flwr_fbo.strategies.options import StudyOptions
 from flwr_fbo.strategies.result import BanditResult
+from flwr_fbo.study.codec import Phase
 from flwr_fbo.study.server import Step
 
 _log = logging.getLogger("flwr.fbo")
@@ -68,12 +75,12 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
         num_trials: int | None,
         options: StudyOptions,
     ) -> None:
-        one = (interval is None) != (schedule is None)
         either = "a number of seconds without schedule=, and None with it"
-        require(one, "interval", interval, either)
+        require((interval is None) != (schedule is None), "interval", interval, either)
         if interval is not None:
-            ok = is_number(interval) and 0 <= interval <= _LONGEST_INTERVAL
-            require(ok, "interval", interval, "a number of seconds, 0 to ten years")
+            is_short = is_number(interval) and 0 <= interval <= _LONGEST_INTERVAL
+            allowed = "a number of seconds, 0 to ten years"
+            require(is_short, "interval", interval, allowed)
         super().__init__(server, study, options)
         self._interval = interval
         self._times: tuple[int, ...] = ()
@@ -90,6 +97,22 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
         require(bool(self._times), "num_trials", num_trials, "None without a schedule")
         require_int("num_trials", num_trials, last)
         return num_trials
+
+    def instruction(self, node: int, slot: int, step: Step) -> Mapping[str, Any]:
+        """Return what the agent of ``slot`` is asked, as entries of a config."""
+        return LinearBanditInstruction(
+            phase=Phase.ROUND,
+            study=self.study,
+            slot=slot,
+            journal=self._enrolment.journals.get(slot, 0),
+            included=self.server.num_releases[slot],
+            iteration=step.iteration,
+            **self._fields_for(step),
+        ).to_config()
+
+    @abstractmethod
+    def _fields_for(self, step: Step) -> dict[str, Any]:
+        """Return an instruction's fields that differ with and without a centre."""
 
     def _notes(self) -> list[str]:
         if self._interval is None or self._folder is not None:
@@ -174,8 +197,8 @@ def check_trigger(
     settings: Any, schedule: Schedule | None
 ) -> DeterminantTrigger | None:
     """Return the trigger, if there is one, once the settings are of their type."""
-    ok = isinstance(settings, LinearUCBSettings)
-    require(ok, "settings", settings, "LinearUCBSettings")
+    is_of_type = isinstance(settings, LinearUCBSettings)
+    require(is_of_type, "settings", settings, "LinearUCBSettings")
     return schedule if isinstance(schedule, DeterminantTrigger) else None
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pytest
@@ -16,6 +17,8 @@ from flwr_fbo._common.fields import (
     fields_by_name,
     flag,
     fraction,
+    from_json,
+    holds,
     instance,
     integer,
     number,
@@ -23,6 +26,7 @@ from flwr_fbo._common.fields import (
     printable_name,
     seed,
     several,
+    to_json,
 )
 
 
@@ -104,3 +108,54 @@ def test_an_integer_is_capped_unless_it_is_free() -> None:
     assert caps["maybe"] == "max_points"
     assert caps["rounds"] == "max_trials"
     assert caps["seed"] == FREE
+
+
+@dataclass(frozen=True)
+class Circle:
+    """One of several kinds."""
+
+    radius: float = field(metadata=positive())
+    kind: ClassVar[str] = "circle"
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A field of each form that a study has."""
+
+    settings: Settings = field(metadata=instance(Settings, part=Settings))
+    shape: Circle = field(metadata=instance(Circle, part=lambda values: Circle))
+    named: tuple[tuple[str, Circle], ...] = field(metadata=holds(Circle))
+    none: Settings | None = field(
+        default=None, metadata=instance(Settings, optional=True, part=Settings)
+    )
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+def test_nested_dataclasses_go_through_json() -> None:
+    parts = Parts(Settings(count=7), Circle(2.0), (("a", Circle(1.0)),))
+    values = json.loads(json.dumps(to_json(parts)))
+    assert values["shape"] == {"kind": "circle", "radius": 2.0}
+    assert values["named"] == [["a", {"kind": "circle", "radius": 1.0}]]
+    assert from_json(Parts, values) == parts
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "text"),
+    [
+        ({"settings": 3}, ValueError, "settings=3 is not allowed: a Settings"),
+        ({"shape": {"radius": -1.0}}, ValueError, "radius=-1.0 is not allowed"),
+        ({"shape": {"radius": 1.0, "side": 2.0}}, TypeError, "side"),
+        ({"other": 1}, TypeError, "other"),
+    ],
+)
+def test_json_that_no_dataclass_gave_is_refused(
+    changed: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    parts = Parts(Settings(), Circle(2.0), ())
+    with pytest.raises(error, match=text):
+        from_json(Parts, {**to_json(parts), **changed})

@@ -30,14 +30,16 @@ from flwr_fbo.algorithms.fed_go_ucb.study import (
 from flwr_fbo.algorithms.fed_vote.settings import VoteCount
 from flwr_fbo.algorithms.fed_warm_start.knowledge import Knowledge, KnownRelease
 from flwr_fbo.algorithms.fed_warm_start.settings import Cohorts, FedWarmStartSettings
-from flwr_fbo.algorithms.linear_bandit.determinant_trigger import DeterminantTrigger
 from flwr_fbo.algorithms.linear_bandit.exploration import (
     EllipsoidSampling,
     InverseGapWeighting,
 )
 from flwr_fbo.algorithms.linear_bandit.feature_fields import Number
-from flwr_fbo.algorithms.linear_bandit.reward_timeout import RewardTimeout
-from flwr_fbo.algorithms.linear_bandit.site_deviation import SiteDeviation
+from flwr_fbo.algorithms.linear_bandit.settings import (
+    DeterminantTrigger,
+    RewardTimeout,
+    SiteDeviation,
+)
 from flwr_fbo.algorithms.linear_bandit.study import (
     LinearBanditInstruction,
     LinearBanditStudy,

@@ -21,9 +21,9 @@ from flwr_fbo import (
     SiteDeviation,
     linear_bandit_app,
 )
+from flwr_fbo.clients.bandits.bandit_journals import LINEAR_KIND as KIND
 from flwr_fbo.clients.bandits.bandit_journals import last_journal
 from flwr_fbo.clients.bandits.environment import BanditEnvironment
-from flwr_fbo.clients.bandits.recorded_bandit import KIND
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.lab.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTask
 from tests.grouped import waiting

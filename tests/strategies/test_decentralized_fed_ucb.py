@@ -36,12 +36,13 @@ from flwr_fbo.algorithms.decentralized_fed_ucb.server import (
 )
 from flwr_fbo.algorithms.linear_bandit.agent import LinearUCBAgent
 from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
-from flwr_fbo.algorithms.linear_bandit.determinant_trigger import DeterminantTrigger
+from flwr_fbo.algorithms.linear_bandit.settings import DeterminantTrigger
 from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
 from flwr_fbo.cli import app as cli
-from flwr_fbo.clients.bandits.offer import action_of
-from flwr_fbo.clients.bandits.recorded_bandit import KIND
-from flwr_fbo.clients.bandits.recorded_peer import RecordedPeer
+from flwr_fbo.clients.bandits.bandit_journals import LINEAR_KIND as KIND
+from flwr_fbo.clients.bandits.bandit_store import action_of
+from flwr_fbo.clients.bandits.peer_mail import PeerMail
+from flwr_fbo.clients.bandits.recorded_bandit import RecordedBandit
 from flwr_fbo.clients.site_journal import record_name
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import Trial
@@ -406,18 +407,19 @@ def test_a_forged_message_silences_nobody_for_ever() -> None:
 def test_a_slot_outside_the_graph_is_refused_and_the_site_goes_on() -> None:
     settings = replace(SETTINGS, releases=replace(RELEASES, num_streams=2))
     study = LinearBanditStudy(settings, M, noise_seed=1, graph=RING)
-    with Journal(RecordedPeer.identity_of(study)) as journal:
-        peer = RecordedPeer(journal)
+    with Journal(RecordedBandit.identity_of(study)) as journal:
+        peer = RecordedBandit(journal)
         for slot in (6, -1, -2):
             with pytest.raises(ValueError, match=f"slot={slot} is not allowed: 0 to 5"):
                 peer.join(slot, peer.number)
         peer.join(3, peer.number)
+        mail = PeerMail(peer)
         for number in (4, 2**62, -1):
             with pytest.raises(ValueError, match="0 to 3, those planned"):
-                peer.synchronise(number, 0)
+                mail.synchronise(number, 0)
             with pytest.raises(ValueError, match="0 to 3, those planned"):
-                peer.believe(number)
-        assert len(peer.synchronise(1, 0)) > 0
+                mail.believe(number)
+        assert len(mail.synchronise(1, 0)) > 0
 
 
 def test_the_server_counts_what_it_is_told_without_mail() -> None:

@@ -23,12 +23,11 @@ from flwr_fbo import (
 )
 from flwr_fbo._compat import to_array_record
 from flwr_fbo.algorithms.fed_go_ucb.agent import FedGOUCBAgent
-from flwr_fbo.algorithms.fed_go_ucb.phases import NeuralBanditServer, NoGradientsError
-from flwr_fbo.algorithms.fed_go_ucb.settings import Sums
+from flwr_fbo.algorithms.fed_go_ucb.server import NoGradientsError
 from flwr_fbo.cli import app as cli
+from flwr_fbo.clients.bandits.bandit_journals import NEURAL_KIND as KIND
 from flwr_fbo.clients.bandits.bandit_journals import last_journal
 from flwr_fbo.clients.bandits.environment import BanditEnvironment
-from flwr_fbo.clients.bandits.recorded_neural_agent import KIND
 from flwr_fbo.clients.site_journal import record_name
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.lab.simulation.neural_bandits import LinearModel
@@ -37,6 +36,7 @@ from flwr_fbo.lab.tasks.nonlinear_bandit import (
     NonlinearBanditEnvironment,
 )
 from flwr_fbo.models.network import LangevinSettings
+from tests.algorithms.fed_go_ucb.servers import server_of
 from tests.grouped import waiting
 
 TASK = FunctionBanditTask(num_actions=12)
@@ -121,7 +121,7 @@ def played_without_flower(
     """Play the same by the halves alone, all agents in turn in each round."""
     agents = [FedGOUCBAgent(settings, MODEL, SEED, slot) for slot in range(N)]
     bandits = [NonlinearBanditEnvironment(TASK, SEED, slot) for slot in range(N)]
-    server, synchronised, wanted = NeuralBanditServer(settings, MODEL, SEED), 0, False
+    server, synchronised, wanted = server_of(settings, MODEL, SEED), 0, False
 
     def play(t: int) -> None:
         for agent, bandit in zip(agents, bandits, strict=True):
@@ -149,7 +149,7 @@ def played_without_flower(
         fresh = wanted
         if wanted:
             messages = ((i, agent.message()) for i, agent in enumerate(agents))
-            server.receive({i: Sums(m.num_evaluations, m.values) for i, m in messages})
+            server.receive_sums(dict(messages))
             synchronised, wanted = synchronised + 1, False
         else:
             wanted = any(agent.wants_synchronisation() for agent in agents)
@@ -212,7 +212,7 @@ def test_a_regression_that_stops_early_leaves_rounds_in_which_nobody_is_asked(
     grid = Counting()
     strategy = strategy_of(settings, client_api="message", folder=tmp_path)
     result = strategy.start(grid)
-    assert strategy.server.num_steps == 2
+    assert strategy.server.regression.num_steps == 2
     rounds, used = 8 + T - T0, 2 + T - T0
     assert [r.answered for r in result.rounds] == [N] * used + [0] * (rounds - used)
     agents, synchronised = played_without_flower(settings)

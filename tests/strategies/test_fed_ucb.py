@@ -20,11 +20,11 @@ from flwr_fbo import (
     LinearBanditClient,
     linear_bandit_app,
 )
-from flwr_fbo.algorithms.linear_bandit.determinant_trigger import DeterminantTrigger
+from flwr_fbo.algorithms.linear_bandit.settings import DeterminantTrigger
 from flwr_fbo.cli import app
+from flwr_fbo.clients.bandits.bandit_journals import LINEAR_KIND as KIND
+from flwr_fbo.clients.bandits.bandit_store import action_of
 from flwr_fbo.clients.bandits.linear_bandit_client import LinearBanditSite
-from flwr_fbo.clients.bandits.offer import action_of
-from flwr_fbo.clients.bandits.recorded_bandit import KIND
 from flwr_fbo.clients.site import SiteClient
 from flwr_fbo.clients.site_journal import record_name
 from flwr_fbo.journal.journal import Journal

@@ -13,12 +13,12 @@ import pytest
 from flwr_fbo import FedGOUCB, FedUCB, InProcessGrid
 from flwr_fbo._compat import to_array_record
 from flwr_fbo.algorithms.fed_go_ucb.agent import FedGOUCBAgent
-from flwr_fbo.algorithms.fed_go_ucb.phases import NeuralBanditServer
 from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings
 from flwr_fbo.lab.simulation.neural_bandits import LinearModel
 from flwr_fbo.models.network import Network
 from flwr_fbo.study.codec import is_raw_sum, is_release
 from tests.adversaries import lying_clients
+from tests.algorithms.fed_go_ucb.servers import server_of
 from tests.strategies import test_fed_go_ucb as neural
 from tests.strategies.bandit_sites import (
     ACTIONS,
@@ -215,10 +215,10 @@ def test_a_long_gradient_ends_no_study(
 
 
 def test_honest_gradients_are_as_long_as_they_are() -> None:
-    server = NeuralBanditServer(neural.SETTINGS, neural.MODEL, neural.SEED)
+    server = server_of(neural.SETTINGS, neural.MODEL, neural.SEED)
     start, gradient = server.regression.w.copy(), np.full(neural.D_W, 3.0)
     server.receive_gradients({0: gradient})
-    other = NeuralBanditServer(neural.SETTINGS, neural.MODEL, neural.SEED)
+    other = server_of(neural.SETTINGS, neural.MODEL, neural.SEED)
     other.receive_gradients({0: 0 * gradient})
     step = neural.REGRESSION.step
     moved = server.regression.w - other.regression.w
@@ -230,7 +230,7 @@ def test_a_loss_is_never_negative() -> None:
     settings = replace(
         neural.SETTINGS, regression=replace(neural.REGRESSION, keep="best")
     )
-    server = NeuralBanditServer(settings, neural.MODEL, neural.SEED)
+    server = server_of(settings, neural.MODEL, neural.SEED)
     good, lie = np.ones(neural.D_W + 1), np.ones(neural.D_W + 1)
     lie[-1] = -1.0
     assert server.receive_gradients({0: good, 1: lie}) == [0]

@@ -29,7 +29,7 @@ class PeerMessage:
     origin : int
         The slot of the agent that released them.
     number : int
-        Of the synchronisation, from 1 on.
+        Number of the synchronisation, from 1.
     hops : int
         How much farther it goes than to where it is now heard.
     release : ndarray of shape ``ContinualSettings.sum_shape``

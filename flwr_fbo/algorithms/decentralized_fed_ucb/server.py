@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo.algorithms.decentralized_fed_ucb.peer_message import message_length
-from flwr_fbo.algorithms.fed_ucb.server import ReleaseCountingServer
+from flwr_fbo.algorithms.fed_ucb.server import facts_of, lines_of, num_releases_in
 from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.study.codec import is_bytes
-from flwr_fbo.study.server import Step
+from flwr_fbo.study.server import Server, Step
 
 Bytes = NDArray[np.uint8]
 
@@ -46,7 +46,7 @@ class PeerReply:
     num_releases: int
 
 
-class DecentralizedFedUCBServer(ReleaseCountingServer):
+class DecentralizedFedUCBServer(Server):
     """Carries messages along the edges of a graph.
 
     Parameters
@@ -56,6 +56,8 @@ class DecentralizedFedUCBServer(ReleaseCountingServer):
 
     Attributes
     ----------
+    num_releases : list of int
+        How many releases each agent has made, as it says.
     ledger : list of LedgerRow
         One a round in which anything was sent: by whom, and its digest.
 
@@ -71,10 +73,16 @@ class DecentralizedFedUCBServer(ReleaseCountingServer):
 
     def __init__(self, study: LinearBanditStudy) -> None:
         assert study.graph is not None
-        super().__init__(study)
+        self.study, self.num_agents, self.ledger = study, study.num_agents, []
+        self.num_releases = [0] * study.num_agents
         self.graph = study.graph
         self._mail: dict[int, list[Bytes]] = {}
         self._length = message_length(study.settings.releases)
+
+    def resume(self, ledger: Sequence[LedgerRow]) -> None:
+        """Go on after what an earlier run released."""
+        super().resume(ledger)
+        self.num_releases = num_releases_in(ledger, self.num_agents)
 
     @property
     def vectors(self) -> None:
@@ -96,8 +104,8 @@ class DecentralizedFedUCBServer(ReleaseCountingServer):
     def receive(self, step: Step, messages: Mapping[int, PeerReply]) -> None:
         """Take what is to be carried.
 
-        Of an agent no more than a message of each agent can be under way, and all are
-        of one length; what else it sends is dropped, so that it cannot fill the disk.
+        An honest agent passes on at most one message of each agent, and all are of one
+        length. Whatever else it sends is dropped, so that it cannot fill the disk.
 
         Parameters
         ----------
@@ -109,18 +117,19 @@ class DecentralizedFedUCBServer(ReleaseCountingServer):
             slot: self._messages_in(slot, reply.mail)
             for slot, reply in messages.items()
         }
-        counts = self.num_releases
+        counts = list(self.num_releases)
         for slot, reply in messages.items():
             counts[slot] = max(counts[slot], reply.num_releases)
         sent = [(slot, one) for slot, mail in self._mail.items() for one in mail]
         if not sent and counts == self.num_releases:
             return
+        self.num_releases = counts
         facts = {
-            **self._facts(counts),
+            **facts_of(self.study, counts),
             "senders": [slot for slot, _ in sent],
             "digests": [hashlib.sha256(one.tobytes()).hexdigest() for _, one in sent],
         }
-        # Not the mail itself, of which most is passed on again and again.
+        # Not the mail itself: most of it is passed on again and again.
         row = LedgerRow(step.iteration, facts, np.zeros(0, dtype=np.uint8))
         self.ledger.append(row)
 
@@ -146,7 +155,7 @@ class DecentralizedFedUCBServer(ReleaseCountingServer):
         graph = self.graph
         sizes = sorted(map(len, graph.pools))
         return [
-            *super().summary(),
+            *lines_of(self.study),
             f"no centre: {len(graph.edges)} edges, messages travel {graph.hops} of at "
             f"most {graph.diameter} hops, {graph.streams} estimators an agent",
             f"an agent adds up the sums of its {graph.pooling}, {sizes[0]} to "

@@ -26,18 +26,35 @@ where dSigma is what these evaluations have added. Where this module differs:
 - The largest reward is that of the network linearised at w0. The paper maximises the
   network itself over the ball (line 3 of algorithm 1): ``num_refinements``.
 - The paper prints the increment of b without parentheses around g'w0 + y - f; without
-  them w_hat is no estimate.
+  them w_hat does not estimate w.
 - b is kept, and sent, around w0: c = b - Sigma w0 = sum g (y - f(x; w0)), which leaves
   out what every agent knows anyway. w_hat = w0 + Sigma^-1 c is the same.
 - What an agent sends are the sums over all of its evaluations so far, in place of the
   increments since it last sent any: as many scalars, and the same totals. But a message
   that is lost, comes twice or comes late then spoils nothing.
+
+**With privacy** (``settings.privacy``; not in the paper) what an agent sends has noise
+of its own, and phase II differs:
+
+- phase I is left out: gradients of hundreds of numbers drown in their noise, and
+  networks fitted by them were worse than random ones. So w0 is where the regression
+  would start, which all agents know, and f(x; w0) is left out of what is learned;
+- an action has a few features (`models.reference_features`) in place of the network's
+  gradient, which noise would cover, and its reward is clipped;
+- agents send by a public schedule;
+- an agent acts on released totals only, its own trials in between are not used. What it
+  believes is a posterior that knows how large the noise is (`models.noisy_sums`);
+- it draws its estimate from that, N(theta_hat, beta V^-1), and plays the best action
+  for it; before the first total from the prior. The most optimistic estimate would be
+  the same for all agents and all trials between two totals, and so teach nothing. The
+  draws' seed is known to all, and no secret.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -46,15 +63,21 @@ from numpy.typing import ArrayLike, NDArray
 from flwr_fbo._common.arrays import FloatArray, first_best, one_blas_thread
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo._common.validation import require
-from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings, Sums
-from flwr_fbo.algorithms.linear_bandit.determinant_trigger import DeterminantTrigger
-from flwr_fbo.algorithms.linear_bandit.observation import checked_observation
-from flwr_fbo.models.ellipsoid import Ellipsoid
-from flwr_fbo.models.network import RewardModel
+from flwr_fbo.algorithms.fed_go_ucb.settings import AgentReply, FedGOUCBSettings
+from flwr_fbo.algorithms.linear_bandit.settings import DeterminantTrigger
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.models.ellipsoid import Ellipsoid, posterior_of_noisy_sum
+from flwr_fbo.models.network import CONSTANT_SHARE, ReferenceFeatures, RewardModel
+from flwr_fbo.privacy.continual import ContinualRelease
+from flwr_fbo.privacy.noise import Entropy
 from flwr_fbo.study.codec import is_sum
 
 # How far w may be from w0, over 1 + ||w0||: a network's values are finite there.
 _FARTHEST = 1e6
+# With rewards in [-1, 1]: the prior variance of what the features without the constant
+# add, and the variance of a reward around what the features say.
+_PRIOR_VARIANCE = 0.25
+_REWARD_VARIANCE = 0.05
 
 
 class FedGOUCBAgent:
@@ -69,25 +92,53 @@ class FedGOUCBAgent:
     settings : FedGOUCBSettings
     model : RewardModel
     seed : int
-        Of the study.
+        Seed of the study.
     slot : int
-        The agent's.
+        Slot of the agent.
+    num_agents : int
+        N, whose releases are in a total; has an effect with privacy only.
+    entropy : Entropy, optional
+        With privacy, where the noise comes from; none is needed without noise.
+    journal : Journal, optional
+        With privacy, that of this agent: it holds the releases.
 
     Attributes
     ----------
     w0 : ndarray of shape (d_w,), or None
         None in phase I.
+
+    Notes
+    -----
+    *Formal guarantees*: with ``settings.privacy`` those of `NeuralPrivacy`, for all
+    that `message` returns. What `choose` returns is a function of released totals and
+    of public randomness. Not covered: ``state_dict``, which holds raw trials, and stays
+    with the agent. Without ``privacy`` there are none.
     """
 
     def __init__(
-        self, settings: FedGOUCBSettings, model: RewardModel, seed: int, slot: int
+        self,
+        settings: FedGOUCBSettings,
+        model: RewardModel,
+        seed: int,
+        slot: int,
+        num_agents: int = 1,
+        entropy: Entropy | None = None,
+        journal: Journal | None = None,
     ) -> None:
         self.settings = settings
         self.model = model
         self.w0: FloatArray | None = None
         self._seed, self._slot = seed, slot
         self._trigger = DeterminantTrigger(settings.threshold)
-        # Of phase I: points and rewards; of phase II: gradients and residuals.
+        self._privacy = settings.privacy
+        self._released: ContinualRelease | None = None
+        if self._privacy is not None:
+            releases = self._privacy.releases
+            self._released = ContinualRelease(releases, entropy, journal)
+            # Noise of the last total. Earlier ones, or with absent agents, have less.
+            self._noise_std = math.sqrt(num_agents) * releases.largest_std(1)
+        # Phase I: points and rewards. Phase II: gradients and residuals; with privacy
+        # features and clipped rewards.
         self._seen: list[tuple[FloatArray, float]] = []
         self._own: FloatArray = np.zeros(settings.sums_shape(model.num_parameters))
         self._total = self._own
@@ -98,14 +149,14 @@ class FedGOUCBAgent:
 
     @property
     def num_evaluations(self) -> int:
-        """Of the current phase."""
+        """Evaluations of the current phase."""
         return len(self._seen)
 
     @one_blas_thread
     def choose(self, actions: ArrayLike) -> int:
         """Return the index of an action: in phase I a random one, else the best.
 
-        Of several that are equal, the lowest. An action at which the model is not
+        Among equal actions it is the lowest index. An action at which the model is not
         finite is never chosen in phase II.
 
         Parameters
@@ -151,15 +202,34 @@ class FedGOUCBAgent:
 
     def _observe(self, x: FloatArray, reward: float) -> None:
         assert self.w0 is not None
-        values, gradients = self.model.values_and_gradients(self.w0, x[None])
-        g, residual = gradients[0], reward - values[0]
+        with np.errstate(over="ignore", invalid="ignore"):
+            values, gradients = self.model.values_and_gradients(self.w0, x[None])
+        if self._privacy is None:
+            g, residual = gradients[0], float(reward - values[0])
+        else:
+            # The sensitivity needs that both are bounded, whatever model and trial.
+            [g], residual = self._features(gradients), self._privacy.scaled(reward)
         if not (np.isfinite(g).all() and np.isfinite(residual)):
             raise FloatingPointError(f"The model is not finite at action={x}.")
-        ellipsoid, _ = self._ellipsoid()
-        ellipsoid.observe(g, residual)
-        self._seen.append((g, float(residual)))
+        if self._released is None:
+            self._ellipsoid()[0].observe(g, residual)
+            added = np.outer(np.append(g, residual), g)
+        else:  # an agent acts on released sums only
+            [added] = self._released.settings.outer_products([g], [residual])
+        self._seen.append((g, residual))
         # A new array: the old one may be on its way to the server.
-        self._own = self._own + np.outer(np.append(g, residual), g)
+        self._own = self._own + added
+
+    def leave_out(self) -> None:
+        """Count a trial that is in no release, with privacy."""
+        self._seen.append((np.zeros(len(self._own) - 1), 0.0))
+
+    @cached_property
+    def _features(self) -> ReferenceFeatures:
+        """What an action's gradient is replaced by, with privacy; the same for all."""
+        assert self.w0 is not None
+        rng = generator(self._seed, Purpose.REFERENCE_POINTS)
+        return ReferenceFeatures(self.model, self.w0, len(self._own) - 1, rng)
 
     # Phase I
 
@@ -237,12 +307,20 @@ class FedGOUCBAgent:
 
     def _ellipsoid_of(self, total: FloatArray) -> Ellipsoid:
         """Return what a total alone says."""
+        if self._released is not None:
+            priors = np.full(len(self._own) - 1, _PRIOR_VARIANCE)
+            priors[0] = 1 / CONSTANT_SHARE  # any mean reward from -1 to 1
+            return posterior_of_noisy_sum(
+                total, self._noise_std, priors, _REWARD_VARIANCE
+            )
         matrix = total[:-1] + self.settings.ridge * np.eye(len(self._own) - 1)
         return Ellipsoid(matrix, total[-1])
 
     def _believe(self, ellipsoid: Ellipsoid) -> None:
-        """Go on from what a total says, and from what is in none."""
+        """Go on from a total; without privacy also from own trials that it lacks."""
         self._cached = ellipsoid, float(ellipsoid.log_det)
+        if self._released is not None:
+            return
         for g, residual in self._seen[self._num_included :]:
             ellipsoid.observe(g, residual)
 
@@ -262,10 +340,20 @@ class FedGOUCBAgent:
         self, x: FloatArray, values: FloatArray, gradients: FloatArray
     ) -> FloatArray:
         """Return the bounds of actions by their values and gradients at w0."""
+        if self._released is not None:
+            return self._sampled(gradients)
         if self.settings.num_refinements:
             return self._refined(x, gradients)
         radius = math.sqrt(self.settings.beta)
         return values + self._ellipsoid()[0].upper_bounds(gradients, radius)
+
+    def _sampled(self, gradients: FloatArray) -> FloatArray:
+        """Return each action's reward for a theta that is drawn from the posterior."""
+        ellipsoid, _ = self._ellipsoid()
+        key = (self._slot, self.num_in_sums, Purpose.SURROGATE_SAMPLE)
+        draw = generator(self._seed, *key).standard_normal((len(self._own) - 1, 1))
+        spread = math.sqrt(self.settings.beta) * ellipsoid.unwhitened(draw)[:, 0]
+        return np.asarray(self._features(gradients) @ (ellipsoid.estimate + spread))
 
     def _refined(self, x: FloatArray, gradients: FloatArray) -> FloatArray:
         """Return the largest f(x; w) on a projected gradient ascent, shape (K,).
@@ -308,30 +396,50 @@ class FedGOUCBAgent:
 
     @one_blas_thread
     def wants_synchronisation(self) -> bool:
-        """Return whether the agent has learned enough by itself; not in phase I."""
-        if self.num_since == 0:
+        """Return whether the agent has learned enough by itself; not in phase I.
+
+        Nor with privacy: when to synchronise is not for raw data to say.
+        """
+        if self.num_since == 0 or self._released is not None:
             return False
         ellipsoid, before = self._ellipsoid()
         return self._trigger.fires(ellipsoid.log_det - before, self.num_since)
 
-    def message(self) -> Sums:
-        """Return the sums of the agent's own evaluations of phase II, to read only."""
-        return Sums(self.num_in_sums, self._own)
+    @one_blas_thread
+    def message(self, number: int | None = None) -> AgentReply:
+        """Return the sums of the agent's own evaluations of phase II, to read only.
 
-    def receive(self, total: FloatArray, num_included: int) -> None:
+        Parameters
+        ----------
+        number : int, optional
+            With privacy, which release it is, from 1; the next one unless given. One
+            that was made already is returned.
+
+        Raises
+        ------
+        ValueError, JournalError
+            See `ContinualRelease.release`.
+        """
+        if self._released is None:
+            return AgentReply(self.num_in_sums, self._own)
+        k = self._released.num_released + 1 if number is None else number
+        return AgentReply(self.num_in_sums, self._released.release(k, self._own))
+
+    def receive(self, total: FloatArray, num_included: int = 0) -> None:
         """Take the sums over all agents.
 
         Parameters
         ----------
         total : ndarray
-            Of the shape of `Sums`.
+            Has the shape of `AgentReply.values`.
         num_included : int
             How many of the agent's own evaluations are in it: of a message of its own.
+            Plays no part with privacy, as the agent adds none of its own.
 
         Raises
         ------
         ValueError
-            If it is no such sum, or of more evaluations than there are.
+            If ``total`` is malformed or ``num_included`` is out of range.
         numpy.linalg.LinAlgError
             If no w can be told from it: it is not positive definite, or w would be
             farther from w0 than any honest sum takes it. What was received before is
@@ -341,6 +449,8 @@ class FedGOUCBAgent:
         shape = self._own.shape
         allowed = f"sums of shape {shape}, finite and symmetric"
         require(is_sum(total, shape), "total", total.shape, allowed)
+        if self._released is not None:
+            num_included = self._num_included
         known = self.num_in_sums
         ok = self._num_included <= num_included <= known
         allowed = f"from {self._num_included} to {known}"
@@ -375,3 +485,20 @@ class FedGOUCBAgent:
         self._own, self._total = np.array(state["own"]), np.array(state["total"])
         self._num_included = int(state["num_included"])
         self._cached = None
+
+
+def checked_observation(
+    action: ArrayLike, reward: float, dimension: int
+) -> tuple[FloatArray, float]:
+    """Return an action as an array of shape (D,), and its reward.
+
+    Raises
+    ------
+    ValueError
+        If either is not finite, or of another shape.
+    """
+    x = np.asarray(action, dtype=float)
+    ok = x.shape == (dimension,) and bool(np.isfinite(x).all())
+    require(ok, "action", action, f"{dimension} finite numbers")
+    require(math.isfinite(reward), "reward", reward, "a finite number")
+    return x, float(reward)

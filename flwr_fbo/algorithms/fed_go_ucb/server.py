@@ -1,14 +1,22 @@
-"""The server of Fed-GO-UCB round by round: whom it asks what, what it sends.
+"""The server of Fed-GO-UCB: w0 in phase I, sums in phase II, round by round.
 
-The algorithm is `NeuralBanditServer`'s. Agents play side by side here, an evaluation
-each a round, where the paper has them take turns; and a synchronisation does not hold
-them up: in the round after an agent has asked for one, all send their sums with what
-they evaluate then, and in the next one they have the total. With privacy nobody asks:
-they send in the rounds of a public schedule.
+Phase I: it sends w, agents answer with the gradients of their own losses, and the mean
+of these makes a step of gradient Langevin dynamics. Phase II: agents send their sums,
+and get back the total. See `flwr_fbo.algorithms.fed_go_ucb.agent`.
+
+Agents play side by side here, an evaluation each a round, where the paper has them take
+turns; and a synchronisation does not hold them up: in the round after an agent has
+asked for one, all send their sums with what they evaluate then, and in the next one
+they have the total. With privacy nobody asks: they send in the rounds of a public
+schedule.
+
+An absent agent, or one whose message is malformed, is left out of a step; in the total
+its last valid sums stay.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,32 +27,25 @@ from numpy.typing import NDArray
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.version import __version__
-from flwr_fbo.algorithms.fed_go_ucb.phases import NeuralBanditServer
-from flwr_fbo.algorithms.fed_go_ucb.settings import Sums
+from flwr_fbo.algorithms.fed_go_ucb.settings import AgentReply
 from flwr_fbo.algorithms.fed_go_ucb.study import FedGOUCBStudy
 from flwr_fbo.journal.tables import LedgerRow
-from flwr_fbo.models.network import RewardModel
+from flwr_fbo.models.network import LangevinDynamics, RewardModel
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.neural_privacy import NeuralPrivacy
+from flwr_fbo.study.codec import is_array, is_raw_sum, is_release
 from flwr_fbo.study.server import Server, Step
 
+_log = logging.getLogger("flwr.fbo")
 
-@dataclass(frozen=True, eq=False)
-class NeuralReply:
-    """What an agent has answered.
+# How far a step of the regression may go, over 1 + the norm of where it starts.
+_LONGEST_STEP = 100.0
+# Before the names of the regression's arrays in the server's state.
+_REGRESSION = "regression-"
 
-    Attributes
-    ----------
-    array : ndarray, or None
-        Its gradient, or its sums; None without.
-    num_evaluations : int
-        Of phase II, so far.
-    wants_synchronisation : bool
-    """
 
-    array: Any
-    num_evaluations: int
-    wants_synchronisation: bool
+class NoGradientsError(RuntimeError):
+    """In an iteration of phase I no agent has sent a gradient."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ class FedGOUCBServer(Server):
     ----------
     study : FedGOUCBStudy
     model : RewardModel
+        With the study's number of parameters.
     num_evaluations : int
         T of each agent, those of phase I included.
 
@@ -79,6 +81,9 @@ class FedGOUCBServer(Server):
         What was sent to all: the iterates of phase I, then the totals.
     heard : list of int
         How many sums have come from each agent.
+    regression : LangevinDynamics
+        Phase I. Its own noise protects nobody: it is as small as the temperature
+        says, and known to all.
 
     Notes
     -----
@@ -95,12 +100,18 @@ class FedGOUCBServer(Server):
         self.ledger = []
         self.heard = [0] * self.num_agents
         self._num_evaluations = num_evaluations
-        self._half = NeuralBanditServer(study.settings, model, study.seed)
         self._asked = False  # whether an agent has asked for a synchronisation
-        explores = study.settings.num_random_actions > 0
+        settings, privacy = study.settings, study.settings.privacy
+        explores = settings.num_random_actions > 0
         self._first: int | None = None if explores else 0  # iteration of phase II
-        privacy = study.settings.privacy
         self._due = () if privacy is None else privacy.schedule(num_evaluations)
+        # Made once, and not for each message: they hold a factorisation.
+        self._releases = None if privacy is None else privacy.releases
+        start = settings.regression.initial(model, study.seed)
+        longest_step = _LONGEST_STEP * (1 + float(np.linalg.norm(start)))
+        self._longest_gradient = longest_step / settings.regression.step
+        self.regression = LangevinDynamics(settings.regression, start, study.seed)
+        self._sums: dict[int, AgentReply] = {}
 
     def step(self, iteration: int) -> NeuralStep:
         """Decide: a step of phase I; or an evaluation more, with sums or without.
@@ -121,53 +132,41 @@ class FedGOUCBServer(Server):
     @property
     def w0(self) -> FloatArray:
         """What phase I has found so far, shape (d_w,)."""
-        return self._half.w0
+        return self.regression.result
 
     @property
     def vectors(self) -> FloatArray | None:
         """What all agents receive: w, or the total; None before the first one."""
         if self._first is None:
-            return self._half.regression.w
+            return self.regression.w
         last = self.ledger[-1] if self.ledger else None
         return last.vectors if last is not None and last.facts["phase"] == 2 else None
-
-    @property
-    def num_steps(self) -> int:
-        """Steps of phase I so far."""
-        return self._half.regression.num_steps
 
     @property
     def num_synchronisations(self) -> int:
         """Totals so far."""
         return sum(row.facts["phase"] == 2 for row in self.ledger)
 
-    def num_included(self, slot: int) -> int:
-        """Return how many of an agent's evaluations are in the total."""
-        return self._half.num_included(slot)
-
-    def receive(self, step: Step, messages: Mapping[int, NeuralReply]) -> None:
+    def receive(self, step: Step, messages: Mapping[int, AgentReply]) -> None:
         """Make a step of phase I; or add up, or note that somebody wants that.
 
         Raises
         ------
         NoGradientsError
-            See `NeuralBanditServer.receive_gradients`. Nothing has changed.
+            See `receive_gradients`. Nothing has changed.
         """
         assert isinstance(step, NeuralStep)
-        iteration = step.iteration
         if step.regresses:
-            gradients = {slot: reply.array for slot, reply in messages.items()}
-            self._half.receive_gradients(gradients)
-            self._record(iteration, 1, self._half.regression.w)
-            if self._half.regression.is_done:
-                self._first = iteration + 1
+            gradients = {slot: reply.values for slot, reply in messages.items()}
+            self.receive_gradients(gradients)
+            self._record(step.iteration, 1, self.regression.w)
+            if self.regression.is_done:
+                self._first = step.iteration + 1
         elif step.release:
-            replies = messages.items()
-            sums = {slot: Sums(r.num_evaluations, r.array) for slot, r in replies}
-            for slot in self._half.receive(sums):
+            for slot in self.receive_sums(messages):
                 self.heard[slot] += 1
             self._asked = False
-            self._record(iteration, 2, self._half.total)
+            self._record(step.iteration, 2, self.total)
         elif self.study.settings.privacy is None:
             wanted = (reply.wants_synchronisation for reply in messages.values())
             self._asked = any(wanted)
@@ -176,10 +175,121 @@ class FedGOUCBServer(Server):
         facts = {"phase": phase, "private": self.study.private, "flwr_fbo": __version__}
         self.ledger.append(LedgerRow(iteration, facts, vectors))
 
+    # Phase I
+
+    def receive_gradients(self, messages: Mapping[int, Any]) -> list[int]:
+        """Make a step of phase I with the mean of the gradients that have come.
+
+        Returns the slots that they came from.
+
+        Parameters
+        ----------
+        messages : mapping of int to ndarray of shape (d_w,), or (d_w + 1,)
+            By slot; each a `FedGOUCBAgent.regression_message` at ``regression.w``.
+
+        Raises
+        ------
+        NoGradientsError
+            If there is none. Nothing has changed, and the step can be tried again.
+        """
+        step = self.regression.num_steps + 1
+        good = {}
+        for slot in sorted(messages):
+            if self._is_gradient(messages[slot]):
+                good[slot] = self._shortened(slot, messages[slot])
+            else:
+                _log.warning("\t> agent %d: no gradient in step %d", slot, step)
+        if not good:
+            raise NoGradientsError(
+                f"Step {step} of phase I: none of {len(messages)} answers is a finite "
+                "gradient. The regression is where it was before."
+            )
+        mean = np.mean(list(good.values()), axis=0)
+        if self.study.settings.regression.needs_losses:
+            self.regression.advance(mean[:-1], float(mean[-1]))
+        else:
+            self.regression.advance(mean)
+        return list(good)
+
+    def _is_gradient(self, message: Any) -> bool:
+        """Return whether an honest agent may send it in phase I."""
+        if not self.study.settings.regression.needs_losses:
+            return is_array(message, (self.study.num_parameters,))
+        return is_array(message, (self.study.num_parameters + 1,)) and message[-1] >= 0
+
+    def _shortened(self, slot: int, message: FloatArray) -> FloatArray:
+        """Return a message with its gradient no longer than the longest.
+
+        A longer one would, alone, take w so far that others are no longer finite.
+        """
+        size = self.study.num_parameters
+        gradient = message[:size]
+        length, longest = np.linalg.norm(gradient), self._longest_gradient
+        if length <= longest:
+            return message
+        _log.warning(
+            "\t> agent %d: its gradient is %.3g long, and counts as %.3g. If those of "
+            "most agents are, step=%g is too large.",
+            slot,
+            length,
+            longest,
+            self.study.settings.regression.step,
+        )
+        return np.append(gradient * (longest / length), message[size:])
+
+    # Phase II
+
+    def receive_sums(self, messages: Mapping[int, Any]) -> list[int]:
+        """Put the sums that have come in the place of those before.
+
+        Returns the slots that they came from.
+
+        Parameters
+        ----------
+        messages : mapping of int to AgentReply
+            By slot. One with fewer evaluations than are here is late, and left out.
+        """
+        taken = []
+        for slot, message in messages.items():
+            if not (isinstance(message, AgentReply) and self._is_sum(message.values)):
+                _log.warning("\t> agent %d: its message is not a valid sum", slot)
+            elif message.num_evaluations >= self.num_included(slot):
+                self._sums[slot] = message
+                taken.append(slot)
+        return taken
+
+    def _is_sum(self, values: Any) -> bool:
+        """Return whether an honest agent may send it in phase II."""
+        if self._releases is not None:
+            return is_release(values, self._releases)
+        return is_raw_sum(values, self._shape)
+
+    @property
+    def _shape(self) -> tuple[int, int]:
+        return self.study.settings.sums_shape(self.study.num_parameters)
+
+    def num_included(self, slot: int) -> int:
+        """Return how many of an agent's evaluations are in the total."""
+        return self._sums[slot].num_evaluations if slot in self._sums else 0
+
+    @property
+    def total(self) -> FloatArray:
+        """The sums over all agents, of the shape of `AgentReply`."""
+        total = np.zeros(self._shape)
+        for slot in sorted(self._sums):  # the last bits do not depend on who was first
+            total += self._sums[slot].values
+        return total
+
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return what is needed besides the ledger to go on, as arrays."""
+        slots = sorted(self._sums)
+        values = [self._sums[slot].values for slot in slots]
+        regression = self.regression.state_dict()
         return {
-            **self._half.state_dict(),
+            **{f"{_REGRESSION}{name}": array for name, array in regression.items()},
+            "slots": np.array(slots, dtype=np.int64),
+            "num_evaluations": np.array([self.num_included(slot) for slot in slots]),
+            "sums": np.array(values).reshape(-1, *self._shape),
             "asked": np.array(self._asked),
             "first": np.array(-1 if self._first is None else self._first),
             "heard": np.array(self.heard),
@@ -187,7 +297,16 @@ class FedGOUCBServer(Server):
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Continue from what ``state_dict`` returned."""
-        self._half.load_state_dict(state)
+        self.regression.load_state_dict(
+            {
+                name.removeprefix(_REGRESSION): array
+                for name, array in state.items()
+                if name.startswith(_REGRESSION)
+            }
+        )
+        counts = state["num_evaluations"].tolist()
+        rows = zip(state["slots"].tolist(), counts, state["sums"], strict=True)
+        self._sums = {slot: AgentReply(n, np.array(sums)) for slot, n, sums in rows}
         self._asked = bool(state["asked"])
         first = int(state["first"])
         self._first = None if first < 0 else first

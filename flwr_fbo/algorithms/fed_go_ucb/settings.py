@@ -1,13 +1,12 @@
-"""Settings and sums of Fed-GO-UCB."""
+"""Settings of Fed-GO-UCB, and what an agent answers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import Any, Self
 
-from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.conversion import take_plain
-from flwr_fbo._common.validation import require, require_int, require_positive
+from flwr_fbo._common.fields import check_fields, instance, integer, positive
+from flwr_fbo._common.validation import require
 from flwr_fbo.models.network import LangevinSettings
 from flwr_fbo.privacy.neural_privacy import NeuralPrivacy
 
@@ -58,28 +57,31 @@ class FedGOUCBSettings:
     privacy : NeuralPrivacy, optional
         Privacy of each trial. With None agents send gradients and sums of raw
         evaluations, as in the paper. See
-        `flwr_fbo.algorithms.fed_go_ucb.private_agent`.
+        `flwr_fbo.algorithms.fed_go_ucb.agent`.
     """
 
-    num_exploration: int | None = None
-    regression: LangevinSettings = field(default_factory=LangevinSettings)
-    ridge: float = 1e-5
-    beta: float = 0.1
-    threshold: float = 2.0
-    num_refinements: int = 0
-    privacy: NeuralPrivacy | None = None
+    num_exploration: int | None = field(
+        default=None, metadata=integer(0, optional=True, cap="max_trials")
+    )
+    regression: LangevinSettings = field(
+        default_factory=LangevinSettings,
+        metadata=instance(
+            LangevinSettings, allowed="LangevinSettings", part=LangevinSettings
+        ),
+    )
+    ridge: float = field(default=1e-5, metadata=positive())
+    beta: float = field(default=0.1, metadata=positive())
+    threshold: float = field(default=2.0, metadata=positive())
+    num_refinements: int = field(default=0, metadata=integer(0))
+    privacy: NeuralPrivacy | None = field(
+        default=None,
+        metadata=instance(
+            NeuralPrivacy, allowed="NeuralPrivacy", optional=True, part=NeuralPrivacy
+        ),
+    )
 
     def __post_init__(self) -> None:
-        take_plain(self)
-        if self.num_exploration is not None:
-            require_int("num_exploration", self.num_exploration, 0)
-        for name in ("ridge", "beta", "threshold"):
-            require_positive(name, getattr(self, name))
-        require_int("num_refinements", self.num_refinements, 0)
-        ok = isinstance(self.regression, LangevinSettings)
-        require(ok, "regression", self.regression, "LangevinSettings")
-        ok = self.privacy is None or isinstance(self.privacy, NeuralPrivacy)
-        require(ok, "privacy", self.privacy, "NeuralPrivacy")
+        check_fields(self)
         if self.privacy is not None:
             steps = self.num_refinements
             require(steps == 0, "num_refinements", steps, "0, with privacy")
@@ -116,7 +118,7 @@ class FedGOUCBSettings:
         return replace(self, privacy=privacy)
 
     def sums_shape(self, num_parameters: int) -> tuple[int, int]:
-        """Return the shape of an agent's sums: see `Sums`."""
+        """Return the shape of an agent's sums: see `AgentReply`."""
         if self.privacy is None:
             return num_parameters + 1, num_parameters
         size = self.privacy.releases.dimension + 1
@@ -124,17 +126,21 @@ class FedGOUCBSettings:
 
 
 @dataclass(frozen=True, eq=False)
-class Sums:
-    """What an agent has learned in phase II: the message that it sends.
+class AgentReply:
+    """What an agent has answered: the sums of phase II, or what was asked in phase I.
 
     Attributes
     ----------
     num_evaluations : int
-        How many there are in it.
-    values : ndarray of shape (d_w + 1, d_w), or (k + 1, k + 1) with privacy
+        Number of evaluations of phase II so far, those in ``values``.
+    values : ndarray of shape (d_w + 1, d_w), or (k + 1, k + 1) with privacy, or None
         Sum of g g', and in the last row of g (y - f(x; w0)). With privacy a release of
-        the sum of z z', z an action's k features and its clipped reward.
+        the sum of z z', z an action's k features and its clipped reward. In phase I the
+        gradient. None where nothing was asked for, or nothing has come.
+    wants_synchronisation : bool
+        Whether the agent has learned enough by itself.
     """
 
     num_evaluations: int
-    values: FloatArray
+    values: Any
+    wants_synchronisation: bool = False

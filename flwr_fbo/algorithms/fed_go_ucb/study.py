@@ -8,16 +8,24 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
 
 from flwr_fbo._common.errors import PublicError
-from flwr_fbo._common.validation import require_int, require_seed
+from flwr_fbo._common.fields import (
+    FREE,
+    check_fields,
+    fields_by_name,
+    from_json,
+    instance,
+    integer,
+    to_json,
+)
+from flwr_fbo._common.fields import seed as seed_rule
 from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings
-from flwr_fbo.models.network import LangevinSettings, Network, RewardModel
+from flwr_fbo.models.network import Network, RewardModel
 from flwr_fbo.privacy.budget import gaussian_mu
-from flwr_fbo.privacy.neural_privacy import NeuralPrivacy
 from flwr_fbo.privacy.spending import Charge, Promise
 from flwr_fbo.study.codec import (
     Config,
@@ -46,27 +54,28 @@ class FedGOUCBStudy(Study):
     network : Network, optional
         The reward model, unless every client brings another one.
     seed : int
-        Of the initial parameters and of exploration; known to all.
+        Seed of the initial parameters and of exploration; known to all.
     noise_seed : int, optional
         *Experiments only*: makes the agents' noise repeat, and is known to all.
     study_id : str
         Tells this study from any other at the same client.
     """
 
-    settings: FedGOUCBSettings
-    num_agents: int
-    num_parameters: int
-    network: Network | None
-    seed: int
-    noise_seed: int | None = None
+    settings: FedGOUCBSettings = field(
+        metadata=instance(FedGOUCBSettings, part=FedGOUCBSettings)
+    )
+    num_agents: int = field(metadata=integer(2, cap="max_agents"))
+    num_parameters: int = field(metadata=integer(1, cap="max_features"))
+    network: Network | None = field(
+        metadata=instance(Network, optional=True, part=Network)
+    )
+    seed: int = field(metadata=integer(0, cap=FREE))
+    noise_seed: int | None = field(default=None, metadata=seed_rule())
     study_id: str = field(default_factory=lambda: secrets.token_hex(8))
 
     def __post_init__(self) -> None:
         require_study_id(self.study_id)
-        require_int("num_agents", self.num_agents, 2)
-        require_int("num_parameters", self.num_parameters, 1)
-        require_int("seed", self.seed, 0)
-        require_seed("noise_seed", self.noise_seed)
+        check_fields(self)
         if self.settings.privacy is not None:
             _ = self.settings.privacy.releases  # which needs a number of features
 
@@ -131,24 +140,13 @@ class FedGOUCBStudy(Study):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the study as JSON values."""
-        return asdict(self)
+        return to_json(self)
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> FedGOUCBStudy:
-        """Return the study that ``to_dict`` gave."""
-        settings, network = dict(fields["settings"]), fields["network"]
-        settings["regression"] = LangevinSettings(**settings["regression"])
-        if settings["privacy"] is not None:
-            settings["privacy"] = NeuralPrivacy.from_dict(settings["privacy"])
-        return cls(
-            settings=FedGOUCBSettings(**settings),
-            num_agents=fields["num_agents"],
-            num_parameters=fields["num_parameters"],
-            network=None if network is None else Network(**network),
-            seed=fields["seed"],
-            noise_seed=fields["noise_seed"],
-            study_id=fields["study_id"],
-        )
+        """Return the study that ``to_dict`` gave, or that a journal belongs to."""
+        known = fields_by_name(cls)
+        return from_json(cls, {name: fields[name] for name in fields if name in known})
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """The server of FedUCB (Dubey & Pentland, 2020): it adds up what agents release.
 
 Each agent's release is a private sum of all its trials so far, so the newest one takes
-the place of those before. An agent that stays away, or sends what is no such sum, is in
-the total with its last one.
+the place of those before. Where an agent is absent, or its message is malformed, its
+last release stays in the total.
 """
 
 from __future__ import annotations
@@ -26,50 +26,7 @@ from flwr_fbo.study.server import Server, Step
 _log = logging.getLogger("flwr.fbo")
 
 
-class ReleaseCountingServer(Server):
-    """Base of the servers of linear bandits: how many releases each agent has made.
-
-    Parameters
-    ----------
-    study : LinearBanditStudy
-    """
-
-    def __init__(self, study: LinearBanditStudy) -> None:
-        self.study = study
-        self.num_agents = study.num_agents
-        self.ledger = []
-
-    @property
-    def num_releases(self) -> list[int]:
-        """How many releases of each agent have come, or are said to be made."""
-        if not self.ledger:
-            return [0] * self.num_agents
-        return list(self.ledger[-1].facts["num_releases"])
-
-    def num_releases_of(self, slot: int) -> int:
-        """Return how many releases of one agent these are."""
-        return int(self.ledger[-1].facts["num_releases"][slot]) if self.ledger else 0
-
-    @property
-    def num_contributors(self) -> int:
-        """How many agents have made a release."""
-        return sum(count > 0 for count in self.num_releases)
-
-    def _facts(self, num_releases: list[int]) -> dict[str, Any]:
-        """Return what a row of the ledger says besides its vectors."""
-        return {
-            "num_releases": num_releases,
-            "settings": self.study.settings.to_dict(),
-            "private": self.study.private,
-            "flwr_fbo": __version__,
-        }
-
-    def summary(self) -> list[str]:
-        """Describe the settings, a line each."""
-        return lines_of(self.study)
-
-
-class FedUCBServer(ReleaseCountingServer):
+class FedUCBServer(Server):
     """Sums the agents' last releases.
 
     Parameters
@@ -78,6 +35,8 @@ class FedUCBServer(ReleaseCountingServer):
 
     Attributes
     ----------
+    num_releases : list of int
+        How many releases of each agent have come.
     iterations : sequence of int
         Increasing: after which iterations agents are asked for a release.
     ledger : list of LedgerRow
@@ -97,12 +56,14 @@ class FedUCBServer(ReleaseCountingServer):
     """
 
     def __init__(self, study: LinearBanditStudy) -> None:
-        super().__init__(study)
+        self.study, self.num_agents, self.ledger = study, study.num_agents, []
+        self.num_releases = [0] * study.num_agents
         self.iterations: Sequence[int] = ()
 
     def resume(self, ledger: Sequence[LedgerRow]) -> None:
         """Go on after what an earlier run released."""
         super().resume(ledger)
+        self.num_releases = num_releases_in(ledger, self.num_agents)
         if self.study.trigger is not None:  # nobody had planned when
             self.iterations = [row.iteration for row in self.ledger]
 
@@ -133,7 +94,7 @@ class FedUCBServer(ReleaseCountingServer):
         releases = np.zeros((self.num_agents, size, size))
         if self.ledger:
             releases[:] = self.ledger[-1].vectors
-        counts = self.num_releases
+        counts = list(self.num_releases)
         for slot, message in messages.items():
             if is_release(message, settings):
                 releases[slot] = message
@@ -141,7 +102,28 @@ class FedUCBServer(ReleaseCountingServer):
             else:
                 _log.warning("\t> agent %d: its message is not a valid release", slot)
         if counts != self.num_releases:
-            self.ledger.append(LedgerRow(step.iteration, self._facts(counts), releases))
+            self.num_releases = counts
+            facts = facts_of(self.study, counts)
+            self.ledger.append(LedgerRow(step.iteration, facts, releases))
+
+    def summary(self) -> list[str]:
+        """Describe the settings, a line each."""
+        return lines_of(self.study)
+
+
+def facts_of(study: LinearBanditStudy, num_releases: list[int]) -> dict[str, Any]:
+    """Return what a row of the server's ledger says besides its vectors."""
+    return {
+        "num_releases": num_releases,
+        "settings": study.settings.to_dict(),
+        "private": study.private,
+        "flwr_fbo": __version__,
+    }
+
+
+def num_releases_in(ledger: Sequence[LedgerRow], num_agents: int) -> list[int]:
+    """Return how many releases each agent had made by the end of a ledger."""
+    return list(ledger[-1].facts["num_releases"]) if ledger else [0] * num_agents
 
 
 def lines_of(study: LinearBanditStudy) -> list[str]:

@@ -19,19 +19,17 @@ action with the largest upper confidence bound. Where this module differs:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from flwr_fbo._common.arrays import FloatArray, one_blas_thread
 from flwr_fbo._common.validation import (
     require,
 )
-from flwr_fbo.algorithms.linear_bandit.belief import Belief
-from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
-from flwr_fbo.algorithms.linear_bandit.determinant_trigger import DeterminantTrigger
+from flwr_fbo.algorithms.linear_bandit.confidence import Belief, Confidence
+from flwr_fbo.algorithms.linear_bandit.settings import DeterminantTrigger
 from flwr_fbo.algorithms.linear_bandit.site_belief import SiteBelief
 
 
@@ -47,7 +45,7 @@ class LinearUCBAgent:
     Attributes
     ----------
     running_sum : ndarray of shape (d + 1, d + 1)
-        Of all of the agent's trials, [x; y][x; y]': what its `ContinualRelease` takes.
+        Sum of [x; y][x; y]' over the agent's trials: what `ContinualRelease` takes.
     """
 
     def __init__(
@@ -62,27 +60,18 @@ class LinearUCBAgent:
         total = np.zeros((size, size)) if total is None else total
         self.receive(total, confidence.num_synchronisations, own)
 
-    def probabilities(
-        self, actions: ArrayLike, rng: np.random.Generator | None = None
-    ) -> FloatArray:
-        """Return with which probability each action would be chosen, shape (K,).
-
-        Parameters and errors are those of `choose`. Exact for what `choose` draws by a
-        generator of the same state.
-        """
-        rngs = [rng or np.random.default_rng()]
-        [found] = self.probabilities_many(np.asarray(actions, dtype=float)[None], rngs)
-        return np.asarray(found)
-
     @one_blas_thread
     def probabilities_many(
         self, actions: FloatArray, rngs: Sequence[np.random.Generator]
     ) -> FloatArray:
-        """Return what `probabilities` does for A decisions at once, shape (A, K).
+        """Return with which probability each action would be chosen, shape (A, K).
+
+        Exact for what `choose_many` draws by generators of the same state.
 
         Parameters
         ----------
         actions : ndarray of shape (A, K, d)
+            Actions of A decisions; see `choose`.
         rngs : sequence of A numpy.random.Generator
         """
         self._check(actions)
@@ -93,7 +82,7 @@ class LinearUCBAgent:
     ) -> tuple[int, float]:
         """Choose an action; return its index and with which probability it was chosen.
 
-        Of several that are as good as each other, the lowest.
+        Among equally good actions it is the one with the lowest index.
 
         Parameters
         ----------
@@ -129,11 +118,10 @@ class LinearUCBAgent:
         return list(zip(chosen.tolist(), probabilities.tolist(), strict=True))
 
     def _check(self, actions: FloatArray) -> None:
-        releases, shape = self.settings.releases, actions.shape[1:]
-        ok = len(shape) == 2 and shape[0] > 0 and shape[1] == releases.dimension
-        allowed = f"an array of shape (K, {releases.dimension}) with K >= 1"
-        require(ok, "actions", shape, allowed)
-        releases.check_norms(actions.reshape(-1, releases.dimension))
+        d, shape = self.settings.releases.dimension, actions.shape[1:]
+        is_set = len(shape) == 2 and shape[0] > 0 and shape[1] == d
+        require(is_set, "actions", shape, f"an array of shape (K, {d}) with K >= 1")
+        self.settings.releases.check_norms(actions.reshape(-1, d))
 
     @one_blas_thread
     def tell(self, action: ArrayLike, reward: float) -> None:
@@ -176,19 +164,19 @@ class LinearUCBAgent:
         num_synchronisations : int
             >= 0, that have made it; see `Confidence.after`.
         own : ndarray of shape (d + 1, d + 1), optional
-            Of effect where sites differ: the agent's part of the sum, as `SiteBelief`
-            takes it; zero unless given.
+            The agent's part of the sum, as `SiteBelief` takes it; zero unless given. It
+            has an effect where sites differ.
 
         Raises
         ------
         ValueError
-            If it is no symmetric matrix of finite numbers.
+            If it is not a symmetric matrix of finite numbers.
         """
         total = np.asarray(total, dtype=float)
         shape = self.running_sum.shape
         require(total.shape == shape, "total", total.shape, f"shape {shape}")
-        ok = bool(np.all(np.isfinite(total))) and np.array_equal(total, total.T)
-        require(ok, "total", total, "a symmetric matrix of finite numbers")
+        is_good = bool(np.all(np.isfinite(total))) and np.array_equal(total, total.T)
+        require(is_good, "total", total, "a symmetric matrix of finite numbers")
         self._confidence = self._confidence.after(num_synchronisations)
         self._ellipsoid = self._confidence.ellipsoid(total)
         self._synchronised_log_det = self._ellipsoid.log_det
@@ -213,14 +201,20 @@ class LinearUCBAgent:
             return self._site.belief
         return self._confidence.belief(self._ellipsoid)
 
-    def wants_synchronisation(self, trigger: DeterminantTrigger) -> bool:
+    def wants_synchronisation(
+        self, trigger: DeterminantTrigger, among_peers: bool = False
+    ) -> bool:
         """Return whether the agent has seen enough since the last synchronisation.
 
         It never has with ``local_data="released"``.
         """
         before = self._synchronised_log_det
         growth = self._confidence.growth(self._ellipsoid, before)
-        return trigger.fires(growth, self._ellipsoid.num_observed)
+        num_since = self._ellipsoid.num_observed
+        if among_peers:
+            longest = self.settings.releases.max_action_norm
+            return trigger.fires_among_peers(growth, num_since, longest)
+        return trigger.fires(growth, num_since)
 
     @property
     def estimate(self) -> FloatArray:
@@ -231,20 +225,3 @@ class LinearUCBAgent:
     def confidence_width(self) -> FloatArray:
         """Half the confidence interval of each coordinate of theta, shape (d,)."""
         return self._belief.coordinate_widths
-
-    def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return the agent's memory, as arrays."""
-        return {
-            "running_sum": self.running_sum.copy(),
-            "synchronised_log_det": self._synchronised_log_det.copy(),
-            **self._ellipsoid.state_dict(),
-            **({} if self._site is None else self._site.state_dict()),
-        }
-
-    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Continue from what ``state_dict`` returned."""
-        self.running_sum = np.array(state["running_sum"])
-        self._synchronised_log_det = np.array(state["synchronised_log_det"])
-        self._ellipsoid.load_state_dict(state)
-        if self._site is not None:
-            self._site.load_state_dict(state)

@@ -14,9 +14,9 @@ from flwr_fbo._common.validation import (
     require_finite,
     require_int,
     require_known,
-    require_name,
 )
 from flwr_fbo.algorithms.linear_bandit.feature_encoder import FeatureEncoder
+from flwr_fbo.algorithms.linear_bandit.feature_fields import pairs_of
 
 Value = float | str
 Features = Mapping[str, Value] | Sequence[tuple[str, Value]]
@@ -65,7 +65,7 @@ class ArmTable:
 
     def __post_init__(self) -> None:
         require_int("version", self.version, 1, 10**9)
-        pairs = _pairs("arms", self.arms)
+        pairs = pairs_of("arms", self.arms)
         arms = tuple((name, _features(name, given)) for name, given in pairs)
         object.__setattr__(self, "arms", arms)
 
@@ -143,25 +143,10 @@ class ArmTable:
         return ArmTable(arms, self.version + 1)
 
 
-def _pairs(where: str, given: Any) -> list[tuple[str, Any]]:
-    """Return the items of a mapping, or pairs as JSON has them; each name once."""
-    allowed = "a mapping, or pairs with a distinct name each"
-    if hasattr(given, "to_dict"):  # a row for each, or a row
-        given = given.to_dict(*["index"] * (given.ndim - 1))
-    pairs = given.items() if isinstance(given, Mapping) else given
-    ok = isinstance(given, Mapping | tuple | list)
-    ok = ok and all(isinstance(p, tuple | list) and len(p) == 2 for p in pairs)
-    require(ok, where, given, allowed)
-    for name, _ in pairs:
-        require_name(where, name)
-    require(len({name for name, _ in pairs}) == len(pairs), where, given, allowed)
-    return [(name, value) for name, value in pairs]
-
-
 def _features(arm: str, given: Any) -> tuple[tuple[str, Value], ...]:
     """Return an arm's features, sorted by name: their order means nothing."""
     where = f"arms[{arm!r}]"
-    features = sorted((name, plain(value)) for name, value in _pairs(where, given))
+    features = sorted((name, plain(value)) for name, value in pairs_of(where, given))
     for name, value in features:
         if not isinstance(value, str):
             require_finite(f"{where}[{name!r}]", value)

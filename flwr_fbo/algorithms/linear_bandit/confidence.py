@@ -1,17 +1,20 @@
-"""How far theta may be from what a sum of releases says: the confidence width."""
+"""What an agent believes of theta, and how far off that may be: the width."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.validation import require_fraction, require_int
-from flwr_fbo.algorithms.linear_bandit.belief import Belief
+from flwr_fbo._common.arrays import FloatArray, first_best
+from flwr_fbo._common.fields import check_fields, fraction, integer
+from flwr_fbo._common.validation import require_int
+from flwr_fbo.algorithms.linear_bandit.exploration import Exploration, Optimism, drawn
 from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings
 from flwr_fbo.privacy.spectrum import (
     SpectralBounds,
@@ -25,6 +28,83 @@ if TYPE_CHECKING:
 
 # What the authors' code multiplies the width with (``beta_mult`` in its agents.py).
 _AUTHORS_FACTOR = 0.01
+
+
+@dataclass(frozen=True, eq=False)
+class Belief:
+    """The parameters t with ||t - estimate||_V <= w, of one model or of a batch.
+
+    Attributes
+    ----------
+    ellipsoid : Ellipsoid
+        V and the estimate.
+    width : ndarray of shape (...)
+        w >= 0, of each model.
+    exploration : Exploration
+        How an agent chooses within the ellipsoid.
+    """
+
+    ellipsoid: Ellipsoid
+    width: FloatArray
+    exploration: Exploration
+
+    @property
+    def coordinate_widths(self) -> FloatArray:
+        """Half the confidence interval of each coordinate, shape (..., d).
+
+        w sqrt((V^-1)_ii): coordinate i of t is at most that far from theta's, for every
+        t with ||t - theta||_V <= w (Cauchy-Schwarz).
+        """
+        factor = self.ellipsoid.factor
+        axes = np.broadcast_to(np.eye(factor.shape[-1]), factor.shape)
+        lengths = np.linalg.norm(self.ellipsoid.whitened(axes), axis=-2)
+        return np.asarray(self.width[..., None] * lengths)
+
+    def upper_bounds(self, actions: FloatArray) -> FloatArray:
+        """Return the upper confidence bound of each action's mean reward."""
+        return self.ellipsoid.upper_bounds(actions, self.width)
+
+    def probabilities(
+        self, actions: FloatArray, rngs: Sequence[np.random.Generator]
+    ) -> FloatArray:
+        """Return with which probability each action is played: see `Exploration`.
+
+        Parameters
+        ----------
+        actions : ndarray of shape (A, K, d)
+            Actions of A decisions.
+        rngs : sequence of A numpy.random.Generator
+            What each decision draws from.
+
+        Returns
+        -------
+        ndarray of shape (A, K)
+        """
+        mean, directions = self.ellipsoid.rewards(actions)
+        widths = np.broadcast_to(self.width, len(actions))
+        return self.exploration.probabilities(mean, directions, widths, rngs)
+
+    def choose(
+        self,
+        actions: FloatArray,
+        rngs: Callable[[], Sequence[np.random.Generator]],
+    ) -> tuple[NDArray[np.intp], FloatArray]:
+        """Choose for A decisions; return indices and their probabilities, shape (A,).
+
+        Parameters
+        ----------
+        actions : ndarray of shape (A, K, d)
+        rngs : callable
+            Returns what `probabilities` takes; called only if there is chance.
+        """
+        if isinstance(self.exploration, Optimism):  # all of them at once
+            chosen = first_best(self.upper_bounds(actions))
+            return chosen, np.ones(len(actions))
+        generators = rngs()
+        probabilities = self.probabilities(actions, generators)
+        draws = [drawn(*one) for one in zip(probabilities, generators, strict=True)]
+        indices, propensities = zip(*draws, strict=True)
+        return np.array(indices), np.array(propensities)
 
 
 @dataclass(frozen=True)
@@ -45,13 +125,12 @@ class Confidence:
     """
 
     settings: LinearUCBSettings
-    num_agents: int
-    alpha: float
+    num_agents: int = field(metadata=integer(1))
+    alpha: float = field(metadata=fraction())
     num_synchronisations: int = 1
 
     def __post_init__(self) -> None:
-        require_int("num_agents", self.num_agents, 1)
-        require_fraction("alpha", self.alpha)
+        check_fields(self)
         most = self.settings.releases.max_releases
         require_int("num_synchronisations", self.num_synchronisations, 1, most)
 

@@ -14,20 +14,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 
 from flwr_fbo._common.arrays import FloatArray, first_best
-from flwr_fbo._common.conversion import take_plain
+from flwr_fbo._common.fields import check_fields, integer, number, positive, to_json
 from flwr_fbo._common.random import Purpose, generator, uniform_in_ball
 from flwr_fbo._common.validation import (
-    is_number,
     require,
-    require_int,
     require_known,
-    require_positive,
 )
 
 # Rewards that are computed together, 8 bytes each: enough to be fast.
@@ -41,9 +38,9 @@ class Exploration(ABC):
     kind: ClassVar[str]
 
     @property
-    @abstractmethod
     def largest_uniform_share(self) -> float:
         """The largest share of decisions that is made without regard to rewards."""
+        return 0.0
 
     @abstractmethod
     def probabilities(
@@ -62,14 +59,14 @@ class Exploration(ABC):
         directions : ndarray of shape (A, K, d)
             How rewards vary in the ellipsoid: see `Ellipsoid.rewards`.
         widths : ndarray of shape (A,)
-            Of the ellipsoid, >= 0.
+            Widths of the ellipsoid, >= 0.
         rngs : sequence of A numpy.random.Generator
             What each decision draws from. The probabilities are exact, given the draws.
         """
 
     def to_dict(self) -> dict[str, Any]:
         """Return kind and fields, as JSON values."""
-        return {"kind": self.kind, **asdict(self)}
+        return to_json(self)
 
 
 @dataclass(frozen=True)
@@ -86,11 +83,6 @@ class Optimism(Exploration):
     """
 
     kind: ClassVar[str] = "optimism"
-
-    @property
-    def largest_uniform_share(self) -> float:
-        """0."""
-        return 0.0
 
     def probabilities(
         self,
@@ -135,20 +127,14 @@ class EllipsoidSampling(Exploration):
         agent, which with noise is nearly all there are: that is too many to explore.
     """
 
-    num_draws: int = 64
-    uniform_share: float = 0.01
-    radius: float = 0.1
+    num_draws: int = field(default=64, metadata=integer(1, 10_000))
+    uniform_share: float = field(default=0.01, metadata=number(above=0, most=1))
+    radius: float = field(default=0.1, metadata=number(above=0, most=1))
 
     kind: ClassVar[str] = "ellipsoid-sampling"
 
     def __post_init__(self) -> None:
-        take_plain(self)
-        require_int("num_draws", self.num_draws, 1, 10_000)
-        share, radius = self.uniform_share, self.radius
-        ok = is_number(share) and 0 < share <= 1
-        require(ok, "uniform_share", share, "a number in (0, 1]")
-        ok = is_number(radius) and 0 < radius <= 1
-        require(ok, "radius", radius, "a number in (0, 1]")
+        check_fields(self)
 
     @property
     def largest_uniform_share(self) -> float:
@@ -211,13 +197,12 @@ class InverseGapWeighting(Exploration):
         > 0. At 0 actions would be uniform; the larger, the greedier.
     """
 
-    scale: float = 30.0
+    scale: float = field(default=30.0, metadata=positive())
 
     kind: ClassVar[str] = "inverse-gap-weighting"
 
     def __post_init__(self) -> None:
-        take_plain(self)
-        require_positive("scale", self.scale)
+        check_fields(self)
 
     @property
     def largest_uniform_share(self) -> float:
@@ -249,27 +234,24 @@ _KINDS: dict[str, type[Exploration]] = {
 }
 
 
-def exploration_of(fields: Mapping[str, Any]) -> Exploration:
-    """Return the exploration that ``to_dict`` gave.
+def exploration_kind(fields: Any) -> type[Exploration]:
+    """Return the class whose JSON these are: what ``to_dict`` gave.
 
     Raises
     ------
     ValueError
-        If the kind is unknown, or a value is not allowed.
-    TypeError
-        If the kind has no such field.
+        If the kind is unknown.
     """
     require(isinstance(fields, Mapping), "exploration", fields, "a mapping")
     kind = fields.get("kind")
     require_known("exploration.kind", kind, _KINDS)
-    options = {name: value for name, value in fields.items() if name != "kind"}
-    return _KINDS[str(kind)](**options)
+    return _KINDS[str(kind)]
 
 
 def drawn(probabilities: FloatArray, rng: np.random.Generator) -> tuple[int, float]:
     """Draw an index, and return its probability too; one of probability 0 never."""
     sums = np.cumsum(probabilities)
-    # Not with absurd settings: then their sum is no number.
+    # With absurd settings their sum is NaN.
     require(bool(sums[-1] > 0), "probabilities", probabilities, "finite numbers")
     # The last is 1 then, whatever the rounding, and above what is drawn.
     sums /= sums[-1]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
 from typing import Any, Literal
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.conversion import mapping, names, plain
+from flwr_fbo._common.fields import from_json, holds, to_json
 from flwr_fbo._common.validation import (
     nearest,
     require,
@@ -35,8 +36,7 @@ from flwr_fbo.algorithms.linear_bandit.feature_fields import (
     Fields,
     encoded_row,
     encoded_rows,
-    field_from_dict,
-    field_to_dict,
+    field_kind,
     pairs_of,
 )
 from flwr_fbo.privacy.continual_settings import LARGEST_DIMENSION
@@ -47,15 +47,9 @@ Arms = Sequence[tuple[str, Mapping[str, Any]]]
 _LOG_BLOCK = 8192
 
 
-@dataclass(frozen=True, eq=False)
-class _EncodedArms:
-    """What the arms contribute to the features, whatever the context."""
-
-    key: list[Any]
-    # The index of each arm's block, shape (K,), and its factor of each feature (K, n).
-    blocks: NDArray[np.int64]
-    factors: FloatArray
-    outside: Counter[str]
+# What arms contribute to the features, whatever the context: the index of each arm's
+# block, shape (K,); its factor of each feature, shape (K, n); and values outside.
+EncodedArms = tuple[NDArray[np.int64], FloatArray, Counter[str]]
 
 
 @dataclass(frozen=True)
@@ -126,27 +120,33 @@ class FeatureEncoder:
     epsilon covers what they reveal.
     """
 
-    context: Fields
-    arm: Fields = ()
+    context: Fields = field(metadata=holds(field_kind))
+    arm: Fields = field(default=(), metadata=holds(field_kind))
     blocks: Sequence[str] = ()
     interactions: Literal["all"] | Sequence[tuple[str, str]] = "all"
 
     def __post_init__(self) -> None:
-        context, arm = pairs_of("context", self.context), pairs_of("arm", self.arm)
-        object.__setattr__(self, "context", context)
-        object.__setattr__(self, "arm", arm)
-        names = [name for name, _ in context + arm]
-        ok = len(set(names)) == len(names) <= LARGEST_DIMENSION
-        allowed = f"at most {LARGEST_DIMENSION} fields, each of another name"
-        require(ok, "context and arm", names, allowed)
+        names = [*self._checked("context"), *self._checked("arm")]
+        most = LARGEST_DIMENSION
+        are_few = len(set(names)) == len(names) <= most
+        allowed = f"at most {most} fields, each of another name"
+        require(are_few, "context and arm", names, allowed)
         self._check_blocks()
         self._check_interactions(names)
-        ok = self.dimension <= LARGEST_DIMENSION
-        allowed = f"at most {LARGEST_DIMENSION}: declare fewer interactions or blocks"
-        require(ok, "dimension", self.dimension, allowed)
+        allowed = f"at most {most}: declare fewer interactions or blocks"
+        require(self.dimension <= most, "dimension", self.dimension, allowed)
         twice = [name for name, n in Counter(self.feature_names).items() if n > 1]
         allowed = "each name once: rename a field, category or block"
         require(not twice, "feature_names", twice, allowed)
+
+    def _checked(self, part: str) -> list[str]:
+        """Make pairs of the fields of a context or an arm; return their names."""
+        pairs = pairs_of(part, getattr(self, part))
+        for name, one in pairs:
+            ok = isinstance(one, Field)
+            require(ok, f"{part}[{name!r}]", one, "a Number or a Category")
+        object.__setattr__(self, part, tuple(pairs))
+        return [name for name, _ in pairs]
 
     def _check_blocks(self) -> None:
         object.__setattr__(self, "blocks", tuple(names("blocks", self.blocks)))
@@ -162,28 +162,25 @@ class FeatureEncoder:
             object.__setattr__(self, "interactions", self.interactions.tolist())
         if self.interactions == "all":
             return
+        given, most = self.interactions, LARGEST_DIMENSION
         allowed = "'all', or a list of pairs of different fields, each pair once"
-        is_list = isinstance(self.interactions, tuple | list)
-        require(is_list, "interactions", self.interactions, allowed)
-        most = LARGEST_DIMENSION
-        ok = len(self.interactions) <= most
-        require(ok, "len(interactions)", len(self.interactions), f"at most {most}")
+        require(isinstance(given, tuple | list), "interactions", given, allowed)
+        require(len(given) <= most, "len(interactions)", len(given), f"at most {most}")
         known = set(names)
-        for pair in self.interactions:
+        for pair in given:
             is_pair = isinstance(pair, tuple | list) and len(pair) == 2
             require(is_pair, "interactions", pair, allowed)
             for name in pair:
                 require_known("interactions", name, known)
-        pairs = tuple((first, second) for first, second in self.interactions)
-        unordered = {frozenset(pair) for pair in pairs}
-        ok = len(unordered) == len(pairs) and all(len(pair) == 2 for pair in unordered)
-        require(ok, "interactions", pairs, allowed)
+        pairs = tuple((first, second) for first, second in given)
+        differ = {frozenset(pair) for pair in pairs if pair[0] != pair[1]}
+        require(len(differ) == len(pairs), "interactions", pairs, allowed)
         object.__setattr__(self, "interactions", pairs)
 
     @property
     def dimension(self) -> int:
         """Dimension d of an action, at most 1000; that of the `ContinualSettings`."""
-        sizes = {name: len(field.labels(name)) for name, field in self._fields.items()}
+        sizes = {name: len(one.labels(name)) for name, one in self._fields.items()}
         products = sum(sizes[a] * sizes[b] for a, b in self._interactions)
         return self._num_blocks * (1 + sum(sizes.values()) + products)
 
@@ -228,11 +225,10 @@ class FeatureEncoder:
         require_positive("max_norm", max_norm)
         given = mapping("context", context)
         values, outside = encoded_row("context", given, self._context)
-        encoded_arms = self._encoded_arms(arms)
-        require(len(encoded_arms.key) > 0, "arms", arms, "one arm or more")
-        blocks, factors = encoded_arms.blocks, encoded_arms.factors
+        blocks, factors, arms_outside = self._encoded_arms(arms)
+        require(len(blocks) > 0, "arms", arms, "one arm or more")
         features = self._features(np.array([values]), blocks, factors, max_norm)
-        return Encoded(features, {**dict.fromkeys(outside, 1), **encoded_arms.outside})
+        return Encoded(features, {**dict.fromkeys(outside, 1), **arms_outside})
 
     def encode_log(
         self,
@@ -251,8 +247,8 @@ class FeatureEncoder:
         # One by one, for how many of the values of each are outside.
         each = {name: self._encoded_arms([(name, own)]) for name, own in arms}
         require(len(each) > 0, "arms", arms, "one arm or more")
-        blocks = np.concatenate([one.blocks for one in each.values()])
-        factors = np.concatenate([one.factors for one in each.values()])
+        blocks = np.concatenate([one for one, _, _ in each.values()])
+        factors = np.concatenate([one for _, one, _ in each.values()])
         places = {name: i for i, name in enumerate(each)}
         for start in range(0, len(chosen), _LOG_BLOCK):
             names = chosen[start : start + _LOG_BLOCK]
@@ -262,7 +258,7 @@ class FeatureEncoder:
             part = contexts[start : start + _LOG_BLOCK]
             values, outside = encoded_rows("contexts", part, self._context, start)
             for name, times in Counter(names).items():
-                outside.update(dict.fromkeys(each[name].outside, times))
+                outside.update(dict.fromkeys(each[name][2], times))
             rows = np.array([places[name] for name in names])
             own = blocks[rows], factors[rows]
             yield Encoded(self._features(values, *own, max_norm), outside)
@@ -289,22 +285,12 @@ class FeatureEncoder:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values. Lists of pairs keep the order of fields."""
-        pairs = self.interactions
-        return {
-            "context": [[n, field_to_dict(f)] for n, f in self._context.items()],
-            "arm": [[n, field_to_dict(f)] for n, f in self._arm.items()],
-            "blocks": list(self.blocks),
-            "interactions": pairs if pairs == "all" else [list(pair) for pair in pairs],
-        }
+        return to_json(self)
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> FeatureEncoder:
         """Return the encoder whose fields went through JSON."""
-        parts = {
-            part: [(name, field_from_dict(field)) for name, field in fields[part]]
-            for part in ("context", "arm")
-        }
-        return cls(**{**fields, **parts})
+        return from_json(cls, fields)
 
     @cached_property
     def _context(self) -> dict[str, Field]:
@@ -343,14 +329,14 @@ class FeatureEncoder:
     @cached_property
     def _arm_size(self) -> int:
         """Number of coordinates of an arm's fields, the last ones."""
-        return sum(len(field.labels(name)) for name, field in self._arm.items())
+        return sum(len(one.labels(name)) for name, one in self._arm.items())
 
     @cached_property
     def _factors(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The two coordinates whose product is a feature, for each in a block."""
         spans, start = {}, 1
-        for name, field in self._fields.items():
-            spans[name] = range(start, start + len(field.labels(name)))
+        for name, one in self._fields.items():
+            spans[name] = range(start, start + len(one.labels(name)))
             start = spans[name].stop
         pairs = [(0, i) for i in range(start)]
         for first, second in self._interactions:
@@ -359,11 +345,11 @@ class FeatureEncoder:
         return left, right
 
     @cached_property
-    def _last_arms(self) -> list[_EncodedArms]:
-        """The arms that were encoded last; empty before."""
+    def _last_arms(self) -> list[tuple[list[Any], EncodedArms]]:
+        """The arms that were encoded last, and what became of them; empty before."""
         return []
 
-    def _encoded_arms(self, arms: Arms) -> _EncodedArms:
+    def _encoded_arms(self, arms: Arms) -> EncodedArms:
         """Return the arms' part, encoded only if they differ from the last ones."""
         try:
             # With types, as True equals 1 but is not allowed.
@@ -373,9 +359,9 @@ class FeatureEncoder:
             allowed = "a list of names, each with a mapping of its features"
             text = f"arms={arms!r} is not allowed: {allowed}."
             raise ValueError(text) from error
-        for last in self._last_arms:
-            if last.key == key:
-                return last
+        for last, encoded in self._last_arms:
+            if last == key:
+                return encoded
         names = [name for name, _, _ in key]
         for name in names:
             require_name("arms", name)
@@ -388,11 +374,7 @@ class FeatureEncoder:
         z = np.hstack([others, own])
         left, right = self._factors
         indices = [self.blocks.index(name) if self.blocks else 0 for name in names]
-        encoded = _EncodedArms(
-            key,
-            np.array(indices, dtype=np.int64),
-            z[:, left] * z[:, right],
-            Counter(name for _, outside in rows for name in outside),
-        )
-        self._last_arms[:] = [encoded]
-        return encoded
+        outside = Counter(name for _, clipped in rows for name in clipped)
+        made = np.array(indices, dtype=np.int64), z[:, left] * z[:, right], outside
+        self._last_arms[:] = [(key, made)]
+        return made

@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.conversion import mapping, names, plain, take_plain
+from flwr_fbo._common.conversion import mapping, names, plain
+from flwr_fbo._common.fields import check_fields, number
 from flwr_fbo._common.validation import (
     did_you_mean,
+    is_number,
     require,
-    require_finite,
     require_name,
 )
 
@@ -43,13 +44,12 @@ class Number:
         Upper bound, finite, above ``low``. Larger numbers are clipped to it.
     """
 
-    low: float
-    high: float
+    low: float = field(metadata=number())
+    high: float = field(metadata=number())
 
     def __post_init__(self) -> None:
-        take_plain(self)
+        check_fields(self)
         for name in ("low", "high"):
-            require_finite(name, getattr(self, name))
             object.__setattr__(self, name, float(getattr(self, name)))
         ok = self.low < self.high and math.isfinite(self.high - self.low)
         allowed = f"above low={self.low}, at a distance that a float holds"
@@ -69,13 +69,12 @@ class Number:
 
         ValueError names ``where`` if the value is not a number.
         """
-        number = plain(value)
-        is_number = isinstance(number, int | float) and not isinstance(number, bool)
-        if not is_number or number != number:
+        given = plain(value)
+        if not is_number(given):
             require(False, where, value, self.allowed)
-        clipped = float(min(max(number, self.low), self.high))
+        clipped = float(min(max(given, self.low), self.high))
         share = (clipped - self.low) / (self.high - self.low)
-        return [2 * share - 1], bool(self.low <= number <= self.high)
+        return [2 * share - 1], bool(self.low <= given <= self.high)
 
     def encode_plain(self, values: Sequence[Any]) -> Columns | None:
         """Return encodings and which are inside, or None unless all are usual numbers.
@@ -171,29 +170,24 @@ class Encoded:
     outside: dict[str, int]
 
 
-def field_to_dict(field: Field) -> dict[str, Any]:
-    """Return a field as JSON values."""
-    if isinstance(field, Category):
-        return {"values": list(field.values)}
-    return asdict(field)
+def field_kind(values: Mapping[str, Any]) -> type[Field]:
+    """Return the class of a field in JSON."""
+    return Category if "values" in values else Number
 
 
-def field_from_dict(fields: Mapping[str, Any]) -> Field:
-    """Return the field that `field_to_dict` gave."""
-    return Category(**fields) if "values" in fields else Number(**fields)
-
-
-def pairs_of(part: str, fields: Any) -> tuple[tuple[str, Field], ...]:
-    """Return the names and fields of a context or an arm."""
-    allowed = "names, each with a Number or a Category"
-    pairs = fields.items() if isinstance(fields, Mapping) else fields
-    ok = isinstance(fields, Mapping | tuple | list)
-    ok = ok and all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs)
-    require(ok, part, fields, allowed)
-    for name, field in pairs:
-        require_name(part, name)
-        require(isinstance(field, Field), f"{part}[{name!r}]", field, allowed)
-    return tuple(pairs)
+def pairs_of(where: str, given: Any) -> list[tuple[str, Any]]:
+    """Return the items of a mapping, or pairs as JSON has them; each name once."""
+    allowed = "a mapping, or pairs with a distinct name each"
+    if hasattr(given, "to_dict"):  # a row for each, or a row
+        given = given.to_dict(*["index"] * (given.ndim - 1))
+    pairs = given.items() if isinstance(given, Mapping) else given
+    ok = isinstance(given, Mapping | tuple | list)
+    ok = ok and all(isinstance(p, tuple | list) and len(p) == 2 for p in pairs)
+    require(ok, where, given, allowed)
+    for name, _ in pairs:
+        require_name(where, name)
+    require(len({name for name, _ in pairs}) == len(pairs), where, given, allowed)
+    return [(name, value) for name, value in pairs]
 
 
 def encoded_row(
@@ -202,10 +196,10 @@ def encoded_row(
     """Return the encodings in a row, and the fields whose values are outside."""
     row: list[float] = []
     outside: list[str] = []
-    for name, field in fields.items():
+    for name, one in fields.items():
         if name not in values:
-            raise ValueError(f"{where}[{name!r}] is missing: give {field.allowed}.")
-        encoding, is_inside = field.encode(values[name], f"{where}[{name!r}]")
+            raise ValueError(f"{where}[{name!r}] is missing: give {one.allowed}.")
+        encoding, is_inside = one.encode(values[name], f"{where}[{name!r}]")
         row += encoding
         if not is_inside:
             outside.append(name)
@@ -249,8 +243,8 @@ def _encoded_columns(
     if any(row.keys() != fields.keys() for row in rows):
         return None
     columns, outside = [np.empty((len(rows), 0))], Counter[str]()
-    for name, field in fields.items():
-        encoded = field.encode_plain([row[name] for row in rows])
+    for name, one in fields.items():
+        encoded = one.encode_plain([row[name] for row in rows])
         if encoded is None:
             return None
         encodings, inside = encoded

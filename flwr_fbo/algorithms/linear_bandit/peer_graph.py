@@ -9,8 +9,8 @@ power of G.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._common.conversion import take_plain
+from flwr_fbo._common.fields import check_fields, choice, integer, ruled
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo._common.validation import require, require_int, require_known
 
@@ -71,32 +71,32 @@ class PeerGraph:
         If a field is not allowed; the message names it.
     """
 
-    num_agents: int
-    edges: tuple[tuple[int, int], ...]
-    hops: int = 1
-    pooling: Pooling = "clique"
-    num_estimators: int | None = None
+    num_agents: int = field(metadata=integer(2, cap="max_peers"))
+    edges: tuple[tuple[int, int], ...] = field(
+        metadata=ruled(
+            lambda name, value: require(
+                isinstance(value, Iterable), name, value, "pairs of slots"
+            ),
+            cap="max_peers",
+        )
+    )
+    hops: int = field(default=1, metadata=integer(1, cap="max_peers"))
+    pooling: Pooling = field(default="clique", metadata=choice(Pooling))
+    num_estimators: int | None = field(
+        default=None, metadata=integer(1, optional=True, cap="max_dimension")
+    )
 
     def __post_init__(self) -> None:
-        take_plain(self)
-        require_int("num_agents", self.num_agents, 2)
-        is_iterable = isinstance(self.edges, Iterable)
-        require(is_iterable, "edges", self.edges, "pairs of slots")
+        check_fields(self)
         pairs = {_pair(edge, self.num_agents) for edge in self.edges}
         object.__setattr__(self, "edges", tuple(sorted(pairs)))
         apart = np.flatnonzero(np.isinf(self._lengths[0]))[:5].tolist()
         allowed = f"a connected graph of all agents; no path from 0 to {apart}"
         require(not apart, "edges", self.edges[:8], allowed)
-        require_int("hops", self.hops, 1)
         allowed = f"at most {self.diameter}, the graph's diameter"
         require(self.hops <= self.diameter, "hops", self.hops, allowed)
-        allowed = f"one of {get_args(Pooling)}"
-        require(self.pooling in get_args(Pooling), "pooling", self.pooling, allowed)
-        if self.num_estimators is not None:
-            require_int("num_estimators", self.num_estimators, 1)
-        allowed = f"at most hops={self.hops}"
-        ok = self.streams <= self.hops
-        require(ok, "num_estimators", self.num_estimators, allowed)
+        own, allowed = self.num_estimators, f"at most hops={self.hops}"
+        require(self.streams <= self.hops, "num_estimators", own, allowed)
 
     @classmethod
     def named(
@@ -119,14 +119,14 @@ class PeerGraph:
         num_agents : int
             M >= 2; 3 for a ring.
         seed : int
-            Of the random graph; public.
+            Seed of the random graph; public.
         hops, pooling, num_estimators
             Attributes of the graph.
         """
         require_known("graph", name, get_args(GraphName))
         require_int("seed", seed, 0)
         require_int("num_agents", num_agents, 3 if name == "ring" else 2)
-        edges = tuple(_drawn(name, num_agents, seed))
+        edges = _drawn(name, num_agents, seed).edges
         return cls(num_agents, edges, hops, pooling, num_estimators)
 
     @classmethod
@@ -169,15 +169,9 @@ class PeerGraph:
         for number, line in enumerate(text.splitlines(), 1):
             words = line.partition("#")[0].split()
             ok = len(words) in (0, 2) and all(w.isdecimal() for w in words)
-            allowed = "two slots, such as '0 1'"
-            require(ok, f"line {number}", line.strip(), allowed)
+            require(ok, f"line {number}", line.strip(), "two slots, such as '0 1'")
             edges += [(int(words[0]), int(words[1]))] if words else []
         return tuple(edges)
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> PeerGraph:
-        """Return the graph whose fields went through JSON."""
-        return cls(**fields)
 
     @cached_property
     def _lengths(self) -> NDArray[np.float64]:
@@ -270,39 +264,33 @@ class PeerGraph:
 
 def _pair(edge: Any, num_agents: int) -> tuple[int, int]:
     """Return an edge, the lower slot first."""
+    is_pair = isinstance(edge, tuple | list) and len(edge) == 2
     allowed = "a pair of slots, such as one of a networkx graph's `edges`"
-    require(isinstance(edge, tuple | list) and len(edge) == 2, "edges", edge, allowed)
-    for slot in edge:
-        allowed = f"slots from 0 to {num_agents - 1}"
-        ok = isinstance(slot, int | np.integer) and 0 <= slot < num_agents
-        require(bool(ok), "edges", edge, allowed)
-    first, second = sorted(int(slot) for slot in edge)
+    require(is_pair, "edges", edge, allowed)
+    are_slots = all(isinstance(slot, int | np.integer) for slot in edge)
+    are_slots = are_slots and all(0 <= slot < num_agents for slot in edge)
+    require(are_slots, "edges", edge, f"slots from 0 to {num_agents - 1}")
+    first, second = sorted(map(int, edge))
     require(first != second, "edges", edge, "no agent that is linked with itself")
     return first, second
 
 
-def _drawn(name: str, num_agents: int, seed: int) -> list[tuple[int, int]]:
-    """Return the edges of a named graph."""
+def _drawn(name: str, num_agents: int, seed: int) -> Any:
+    """Return a named graph of networkx."""
     import networkx as nx
 
-    if name == "random":
-        return _random_edges(num_agents, seed)
     makers = {
         "complete": nx.complete_graph,
         "ring": nx.cycle_graph,
         "star": lambda m: nx.star_graph(m - 1),
         "line": nx.path_graph,
     }
-    return [(int(a), int(b)) for a, b in makers[name](num_agents).edges]
-
-
-def _random_edges(num_agents: int, seed: int) -> list[tuple[int, int]]:
-    import networkx as nx
-
+    if name != "random":
+        return makers[name](num_agents)
     probability = min(1.0, 2 * math.log(num_agents) / num_agents)
     for attempt in range(_MAX_DRAWS):
         rng = generator(seed, attempt, Purpose.GRAPH)
         graph = nx.gnp_random_graph(num_agents, probability, seed=rng)
         if nx.is_connected(graph):
-            return [(int(a), int(b)) for a, b in graph.edges]
+            return graph
     raise AssertionError("a connected graph is far more likely than that")

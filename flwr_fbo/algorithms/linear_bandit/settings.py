@@ -1,31 +1,228 @@
-"""Settings of FedUCB, which all agents of a study share."""
+"""Settings of FedUCB, which all agents of a study share, and when they synchronise."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal, get_args
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-from flwr_fbo._common.conversion import take_plain
+import numpy as np
+
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.fields import (
+    check_fields,
+    choice,
+    fraction,
+    from_json,
+    instance,
+    number,
+    positive,
+    to_json,
+)
 from flwr_fbo._common.validation import (
     require,
-    require_fraction,
-    require_positive,
+    require_int,
+    require_known,
+    require_name,
 )
 from flwr_fbo.algorithms.linear_bandit.exploration import (
     Exploration,
     Optimism,
-    exploration_of,
+    exploration_kind,
 )
 from flwr_fbo.algorithms.linear_bandit.feature_encoder import FeatureEncoder
-from flwr_fbo.algorithms.linear_bandit.reward_timeout import RewardTimeout
-from flwr_fbo.algorithms.linear_bandit.site_deviation import SiteDeviation
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 
 Width = Literal["exact", "observed", "paper", "authors"]
-
-
 LocalData = Literal["released", "raw"]
+
+
+def geometric_schedule(num_trials: int, num_releases: int, first: int) -> list[int]:
+    """Return n synchronisations from ``first`` on, the gaps growing towards T.
+
+    After round(first (T / first)^(k / n)) trials, k = 0, .., n - 1, or one trial later
+    than the one before where two would fall together: so with n = T - first they are
+    after every trial. The next one would be after the last trial, where nobody acts on
+    it any more.
+
+    Raises
+    ------
+    ValueError
+        If there are more of them than trials.
+    """
+    require_int("num_releases", num_releases, 1)
+    require_int("first", first, 1)
+    most = num_trials - first
+    allowed = f"so many in the {most} trials after the first one"
+    require(num_releases <= most, "num_releases", num_releases, allowed)
+    ratio = (num_trials / first) ** (1 / num_releases)
+    times = [first]
+    for k in range(1, num_releases):
+        times.append(max(round(first * ratio**k), times[-1] + 1))
+    return times
+
+
+@dataclass(frozen=True)
+class DeterminantTrigger:
+    """Synchronise once an agent has learned much by itself (Wang et al., ICLR 2020).
+
+    As soon as, for any agent, what it has learned (`Confidence.growth`) times the
+    trials since the last synchronisation exceeds D: Dubey & Pentland (2020), Algorithm
+    1, line 12. It needs ``local_data="raw"``.
+
+    Formal guarantees
+    -----------------
+    None, whatever the noise: when to synchronise depends on raw data, and everybody
+    sees it (Zhou & Chowdhury, ICLR 2024). For reproduction only.
+
+    Attributes
+    ----------
+    threshold : float
+        D > 0.
+    """
+
+    threshold: float = field(metadata=positive())
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def fires(self, growth: FloatArray, num_since: int) -> bool:
+        """Return whether it is time, for growths of log det V of any shape.
+
+        ``num_since`` are the trials since the last synchronisation, this one included.
+        """
+        return bool(np.max(growth) * num_since > self.threshold)
+
+    def fires_among_peers(
+        self, growth: FloatArray, num_since: int, max_action_norm: float
+    ) -> bool:
+        """Return the same without a centre: Algorithm 3, line 6.
+
+        What an agent has learned by an estimator is multiplied with the estimator's
+        trials since it was synchronised last, and one more for the delay of a
+        broadcast. The threshold is D / (1 + L^2). Never before the first trial.
+        """
+        threshold = self.threshold / (1 + max_action_norm**2)
+        return bool(num_since > 0 and np.max(growth) * (num_since + 1) > threshold)
+
+
+@dataclass(frozen=True)
+class RewardTimeout:
+    """How long a reward is awaited, and what it is taken to be after that.
+
+    Some events are reported only if they happen: a visit that was booked, a patient who
+    came back. A site waits for a time, and then takes them not to have happened.
+
+    Examples
+    --------
+    >>> from flwr_fbo import ContinualSettings, LinearUCBSettings, RewardTimeout
+    >>> releases = ContinualSettings(
+    ...     num_releases=30, dimension=10, epsilon=1.0, delta=1e-5
+    ... )
+    >>> no_visit = RewardTimeout(seconds=30 * 24 * 3600, reward=0.0)
+    >>> settings = LinearUCBSettings(releases, reward_timeout=no_visit)
+
+    Attributes
+    ----------
+    seconds : float
+        > 0, from the choice on, by the clock of the site.
+    reward : float
+        What is recorded then, in [-B, B]; a reward that comes later is refused.
+
+    Notes
+    -----
+    Rewards that come early differ from those that come late: if bad news comes at once,
+    and silence counts as good news, early releases make an arm look worse than it is.
+
+    *Formal guarantees.* Each decision still adds one reward to the sums, once, so that
+    the guarantee is that of `ContinualSettings`. When a reward comes is private, too:
+    one that is in a later release, or taken as known there, moves releases no more than
+    another reward does (tested for the factorisations `toeplitz` and `tree`).
+    """
+
+    seconds: float = field(metadata=positive())
+    reward: float = field(default=0.0, metadata=number())
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@dataclass(frozen=True)
+class SiteDeviation:
+    """How far a site's parameter may be from the shared one, and in which features.
+
+    At site i an action x has mean reward x'(theta + delta_i). Theta is the mean of the
+    sites' parameters, each weighted by its number of trials. A site learns its delta_i
+    by itself, from what it sent or from its raw trials, as ``local_data`` says; delta_i
+    is in no message. How: see `flwr_fbo.algorithms.linear_bandit.site_belief`.
+
+    Examples
+    --------
+    >>> from flwr_fbo import (
+    ...     ContinualSettings, FeatureEncoder, LinearUCBSettings, Number, SiteDeviation,
+    ... )
+    >>> encoder = FeatureEncoder({"age": Number(0, 110)}, blocks=("ward", "home"))
+    >>> encoder.feature_names
+    ('ward: intercept', 'ward: age', 'home: intercept', 'home: age')
+    >>> releases = ContinualSettings(
+    ...     num_releases=30, dimension=encoder.dimension, epsilon=1.0, delta=1e-5
+    ... )
+
+    At each site an arm may be a little better or worse than elsewhere, at any age:
+
+    >>> deviation = SiteDeviation(0.2, features=["ward: intercept", "home: intercept"])
+    >>> settings = LinearUCBSettings(
+    ...     releases, encoder=encoder, site_deviation=deviation
+    ... )
+
+    Attributes
+    ----------
+    bound : float
+        D > 0: bound on ||delta_i||, the same for all sites. Choose it without looking
+        at private data. Where D is above the sites' true deviations, a site trusts the
+        federation less than it could. Where it is below, a site can stay wrong.
+    features : sequence of str
+        Names of the features in which sites differ; delta_i is zero in all others. All
+        features unless given. ``["intercept"]``, of an encoder without blocks, is one
+        number added to all rewards of a site. It changes no choice, as all arms share
+        it, but without it the other features would have to explain it.
+
+    Raises
+    ------
+    ValueError
+        If a value is not allowed.
+    """
+
+    bound: float = field(metadata=positive())
+    features: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        is_list = isinstance(self.features, tuple | list)
+        require(is_list, "features", self.features, "a list of names")
+        for name in self.features:
+            require_name("features", name)
+        ok = len(set(self.features)) == len(self.features)
+        require(ok, "features", self.features, "each name once")
+        object.__setattr__(self, "features", tuple(self.features))
+
+    def coordinates(self, feature_names: Sequence[str]) -> list[int]:
+        """Return the places of the features in which sites differ.
+
+        Parameters
+        ----------
+        feature_names : sequence of str
+            Names of all features: `LinearUCBSettings.feature_names`.
+
+        Raises
+        ------
+        ValueError
+            If one is unknown.
+        """
+        places = {name: i for i, name in enumerate(feature_names)}
+        for name in self.features:
+            require_known("site_deviation.features", name, places)
+        return sorted(places[name] for name in self.features or feature_names)
 
 
 @dataclass(frozen=True)
@@ -90,29 +287,35 @@ class LinearUCBSettings:
     ``site_deviation``: it is learned from what ``local_data`` says, and is not sent.
     """
 
-    releases: ContinualSettings
-    noise_scale: float = 0.5
-    parameter_norm: float = 1.0
-    alpha: float = 0.01
-    ridge: float = 1.0
-    width: Width = "observed"
-    local_data: LocalData = "released"
-    exploration: Exploration = field(default_factory=Optimism)
-    encoder: FeatureEncoder | None = None
-    reward_timeout: RewardTimeout | None = None
-    site_deviation: SiteDeviation | None = None
+    releases: ContinualSettings = field(
+        metadata=instance(ContinualSettings, part=ContinualSettings)
+    )
+    noise_scale: float = field(default=0.5, metadata=positive())
+    parameter_norm: float = field(default=1.0, metadata=positive())
+    alpha: float = field(default=0.01, metadata=fraction())
+    ridge: float = field(default=1.0, metadata=positive())
+    width: Width = field(default="observed", metadata=choice(Width))
+    local_data: LocalData = field(default="released", metadata=choice(LocalData))
+    exploration: Exploration = field(
+        default_factory=Optimism,
+        metadata=instance(Exploration, allowed="an Exploration", part=exploration_kind),
+    )
+    encoder: FeatureEncoder | None = field(
+        default=None,
+        metadata=instance(FeatureEncoder, optional=True, part=FeatureEncoder),
+    )
+    reward_timeout: RewardTimeout | None = field(
+        default=None,
+        metadata=instance(RewardTimeout, optional=True, part=RewardTimeout),
+    )
+    site_deviation: SiteDeviation | None = field(
+        default=None,
+        metadata=instance(SiteDeviation, optional=True, part=SiteDeviation),
+    )
 
     def __post_init__(self) -> None:
-        take_plain(self)
-        for name in ("noise_scale", "parameter_norm", "ridge"):
-            require_positive(name, getattr(self, name))
-        require_fraction("alpha", self.alpha)
-        for name, choices in (("width", Width), ("local_data", LocalData)):
-            value, allowed = getattr(self, name), f"one of {get_args(choices)}"
-            require(value in get_args(choices), name, value, allowed)
+        check_fields(self)
         self._check_width()
-        ok = isinstance(self.exploration, Exploration)
-        require(ok, "exploration", self.exploration, "an Exploration")
         if self.encoder is not None:
             d, own = self.releases.dimension, self.encoder.dimension
             require(d == own, "releases.dimension", d, f"{own}, the encoder's")
@@ -120,12 +323,8 @@ class LinearUCBSettings:
             most, given = self.releases.max_reward, self.reward_timeout.reward
             allowed = f"a number from {-most} to {most}"
             require(abs(given) <= most, "reward_timeout.reward", given, allowed)
-
-        deviation = self.site_deviation
-        if deviation is not None:
-            ok = isinstance(deviation, SiteDeviation)
-            require(ok, "site_deviation", deviation, "a SiteDeviation")
-            deviation.coordinates(self.feature_names)
+        if self.site_deviation is not None:
+            self.site_deviation.coordinates(self.feature_names)
 
     @property
     def largest_uniform_share(self) -> float:
@@ -133,16 +332,15 @@ class LinearUCBSettings:
         return self.exploration.largest_uniform_share
 
     def _check_width(self) -> None:
-        releases = self.releases
+        if self.width in ("observed", "exact"):
+            return
         reasons = {
-            "without a horizon": releases.num_releases is None,
-            "with a sliding window": releases.sliding_window is not None,
+            "without a horizon": self.releases.num_releases is None,
+            "with a sliding window": self.releases.sliding_window is not None,
             "where sites differ": self.site_deviation is not None,
         }
-        ok = self.width in ("observed", "exact")
         for reason, holds in reasons.items():
-            allowed = f"'observed' or 'exact', {reason}"
-            require(ok or not holds, "width", self.width, allowed)
+            require(not holds, "width", self.width, f"'observed' or 'exact', {reason}")
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -161,22 +359,9 @@ class LinearUCBSettings:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, as JSON values."""
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
-        return {
-            name: value.to_dict() if hasattr(value, "to_dict") else value
-            for name, value in values.items()
-        }
+        return to_json(self)
 
     @classmethod
-    def from_dict(cls, given: Mapping[str, Any]) -> LinearUCBSettings:
+    def from_dict(cls, fields: Mapping[str, Any]) -> LinearUCBSettings:
         """Return the settings that ``to_dict`` gave."""
-        encoder, timeout = given["encoder"], given["reward_timeout"]
-        deviation = given["site_deviation"]
-        made = {
-            "releases": ContinualSettings(**given["releases"]),
-            "exploration": exploration_of(given["exploration"]),
-            "encoder": None if encoder is None else FeatureEncoder.from_dict(encoder),
-            "reward_timeout": None if timeout is None else RewardTimeout(**timeout),
-            "site_deviation": None if deviation is None else SiteDeviation(**deviation),
-        }
-        return cls(**{**given, **made})
+        return from_json(cls, fields)

@@ -54,22 +54,18 @@ of Z too. It is zero for equal contexts and choices, and small where these are a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo.algorithms.linear_bandit.belief import Belief
-from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
+from flwr_fbo.algorithms.linear_bandit.confidence import Belief, Confidence
 from flwr_fbo.models.ellipsoid import Ellipsoid
 
 # The values of a and q that a site tries.
 _SHARES = np.linspace(0.0, 1.0, 5)
 _FACTORS = np.geomspace(1e-3, 1e6, 91)
-# Of what rounding makes of zero.
+# A smaller number may be what rounding made of zero.
 _TINY = 1e-9
 
 
@@ -175,31 +171,6 @@ class SiteBelief:
         deviation = belief.ellipsoid.estimate - self._shared_estimate
         widths = belief.coordinate_widths + self._shared_widths
         return deviation[..., z], widths[..., z]
-
-    def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return what it remembers, as arrays."""
-        return {
-            "shared_estimate": self._shared_estimate.copy(),
-            "shared_widths": self._shared_widths.copy(),
-            "shared_precision": self._precision.copy(),
-            "shared_target": self._target.copy(),
-            **{f"own_{name}": v for name, v in self._own.state_dict().items()},
-        }
-
-    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Continue from what ``state_dict`` returned."""
-        self._shared_estimate = np.array(state["shared_estimate"])
-        self._shared_widths = np.array(state["shared_widths"])
-        self._precision = np.array(state["shared_precision"])
-        self._target = np.array(state["shared_target"])
-        self._own.load_state_dict(
-            {
-                name.removeprefix("own_"): value
-                for name, value in state.items()
-                if name.startswith("own_")
-            }
-        )
-        self._fused = None
 
 
 def own_confidence(confidence: Confidence) -> Confidence:

@@ -8,14 +8,25 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
 
-from flwr_fbo._common.validation import require, require_int, require_seed
-from flwr_fbo.algorithms.linear_bandit.determinant_trigger import DeterminantTrigger
+from flwr_fbo._common.fields import (
+    check_fields,
+    fields_by_name,
+    from_json,
+    instance,
+    integer,
+    seed,
+    to_json,
+)
+from flwr_fbo._common.validation import require
 from flwr_fbo.algorithms.linear_bandit.peer_graph import PeerGraph
-from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings
+from flwr_fbo.algorithms.linear_bandit.settings import (
+    DeterminantTrigger,
+    LinearUCBSettings,
+)
 from flwr_fbo.privacy.spending import Charge, Promise
 from flwr_fbo.study.codec import (
     Config,
@@ -46,17 +57,23 @@ class LinearBanditStudy(Study):
         Tells this study from any other at the same client.
     """
 
-    settings: LinearUCBSettings
-    num_agents: int
-    trigger: DeterminantTrigger | None = None
-    noise_seed: int | None = None
-    graph: PeerGraph | None = None
+    settings: LinearUCBSettings = field(
+        metadata=instance(LinearUCBSettings, part=LinearUCBSettings)
+    )
+    num_agents: int = field(metadata=integer(1, cap="max_agents"))
+    trigger: DeterminantTrigger | None = field(
+        default=None,
+        metadata=instance(DeterminantTrigger, optional=True, part=DeterminantTrigger),
+    )
+    noise_seed: int | None = field(default=None, metadata=seed())
+    graph: PeerGraph | None = field(
+        default=None, metadata=instance(PeerGraph, optional=True, part=PeerGraph)
+    )
     study_id: str = field(default_factory=lambda: secrets.token_hex(8))
 
     def __post_init__(self) -> None:
         require_study_id(self.study_id)
-        require_int("num_agents", self.num_agents, 1)
-        require_seed("noise_seed", self.noise_seed)
+        check_fields(self)
         local = self.settings.local_data
         ok = self.trigger is None or local == "raw"
         require(ok, "local_data", local, "'raw', with a trigger")
@@ -134,23 +151,16 @@ class LinearBanditStudy(Study):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the study as JSON values."""
-        fields = {**asdict(self), "settings": self.settings.to_dict()}
+        fields = to_json(self)
         if self.graph is None:  # as before there were any
             del fields["graph"]
         return fields
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> LinearBanditStudy:
-        """Return the study that ``to_dict`` gave."""
-        trigger, graph = fields["trigger"], fields.get("graph")
-        return cls(
-            settings=LinearUCBSettings.from_dict(fields["settings"]),
-            num_agents=fields["num_agents"],
-            trigger=None if trigger is None else DeterminantTrigger(**trigger),
-            noise_seed=fields["noise_seed"],
-            graph=None if graph is None else PeerGraph.from_dict(graph),
-            study_id=fields["study_id"],
-        )
+        """Return the study that ``to_dict`` gave, or that a journal belongs to."""
+        known = fields_by_name(cls)
+        return from_json(cls, {name: fields[name] for name in fields if name in known})
 
 
 @dataclass(frozen=True)

@@ -31,10 +31,10 @@ from flwr_fbo.cli.report.page import (
     journal_page,
     params_text,
 )
+from flwr_fbo.clients.bandits.bandit_journals import LINEAR_KIND as POLICY_KIND
+from flwr_fbo.clients.bandits.bandit_journals import NEURAL_KIND as NEURAL_KIND
 from flwr_fbo.clients.bandits.policy_summary import PolicySummary
-from flwr_fbo.clients.bandits.recorded_bandit import KIND as POLICY_KIND
-from flwr_fbo.clients.bandits.recorded_neural_agent import KIND as NEURAL_KIND
-from flwr_fbo.clients.bandits.recorded_peer import recorded_bandit
+from flwr_fbo.clients.bandits.recorded_bandit import RecordedBandit
 from flwr_fbo.clients.tuning_journals import recorded_comparison
 from flwr_fbo.clients.tuning_record import KIND as AGENT_KIND
 from flwr_fbo.clients.tuning_record import recorded_agent
@@ -396,7 +396,7 @@ def policy_page(journal: Journal) -> Page:
     """Return the page of a site that plays a linear bandit."""
     trials = journal.trials()
     rewarded = [trial for trial in trials if trial.state == "complete"]
-    summary = recorded_bandit(journal).summary()
+    summary = RecordedBandit(journal).summary()
     sections = [_policy_summary(summary), _rewards(rewarded)]
     num_open = len(trials) - len(rewarded)
     lead = f"{counted(len(trials), 'trial')}, {num_open} without a reward yet."

@@ -9,6 +9,9 @@ from pathlib import Path
 
 from flwr_fbo._common.text import write_whole
 
+# The kinds of bandits, which the names of their journals begin with.
+LINEAR_KIND, NEURAL_KIND = "linear-bandit", "neural-bandit"
+
 
 def bandit_journal(folder: Path, kind: str, study_id: str) -> Path:
     """Return the file of a study's journal."""

@@ -46,7 +46,7 @@ class BanditSite(Site[AskedT, BanditT]):
     Attributes
     ----------
     recorded : type
-        Of the agent that it keeps.
+        Type of the agent that it keeps.
     """
 
     @property
@@ -112,9 +112,11 @@ class BanditSite(Site[AskedT, BanditT]):
                 note_last_study(folder, kind, study.study_id)
             yield self.agent_in(journal, study, context)
 
-    @abstractmethod
     def agent_in(self, journal: Journal, study: Any, context: Context) -> BanditT:
         """Return the agent of a study's journal."""
+        made: Any = self.recorded
+        agent: BanditT = made(journal, study)
+        return agent
 
 
 def require_function(field: str, value: Any) -> None:

@@ -1,4 +1,4 @@
-"""A recorded decision of a site's bandit, and many of them as a data frame."""
+"""What a site's bandit chose, and its recorded decisions, also as a data frame."""
 
 from __future__ import annotations
 
@@ -16,6 +16,36 @@ from flwr_fbo._common.conversion import (
     names,
     take_plain,
 )
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """What `LinearBanditPolicy.choose` chose.
+
+    Examples
+    --------
+    >>> from flwr_fbo import Choice
+    >>> choice = Choice(index=1, arm="home", ticket=0, propensity=0.95)
+    >>> choice.arm
+    'home'
+
+    Attributes
+    ----------
+    index : int
+        Index of the action, from 0 to K - 1, among the eligible ones, which are in the
+        order of the arms' table.
+    arm : str
+        The arm's name; without an encoder the index as text.
+    ticket : int
+        Ticket for the reward.
+    propensity : float
+        In (0, 1]: the probability with which it was chosen, out of the eligible ones.
+    """
+
+    index: int
+    arm: str
+    ticket: int
+    propensity: float
 
 
 @dataclass(frozen=True, eq=False)

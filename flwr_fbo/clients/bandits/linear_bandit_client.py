@@ -28,11 +28,9 @@ from flwr_fbo.clients.site import Answer, Arrays, SiteClient, site_app
 from flwr_fbo.clients.site_journal import NodeConfigError
 from flwr_fbo.clients.site_rules import SiteRules
 from flwr_fbo.clients.time_limit import TimeLimit
-from flwr_fbo.journal.journal import Journal
 
 if TYPE_CHECKING:
     from flwr_fbo.clients.bandits.recorded_bandit import RecordedBandit
-    from flwr_fbo.clients.bandits.recorded_peer import RecordedPeer
 
 
 @dataclass(frozen=True)
@@ -94,14 +92,6 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, "RecordedBandit"]):
             )
             raise NodeConfigError(text, public=text)
 
-    def agent_in(
-        self, journal: Journal, study: LinearBanditStudy, context: Context
-    ) -> RecordedBandit:
-        """Return the agent of a journal: one that has peers, where there is a graph."""
-        from flwr_fbo.clients.bandits.recorded_peer import recorded_bandit
-
-        return recorded_bandit(journal, study)
-
     def release_of(self, instruction: LinearBanditInstruction) -> int | None:
         """Return 1, the study's one charge, if the answer may carry a release.
 
@@ -133,10 +123,12 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, "RecordedBandit"]):
         EnvironmentFailedError
             If the environment raised, or gave what is not allowed.
         """
-        from flwr_fbo.clients.bandits.recorded_peer import RecordedPeer
-
-        if isinstance(agent, RecordedPeer):
-            return self._pass_on(context, agent, instruction, arrays, time_limit)
+        if instruction.study.graph is not None:
+            # With a centre the next release is refused where one before is missing.
+            if agent.num_releases < instruction.included:
+                raise older_copy(agent.num_releases, instruction.included)
+            self._play_trials(context, agent, instruction, time_limit)
+            return self._pass_on(agent, instruction, arrays)
         if len(arrays):
             agents = instruction.agents_in_total
             times = instruction.num_synchronisations
@@ -146,31 +138,27 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, "RecordedBandit"]):
         released = [agent.release(instruction.included + 1)] if wanted else []
         if trigger is None or wanted:
             return Answer(released)
-        wants = agent.wants_synchronisation(trigger)
+        wants = agent.wants_synchronisation()
         return Answer(metrics={"wants-synchronisation": int(wants)})
 
+    @staticmethod
     def _pass_on(
-        self,
-        context: Context,
-        peer: RecordedPeer,
-        instruction: LinearBanditInstruction,
-        mail: Arrays,
-        time_limit: TimeLimit,
+        agent: RecordedBandit, instruction: LinearBanditInstruction, arrays: Arrays
     ) -> Answer:
-        """Play, take what has come in the meantime, and say what there is to say."""
-        if peer.num_releases < instruction.included:
-            raise older_copy(peer.num_releases, instruction.included)
-        self._play_trials(context, peer, instruction, time_limit)
+        """Take what has come since the last round, and say what there is to say."""
+        from flwr_fbo.clients.bandits.peer_mail import PeerMail
+
+        mail = PeerMail(agent)
         iteration, number = instruction.iteration, instruction.synchronisation
         triggered = instruction.study.trigger is not None
         planned = instruction.study.settings.releases.num_releases
         newest = planned if triggered else instruction.believed + 1
-        passed_on: list[NDArray[Any]] = [*peer.deliver(mail, iteration, newest)]
-        sent: list[NDArray[Any]] = [*peer.step(iteration)] if triggered else []
-        peer.believe(instruction.believed)
+        passed_on: list[NDArray[Any]] = [*mail.deliver(arrays, iteration, newest)]
+        sent: list[NDArray[Any]] = [*mail.step(iteration)] if triggered else []
+        mail.believe(instruction.believed)
         if number:
-            sent.append(peer.synchronise(number, iteration))
-        return Answer(sent, {"num-releases": peer.num_releases}, passed_on)
+            sent.append(mail.synchronise(number, iteration))
+        return Answer(sent, {"num-releases": agent.num_releases}, passed_on)
 
     def _play_trials(
         self,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,12 +14,14 @@ from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.conversion import mapping, mappings, plain
 from flwr_fbo._common.validation import is_number, require
 from flwr_fbo.algorithms.linear_bandit.arm_table import ArmTable
-from flwr_fbo.clients.bandits.bandit_journals import last_journal
-from flwr_fbo.clients.bandits.decision import Decision, decisions_frame
-from flwr_fbo.clients.bandits.offer import Choice, Offer
+from flwr_fbo.clients.bandits.bandit_journals import LINEAR_KIND, last_journal
+from flwr_fbo.clients.bandits.bandit_store import Offer
+from flwr_fbo.clients.bandits.decision import Choice, Decision, decisions_frame
 from flwr_fbo.clients.bandits.policy_summary import PolicySummary
-from flwr_fbo.clients.bandits.recorded_bandit import KIND, RecordedBandit
-from flwr_fbo.clients.bandits.shared_bandit import NotEnrolledError, SharedBandit
+from flwr_fbo.clients.bandits.recorded_bandit import RecordedBandit
+from flwr_fbo.clients.recorded_agent import NO_SLOT
+from flwr_fbo.journal.journal import open_patiently, patiently
+from flwr_fbo.journal.journal_file import JournalError
 
 Eligible = Collection[str] | None
 T = TypeVar("T")
@@ -26,7 +29,11 @@ T = TypeVar("T")
 _PAUSE = 0.1
 
 
-class LinearBanditPolicy(SharedBandit):
+class NotEnrolledError(JournalError):
+    """A site has no place in a study."""
+
+
+class LinearBanditPolicy:
     """Chooses actions at one site, and learns from their rewards.
 
     A site opens the policy, chooses, and returns each reward when it is known,
@@ -54,7 +61,20 @@ class LinearBanditPolicy(SharedBandit):
     1
     >>> policy.summary().estimate.shape
     (2,)
+
+    Parameters
+    ----------
+    path : Path
+        Path of the journal: `open` finds it.
+    patience : float
+        Seconds, >= 0, to wait while another process has the journal.
     """
+
+    def __init__(self, path: Path, patience: float) -> None:
+        self._path = path
+        self._patience = patience
+        # What the last call ended with; none during a call, as threads may call too.
+        self._kept: list[RecordedBandit] = []
 
     @classmethod
     def open(cls, folder: str | Path, patience: float = 30.0) -> LinearBanditPolicy:
@@ -81,7 +101,7 @@ class LinearBanditPolicy(SharedBandit):
         require(ok, "patience", patience, "a number of seconds >= 0")
         deadline = time.monotonic() + patience
         while True:
-            policy = cls(last_journal(Path(folder), KIND), patience)
+            policy = cls(last_journal(Path(folder), LINEAR_KIND), patience)
             try:
                 with policy._held():
                     return policy
@@ -169,7 +189,7 @@ class LinearBanditPolicy(SharedBandit):
         is more than m times as large.
         """
         with self._held() as bandit:
-            return bandit.choose_slate(bandit.offer(context, eligible), num_slots)
+            return bandit.choose_slate(bandit.store.offer(context, eligible), num_slots)
 
     def probabilities(
         self, context: ArrayLike | Mapping[str, Any], eligible: Eligible = None
@@ -203,7 +223,7 @@ class LinearBanditPolicy(SharedBandit):
             blocks and no fields of arms: then these are the arms.
         """
         with self._held() as bandit:
-            return bandit.arms.newest
+            return bandit.store.arms
 
     def set_arms(self, arms: ArmTable) -> None:
         """Offer these arms from now on, as another version of the table.
@@ -219,7 +239,7 @@ class LinearBanditPolicy(SharedBandit):
             If the arms could not be recorded.
         """
         with self._held() as bandit:
-            bandit.arms.set(arms)
+            bandit.store.set_arms(arms)
 
     def decisions(self, settled: bool = False) -> list[Decision]:
         """Return all decisions so far, with the rewards that have come.
@@ -234,7 +254,7 @@ class LinearBanditPolicy(SharedBandit):
             the two differ, an evaluation would be biased.
         """
         with self._held() as bandit:
-            return bandit.decisions(settled)
+            return bandit.store.decisions(settled)
 
     def to_dataframe(self) -> Any:
         """Return `decisions` as a ``pandas.DataFrame``: see `decisions_frame`.
@@ -271,7 +291,7 @@ class LinearBanditPolicy(SharedBandit):
             If the reward could not be recorded.
         """
         with self._held() as bandit:
-            bandit.reward({plain(ticket): value})
+            bandit.store.reward({plain(ticket): value})
 
     def reward_many(self, values: Mapping[int, float]) -> None:
         """Record many rewards, by ticket: all at once, or none after an error.
@@ -279,7 +299,9 @@ class LinearBanditPolicy(SharedBandit):
         Parameters and errors are those of `reward`.
         """
         with self._held() as bandit:
-            bandit.reward({plain(t): v for t, v in mapping("values", values).items()})
+            bandit.store.reward(
+                {plain(t): v for t, v in mapping("values", values).items()}
+            )
 
     def add_history(
         self,
@@ -367,13 +389,13 @@ class LinearBanditPolicy(SharedBandit):
             If it could not be recorded.
         """
         with self._held() as bandit:
-            bandit.cancel(ticket)
+            bandit.store.cancel(ticket)
 
     @property
     def awaited(self) -> dict[int, FloatArray]:
         """The actions whose rewards have not come, each of shape (d,), by ticket."""
         with self._held() as bandit:
-            return bandit.awaited
+            return bandit.store.awaited
 
     @property
     def num_trials(self) -> int:
@@ -396,14 +418,41 @@ class LinearBanditPolicy(SharedBandit):
         use: Callable[[RecordedBandit, list[Offer]], list[T]],
     ) -> list[T]:
         """Return what is made of each context's offer, in one call of the journal."""
-        contexts = (
-            list(contexts)
-            if not hasattr(contexts, "to_dict")
-            else mappings("contexts", contexts)
-        )
+        contexts = mappings("contexts", contexts)
         some = [None] * len(contexts) if eligible is None else list(eligible)
         allowed = f"{len(contexts)}, one a context"
         require(len(some) == len(contexts), "len(eligible)", len(some), allowed)
         with self._held() as bandit:
             pairs = zip(contexts, some, strict=True)
-            return use(bandit, [bandit.offer(*pair) for pair in pairs])
+            return use(bandit, [bandit.store.offer(*pair) for pair in pairs])
+
+    @contextmanager
+    def _held(self) -> Iterator[RecordedBandit]:
+        reason = (
+            f"{self._path}: this site has no place in a study of FedUCB. It enrols in "
+            "the first round; a journal that was lost must be given back."
+        )
+        # An empty one is being written by the client.
+        if not self._path.is_file() or self._path.stat().st_size == 0:
+            raise NotEnrolledError(reason)
+        kept = self._taken()
+        if kept is None:
+            journal = open_patiently(None, self._path, self._patience)
+        else:
+            journal = kept.journal
+            if patiently(journal.reopen, self._patience):
+                kept = None  # another process has changed it
+        with journal:
+            bandit = kept or RecordedBandit(journal)
+            if bandit.slot == NO_SLOT:
+                raise NotEnrolledError(reason)
+            yield bandit
+        # Not after an exception: then the next call reads what is on disk.
+        self._kept = [bandit]
+
+    def _taken(self) -> RecordedBandit | None:
+        """Take what the last call ended with, so that nobody else does."""
+        try:
+            return self._kept.pop()
+        except IndexError:
+            return None

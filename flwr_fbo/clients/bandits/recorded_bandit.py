@@ -1,61 +1,64 @@
-"""A FedUCB agent with its journal.
+"""A FedUCB agent with its journal, with a centre or among peers.
 
 All of it is in one journal, so that rewards may arrive hours after their actions, at
 another process than the one that chose, and Flower's client, a fresh process for every
 message, only synchronises:
 
-    trial, window-j, ...  decisions and their rewards: see `RecordedDecisions`
-    histories, history-j  logged trials from before the study: see `SiteHistory`
+    trial, window-j, ...  what the site has decided, and what that gave: `BanditStore`
     ledger      this agent's releases, and their draws (`ContinualRelease`)
     total       what the server gave back last
     own         this agent's part of it, where sites differ: its release, or with
                 ``local_data="raw"`` what that was made of
     included, contributors  how many of our releases, and agents, are in the total
     synchronisations        how many have made it
+    pool, alpha  among peers: whose sums it adds up, and its pool's share of alpha
+    heard, ...  among peers: see `PeerMail`
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from functools import cached_property
+from dataclasses import replace
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.conversion import float_array
-from flwr_fbo._common.validation import require, require_index, require_name
+from flwr_fbo._common.conversion import whole_number
+from flwr_fbo._common.validation import require, require_index, require_int
 from flwr_fbo.algorithms.linear_bandit.agent import LinearUCBAgent
 from flwr_fbo.algorithms.linear_bandit.arm_table import ArmTable
 from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
-from flwr_fbo.algorithms.linear_bandit.determinant_trigger import DeterminantTrigger
-from flwr_fbo.algorithms.linear_bandit.feature_fields import Encoded
+from flwr_fbo.algorithms.linear_bandit.exploration import exploration_rng
 from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
+from flwr_fbo.clients.bandits.bandit_journals import LINEAR_KIND
+from flwr_fbo.clients.bandits.bandit_store import (
+    BanditStore,
+    LateRewardError,
+    Offer,
+    action_of,
+)
+from flwr_fbo.clients.bandits.decision import Choice
 from flwr_fbo.clients.bandits.environment import (
     BanditEnvironment,
     fitting_actions,
     fitting_reward,
 )
-from flwr_fbo.clients.bandits.offer import Offer, action_of
 from flwr_fbo.clients.bandits.policy_summary import PolicySummary
-from flwr_fbo.clients.bandits.recorded_decisions import (
-    LateRewardError,
-    RecordedDecisions,
-)
-from flwr_fbo.clients.bandits.site_history import LogSum, SiteHistory
-from flwr_fbo.clients.recorded_agent import say_left_aside
+from flwr_fbo.clients.recorded_agent import RecordedBanditAgent, say_left_aside
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.journal.npy import to_json_array
 from flwr_fbo.journal.tables import Trial
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
 
-KIND = "linear-bandit"
+# Actions whose probabilities are computed together: enough to be fast.
+_ACTIONS_AT_ONCE = 1 << 14
 
 
-class RecordedBandit(RecordedDecisions):
+class RecordedBandit(RecordedBanditAgent):
     """One agent and its journal, while this process holds that.
 
     Parameters
@@ -64,9 +67,14 @@ class RecordedBandit(RecordedDecisions):
         With `identity_of` a study.
     study : LinearBanditStudy, optional
         That one, where it is known.
+
+    Attributes
+    ----------
+    store : BanditStore
+        Decisions, rewards, arms and logs.
     """
 
-    kind: ClassVar[str] = KIND
+    kind: ClassVar[str] = LINEAR_KIND
     study: LinearBanditStudy
 
     def __init__(
@@ -74,22 +82,117 @@ class RecordedBandit(RecordedDecisions):
     ) -> None:
         super().__init__(journal)
         self.study = study or LinearBanditStudy.from_dict(journal.identity)
+        settings = self.study.settings
+        self.store = BanditStore(journal, settings, self._state, self._learn)
 
-    def _agent_of(self, ticket: int) -> LinearUCBAgent:
-        """Return whose turn a trial is: estimators are played in turn."""
-        return self.agents[ticket % len(self.agents)]
+    @property
+    def num_releases(self) -> int:
+        """Releases made so far."""
+        return self._journal.num_releases
 
-    def _learn(self, trials: Sequence[Trial], values: Sequence[float]) -> None:
-        # Agents that are made later find the trials in the journal.
-        if self.study.settings.local_data == "raw" and "agents" in vars(self):
-            for trial, value in zip(trials, values, strict=True):
-                self._agent_of(trial.number).tell(action_of(trial), value)
+    @property
+    def num_trials(self) -> int:
+        """Actions chosen so far."""
+        return self._journal.num_trials
 
     def join(self, slot: int, number: int) -> None:
         """Take the slot that the server names; see `RecordedBanditAgent.join`."""
         require_index("slot", slot, self.study.num_agents)
         super().join(slot, number)
         vars(self).pop("agents", None)  # of no slot
+
+    def _facts_of(self, slot: int) -> dict[str, NDArray[Any]]:
+        """Return the pool, which takes long to find, and its share of alpha."""
+        graph = self.study.graph
+        if graph is None:
+            return {}
+        own = graph.confidence_of(slot, self.study.settings)
+        return {"pool": np.array(graph.pools[slot]), "alpha": np.array(own.alpha)}
+
+    def _confidence(self) -> Confidence:
+        if "pool" not in self._state:  # it has no peers, or no slot yet
+            return Confidence.of(self.study.settings, self.study.num_agents)
+        pool, alpha = self._state["pool"], float(self._state["alpha"])
+        return Confidence(self.study.settings, len(pool), alpha)
+
+    # Choosing
+
+    def probabilities(self, offers: Sequence[Offer]) -> list[dict[str, float]]:
+        """Return with which probability each action would be chosen, by name."""
+        found: dict[int, dict[str, float]] = {}
+        for agent, places, features in self._batches(offers):
+            rows = agent.probabilities_many(features, self._rngs(places)).tolist()
+            for i, row in zip(places, rows, strict=True):
+                found[i] = dict(zip(offers[i].arms, row, strict=True))
+        return [found[i] for i in range(len(offers))]
+
+    def choose(self, offers: Sequence[Offer]) -> list[Choice]:
+        """Choose once an offer, and record all: at once."""
+        found: dict[int, tuple[int, float]] = {}
+        for agent, places, features in self._batches(offers):
+            chosen = agent.choose_many(features, partial(self._rngs, places))
+            found.update(zip(places, chosen, strict=True))
+        return self.store.add(offers, [found[i] for i in range(len(offers))])
+
+    def _batches(
+        self, offers: Sequence[Offer]
+    ) -> Iterator[tuple[LinearUCBAgent, list[int], FloatArray]]:
+        """Yield agents with offers of as many actions: places and features."""
+        alike: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+        first = self.num_trials
+        for i, offer in enumerate(offers):
+            key = id(self._agent_of(first + i)), offer.features.shape
+            alike.setdefault(key, []).append(i)
+        for (_, (num_actions, *_)), places in alike.items():
+            at_once = max(1, _ACTIONS_AT_ONCE // max(1, num_actions))
+            for start in range(0, len(places), at_once):
+                some = places[start : start + at_once]
+                features = np.stack([offers[i].features for i in some])
+                yield self._agent_of(first + some[0]), some, features
+
+    def choose_slate(self, offer: Offer, num_slots: int) -> list[Choice]:
+        """Choose several different actions of one offer, and record all: at once."""
+        num_slots = whole_number("num_slots", num_slots)
+        require_int("num_slots", num_slots, 1, len(offer.arms))
+        first, left = self.num_trials, list(range(len(offer.arms)))
+        offers, chosen, places = [], [], []
+        for i in range(num_slots):
+            agent = self._agent_of(first + i)
+            index, propensity = agent.choose(offer.features, *self._rngs([i]))
+            offers.append(offer)
+            chosen.append((index, propensity))
+            places.append(left.pop(index))
+            if left:
+                offer = offer.without(index)
+        choices = self.store.add(offers, chosen)
+        return [replace(c, index=i) for c, i in zip(choices, places, strict=True)]
+
+    def _rngs(self, places: Sequence[int]) -> list[np.random.Generator]:
+        """Return what the decisions at these places after the last one draw from."""
+        seed, first = self.study.noise_seed, self.num_trials
+        if seed is None:
+            return [np.random.default_rng()] * len(places)
+        return [exploration_rng(seed, self.slot, first + i) for i in places]
+
+    # Learning
+
+    @cached_property
+    def agents(self) -> list[LinearUCBAgent]:
+        """The agent, or the several in turn, with what it has learned so far."""
+        num_synchronisations = int(self._state.get("synchronisations", 0))
+        total, own = self._state.get("total"), self._state.get("own")
+        self.agents = self._agents(total, own, num_synchronisations)
+        self._tell_own()
+        return self.agents
+
+    def _agent_of(self, ticket: int) -> LinearUCBAgent:
+        """Return whose turn a trial is: estimators are played in turn."""
+        return self.agents[ticket % len(self.agents)]
+
+    def _learn(self, trial: Trial, value: float) -> None:
+        # Agents that are made later find the trials in the journal.
+        if self.study.settings.local_data == "raw" and "agents" in vars(self):
+            self._agent_of(trial.number).tell(action_of(trial), value)
 
     def receive(
         self,
@@ -119,39 +222,30 @@ class RecordedBandit(RecordedDecisions):
         except np.linalg.LinAlgError:
             say_left_aside()
             return
-        counts = {
-            "included": np.array(included),
-            "contributors": np.array(agents),
-            "synchronisations": np.array(num_synchronisations),
-        }
         parts = {} if own is None else {"own": own}
-        self._put({"total": np.asarray(total), **parts, **counts})
+        self._put(
+            {
+                "total": np.asarray(total),
+                **parts,
+                "included": np.array(included),
+                "contributors": np.array(agents),
+                "synchronisations": np.array(num_synchronisations),
+            }
+        )
         self.agents = estimators
         self._tell_own()
-
-    @cached_property
-    def agents(self) -> list[LinearUCBAgent]:
-        """The agent, or the several in turn, with what it has learned so far."""
-        num_synchronisations = int(self._state.get("synchronisations", 0))
-        total, own = self._state.get("total"), self._state.get("own")
-        self.agents = self._agents(total, own, num_synchronisations)
-        self._tell_own()
-        return self.agents
-
-    def _confidence(self) -> Confidence:
-        return Confidence.of(self.study.settings, self.study.num_agents)
 
     def _own_part(self, included: int) -> FloatArray | None:
         """Return the agent's part of a sum, as `SiteBelief` takes it, or None.
 
-        Of no release that was not made, whatever the server says.
+        It is never taken from a release that was not made, whatever the server says.
         """
         settings = self.study.settings
         if settings.site_deviation is None:
             return None
         k = min(included, self.num_releases)
         if settings.local_data == "raw" or k == 0:
-            return self._running_sum(k)
+            return self.store.running_sum(k)
         return self.release(k)
 
     def _agents(
@@ -173,7 +267,7 @@ class RecordedBandit(RecordedDecisions):
         if self.study.settings.local_data != "raw":
             return
         included = int(self._state.get("included", 0))
-        total, counts = self.history.since(included)
+        total, counts = self.store.history_since(included)
         totals = total.reshape(-1, *total.shape[-2:])
         for agent, own, count in zip(self.agents, totals, counts, strict=True):
             if count:
@@ -182,63 +276,34 @@ class RecordedBandit(RecordedDecisions):
             if trial.state == "complete":
                 self._agent_of(trial.number).tell(action_of(trial), trial.value)
 
-    @cached_property
-    def history(self) -> SiteHistory:
-        """The site's logged trials from before the study."""
-        return SiteHistory(self._journal, self.study.settings.releases)
-
     def add_history(
         self,
         actions: Any,
         rewards: Any,
-        contexts: Any,
-        arms: ArmTable | None,
-        name: str,
+        contexts: Any = None,
+        arms: ArmTable | None = None,
+        name: str = "history",
     ) -> int:
         """Record what logged trials add; see `LinearBanditPolicy.add_history`."""
-        require_name("name", name)
-        settings, outside = self.study.settings, Counter(self.outside)
-        y = settings.releases.without_excess(float_array("rewards", rewards))
-        require(y.ndim == 1 and len(y) > 0, "rewards", y.shape, "(T,), with T >= 1")
-        settings.releases.check_rewards(y)
-        if settings.encoder is None:
-            for field, given in (("contexts", contexts), ("arms", arms)):
-                require(given is None, field, given, "None, without an encoder")
-            x = float_array("actions", actions)
-            shape = (len(y), settings.releases.dimension)
-            require(x.shape == shape, "actions", x.shape, f"an array of shape {shape}")
-            x = settings.releases.without_excess(x)
-            settings.releases.check_norms(x)
-            log = LogSum.of(settings.releases, [x], y)
-        else:
-            chosen = list(actions)
-            require(len(chosen) == len(y), "len(actions)", len(chosen), f"{len(y)}")
-            blocks = self.arms.log(contexts, chosen, arms)
-            log = LogSum.of(settings.releases, _counted(blocks, outside), y)
-        changed = self.history.with_log(name, log, self.num_releases)
-        if not changed:
-            return 0
-        self._put({**changed, "outside": to_json_array(outside)})
+        added = self.store.add_history(actions, rewards, contexts, arms, name)
         vars(self).pop("agents", None)  # who may act on the site's raw trials
-        return log.num_trials
+        return added
+
+    def wants_synchronisation(self) -> bool:
+        """Return whether an estimator has seen enough since the last one."""
+        trigger, among_peers = self.study.trigger, self.study.graph is not None
+        return trigger is not None and any(
+            agent.wants_synchronisation(trigger, among_peers) for agent in self.agents
+        )
+
+    # Releasing
 
     def release(self, k: int) -> FloatArray:
         """Return this agent's release k: drawn and recorded, or the recorded one."""
-        self._expire()
-        # Of later releases there is nothing here, whatever the server asks for.
-        running_sum = self._running_sum(min(k, self.num_releases + 1))
+        self.store.expire()
+        # Later releases have no sums yet, whatever the server asks for.
+        running_sum = self.store.running_sum(min(k, self.num_releases + 1))
         return self._mechanism.release(k, running_sum)
-
-    def _running_sum(self, last: int) -> FloatArray:
-        """Return what release ``last`` is made of; zero for 0."""
-        settings = self.study.settings.releases
-        first = max(0, last - (settings.sliding_window or last))
-        kinds, releases = ("window", "history"), range(first, last)
-        names = [f"{kind}-{j}" for kind in kinds for j in releases]
-        zero = np.zeros(settings.sum_shape)
-        state = self._journal.load_state()
-        sums = [zero, *(state.get(name, zero) for name in names)]
-        return np.asarray(np.sum(sums, axis=0))
 
     @cached_property
     def _mechanism(self) -> ContinualRelease:
@@ -257,8 +322,8 @@ class RecordedBandit(RecordedDecisions):
 
     def summary(self) -> PolicySummary:
         """Return what the agent has learned, and what that is made of."""
-        self._expire()
-        study, releases = self.study, self.study.settings.releases
+        self.store.expire()
+        study, store, releases = self.study, self.store, self.study.settings.releases
         included = int(self._state.get("included", 0))
         contributors = int(self._state.get("contributors", 0))
         shape = (*releases.sum_shape[:-2], releases.dimension)
@@ -273,9 +338,9 @@ class RecordedBandit(RecordedDecisions):
             confidence_width=widths.reshape(shape),
             num_trials=self.num_trials,
             num_awaited=len(self._journal.trials(running=True)),
-            num_timed_out=self.num_timed_out,
-            num_logged=self.history.num_trials,
-            outside=self.outside,
+            num_timed_out=store.num_timed_out,
+            num_logged=store.num_logged,
+            outside=store.outside,
             num_releases=self.num_releases,
             num_included=included,
             num_others=max(contributors - (included > 0), 0),
@@ -286,9 +351,7 @@ class RecordedBandit(RecordedDecisions):
             deviation_width=its_width,
         )
 
-    def wants_synchronisation(self, trigger: DeterminantTrigger) -> bool:
-        """Return whether an estimator has seen enough since the last one."""
-        return any(agent.wants_synchronisation(trigger) for agent in self.agents)
+    # Playing in an environment
 
     def play(self, environment: BanditEnvironment, num_trials: int) -> None:
         """Play in an environment until there are so many trials.
@@ -296,23 +359,20 @@ class RecordedBandit(RecordedDecisions):
         One that does not fit the study is in no release: see `fitting_actions`. Of a
         context that does not, an action of zeros is on record, without a reward.
         """
-        for ticket, action in self.awaited.items():  # of a process that was ended
-            if self._actions(environment, ticket) is not None:
+        releases = self.study.settings.releases
+        bounds = releases.dimension, releases.max_action_norm
+        for ticket, action in self.store.awaited.items():  # of a process that was ended
+            if fitting_actions(environment, ticket, *bounds) is not None:
                 self._take(environment, ticket, action)
         for t in range(self.num_trials, num_trials):
-            actions = self._actions(environment, t)
-            nothing = np.zeros((1, self.study.settings.releases.dimension))
+            actions = fitting_actions(environment, t, *bounds)
+            nothing = np.zeros((1, releases.dimension))
             offered = nothing if actions is None else actions
             [choice] = self.choose([Offer.of_vectors(offered)])
             if actions is None:
-                self.cancel(choice.ticket)
+                self.store.cancel(choice.ticket)
             else:
                 self._take(environment, choice.ticket, actions[choice.index])
-
-    def _actions(self, environment: BanditEnvironment, t: int) -> FloatArray | None:
-        releases = self.study.settings.releases
-        about = releases.dimension, releases.max_action_norm
-        return fitting_actions(environment, t, *about)
 
     def _take(
         self, environment: BanditEnvironment, ticket: int, action: FloatArray
@@ -322,13 +382,6 @@ class RecordedBandit(RecordedDecisions):
         value = fitting_reward(environment, ticket, action, largest)
         with suppress(LateRewardError):
             if value is None:
-                self.cancel(ticket)
+                self.store.cancel(ticket)
             else:
-                self.reward({ticket: value})
-
-
-def _counted(blocks: Iterable[Encoded], outside: Counter[str]) -> Iterator[FloatArray]:
-    """Yield the actions of each block, and count the values that were outside."""
-    for block in blocks:
-        outside.update(block.outside)
-        yield block.features
+                self.store.reward({ticket: value})

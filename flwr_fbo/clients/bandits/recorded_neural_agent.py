@@ -10,11 +10,11 @@ import numpy as np
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.algorithms.fed_go_ucb.agent import FedGOUCBAgent
-from flwr_fbo.algorithms.fed_go_ucb.private_agent import PrivateFedGOUCBAgent
 from flwr_fbo.algorithms.fed_go_ucb.study import (
     FedGOUCBInstruction,
     FedGOUCBStudy,
 )
+from flwr_fbo.clients.bandits.bandit_journals import NEURAL_KIND
 from flwr_fbo.clients.bandits.environment import (
     BanditEnvironment,
     fitting_actions,
@@ -29,8 +29,6 @@ from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.models.network import RewardModel
 from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
-
-KIND = "neural-bandit"
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -51,7 +49,7 @@ class RecordedNeuralAgent(RecordedBanditAgent):
         Once it has joined.
     """
 
-    kind: ClassVar[str] = KIND
+    kind: ClassVar[str] = NEURAL_KIND
     study: FedGOUCBStudy
     agent: FedGOUCBAgent
 
@@ -72,13 +70,15 @@ class RecordedNeuralAgent(RecordedBanditAgent):
     def join(self, slot: int, number: int) -> None:
         """Take the slot that the server names; see `RecordedBanditAgent.join`."""
         super().join(slot, number)
-        about = self.study.settings, self._model, self.study.seed, slot
-        if self.must_be_kept(self.study):
-            self.agent = PrivateFedGOUCBAgent(
-                *about, self.study.num_agents, self._entropy(), self._journal
-            )
-        else:
-            self.agent = FedGOUCBAgent(*about)
+        self.agent = FedGOUCBAgent(
+            self.study.settings,
+            self._model,
+            self.study.seed,
+            slot,
+            self.study.num_agents,
+            self._entropy(),
+            self._journal,
+        )
         if "own" in self._state:
             self.agent.load_state_dict(self._state)
         self._explored = int(self._state.get("num_explored", 0))
@@ -93,7 +93,7 @@ class RecordedNeuralAgent(RecordedBanditAgent):
 
     @property
     def num_evaluations(self) -> int:
-        """Of both phases together."""
+        """Evaluations of both phases together."""
         if self.agent.w0 is None:
             return self.agent.num_evaluations
         return self._explored + self.agent.num_evaluations
@@ -111,27 +111,18 @@ class RecordedNeuralAgent(RecordedBanditAgent):
         ValueError, RuntimeError, FloatingPointError, JournalError
             See `FedGOUCBAgent`. What was evaluated before that is kept.
         """
-        self._refuse_older_copy(instruction.heard)
+        made = self._journal.num_releases
+        if self.must_be_kept(self.study) and made < instruction.heard:
+            # Trials that are in later releases would be played and released again.
+            raise older_copy(made, instruction.heard)
         if not instruction.regresses:
             self._take(instruction, arrays)
         self._play(environment, instruction.num_evaluations)
         if instruction.regresses:
             return [self.agent.regression_message(arrays[0])]
-        return [self._sums(instruction)] if instruction.send_sums else []
-
-    def _refuse_older_copy(self, heard: int) -> None:
-        """Raise if the server has more releases than are here.
-
-        Trials that are in them would be played, and released, again.
-        """
-        made = self._journal.num_releases
-        if self.must_be_kept(self.study) and made < heard:
-            raise older_copy(made, heard)
-
-    def _sums(self, instruction: FedGOUCBInstruction) -> FloatArray:
-        if isinstance(self.agent, PrivateFedGOUCBAgent):
-            return self.agent.message(instruction.release).values
-        return self.agent.message().values
+        if not instruction.send_sums:
+            return []
+        return [self.agent.message(instruction.release).values]
 
     def _take(
         self, instruction: FedGOUCBInstruction, arrays: Sequence[FloatArray]
@@ -164,28 +155,26 @@ class RecordedNeuralAgent(RecordedBanditAgent):
         what the agent sends tells more than an error.
         """
         for t in range(self.num_evaluations, num_evaluations):
-            if isinstance(self.agent, PrivateFedGOUCBAgent):
-                self._play_private(self.agent, environment, t)
+            if self.study.settings.privacy is not None:
+                self._play_private(environment, t)
             else:
                 actions = environment.contexts(t)
                 chosen = actions[self.agent.choose(actions)]
                 self.agent.tell(chosen, environment.reward(chosen))
             self._save()
 
-    def _play_private(
-        self, agent: PrivateFedGOUCBAgent, environment: BanditEnvironment, t: int
-    ) -> None:
+    def _play_private(self, environment: BanditEnvironment, t: int) -> None:
         actions = fitting_actions(environment, t, self._model.dimension)
         try:
             if actions is not None:
-                chosen = actions[agent.choose(actions)]
+                chosen = actions[self.agent.choose(actions)]
                 value = fitting_reward(environment, t, chosen)
                 if value is not None:
-                    agent.tell(chosen, value)
+                    self.agent.tell(chosen, value)
                     return
         except FloatingPointError as error:  # of a w0 that the server has chosen
             _log.warning("Trial %d is left out: %s", t, error)
-        agent.leave_out()
+        self.agent.leave_out()
 
     def _save(self) -> None:
         explored = np.array(self._explored)

@@ -61,12 +61,10 @@ from flwr_fbo._common.validation import (
     require,
     require_int,
 )
-from flwr_fbo.algorithms.fed_go_ucb.settings import Sums
-from flwr_fbo.algorithms.linear_bandit.determinant_trigger import DeterminantTrigger
-from flwr_fbo.algorithms.linear_bandit.observation import (
-    checked_actions,
-    checked_observation,
-)
+from flwr_fbo.algorithms.fed_go_ucb.agent import checked_observation
+from flwr_fbo.algorithms.fed_go_ucb.settings import AgentReply
+from flwr_fbo.algorithms.linear_bandit.settings import DeterminantTrigger
+from flwr_fbo.lab.baselines.kernel_ucb import checked_actions
 from flwr_fbo.models.ellipsoid import Ellipsoid
 from flwr_fbo.study.codec import is_array, is_sum
 
@@ -312,9 +310,9 @@ class GLMUCBAgent:
 
     # A synchronisation
 
-    def message(self) -> Sums:
+    def message(self) -> AgentReply:
         """Return the sum over the agent's own evaluations."""
-        return Sums(len(self._x), self._gram)
+        return AgentReply(len(self._x), self._gram)
 
     @one_blas_thread
     def gradient(self, theta: FloatArray) -> FloatArray:
@@ -386,7 +384,7 @@ class GLMBanditServer:
         return self._descent is None or self._descent.is_done
 
     @one_blas_thread
-    def receive(self, messages: Sequence[Sums]) -> None:
+    def receive(self, messages: Sequence[AgentReply]) -> None:
         """Begin a descent, where the last one ended, from one message an agent.
 
         The sums bound the eigenvalues of the loss's Hessian, from above with the

@@ -56,10 +56,7 @@ from flwr_fbo._common.arrays import FloatArray, first_best, one_blas_thread
 from flwr_fbo._common.fields import check_fields, positive
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo._common.validation import require, require_int
-from flwr_fbo.algorithms.linear_bandit.observation import (
-    checked_actions,
-    checked_observation,
-)
+from flwr_fbo.algorithms.fed_go_ucb.agent import checked_observation
 from flwr_fbo.models.ellipsoid import Ellipsoid
 from flwr_fbo.study.codec import is_array
 
@@ -73,6 +70,21 @@ def rbf_kernel(x: FloatArray, other: FloatArray, lengthscale: float) -> FloatArr
 
     squared = cdist(x, other, "sqeuclidean")
     return np.asarray(np.exp(-0.5 * squared / lengthscale**2))
+
+
+def checked_actions(actions: ArrayLike, dimension: int) -> FloatArray:
+    """Return actions as an array of shape (K, D).
+
+    Raises
+    ------
+    ValueError
+        If there are none, they have other coordinates, or one is not finite.
+    """
+    x = np.asarray(actions, dtype=float)
+    fits = x.ndim == 2 and len(x) > 0 and x.shape[1] == dimension
+    fits = fits and bool(np.isfinite(x).all())
+    require(fits, "actions", x, f"finite, of shape (K, {dimension}) with K >= 1")
+    return x
 
 
 class NystromFeatures:

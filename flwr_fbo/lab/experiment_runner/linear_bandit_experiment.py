@@ -29,13 +29,13 @@ from flwr_fbo._common.validation import (
     require_fraction,
     require_known,
 )
-from flwr_fbo.algorithms.linear_bandit.determinant_trigger import DeterminantTrigger
-from flwr_fbo.algorithms.linear_bandit.geometric_schedule import geometric_schedule
 from flwr_fbo.algorithms.linear_bandit.peer_graph import GraphName, PeerGraph, Pooling
 from flwr_fbo.algorithms.linear_bandit.settings import (
+    DeterminantTrigger,
     LinearUCBSettings,
     LocalData,
     Width,
+    geometric_schedule,
 )
 from flwr_fbo.lab.experiment_runner.base import (
     ALONE,

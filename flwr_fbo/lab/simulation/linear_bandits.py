@@ -27,12 +27,11 @@ from numpy.typing import NDArray
 from flwr_fbo._common.arrays import FloatArray, one_blas_thread
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo._common.validation import require, require_int
-from flwr_fbo.algorithms.linear_bandit.belief import Belief
-from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
-from flwr_fbo.algorithms.linear_bandit.determinant_trigger import DeterminantTrigger
+from flwr_fbo.algorithms.linear_bandit.confidence import Belief, Confidence
 from flwr_fbo.algorithms.linear_bandit.exploration import exploration_rng
 from flwr_fbo.algorithms.linear_bandit.peer_graph import PeerGraph
 from flwr_fbo.algorithms.linear_bandit.settings import (
+    DeterminantTrigger,
     LinearUCBSettings,
     LocalData,
     Width,

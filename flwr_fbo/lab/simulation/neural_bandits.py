@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 from flwr_fbo._common.arrays import FloatArray, one_blas_thread
 from flwr_fbo._common.validation import require, require_int
 from flwr_fbo.algorithms.fed_go_ucb.agent import FedGOUCBAgent
-from flwr_fbo.algorithms.fed_go_ucb.phases import NeuralBanditServer
-from flwr_fbo.algorithms.fed_go_ucb.private_agent import PrivateFedGOUCBAgent
-from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings, Sums
+from flwr_fbo.algorithms.fed_go_ucb.server import FedGOUCBServer
+from flwr_fbo.algorithms.fed_go_ucb.settings import AgentReply, FedGOUCBSettings
+from flwr_fbo.algorithms.fed_go_ucb.study import FedGOUCBStudy
 from flwr_fbo.lab.baselines.glm_ucb import (
     GLMBanditServer,
     GLMUCBAgent,
@@ -272,7 +272,9 @@ class _GLMFederation(Federation[GLMUCBAgent, GLMBanditServer]):
     def synchronise(self) -> None:
         send, server = self.channel.send, self.server
         messages = [agent.message() for agent in self.agents]
-        server.receive([Sums(m.num_evaluations, send(m.values)) for m in messages])
+        server.receive(
+            [AgentReply(m.num_evaluations, send(m.values)) for m in messages]
+        )
         while not server.is_done:
             gradients = [agent.gradient(send(server.point)) for agent in self.agents]
             server.receive_gradients([send(gradient) for gradient in gradients])
@@ -415,13 +417,12 @@ class NeuralBanditSimulation(TurnSimulation[FedGOUCBSettings]):
     def federation(self, seed: int) -> _NeuralFederation:
         """Return the agents and their server, before the first round."""
         settings = self.settings.for_study(self.num_agents, self.num_rounds)
-        model, slots = self.model, range(self.num_agents)
-        agents = [_agent(self, settings, seed, slot) for slot in slots]
-        server = NeuralBanditServer(settings, model, seed)
+        agents = [_agent(self, settings, seed, i) for i in range(self.num_agents)]
+        server = _server(self, settings, seed)
         return _NeuralFederation(self, agents, server, seed)
 
 
-class _NeuralFederation(Federation[FedGOUCBAgent, NeuralBanditServer]):
+class _NeuralFederation(Federation[FedGOUCBAgent, FedGOUCBServer]):
     simulation: NeuralBanditSimulation
 
     def can_synchronise(self, agent: FedGOUCBAgent) -> bool:
@@ -454,10 +455,9 @@ class _NeuralFederation(Federation[FedGOUCBAgent, NeuralBanditServer]):
         if self.simulation.sharing != "never":
             _fit(dict(enumerate(self.agents)), self.server, self.channel)
             return
-        settings, model = self.simulation.settings, self.simulation.model
         for slot, agent in enumerate(self.agents):
-            server = NeuralBanditServer(settings, model, self.seed)
-            _fit({slot: agent}, server, Channel())
+            own = _server(self.simulation, self.simulation.settings, self.seed)
+            _fit({slot: agent}, own, Channel())
 
     def synchronise(self) -> None:
         if self.simulation.sharing == "always":
@@ -469,12 +469,20 @@ class _NeuralFederation(Federation[FedGOUCBAgent, NeuralBanditServer]):
             return
         send, server = self.channel.send, self.server
         messages = ((slot, agent.message()) for slot, agent in enumerate(self.agents))
-        server.receive(
-            {slot: Sums(m.num_evaluations, send(m.values)) for slot, m in messages}
+        server.receive_sums(
+            {slot: replace(m, values=send(m.values)) for slot, m in messages}
         )
         total = server.total
         for slot, agent in enumerate(self.agents):
             agent.receive(send(total), server.num_included(slot))
+
+
+def _server(
+    simulation: NeuralBanditSimulation, settings: FedGOUCBSettings, seed: int
+) -> FedGOUCBServer:
+    model, num_agents = simulation.model, simulation.num_agents
+    study = FedGOUCBStudy(settings, num_agents, model.num_parameters, None, seed)
+    return FedGOUCBServer(study, model, simulation.num_rounds)
 
 
 def _agent(
@@ -484,15 +492,13 @@ def _agent(
     slot: int,
 ) -> FedGOUCBAgent:
     """Return an agent; the noise of a private one repeats, for experiments."""
-    model = simulation.model
-    if settings.privacy is None:
-        return FedGOUCBAgent(settings, model, seed, slot)
-    num_agents, entropy = simulation.num_agents, SeededEntropy(seed, slot)
-    return PrivateFedGOUCBAgent(settings, model, seed, slot, num_agents, entropy)
+    model, num_agents = simulation.model, simulation.num_agents
+    entropy = SeededEntropy(seed, slot)
+    return FedGOUCBAgent(settings, model, seed, slot, num_agents, entropy)
 
 
 def _fit(
-    agents: Mapping[int, FedGOUCBAgent], server: NeuralBanditServer, channel: Channel
+    agents: Mapping[int, FedGOUCBAgent], server: FedGOUCBServer, channel: Channel
 ) -> None:
     """Run the regression of phase I, and tell the agents what came out."""
     counts = {slot: agent.num_evaluations for slot, agent in agents.items()}

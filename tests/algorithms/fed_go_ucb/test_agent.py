@@ -9,8 +9,8 @@ import pytest
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.algorithms.fed_go_ucb.agent import FedGOUCBAgent
-from flwr_fbo.algorithms.fed_go_ucb.phases import NeuralBanditServer, NoGradientsError
-from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings, Sums
+from flwr_fbo.algorithms.fed_go_ucb.server import FedGOUCBServer, NoGradientsError
+from flwr_fbo.algorithms.fed_go_ucb.settings import AgentReply, FedGOUCBSettings
 from flwr_fbo.lab.simulation.neural_bandits import (
     LinearModel,
     NeuralBanditSimulation,
@@ -18,6 +18,7 @@ from flwr_fbo.lab.simulation.neural_bandits import (
 )
 from flwr_fbo.lab.tasks.nonlinear_bandit import FunctionBanditTask
 from flwr_fbo.models.network import LangevinDynamics, LangevinSettings, Network
+from tests.algorithms.fed_go_ucb.servers import server_of
 
 N, T0, STEPS = 3, 2, 4
 MODEL = Network(6, 5)
@@ -102,7 +103,7 @@ def test_the_regression_s_message_is_the_gradient_of_the_loss() -> None:
 
 
 def test_a_step_is_that_of_the_pooled_data() -> None:
-    agents, server = _explored(), NeuralBanditServer(SETTINGS, MODEL, 7)
+    agents, server = _explored(), server_of(SETTINGS, MODEL, 7)
     pooled = _agent()
     for _ in range(N):
         for x, y in zip(*_points(T0), strict=True):
@@ -149,7 +150,7 @@ def test_dead_agents_and_broken_gradients_are_left_out(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     agents = _explored()
-    server, other = (NeuralBanditServer(SETTINGS, MODEL, 7) for _ in range(2))
+    server, other = (server_of(SETTINGS, MODEL, 7) for _ in range(2))
     good = agents[1].regression_message(server.regression.w)
     broken = good.copy()
     broken[3] = np.nan
@@ -161,7 +162,7 @@ def test_dead_agents_and_broken_gradients_are_left_out(
 
 
 def test_without_a_gradient_nothing_is_lost() -> None:
-    server = NeuralBanditServer(SETTINGS, MODEL, 7)
+    server = server_of(SETTINGS, MODEL, 7)
     before = server.regression.w
     for messages in ({}, {0: np.full(MODEL.num_parameters, np.inf)}, {1: None}):
         with pytest.raises(NoGradientsError, match="Step 1 of phase I: none of"):
@@ -182,7 +183,7 @@ def test_a_regression_that_diverges_says_so() -> None:
 def test_a_server_says_which_gradients_are_too_long(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    server = NeuralBanditServer(SETTINGS, MODEL, 7)
+    server = server_of(SETTINGS, MODEL, 7)
     server.receive_gradients({4: np.full(MODEL.num_parameters, 1e20)})
     assert "agent 4: its gradient is" in caplog.text
     assert "step=0.1 is too large" in caplog.text
@@ -197,7 +198,7 @@ def test_an_agent_without_data_has_no_gradient() -> None:
 
 
 def test_an_agent_that_misses_the_end_of_phase_one_comes_in_later() -> None:
-    agents, server = [_started(0, 4), _agent(1)], NeuralBanditServer(SETTINGS, MODEL, 7)
+    agents, server = [_started(0, 4), _agent(1)], server_of(SETTINGS, MODEL, 7)
     _synchronise(server, agents)
     assert not agents[1].wants_synchronisation()
     agents[1].tell(*(a[0] for a in _points(1)))  # explores, still
@@ -260,7 +261,7 @@ def test_refined_bounds_are_values_within_the_ball_and_no_lower() -> None:
 
 def test_after_a_synchronisation_all_believe_in_all_data() -> None:
     agents = [_started(slot, count) for slot, count in enumerate((4, 0, 6))]
-    server = NeuralBanditServer(SETTINGS, MODEL, 7)
+    server = server_of(SETTINGS, MODEL, 7)
     _synchronise(server, agents)
     x, y = (np.concatenate(a) for a in zip(_points(4, 0), _points(6, 2), strict=True))
     X = _points(50, 9)[0]
@@ -272,32 +273,32 @@ def test_after_a_synchronisation_all_believe_in_all_data() -> None:
 
 
 def _synchronise(
-    server: NeuralBanditServer,
+    server: FedGOUCBServer,
     agents: list[FedGOUCBAgent],
     present: Callable[[int], bool] = lambda slot: True,
 ) -> None:
     slots = [slot for slot in range(len(agents)) if present(slot)]
-    server.receive({slot: agents[slot].message() for slot in slots})
+    server.receive_sums({slot: agents[slot].message() for slot in slots})
     for slot in slots:
         agents[slot].receive(server.total, server.num_included(slot))
 
 
 def test_a_lost_download_spoils_nothing() -> None:
     agents = [_started(slot, 3) for slot in range(N)]
-    server = NeuralBanditServer(SETTINGS, MODEL, 7)
+    server = server_of(SETTINGS, MODEL, 7)
     late = agents[0].message()
-    server.receive({0: late})  # and the answer is lost
+    server.receive_sums({0: late})  # and the answer is lost
     agents[0].tell(*(a[0] for a in _points(1, 5)))
     _synchronise(server, agents, lambda slot: slot != 1)
-    server.receive({0: late})  # comes again
+    server.receive_sums({0: late})  # comes again
     _synchronise(server, agents)
     expected = sum(agent.message().values for agent in agents)
     np.testing.assert_allclose(server.total, expected)
 
 
 def test_what_was_told_since_a_message_is_not_lost() -> None:
-    agent, server = _started(count=3), NeuralBanditServer(SETTINGS, MODEL, 7)
-    server.receive({0: agent.message()})
+    agent, server = _started(count=3), server_of(SETTINGS, MODEL, 7)
+    server.receive_sums({0: agent.message()})
     x, y = _points(2, 5)
     for point, reward in zip(x, y, strict=True):
         agent.tell(point, reward)
@@ -310,13 +311,13 @@ def test_what_was_told_since_a_message_is_not_lost() -> None:
     np.testing.assert_allclose(agent._upper_bounds(X), expected._upper_bounds(X))
 
 
-@pytest.mark.parametrize("message", [None, Sums(1, np.zeros((3, 2)))])
+@pytest.mark.parametrize("message", [None, AgentReply(1, np.zeros((3, 2)))])
 def test_what_is_no_sum_is_left_out(
     message: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server, agent = NeuralBanditServer(SETTINGS, MODEL, 7), _started(count=2)
-    server.receive({0: agent.message()})
-    server.receive({0: message, 1: message})
+    server, agent = server_of(SETTINGS, MODEL, 7), _started(count=2)
+    server.receive_sums({0: agent.message()})
+    server.receive_sums({0: message, 1: message})
     assert np.array_equal(server.total, agent.message().values)
     assert "agent 1: its message is not a valid sum" in caplog.text
 
@@ -336,7 +337,7 @@ def test_a_broken_total_is_refused() -> None:
 
 
 def test_the_trigger_is_the_paper_s() -> None:
-    agent, server = _started(count=4), NeuralBanditServer(SETTINGS, MODEL, 7)
+    agent, server = _started(count=4), server_of(SETTINGS, MODEL, 7)
     _synchronise(server, [agent])
     fired = False
     x, y = _points(40, 4)
@@ -412,10 +413,10 @@ def test_an_agent_goes_on_from_its_state(phase: str) -> None:
 
 
 def test_a_server_goes_on_from_its_state() -> None:
-    first, second = (NeuralBanditServer(SETTINGS, MODEL, 7) for _ in range(2))
+    first, second = (server_of(SETTINGS, MODEL, 7) for _ in range(2))
     gradient = np.ones(MODEL.num_parameters)
     first.receive_gradients({0: gradient})
-    first.receive({1: _started(1, 3).message()})
+    first.receive_sums({1: _started(1, 3).message()})
     second.load_state_dict(first.state_dict())
     for server in (first, second):
         server.receive_gradients({0: gradient})

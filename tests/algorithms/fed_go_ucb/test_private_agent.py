@@ -27,12 +27,11 @@ from flwr_fbo import (
 )
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.random import Purpose, generator
-from flwr_fbo.algorithms.fed_go_ucb.phases import NeuralBanditServer
-from flwr_fbo.algorithms.fed_go_ucb.private_agent import PrivateFedGOUCBAgent
-from flwr_fbo.algorithms.fed_go_ucb.settings import Sums
+from flwr_fbo.algorithms.fed_go_ucb.agent import FedGOUCBAgent
+from flwr_fbo.algorithms.fed_go_ucb.settings import AgentReply
 from flwr_fbo.cli import app as cli
+from flwr_fbo.clients.bandits.bandit_journals import NEURAL_KIND as KIND
 from flwr_fbo.clients.bandits.environment import BanditEnvironment
-from flwr_fbo.clients.bandits.recorded_neural_agent import KIND
 from flwr_fbo.clients.site_journal import record_name
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.lab.simulation.neural_bandits import NeuralBanditSimulation
@@ -43,6 +42,7 @@ from flwr_fbo.lab.tasks.nonlinear_bandit import (
 from flwr_fbo.models.network import CONSTANT_SHARE, ReferenceFeatures
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.study.codec import PROTOCOL_VERSION
+from tests.algorithms.fed_go_ucb.servers import server_of
 from tests.federation import Unheard
 from tests.grouped import waiting
 
@@ -70,11 +70,9 @@ def strategy_of(settings: FedGOUCBSettings = SETTINGS, **options: Any) -> FedGOU
     )
 
 
-def agent_of(slot: int = 0, **fields: Any) -> PrivateFedGOUCBAgent:
+def agent_of(slot: int = 0, **fields: Any) -> FedGOUCBAgent:
     settings = replace(SETTINGS, **fields)
-    return PrivateFedGOUCBAgent(
-        settings, MODEL, SEED, slot, N, SeededEntropy(SEED, slot)
-    )
+    return FedGOUCBAgent(settings, MODEL, SEED, slot, N, SeededEntropy(SEED, slot))
 
 
 def features_at(w0: FloatArray) -> ReferenceFeatures:
@@ -254,9 +252,7 @@ def test_agents_draw_differently() -> None:
     actions = np.random.default_rng(2).uniform(size=(12, 6))
     chosen = []
     for slot in range(8):
-        agent = PrivateFedGOUCBAgent(
-            SETTINGS, MODEL, SEED, slot, 8, SeededEntropy(1, slot)
-        )
+        agent = FedGOUCBAgent(SETTINGS, MODEL, SEED, slot, 8, SeededEntropy(1, slot))
         chosen.append(agent.choose(actions))
     assert len(set(chosen)) > 1
 
@@ -270,10 +266,10 @@ def test_no_gradient_leaves_a_private_agent() -> None:
 
 
 def test_a_lie_that_is_longer_than_any_release_is_refused() -> None:
-    server = NeuralBanditServer(SETTINGS, MODEL, SEED)
+    server = server_of(SETTINGS, MODEL, SEED)
     shape = SETTINGS.sums_shape(D_W)
-    assert server.receive({0: Sums(1, np.full(shape, 1e300))}) == []
-    assert server.receive({0: Sums(1, np.ones(shape))}) == [0]
+    assert server.receive_sums({0: AgentReply(1, np.full(shape, 1e300))}) == []
+    assert server.receive_sums({0: AgentReply(1, np.ones(shape))}) == [0]
 
 
 # Over Flower

@@ -96,7 +96,10 @@ def _set(*keys: Any, value: Any) -> Callable[[Any], None]:
         (_set("releases", 1, "num_sites", value=0), r"releases\[1\]: num_sites=0"),
         (_set("releases", 1, "num_sites", value=10**20), r"\[1\]: num_sites=10"),
         (_set("releases", 1, "num_sites", value=100_001), r"\[1\]: num_sites=10"),
-        (_set("releases", 0, "noise_multiplier", value=10**30), ">= 0 and <= 1e"),
+        (
+            _set("releases", 0, "noise_multiplier", value=10**30),
+            "a number from 0 to 1e6",
+        ),
         (_set("releases", 0, "noise_std", value=1.4), "noise_std=1.4 is not allowed"),
         (_set("releases", 0, "vector", value=[1.0]), r"releases\[0\]: len\(vector\)=1"),
         (_set("releases", 0, "vector", 0, value="a"), r"releases\[0\]: vector="),

@@ -27,7 +27,6 @@ from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
 from flwr_fbo.algorithms.linear_bandit.exploration import (
     Exploration,
     drawn,
-    exploration_of,
     exploration_rng,
 )
 from flwr_fbo.algorithms.linear_bandit.study import (
@@ -107,6 +106,13 @@ def slowly(kind: Exploration, x: FloatArray, rng: np.random.Generator) -> list[f
     return [(1 - share) * c / kind.num_draws + share / num_actions for c in counts]
 
 
+def probabilities_of(
+    agent: LinearUCBAgent, x: FloatArray, rng: np.random.Generator
+) -> FloatArray:
+    """Return the probabilities of one decision."""
+    return np.asarray(agent.probabilities_many(x[None], [rng])[0])
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("num_actions", [1, K])
 def test_probabilities_are_those_of_the_formulas(
@@ -115,7 +121,7 @@ def test_probabilities_are_those_of_the_formulas(
     x, agent = actions(num_actions), agent_with(kind)
     for seed in range(2):
         rngs = [np.random.default_rng(seed) for _ in range(2)]
-        probabilities = agent.probabilities(x, rngs[0])
+        probabilities = probabilities_of(agent, x, rngs[0])
         expected = slowly(kind, x, rngs[1])
         np.testing.assert_allclose(probabilities, expected, rtol=1e-9, atol=1e-12)
         assert rngs[0].random() == rngs[1].random()  # both have drawn as much
@@ -127,7 +133,7 @@ def test_a_choice_is_drawn_from_the_probabilities(kind: Exploration) -> None:
     for seed in range(20):
         rngs = [np.random.default_rng(seed) for _ in range(2)]
         index, propensity = agent.choose(x, rngs[0])
-        probabilities = agent.probabilities(x, rngs[1])
+        probabilities = probabilities_of(agent, x, rngs[1])
         assert propensity == probabilities[index]
         if not isinstance(kind, Optimism):
             assert drawn(probabilities, rngs[1]) == (index, propensity)
@@ -146,7 +152,8 @@ def test_decisions_together_are_those_alone(
         return agent._belief.probabilities(x, rngs)
 
     alone = [
-        agent.probabilities(one, np.random.default_rng(i)) for i, one in enumerate(x)
+        probabilities_of(agent, one, np.random.default_rng(i))
+        for i, one in enumerate(x)
     ]
     np.testing.assert_allclose(together(), alone, rtol=0, atol=1e-12)
     for size in (1, 2 * 7 * K, 10**9):
@@ -165,7 +172,7 @@ def test_probabilities_of_sampling_sum_to_one_and_have_a_least(
     for num_draws in (1, 7, 49, 100):
         kind = EllipsoidSampling(num_draws, share)
         rng = np.random.default_rng(num_draws)
-        p = agent_with(kind).probabilities(actions(num_actions), rng)
+        p = probabilities_of(agent_with(kind), actions(num_actions), rng)
         assert p.sum() == pytest.approx(1, abs=1e-14)
         assert p.min() >= share / num_actions
         assert p.max() <= 1
@@ -278,7 +285,7 @@ def test_recorded_propensities_are_the_frequencies(kind: Exploration) -> None:
     assert np.all(np.abs(mean - 1) <= 5 * error)
     assert np.all(error < 0.02)
     if isinstance(kind, InverseGapWeighting):
-        expected = num_decisions * agent.probabilities(x)
+        expected = num_decisions * probabilities_of(agent, x, rng)
         assert chisquare(counts, expected).pvalue > 1e-6
 
 
@@ -290,8 +297,8 @@ def test_sampling_plays_as_often_as_parameters_are_best() -> None:
         for n in (5, 10_000)
     )
     rng = np.random.default_rng(2)
-    mean = np.mean([few.probabilities(x, rng) for _ in range(1000)], axis=0)
-    exact = np.mean([many.probabilities(x, rng) for _ in range(5)], axis=0)
+    mean = np.mean([probabilities_of(few, x, rng) for _ in range(1000)], axis=0)
+    exact = np.mean([probabilities_of(many, x, rng) for _ in range(5)], axis=0)
     np.testing.assert_allclose(mean, exact, atol=5 * math.sqrt(0.25 / 5_000))
 
 
@@ -311,6 +318,13 @@ ENCODER = FeatureEncoder(
 )
 BLOCKS = FeatureEncoder({"age": Number(0, 110)}, blocks=("ward", "home"))
 ENCODED = replace(SETTINGS, releases=replace(RELEASES, dimension=ENCODER.dimension))
+
+
+def explored(exploration: dict[str, Any]) -> LinearUCBSettings:
+    """Return settings of a study with an exploration in JSON."""
+    return LinearUCBSettings.from_dict(
+        {**SETTINGS.to_dict(), "exploration": exploration}
+    )
 
 
 @pytest.mark.parametrize(
@@ -334,10 +348,10 @@ ENCODED = replace(SETTINGS, releases=replace(RELEASES, dimension=ENCODER.dimensi
             "exploration='optimism'",
         ),
         (lambda: replace(SETTINGS, encoder=ENCODER), "releases.dimension=3"),
-        (lambda: exploration_of({"kind": "greedy"}), "exploration.kind='greedy'"),
-        (lambda: exploration_of({"kind": []}), r"exploration.kind=\[\]"),
+        (lambda: explored({"kind": "greedy"}), "exploration.kind='greedy'"),
+        (lambda: explored({"kind": []}), r"exploration.kind=\[\]"),
         (
-            lambda: exploration_of({"kind": "inverse-gap-weighting", "scale": -1}),
+            lambda: explored({"kind": "inverse-gap-weighting", "scale": -1}),
             "scale=-1",
         ),
     ],

@@ -9,11 +9,9 @@ import pytest
 from flwr_fbo import ContinualSettings, FeatureEncoder, LinearUCBSettings, Number
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.algorithms.linear_bandit import site_belief
-from flwr_fbo.algorithms.linear_bandit.belief import Belief
-from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
-from flwr_fbo.algorithms.linear_bandit.settings import LocalData
+from flwr_fbo.algorithms.linear_bandit.confidence import Belief, Confidence
+from flwr_fbo.algorithms.linear_bandit.settings import LocalData, SiteDeviation
 from flwr_fbo.algorithms.linear_bandit.site_belief import SiteBelief, own_confidence
-from flwr_fbo.algorithms.linear_bandit.site_deviation import SiteDeviation
 from flwr_fbo.models.ellipsoid import Ellipsoid
 
 D, M = 4, 5

@@ -24,16 +24,16 @@ from flwr_fbo import (
     Optimism,
     linear_bandit_app,
 )
-from flwr_fbo.algorithms.linear_bandit.determinant_trigger import DeterminantTrigger
 from flwr_fbo.algorithms.linear_bandit.exploration import Exploration
+from flwr_fbo.algorithms.linear_bandit.settings import DeterminantTrigger
 from flwr_fbo.algorithms.linear_bandit.study import (
     LinearBanditInstruction,
     LinearBanditStudy,
 )
 from flwr_fbo.cli import app
+from flwr_fbo.clients.bandits.bandit_journals import LINEAR_KIND as KIND
 from flwr_fbo.clients.bandits.bandit_journals import last_journal
 from flwr_fbo.clients.bandits.linear_bandit_client import LinearBanditSite
-from flwr_fbo.clients.bandits.recorded_bandit import KIND
 from flwr_fbo.clients.limits import StudyRefusedError
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from flwr_fbo import ContinualSettings, LinearBanditPolicy, LinearUCBSettings
 from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
+from flwr_fbo.clients.bandits.linear_bandit_policy import NotEnrolledError
 from flwr_fbo.clients.bandits.recorded_bandit import RecordedBandit
-from flwr_fbo.clients.bandits.shared_bandit import NotEnrolledError
 from flwr_fbo.journal import checksums, journal_file
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalFile, JournalHeldError
@@ -150,7 +150,7 @@ def test_a_reward_counts_once_where_it_is_the_first_that_is_done(
     estimates: list[NDArray[np.float64]] = []
 
     def reward(bandit: RecordedBandit) -> None:
-        bandit.reward({ticket: 0.5})
+        bandit.store.reward({ticket: 0.5})
         estimates.append(bandit.agents[0].estimate)
 
     in_journal(tmp_path, reward, RAW)

@@ -46,7 +46,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    for module in ("clients.bandits.recorded_decisions", "journal.journal"):
+    for module in ("clients.bandits.bandit_store", "journal.journal"):
         monkeypatch.setattr(f"flwr_fbo.{module}.time", made)
     return made
 

@@ -12,12 +12,12 @@ import pytest
 
 from flwr_fbo import ArmTable, LinearBanditPolicy, PeerGraph
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo.algorithms.linear_bandit.determinant_trigger import DeterminantTrigger
-from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings
+from flwr_fbo.algorithms.linear_bandit.settings import (
+    DeterminantTrigger,
+    LinearUCBSettings,
+)
 from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
-from flwr_fbo.clients.bandits import site_history
 from flwr_fbo.clients.bandits.recorded_bandit import RecordedBandit
-from flwr_fbo.clients.bandits.recorded_peer import recorded_bandit
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError, JournalFile
 from tests.clients.bandits.policies import (
@@ -150,7 +150,7 @@ def test_the_same_log_counts_once(tmp_path: Path) -> None:
         assert policy.add_history(X, Y) == 0
     assert policy.summary().num_logged == 40
     with policy._held() as bandit:
-        total = bandit.history.since(0)[0]
+        total = bandit.store.history_since(0)[0]
         np.testing.assert_array_equal(bandit.release(1), before)
     np.testing.assert_array_equal(total, PRIVATE.releases.gram(X, Y))
 
@@ -238,16 +238,17 @@ def test_sums_stay_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     longest, grid = np.array([1.0, 0.0, 0.0]), PRIVATE.releases.grid
     most = int(2**52 * grid)  # trials of length 1
 
-    def log_of(num_trials: int) -> site_history.LogSum:
-        total = num_trials * product(longest, 1.0)
-        return site_history.LogSum(num_trials, total, str(num_trials))
-
     with policy._held() as bandit:
+
+        def add(name: str, num_trials: int) -> bool:
+            total, digest = num_trials * product(longest, 1.0), str(num_trials)
+            return bandit.store.put_log(name, total, num_trials, digest, {})
+
         with pytest.raises(ValueError, match=f"rewards.={most} is not allowed: fewer"):
-            bandit.history.with_log("a", log_of(most), 0)
-        bandit._put(bandit.history.with_log("a", log_of(most - 1), 0))
+            add("a", most)
+        assert add("a", most - 1)
         with pytest.raises(ValueError, match=r"len\(rewards\)=1 is not allowed: fewer"):
-            bandit.history.with_log("b", log_of(1), 0)
+            add("b", 1)
         assert np.isfinite(bandit.release(1)).all()
 
 
@@ -267,7 +268,7 @@ def test_a_log_is_added_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
         assert killed_after(delay, keep_adding, killed)
         policy = LinearBanditPolicy.open(killed)
         with policy._held() as bandit:
-            total, counts = bandit.history.since(0)
+            total, counts = bandit.store.history_since(0)
         n = policy.summary().num_logged
         logs = n // 40
         assert n == 40 * logs == sum(counts)
@@ -301,7 +302,7 @@ def test_a_full_disk_leaves_nothing(
 def agent_of(
     journal: Journal, study: LinearBanditStudy, slot: int = 0
 ) -> RecordedBandit:
-    bandit = recorded_bandit(journal, study)
+    bandit = RecordedBandit(journal, study)
     bandit.join(slot, bandit.number)
     return bandit
 
@@ -322,7 +323,7 @@ def test_raw_agents_act_on_a_log_at_once(tmp_path: Path) -> None:
         total = bandit.release(1)
         bandit.receive(total, 1)  # now it is in the total, and counts once
         np.testing.assert_allclose(bandit.agents[0].estimate, own.estimate)
-        assert bandit.history.since(1)[1] == [0]
+        assert bandit.store.history_since(1)[1] == [0]
 
 
 def test_a_log_can_make_a_trigger_fire(tmp_path: Path) -> None:
@@ -330,12 +331,11 @@ def test_a_log_can_make_a_trigger_fire(tmp_path: Path) -> None:
     study = LinearBanditStudy(settings, 2, DeterminantTrigger(5.0))
     with Journal(RecordedBandit.identity_of(study)) as journal:
         bandit = agent_of(journal, study)
-        trigger = DeterminantTrigger(5.0)
-        assert not bandit.wants_synchronisation(trigger)
+        assert not bandit.wants_synchronisation()
         bandit.add_history(X, Y, None, None, "history")
-        assert bandit.wants_synchronisation(trigger)
+        assert bandit.wants_synchronisation()
         bandit.receive(bandit.release(1), 1)
-        assert not bandit.wants_synchronisation(trigger)
+        assert not bandit.wants_synchronisation()
 
 
 @pytest.mark.parametrize("local_data", ["released", "raw"])
@@ -352,8 +352,8 @@ def test_peers_put_a_logs_trials_into_their_streams_in_turn(local_data: Any) -> 
                 bandit.add_history(X, Y, None, None, "history")
             else:
                 for x, y in zip(X, Y, strict=True):
-                    [choice] = bandit.choose([bandit.offer([x])])
-                    bandit.reward({choice.ticket: float(y)})
+                    [choice] = bandit.choose([bandit.store.offer([x])])
+                    bandit.store.reward({choice.ticket: float(y)})
             sums.append(bandit.release(1))
             estimates = [agent.estimate for agent in bandit.agents]
             assert len(estimates) == graph.streams

@@ -8,7 +8,7 @@ import pytest
 from scipy.optimize import minimize
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings, Sums
+from flwr_fbo.algorithms.fed_go_ucb.settings import AgentReply, FedGOUCBSettings
 from flwr_fbo.lab.baselines.glm_ucb import (
     AcceleratedDescent,
     GLMBanditServer,
@@ -228,7 +228,7 @@ def test_what_is_not_finite_is_refused() -> None:
         with pytest.raises(ValueError, match="gram="):
             agent.receive(values, np.zeros(D + 1))
         with pytest.raises(ValueError, match="message="):
-            GLMBanditServer(LINEAR, D).receive([Sums(1, values)])
+            GLMBanditServer(LINEAR, D).receive([AgentReply(1, values)])
     for theta in (np.full(D + 1, bad), np.zeros(D)):
         with pytest.raises(ValueError, match="theta="):
             agent.receive(gram, theta)

@@ -10,17 +10,17 @@ import pytest
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.algorithms.linear_bandit.agent import LinearUCBAgent
 from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
-from flwr_fbo.algorithms.linear_bandit.determinant_trigger import DeterminantTrigger
 from flwr_fbo.algorithms.linear_bandit.exploration import (
     EllipsoidSampling,
     InverseGapWeighting,
     exploration_rng,
 )
-from flwr_fbo.algorithms.linear_bandit.geometric_schedule import geometric_schedule
 from flwr_fbo.algorithms.linear_bandit.settings import (
+    DeterminantTrigger,
     LinearUCBSettings,
+    SiteDeviation,
+    geometric_schedule,
 )
-from flwr_fbo.algorithms.linear_bandit.site_deviation import SiteDeviation
 from flwr_fbo.lab.simulation.linear_bandits import (
     BanditRun,
     BanditSimulation,

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 from flwr_fbo.algorithms.linear_bandit.exploration import EllipsoidSampling
-from flwr_fbo.algorithms.linear_bandit.geometric_schedule import geometric_schedule
 from flwr_fbo.algorithms.linear_bandit.peer_graph import PeerGraph
-from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings
+from flwr_fbo.algorithms.linear_bandit.settings import (
+    LinearUCBSettings,
+    geometric_schedule,
+)
 from flwr_fbo.lab.simulation.linear_bandits import BanditSimulation, play_together
 from flwr_fbo.lab.simulation.mean_field import _AverageAgent, mean_field_regret
 from flwr_fbo.lab.tasks.linear_bandit import LinearBandits, LinearBanditTask

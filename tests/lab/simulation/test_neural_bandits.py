@@ -9,12 +9,12 @@ import pytest
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo.algorithms.fed_go_ucb.agent import FedGOUCBAgent
-from flwr_fbo.algorithms.fed_go_ucb.phases import NeuralBanditServer
 from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings
 from flwr_fbo.lab.simulation.neural_bandits import NeuralBanditSimulation, Sharing
 from flwr_fbo.lab.tasks.nonlinear_bandit import FunctionBanditTask, NonlinearBandit
 from flwr_fbo.models.network import LangevinSettings, Network
 from flwr_fbo.privacy.neural_privacy import NeuralPrivacy
+from tests.algorithms.fed_go_ucb.servers import server_of
 
 # T0 is no multiple of N: two agents make a third evaluation in phase I.
 N, T, T0, SEED = 3, 5, 8, 4
@@ -94,7 +94,7 @@ def test_at_zero_only_noise_tells_hidden_units_apart() -> None:
     """So the gradients of cold dynamics from zero are those of a linear model."""
     cold = LangevinSettings(50, 0.3, 1e30, start="zero")
     agent = FedGOUCBAgent(FedGOUCBSettings(regression=cold), MODEL, SEED, 0)
-    server = NeuralBanditServer(agent.settings, MODEL, SEED)
+    server = server_of(agent.settings, MODEL, SEED)
     bandit = NonlinearBandit(TASK, SEED)
     for i in range(6):
         agent.tell(bandit.actions[i], bandit.means[i])
@@ -122,14 +122,14 @@ def test_one_go_ucb_is_what_agents_are_that_exchange_everything(
         shared.end_round(0)
         rounds = range(1, T)
     bandit, agents = federation.bandit, shared.agents
-    server = NeuralBanditServer(SETTINGS, MODEL, SEED)
+    server = server_of(SETTINGS, MODEL, SEED)
     before = shared.channel.num_scalars
     for t in rounds:
         for slot, agent in enumerate(agents):
             chosen = agent.choose(bandit.actions)
             assert chosen == run.actions[t, slot]
             agent.tell(bandit.actions[chosen], bandit.reward(slot, t, chosen))
-            server.receive({k: one.message() for k, one in enumerate(agents)})
+            server.receive_sums({k: one.message() for k, one in enumerate(agents)})
             for k, one in enumerate(agents):
                 one.receive(server.total, server.num_included(k))
     once = 2 * N * (SIZE**2 + SIZE)

@@ -1,4 +1,4 @@
-"""A DecentralizedFedUCB agent with its journal: what it hears and passes on.
+"""What an agent of DecentralizedFedUCB hears from its peers, and passes on.
 
 Dubey & Pentland, *Differentially-Private Federated Linear Bandits* (NeurIPS 2020), the
 peer-to-peer algorithm. At a synchronisation an agent sends its private sums to its
@@ -25,22 +25,17 @@ from numpy.typing import NDArray
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.validation import require
 from flwr_fbo.algorithms.decentralized_fed_ucb.peer_message import Bytes, PeerMessage
-from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
-from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
 from flwr_fbo.clients.bandits.recorded_bandit import RecordedBandit
-from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 
 _log = logging.getLogger("flwr.fbo")
 
 
-class RecordedPeer(RecordedBandit):
-    """One agent that has peers, and its journal, while this process holds that.
+class PeerMail:
+    """The messages of one agent that has peers.
 
-    Besides what `RecordedBandit` keeps, the journal has
+    In the agent's journal there are
 
-        pool        whose sums it adds up
-        alpha       its pool's share
         heard       the newest synchronisation heard of, by slot, its own among them
         heard-in    in which iteration of the server that was
         peer-j      what agent j released then, of those in its pool
@@ -51,37 +46,24 @@ class RecordedPeer(RecordedBandit):
 
     Parameters
     ----------
-    journal : Journal
-        With `identity_of` a study that has a graph.
-    study : LinearBanditStudy, optional
-        That one, where it is known.
+    agent : RecordedBandit
+        With a slot, of a study with a graph.
     """
 
-    def __init__(
-        self, journal: Journal, study: LinearBanditStudy | None = None
-    ) -> None:
-        super().__init__(journal, study)
-        assert self.study.graph is not None
-        self._graph = self.study.graph
-
-    def _facts_of(self, slot: int) -> dict[str, NDArray[Any]]:
-        own = self._graph.confidence_of(slot, self.study.settings)
-        return {"pool": np.array(self._graph.pools[slot]), "alpha": np.array(own.alpha)}
-
-    def _confidence(self) -> Confidence:
-        if "pool" not in self._state:  # it has no slot yet
-            return super()._confidence()
-        # Recorded, as a graph's pools take long to find.
-        alpha = float(self._state["alpha"])
-        return Confidence(self.study.settings, len(self._pool), alpha)
+    def __init__(self, agent: RecordedBandit) -> None:
+        assert agent.study.graph is not None
+        self._agent, self._graph = agent, agent.study.graph
+        self._state = agent.store.state
+        self._releases = agent.study.settings.releases
 
     def deliver(self, mail: Iterable[Any], iteration: int, newest: int) -> list[Bytes]:
         """Take what neighbours have sent; return what is to be passed on.
 
-        What was heard before is neither kept nor passed on; nor is what is no message,
-        or comes from farther away than it says, or is of a synchronisation after the
-        ``newest`` that there can be: else one lie would silence an agent for ever. An
-        iteration that was cut off is repeated with what is passed on in it.
+        A message that was heard before is neither kept nor passed on. The same holds
+        for what is malformed, comes from farther away than it says, or belongs to a
+        synchronisation after the ``newest`` possible one: otherwise one lie would
+        silence an agent for ever. An iteration that was cut off is repeated, with the
+        messages that were passed on in it.
         """
         heard, heard_in = self._heard.copy(), self._heard_in.copy()
         kept: dict[str, FloatArray] = {}
@@ -95,18 +77,27 @@ class RecordedPeer(RecordedBandit):
             origin = message.origin
             again = message.number == heard[origin] and heard_in[origin] == iteration
             is_new = message.number > heard[origin] or again
-            if origin == self.slot or origin in onward or not is_new:
+            if origin == self._agent.slot or origin in onward or not is_new:
                 continue
             heard[origin], heard_in[origin] = message.number, iteration
             if origin in self._pool:
                 kept[f"peer-{origin}"] = message.release
             onward[origin] = message
-        self._put({"heard": heard, "heard-in": heard_in, **kept})
+        self._agent.store.put({"heard": heard, "heard-in": heard_in, **kept})
         return [
             replace(message, hops=message.hops - 1).to_bytes()
             for message in onward.values()
             if message.hops > 0
         ]
+
+    def _read(self, content: Any, newest: int) -> PeerMessage:
+        message = PeerMessage.from_bytes(content, self._releases, self._graph)
+        require(message.number <= newest, "number", message.number, f"to {newest}")
+        # A message with more hops left than that would travel farther than gamma.
+        distance = int(self._graph.distances[message.origin, self._agent.slot])
+        farthest = self._graph.hops - distance
+        require(message.hops <= farthest, "hops", message.hops, f"to {farthest}")
+        return message
 
     def synchronise(self, number: int, iteration: int) -> Bytes:
         """Return the message with this agent's sums for a synchronisation.
@@ -121,45 +112,49 @@ class RecordedPeer(RecordedBandit):
             If there are not so many.
         """
         self._check(number)
-        heard = self._heard
-        if number < heard[self.slot]:
+        agent, heard = self._agent, self._heard
+        made = heard[agent.slot]
+        if number < made:
             raise JournalError(
                 f"Synchronisation {number} is asked for, and this agent has made "
-                f"{heard[self.slot]}: the server's record is an older copy.",
+                f"{made}: the server's record is an older copy.",
                 public="The server's record is an older copy.",
             )
-        if number > heard[self.slot]:
+        if number > made:
             # Before the release, so that this one is asked for again, and no next one.
             heard = heard.copy()
-            heard[self.slot] = number
-            release = np.array(self.num_releases + 1)
-            self._put(
+            heard[agent.slot] = number
+            agent.store.put(
                 {
                     "heard": heard,
-                    "release": release,
-                    "synchronised-at": np.array(self.num_trials),
+                    "release": np.array(agent.num_releases + 1),
+                    "synchronised-at": np.array(agent.num_trials),
                     "synchronised-in": np.array(iteration),
                 }
             )
-        released = self.release(int(self._state["release"]))
-        farther = self._graph.hops - 1
-        return PeerMessage(self.slot, number, farther, released).to_bytes()
+        released = agent.release(int(self._state["release"]))
+        return PeerMessage(
+            agent.slot, number, self._graph.hops - 1, released
+        ).to_bytes()
 
     def believe(self, number: int) -> None:
         """Believe the sum of what has arrived, once for each synchronisation."""
         self._check(number)
         if number <= self._believed:
             return
-        state = self._journal.load_state()
-        total = np.zeros(self.study.settings.releases.sum_shape)
+        agent, zero = self._agent, np.zeros(self._releases.sum_shape)
+        state, total = agent.journal.load_state(), zero.copy()
         for slot in self._pool:
-            total += self._newest_of(slot, state)
+            if slot == agent.slot and agent.num_releases:
+                total += agent.release(agent.num_releases)
+            else:
+                total += state.get(f"peer-{slot}", zero)
         heard = sum(bool(self._heard[slot]) for slot in self._pool)
-        self.receive(total, self.num_releases, heard)
-        self._put({"believed": np.array(number)})
+        agent.receive(total, agent.num_releases, heard)
+        agent.store.put({"believed": np.array(number)})
 
     def _check(self, number: int) -> None:
-        planned = self.study.settings.releases.max_releases
+        planned = self._releases.max_releases
         ok = 0 <= number <= planned
         require(ok, "synchronisation", number, f"0 to {planned}, those planned")
 
@@ -169,43 +164,19 @@ class RecordedPeer(RecordedBandit):
         An agent begins no synchronisation while it waits for one, and makes none that
         has not been planned: then it goes on without.
         """
-        trigger = self.study.trigger
-        assert trigger is not None
-        releases = self.study.settings.releases
-        trigger = trigger.among_peers(releases.max_action_norm)
-        made = int(self._heard[self.slot])
+        made = int(self._heard[self._agent.slot])
         if made > self._believed:
-            since = self.num_trials - int(self._state["synchronised-at"])
+            since = self._agent.num_trials - int(self._state["synchronised-at"])
             if since >= 2 * self._graph.hops:
                 self.believe(made)
         if self._state.get("synchronised-in") == iteration:  # cut off, and repeated
             return [self.synchronise(made, iteration)]
         number = int(max(self._heard[slot] for slot in self._pool))
-        if made == self._believed and self.wants_synchronisation(trigger):
+        if made == self._believed and self._agent.wants_synchronisation():
             number = max(number, made + 1)
-        if number == made or number > releases.max_releases:
+        if number == made or number > self._releases.max_releases:
             return []
         return [self.synchronise(number, iteration)]
-
-    def _read(self, content: Any, newest: int) -> PeerMessage:
-        releases = self.study.settings.releases
-        message = PeerMessage.from_bytes(content, releases, self._graph)
-        require(message.number <= newest, "number", message.number, f"to {newest}")
-        farthest = self._graph.hops - int(
-            self._graph.distances[message.origin, self.slot]
-        )
-        require(message.hops <= farthest, "hops", message.hops, f"to {farthest}")
-        return message
-
-    def _newest_of(self, slot: int, state: dict[str, NDArray[Any]]) -> FloatArray:
-        """Return the newest release of an agent that is here; zero without one.
-
-        ``state`` are all arrays of the journal.
-        """
-        if slot == self.slot and self.num_releases:
-            return self.release(self.num_releases)
-        zero = np.zeros(self.study.settings.releases.sum_shape)
-        return state.get(f"peer-{slot}", zero)
 
     @property
     def _pool(self) -> list[int]:
@@ -224,12 +195,3 @@ class RecordedPeer(RecordedBandit):
     @property
     def _believed(self) -> int:
         return int(self._state.get("believed", 0))
-
-
-def recorded_bandit(
-    journal: Journal, study: LinearBanditStudy | None = None
-) -> RecordedBandit:
-    """Return the agent of a journal: one that has peers, where there is a graph."""
-    study = study or LinearBanditStudy.from_dict(journal.identity)
-    made = RecordedBandit if study.graph is None else RecordedPeer
-    return made(journal, study)

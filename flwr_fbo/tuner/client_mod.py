@@ -56,9 +56,8 @@ from flwr_fbo.tuner.hidden_metrics import (
     number_of,
     weight_of,
 )
-from flwr_fbo.tuner.overlay import Overlay, merged_config
 from flwr_fbo.tuner.summed_ballots import sum_reply
-from flwr_fbo.tuner.trial_states import TrialStates
+from flwr_fbo.tuner.trial_context import Overlay, TrialStates
 
 # Where a `NumPyClient` reads its config.
 _NUMPY_CONFIGS = ("fitins.config", "evaluateins.config")
@@ -236,7 +235,8 @@ def _call(
     inner.run_config, inner.state = overlay, state
     for name in _NUMPY_CONFIGS:
         if name in content:
-            config = merged_config(content[name], overlay.settings)
+            # What main has put there stays: it has read the same settings.
+            config = {**overlay.settings, **content.config_records[name]}
             content[name] = ConfigRecord(config)
     inner_message.content = content
     try:

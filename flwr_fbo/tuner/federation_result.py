@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from flwr.app import Context
 from flwr.serverapp import Grid
@@ -173,4 +173,4 @@ class FederationResult:
         """
         tuned = copy.copy(context)
         tuned.run_config = {**context.run_config, **self.best}
-        return TunedGrid(grid, self.best), tuned
+        return cast(Grid, TunedGrid(grid, self.best)), tuned

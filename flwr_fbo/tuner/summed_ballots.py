@@ -31,7 +31,7 @@ from flwr_fbo.journal.journal import Journal
 from flwr_fbo.secure_sum.terms import Exchange, SumRefusedError
 from flwr_fbo.study.secure_sums import SecureSums
 from flwr_fbo.tuner.envelope import KIND, SumHeader
-from flwr_fbo.tuner.trial_states import SUM
+from flwr_fbo.tuner.trial_context import SUM
 
 # Seconds to wait for another process of this client to let go of the file.
 _PATIENCE = 1.0

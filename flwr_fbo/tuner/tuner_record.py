@@ -72,8 +72,7 @@ class TunerRecord:
 
     def save_settings(self, settings: Sequence[Params]) -> None:
         """Save the settings of all trials so far; on disk when this returns."""
-        text = json.dumps(list(settings)).encode()
-        self._journal.put({_SETTINGS: np.frombuffer(text, dtype=np.uint8)})
+        self._put(_SETTINGS, list(settings))
 
     def rungs(self) -> list[Rung]:
         """Return the rungs that are decided, in order."""
@@ -83,15 +82,20 @@ class TunerRecord:
         """Return what the decided rungs released, in order."""
         return [Choice(row.vectors, row.facts) for row in self._journal.ledger()]
 
-    def open_sum(self) -> dict[str, Any] | None:
-        """Return the secure sum that may have been unmasked, but gave no rung yet."""
-        stored = self._journal.load_array(_OPEN_SUM)
-        return None if stored is None else json.loads(stored.tobytes().decode())
+    def open_sum(self) -> Any:
+        """Return the secure sum that may have been unmasked, but gave no rung yet.
+
+        As JSON values; None without one.
+        """
+        return _json_of(self._journal, _OPEN_SUM)
 
     def save_open_sum(self, values: Mapping[str, Any]) -> None:
         """Save such a sum, as JSON values; on disk when this returns."""
+        self._put(_OPEN_SUM, values)
+
+    def _put(self, name: str, values: Any) -> None:
         text = json.dumps(values).encode()
-        self._journal.put({_OPEN_SUM: np.frombuffer(text, dtype=np.uint8)})
+        self._journal.put({name: np.frombuffer(text, dtype=np.uint8)})
 
     def add(self, number: int, rung: Rung, choice: Choice) -> None:
         """Add a rung, from 0; no sum is open then. On disk when this returns."""
@@ -112,8 +116,12 @@ def has_begun(folder: Path | None) -> bool:
 
 def recorded_settings(journal: Journal) -> list[Params]:
     """Return the settings of all trials so far."""
-    stored = journal.load_array(_SETTINGS)
-    return [] if stored is None else json.loads(stored.tobytes().decode())
+    return _json_of(journal, _SETTINGS) or []
+
+
+def _json_of(journal: Journal, name: str) -> Any:
+    stored = journal.load_array(name)
+    return None if stored is None else json.loads(stored.tobytes().decode())
 
 
 def schedule_of(identity: Mapping[str, Any]) -> Halving:

@@ -20,7 +20,7 @@ from flwr_fbo._common.validation import require
 from flwr_fbo.lab.audit.tuning_audit import Messages, TuningAuditPlan
 from flwr_fbo.privacy.release import Release
 from flwr_fbo.tuner.ballots import ballot_entries
-from flwr_fbo.tuner.choice import PrivateChoice, PrivateChooser
+from flwr_fbo.tuner.choice import Chooser, PrivateChoice
 
 # Of more of them a ballot for the worst is no ballot: it would be capped.
 _NUM_TRIALS = 2
@@ -48,16 +48,16 @@ class TunerAuditPlan(TuningAuditPlan):
         cls, choice: PrivateChoice, num_clients: int, num_rungs: int, num_draws: int
     ) -> Self:
         """Return the plan of a tuner, with the noise that the tuner plans."""
-        chooser = PrivateChooser(choice, num_clients, num_rungs, noise_seed=0)
+        chooser = Chooser(choice, num_clients, num_rungs, noise_seed=0)
         release, rungs = chooser.release, tuple(range(num_rungs))
         assert isinstance(release, Release)
         about = release.settings, choice.delta, rungs, _NUM_TRIALS, num_draws
         return cls(*about, choice=choice)
 
     @cached_property
-    def _chooser(self) -> PrivateChooser:
+    def _chooser(self) -> Chooser:
         num_clients, num_rungs = self.settings.num_agents, len(self.iterations)
-        return PrivateChooser(self.choice, num_clients, num_rungs, noise_seed=0)
+        return Chooser(self.choice, num_clients, num_rungs, noise_seed=0)
 
     @property
     def direction(self) -> FloatArray:

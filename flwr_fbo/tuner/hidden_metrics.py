@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
@@ -29,6 +29,11 @@ class MetricError(PublicError, ValueError):
 
     def __init__(self, text: str) -> None:
         super().__init__(text, public=text)
+
+
+def merged(records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what is in several records of a reply."""
+    return {key: value for record in records for key, value in record.items()}
 
 
 def number_of(metrics: Mapping[str, Any], key: str, kind: str) -> float:
@@ -75,11 +80,7 @@ def hide_train_metrics(content: RecordDict) -> RecordDict:
         If no usable weight is in it: a strategy that weights replies by another key
         would get NaN, and so a model of NaN.
     """
-    metrics = {
-        key: value
-        for record in content.metric_records.values()
-        for key, value in record.items()
-    }
+    metrics = merged(content.metric_records.values())
     if metrics.keys().isdisjoint(WEIGHT_KEYS):
         raise MetricError(
             f"a reply to train needs one of {WEIGHT_KEYS} in its metrics where trials "

@@ -210,7 +210,7 @@ class SharedSends:
         record = header_record(header)
         kind = self._evaluate_type
         messages = [Message(RecordDict({HEADER: record}), node, kind) for node in nodes]
-        replies = self._send(messages, self._timeout).values()
+        replies = self._send(messages).values()
         ballots = [
             _array_in(reply.content, BALLOT, "ballot")
             for reply in replies
@@ -248,7 +248,7 @@ class SharedSends:
                 record = ArrayRecord({"request": Array(request)})
                 content = RecordDict({HEADER: header_record(header), SUM: record})
                 messages.append(Message(content, nodes[slot], kind))
-        answered = self._send(messages, self._timeout) if messages else {}
+        answered = self._send(messages) if messages else {}
         return {
             slot: _array_in(answered[node].content, SUM, "reply")
             for slot, node in nodes.items()
@@ -274,12 +274,17 @@ class SharedSends:
         self._timeout = max(timeouts) if len(timeouts) == len(trials) else None
         messages = [self._message(places) for places in by_node.values()]
         replies: dict[int, list[Message]] = {trial.number: [] for trial in trials}
-        answered = self._send(messages, self._timeout)
-        bare = [node for node, reply in answered.items() if _is_bare(reply)]
+        answered = self._send(messages)
+        headers = {node: _reply_header(reply) for node, reply in answered.items()}
+        bare = [
+            node
+            for node, reply in answered.items()
+            if reply.has_content() and headers[node] is None
+        ]
         if bare and len(bare) == len(answered):
             raise AggregationError(_without_mod(bare[0]))
         for node, reply in answered.items():
-            for number, one in self._taken_apart(reply, by_node[node]):
+            for number, one in self._taken_apart(reply, headers[node], by_node[node]):
                 replies[number].append(one)
         if messages[0].metadata.message_type.startswith(_EVALUATE):
             self._check_scores(replies)
@@ -311,12 +316,10 @@ class SharedSends:
         node, kind = first.metadata.dst_node_id, first.metadata.message_type
         return Message(pack(header, contents), node, kind, ttl=ttl)
 
-    def _send(
-        self, messages: list[Message], timeout: float | None
-    ) -> dict[int, Message]:
+    def _send(self, messages: list[Message]) -> dict[int, Message]:
         """Return the reply of each node that gives one, in the order of nodes."""
         self.num_sends += 1
-        replies = list(self._grid.send_and_receive(messages, timeout=timeout))
+        replies = list(self._grid.send_and_receive(messages, timeout=self._timeout))
         asked = {m.metadata.message_id: m.metadata.dst_node_id for m in messages}
         by_node: dict[int, Message] = {}
         for reply in replies:
@@ -335,33 +338,31 @@ class SharedSends:
         return dict(sorted(by_node.items()))
 
     def _taken_apart(
-        self, reply: Message, places: _Places
+        self, reply: Message, header: ReplyHeader | None, places: _Places
     ) -> list[tuple[int, Message]]:
         """Return the trials' replies in a reply, each an answer to its own message."""
+        first = places[0][1].metadata
+        node, kind = first.dst_node_id, first.message_type
         if reply.has_error():
             return [(n, Message(reply.error, reply_to=m)) for n, m in places]
-        header = _reply_header(reply.content)
         if header is None:
-            first = places[0][1].metadata
-            bare = _without_mod(first.dst_node_id)
-            self._last_errors[first.message_type] = bare
-            error = Error(CLIENT_APP_RAISED, bare)
-            return [(n, Message(error, reply_to=m)) for n, m in places]
-        self.read |= set(header.read)
-        self.voters.hear(places[0][1].metadata.dst_node_id, header.slot)
-        contents = unpack(reply.content, range(len(places)))
+            reasons = dict.fromkeys(map(str, range(len(places))), _without_mod(node))
+            contents: dict[int, RecordDict] = {}
+        else:
+            self.read |= set(header.read)
+            self.voters.hear(node, header.slot)
+            reasons = header.errors
+            contents = unpack(reply.content, range(len(places)))
         replies = []
         for place, (number, message) in enumerate(places):
-            kind = message.metadata.message_type
-            reason = header.errors.get(str(place))
-            if reason is not None:
+            reason = reasons.get(str(place))
+            if reason is None:
+                self._answered.add(kind)
+                replies.append((number, Message(contents[place], reply_to=message)))
+            else:
                 self._last_errors[kind] = reason
                 error = Error(CLIENT_APP_RAISED, reason)
                 replies.append((number, Message(error, reply_to=message)))
-                continue
-            answer = Message(contents[place], reply_to=message)
-            replies.append((number, answer))
-            self._answered.add(kind)
         return replies
 
 
@@ -393,14 +394,10 @@ def _without_mod(node: int) -> str:
     return f"Node {node} has answered without tuner_mod. {_HINT}"
 
 
-def _is_bare(reply: Message) -> bool:
-    return not reply.has_error() and _reply_header(reply.content) is None
-
-
-def _reply_header(content: RecordDict) -> ReplyHeader | None:
+def _reply_header(reply: Message) -> ReplyHeader | None:
     """Return the header of a client's reply; None where there is none to be read."""
     try:
-        header = read_header(content)
+        header = read_header(reply.content)
     except Exception:  # of many kinds: a client may send anything
         return None
     return header if isinstance(header, ReplyHeader) else None

@@ -11,7 +11,7 @@ from flwr.app import ConfigRecord, MetricRecord, RecordDict
 _PREFIX = "fbo-tuner"
 _ATTEMPT, _SCORES = f"{_PREFIX}:attempt", f"{_PREFIX}:scores"
 # Where the client's part in secure sums is kept: it is forgotten with the scores.
-SUM = f"{_PREFIX}:sum"
+KEPT_SUM = f"{_PREFIX}:sum"
 
 
 def _reads_all(name: str) -> Any:

@@ -59,7 +59,7 @@ class PrivateChoice:
         easy to lie to as ``"votes"``. Its share of epsilon is one in the number of
         rungs.
     noise_only : bool
-        The control: every ballot is replaced by zero, so that the choice is random.
+        The control: every ballot is replaced by zero, so that scores are noise alone.
 
     Raises
     ------
@@ -219,6 +219,11 @@ class Chooser:
     def hides_metrics(self) -> bool:
         """Whether the clients' metrics stay at the clients."""
         return self.settings is not None
+
+    @property
+    def knows_leads(self) -> bool:
+        """Whether each rung releases scores whose noise is known."""
+        return self.settings is not None and self._noisy_max is None
 
     def form(self, rung: int) -> MessageForm:
         """Return what clients are asked for at the end of a rung, from 0.
@@ -411,7 +416,9 @@ def _is_table(message: Any, shape: tuple[int, int]) -> bool:
     )
 
 
-def survivors(scores: FloatArray, num_survivors: int) -> list[int]:
+def survivors(
+    scores: FloatArray, num_survivors: int, kept: int | None = None
+) -> list[int]:
     """Return which trials have the highest scores, the best first; ties to the first.
 
     Parameters
@@ -419,6 +426,9 @@ def survivors(scores: FloatArray, num_survivors: int) -> list[int]:
     scores : ndarray of shape (K,)
     num_survivors : int
         From 1 to K.
+    kept : int, optional
+        Goes on in any case: in the last place, unless it is among the best.
     """
     order: list[int] = np.argsort(-scores, kind="stable").tolist()
-    return order[:num_survivors]
+    best = order[:num_survivors]
+    return best if kept is None or kept in best else [*best[:-1], kept]

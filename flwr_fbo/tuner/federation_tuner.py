@@ -15,7 +15,12 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 
 from flwr_fbo._common.conversion import takes_plain
 from flwr_fbo._common.faults import end_of_faults
-from flwr_fbo._common.validation import require, require_choice, require_int
+from flwr_fbo._common.validation import (
+    require,
+    require_bool,
+    require_choice,
+    require_int,
+)
 from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.secure_sum.roster import digest_of
 from flwr_fbo.space.search_space import Params, SearchSpace
@@ -25,7 +30,7 @@ from flwr_fbo.study.callbacks import Callback, Callbacks, Started
 from flwr_fbo.study.codec import fresh_seed
 from flwr_fbo.tuner.choice import Chooser, PrivateChoice
 from flwr_fbo.tuner.evidence import check_evidence
-from flwr_fbo.tuner.federation_result import FederationResult
+from flwr_fbo.tuner.federation_result import FederationResult, verdict
 from flwr_fbo.tuner.schedule import (
     Halving,
     app_defaults,
@@ -33,7 +38,7 @@ from flwr_fbo.tuner.schedule import (
     check_enqueued,
 )
 from flwr_fbo.tuner.trial_run import Main, TrialRun
-from flwr_fbo.tuner.tuner_record import TunerRecord, has_begun
+from flwr_fbo.tuner.tuner_record import TunerRecord, has_begun, recorded_leads
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -112,6 +117,12 @@ class FederationTuner:
         each rung alone. It needs ``last_rung="release"``, and takes five more exchanges
         a rung. Without it the server is trusted: it reads each ballot and adds the
         noise.
+    keep_defaults : bool
+        Whether the app's defaults stay the choice unless another trial beats them
+        beyond chance: where no trial is better, they are beaten in 1 of 20 tuners at
+        most. They are trained in all rungs then, in place of the last trial that would
+        go on. False: the best score is chosen, however small its lead. Without privacy,
+        and with a noisy max, the best is always chosen: see the notes.
     folder : str or Path, optional
         An absolute path: where the tuner keeps what it has released, one folder a
         tuner. A run that is killed can be started again with it: rungs that are decided
@@ -144,6 +155,13 @@ class FederationTuner:
     replies to ``train`` but for their weights. A ``main`` that reads aggregated metrics
     gets NaN. Not covered, and exact at the server: `tuner_mod` lists it.
 
+    *How sure a choice is.* ``result.over_defaults`` says by how many standard
+    deviations of chance the best trial is ahead of the defaults, over all rungs, and
+    how often that would be if no trial were better. Chance is the noise, and clients
+    without an opinion. It is not the chance in the training itself: two trainings with
+    the same settings differ, too. It costs no epsilon. Of exact means the chance is not
+    known, and a noisy max releases no lead.
+
     With ``aggregation`` no ballot reaches the server but masked: clients add the noise,
     and the guarantee holds towards the server. With a roster that the clients pin
     (``fbo-roster`` in the node config) the server may deviate from the protocol in any
@@ -175,6 +193,7 @@ class FederationTuner:
         schedule: Halving,
         privacy: PrivateChoice | None,
         aggregation: SecureAggregation | None = None,
+        keep_defaults: bool = True,
         folder: str | Path | None = None,
         enqueue: Sequence[Params] = (),
         seeds: Seeds | None = None,
@@ -194,6 +213,7 @@ class FederationTuner:
         require(isinstance(seeds, Seeds), "seeds", seeds, "a Seeds")
         require(seeds.features is None, "seeds.features", seeds.features, "None")
         check_enqueued(self.space, enqueue, schedule)
+        require_bool("keep_defaults", keep_defaults)
         self.metric = metric
         self.direction = direction
         self.num_agents = num_agents
@@ -203,6 +223,7 @@ class FederationTuner:
         self._enqueue = [dict(params) for params in enqueue]
         self._seeds = seeds
         self._callbacks = Callbacks(callbacks)
+        self._keep_defaults = keep_defaults
         about = privacy, num_agents, len(schedule.rungs), seeds.noise, aggregation
         self._chooser = Chooser(*about)
         for rung in schedule.rungs:
@@ -259,8 +280,8 @@ class FederationTuner:
                 settings = candidate_settings(*about)
                 record.save_settings(settings)
             rungs = record.rungs()
-            for number, choice in enumerate(record.choices()):
-                check_evidence(number, *choice, self.num_agents)
+            for number, row in enumerate(record.ledger()):
+                check_evidence(number, row.vectors, row.facts, self.num_agents)
             self._say(len(rungs))
             # Seeds are not public.
             public = {k: v for k, v in identity.items() if k != "noise_seed"}
@@ -278,6 +299,7 @@ class FederationTuner:
                     self.metric,
                     self.direction == "maximize",
                     self._seeds.study,
+                    self._keep_defaults and self._chooser.knows_leads,
                     record,
                     rungs,
                     self._folder,
@@ -290,11 +312,11 @@ class FederationTuner:
                     raise
                 finally:
                     end_of_faults()
-        spent = self._chooser.spent(len(rungs))
-        trust = self._chooser.trust
-        result = FederationResult(tuple(settings), tuple(rungs), spent, trust)
-        stayed = "stayed best" if result.defaults_stayed_best else "were beaten"
-        _log.info("chosen: %s; the app's defaults %s", result.best, stayed)
+            over = recorded_leads(identity, record.ledger())
+        spent, trust = self._chooser.spent(len(rungs)), self._chooser.trust
+        result = FederationResult(tuple(settings), tuple(rungs), spent, trust, *over)
+        told = verdict(result.best_trial, result.over_defaults)
+        _log.info("chosen: %s; the app's defaults %s", result.best, told)
         self._callbacks.on_end(result)
         return result
 
@@ -324,6 +346,8 @@ class FederationTuner:
             "defaults": defaults,
             "enqueue": self._enqueue,
         }
+        if not self._keep_defaults:
+            identity["keep_defaults"] = False
         if self._chooser.group is not None:
             roster = digest_of(self._chooser.roster)
             identity["aggregation"] = {**asdict(self._chooser.group), "roster": roster}

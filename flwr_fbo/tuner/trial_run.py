@@ -64,6 +64,8 @@ class TrialRun:
     maximize : bool
     tie_seed : int or None
         Breaks ties, in an experiment that is to repeat.
+    keeps_defaults : bool
+        Whether trial 0 goes on to the last rung in any case.
     record : TunerRecord
     rungs : list of Rung
         Those that are decided; `climb` adds the others, to the record too.
@@ -82,6 +84,7 @@ class TrialRun:
     metric: str
     maximize: bool
     tie_seed: int | None
+    keeps_defaults: bool
     record: TunerRecord
     rungs: list[Rung]
     folder: Path | None
@@ -147,7 +150,9 @@ class TrialRun:
             )
         # The study's name, as the ledger of each site has it.
         choice = choice._replace(facts={**choice.facts, "study_id": asked.attempt})
-        order = best_of(choice.scores, planned.num_survivors)
+        is_kept = self.keeps_defaults and planned.num_survivors > 1 and 0 in alive
+        kept = alive.index(0) if is_kept else None
+        order = best_of(choice.scores, planned.num_survivors, kept)
         survivors = tuple(alive[i] for i in order)
         scores = tuple(choice.scores.tolist())
         rung = Rung(planned.rounds, tuple(alive), scores, survivors)

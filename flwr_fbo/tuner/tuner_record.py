@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,6 +17,7 @@ from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
 from flwr_fbo.space.search_space import Params
 from flwr_fbo.tuner.choice import Choice
 from flwr_fbo.tuner.envelope import KIND
+from flwr_fbo.tuner.evidence import Lead, leads
 from flwr_fbo.tuner.federation_result import Rung
 from flwr_fbo.tuner.schedule import Halving
 
@@ -78,9 +80,9 @@ class TunerRecord:
         """Return the rungs that are decided, in order."""
         return [rung_of(row) for row in self._journal.ledger()]
 
-    def choices(self) -> list[Choice]:
+    def ledger(self) -> list[LedgerRow]:
         """Return what the decided rungs released, in order."""
-        return [Choice(row.vectors, row.facts) for row in self._journal.ledger()]
+        return self._journal.ledger()
 
     def open_sum(self) -> Any:
         """Return the secure sum that may have been unmasked, but gave no rung yet.
@@ -137,6 +139,26 @@ def rung_of(row: LedgerRow) -> Rung:
         tuple(row.vectors.tolist()),
         tuple(row.facts["survivors"]),
     )
+
+
+def recorded_leads(
+    identity: Mapping[str, Any], rows: Sequence[LedgerRow]
+) -> tuple[Lead | None, Lead | None]:
+    """Return the leads over defaults and runner-up: None where they are not known.
+
+    That is, before all rungs are decided, and as `leads` says.
+    """
+    privacy, num_rungs = identity["privacy"], len(schedule_of(identity).rungs)
+    if privacy is None or len(rows) < num_rungs:
+        return None, None
+    trials = [row.facts["trials"] for row in rows]
+    choices = [Choice(row.vectors, row.facts) for row in rows]
+    over_defaults, over_runner_up = leads(
+        trials, choices, identity["num_agents"], privacy["ballot"]
+    )
+    if over_defaults is not None and not identity.get("keep_defaults", True):
+        over_defaults = replace(over_defaults, p_value=None)
+    return over_defaults, over_runner_up
 
 
 def recorded_spent(

@@ -28,6 +28,9 @@ _log = logging.getLogger("flwr.fbo")
 
 # Trials that noise alone makes as different as often as this are not told apart.
 _LEVEL, _ERROR_LEVEL = 0.05, 0.01
+# Leads that are so rare where no trial is better are beyond chance. Of 200 such tuners
+# more than 1 in 20 then beat the defaults with probability 0.003 only.
+_BEATEN_LEVEL = 0.02
 # Standard deviations above what a count may be: exceeded with probability 0.01.
 _SURE = 2.33
 # Tuners without a better trial that are drawn for a p-value, and clients that are drawn
@@ -48,8 +51,8 @@ class Lead:
         the noise, and the ballots of clients without an opinion.
     p_value : float or None
         How often the defaults would be beaten by so much if no trial were better than
-        another for any client. None where this is not known: between two trials that
-        are not the defaults, and where the defaults were not kept in all rungs.
+        another for any client. None where this is not known, or decides nothing: over
+        a runner-up; and where the defaults have failed, or were not to be kept.
     """
 
     trial: int
@@ -59,8 +62,8 @@ class Lead:
 
     @property
     def is_chance(self) -> bool:
-        """Whether it may be chance: p is known, and above 0.05."""
-        return self.p_value is not None and self.p_value > _LEVEL
+        """Whether it may be chance: p is known, and above 0.02."""
+        return self.p_value is not None and self.p_value > _BEATEN_LEVEL
 
 
 def leads(

@@ -119,7 +119,7 @@ class FederationTuner:
         noise.
     keep_defaults : bool
         Whether the app's defaults stay the choice unless another trial beats them
-        beyond chance: where no trial is better, they are beaten in 1 of 20 tuners at
+        beyond chance: where no trial is better, they are beaten in 1 of 50 tuners at
         most. They are trained in all rungs then, in place of the last trial that would
         go on. False: the best score is chosen, however small its lead. Without privacy,
         and with a noisy max, the best is always chosen: see the notes.

@@ -149,9 +149,12 @@ class TrialRun:
                 f"any trial of rung {number + 1}."
             )
         # The study's name, as the ledger of each site has it.
-        choice = choice._replace(facts={**choice.facts, "study_id": asked.attempt})
-        is_kept = self.keeps_defaults and planned.num_survivors > 1 and 0 in alive
-        kept = alive.index(0) if is_kept else None
+        facts = {**choice.facts, "study_id": asked.attempt, "failed": asked.failed}
+        choice = choice._replace(facts=facts)
+        kept = None
+        if self.keeps_defaults and planned.num_survivors > 1 and 0 in alive:
+            # Defaults with which main fails are no choice.
+            kept = alive.index(0) if 0 not in asked.failed else None
         order = best_of(choice.scores, planned.num_survivors, kept)
         survivors = tuple(alive[i] for i in order)
         scores = tuple(choice.scores.tolist())

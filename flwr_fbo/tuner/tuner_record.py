@@ -156,7 +156,10 @@ def recorded_leads(
     over_defaults, over_runner_up = leads(
         trials, choices, identity["num_agents"], privacy["ballot"]
     )
-    if over_defaults is not None and not identity.get("keep_defaults", True):
+    may_keep = identity.get("keep_defaults", True)
+    # Defaults with which main fails are no choice, however few clients there are.
+    has_failed = any(0 in row.facts.get("failed", ()) for row in rows)
+    if over_defaults is not None and (has_failed or not may_keep):
         over_defaults = replace(over_defaults, p_value=None)
     return over_defaults, over_runner_up
 

@@ -286,7 +286,7 @@ class FederationTuner:
             # Seeds are not public.
             public = {k: v for k, v in identity.items() if k != "noise_seed"}
             self._callbacks.on_start(
-                Started(record.name(), type(self).__name__, public, len(rungs))
+                Started(record.name(), FederationTuner.__name__, public, len(rungs))
             )
             if len(rungs) < len(self.schedule.rungs):
                 run = TrialRun(

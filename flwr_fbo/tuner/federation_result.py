@@ -31,7 +31,8 @@ class Rung:
         What was released of each, larger is better: of ballots with noise, or exact
         means without privacy (in the metric's unit, negated where it is minimised).
     survivors : tuple of int
-        The best first; one after the last rung.
+        The best first; the defaults last, where they go on in any case. After the last
+        rung it is one: the best, whether or not it is chosen.
     """
 
     rounds: int

@@ -17,7 +17,7 @@ import numpy as np
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
 from flwr_fbo.tuner.ballots import Ballot, ballot_entries, make_ballot
-from flwr_fbo.tuner.choice import PrivateChoice, PrivateChooser
+from flwr_fbo.tuner.choice import Chooser, PrivateChoice
 
 DELTA, NUM_TOP = 1e-3, 5
 
@@ -110,8 +110,8 @@ def by_ballots(choice: PrivateChoice, design: Design, asked: Question) -> FloatA
 @lru_cache(maxsize=4)
 def _chooser(
     choice: PrivateChoice, num_clients: int, num_rungs: int, seed: int
-) -> PrivateChooser:
-    return PrivateChooser(choice, num_clients, num_rungs, noise_seed=seed)
+) -> Chooser:
+    return Chooser(choice, num_clients, num_rungs, noise_seed=seed)
 
 
 def worst_ballot(form: Ballot, accuracies: FloatArray) -> FloatArray:

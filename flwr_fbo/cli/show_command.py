@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,10 +15,16 @@ from flwr_fbo.cli.output import RULED, csv_of, finite, plain_errors, wide_consol
 from flwr_fbo.cli.report.server_page import spent_in_words
 from flwr_fbo.cli.report.tuner_page import trials_table
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.tuner.federation_result import outcome, trial_rows
+from flwr_fbo.tuner.federation_result import (
+    chosen_trial,
+    outcome,
+    trial_rows,
+    verdict,
+)
 from flwr_fbo.tuner.tuner_record import (
     FILE_NAME,
     not_private_because,
+    recorded_leads,
     recorded_settings,
     recorded_spent,
     rung_of,
@@ -69,6 +76,7 @@ def _show_tuner(path: Path, as_json: bool, as_csv: bool) -> None:
     rungs = [rung_of(row) for row in ledger]
     num_rungs = len(schedule_of(identity).rungs)
     spent, reason = recorded_spent(identity, ledger), not_private_because(identity)
+    over_defaults, _ = recorded_leads(identity, ledger)
     if as_json:
         trials = [
             {
@@ -79,19 +87,21 @@ def _show_tuner(path: Path, as_json: bool, as_csv: bool) -> None:
                     for rung in rungs
                     if trial in rung.trials
                 },
-                "outcome": outcome(trial, rungs, num_rungs),
+                "outcome": outcome(trial, rungs, num_rungs, over_defaults),
             }
             for trial, setting in enumerate(settings)
         ]
         values: dict[str, Any] = {"trials": trials, "private": not reason}
+        if over_defaults is not None:
+            values["over_defaults"] = asdict(over_defaults)
         values["epsilon"] = None if spent is None else spent.epsilon
         typer.echo(json.dumps(finite(values), indent=2))
         return
     if as_csv:
-        rows = trial_rows(settings, rungs, num_rungs)
+        rows = trial_rows(settings, rungs, num_rungs, over_defaults)
         typer.echo(csv_of(rows), nl=False)
         return
-    listed = trials_table(settings, rungs, num_rungs)
+    listed = trials_table(settings, rungs, num_rungs, over_defaults)
     table = Table(title=listed.caption, box=RULED, padding=(0, 1, 0, 0))
     for heading in listed.headings:
         table.add_column(heading)
@@ -100,6 +110,9 @@ def _show_tuner(path: Path, as_json: bool, as_csv: bool) -> None:
     console = wide_console()
     console.print(table)
     console.print(f"{len(rungs)} of {num_rungs} rungs are decided.")
+    if over_defaults is not None:
+        told = verdict(chosen_trial(rungs, over_defaults), over_defaults)
+        console.print(f"The app's defaults {told}.", soft_wrap=True)
     if spent is not None:
         console.print(spent_in_words(spent, ""), soft_wrap=True)
     if reason:

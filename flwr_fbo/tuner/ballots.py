@@ -17,7 +17,7 @@ from flwr_fbo._common.arrays import FloatArray
 
 Ballot = Literal["ranks", "votes"]
 # What clients are asked for; exact scores are not private.
-MessageForm = Ballot | Literal["exact"]
+MessageForm = Literal["ranks", "votes", "exact"]
 
 _POWER, _CAP = 6, 0.75
 

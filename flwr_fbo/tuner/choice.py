@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.conversion import take_plain
-from flwr_fbo._common.validation import require, require_bool, require_choice
+from flwr_fbo._common.fields import check_fields, flag, ruled
+from flwr_fbo._common.fields import choice as one_of
+from flwr_fbo._common.validation import require
 from flwr_fbo._common.version import __version__
 from flwr_fbo.privacy.accounting import (
     PrivacySpent,
@@ -19,16 +19,19 @@ from flwr_fbo.privacy.accounting import (
     calibrate_noise_multiplier,
 )
 from flwr_fbo.privacy.budget import check_delta, check_epsilon
-from flwr_fbo.privacy.noise import Entropy, NoisyMax, OsEntropy, SeededEntropy
+from flwr_fbo.privacy.noise import NoisyMax, OsEntropy, SeededEntropy
 from flwr_fbo.privacy.release import PlannedRelease, Release, ReleaseSettings
 from flwr_fbo.privacy.secure_release import SecureRelease, SecureTotal
 from flwr_fbo.privacy.spending import Charge, Promise
 from flwr_fbo.privacy.weights import WeightSchedule
-from flwr_fbo.study.secure_sums import SecureSums
+from flwr_fbo.secure_sum.roster import Roster, digest_of
+from flwr_fbo.strategies.secure_aggregation import NO_ROSTER, SecureAggregation
+from flwr_fbo.study.secure_sums import SecureSums, SumGroup
 from flwr_fbo.tuner.ballots import Ballot, MessageForm, capped, make_vote
-from flwr_fbo.tuner.sum_plan import SumPlan
 
 LastRung = Literal["release", "noisy-max"]
+
+_SECURE = "secure aggregation: the server learns the noisy sums, and who answered"
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class PrivateChoice:
         easy to lie to as ``"votes"``. Its share of epsilon is one in the number of
         rungs.
     noise_only : bool
-        The control: every ballot is replaced by zero, so that the choice is random.
+        The control: every ballot is replaced by zero, so that scores are noise alone.
 
     Raises
     ------
@@ -97,19 +100,14 @@ class PrivateChoice:
     the server still trains the models, and sees them.
     """
 
-    epsilon: float
-    delta: float
-    ballot: Ballot = "ranks"
-    last_rung: LastRung = "release"
-    noise_only: bool = False
+    epsilon: float = field(metadata=ruled(lambda _, epsilon: check_epsilon(epsilon)))
+    delta: float = field(metadata=ruled(lambda _, delta: check_delta(delta)))
+    ballot: Ballot = field(default="ranks", metadata=one_of(Ballot))
+    last_rung: LastRung = field(default="release", metadata=one_of(LastRung))
+    noise_only: bool = field(default=False, metadata=flag())
 
     def __post_init__(self) -> None:
-        take_plain(self)
-        check_epsilon(self.epsilon)
-        check_delta(self.delta)
-        require_choice("ballot", self.ballot, Ballot)
-        require_choice("last_rung", self.last_rung, LastRung)
-        require_bool("noise_only", self.noise_only)
+        check_fields(self)
 
 
 class Choice(NamedTuple):
@@ -127,137 +125,125 @@ class Choice(NamedTuple):
     facts: dict[str, Any]
 
 
-class Chooser(ABC):
-    """Turns the messages of a rung into one score a trial.
+class Chooser:
+    """Turns the messages of a rung into one score a trial; charges what that costs.
 
-    Attributes
-    ----------
-    private : bool
-    trust : str
-        What the server learns of a client's messages.
-    sum_plan : SumPlan or None
-        How clients sum their messages; None: the server reads each.
-    """
-
-    private: bool
-    trust: str
-    sum_plan: SumPlan | None = None
-
-    @abstractmethod
-    def form(self, rung: int) -> MessageForm:
-        """Return what clients are asked for at the end of a rung, from 0."""
-
-    def sums(self, num_trials: int) -> SecureSums | None:
-        """Return how messages on K trials are summed; None: the server reads each."""
-        return None
-
-    @abstractmethod
-    def choose(
-        self, rung: int, messages: Mapping[int, Any] | SecureTotal, num_trials: int
-    ) -> Choice:
-        """Decide one rung.
-
-        Parameters
-        ----------
-        rung : int
-            From 0.
-        messages : mapping of slot to ndarray, or SecureTotal
-            What clients have sent, whatever it is; or the sum that they made of it.
-        num_trials : int
-            K >= 1, the candidates.
-        """
-
-    @abstractmethod
-    def promise(self, first_rung: int) -> Promise:
-        """Return what the rungs from one on, from 0, release of a client."""
-
-    @abstractmethod
-    def spent(self, num_rungs: int) -> PrivacySpent | None:
-        """Return what the first rungs have spent; None where it was never private."""
-
-
-class PrivateChooser(Chooser):
-    """Chooses by private releases; see `PrivateChoice` for what is guaranteed.
+    See `PrivateChoice` for what is guaranteed. Without it the scores are exact means:
+    see `exact_choice`.
 
     Parameters
     ----------
-    settings : PrivateChoice
+    settings : PrivateChoice or None
     num_clients : int
         N >= 1, the most clients that take part.
     num_rungs : int
         R >= 1, the releases that share epsilon.
     noise_seed : int, optional
         *Experiments only*: makes the noise repeat, which protects nobody.
-    sum_plan : SumPlan, optional
-        How the clients sum their ballots, and add the noise themselves. Then there is
-        no noise seed, and no noisy max.
+    aggregation : SecureAggregation, optional
+        How the clients sum their ballots, and add the noise themselves.
 
     Attributes
     ----------
+    private : bool
+        Whether its choices are differentially private.
+    trust : str
+        What the server learns of a client's messages.
     release : PlannedRelease or None
-        What releases the sums of the ballots; None where there are none.
+        Releases the sums of the ballots; None where there are none.
+    group : SumGroup or None
+        The clients that sum their messages; None: the server reads each.
+    roster : Roster or None
+        The one that these clients pin.
 
     Raises
     ------
+    ValueError
+        If secure aggregation does not fit the other arguments; the message names the
+        field.
     ImportError
         If real noise is wanted and OpenDP is missing; the message names the extra.
     """
 
     def __init__(
         self,
-        settings: PrivateChoice,
+        settings: PrivateChoice | None,
         num_clients: int,
         num_rungs: int,
         noise_seed: int | None = None,
-        sum_plan: SumPlan | None = None,
+        aggregation: SecureAggregation | None = None,
     ) -> None:
         self.settings = settings
-        self.sum_plan = sum_plan
+        self.private = settings is not None and noise_seed is None
         self.trust = "the server is trusted: it reads each client's ballots"
-        if sum_plan is not None:
-            self.trust = sum_plan.trust
-        self._num_clients = num_clients
-        epsilon, num_sums = settings.epsilon, num_rungs
+        self.release: PlannedRelease | None = None
+        self.group: SumGroup | None = None
+        self.roster: Roster | None = None
+        self.num_clients = num_clients
+        self._num_sums = num_rungs
         self._noisy_max: NoisyMax | None = None
+        if aggregation is not None:
+            _check_secure(aggregation, settings, noise_seed)
+            slots = range(num_clients)
+            self.roster = aggregation.load_roster()
+            pinned = None if self.roster is None else self.roster.slots
+            allowed = f"one of the slots 0 to {num_clients - 1}: a key a client"
+            require(pinned in (None, tuple(slots)), "roster", pinned, allowed)
+            self.group = aggregation.group(slots)
+            self.trust = f"{_SECURE}{'' if self.roster else f'; {NO_ROSTER}'}"
+        if settings is None:
+            self.trust = "the server reads each client's exact scores"
+            return
+        epsilon = settings.epsilon
         if settings.last_rung == "noisy-max":
             share = epsilon / num_rungs
             self._noisy_max = NoisyMax(share, noise_seed)
-            epsilon, num_sums = epsilon - share, num_rungs - 1
-        self._num_sums = num_sums
-        self.release: PlannedRelease | None = None
-        if num_sums > 0:
-            z = calibrate_noise_multiplier(epsilon, settings.delta, 1.0, num_sums)
-            planned = ReleaseSettings(
-                num_agents=num_clients,
-                clip_norm=1.0,
-                noise_multiplier=z,
-                sampling_probability=1.0,
-                noise_only=settings.noise_only,
-                weights=WeightSchedule(peak=0.0),
-            )
-            entropy: Entropy = OsEntropy()
-            if noise_seed is not None:
-                entropy = SeededEntropy(noise_seed)
-            self.release = (
-                Release(planned, entropy)
-                if sum_plan is None
-                else SecureRelease(planned)
-            )
-        self.private = noise_seed is None
+            epsilon, self._num_sums = epsilon - share, num_rungs - 1
+        if self._num_sums == 0:
+            return
+        z = calibrate_noise_multiplier(epsilon, settings.delta, 1.0, self._num_sums)
+        planned = ReleaseSettings(
+            num_agents=num_clients,
+            clip_norm=1.0,
+            noise_multiplier=z,
+            sampling_probability=1.0,
+            noise_only=settings.noise_only,
+            # Without a peak each client weighs 1 / N: the release is a mean.
+            weights=WeightSchedule(peak=0.0),
+        )
+        if aggregation is not None:
+            self.release = SecureRelease(planned)
+            return
+        entropy = OsEntropy() if noise_seed is None else SeededEntropy(noise_seed)
+        self.release = Release(planned, entropy)
+
+    @property
+    def hides_metrics(self) -> bool:
+        """Whether the clients' metrics stay at the clients."""
+        return self.settings is not None
+
+    @property
+    def knows_leads(self) -> bool:
+        """Whether each rung releases scores whose noise is known."""
+        return self.settings is not None and self._noisy_max is None
 
     def form(self, rung: int) -> MessageForm:
-        """Return the form of the ballots; votes where votes are counted.
+        """Return what clients are asked for at the end of a rung, from 0.
 
-        The best trials of many have the same capped rank.
+        Votes where votes are counted: the best of many trials have the same capped
+        rank.
         """
+        if self.settings is None:
+            return "exact"
         return self.settings.ballot if rung < self._num_sums else "votes"
 
     def sums(self, num_trials: int) -> SecureSums | None:
         """Return how ballots on K trials are summed; None: the server reads each."""
-        if self.sum_plan is None:
+        if self.group is None:
             return None
         assert self.release is not None
-        return self.sum_plan.sums(self.release.settings, num_trials)
+        about = self.release.settings, num_trials, (self.group,)
+        return SecureSums(*about, digest_of(self.roster))
 
     def choose(
         self, rung: int, messages: Mapping[int, Any] | SecureTotal, num_trials: int
@@ -267,6 +253,15 @@ class PrivateChooser(Chooser):
         The mean is over all N clients, whoever has answered. The winner's score is 1,
         and that of all others 0.
 
+        Parameters
+        ----------
+        rung : int
+            From 0.
+        messages : mapping of slot to ndarray, or SecureTotal
+            What clients have sent, whatever it is; or the sum that they made of it.
+        num_trials : int
+            K >= 1, the candidates.
+
         Raises
         ------
         ValueError
@@ -274,13 +269,16 @@ class PrivateChooser(Chooser):
         """
         if isinstance(messages, SecureTotal):
             return self._of_sum(messages, num_trials)
+        if self.settings is None:
+            return exact_choice(messages, num_trials)
         allowed = f"at least the {len(messages)} clients that gave a ballot"
-        enough = len(messages) <= self._num_clients
-        require(enough, "num_agents", self._num_clients, allowed)
+        enough = len(messages) <= self.num_clients
+        require(enough, "num_agents", self.num_clients, allowed)
         if rung >= self._num_sums:
             return self._winner(rung, messages, num_trials)
         release, form = self.release, self.settings.ballot
         assert isinstance(release, Release)
+        # Whatever a client says of one trial, it says no more than an honest one may.
         ballots = {
             slot: capped(message, num_trials, form)
             for slot, message in messages.items()
@@ -303,12 +301,13 @@ class PrivateChooser(Chooser):
     def _winner(
         self, rung: int, messages: Mapping[int, Any], num_trials: int
     ) -> Choice:
-        noisy_max = self._noisy_max
+        noisy_max, settings = self._noisy_max, self.settings
         assert noisy_max is not None
+        assert settings is not None
         counts = [0] * num_trials
-        for slot in range(self._num_clients):
+        for slot in range(self.num_clients):
             vote = make_vote(messages.get(slot), num_trials)
-            if vote is not None and not self.settings.noise_only:
+            if vote is not None and not settings.noise_only:
                 counts[vote] += 1
         scores = np.zeros(num_trials)
         scores[noisy_max.choose(rung, counts)] = 1.0
@@ -316,13 +315,18 @@ class PrivateChooser(Chooser):
             "mechanism": "noisy-max",
             "epsilon": noisy_max.epsilon,
             "private": noisy_max.private,
-            "noise_only": self.settings.noise_only,
+            "noise_only": settings.noise_only,
             "flwr_fbo": __version__,
         }
         return Choice(scores, facts)
 
     def promise(self, first_rung: int) -> Promise:
-        """Return what is left to release; no ledger adds up a noisy max."""
+        """Return what the rungs from one on, from 0, release of a client.
+
+        No ledger adds up a noisy max.
+        """
+        if self.settings is None:
+            return Promise()
         num, charges = self._num_sums - first_rung, []
         if self.release is not None and num > 0:
             z = self.release.settings.noise_multiplier
@@ -333,11 +337,14 @@ class PrivateChooser(Chooser):
             caveat = "ends with a noisy max, which a site's ledger cannot add up"
         return Promise(tuple(charges), self.private, caveat, self.settings.delta)
 
-    def spent(self, num_rungs: int) -> PrivacySpent:
-        """Return epsilon at delta: of the sums exactly, and of the winner added to it.
+    def spent(self, num_rungs: int) -> PrivacySpent | None:
+        """Return epsilon at delta of the first rungs; None where it was never private.
 
-        With a ``noise_seed`` it is what real noise would have spent.
+        Of the sums exactly; that of the winner is added to it. With a ``noise_seed`` it
+        is what real noise would have spent.
         """
+        if self.settings is None:
+            return None
         accountant = ReleaseAccountant(1.0, self.settings.delta)
         if self.release is not None and num_rungs > 0:
             num_sums = min(num_rungs, self._num_sums)
@@ -350,8 +357,25 @@ class PrivateChooser(Chooser):
         return PrivacySpent(epsilon, spent.delta, num_rungs, spent.accounting_method)
 
 
-class ExactChooser(Chooser):
-    """Chooses by weighted means of exact scores: *not private*.
+def _check_secure(
+    aggregation: SecureAggregation, settings: PrivateChoice | None, seed: int | None
+) -> None:
+    """Raise ValueError if clients cannot sum what would be released."""
+    is_one = isinstance(aggregation, SecureAggregation)
+    require(is_one, "aggregation", aggregation, "a SecureAggregation")
+    with_secure = "with secure aggregation"
+    require(settings is not None, "privacy", settings, f"given, {with_secure}")
+    assert settings is not None
+    last, is_control = settings.last_rung, settings.noise_only
+    # A winner is no sum, and the control's noise alone is none of the clients'.
+    require(last == "release", "privacy.last_rung", last, f"'release', {with_secure}")
+    allowed = f"False, {with_secure}"
+    require(not is_control, "privacy.noise_only", is_control, allowed)
+    require(seed is None, "seeds.noise", seed, "None, where the clients draw the noise")
+
+
+def exact_choice(messages: Mapping[int, Any], num_trials: int) -> Choice:
+    """Return the weighted means of exact scores: *not private*.
 
     A message is of shape (2, K): a client's scores, larger is better, and their
     weights, 0 where it was not asked. A weight that is negative, NaN or infinite counts
@@ -362,48 +386,28 @@ class ExactChooser(Chooser):
     finite scores. So it is not better than any score of this client, as in a ballot,
     and failures of one client tie. With the client's own worst score instead, a
     failure would be neutral between two finalists. A client without a finite score
-    says nothing.
+    says nothing. A trial to which no client gave a finite score has -inf.
     """
-
-    private = False
-    trust = "the server reads each client's exact scores"
-
-    def form(self, rung: int) -> MessageForm:
-        """Return that it is exact scores."""
-        return "exact"
-
-    def choose(
-        self, rung: int, messages: Mapping[int, Any] | SecureTotal, num_trials: int
-    ) -> Choice:
-        """Return the means; -inf for a trial to which no client gave a finite score."""
-        assert not isinstance(messages, SecureTotal)
-        shape = 2, num_trials
-        rows = [messages[slot] for slot in sorted(messages)]
-        rows = [row for row in rows if _is_table(row, shape)]
-        table = np.asarray(rows, dtype=np.float64).reshape(-1, *shape)
-        values, weights = table.swapaxes(0, 1)
-        is_asked = (weights > 0) & np.isfinite(weights)
-        is_scored = is_asked & np.isfinite(values)
-        values, weights = np.where(is_scored[:, None], table, 0.0).swapaxes(0, 1)
-        num_scores = is_scored.sum(axis=1, keepdims=True)
-        is_failed = is_asked & ~is_scored & (num_scores > 0)
-        if is_failed.any():
-            own_weights = weights.sum(axis=1, keepdims=True) / np.maximum(num_scores, 1)
-            weights = np.where(is_failed, own_weights, weights)
-            values = np.where(is_failed, values[is_scored].min(), values)
-        with np.errstate(invalid="ignore", over="ignore"):
-            means = (weights * values).sum(axis=0) / weights.sum(axis=0)
-        has_score = is_scored.any(axis=0) & np.isfinite(means)
-        scores = np.where(has_score, means, -np.inf)
-        facts = {"mechanism": "exact", "private": False, "flwr_fbo": __version__}
-        return Choice(scores, facts)
-
-    def promise(self, first_rung: int) -> Promise:
-        """Return that nothing is promised."""
-        return Promise()
-
-    def spent(self, num_rungs: int) -> None:
-        """Return None."""
+    shape = 2, num_trials
+    rows = [messages[slot] for slot in sorted(messages)]
+    rows = [row for row in rows if _is_table(row, shape)]
+    table = np.asarray(rows, dtype=np.float64).reshape(-1, *shape)
+    values, weights = table.swapaxes(0, 1)
+    is_asked = (weights > 0) & np.isfinite(weights)
+    is_scored = is_asked & np.isfinite(values)
+    values, weights = np.where(is_scored[:, None], table, 0.0).swapaxes(0, 1)
+    num_scores = is_scored.sum(axis=1, keepdims=True)
+    is_failed = is_asked & ~is_scored & (num_scores > 0)
+    if is_failed.any():
+        own_weights = weights.sum(axis=1, keepdims=True) / np.maximum(num_scores, 1)
+        weights = np.where(is_failed, own_weights, weights)
+        values = np.where(is_failed, values[is_scored].min(), values)
+    with np.errstate(invalid="ignore", over="ignore"):
+        means = (weights * values).sum(axis=0) / weights.sum(axis=0)
+    has_score = is_scored.any(axis=0) & np.isfinite(means)
+    scores = np.where(has_score, means, -np.inf)
+    facts = {"mechanism": "exact", "private": False, "flwr_fbo": __version__}
+    return Choice(scores, facts)
 
 
 def _is_table(message: Any, shape: tuple[int, int]) -> bool:
@@ -414,7 +418,9 @@ def _is_table(message: Any, shape: tuple[int, int]) -> bool:
     )
 
 
-def survivors(scores: FloatArray, num_survivors: int) -> list[int]:
+def survivors(
+    scores: FloatArray, num_survivors: int, kept: int | None = None
+) -> list[int]:
     """Return which trials have the highest scores, the best first; ties to the first.
 
     Parameters
@@ -422,6 +428,9 @@ def survivors(scores: FloatArray, num_survivors: int) -> list[int]:
     scores : ndarray of shape (K,)
     num_survivors : int
         From 1 to K.
+    kept : int, optional
+        Goes on in any case: in the last place, unless it is among the best.
     """
     order: list[int] = np.argsort(-scores, kind="stable").tolist()
-    return order[:num_survivors]
+    best = order[:num_survivors]
+    return best if kept is None or kept in best else [*best[:-1], kept]

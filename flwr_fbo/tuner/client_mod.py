@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
@@ -22,15 +26,23 @@ from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.errors import PublicError, log_once
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo._compat import SECURE_AGGREGATION_RECORD
-from flwr_fbo.clients.limits import Limits, refused
+from flwr_fbo.clients.limits import refused
 from flwr_fbo.clients.message_sizes import check_numbers
 from flwr_fbo.clients.node_limits import hearing
+from flwr_fbo.clients.recorded_agent import of_another_slot
 from flwr_fbo.clients.site import InstructionError, SiteError, reported
-from flwr_fbo.clients.site_journal import configured_folder
+from flwr_fbo.clients.site_journal import (
+    configured_folder,
+    configured_slot,
+    held_journal,
+    noted_slot,
+)
 from flwr_fbo.clients.site_rules import SiteRules
 from flwr_fbo.clients.sum_identity import SumIdentity
+from flwr_fbo.clients.sum_member import SumMember, SumRequest
 from flwr_fbo.clients.time_limit import TimeLimit
-from flwr_fbo.privacy.spending import Promise
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.secure_sum.terms import Exchange, SumRefusedError
 from flwr_fbo.study.secure_sums import SecureSums
 from flwr_fbo.tuner.ballots import make_ballot, no_scores
 from flwr_fbo.tuner.envelope import (
@@ -52,12 +64,11 @@ from flwr_fbo.tuner.envelope import (
 from flwr_fbo.tuner.hidden_metrics import (
     hide_evaluate_metrics,
     hide_train_metrics,
+    merged,
     number_of,
     weight_of,
 )
-from flwr_fbo.tuner.overlay import Overlay, merged_config
-from flwr_fbo.tuner.summed_ballots import sum_reply
-from flwr_fbo.tuner.trial_states import TrialStates
+from flwr_fbo.tuner.trial_context import KEPT_SUM, Overlay, TrialStates
 
 # Where a `NumPyClient` reads its config.
 _NUMPY_CONFIGS = ("fitins.config", "evaluateins.config")
@@ -68,6 +79,11 @@ _SECURE = (
 )
 
 _EXACT = "exact scores"
+
+# Seconds to wait for another process of this client to let go of its sums.
+_PATIENCE = 1.0
+# Arrays in the journal of sums: what was asked last, and the ballot on it.
+_ABOUT, _BALLOT = "about", "ballot"
 # Characters of a server's message in an error.
 _LONGEST_QUOTE = 500
 
@@ -145,35 +161,24 @@ def _read(message: Message, context: Context) -> tuple[SiteRules, Header | None]
         text = str(error)[:_LONGEST_QUOTE]
         raise InstructionError(text, public=text) from None
     if isinstance(header, TrialsHeader):
-        _check_trials(sizes, header)
+        sizes.check_size("max_trials", len(header.trials), "trials of a message")
+        sizes.check_size("max_trials", len(header.alive), "trials of a tuner")
+        longest = max((len(one) for one in header.settings), default=0)
+        sizes.check_size("max_dimension", longest, "settings of a trial")
     elif isinstance(header, BallotHeader | SumHeader):
         asked = header if isinstance(header, BallotHeader) else header.asked
         sizes.check_size("max_features", len(asked.trials), "trials of a ballot")
     if isinstance(header, TrialsHeader | SumHeader) and header.summed is not None:
-        _check_sums(sizes, header.summed)
+        sums = header.summed
+        agents = [sums.settings.num_agents, *(g.slots.stop for g in sums.groups)]
+        sizes.check_size("max_agents", max(agents), "num_agents")
+        sizes.check_size("max_features", sums.num_features, "num_features")
+        if len(sums.groups) != 1 or sums.settings.num_sub_regions != 1:
+            raise refused("a secure sum is of one bounded ballot")
     if isinstance(header, SumHeader):
-        lengths = [
-            len(array.data) / 8 for array in message.content.array_records[SUM].values()
-        ]
-        check_numbers(sizes, lengths)
+        arrays = message.content.array_records[SUM].values()
+        check_numbers(sizes, [len(array.data) / 8 for array in arrays])
     return rules, header
-
-
-def _check_trials(sizes: Limits, header: TrialsHeader) -> None:
-    """Raise `StudyRefusedError` if trials are too many, or their settings."""
-    sizes.check_size("max_trials", len(header.trials), "trials of a message")
-    sizes.check_size("max_trials", len(header.alive), "trials of a tuner")
-    longest = max((len(one) for one in header.settings), default=0)
-    sizes.check_size("max_dimension", longest, "settings of a trial")
-
-
-def _check_sums(sizes: Limits, sums: SecureSums) -> None:
-    """Raise `StudyRefusedError` if ballots are summed in a way that no site wants."""
-    numbers = [sums.settings.num_agents, *(g.slots.stop for g in sums.groups)]
-    sizes.check_size("max_agents", max(numbers), "num_agents")
-    sizes.check_size("max_features", sums.num_features, "num_features")
-    if len(sums.groups) != 1 or sums.settings.num_sub_regions != 1:
-        raise refused("a secure sum is of one bounded ballot")
 
 
 def _run_trials(
@@ -185,7 +190,7 @@ def _run_trials(
 ) -> Message:
     """Return the replies of all trials of a send."""
     unprotected = "" if header.is_hidden else _EXACT
-    identity = _admit(rules, header, header.promised, header.summed, unprotected)
+    identity = _admit(rules, header, header.summed, unprotected)
     slot = -1 if header.summed is None else identity.own_slot(context)
     states = TrialStates(context.state, header.attempt, header.alive)
     contents = unpack(message.content, range(len(header.trials)))
@@ -215,7 +220,7 @@ def _run_trials(
         read |= overlay.read
     # Once more, as the app's own clients may have limits of which nobody knew before.
     rules = SiteRules(context, configured_folder(context))
-    _admit(rules, header, header.promised, header.summed, unprotected)
+    _admit(rules, header, header.summed, unprotected)
     if unprotected and _is_evaluate(message):
         rules.charge_unprotected((KIND, header.attempt))
     answer = ReplyHeader(errors, sorted(read), slot)
@@ -235,7 +240,8 @@ def _call(
     inner.run_config, inner.state = overlay, state
     for name in _NUMPY_CONFIGS:
         if name in content:
-            config = merged_config(content[name], overlay.settings)
+            # What main has put there stays: it has read the same settings.
+            config = {**overlay.settings, **content.config_records[name]}
             content[name] = ConfigRecord(config)
     inner_message.content = content
     try:
@@ -264,12 +270,8 @@ def _kept(
     """Keep the score of a reply; return what of the reply is sent."""
     if not _is_evaluate(message):
         return hide_train_metrics(content) if header.is_hidden else content
-    metrics = {
-        key: value
-        for records in (content.config_records, content.metric_records)
-        for record in records.values()
-        for key, value in record.items()
-    }
+    configs, found = content.config_records.values(), content.metric_records.values()
+    metrics = {**merged(configs), **merged(found)}
     score = number_of(metrics, header.metric, MessageType.EVALUATE)
     weight = weight_of(metrics, MessageType.EVALUATE)
     states.score(trial, score, weight)
@@ -281,7 +283,7 @@ def _ballot(
 ) -> Message:
     """Return what the client says about the trials of a rung."""
     unprotected = _EXACT if header.form == "exact" else ""
-    _admit(rules, header, header.promised, None, unprotected)
+    _admit(rules, header, None, unprotected)
     rules.charge((KIND, header.attempt), header.promised, header.release)
     arrays = ArrayRecord({"ballot": Array(_vector(context, header))})
     rules.let_go(arrays)
@@ -292,22 +294,98 @@ def _ballot(
 def _sum(
     message: Message, context: Context, header: SumHeader, rules: SiteRules
 ) -> Message:
-    """Return the client's reply in one exchange of the sum of a rung's ballots."""
+    """Return the client's reply in one exchange of the sum of a rung's ballots.
+
+    Its ballot, its share of the noise and its keys are in a journal before a reply
+    leaves: in a file where the client has an ``fbo-folder``, else in ``context.state``,
+    beside its scores. So whatever is asked again, ballot and noise are the same: the
+    difference of two sums would reveal them.
+
+    Raises
+    ------
+    SumRefusedError
+        If an honest server would not ask that; nothing has left.
+    JournalError
+        If it is asked for another client's slot.
+    """
     asked, sums = header.asked, header.summed
     if asked.form == "exact" or len(asked.trials) != sums.num_features:
         raise refused("a secure sum is of one bounded ballot")
-    identity = _admit(rules, asked, asked.promised, sums)
+    identity = _admit(rules, asked, sums)
+    own = identity.own_slot(context)
+    if own < 0:
+        own = noted_slot(context, KEPT_SUM, asked.attempt)
+    if own not in (-1, header.slot):
+        raise of_another_slot(own, header.slot)
+    with _held(context, asked.attempt, header.slot) as journal:
+        begin = header.exchange == Exchange.ADVERTISE
+        if not _is_known(journal, header, begin):
+            # Charged once a rung, before anything about the client can leave.
+            rules.charge((KIND, asked.attempt), asked.promised, asked.release)
+            ballot = _vector(context, asked)
+            journal.put({_ABOUT: np.array(header.about), _BALLOT: ballot})
+        member = SumMember(
+            journal.load_unnumbered(), journal.put, identity.key, identity.roster
+        )
+        request = SumRequest(
+            sums,
+            header.about,
+            asked.release,
+            header.slot,
+            header.attempt,
+            header.exchange,
+            message.content.array_records[SUM]["request"].numpy(),
+        )
 
-    def draw_ballot() -> FloatArray:
-        rules.charge((KIND, asked.attempt), asked.promised, asked.release)
-        return _vector(context, asked)
+        def contribution() -> FloatArray:
+            ballot = journal.load_array(_BALLOT)
+            assert ballot is not None
+            return sums.release.contribution(0, header.slot, ballot)
 
-    record = message.content.array_records[SUM]
-    payload = record["request"].numpy()
-    reply = sum_reply(context, header, sums, identity, payload, draw_ballot)
+        reply = member.answer(request, contribution)
+        if header.exchange == Exchange.UNMASK:  # it is never needed again
+            journal.put({_BALLOT: np.zeros(0)})
     arrays = ArrayRecord({"reply": Array(reply)})
     content = RecordDict({HEADER: header_record(ReplyHeader()), SUM: arrays})
     return Message(content, reply_to=message)
+
+
+def _is_known(journal: Journal, header: SumHeader, may_begin: bool) -> bool:
+    """Return whether the ballot that is asked for is on record; refuse another one."""
+    stored = journal.load_array(_ABOUT)
+    about, release = None if stored is None else str(stored), header.asked.release
+    if about == header.about:
+        return True
+    if about is not None:
+        last = json.loads(about)["ballot"]["release"]
+        if release <= last:
+            raise SumRefusedError(
+                f"Release {release}: release {last} was asked for in other words."
+            )
+    if not may_begin:
+        raise SumRefusedError(
+            f"Release {release}: exchange {header.exchange} of a sum that did not "
+            "begin here."
+        )
+    return False
+
+
+@contextmanager
+def _held(context: Context, attempt: str, slot: int) -> Iterator[Journal]:
+    """Hold the journal of this client's sums in one run of a tuner.
+
+    It belongs to one slot: under two a client could be summed twice.
+    """
+    identity = {"kind": f"{KIND}-sums", "study_id": attempt, "slot": slot}
+    folder, path = configured_folder(context), None
+    if folder is not None:
+        # Clients may share a folder. The attempt's name is the server's.
+        owner = hashlib.sha256(f"{attempt} {configured_slot(context)}".encode())
+        path = folder / f"sums-{owner.hexdigest()[:16]}.sqlite"
+    with held_journal(
+        context, identity, path, record=KEPT_SUM, may_begin=True, patience=_PATIENCE
+    ) as journal:
+        yield journal
 
 
 def _vector(context: Context, header: BallotHeader) -> FloatArray:
@@ -337,7 +415,6 @@ def _vector(context: Context, header: BallotHeader) -> FloatArray:
 def _admit(
     rules: SiteRules,
     header: TrialsHeader | BallotHeader,
-    promise: Promise,
     sums: SecureSums | None,
     unprotected: str = "",
 ) -> SumIdentity:
@@ -348,6 +425,7 @@ def _admit(
     StudyRefusedError
         If the site does not allow what is left.
     """
+    promise = header.promised
     # The key decides the slot: an app's partition-id is about its data.
     identity = rules.check_sums(sums, promise, unprotected=unprotected)
     rules.check(promise, unprotected)

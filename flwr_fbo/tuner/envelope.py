@@ -12,15 +12,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from math import inf
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar
 
 from flwr.app import ConfigRecord, RecordDict
 
-from flwr_fbo._common.validation import require, require_bool, require_int, require_seed
+from flwr_fbo._common.fields import (
+    check_fields,
+    choice,
+    flag,
+    instance,
+    integer,
+    ruled,
+    seed,
+)
+from flwr_fbo._common.validation import require
 from flwr_fbo.privacy.spending import Promise
 from flwr_fbo.study.codec import from_json, read_json
 from flwr_fbo.study.secure_sums import SecureSums
-from flwr_fbo.tuner.ballots import Ballot, MessageForm
+from flwr_fbo.tuner.ballots import MessageForm
 
 # Of its record, and in a site's ledger.
 KIND = "federation-tuner"
@@ -32,6 +41,55 @@ SUM = "fbo-sum"
 
 # Rungs of a tuner: no study releases more often.
 _MOST_RELEASES = 10_000
+
+
+def _check_attempt(name: str, attempt: Any) -> None:
+    ok = isinstance(attempt, str) and 1 <= len(attempt) <= 64 and attempt.isprintable()
+    require(ok, name, attempt, "1 to 64 printable characters")
+
+
+def _check_trials(name: str, trials: Any) -> None:
+    ok = isinstance(trials, list) and all(
+        type(t) is int and 0 <= t < 2**63 for t in trials
+    )
+    ok = ok and len(set(trials)) == len(trials)
+    require(ok, name, trials, "numbers of trials, each once")
+
+
+def _check_settings(name: str, settings: Any) -> None:
+    ok = isinstance(settings, dict) and all(
+        isinstance(value, bool | int | float | str) for value in settings.values()
+    )
+    require(ok, name, settings, "values as in a run config")
+
+
+def _check_all_settings(name: str, settings: Any) -> None:
+    require(isinstance(settings, list), name, settings, "one for each trial")
+    for one in settings:
+        _check_settings(name, one)
+
+
+def _check_errors(name: str, errors: Any) -> None:
+    ok = isinstance(errors, dict) and all(isinstance(e, str) for e in errors.values())
+    require(ok, name, errors, "texts by place")
+
+
+def _check_keys(name: str, keys: Any) -> None:
+    ok = isinstance(keys, list) and all(isinstance(key, str) for key in keys)
+    require(ok, name, keys, "a list of keys")
+
+
+def _check_promise(_: str, promise: Any) -> None:
+    Promise.from_dict(promise)
+
+
+def _check_sums(_: str, sums: Any) -> None:
+    from_json(SecureSums, sums)
+
+
+_ATTEMPT = ruled(_check_attempt)
+_TRIALS = ruled(_check_trials)
+_PROMISE = ruled(_check_promise)
 
 
 @dataclass(frozen=True)
@@ -59,26 +117,16 @@ class TrialsHeader:
     """
 
     kind: ClassVar[str] = "trials"
-    attempt: str
-    trials: list[int]
-    settings: list[dict[str, Any]]
-    alive: list[int]
-    metric: str
-    is_hidden: bool
-    promise: dict[str, Any]
-    sums: dict[str, Any] | None = None
-
-    def check(self) -> None:
-        """Raise ValueError unless each field is one that a server may write."""
-        _require_attempt(self.attempt)
-        for name in ("trials", "alive"):
-            _require_trials(name, getattr(self, name))
-        ok = set(self.trials) <= set(self.alive)
-        require(ok, "trials", self.trials, "some of those that are alive")
-        _require_settings(self.settings, len(self.trials))
-        require(isinstance(self.metric, str), "metric", self.metric, "a key")
-        require_bool("is_hidden", self.is_hidden)
-        _ = self.promised, self.summed
+    attempt: str = field(metadata=_ATTEMPT)
+    trials: list[int] = field(metadata=_TRIALS)
+    settings: list[dict[str, Any]] = field(metadata=ruled(_check_all_settings))
+    alive: list[int] = field(metadata=_TRIALS)
+    metric: str = field(metadata=instance(str, allowed="a key"))
+    is_hidden: bool = field(metadata=flag())
+    promise: dict[str, Any] = field(metadata=_PROMISE)
+    sums: dict[str, Any] | None = field(
+        default=None, metadata=ruled(_check_sums, optional=True)
+    )
 
     @cached_property
     def promised(self) -> Promise:
@@ -113,36 +161,20 @@ class BallotHeader:
     promise : dict
         As in `TrialsHeader`.
     release : int
-        Which of the releases that are promised this is, from 1.
+        Which of the releases that are promised this is, from 1. A ballot is always
+        about the client: there is none without a number.
     """
 
     kind: ClassVar[str] = "ballot"
-    attempt: str
-    rung: int
-    trials: list[int]
-    failed: list[int]
-    form: MessageForm
-    maximize: bool
-    tie_seed: int | None
-    promise: dict[str, Any]
-    release: int
-
-    def check(self) -> None:
-        """Raise ValueError unless each field is one that a server may write."""
-        _require_attempt(self.attempt)
-        require_int("rung", self.rung, 0, _MOST_RELEASES)
-        _require_trials("trials", self.trials)
-        require(len(self.trials) > 0, "trials", self.trials, "one at least")
-        _require_trials("failed", self.failed)
-        ok = set(self.failed) <= set(self.trials)
-        require(ok, "failed", self.failed, "some of the trials")
-        forms = (*get_args(Ballot), "exact")
-        require(self.form in forms, "form", self.form, f"one of {forms}")
-        require_bool("maximize", self.maximize)
-        require_seed("tie_seed", self.tie_seed)
-        _ = self.promised
-        # A ballot is always about the client: there is none without a number.
-        require_int("release", self.release, 1, _MOST_RELEASES)
+    attempt: str = field(metadata=_ATTEMPT)
+    rung: int = field(metadata=integer(0, _MOST_RELEASES))
+    trials: list[int] = field(metadata=_TRIALS)
+    failed: list[int] = field(metadata=_TRIALS)
+    form: MessageForm = field(metadata=choice(MessageForm))
+    maximize: bool = field(metadata=flag())
+    tie_seed: int | None = field(metadata=seed())
+    promise: dict[str, Any] = field(metadata=_PROMISE)
+    release: int = field(metadata=integer(1, _MOST_RELEASES))
 
     @cached_property
     def promised(self) -> Promise:
@@ -169,19 +201,13 @@ class SumHeader:
     """
 
     kind: ClassVar[str] = "sum"
-    ballot: dict[str, Any]
-    sums: dict[str, Any]
-    slot: int
-    exchange: int
-    attempt: int
-
-    def check(self) -> None:
-        """Raise ValueError unless each field is one that a server may write."""
-        self.asked.check()
-        _ = self.summed
-        require_int("slot", self.slot, 0)
-        require_int("exchange", self.exchange, 1, 5)
-        require_int("attempt", self.attempt, 0, 2**63 - 1)
+    ballot: dict[str, Any] = field(
+        metadata=ruled(lambda _, ballot: _check(BallotHeader(**ballot)))
+    )
+    sums: dict[str, Any] = field(metadata=ruled(_check_sums))
+    slot: int = field(metadata=integer(0))
+    exchange: int = field(metadata=integer(1, 5))
+    attempt: int = field(metadata=integer(0, 2**63 - 1))
 
     @cached_property
     def asked(self) -> BallotHeader:
@@ -205,11 +231,7 @@ class SettingsHeader:
     """Of a message of the real training: the settings that were chosen."""
 
     kind: ClassVar[str] = "settings"
-    settings: dict[str, Any]
-
-    def check(self) -> None:
-        """Raise ValueError unless each field is one that a server may write."""
-        _require_settings([self.settings], 1)
+    settings: dict[str, Any] = field(metadata=ruled(_check_settings))
 
 
 @dataclass(frozen=True)
@@ -228,19 +250,9 @@ class ReplyHeader:
     """
 
     kind: ClassVar[str] = "reply"
-    errors: dict[str, str] = field(default_factory=dict)
-    read: list[str] = field(default_factory=list)
-    slot: int = -1
-
-    def check(self) -> None:
-        """Raise ValueError unless each field is one that a client may write."""
-        ok = isinstance(self.errors, dict)
-        ok = ok and all(isinstance(text, str) for text in self.errors.values())
-        require(ok, "errors", self.errors, "texts by place")
-        ok = isinstance(self.read, list)
-        ok = ok and all(isinstance(key, str) for key in self.read)
-        require(ok, "read", self.read, "a list of keys")
-        require_int("slot", self.slot, -1)
+    errors: dict[str, str] = field(default_factory=dict, metadata=ruled(_check_errors))
+    read: list[str] = field(default_factory=list, metadata=ruled(_check_keys))
+    slot: int = field(default=-1, metadata=integer(-1))
 
 
 Header = TrialsHeader | BallotHeader | SumHeader | SettingsHeader | ReplyHeader
@@ -248,6 +260,21 @@ _KINDS: dict[str, type[Header]] = {
     header.kind: header
     for header in (TrialsHeader, BallotHeader, SumHeader, SettingsHeader, ReplyHeader)
 }
+
+
+def _check(header: Header) -> None:
+    """Raise ValueError unless each field is one that the other side may write."""
+    check_fields(header)
+    if isinstance(header, TrialsHeader):
+        trials, settings = header.trials, header.settings
+        is_alive = set(trials) <= set(header.alive)
+        require(is_alive, "trials", trials, "some of those that are alive")
+        is_paired = len(settings) == len(trials)
+        require(is_paired, "settings", settings, "one for each trial")
+    elif isinstance(header, BallotHeader):
+        trials, failed = header.trials, header.failed
+        require(len(trials) > 0, "trials", trials, "one at least")
+        require(set(failed) <= set(trials), "failed", failed, "some of the trials")
 
 
 def header_record(header: Header) -> ConfigRecord:
@@ -279,33 +306,10 @@ def read_header(content: RecordDict, most_characters: float = inf) -> Header | N
     require(length <= most_characters, "length", length, f"to {most_characters:g}")
     try:
         header = _KINDS[str(kind)](**read_json(str(text)))
-        header.check()
+        _check(header)
     except (AttributeError, KeyError, RecursionError, TypeError) as error:
         raise ValueError(f"The header is not one of {kind!r}: {error!r}.") from None
     return header
-
-
-def _require_attempt(attempt: Any) -> None:
-    ok = isinstance(attempt, str) and 1 <= len(attempt) <= 64 and attempt.isprintable()
-    require(ok, "attempt", attempt, "1 to 64 printable characters")
-
-
-def _require_trials(field: str, trials: Any) -> None:
-    ok = isinstance(trials, list) and all(
-        type(t) is int and 0 <= t < 2**63 for t in trials
-    )
-    ok = ok and len(set(trials)) == len(trials)
-    require(ok, field, trials, "numbers of trials, each once")
-
-
-def _require_settings(settings: Any, count: int) -> None:
-    ok = isinstance(settings, list) and len(settings) == count
-    ok = ok and all(
-        isinstance(one, dict)
-        and all(isinstance(value, bool | int | float | str) for value in one.values())
-        for one in settings
-    )
-    require(ok, "settings", settings, "one for each trial, as in a run config")
 
 
 def pack(header: Header, contents: Mapping[int, RecordDict]) -> RecordDict:

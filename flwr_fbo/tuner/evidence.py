@@ -1,30 +1,167 @@
-"""What the released scores of a rung say, besides which trials are best.
+"""How sure a choice is: what released scores say, besides which trials are best.
 
 They are means of ballots with Gaussian noise. The ballot of a client with scores sums
 to zero, and that of a client without any is the same for all trials (`no_scores`). So
 the sum of the released scores counts the clients without scores, and what is left shows
-whether trials differ by more than the noise. Both are post-processing of what was
-released: they cost no epsilon.
+whether trials differ by more than the noise. The noise is known, and so is what the
+ballots of clients without an opinion add up to. So a lead can be told from chance. All
+of it is post-processing of what was released, and costs no epsilon.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from flwr.serverapp.exception import AggregationError
 
 from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo.tuner.ballots import Ballot, ballot_entries
+from flwr_fbo.tuner.choice import Choice, survivors
 
 _log = logging.getLogger("flwr.fbo")
 
 # Trials that noise alone makes as different as often as this are not told apart.
 _LEVEL, _ERROR_LEVEL = 0.05, 0.01
+# Leads that are so rare where no trial is better are beyond chance. Of 200 such tuners
+# more than 1 in 20 then beat the defaults with probability 0.003 only.
+_BEATEN_LEVEL = 0.02
 # Standard deviations above what a count may be: exceeded with probability 0.01.
 _SURE = 2.33
+# Tuners without a better trial that are drawn for a p-value, and clients that are drawn
+# for each: the sum of so many ballots is normal enough to be scaled up for more.
+_NUM_NULLS, _MOST_CLIENTS = 20_000, 32
+
+
+@dataclass(frozen=True)
+class Lead:
+    """How far the trial with the best score of the last rung is ahead of another one.
+
+    Attributes
+    ----------
+    trial, other : int
+        The one that is ahead, and the other, from 0.
+    deviations : float
+        In standard deviations of chance, over all rungs that both were in. Chance is
+        the noise, and the ballots of clients without an opinion.
+    p_value : float or None
+        How often the defaults would be beaten by so much if no trial were better than
+        another for any client. None where this is not known, or decides nothing: over
+        a runner-up; and where the defaults have failed, or were not to be kept.
+    """
+
+    trial: int
+    other: int
+    deviations: float
+    p_value: float | None = None
+
+    @property
+    def is_chance(self) -> bool:
+        """Whether it may be chance: p is known, and above 0.02."""
+        return self.p_value is not None and self.p_value > _BEATEN_LEVEL
+
+
+def leads(
+    trials: Sequence[Sequence[int]],
+    choices: Sequence[Choice],
+    num_agents: int,
+    form: Ballot,
+) -> tuple[Lead | None, Lead | None]:
+    """Return the lead of the best trial over the defaults, and over the runner-up.
+
+    None where the defaults are the best, or the last rung was not decided by a sum of
+    ballots: a winner has no lead, and exact scores have no known noise.
+
+    Parameters
+    ----------
+    trials : sequence of sequence of int
+        The candidates of each rung, in the order of the scores.
+    choices : sequence of Choice
+        What each rung released.
+    num_agents : int
+        N, by which the sums of ballots were divided.
+    form : {"ranks", "votes"}
+        Of the ballots.
+    """
+    if any(choice.facts.get("mechanism") != "gaussian" for choice in choices):
+        return None, None
+    order = survivors(choices[-1].scores, 2)
+    best, second = (trials[-1][place] for place in order)
+    plans = tuple(
+        (len(c.scores), c.facts["num_ballots"], c.facts["noise_std"][0])
+        for c in choices
+    )
+
+    def lead(other: int) -> float:
+        parts = [
+            (c.scores[rung.index(best)] - c.scores[rung.index(other)])
+            / _std_of_lead(*plan, num_agents)
+            for rung, c, plan in zip(trials, choices, plans, strict=True)
+            if other in rung
+        ]
+        return float(sum(parts)) / math.sqrt(len(parts))
+
+    runner_up = Lead(best, second, lead(second))
+    if best == 0:
+        return None, runner_up
+    p_value = None
+    if all(0 in rung for rung in trials):
+        drawn = _null_leads(plans, num_agents, form)
+        as_far = int(np.sum(drawn >= lead(0)))
+        p_value = (1 + as_far) / (1 + len(drawn))
+    over_defaults = Lead(best, 0, lead(0), p_value)
+    return over_defaults, over_defaults if second == 0 else runner_up
+
+
+def _std_of_lead(
+    num_trials: int, num_ballots: int, noise_std: float, num_agents: int
+) -> float:
+    """Return the standard deviation of a difference of scores if trials are alike.
+
+    Twice the variance of the noise, and that of the ballots: the entries of one are in
+    random order then, and as they sum to 0 and have norm 1, their difference has the
+    variance 2 / K + 2 / (K (K - 1)) = 2 / (K - 1).
+    """
+    of_ballots = num_ballots / (num_agents**2 * (num_trials - 1))
+    return math.sqrt(2 * (noise_std**2 + of_ballots))
+
+
+@lru_cache(maxsize=16)
+def _null_leads(
+    plans: tuple[tuple[int, int, float], ...], num_agents: int, form: Ballot
+) -> FloatArray:
+    """Draw the lead over the defaults of tuners in which no trial is better.
+
+    Whole tuners, as the best of many trials is ahead by chance in the rungs that it
+    has survived. The defaults, in column 0, are in all rungs. -inf where they are the
+    best: then they are not beaten. Where only some of the trials are as good as the
+    defaults, and others are worse, there is less to select from, and leads are smaller.
+    """
+    rng = np.random.default_rng(0)  # so that the same record has the same p-value
+    total = np.zeros((_NUM_NULLS, plans[0][0]))
+    for number, (num_trials, num_ballots, noise_std) in enumerate(plans):
+        entries = np.tile(ballot_entries(num_trials, form), (_NUM_NULLS, 1))
+        num_drawn = min(num_ballots, _MOST_CLIENTS)
+        sums = np.zeros_like(entries)
+        for _ in range(num_drawn):
+            sums += rng.permuted(entries, axis=1)
+        scale = math.sqrt(num_ballots / max(num_drawn, 1)) / num_agents
+        noise = rng.normal(0.0, noise_std, sums.shape)
+        scores = scale * sums + noise
+        total += scores / _std_of_lead(num_trials, num_ballots, noise_std, num_agents)
+        # The defaults first, and then the others that go on, the best first.
+        left = plans[number + 1][0] if number + 1 < len(plans) else 2
+        others = 1 + np.argsort(-scores[:, 1:], axis=1, kind="stable")[:, : left - 1]
+        places = np.column_stack([np.zeros(_NUM_NULLS, dtype=np.intp), others])
+        total = np.take_along_axis(total, places, axis=1)
+        last = np.take_along_axis(scores, places, axis=1)
+    drawn = (total[:, 1] - total[:, 0]) / math.sqrt(len(plans))
+    return np.where(last[:, 1] > last[:, 0], drawn, -np.inf)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from flwr.app import Context
 from flwr.serverapp import Grid
@@ -13,6 +13,7 @@ from flwr.serverapp import Grid
 from flwr_fbo._common.conversion import frame_of
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.space.search_space import Params
+from flwr_fbo.tuner.evidence import Lead
 from flwr_fbo.tuner.trial_grid import TunedGrid
 
 
@@ -30,7 +31,8 @@ class Rung:
         What was released of each, larger is better: of ballots with noise, or exact
         means without privacy (in the metric's unit, negated where it is minimised).
     survivors : tuple of int
-        The best first; one after the last rung.
+        The best first; the defaults last, where they go on in any case. After the last
+        rung it is one: the best, whether or not it is chosen.
     """
 
     rounds: int
@@ -39,16 +41,30 @@ class Rung:
     survivors: tuple[int, ...]
 
 
-def outcome(trial: int, rungs: Sequence[Rung], num_rungs: int) -> str:
+def chosen_trial(rungs: Sequence[Rung], over_defaults: Lead | None) -> int:
+    """Return the best trial of the last rung, unless its lead may be chance."""
+    kept = over_defaults is not None and over_defaults.is_chance
+    return 0 if kept else rungs[-1].survivors[0]
+
+
+def outcome(
+    trial: int, rungs: Sequence[Rung], num_rungs: int, over_defaults: Lead | None
+) -> str:
     """Return what has become of a trial."""
+    is_decided = len(rungs) == num_rungs
+    if is_decided and trial == chosen_trial(rungs, over_defaults):
+        return "chosen"
     for rung in rungs:
         if trial in rung.trials and trial not in rung.survivors:
             return f"ended at round {rung.rounds}"
-    return "chosen" if len(rungs) == num_rungs else "goes on"
+    return "ahead by chance, perhaps" if is_decided else "goes on"
 
 
 def trial_rows(
-    settings: Sequence[Params], rungs: Sequence[Rung], num_rungs: int
+    settings: Sequence[Params],
+    rungs: Sequence[Rung],
+    num_rungs: int,
+    over_defaults: Lead | None,
 ) -> list[dict[str, Any]]:
     """Return a row a trial: settings, released score by rung, outcome.
 
@@ -60,10 +76,22 @@ def trial_rows(
             "trial": trial,
             **{f"params_{name}": value for name, value in setting.items()},
             **{f"score_rung_{n}": one.get(trial) for n, one in enumerate(scores, 1)},
-            "outcome": outcome(trial, rungs, num_rungs),
+            "outcome": outcome(trial, rungs, num_rungs, over_defaults),
         }
         for trial, setting in enumerate(settings)
     ]
+
+
+def verdict(best_trial: int, over_defaults: Lead | None) -> str:
+    """Return how the app's defaults did, in words."""
+    if over_defaults is None:
+        return "stayed best" if best_trial == 0 else "were beaten"
+    ahead = f"{over_defaults.deviations:.1f} standard deviations"
+    if over_defaults.p_value is not None:
+        ahead += f" (p = {over_defaults.p_value:.2g})"
+    if best_trial != 0:
+        return f"were beaten by {ahead}"
+    return f"are kept: trial {over_defaults.trial} is ahead by {ahead}, maybe by chance"
 
 
 @dataclass(frozen=True)
@@ -125,17 +153,25 @@ class FederationResult:
         spent with real noise.
     trust : str
         What the server learned of a client's ballots.
+    over_defaults : Lead or None
+        How far the best trial of the last rung is ahead of the app's defaults. None
+        where they are the best themselves, and where it is not known: without privacy,
+        and with a noisy max.
+    over_runner_up : Lead or None
+        The same over the second best of the last rung.
     """
 
     settings: tuple[Params, ...]
     rungs: tuple[Rung, ...]
     privacy_spent: PrivacySpent | None
     trust: str = ""
+    over_defaults: Lead | None = None
+    over_runner_up: Lead | None = None
 
     @property
     def best_trial(self) -> int:
-        """The trial that was chosen."""
-        return self.rungs[-1].survivors[0]
+        """The trial that was chosen: the defaults, where a lead may be chance."""
+        return chosen_trial(self.rungs, self.over_defaults)
 
     @property
     def best(self) -> Params:
@@ -159,7 +195,9 @@ class FederationResult:
         ImportError
             If pandas is not installed; the message names the extra.
         """
-        rows = trial_rows(self.settings, self.rungs, len(self.rungs))
+        rows = trial_rows(
+            self.settings, self.rungs, len(self.rungs), self.over_defaults
+        )
         frame = frame_of(rows, list(rows[0]))
         scores = [name for name in rows[0] if name.startswith("score_rung_")]
         return frame.astype(dict.fromkeys(scores, float))
@@ -173,4 +211,4 @@ class FederationResult:
         """
         tuned = copy.copy(context)
         tuned.run_config = {**context.run_config, **self.best}
-        return TunedGrid(grid, self.best), tuned
+        return cast(Grid, TunedGrid(grid, self.best)), tuned

@@ -15,25 +15,30 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 
 from flwr_fbo._common.conversion import takes_plain
 from flwr_fbo._common.errors import end_of_faults
-from flwr_fbo._common.validation import require, require_choice, require_int
+from flwr_fbo._common.validation import (
+    require,
+    require_bool,
+    require_choice,
+    require_int,
+)
 from flwr_fbo.algorithms.search.settings import Direction
+from flwr_fbo.secure_sum.roster import digest_of
 from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.strategies.options import Seeds, check_folder
 from flwr_fbo.strategies.secure_aggregation import SecureAggregation
 from flwr_fbo.study.callbacks import Callback, Started, check_callbacks, tell
 from flwr_fbo.study.codec import fresh_seed
-from flwr_fbo.tuner.candidates import (
+from flwr_fbo.tuner.choice import Chooser, PrivateChoice
+from flwr_fbo.tuner.evidence import check_evidence
+from flwr_fbo.tuner.federation_result import FederationResult, verdict
+from flwr_fbo.tuner.schedule import (
+    Halving,
     app_defaults,
     candidate_settings,
     check_enqueued,
 )
-from flwr_fbo.tuner.choice import Chooser, ExactChooser, PrivateChoice, PrivateChooser
-from flwr_fbo.tuner.evidence import check_evidence
-from flwr_fbo.tuner.federation_result import FederationResult
-from flwr_fbo.tuner.schedule import Halving
-from flwr_fbo.tuner.sum_plan import SumPlan
-from flwr_fbo.tuner.trial_run import Comparison, Main, TrialRun
-from flwr_fbo.tuner.tuner_record import TunerRecord, has_begun
+from flwr_fbo.tuner.trial_run import Main, TrialRun
+from flwr_fbo.tuner.tuner_record import TunerRecord, has_begun, recorded_leads
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -112,6 +117,12 @@ class FederationTuner:
         each rung alone. It needs ``last_rung="release"``, and takes five more exchanges
         a rung. Without it the server is trusted: it reads each ballot and adds the
         noise.
+    keep_defaults : bool
+        Whether the app's defaults stay the choice unless another trial beats them
+        beyond chance: where no trial is better, they are beaten in 1 of 50 tuners at
+        most. They are trained in all rungs then, in place of the last trial that would
+        go on. False: the best score is chosen, however small its lead. Without privacy,
+        and with a noisy max, the best is always chosen: see the notes.
     folder : str or Path, optional
         An absolute path: where the tuner keeps what it has released, one folder a
         tuner. A run that is killed can be started again with it: rungs that are decided
@@ -144,6 +155,13 @@ class FederationTuner:
     replies to ``train`` but for their weights. A ``main`` that reads aggregated metrics
     gets NaN. Not covered, and exact at the server: `tuner_mod` lists it.
 
+    *How sure a choice is.* ``result.over_defaults`` says by how many standard
+    deviations of chance the best trial is ahead of the defaults, over all rungs, and
+    how often that would be if no trial were better. Chance is the noise, and clients
+    without an opinion. It is not the chance in the training itself: two trainings with
+    the same settings differ, too. It costs no epsilon. Of exact means the chance is not
+    known, and a noisy max releases no lead.
+
     With ``aggregation`` no ballot reaches the server but masked: clients add the noise,
     and the guarantee holds towards the server. With a roster that the clients pin
     (``fbo-roster`` in the node config) the server may deviate from the protocol in any
@@ -175,6 +193,7 @@ class FederationTuner:
         schedule: Halving,
         privacy: PrivateChoice | None,
         aggregation: SecureAggregation | None = None,
+        keep_defaults: bool = True,
         folder: str | Path | None = None,
         enqueue: Sequence[Params] = (),
         seeds: Seeds | None = None,
@@ -183,19 +202,18 @@ class FederationTuner:
         self.space = SearchSpace(space)
         for key, distribution in self.space.distributions.items():
             _check_choices(key, distribution)
-        ok = isinstance(metric, str) and metric != ""
-        require(ok, "metric", metric, "the name of a metric")
+        is_name = isinstance(metric, str) and metric != ""
+        require(is_name, "metric", metric, "the name of a metric")
         require_choice("direction", direction, Direction)
         require_int("num_agents", num_agents, 1)
-        ok = isinstance(schedule, Halving)
-        require(ok, "schedule", schedule, "a Halving")
-        ok = privacy is None or isinstance(privacy, PrivateChoice)
-        require(ok, "privacy", privacy, "a PrivateChoice, or None: not private")
+        require(isinstance(schedule, Halving), "schedule", schedule, "a Halving")
+        is_choice = privacy is None or isinstance(privacy, PrivateChoice)
+        require(is_choice, "privacy", privacy, "a PrivateChoice, or None: not private")
         seeds = Seeds() if seeds is None else seeds
         require(isinstance(seeds, Seeds), "seeds", seeds, "a Seeds")
         require(seeds.features is None, "seeds.features", seeds.features, "None")
         check_enqueued(self.space, enqueue, schedule)
-        plan = _sum_plan(aggregation, privacy, seeds, num_agents)
+        require_bool("keep_defaults", keep_defaults)
         self.metric = metric
         self.direction = direction
         self.num_agents = num_agents
@@ -205,22 +223,13 @@ class FederationTuner:
         self._enqueue = [dict(params) for params in enqueue]
         self._seeds = seeds
         self._callbacks = check_callbacks(callbacks)
-        self._comparison = Comparison(
-            metric=metric,
-            maximize=direction == "maximize",
-            tie_seed=seeds.study,
-            num_agents=num_agents,
-        )
-        self._chooser: Chooser = ExactChooser()
-        if privacy is not None:
-            num_rungs = len(schedule.rungs)
-            self._chooser = PrivateChooser(
-                privacy, num_agents, num_rungs, noise_seed=seeds.noise, sum_plan=plan
-            )
+        self._keep_defaults = keep_defaults
+        about = privacy, num_agents, len(schedule.rungs), seeds.noise, aggregation
+        self._chooser = Chooser(*about)
         for rung in schedule.rungs:
             sums = self._chooser.sums(rung.num_trials)
             if sums is not None:
-                sums.noise(0)  # which names what does not fit
+                sums.noise(0)  # raises ValueError where the numbers do not fit
 
     def start(self, main: Main, grid: Grid, context: Context) -> FederationResult:
         """Run the trials, and choose.
@@ -263,21 +272,23 @@ class FederationTuner:
             self._check_nodes(grid)
         identity = self._identity(defaults)
         with TunerRecord(self._folder, identity, _PATIENCE) as record:
-            seed = self._seeds.study
-            seed = fresh_seed() if seed is None else seed
             settings = record.settings()
             if not settings:
-                num = self.schedule.trials
-                about = self.space, num, defaults, self._enqueue, seed
+                seed = self._seeds.study
+                seed = fresh_seed() if seed is None else seed
+                about = self.space, self.schedule.trials, defaults, self._enqueue, seed
                 settings = candidate_settings(*about)
                 record.save_settings(settings)
             rungs = record.rungs()
-            for number, choice in enumerate(record.choices()):
-                check_evidence(number, *choice, self.num_agents)
+            for number, row in enumerate(record.ledger()):
+                check_evidence(number, row.vectors, row.facts, self.num_agents)
             self._say(len(rungs))
-            tell(
-                self._callbacks, "on_start", _begun(record.name(), identity, len(rungs))
+            # Seeds are not public.
+            public = {k: v for k, v in identity.items() if k != "noise_seed"}
+            started = Started(
+                record.name(), FederationTuner.__name__, public, len(rungs)
             )
+            tell(self._callbacks, "on_start", started)
             if len(rungs) < len(self.schedule.rungs):
                 run = TrialRun(
                     main,
@@ -286,22 +297,27 @@ class FederationTuner:
                     settings,
                     self.schedule,
                     self._chooser,
-                    self._comparison,
+                    self.metric,
+                    self.direction == "maximize",
+                    self._seeds.study,
+                    self._keep_defaults and self._chooser.knows_leads,
+                    record,
+                    rungs,
                     self._folder,
                     self._callbacks,
                 )
                 try:
-                    run.climb(record, rungs)
+                    run.climb()
                 except BaseException as error:
                     tell(self._callbacks, "on_error", error)
                     raise
                 finally:
                     end_of_faults()
-        spent = self._chooser.spent(len(rungs))
-        trust = self._chooser.trust
-        result = FederationResult(tuple(settings), tuple(rungs), spent, trust)
-        stayed = "stayed best" if result.defaults_stayed_best else "were beaten"
-        _log.info("chosen: %s; the app's defaults %s", result.best, stayed)
+            over = recorded_leads(identity, record.ledger())
+        spent, trust = self._chooser.spent(len(rungs)), self._chooser.trust
+        result = FederationResult(tuple(settings), tuple(rungs), spent, trust, *over)
+        told = verdict(result.best_trial, result.over_defaults)
+        _log.info("chosen: %s; the app's defaults %s", result.best, told)
         tell(self._callbacks, "on_end", result)
         return result
 
@@ -331,9 +347,11 @@ class FederationTuner:
             "defaults": defaults,
             "enqueue": self._enqueue,
         }
-        plan = self._chooser.sum_plan
-        if plan is not None:
-            identity["aggregation"] = plan.to_dict()
+        if not self._keep_defaults:
+            identity["keep_defaults"] = False
+        if self._chooser.group is not None:
+            roster = digest_of(self._chooser.roster)
+            identity["aggregation"] = {**asdict(self._chooser.group), "roster": roster}
         plain: dict[str, Any] = json.loads(json.dumps(identity))
         return plain
 
@@ -375,38 +393,10 @@ class FederationTuner:
             )
 
 
-def _begun(name: str, identity: Mapping[str, Any], num_done: int) -> Started:
-    """Return what callbacks are told of a tuner; seeds are not public."""
-    settings = {key: value for key, value in identity.items() if key != "noise_seed"}
-    return Started(name, FederationTuner.__name__, settings, num_done)
-
-
-def _sum_plan(
-    aggregation: SecureAggregation | None,
-    privacy: PrivateChoice | None,
-    seeds: Seeds,
-    num_agents: int,
-) -> SumPlan | None:
-    """Return how clients sum their ballots; raise ValueError if they cannot."""
-    if aggregation is None:
-        return None
-    ok = isinstance(aggregation, SecureAggregation)
-    require(ok, "aggregation", aggregation, "a SecureAggregation")
-    with_secure = "with secure aggregation"
-    require(privacy is not None, "privacy", privacy, f"given, {with_secure}")
-    assert privacy is not None
-    last, is_control = privacy.last_rung, privacy.noise_only
-    require(last == "release", "privacy.last_rung", last, f"'release', {with_secure}")
-    allowed = f"False, {with_secure}"
-    require(not is_control, "privacy.noise_only", is_control, allowed)
-    allowed = "None, where the clients draw the noise"
-    require(seeds.noise is None, "seeds.noise", seeds.noise, allowed)
-    return SumPlan.of(aggregation, num_agents)
-
-
 def _check_choices(key: str, distribution: BaseDistribution) -> None:
     """Raise ValueError if a value could not be in a run config."""
     if isinstance(distribution, CategoricalDistribution):
-        ok = all(isinstance(c, bool | int | float | str) for c in distribution.choices)
+        choices = distribution.choices
+        is_plain = all(isinstance(c, bool | int | float | str) for c in choices)
         allowed = "numbers, strings and bools, as in a run config"
-        require(ok, f"space[{key!r}]", distribution.choices, allowed)
+        require(is_plain, f"space[{key!r}]", choices, allowed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
@@ -19,7 +19,21 @@ TRAIN_KEYS = (*WEIGHT_KEYS, "norm_bit")
 
 
 class MetricError(PublicError, ValueError):
-    """A reply has no usable number to compare trials or weight models by."""
+    """A reply has no usable number to compare trials or weight models by.
+
+    Parameters
+    ----------
+    text : str
+        Has keys and types, but no values: all of it may leave.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, public=text)
+
+
+def merged(records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what is in several records of a reply."""
+    return {key: value for record in records for key, value in record.items()}
 
 
 def number_of(metrics: Mapping[str, Any], key: str, kind: str) -> float:
@@ -28,15 +42,15 @@ def number_of(metrics: Mapping[str, Any], key: str, kind: str) -> float:
     Raises
     ------
     MetricError
-        If it is missing, or not a number; the text has keys and types, but no values.
+        If it is missing, or not a number.
     """
     if key not in metrics:
-        text = f"a reply to {kind} has no {key!r}; it has {sorted(metrics)}"
-        raise MetricError(text, public=text)
+        raise MetricError(f"a reply to {kind} has no {key!r}; it has {sorted(metrics)}")
     value = metrics[key]
     if isinstance(value, bool) or not isinstance(value, int | float):
-        text = f"{key!r} in a reply to {kind} is a {type(value).__name__}, not a number"
-        raise MetricError(text, public=text)
+        raise MetricError(
+            f"{key!r} in a reply to {kind} is a {type(value).__name__}, not a number"
+        )
     return float(value)
 
 
@@ -53,8 +67,7 @@ def weight_of(metrics: Mapping[str, Any], kind: str) -> float:
         return 1.0
     weight = number_of(metrics, key, kind)
     if not 0 <= weight < math.inf:
-        text = f"{key!r} in a reply to {kind} is negative or not finite"
-        raise MetricError(text, public=text)
+        raise MetricError(f"{key!r} in a reply to {kind} is negative or not finite")
     return weight
 
 
@@ -67,25 +80,21 @@ def hide_train_metrics(content: RecordDict) -> RecordDict:
         If no usable weight is in it: a strategy that weights replies by another key
         would get NaN, and so a model of NaN.
     """
-    metrics = {
-        key: value
-        for record in content.metric_records.values()
-        for key, value in record.items()
-    }
+    metrics = merged(content.metric_records.values())
     if metrics.keys().isdisjoint(WEIGHT_KEYS):
-        text = (
+        raise MetricError(
             f"a reply to train needs one of {WEIGHT_KEYS} in its metrics where trials "
             f"are compared privately; it has {sorted(metrics)}"
         )
-        raise MetricError(text, public=text)
     weight_of(metrics, "train")
-    kept = RecordDict()
-    for name, record in content.items():
-        if isinstance(record, ArrayRecord):
-            kept[name] = record
-        else:
-            kept[name] = _hidden(name, record, TRAIN_KEYS)
-    return kept
+    return RecordDict(
+        {
+            name: record
+            if isinstance(record, ArrayRecord)
+            else _hidden(name, record, TRAIN_KEYS)
+            for name, record in content.items()
+        }
+    )
 
 
 def hide_evaluate_metrics(content: RecordDict) -> RecordDict:

@@ -1,11 +1,20 @@
-"""How many trials there are, and how many of them go on: successive halving."""
+"""Which trials there are, and how many of them go on: successive halving.
+
+The trials are the app's own settings, those that the user gives, and a Latin hypercube.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from flwr_fbo._common.conversion import take_plain
-from flwr_fbo._common.validation import require, require_int
+from optuna.distributions import BaseDistribution, CategoricalDistribution
+
+from flwr_fbo._common.fields import check_fields, integer, ruled
+from flwr_fbo._common.random import Purpose, generator
+from flwr_fbo._common.validation import require, require_int, require_known
+from flwr_fbo.space.search_space import Params, SearchSpace
 
 
 @dataclass(frozen=True)
@@ -25,6 +34,15 @@ class PlannedRung:
     rounds: int
     num_trials: int
     num_survivors: int
+
+
+def _check_rounds(name: str, rounds: Any) -> None:
+    ok = isinstance(rounds, tuple) and len(rounds) > 0
+    require(ok, name, rounds, "a tuple of at least one integer")
+    for one in rounds:
+        require_int(name, one, 1)
+    grows = list(rounds) == sorted(set(rounds))
+    require(grows, name, rounds, "growing from rung to rung")
 
 
 @dataclass(frozen=True)
@@ -61,25 +79,15 @@ class Halving:
         If an argument is not allowed; the message names it.
     """
 
-    trials: int
-    rounds: tuple[int, ...]
-    parallel: int = 4
+    trials: int = field(metadata=integer(2))
+    rounds: tuple[int, ...] = field(metadata=ruled(_check_rounds))
+    parallel: int = field(default=4, metadata=integer(1))
 
     def __post_init__(self) -> None:
-        take_plain(self)
-        require_int("trials", self.trials, 2)
-        ok = isinstance(self.rounds, tuple) and len(self.rounds) > 0
-        require(ok, "rounds", self.rounds, "a tuple of at least one integer")
-        for rounds in self.rounds:
-            require_int("rounds", rounds, 1)
-        grows = list(self.rounds) == sorted(set(self.rounds))
-        require(grows, "rounds", self.rounds, "growing from rung to rung")
-        require_int("parallel", self.parallel, 1)
+        check_fields(self)
         last = self._num_alive(self.rounds[-1])
-        allowed = (
-            f"short enough that two of {self.trials} trials are left at the last rung"
-        )
-        require(last >= 2, "rounds", self.rounds, allowed)
+        enough = f"two of {self.trials} trials are left at the last rung"
+        require(last >= 2, "rounds", self.rounds, f"short enough that {enough}")
 
     @property
     def rungs(self) -> tuple[PlannedRung, ...]:
@@ -89,3 +97,81 @@ class Halving:
 
     def _num_alive(self, rounds: int) -> int:
         return round(self.trials * self.rounds[0] / rounds)
+
+
+def app_defaults(space: SearchSpace, run_config: Mapping[str, Any]) -> Params:
+    """Return what the app's run config has for the keys of the space.
+
+    Raises
+    ------
+    ValueError
+        If a key is not in the run config, or its value is not of a type that trials
+        have: training with the others could not be what it is with this one.
+    """
+    for key, distribution in space.distributions.items():
+        require_known("space", key, run_config)
+        wanted = _kinds(distribution)
+        value = run_config[key]
+        allowed = f"{' or '.join(sorted(wanted))}, as in space[{key!r}]={distribution}"
+        require(_kind(value) in wanted, f"run_config[{key!r}]", value, allowed)
+    return {key: run_config[key] for key in space.distributions}
+
+
+def _kinds(distribution: BaseDistribution) -> set[str]:
+    """Return of which kinds a parameter's values are."""
+    if isinstance(distribution, CategoricalDistribution):
+        return set(map(_kind, distribution.choices))
+    return {"a number"}
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return "a number"
+    return f"a {type(value).__name__}"
+
+
+def check_enqueued(
+    space: SearchSpace, enqueued: Sequence[Params], schedule: Halving
+) -> None:
+    """Raise ValueError if settings are too many, or outside the space."""
+    most, known = schedule.trials - 1, space.distributions
+    allowed = f"at most {most}: the app's defaults are a trial, too"
+    require(len(enqueued) <= most, "len(enqueue)", len(enqueued), allowed)
+    for params in enqueued:
+        require(isinstance(params, Mapping), "enqueue", params, "a dict for each trial")
+        for key, value in params.items():
+            require_known("enqueue", key, known)
+            SearchSpace({key: known[key]}).to_unit({key: value})
+
+
+def candidate_settings(
+    space: SearchSpace,
+    num_trials: int,
+    defaults: Params,
+    enqueued: Sequence[Params],
+    seed: int,
+) -> list[Params]:
+    """Return the settings of all trials: defaults, enqueued ones, a Latin hypercube.
+
+    Parameters
+    ----------
+    space : SearchSpace
+    num_trials : int
+        K.
+    defaults : dict
+        Of the app, inside the space or not.
+    enqueued : sequence of dict
+        At most K - 1; each may have some of the keys, and the rest are the defaults.
+    seed : int
+        Of the hypercube.
+    """
+    known = [defaults, *({**defaults, **params} for params in enqueued)]
+    num_points = num_trials - len(known)
+    points = []
+    if num_points > 0:
+        from scipy.stats import qmc
+
+        rng = generator(seed, Purpose.INITIAL_POINTS)
+        cube = qmc.LatinHypercube(space.dim, rng=rng)
+        points = [space.from_unit(space.snap(x)) for x in cube.random(num_points)]
+    return [*known, *points]

@@ -56,7 +56,7 @@ class SecureRungs:
 
     @open_sum.setter
     def open_sum(self, state: bytes) -> None:
-        nodes = list(self._sends.slots.nodes.items())
+        nodes = list(self._sends.voters.slots.items())
         kept = {"ballot": self._ballot, "nodes": nodes, "sum": state.decode()}
         self._record.save_open_sum(kept)
 
@@ -65,7 +65,7 @@ class SecureRungs:
         kept = self._record.open_sum()
         if kept is None:
             return None
-        self._sends.slots.nodes = dict(kept["nodes"])
+        self._sends.voters.slots = dict(kept["nodes"])
         asked = BallotHeader(**kept["ballot"])
         _log.warning(
             "The ballots of rung %d were being summed: the same clients are asked for "
@@ -95,7 +95,7 @@ class SecureRungs:
                 _log.warning("Rung %d: %s", asked.rung + 1, reason)
                 continue
             if was_open:  # the slots were an earlier run's
-                self._sends.slots.nodes = {}
+                self._sends.voters.slots = {}
             return total
         if self.open_sum:
             reason += (

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,8 @@ from flwr_fbo.tuner.envelope import (
 )
 from flwr_fbo.tuner.hidden_metrics import MetricError
 from flwr_fbo.tuner.trial_thread import TrialThread
-from flwr_fbo.tuner.voters import SumSlots, Voters
+
+_log = logging.getLogger("flwr.fbo")
 
 _HINT = (
     "Is tuner_mod the first mod of the ClientApp, as in ClientApp(mods=[tuner_mod])?"
@@ -36,6 +38,87 @@ _EVALUATE = MessageType.EVALUATE
 
 # A trial's number, and the message of it that is at a place in a node's message.
 _Places = list[tuple[int, Message]]
+
+
+class Voters:
+    """Who gives a ballot where more nodes come than expected, and under which slot.
+
+    Of the connected nodes, those N give a ballot that were seen first. So they are the
+    same in all rungs, while they stay connected, and a release is over N ballots at
+    most. A SuperNode that comes back with another node id takes a place that is free.
+
+    In secure sums each has a slot, from its first sum to the end. A slot that a node
+    has by its own configuration, or by its key, is its own. Other nodes get the lowest
+    free one. A slot changes hands only if the node that had it is gone, and another
+    one says that the slot is its own: a SuperNode that has come back. Under two slots a
+    client could be summed twice.
+
+    Parameters
+    ----------
+    num_agents : int
+        N >= 1; the slots are 0 to N - 1.
+
+    Attributes
+    ----------
+    slots : dict of int to int
+        The node of each slot that is taken.
+    """
+
+    def __init__(self, num_agents: int) -> None:
+        self._num_agents = num_agents
+        self.slots: dict[int, int] = {}
+        # In the order in which they came.
+        self._seen: list[int] = []
+        # Which slot nodes have said they have: -1 if they do not know.
+        self._said: dict[int, int] = {}
+        # Nodes without a ballot that the log has already.
+        self._named: set[int] = set()
+
+    def among(self, connected: Iterable[int]) -> list[int]:
+        """Note who is connected; return those of them that give a ballot, sorted."""
+        nodes = set(connected)
+        self._seen += sorted(nodes - set(self._seen))
+        in_order = [node for node in self._seen if node in nodes]
+        voters, others = in_order[: self._num_agents], in_order[self._num_agents :]
+        self._warn(
+            others,
+            "num_agents=%(num_agents)d nodes were there before nodes %(nodes)s, which "
+            "are trained with, but are not asked for ballots.",
+        )
+        return sorted(voters)
+
+    def hear(self, node: int, slot: int) -> None:
+        """Note which slot a node says that it has."""
+        self._said[node] = slot
+
+    def assign_slots(self, connected: Iterable[int]) -> None:
+        """Give slots to the nodes that give a ballot, where they answered before."""
+        voters = self.among(connected)
+        heard = [node for node in voters if node in self._said]
+        for node in heard:
+            slot = self._said[node]
+            is_new = node not in self.slots.values()
+            is_free = self.slots.get(slot) not in voters
+            if 0 <= slot < self._num_agents and is_new and is_free:
+                self.slots[slot] = node
+        taken = set(self.slots) | set(self._said.values())
+        free = (slot for slot in range(self._num_agents) if slot not in taken)
+        for node in heard:
+            if self._said[node] == -1 and node not in self.slots.values():
+                slot = next(free, -1)
+                if slot != -1:
+                    self.slots[slot] = node
+        self._warn(
+            set(heard) - set(self.slots.values()),
+            "Nodes %(nodes)s are not asked for ballots: their slot is another node's, "
+            "or not below num_agents=%(num_agents)d.",
+        )
+
+    def _warn(self, nodes: Iterable[int], line: str) -> None:
+        if unnamed := sorted(set(nodes) - self._named):
+            about = {"nodes": unnamed, "num_agents": self._num_agents}
+            _log.warning(line, about)
+        self._named |= set(nodes)
 
 
 class SharedSends:
@@ -57,8 +140,8 @@ class SharedSends:
         The tuned keys that clients have read.
     num_sends : int
         So far, ballots included.
-    slots : SumSlots
-        Of the nodes in secure sums.
+    voters : Voters
+        The nodes that give ballots, and their slots in secure sums.
     """
 
     def __init__(
@@ -73,8 +156,7 @@ class SharedSends:
         self._grid = grid
         self._header_of = header_of
         self._parallel = parallel
-        self._voters = Voters(num_agents)
-        self.slots = SumSlots(num_agents)
+        self.voters = Voters(num_agents)
         self._timeout: float | None = None
         # What every app that has scores has a function for.
         self._evaluate_type: str = _EVALUATE
@@ -117,31 +199,33 @@ class SharedSends:
             raise AggregationError(f"No client could {kind}: {self._error_of(kind)}.")
 
     def ballots(self, header: BallotHeader) -> dict[int, Any]:
-        """Return the ballot of each node that gives one, of N at most.
+        """Return the ballots by slot, of N nodes at most, in the order of their ids.
 
         Raises
         ------
         AggregationError
             If less than half of the nodes that are asked do.
         """
-        nodes = self._voters.among(self._grid.get_node_ids())
+        nodes = self.voters.among(self._grid.get_node_ids())
         record = header_record(header)
         kind = self._evaluate_type
         messages = [Message(RecordDict({HEADER: record}), node, kind) for node in nodes]
-        ballots: dict[int, Any] = {}
-        for node, reply in self._send(messages, self._timeout).items():
-            if not reply.has_error():
-                ballots[node] = _array_in(reply.content, BALLOT, "ballot")
+        replies = self._send(messages).values()
+        ballots = [
+            _array_in(reply.content, BALLOT, "ballot")
+            for reply in replies
+            if not reply.has_error()
+        ]
         if 2 * len(ballots) < len(nodes) or not nodes:
             raise AggregationError(
                 f"{len(ballots)} of {len(nodes)} nodes gave a ballot, and at least "
                 f"half are needed: {self._error_of(kind)}."
             )
-        return ballots
+        return dict(enumerate(ballots))
 
     def assign_slots(self) -> None:
         """Give slots in secure sums to the nodes that are connected, of N at most."""
-        self.slots.assign(self._voters.among(self._grid.get_node_ids()))
+        self.voters.assign_slots(self._grid.get_node_ids())
 
     def exchange(self, asked: Mapping[int, tuple[SumHeader, Any]]) -> dict[int, Any]:
         """Return the replies to one exchange of a secure sum, by slot.
@@ -156,7 +240,7 @@ class SharedSends:
         AggregationError
             If all nodes refuse.
         """
-        connected, nodes = set(self._grid.get_node_ids()), self.slots.nodes
+        connected, nodes = set(self._grid.get_node_ids()), self.voters.slots
         kind = self._evaluate_type
         messages = []
         for slot, (header, request) in asked.items():
@@ -164,7 +248,7 @@ class SharedSends:
                 record = ArrayRecord({"request": Array(request)})
                 content = RecordDict({HEADER: header_record(header), SUM: record})
                 messages.append(Message(content, nodes[slot], kind))
-        answered = self._send(messages, self._timeout) if messages else {}
+        answered = self._send(messages) if messages else {}
         return {
             slot: _array_in(answered[node].content, SUM, "reply")
             for slot, node in nodes.items()
@@ -176,28 +260,31 @@ class SharedSends:
 
     def _share(self, trials: Sequence[TrialThread]) -> None:
         """Send what trials wait for, and let them go on with the replies."""
-        self._voters.among(self._grid.get_node_ids())
+        self.voters.among(self._grid.get_node_ids())
         by_node: dict[int, _Places] = {}
-        sends = {trial.number: trial.pending for trial in trials}
-        for number, send in sends.items():
-            for message in send.messages if send else []:
-                place = (number, message)
-                by_node.setdefault(message.metadata.dst_node_id, []).append(place)
-        timeouts = [send.timeout for send in sends.values() if send]
-        some = [timeout for timeout in timeouts if timeout is not None]
-        self._timeout = max(some) if len(some) == len(timeouts) else None
-        for send in sends.values():
-            self._asked |= {send.message_type} if send else set()
-            if send and send.is_evaluate:
-                self._evaluate_type = send.message_type
+        for trial in trials:
+            self._asked.add(trial.pending_type)
+            if trial.waits_for_evaluate:
+                self._evaluate_type = trial.pending_type
+            for message in trial.pending:
+                node = message.metadata.dst_node_id
+                by_node.setdefault(node, []).append((trial.number, message))
+        timeouts = [t.timeout for t in trials if t.timeout is not None]
+        # A trial that waits as long as it takes must not be cut off by another.
+        self._timeout = max(timeouts) if len(timeouts) == len(trials) else None
         messages = [self._message(places) for places in by_node.values()]
-        replies: dict[int, list[Message]] = {number: [] for number in sends}
-        answered = self._send(messages, self._timeout)
-        bare = [node for node, reply in answered.items() if _is_bare(reply)]
+        replies: dict[int, list[Message]] = {trial.number: [] for trial in trials}
+        answered = self._send(messages)
+        headers = {node: _reply_header(reply) for node, reply in answered.items()}
+        bare = [
+            node
+            for node, reply in answered.items()
+            if reply.has_content() and headers[node] is None
+        ]
         if bare and len(bare) == len(answered):
             raise AggregationError(_without_mod(bare[0]))
         for node, reply in answered.items():
-            for number, one in self._taken_apart(reply, by_node[node]):
+            for number, one in self._taken_apart(reply, headers[node], by_node[node]):
                 replies[number].append(one)
         if messages[0].metadata.message_type.startswith(_EVALUATE):
             self._check_scores(replies)
@@ -229,12 +316,10 @@ class SharedSends:
         node, kind = first.metadata.dst_node_id, first.metadata.message_type
         return Message(pack(header, contents), node, kind, ttl=ttl)
 
-    def _send(
-        self, messages: list[Message], timeout: float | None
-    ) -> dict[int, Message]:
+    def _send(self, messages: list[Message]) -> dict[int, Message]:
         """Return the reply of each node that gives one, in the order of nodes."""
         self.num_sends += 1
-        replies = list(self._grid.send_and_receive(messages, timeout=timeout))
+        replies = list(self._grid.send_and_receive(messages, timeout=self._timeout))
         asked = {m.metadata.message_id: m.metadata.dst_node_id for m in messages}
         by_node: dict[int, Message] = {}
         for reply in replies:
@@ -253,33 +338,31 @@ class SharedSends:
         return dict(sorted(by_node.items()))
 
     def _taken_apart(
-        self, reply: Message, places: _Places
+        self, reply: Message, header: ReplyHeader | None, places: _Places
     ) -> list[tuple[int, Message]]:
         """Return the trials' replies in a reply, each an answer to its own message."""
+        first = places[0][1].metadata
+        node, kind = first.dst_node_id, first.message_type
         if reply.has_error():
             return [(n, Message(reply.error, reply_to=m)) for n, m in places]
-        header = _reply_header(reply.content)
         if header is None:
-            first = places[0][1].metadata
-            bare = _without_mod(first.dst_node_id)
-            self._last_errors[first.message_type] = bare
-            error = Error(CLIENT_APP_RAISED, bare)
-            return [(n, Message(error, reply_to=m)) for n, m in places]
-        self.read |= set(header.read)
-        self.slots.hear(places[0][1].metadata.dst_node_id, header.slot)
-        contents = unpack(reply.content, range(len(places)))
+            reasons = dict.fromkeys(map(str, range(len(places))), _without_mod(node))
+            contents: dict[int, RecordDict] = {}
+        else:
+            self.read |= set(header.read)
+            self.voters.hear(node, header.slot)
+            reasons = header.errors
+            contents = unpack(reply.content, range(len(places)))
         replies = []
         for place, (number, message) in enumerate(places):
-            kind = message.metadata.message_type
-            reason = header.errors.get(str(place))
-            if reason is not None:
+            reason = reasons.get(str(place))
+            if reason is None:
+                self._answered.add(kind)
+                replies.append((number, Message(contents[place], reply_to=message)))
+            else:
                 self._last_errors[kind] = reason
                 error = Error(CLIENT_APP_RAISED, reason)
                 replies.append((number, Message(error, reply_to=message)))
-                continue
-            answer = Message(contents[place], reply_to=message)
-            replies.append((number, answer))
-            self._answered.add(kind)
         return replies
 
 
@@ -294,8 +377,8 @@ def next_trials(
     """
     by_type: dict[str, list[TrialThread]] = {}
     for trial in waiting:
-        if trial.pending is not None:
-            by_type.setdefault(trial.pending.message_type, []).append(trial)
+        if trial.pending:
+            by_type.setdefault(trial.pending_type, []).append(trial)
 
     def progress(trial: TrialThread) -> tuple[int, int]:
         return trial.num_sends, trial.number
@@ -311,14 +394,10 @@ def _without_mod(node: int) -> str:
     return f"Node {node} has answered without tuner_mod. {_HINT}"
 
 
-def _is_bare(reply: Message) -> bool:
-    return not reply.has_error() and _reply_header(reply.content) is None
-
-
-def _reply_header(content: RecordDict) -> ReplyHeader | None:
+def _reply_header(reply: Message) -> ReplyHeader | None:
     """Return the header of a client's reply; None where there is none to be read."""
     try:
-        header = read_header(content)
+        header = read_header(reply.content)
     except Exception:  # of many kinds: a client may send anything
         return None
     return header if isinstance(header, ReplyHeader) else None
@@ -335,8 +414,3 @@ def _array_in(
         return record[name].numpy()
     except Exception:  # of many kinds: a client may send anything
         return None
-
-
-def slots_of(ballots: Mapping[int, Any]) -> dict[int, Any]:
-    """Return the ballots by slot: nodes are counted in their order."""
-    return dict(enumerate(ballots[node] for node in sorted(ballots)))

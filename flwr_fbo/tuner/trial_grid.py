@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 import numpy as np
@@ -11,89 +11,40 @@ from flwr.app import Array, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from flwr_fbo._common.validation import require
-from flwr_fbo._compat import SECURE_AGGREGATION_RECORD, Run
+from flwr_fbo._compat import SECURE_AGGREGATION_RECORD
 from flwr_fbo.tuner.envelope import HEADER, SettingsHeader, header_record
 from flwr_fbo.tuner.trial_thread import Send
 
-
-class _GridAround(Grid):
-    """A Grid that leaves everything to another."""
-
-    def __init__(self, grid: Grid) -> None:
-        self._grid = grid
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._grid, name)
-
-    def set_run(self, run: Run) -> None:
-        """Set the run."""
-        self._grid.set_run(run)
-
-    @property
-    def run(self) -> Run:
-        """The run."""
-        return self._grid.run
-
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        """Return a new message."""
-        return self._grid.create_message(
-            content, message_type, dst_node_id, group_id, ttl
-        )
-
-    def get_node_ids(self) -> Iterable[int]:
-        """Return the ids of all nodes."""
-        return self._grid.get_node_ids()
-
-    def get_nodes(self) -> Any:
-        """Return all nodes."""
-        return self._grid.get_nodes()
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Send messages."""
-        return self._grid.push_messages(messages)
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Return replies."""
-        return self._grid.pull_messages(message_ids)
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
-        """Send messages, and return their replies."""
-        return self._grid.send_and_receive(messages, timeout=timeout)
+_KNOWN_TYPES = (
+    "train or evaluate: of others it is not known what is private (a strategy of "
+    "flwr.server asks for parameters unless it has initial_parameters)"
+)
 
 
 class TrainingFailedError(RuntimeError):
     """A trial has no model to compare: its training diverged, or no client trained."""
 
 
-class TrialGrid(_GridAround):
+@Grid.register
+class TrialGrid:
     """The Grid of one trial, whose sends are shared with other trials.
 
-    It ends a trial whose training fails: the model is no longer finite, or all clients
-    that answered reported an error. Flower's strategies would go on with the model of
-    the round before, or with NaN.
+    Everything else is left to the Grid that it stands for. It ends a trial whose
+    training fails: the model is no longer finite, or all clients that answered reported
+    an error. Flower's strategies would go on with the model of the round before, or
+    with NaN.
 
     Parameters
     ----------
     grid : Grid
     send : callable
-        From `Send` to its replies.
+        From messages and a timeout to the replies.
     is_hidden : bool
         Whether the clients' metrics stay at the clients.
     """
 
-    def __init__(
-        self, grid: Grid, send: Callable[[Send], list[Message]], is_hidden: bool
-    ) -> None:
-        super().__init__(grid)
+    def __init__(self, grid: Grid, send: Send, is_hidden: bool) -> None:
+        self._grid = grid
         self._send = send
         self._is_hidden = is_hidden
         # Rounds of training so far, and each node's arrays while none were sent since.
@@ -102,6 +53,9 @@ class TrialGrid(_GridAround):
         self._trained: dict[int, list[tuple[str, Array]]] = {}
         # Arrays that may hold NaN or inf from the start, as a mask does, are not in it.
         self._finite_arrays: set[str] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._grid, name)
 
     def push_messages(self, messages: Iterable[Message]) -> NoReturn:
         """Refuse: replies that are pulled one by one cannot be shared.
@@ -138,12 +92,8 @@ class TrialGrid(_GridAround):
         kinds = {message.metadata.message_type for message in asked}
         require(len(kinds) == 1, "message_type", sorted(kinds), "one a send")
         kind = kinds.pop()
-        allowed = (
-            "train or evaluate: of others it is not known what is private (a strategy "
-            "of flwr.server asks for parameters unless it has initial_parameters)"
-        )
-        ok = kind.split(".")[0] in (MessageType.TRAIN, MessageType.EVALUATE)
-        require(ok, "message_type", kind, allowed)
+        is_known = kind.split(".")[0] in (MessageType.TRAIN, MessageType.EVALUATE)
+        require(is_known, "message_type", kind, _KNOWN_TYPES)
         if any(SECURE_AGGREGATION_RECORD in message.content for message in asked):
             raise NotImplementedError(
                 "FederationTuner does not support Flower's secure aggregation "
@@ -155,7 +105,7 @@ class TrialGrid(_GridAround):
             self._raise_diverged()
         self._finite_arrays |= finite
         self._trained = {}
-        replies = self._send(Send(asked, timeout))
+        replies = self._send(asked, timeout)
         if kind.startswith(MessageType.TRAIN):
             self._round += 1
             self._trained = {
@@ -226,7 +176,8 @@ def _by_finiteness(arrays: Iterable[tuple[str, Array]]) -> tuple[set[str], set[s
     return finite, others
 
 
-class TunedGrid(_GridAround):
+@Grid.register
+class TunedGrid:
     """A Grid whose messages tell the clients which settings were chosen.
 
     Parameters
@@ -236,8 +187,11 @@ class TunedGrid(_GridAround):
     """
 
     def __init__(self, grid: Grid, settings: Mapping[str, Any]) -> None:
-        super().__init__(grid)
+        self._grid = grid
         self._settings = dict(settings)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._grid, name)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Send messages."""

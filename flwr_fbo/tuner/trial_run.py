@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
-from flwr.app import Context, Message
+from flwr.app import Context
 from flwr.serverapp import Grid
 from flwr.serverapp.exception import AggregationError
 
@@ -26,212 +27,188 @@ from flwr_fbo.tuner.choice import survivors as best_of
 from flwr_fbo.tuner.envelope import BallotHeader, TrialsHeader
 from flwr_fbo.tuner.evidence import check_evidence
 from flwr_fbo.tuner.federation_result import Rung
-from flwr_fbo.tuner.overlay import Overlay
-from flwr_fbo.tuner.random_states import RandomStates
-from flwr_fbo.tuner.rung_progress import Progress
 from flwr_fbo.tuner.schedule import Halving
 from flwr_fbo.tuner.secure_rungs import SecureRungs
-from flwr_fbo.tuner.shared_sends import SharedSends, slots_of
+from flwr_fbo.tuner.shared_sends import SharedSends
+from flwr_fbo.tuner.trial_context import Overlay
 from flwr_fbo.tuner.trial_grid import TrainingFailedError, TrialGrid
-from flwr_fbo.tuner.trial_thread import THREAD_NAME, Send, TrialThread
+from flwr_fbo.tuner.trial_thread import THREAD_NAME, Send, TrialThread, TurnState
 from flwr_fbo.tuner.tuner_record import TunerRecord
-from flwr_fbo.tuner.turn_state import TurnState
 
 _log = logging.getLogger("flwr.fbo")
 
 # In Flower's line about a reply that is an error.
 _ERROR_REPLY = "Received error in reply from node"
 
+# Seconds, at least, from one line of the log to the next.
+_SECONDS_A_LINE = 30.0
+
 Main = Callable[[Grid, Context], Any]
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """What clients compare trials by.
-
-    Attributes
-    ----------
-    metric : str
-        The key of the score in a reply to ``evaluate``.
-    maximize : bool
-    tie_seed : int or None
-        Breaks ties, in an experiment that is to repeat.
-    num_agents : int
-        N >= 1, the most clients that compare.
-    """
-
-    metric: str
-    maximize: bool
-    tie_seed: int | None
-    num_agents: int
-
-
+@dataclass
 class TrialRun:
     """The trials of one call of `FederationTuner.start`, as far as they have come.
 
-    Parameters
+    Attributes
     ----------
     main : callable
         The user's own.
     grid : Grid
     context : Context
     settings : sequence of dict
-        One a trial.
-        Has the settings of all trials.
+        What each trial overlays the run config with.
     schedule : Halving
     chooser : Chooser
-    comparison : Comparison
+    metric : str
+        The key of the score in a reply to ``evaluate``.
+    maximize : bool
+    tie_seed : int or None
+        Breaks ties, in an experiment that is to repeat.
+    keeps_defaults : bool
+        Whether trial 0 goes on to the last rung in any case.
+    record : TunerRecord
+    rungs : list of Rung
+        Those that are decided; `climb` adds the others, to the record too.
     folder : Path or None
         In which each trial has its working directory.
     callbacks : sequence of Callback
         Told of each rung that is decided.
     """
 
-    def __init__(
-        self,
-        main: Main,
-        grid: Grid,
-        context: Context,
-        settings: Sequence[Params],
-        schedule: Halving,
-        chooser: Chooser,
-        comparison: Comparison,
-        folder: Path | None,
-        callbacks: Sequence[Callback],
-    ) -> None:
-        self._main, self._grid, self._context = main, grid, context
-        self._settings = settings
-        self._schedule = schedule
-        self._chooser = chooser
-        self._comparison = comparison
-        self._folder = folder
-        self._callbacks = callbacks
+    main: Main
+    grid: Grid
+    context: Context
+    settings: Sequence[Params]
+    schedule: Halving
+    chooser: Chooser
+    metric: str
+    maximize: bool
+    tie_seed: int | None
+    keeps_defaults: bool
+    record: TunerRecord
+    rungs: list[Rung]
+    folder: Path | None
+    callbacks: Sequence[Callback]
+
+    def __post_init__(self) -> None:
         self._attempt = secrets.token_hex(8)
-        self._first_rung = 0
+        self._first_rung = len(self.rungs)
         self._overlays: list[Overlay] = []
-        self._alive: list[int] = []
+        self._alive = list(range(self.schedule.trials))
         self._trials: dict[int, TrialThread] = {}
         # The failures of trials that the log has already.
         self._said: dict[int, str] = {}
+        self._progress = Progress(self.schedule, len(self.rungs))
+        num_agents, parallel = self.chooser.num_clients, self.schedule.parallel
+        self._sends = SharedSends(self.grid, self._header, parallel, num_agents)
         self._secure: SecureRungs | None = None
-        self._sends = SharedSends(
-            grid, self._header, schedule.parallel, comparison.num_agents
-        )
+        if self.chooser.group is not None:
+            roster = self.chooser.roster
+            self._secure = SecureRungs(self._sends, self.record, roster)
 
-    def climb(self, record: TunerRecord, rungs: list[Rung]) -> None:
-        """Decide the rungs that are left, and add them to record and list."""
-        alive = tuple(range(self._schedule.trials))
+    def climb(self) -> None:
+        """Decide the rungs that are left."""
         _log.info("study %s, as the ledger of each site has it", self._attempt)
-        plan = self._chooser.sum_plan
-        if plan is not None:
-            self._secure = SecureRungs(self._sends, record, plan.roster)
-        self._first_rung = len(rungs)
-        progress = Progress(self._schedule, len(rungs))
         flower = logging.getLogger("flwr")
         flower.addFilter(_name_trial)
         try:
-            for number in range(len(self._schedule.rungs)):
-                if number == len(rungs):
-                    self._decide(record, rungs, number, alive, progress)
-                alive = rungs[number].survivors
+            for number in range(len(self.schedule.rungs)):
+                if number == len(self.rungs):
+                    self._decide(number)
+                self._alive = list(self.rungs[number].survivors)
         finally:
             self._end_all_but(())
             flower.removeFilter(_name_trial)
 
-    def _decide(
-        self,
-        record: TunerRecord,
-        rungs: list[Rung],
-        number: int,
-        alive: tuple[int, ...],
-        progress: Progress,
-    ) -> None:
+    def _decide(self, number: int) -> None:
+        """Train the trials of a rung, compare them, and record what that gave."""
         began = time.monotonic()
-        planned = self._schedule.rungs[number]
-        rounds = planned.rounds
-        self._alive = list(alive)
+        planned, alive = self.schedule.rungs[number], self._alive
         self._end_all_but(alive)
         trials: list[TrialThread] = []
 
         def say(sent: Sequence[TrialThread]) -> None:
-            progress.say(number, trials, sent, self._sends.num_sends)
+            self._progress.say(number, trials, sent, self._sends.num_sends)
 
-        asked = None if self._secure is None else self._secure.open_ballot()
+        # A sum that may have been unmasked is finished as it was asked for.
+        asked = self._secure.open_ballot() if self._secure else None
         if asked is None:
             trials += [self._trial(t) for t in alive]
-            self._sends.advance(trials, rounds, say)
+            self._sends.advance(trials, planned.rounds, say)
             asked = self._ballot_header(number, self._failed(trials))
-        messages = self._messages(asked)
-        choice = self._chooser.choose(number, messages, len(alive))
+        sums = self.chooser.sums(len(alive))
+        messages: dict[int, Any] | SecureTotal
+        if self._secure is None or sums is None:
+            messages = self._sends.ballots(asked)
+        else:
+            messages = self._secure.sum_of(asked, sums)
+        choice = self.chooser.choose(number, messages, len(alive))
         if np.isneginf(choice.scores).all():
             raise AggregationError(
-                f"No client has a finite {self._comparison.metric!r}, with a positive "
-                f"weight, in any trial of rung {number + 1}."
+                f"No client has a finite {self.metric!r}, with a positive weight, in "
+                f"any trial of rung {number + 1}."
             )
-        # As the ledger of each site has it.
-        facts = {**choice.facts, "study_id": asked.attempt}
+        # The study's name, as the ledger of each site has it.
+        facts = {**choice.facts, "study_id": asked.attempt, "failed": asked.failed}
         choice = choice._replace(facts=facts)
-        order = best_of(choice.scores, planned.num_survivors)
+        kept = None
+        if self.keeps_defaults and planned.num_survivors > 1 and 0 in alive:
+            # Defaults with which main fails are no choice.
+            kept = alive.index(0) if 0 not in asked.failed else None
+        order = best_of(choice.scores, planned.num_survivors, kept)
         survivors = tuple(alive[i] for i in order)
-        rung = Rung(rounds, alive, tuple(choice.scores.tolist()), survivors)
-        record.add(number, rung, choice)
-        rungs.append(rung)
+        scores = tuple(choice.scores.tolist())
+        rung = Rung(planned.rounds, tuple(alive), scores, survivors)
+        self.record.add(number, rung, choice)
+        self.rungs.append(rung)
         _log.info(
             "rung %d of %d: %d trials at round %d after %d sends, %.0f s; %s go on; %s",
             number + 1,
-            len(self._schedule.rungs),
+            len(self.schedule.rungs),
             len(alive),
-            rounds,
+            planned.rounds,
             self._sends.num_sends,
             time.monotonic() - began,
             list(survivors),
-            progress.left(number, trials),
+            self._progress.left(number, trials),
         )
         if trials:
-            self._warn(trials, rounds)
+            self._warn(trials, planned.rounds)
         else:  # an earlier run trained them, and promised that release
-            self._first_rung = len(rungs)
-        tell(self._callbacks, "on_rung", self._decided(number, rung))
-        check_evidence(number, *choice, self._comparison.num_agents)
-
-    def _messages(self, asked: BallotHeader) -> dict[int, Any] | SecureTotal:
-        """Return the clients' ballots by slot, or their sum."""
-        sums = self._chooser.sums(len(asked.trials))
-        if sums is None:
-            return slots_of(self._sends.ballots(asked))
-        assert self._secure is not None
-        return self._secure.sum_of(asked, sums)
-
-    def _decided(self, number: int, rung: Rung) -> DecidedRung:
-        spent = self._chooser.spent(number + 1)
-        settings = [dict(self._settings[trial]) for trial in rung.trials]
-        return DecidedRung(
-            number=number + 1,
-            settings=tuple(settings),
-            epsilon=None if spent is None else spent.epsilon,
-            **vars(rung),
+            self._first_rung = len(self.rungs)
+        spent = self.chooser.spent(number + 1)
+        tell(
+            self.callbacks,
+            "on_rung",
+            DecidedRung(
+                number=number + 1,
+                settings=tuple(dict(self.settings[trial]) for trial in alive),
+                epsilon=None if spent is None else spent.epsilon,
+                **vars(rung),
+            ),
         )
+        check_evidence(number, *choice, self.chooser.num_clients)
 
     def _trial(self, number: int) -> TrialThread:
         """Return a trial, new unless it is under way."""
         if number not in self._trials:
-            context = copy.copy(self._context)
-            context.state = copy.deepcopy(self._context.state)
-            overlay = Overlay(self._context.run_config, self._settings[number])
+            context = copy.copy(self.context)
+            context.state = copy.deepcopy(self.context.state)
+            overlay = Overlay(self.context.run_config, self.settings[number])
             context.run_config = overlay
 
-            def run(send: Callable[[Send], list[Message]]) -> None:
-                grid = TrialGrid(self._grid, send, self._is_hidden)
+            def run(send: Send) -> None:
+                grid = TrialGrid(self.grid, send, self.chooser.hides_metrics)
                 try:
-                    self._main(grid, context)
+                    self.main(cast(Grid, grid), context)
                 except Exception as error:
                     grid.check_error(error)
                     raise
 
             self._overlays.append(overlay)
-            folder = self._folder and self._folder / f"{THREAD_NAME}{number}"
-            state = TurnState(RandomStates.drawn(), folder)
-            self._trials[number] = TrialThread(number, run, state)
+            folder = self.folder and self.folder / f"{THREAD_NAME}{number}"
+            self._trials[number] = TrialThread(number, run, TurnState(folder))
         return self._trials[number]
 
     def _end_all_but(self, alive: Sequence[int]) -> None:
@@ -254,15 +231,15 @@ class TrialRun:
         return list(failures)
 
     def _header(self, numbers: list[int]) -> TrialsHeader:
-        sums = self._chooser.sums(len(self._alive))
+        sums = self.chooser.sums(len(self._alive))
         return TrialsHeader(
             attempt=self._attempt,
             trials=numbers,
-            settings=[self._settings[number] for number in numbers],
+            settings=[self.settings[number] for number in numbers],
             alive=self._alive,
-            metric=self._comparison.metric,
-            is_hidden=self._is_hidden,
-            promise=self._promise,
+            metric=self.metric,
+            is_hidden=self.chooser.hides_metrics,
+            promise=self.chooser.promise(self._first_rung).to_dict(),
             sums=to_json(sums),
         )
 
@@ -272,25 +249,16 @@ class TrialRun:
             rung=rung,
             trials=self._alive,
             failed=failed,
-            form=self._chooser.form(rung),
-            maximize=self._comparison.maximize,
-            tie_seed=self._comparison.tie_seed,
-            promise=self._promise,
+            form=self.chooser.form(rung),
+            maximize=self.maximize,
+            tie_seed=self.tie_seed,
+            promise=self.chooser.promise(self._first_rung).to_dict(),
             release=rung - self._first_rung + 1,
         )
 
-    @property
-    def _is_hidden(self) -> bool:
-        """Whether the clients' metrics stay at the clients."""
-        return self._chooser.form(0) != "exact"
-
-    @property
-    def _promise(self) -> dict[str, Any]:
-        return self._chooser.promise(self._first_rung).to_dict()
-
     def _warn(self, trials: Sequence[TrialThread], rounds: int) -> None:
         """Say which keys nothing reads, and that trials ended before their rung."""
-        keys = {key for settings in self._settings for key in settings}
+        keys = {key for settings in self.settings for key in settings}
         read = self._sends.read.union(*(overlay.read for overlay in self._overlays))
         if unread := sorted(keys - read):
             _log.warning(
@@ -308,6 +276,94 @@ class TrialRun:
             )
 
 
+class Progress:
+    """Logs trials, rung, round and the time left, a line in half a minute at most.
+
+    The time left is estimated from the time that shared rounds have taken so far: a
+    round of training of all trials that share their sends.
+
+    Parameters
+    ----------
+    schedule : Halving
+    first_rung : int
+        From 0, where this run begins: its trials are trained from the start.
+    clock : callable
+        Returns seconds.
+    """
+
+    def __init__(
+        self,
+        schedule: Halving,
+        first_rung: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._schedule = schedule
+        self._clock = clock
+        rounds = [rung.rounds for rung in schedule.rungs]
+        # Of each rung: where its trials start.
+        self._starts = [0, *rounds[:-1]]
+        self._starts[first_rung] = 0
+        self._shared_rounds = {
+            rung: math.ceil(schedule.rungs[rung].num_trials / schedule.parallel)
+            * (schedule.rungs[rung].rounds - self._starts[rung])
+            for rung in range(first_rung, len(schedule.rungs))
+        }
+        self._began = self._last_line = clock()
+
+    def say(
+        self,
+        rung: int,
+        trials: Sequence[TrialThread],
+        sent: Sequence[TrialThread],
+        num_sends: int,
+    ) -> None:
+        """Log a line, unless the last one was just now.
+
+        Parameters
+        ----------
+        rung : int
+            From 0.
+        trials : sequence of TrialThread
+            Of the rung.
+        sent : sequence of TrialThread
+            Those that shared the last send.
+        num_sends : int
+            So far.
+        """
+        now = self._clock()
+        if now - self._last_line < _SECONDS_A_LINE:
+            return
+        self._last_line = now
+        _log.info(
+            "rung %d of %d, round %d of %d, trials %s: %d sends so far, %s",
+            rung + 1,
+            len(self._schedule.rungs),
+            max(trial.num_train for trial in sent),
+            self._schedule.rungs[rung].rounds,
+            ", ".join(str(trial.number) for trial in sent),
+            num_sends,
+            self.left(rung, trials),
+        )
+
+    def left(self, rung: int, trials: Sequence[TrialThread]) -> str:
+        """Return the time left, in words."""
+        done = self._done(rung, trials)
+        total = sum(self._shared_rounds.values())
+        if done == 0:
+            return "the time left is not known yet"
+        seconds = (self._clock() - self._began) * (total - done) / done
+        return f"about {_duration(seconds)} left"
+
+    def _done(self, rung: int, trials: Sequence[TrialThread]) -> float:
+        """Return the shared rounds that are done, in parts."""
+        planned = self._schedule.rungs[rung]
+        end, num = planned.rounds, planned.num_trials
+        left = sum(max(end - t.num_train, 0) for t in trials if not t.has_ended)
+        part = 1 - left / (num * (end - self._starts[rung]))
+        before = sum(n for r, n in self._shared_rounds.items() if r < rung)
+        return before + part * self._shared_rounds[rung]
+
+
 def _name_trial(record: logging.LogRecord) -> bool:
     """Say in Flower's log which trial a line is of; count error replies that repeat."""
     name = record.threadName or ""
@@ -320,3 +376,11 @@ def _name_trial(record: logging.LogRecord) -> bool:
         return False
     record.msg, record.args = line, None
     return True
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    if seconds < 100 * 60:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

@@ -3,53 +3,35 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+import os
+import random
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from queue import SimpleQueue
 from threading import Event, Thread
-from typing import NoReturn
+from typing import Any, NoReturn
 
+import numpy as np
 from flwr.app import Message, MessageType
-
-from flwr_fbo.tuner.turn_state import TurnState
 
 # What a trial's thread is called, with its number.
 THREAD_NAME = "trial-"
 
 # Sends of a `main` that is to end that are refused before it is left alone.
 _MOST_REFUSALS = 5
+_MT19937_WORDS = 8
 
 _log = logging.getLogger("flwr.fbo")
+
+# Takes messages and a timeout in seconds; returns the replies.
+Send = Callable[[list[Message], float | None], list[Message]]
 
 
 class TrialEnd(BaseException):
     """Ends the `main` of a trial that did not survive; few apps catch such a thing."""
-
-
-@dataclass(frozen=True)
-class Send:
-    """What a trial waits for the replies to.
-
-    Attributes
-    ----------
-    messages : list of Message
-        At least one, all of one type.
-    timeout : float or None
-        In seconds.
-    """
-
-    messages: list[Message]
-    timeout: float | None
-
-    @property
-    def message_type(self) -> str:
-        """The type of all messages."""
-        return self.messages[0].metadata.message_type
-
-    @property
-    def is_evaluate(self) -> bool:
-        """Whether clients evaluate, rather than train."""
-        return self.message_type.startswith(MessageType.EVALUATE)
 
 
 class TrialThread:
@@ -62,14 +44,17 @@ class TrialThread:
     number : int
         From 0.
     run : callable
-        Called once, in the thread, with a function from `Send` to replies.
+        Called once, in the thread, with a function from messages to replies.
     state : TurnState
         That of the process in its turns.
 
     Attributes
     ----------
-    pending : Send or None
-        What it waits for; None before it begins, and once it has ended.
+    pending : list of Message
+        What it waits for the replies to, all of one type; empty before it begins, and
+        once it has ended.
+    timeout : float or None
+        How long it waits, in seconds.
     error : Exception, SystemExit or None
         What ended it, unless it came to its end.
     num_sends, num_train, num_evaluate : int
@@ -77,13 +62,11 @@ class TrialThread:
     """
 
     def __init__(
-        self,
-        number: int,
-        run: Callable[[Callable[[Send], list[Message]]], None],
-        state: TurnState,
+        self, number: int, run: Callable[[Send], None], state: TurnState
     ) -> None:
         self.number = number
-        self.pending: Send | None = None
+        self.pending: list[Message] = []
+        self.timeout: float | None = None
         self.error: Exception | SystemExit | None = None
         self.num_sends = self.num_train = self.num_evaluate = 0
         self._was_evaluate = False
@@ -94,7 +77,7 @@ class TrialThread:
         self._thread = Thread(
             target=self._work, name=f"{THREAD_NAME}{number}", daemon=True
         )
-        self._requests: SimpleQueue[Send | None] = SimpleQueue()
+        self._requests: SimpleQueue[tuple[list[Message], float | None]] = SimpleQueue()
         self._replies: SimpleQueue[list[Message]] = SimpleQueue()
 
     def begin(self) -> None:
@@ -104,8 +87,7 @@ class TrialThread:
 
     def answer(self, replies: list[Message]) -> None:
         """Hand over the replies it waits for, and run until it waits again."""
-        assert self.pending is not None
-        self._was_evaluate = self.pending.is_evaluate
+        self._was_evaluate = self.waits_for_evaluate
         self.num_sends += 1
         self.num_evaluate += self._was_evaluate
         self.num_train += not self._was_evaluate
@@ -114,13 +96,23 @@ class TrialThread:
     def end(self) -> None:
         """Have its `main` end, if it has not; one that will not is stopped for ever."""
         self._is_ending = True
-        if self.pending is not None:
+        if self.pending:
             self._turn(lambda: self._replies.put([]))
+
+    @property
+    def pending_type(self) -> str:
+        """The type of the messages whose replies it waits for."""
+        return self.pending[0].metadata.message_type
+
+    @property
+    def waits_for_evaluate(self) -> bool:
+        """Whether it waits for clients to evaluate."""
+        return bool(self.pending) and self.pending_type.startswith(MessageType.EVALUATE)
 
     @property
     def has_ended(self) -> bool:
         """Whether its `main` has come to an end."""
-        return self._thread.ident is not None and self.pending is None
+        return self._thread.ident is not None and not self.pending
 
     @property
     def failure(self) -> Exception | SystemExit | None:
@@ -139,16 +131,16 @@ class TrialThread:
         One that trains on after so many rounds, and has never been evaluated, is not
         waited for.
         """
-        if self.pending is None:
+        if not self.pending:
             return self.has_ended
-        trains_on = self.num_evaluate == 0 and not self.pending.is_evaluate
+        trains_on = self.num_evaluate == 0 and not self.waits_for_evaluate
         return self.num_train >= rounds and (self._was_evaluate or trains_on)
 
     def _turn(self, wake: Callable[[], None]) -> None:
         """Let the thread run, with its own state, until it waits or ends."""
         with self._state.in_place():
             wake()
-            self.pending = self._requests.get()
+            self.pending, self.timeout = self._requests.get()
 
     def _work(self) -> None:
         try:
@@ -158,12 +150,12 @@ class TrialThread:
         except (Exception, SystemExit) as error:
             self.error = error
         finally:
-            self._requests.put(None)
+            self._requests.put(([], None))
 
-    def _send(self, send: Send) -> list[Message]:
+    def _send(self, messages: list[Message], timeout: float | None) -> list[Message]:
         """Wait for replies, in the thread."""
         if not self._is_ending:
-            self._requests.put(send)
+            self._requests.put((messages, timeout))
             replies = self._replies.get()
         if self._is_ending:
             self._refuse()
@@ -180,6 +172,102 @@ class TrialThread:
             "bare except, or one of BaseException?",
             self.number,
         )
-        self._requests.put(None)
+        self._requests.put(([], None))
         while True:
             Event().wait()
+
+
+class TurnState:
+    """Random states and working directory of a trial: those of its turns.
+
+    The random states are drawn from those of the process, which move on. Two trials
+    with the same states would train with the same noise; where that noise protects the
+    clients, the difference of the two models would have none.
+
+    Parameters
+    ----------
+    folder : Path, optional
+        The working directory that it begins with, which is made anew. None: it has
+        none of its own, and works where the process does.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._random_states = _drawn_states()
+        self._folder = folder
+        if folder is not None:
+            if folder.exists():
+                shutil.rmtree(folder)
+            folder.mkdir(parents=True)
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Make it the process's state, and keep what has become of it by the end."""
+        states = random_states()
+        folder = None if self._folder is None else Path.cwd()
+        restore_random_states(self._random_states)
+        _go_to(self._folder)
+        try:
+            yield
+        finally:
+            self._random_states = random_states()
+            self._folder = _here(self._folder)
+            restore_random_states(states)
+            _go_to(folder)
+
+
+def random_states() -> tuple[Any, ...]:
+    """Return the states of Python's, NumPy's and, once imported, PyTorch's generators.
+
+    The last two are PyTorch's: None where it is not imported, or CUDA is not in use.
+    """
+    numpy = np.random.get_state()  # noqa: NPY002 (the user's code draws there)
+    torch = sys.modules.get("torch")
+    on_gpu = torch is not None and torch.cuda.is_initialized()
+    return (
+        random.getstate(),
+        numpy,
+        torch and torch.get_rng_state(),
+        torch.cuda.get_rng_state_all() if torch and on_gpu else None,
+    )
+
+
+def restore_random_states(states: tuple[Any, ...]) -> None:
+    """Make them the states of the process."""
+    python, numpy, cpu, gpu = states
+    random.setstate(python)
+    np.random.set_state(numpy)  # noqa: NPY002
+    torch = sys.modules.get("torch")
+    if torch and cpu is not None:
+        torch.set_rng_state(cpu)
+    if torch and gpu is not None:
+        torch.cuda.set_rng_state_all(gpu)
+
+
+def _drawn_states() -> tuple[Any, ...]:
+    """Return states that are drawn from those of the process."""
+    python = random.getrandbits(128)
+    numpy = np.random.randint(0, 2**32, _MT19937_WORDS, np.uint32)  # noqa: NPY002
+    torch = sys.modules.get("torch")
+    seed = int(torch.randint(2**62, ()).item()) if torch else 0
+    before = random_states()
+    random.seed(python)
+    np.random.seed(numpy)  # noqa: NPY002
+    if torch:
+        torch.manual_seed(seed)  # CUDA's generators too
+    drawn = random_states()
+    restore_random_states(before)
+    return drawn
+
+
+def _go_to(folder: Path | None) -> None:
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)  # a trial may have removed its own
+        os.chdir(folder)
+
+
+def _here(folder: Path | None) -> Path | None:
+    """Return where the process works; the folder where that is gone, or is None."""
+    try:
+        return None if folder is None else Path.cwd()
+    except FileNotFoundError:
+        return folder

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,6 +17,7 @@ from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
 from flwr_fbo.space.search_space import Params
 from flwr_fbo.tuner.choice import Choice
 from flwr_fbo.tuner.envelope import KIND
+from flwr_fbo.tuner.evidence import Lead, leads
 from flwr_fbo.tuner.federation_result import Rung
 from flwr_fbo.tuner.schedule import Halving
 
@@ -72,26 +74,30 @@ class TunerRecord:
 
     def save_settings(self, settings: Sequence[Params]) -> None:
         """Save the settings of all trials so far; on disk when this returns."""
-        text = json.dumps(list(settings)).encode()
-        self._journal.put({_SETTINGS: np.frombuffer(text, dtype=np.uint8)})
+        self._put(_SETTINGS, list(settings))
 
     def rungs(self) -> list[Rung]:
         """Return the rungs that are decided, in order."""
         return [rung_of(row) for row in self._journal.ledger()]
 
-    def choices(self) -> list[Choice]:
+    def ledger(self) -> list[LedgerRow]:
         """Return what the decided rungs released, in order."""
-        return [Choice(row.vectors, row.facts) for row in self._journal.ledger()]
+        return self._journal.ledger()
 
-    def open_sum(self) -> dict[str, Any] | None:
-        """Return the secure sum that may have been unmasked, but gave no rung yet."""
-        stored = self._journal.load_array(_OPEN_SUM)
-        return None if stored is None else json.loads(stored.tobytes().decode())
+    def open_sum(self) -> Any:
+        """Return the secure sum that may have been unmasked, but gave no rung yet.
+
+        As JSON values; None without one.
+        """
+        return _json_of(self._journal, _OPEN_SUM)
 
     def save_open_sum(self, values: Mapping[str, Any]) -> None:
         """Save such a sum, as JSON values; on disk when this returns."""
+        self._put(_OPEN_SUM, values)
+
+    def _put(self, name: str, values: Any) -> None:
         text = json.dumps(values).encode()
-        self._journal.put({_OPEN_SUM: np.frombuffer(text, dtype=np.uint8)})
+        self._journal.put({name: np.frombuffer(text, dtype=np.uint8)})
 
     def add(self, number: int, rung: Rung, choice: Choice) -> None:
         """Add a rung, from 0; no sum is open then. On disk when this returns."""
@@ -112,8 +118,12 @@ def has_begun(folder: Path | None) -> bool:
 
 def recorded_settings(journal: Journal) -> list[Params]:
     """Return the settings of all trials so far."""
-    stored = journal.load_array(_SETTINGS)
-    return [] if stored is None else json.loads(stored.tobytes().decode())
+    return _json_of(journal, _SETTINGS) or []
+
+
+def _json_of(journal: Journal, name: str) -> Any:
+    stored = journal.load_array(name)
+    return None if stored is None else json.loads(stored.tobytes().decode())
 
 
 def schedule_of(identity: Mapping[str, Any]) -> Halving:
@@ -129,6 +139,29 @@ def rung_of(row: LedgerRow) -> Rung:
         tuple(row.vectors.tolist()),
         tuple(row.facts["survivors"]),
     )
+
+
+def recorded_leads(
+    identity: Mapping[str, Any], rows: Sequence[LedgerRow]
+) -> tuple[Lead | None, Lead | None]:
+    """Return the leads over defaults and runner-up: None where they are not known.
+
+    That is, before all rungs are decided, and as `leads` says.
+    """
+    privacy, num_rungs = identity["privacy"], len(schedule_of(identity).rungs)
+    if privacy is None or len(rows) < num_rungs:
+        return None, None
+    trials = [row.facts["trials"] for row in rows]
+    choices = [Choice(row.vectors, row.facts) for row in rows]
+    over_defaults, over_runner_up = leads(
+        trials, choices, identity["num_agents"], privacy["ballot"]
+    )
+    may_keep = identity.get("keep_defaults", True)
+    # Defaults with which main fails are no choice, however few clients there are.
+    has_failed = any(0 in row.facts.get("failed", ()) for row in rows)
+    if over_defaults is not None and (has_failed or not may_keep):
+        over_defaults = replace(over_defaults, p_value=None)
+    return over_defaults, over_runner_up
 
 
 def recorded_spent(

@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 from flwr.app import Context
 
+from flwr_fbo._common import fields
 from flwr_fbo._common.validation import require_int
 from flwr_fbo.clients import site
 from flwr_fbo.clients.bandits.neural_bandit_client import NeuralBanditSite
 from flwr_fbo.clients.limits import Limits
 from flwr_fbo.clients.site_rules import SiteRules
-from flwr_fbo.tuner import client_mod, envelope
+from flwr_fbo.tuner import client_mod
 from flwr_fbo.tuner.envelope import BallotHeader
 from tests.adversaries.mutated_messages import KINDS, attack, be_honest
 
@@ -39,7 +40,7 @@ def _charge_no_falsy_release(patch: pytest.MonkeyPatch) -> None:
         if name != "release":
             require_int(name, *about)
 
-    patch.setattr(envelope, "require_int", check_others)
+    patch.setattr(fields, "require_int", check_others)
     patch.setattr(SiteRules, "charge", charge_some)
     patch.setattr(SiteRules, "let_go", lambda *_: None)
 

@@ -46,6 +46,7 @@ PRIVATE = PrivateChoice(1000.0, 1e-3)
         (_header("reply", "[" * 100_000), PRIVATE),
         (_header("reply", '{"more": 1}'), PRIVATE),
         (_header("reply", '{"errors": {"0": 1}}'), PRIVATE),
+        (_header("reply", '{"errors": {"x": "", "0": "", "1": ""}}'), PRIVATE),
         (_header("reply", '{"read": [[]]}'), PRIVATE),
         (_ballot(Array("float64", (6,), "numpy.ndarray", b"no array")), PRIVATE),
         (_ballot(Array("float64", (6,), "pickle", b"no array")), PRIVATE),

@@ -6,22 +6,29 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.budget import gaussian_epsilon
 from flwr_fbo.tuner.ballots import ballot_entries, make_ballot
 from flwr_fbo.tuner.choice import (
-    ExactChooser,
+    Chooser,
     PrivateChoice,
-    PrivateChooser,
+    exact_choice,
     survivors,
 )
 
 N, K, DELTA = 30, 4, 1e-3
 
 
-def _chooser(num_rungs: int = 1, **options: Any) -> PrivateChooser:
+def _chooser(num_rungs: int = 1, **options: Any) -> Chooser:
     seed = options.pop("noise_seed", 0)
     options = {"epsilon": 2.0, "delta": DELTA, **options}
-    return PrivateChooser(PrivateChoice(**options), N, num_rungs, noise_seed=seed)
+    return Chooser(PrivateChoice(**options), N, num_rungs, noise_seed=seed)
+
+
+def _spent(chooser: Chooser, num_rungs: int) -> PrivacySpent:
+    spent = chooser.spent(num_rungs)
+    assert spent is not None
+    return spent
 
 
 def _ballots(best: int, num_ballots: int = N) -> dict[int, Any]:
@@ -45,12 +52,12 @@ def test_survivors_are_in_order_and_ties_go_to_the_first() -> None:
 @pytest.mark.parametrize("num_rungs", [1, 3])
 def test_rungs_share_epsilon(num_rungs: int) -> None:
     chooser = _chooser(num_rungs)
-    spent = chooser.spent(num_rungs)
+    spent = _spent(chooser, num_rungs)
     assert 1.99 < spent.epsilon <= 2.0
     assert (spent.delta, spent.num_releases) == (DELTA, num_rungs)
-    assert chooser.spent(0).epsilon == 0.0
+    assert _spent(chooser, 0).epsilon == 0.0
     if num_rungs > 1:
-        assert 0 < chooser.spent(1).epsilon < spent.epsilon
+        assert 0 < _spent(chooser, 1).epsilon < spent.epsilon
 
 
 def test_the_noise_is_that_of_its_epsilon() -> None:
@@ -93,13 +100,13 @@ def test_noisy_max_releases_the_winner_only() -> None:
 @pytest.mark.parametrize("num_rungs", [1, 2])
 def test_noisy_max_is_charged_besides_the_sums(num_rungs: int) -> None:
     chooser = _chooser(num_rungs, last_rung="noisy-max")
-    spent = chooser.spent(num_rungs)
+    spent = _spent(chooser, num_rungs)
     assert 1.99 < spent.epsilon <= 2.0
     mechanisms = [
         chooser.choose(r, _ballots(2), K).facts["mechanism"] for r in range(num_rungs)
     ]
     assert mechanisms == ["gaussian"] * (num_rungs - 1) + ["noisy-max"]
-    assert spent.epsilon - chooser.spent(num_rungs - 1).epsilon == pytest.approx(
+    assert spent.epsilon - _spent(chooser, num_rungs - 1).epsilon == pytest.approx(
         2.0 / num_rungs
     )
 
@@ -132,8 +139,7 @@ def test_exact_means_are_weighted() -> None:
         0: np.array([[1.0, 5.0, np.nan], [1.0, 0.0, 1.0]]),
         1: np.array([[4.0, 2.0, 1.0], [2.0, 1.0, 1.0]]),
     }
-    chooser = ExactChooser()
-    choice = chooser.choose(0, messages, 3)
+    choice = exact_choice(messages, 3)
     # The failure counts as the worst score of the rung.
     assert choice.scores.tolist() == [3.0, 2.0, 1.0]
     assert choice.facts["private"] is False
@@ -142,9 +148,9 @@ def test_exact_means_are_weighted() -> None:
 @pytest.mark.parametrize("failure", [np.nan, np.inf, -np.inf])
 def test_a_client_without_a_finite_score_changes_no_mean(failure: float) -> None:
     honest = {slot: np.array([[0.1, 0.2], [10.0, 20.0]]) for slot in range(3)}
-    wanted = ExactChooser().choose(0, honest, 2).scores.tolist()
+    wanted = exact_choice(honest, 2).scores.tolist()
     mute = np.array([[failure, np.nan], [5.0, 5.0]])
-    found = ExactChooser().choose(0, {**honest, 3: mute}, 2).scores
+    found = exact_choice({**honest, 3: mute}, 2).scores
     assert found.tolist() == wanted
 
 
@@ -154,7 +160,7 @@ def test_a_failure_at_some_clients_is_no_profit(failure: float) -> None:
     good = np.array([[0.91, 0.9, 0.5], [10.0, 10.0, 10.0]])
     # A raised error comes with the weight 1; the client's own is 10.
     bad = np.array([[failure, 0.9, 0.5], [1.0, 10.0, 10.0]])
-    scores = ExactChooser().choose(0, {0: good, 1: bad, 2: bad}, 3).scores
+    scores = exact_choice({0: good, 1: bad, 2: bad}, 3).scores
     assert scores.tolist() == pytest.approx([(0.91 + 0.5 + 0.5) / 3, 0.9, 0.5])
 
 
@@ -162,26 +168,26 @@ def test_a_failure_is_bad_between_two_finalists_too() -> None:
     """A client's own worst score would be that of the other finalist: neutral."""
     good = np.array([[0.8, 0.7], [1.0, 1.0]])
     bad = np.array([[np.nan, 0.9], [1.0, 1.0]])
-    scores = ExactChooser().choose(0, {0: good, 1: bad, 2: bad}, 2).scores
+    scores = exact_choice({0: good, 1: bad, 2: bad}, 2).scores
     assert survivors(scores, 1) == [1]
 
 
 def test_a_trial_that_fails_everywhere_is_below_the_worst_mean() -> None:
     rows = np.array([[np.nan, 0.9, 0.9], [1.0, 1.0, 1.0]])
-    scores = ExactChooser().choose(0, {0: rows, 1: rows}, 3).scores
+    scores = exact_choice({0: rows, 1: rows}, 3).scores
     assert scores.tolist() == [-np.inf, 0.9, 0.9]
 
 
 def test_clients_without_any_score_give_no_mean() -> None:
     nothing = np.array([[np.nan, np.nan], [1.0, 0.0]])
     for messages in ({}, {0: nothing}, {0: nothing, 1: np.zeros((2, 2))}):
-        scores = ExactChooser().choose(0, messages, 2).scores
+        scores = exact_choice(messages, 2).scores
         assert scores.tolist() == [-np.inf, -np.inf]
 
 
 def test_a_trial_without_any_score_is_worst() -> None:
     messages = {0: np.array([[1.0, 0.0], [1.0, 0.0]])}
-    assert ExactChooser().choose(0, messages, 2).scores.tolist() == [1.0, -np.inf]
+    assert exact_choice(messages, 2).scores.tolist() == [1.0, -np.inf]
 
 
 def test_more_clients_than_the_release_is_for_are_refused() -> None:
@@ -223,20 +229,18 @@ def test_noisy_max_counts_the_best_of_many_trials() -> None:
 )
 def test_an_exact_score_of_no_weight_is_no_score(weight: float, score: float) -> None:
     """And poisons no mean of those of others."""
-    chooser = ExactChooser()
     honest = {slot: np.array([[0.1, 0.2], [10.0, 20.0]]) for slot in range(3)}
     bad = np.array([[score, 0.8], [weight, 60.0]])
-    scores = chooser.choose(0, {**honest, 3: bad}, 2).scores
+    scores = exact_choice({**honest, 3: bad}, 2).scores
     assert scores.tolist() == pytest.approx([0.1, 0.5])
-    alone = chooser.choose(0, {0: bad}, 2).scores
+    alone = exact_choice({0: bad}, 2).scores
     assert alone.tolist() == [-np.inf, 0.8]
 
 
 @pytest.mark.parametrize("message", [None, np.ones((2, 3)), [[1.0] * 2] * 2])
 def test_exact_scores_that_are_none_are_left_out(message: Any) -> None:
-    chooser = ExactChooser()
     honest = {0: np.array([[0.1, 0.2], [10.0, 20.0]])}
-    wanted = chooser.choose(0, honest, 2).scores.tolist()
+    wanted = exact_choice(honest, 2).scores.tolist()
     for one in (message, np.array([["a"] * 2] * 2), np.ones((2, 2), dtype=complex)):
-        found = chooser.choose(0, {**honest, 1: one}, 2).scores.tolist()
+        found = exact_choice({**honest, 1: one}, 2).scores.tolist()
         assert found == wanted

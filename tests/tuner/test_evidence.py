@@ -11,7 +11,7 @@ from scipy.stats import kstest
 
 from flwr_fbo import PrivateChoice
 from flwr_fbo.tuner.ballots import make_ballot, no_scores
-from flwr_fbo.tuner.choice import Choice, PrivateChooser
+from flwr_fbo.tuner.choice import Choice, Chooser
 from flwr_fbo.tuner.evidence import Evidence, check_evidence
 
 N, K = 6, 8
@@ -24,7 +24,7 @@ def _choices(
 ) -> list[Choice]:
     """Return what the first of two rungs releases, with other noise each time."""
     settings = PrivateChoice(epsilon=epsilon, delta=1e-3)
-    chooser = PrivateChooser(settings, N, 2, noise_seed=0)
+    chooser = Chooser(settings, N, 2, noise_seed=0)
     messages = {slot: ballot_of(slot) for slot in range(N)}
     first = chooser.choose(0, messages, num_trials)
     without_noise = first.scores - chooser.choose(0, {}, num_trials).scores

@@ -171,7 +171,8 @@ def _fails_at(
 def test_clients_without_a_score_decide_nothing(
     path: str, schedule: Halving, clients: Collection[int]
 ) -> None:
-    result = _start(_study(path, schedule), _app(_fails_at(clients)))
+    study = _study(path, schedule, keep_defaults=False)  # one client may be chance
+    result = _start(study, _app(_fails_at(clients)))
     assert result.best == {"rate": BEST}
 
 

@@ -34,10 +34,9 @@ from flwr_fbo.privacy.secure_release import SecureTotal
 from flwr_fbo.privacy.spending import SpendingLedger
 from flwr_fbo.secure_sum.roster import Roster, SigningKey
 from flwr_fbo.tuner.ballots import ballot_entries
-from flwr_fbo.tuner.choice import PrivateChooser
-from flwr_fbo.tuner.sum_plan import SumPlan
+from flwr_fbo.tuner.choice import Chooser
+from flwr_fbo.tuner.shared_sends import Voters
 from flwr_fbo.tuner.tuner_record import FILE_NAME
-from flwr_fbo.tuner.voters import SumSlots
 from tests.tuner.apps import (
     NUM_CLIENTS,
     ONE_RUNG,
@@ -178,16 +177,15 @@ def test_it_chooses_as_a_trusted_server_does(tmp_path: Path) -> None:
 
 def test_the_noise_is_that_of_the_sites() -> None:
     """Its variance is the planned one, times the clients in the sum over honest."""
-    group = SecureAggregation(honest=3).group(range(5))
     choice = PrivateChoice(epsilon=2.0, delta=1e-3)
-    chooser = PrivateChooser(choice, 5, 2, sum_plan=SumPlan(group, None))
+    chooser = Chooser(choice, 5, 2, aggregation=SecureAggregation(honest=3))
     sums = chooser.sums(40)
     assert sums is not None
     noise, z = sums.noise(0), sums.settings.noise_multiplier
     scores: list[float] = []
     for _ in range(100):
-        total = sum(noise.wrapped(noise.draw_share()) for _ in group.slots)
-        summed = SecureTotal(tuple(group.slots), np.asarray(total))
+        total = sum(noise.wrapped(noise.draw_share()) for _ in range(5))
+        summed = SecureTotal(tuple(range(5)), np.asarray(total))
         found = chooser.choose(0, summed, 40)
         scores += found.scores.tolist()
     std = z / 5 * math.sqrt(5 / 3)
@@ -543,30 +541,30 @@ def test_a_client_without_a_slot_is_summed_under_one() -> None:
 
 
 def test_slots_are_kept_for_the_whole_run() -> None:
-    slots = SumSlots(4)
+    voters = Voters(4)
     for node in (11, 12, 13):
-        slots.hear(node, -1)
-    slots.hear(14, 1)
-    slots.assign([11, 12, 13, 14])
-    assert slots.nodes == {1: 14, 0: 11, 2: 12, 3: 13}
-    slots.assign([12, 13, 14])
-    assert slots.nodes == {1: 14, 0: 11, 2: 12, 3: 13}
-    slots.hear(11, 3)  # another one than before: it stays where it is
-    slots.assign([11, 12, 13, 14])
-    assert slots.nodes == {1: 14, 0: 11, 2: 12, 3: 13}
-    slots.hear(15, 1)  # its SuperNode came back
-    slots.assign([12, 13, 15])
-    assert slots.nodes == {1: 15, 0: 11, 2: 12, 3: 13}
+        voters.hear(node, -1)
+    voters.hear(14, 1)
+    voters.assign_slots([11, 12, 13, 14])
+    assert voters.slots == {1: 14, 0: 11, 2: 12, 3: 13}
+    voters.assign_slots([12, 13, 14])
+    assert voters.slots == {1: 14, 0: 11, 2: 12, 3: 13}
+    voters.hear(11, 3)  # another one than before: it stays where it is
+    voters.assign_slots([11, 12, 13, 14])
+    assert voters.slots == {1: 14, 0: 11, 2: 12, 3: 13}
+    voters.hear(15, 1)  # its SuperNode came back
+    voters.assign_slots([12, 13, 15])
+    assert voters.slots == {1: 15, 0: 11, 2: 12, 3: 13}
 
 
 def test_a_slot_is_one_nodes(caplog: pytest.LogCaptureFixture) -> None:
-    slots = SumSlots(3)
+    voters = Voters(3)
     for node, slot in ((11, 0), (12, 0), (13, 5)):
-        slots.hear(node, slot)
+        voters.hear(node, slot)
     with caplog.at_level(logging.WARNING, "flwr.fbo"):
-        slots.assign([11, 12, 13])
-        slots.assign([11, 12, 13])
-    assert slots.nodes == {0: 11}
+        voters.assign_slots([11, 12, 13])
+        voters.assign_slots([11, 12, 13])
+    assert voters.slots == {0: 11}
     assert caplog.text.count("Nodes [12, 13] are not asked") == 1
 
 

@@ -7,10 +7,8 @@ from flwr.app import Message
 from flwr.serverapp.strategy import FedAvg
 
 from flwr_fbo import Halving
-from flwr_fbo.tuner.random_states import RandomStates
 from flwr_fbo.tuner.shared_sends import next_trials
-from flwr_fbo.tuner.trial_thread import Send, TrialThread
-from flwr_fbo.tuner.turn_state import TurnState
+from flwr_fbo.tuner.trial_thread import TrialThread, TurnState
 from tests.tuner.apps import (
     NUM_CLIENTS,
     RUN_CONFIG,
@@ -85,14 +83,14 @@ def test_trials_whose_nodes_differ_share_a_send_all_the_same() -> None:
 
 
 def _waiting(number: int, kind: str, num_sends: int) -> TrialThread:
-    trial = TrialThread(number, lambda send: None, TurnState(RandomStates()))
+    trial = TrialThread(number, lambda send: None, TurnState())
     message = Message.__new__(Message)
 
     class Metadata:
         message_type = kind
 
     message.__dict__["_metadata"] = Metadata
-    trial.pending, trial.num_sends = Send([message], None), num_sends
+    trial.pending, trial.num_sends = [message], num_sends
     return trial
 
 

@@ -5,12 +5,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
 
-from flwr_fbo.tuner.envelope import SettingsHeader, read_header
-from flwr_fbo.tuner.overlay import Overlay, merged_config
-from flwr_fbo.tuner.random_states import RandomStates
+from flwr_fbo import InProcessGrid, tuner_mod
+from flwr_fbo.privacy.spending import Charge, Promise
+from flwr_fbo.tuner.envelope import SettingsHeader, TrialsHeader, pack, read_header
+from flwr_fbo.tuner.trial_context import Overlay
 from flwr_fbo.tuner.trial_grid import TrialGrid, TunedGrid
+from flwr_fbo.tuner.trial_thread import random_states, restore_random_states
 from tests.tuner.apps import in_process
 
 SETTINGS = {"learning-rate": 0.5}
@@ -51,7 +54,7 @@ def test_the_real_training_tells_its_settings_however_it_sends(how: str) -> None
 def test_a_send_of_nothing_is_not_waited_for() -> None:
     inner: Any = Asked()
 
-    def send(_: Any) -> list[Message]:
+    def send(*_: Any) -> list[Message]:
         raise AssertionError
 
     assert TrialGrid(inner, send, True).send_and_receive([]) == []
@@ -79,11 +82,23 @@ def test_what_is_read_of_a_run_config_is_noted(read: Any) -> None:
 
 
 def test_what_the_server_has_put_into_a_config_stays() -> None:
-    record = ConfigRecord({"learning-rate": 0.1})
-    assert merged_config(record, {**SETTINGS, "epochs": 2}) == {
-        "learning-rate": 0.1,
-        "epochs": 2,
-    }
+    """And the settings that it has not put there are added, for a `NumPyClient`."""
+    app, found = ClientApp(mods=[tuner_mod]), []
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        found.append(dict(message.content.config_records["fitins.config"]))
+        return Message(RecordDict(), reply_to=message)
+
+    grid = InProcessGrid(app, 1)
+    settings = {**SETTINGS, "epochs": 2}
+    promise = Promise((Charge(5.0),), private=True).to_dict()
+    header = TrialsHeader("a", [0], [settings], [0], "accuracy", True, promise)
+    config = ConfigRecord({"learning-rate": 0.1})
+    content = pack(header, {0: RecordDict({"fitins.config": config})})
+    [node] = grid.get_node_ids()
+    grid.send_and_receive([Message(content, node, "evaluate")])
+    assert found == [{"learning-rate": 0.1, "epochs": 2}]
 
 
 @pytest.mark.parametrize("on_gpu", [False, True])
@@ -103,7 +118,7 @@ def test_the_states_of_torch_are_kept_too(
         cuda=cuda,
     )
     monkeypatch.setitem(sys.modules, "torch", torch)
-    kept = RandomStates()
+    kept = random_states()
     state.update(cpu=2, gpu=2)
-    kept.restore()
+    restore_random_states(kept)
     assert state == {"cpu": 1, "gpu": 1 if on_gpu else 2}

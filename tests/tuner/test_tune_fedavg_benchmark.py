@@ -11,7 +11,7 @@ from joblib import Parallel
 
 from benchmarks import trained_trials, tune_fedavg
 from benchmarks.choice_methods import METHODS, Design
-from flwr_fbo.tuner.candidates import candidate_settings
+from flwr_fbo.tuner.schedule import candidate_settings
 
 NUM_TRIALS, NUM_CLIENTS, NUM_DRAWS = 24, 30, 40
 

@@ -27,9 +27,16 @@ from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.space.search_space import Params
 from flwr_fbo.tuner.envelope import KIND
-from flwr_fbo.tuner.federation_result import Rung, outcome
+from flwr_fbo.tuner.evidence import Lead
+from flwr_fbo.tuner.federation_result import (
+    Rung,
+    chosen_trial,
+    outcome,
+    verdict,
+)
 from flwr_fbo.tuner.tuner_record import (
     not_private_because,
+    recorded_leads,
     recorded_settings,
     recorded_spent,
     rung_of,
@@ -55,11 +62,12 @@ def tuner_page(journal: Journal) -> Page:
     ledger = journal.ledger()
     rungs = [rung_of(row) for row in ledger]
     num_rungs = len(schedule_of(identity).rungs)
+    over_defaults, over_runner_up = recorded_leads(identity, ledger)
     sections = [
-        _choice(settings, rungs, num_rungs),
+        _choice(settings, rungs, num_rungs, over_defaults, over_runner_up),
         _privacy(identity, ledger),
         _scores(rungs, is_private=identity["privacy"] is not None),
-        Section("Trials", [trials_table(settings, rungs, num_rungs)]),
+        Section("Trials", [trials_table(settings, rungs, num_rungs, over_defaults)]),
         releases_section(LEDGER_KINDS[KIND], ledger),
     ]
     lead = (
@@ -75,16 +83,25 @@ def tuner_page(journal: Journal) -> Page:
 
 
 def _choice(
-    settings: Sequence[Params], rungs: Sequence[Rung], num_rungs: int
+    settings: Sequence[Params],
+    rungs: Sequence[Rung],
+    num_rungs: int,
+    over_defaults: Lead | None,
+    over_runner_up: Lead | None,
 ) -> Section:
     if len(rungs) < num_rungs:
         return Section("Choice", ["Nothing is chosen yet."])
-    best = rungs[-1].survivors[0]
-    stayed = "The app's defaults stayed best." if best == 0 else "It beat the defaults."
+    best = chosen_trial(rungs, over_defaults)
+    told = [f"The app's defaults {verdict(best, over_defaults)}."]
+    if over_runner_up is not None and over_runner_up.other != 0:
+        told.append(
+            f"Trial {over_runner_up.trial} is ahead of trial {over_runner_up.other} by "
+            f"{over_runner_up.deviations:.1f} standard deviations."
+        )
     rows = [(name, value, settings[0][name]) for name, value in settings[best].items()]
     headings = ("parameter", "chosen", "the app's default")
-    table = Table(headings, rows, f"Trial {best} was chosen. {stayed}", numeric=False)
-    return Section("Choice", [table])
+    caption = " ".join([f"Trial {best} was chosen.", *told])
+    return Section("Choice", [Table(headings, rows, caption, numeric=False)])
 
 
 def _privacy(identity: Mapping[str, Any], ledger: list[LedgerRow]) -> Section:
@@ -131,7 +148,10 @@ def _scores(rungs: Sequence[Rung], is_private: bool) -> Section:
 
 
 def trials_table(
-    settings: Sequence[Params], rungs: Sequence[Rung], num_rungs: int
+    settings: Sequence[Params],
+    rungs: Sequence[Rung],
+    num_rungs: int,
+    over_defaults: Lead | None,
 ) -> Table:
     """Return a table of all trials, with what was released of each and its outcome."""
     scores = [dict(zip(rung.trials, rung.scores, strict=True)) for rung in rungs]
@@ -140,7 +160,7 @@ def trials_table(
             trial,
             params_text(setting),
             *(f"{rung[trial]:.4g}" if trial in rung else "-" for rung in scores),
-            outcome(trial, rungs, num_rungs),
+            outcome(trial, rungs, num_rungs, over_defaults),
         )
         for trial, setting in enumerate(settings)
     ]

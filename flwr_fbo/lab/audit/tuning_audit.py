@@ -43,7 +43,7 @@ from flwr_fbo.privacy.budget import check_delta
 from flwr_fbo.privacy.noise import Entropy
 from flwr_fbo.privacy.release import PlannedRelease, Release, ReleaseSettings
 from flwr_fbo.tuner.ballots import ballot_entries
-from flwr_fbo.tuner.choice import PrivateChoice, PrivateChooser
+from flwr_fbo.tuner.choice import Chooser, PrivateChoice
 
 Absence = Literal["missing", "zeros"]
 Messages = Mapping[int, FloatArray]
@@ -328,16 +328,16 @@ class TunerAuditPlan(TuningAuditPlan):
         cls, choice: PrivateChoice, num_clients: int, num_rungs: int, num_draws: int
     ) -> Self:
         """Return the plan of a tuner, with the noise that the tuner plans."""
-        chooser = PrivateChooser(choice, num_clients, num_rungs, noise_seed=0)
+        chooser = Chooser(choice, num_clients, num_rungs, noise_seed=0)
         release, rungs = chooser.release, tuple(range(num_rungs))
         assert isinstance(release, Release)
         settings, delta = release.settings, choice.delta
         return cls(settings, delta, rungs, _NUM_TRIALS, num_draws, choice=choice)
 
     @cached_property
-    def _chooser(self) -> PrivateChooser:
+    def _chooser(self) -> Chooser:
         num_clients, num_rungs = self.settings.num_agents, len(self.iterations)
-        return PrivateChooser(self.choice, num_clients, num_rungs, noise_seed=0)
+        return Chooser(self.choice, num_clients, num_rungs, noise_seed=0)
 
     @property
     def direction(self) -> FloatArray:

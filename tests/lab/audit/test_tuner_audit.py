@@ -18,7 +18,7 @@ from flwr_fbo.lab.audit.planted_faults import FAULTS
 from flwr_fbo.lab.audit.study_audit import StreamEntropy, audit
 from flwr_fbo.lab.audit.tuning_audit import TunerAuditPlan, TuningAuditPlan
 from flwr_fbo.privacy.budget import gaussian_epsilon
-from flwr_fbo.tuner.choice import PrivateChooser
+from flwr_fbo.tuner.choice import Chooser
 from flwr_fbo.tuner.envelope import BALLOT
 from tests.tuner.apps import (
     NUM_CLIENTS,
@@ -49,7 +49,7 @@ def test_a_whole_run_releases_what_the_audit_draws() -> None:
         for reply in grid.replies
         if BALLOT in reply.content
     ]
-    chooser = PrivateChooser(privacy, NUM_CLIENTS, len(result.rungs), noise_seed=2)
+    chooser = Chooser(privacy, NUM_CLIENTS, len(result.rungs), noise_seed=2)
     assert len(came) == NUM_CLIENTS * len(result.rungs)
     for number, rung in enumerate(result.rungs):
         ballots = came[number * NUM_CLIENTS : (number + 1) * NUM_CLIENTS]
@@ -64,8 +64,10 @@ def test_the_likelihood_ratio_has_the_law_that_the_tuner_promises() -> None:
     plan = federation_tuner(1000)
     mu = math.sqrt(2) / plan.settings.noise_multiplier
     assert gaussian_epsilon(DELTA, mu) == pytest.approx(plan.promised.epsilon, rel=1e-6)
-    chooser = PrivateChooser(plan.choice, 5, 2, noise_seed=0)
-    assert chooser.spent(2).epsilon == plan.promised.epsilon
+    chooser = Chooser(plan.choice, 5, 2, noise_seed=0)
+    spent = chooser.spent(2)
+    assert spent is not None
+    assert spent.epsilon == plan.promised.epsilon
     worlds = plan.draw(StreamEntropy(1), None, lambda _: None)
     for evidence, sign in zip(worlds, (1, -1), strict=True):
         ratios = evidence.log_ratio

@@ -1,21 +1,72 @@
-"""What a client keeps of each trial: the app's own state, and the last score."""
+"""What a trial finds in its context: run config and state, each a trial's own."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection
-from typing import cast
+from collections.abc import Collection, Mapping
+from typing import Any, cast
 
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
 _PREFIX = "fbo-tuner"
 _ATTEMPT, _SCORES = f"{_PREFIX}:attempt", f"{_PREFIX}:scores"
 # Where the client's part in secure sums is kept: it is forgotten with the scores.
-SUM = f"{_PREFIX}:sum"
+KEPT_SUM = f"{_PREFIX}:sum"
+
+
+def _reads_all(name: str) -> Any:
+    """Return a method of dict that also notes that all settings were read."""
+
+    def method(overlay: Overlay) -> Any:
+        overlay.read.update(overlay.settings)
+        return getattr(dict, name)(overlay)
+
+    return method
+
+
+class Overlay(dict[str, Any]):
+    """A run config with a trial's settings on top; notes which of them are read.
+
+    It is a dict, as apps may ask for one: to write it as JSON, or to send it.
+
+    Parameters
+    ----------
+    run_config : mapping
+    settings : mapping
+        Replaces some of its values.
+
+    Attributes
+    ----------
+    settings : dict
+    read : set of str
+        The keys of the settings that were read; whoever reads all reads each of them.
+    """
+
+    def __init__(
+        self, run_config: Mapping[str, Any], settings: Mapping[str, Any]
+    ) -> None:
+        super().__init__({**run_config, **settings})
+        self.settings = dict(settings)
+        self.read: set[str] = set()
+
+    def __getitem__(self, key: str) -> Any:
+        self.read.update({key} & self.settings.keys())
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return the value of a key, or a default."""
+        self.read.update({key} & self.settings.keys())
+        return super().get(key, default)
+
+    # json.dumps, dict() and ** each call another one of these.
+    __iter__ = _reads_all("__iter__")
+    keys = _reads_all("keys")
+    items = _reads_all("items")
+    values = _reads_all("values")
 
 
 class TrialStates:
-    """The part of ``context.state`` that belongs to the trials.
+    """What a client keeps of trials in ``context.state``: app states, last scores.
 
     Parameters
     ----------
@@ -38,18 +89,17 @@ class TrialStates:
             self.forget(state)
             state[_ATTEMPT] = ConfigRecord({"attempt": attempt})
             state[_SCORES] = MetricRecord()
-        self._state, alive = state, frozenset(alive)
-        stored = cast(MetricRecord, state[_SCORES])
-        for name in [name for name in stored if int(name) not in alive]:
-            del stored[name]
-        for name in [name for name in state if self._trial_of(name) not in alive]:
-            if self._trial_of(name) is not None:
-                del state[name]
-        self._stored = stored
+        kept: set[int | None] = {None, *alive}
+        self._state = state
+        self._stored = cast(MetricRecord, state[_SCORES])
+        for name in [name for name in self._stored if int(name) not in kept]:
+            del self._stored[name]
+        for name in [name for name in state if self._trial_of(name) not in kept]:
+            del state[name]
 
     @staticmethod
     def forget(state: RecordDict) -> None:
-        """Remove all that belongs to trials."""
+        """Remove everything that belongs to trials."""
         for name in [name for name in state if name.startswith(f"{_PREFIX}:")]:
             del state[name]
 

@@ -1,13 +1,16 @@
-"""``flwr-fbo init [FOLDER]``: a Flower app to begin with.
+"""``flwr-fbo init [FOLDER]``: a Flower app to begin with, under the folder's name.
 
-The app is that of `examples/digits`, under the folder's name.
+There are two: sites train one model together, or each site trains its own. The second
+is the app of `examples/digits`.
 """
 
 from __future__ import annotations
 
 import keyword
 import re
+import sys
 from collections.abc import Iterator
+from enum import Enum
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -22,12 +25,26 @@ from flwr_fbo.cli.output import plain_errors
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,31}")
 _RUN = (
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 flwr run . --stream "
-    '--federation-config "num-supernodes=10"'
+    '--federation-config "num-supernodes=20"'
 )
+
+
+class Template(Enum):
+    """What the sites of an app do."""
+
+    FEDERATION = "federation"
+    SITES = "sites"
 
 
 def init(
     folder: Annotated[Path, typer.Argument(help="New or empty folder.")] = Path(),
+    template: Annotated[
+        Template | None,
+        typer.Option(
+            help="Whether sites train one model together (federation), or each trains "
+            "its own (sites). Asked for in a terminal; federation elsewhere."
+        ),
+    ] = None,
 ) -> None:
     """Write a Flower app that tunes a model.
 
@@ -35,34 +52,50 @@ def init(
 
     Examples
     --------
-    $ flwr-fbo init my-study
+    $ flwr-fbo init my-app
+    $ flwr-fbo init my-study --template sites
     """
     with plain_errors(ValueError):
-        written = write_app(folder)
+        check_folder(folder)
+        written = write_app(folder, template or _asked())
     typer.echo(
         f"Wrote {len(written)} files into {folder.resolve()}. Run the app there:"
     )
     typer.echo(f"  {_RUN}")
 
 
-def write_app(folder: Path) -> list[Path]:
-    """Write the app into a folder that is empty, or not there; return its files.
+def is_terminal() -> bool:
+    """Return whether somebody can be asked."""
+    return sys.stdin.isatty()
 
-    Raises
-    ------
-    ValueError
-        If the folder is not empty, or its name cannot be that of an app.
+
+def _asked() -> Template:
+    if not is_terminal():
+        return Template.FEDERATION
+    text = "Do the sites train one model together? If not, each site trains its own"
+    return Template.FEDERATION if typer.confirm(text, default=True) else Template.SITES
+
+
+def check_folder(folder: Path) -> None:
+    """Raise ValueError unless an app can be written into a folder.
+
+    It must be empty, or not there, and its name must be one that an app can have.
     """
     is_free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
     require(is_free, "FOLDER", str(folder), "an empty folder, or a new one")
     name = folder.resolve().name
-    package = name.replace("-", "_")
     allowed = "a name of at most 32 letters, digits and hyphens, a letter first"
     require(_NAME.fullmatch(name) is not None, "FOLDER", name, allowed)
+    package = name.replace("-", "_")
     is_new = not keyword.iskeyword(package) and find_spec(package) is None
     require(is_new, "FOLDER", name, "a name that no Python module has")
+
+
+def write_app(folder: Path, template: Template) -> list[Path]:
+    """Write an app into a folder; return its files."""
+    name = folder.resolve().name
     written = []
-    for path, text in _rendered(name, package):
+    for path, text in _rendered(name, template.value):
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text)
@@ -70,14 +103,17 @@ def write_app(folder: Path) -> list[Path]:
     return written
 
 
-def _rendered(name: str, package: str) -> Iterator[tuple[str, str]]:
-    """Yield the path of each file of the app, and its text."""
+def _rendered(name: str, template: str) -> Iterator[tuple[str, str]]:
+    """Yield the path of each file of an app, and its text."""
+    package = name.replace("-", "_")
     environment = Environment(
-        loader=PackageLoader("flwr_fbo.cli", "app_template"),
+        loader=PackageLoader("flwr_fbo.cli", "app_templates"),
         undefined=StrictUndefined,
         keep_trailing_newline=True,
     )
-    for template in environment.list_templates():
-        text = environment.get_template(template).render(name=name, package=package)
-        path = template.removesuffix(".jinja")
-        yield re.sub("^package/", f"{package}/", path), text
+    for file in environment.list_templates():
+        part, _, path = file.partition("/")
+        if part in (template, "all"):
+            text = environment.get_template(file).render(name=name, package=package)
+            path = path.removesuffix(".jinja")
+            yield re.sub("^package/", f"{package}/", path), text

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from flwr_fbo.cli import app
+from flwr_fbo.cli import app, init_command
 from tests.engine import FlwrRun
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -30,7 +30,9 @@ def test_it_writes_the_digits_example(tmp_path: Path) -> None:
     """Compared in a process of its own: in this one there may be a module `digits`."""
     code = "from flwr_fbo.cli import app; app()"
     subprocess.run(
-        [sys.executable, "-c", code, "init", "digits"], cwd=tmp_path, check=True
+        [sys.executable, "-c", code, "init", "digits", "--template", "sites"],
+        cwd=tmp_path,
+        check=True,
     )
     assert _files(tmp_path / "digits") == _files(EXAMPLES / "digits")
 
@@ -44,7 +46,7 @@ def test_without_a_folder_it_takes_the_current_one(
     assert result.exit_code == 0, result.output
     assert 'name = "My-study2"' in Path("pyproject.toml").read_text()
     code = Path("My_study2", "client_app.py").read_text()
-    assert "from My_study2.task import make_objective" in code
+    assert "from My_study2 import task" in code
     assert "flwr run . --stream" in result.output
 
 
@@ -79,11 +81,45 @@ def test_a_name_that_no_app_can_have(tmp_path: Path, name: str, allowed: str) ->
     assert not (tmp_path / name).exists()
 
 
+@pytest.mark.parametrize("answer", ["y", "n"])
+def test_in_a_terminal_it_asks_which(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    monkeypatch.setattr(init_command, "is_terminal", lambda: True)
+    arguments = ["init", str(tmp_path / "mine")]
+    result = CliRunner().invoke(app, arguments, input=f"{answer}\n")
+    assert result.exit_code == 0, result.output
+    server = (tmp_path / "mine" / "mine" / "server_app.py").read_text()
+    assert ("FederationTuner" in server) == (answer == "y")
+
+
+def test_nothing_is_asked_of_a_folder_that_cannot_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(init_command, "is_terminal", lambda: True)
+    result = CliRunner().invoke(app, ["init", str(tmp_path / "2nd")])
+    assert "Do the sites" not in result.output
+
+
 @pytest.mark.gate
-def test_the_app_runs_as_it_is(tmp_path: Path, flwr_run: FlwrRun) -> None:
+def test_the_app_of_a_federation_runs_as_it_is(
+    tmp_path: Path, flwr_run: FlwrRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is tuned with real noise, and keeps its record."""
+    assert _init(str(tmp_path / "new-app")).exit_code == 0
+    record = tmp_path / "record"
+    printed = flwr_run(tmp_path / "new-app", 5, {"folder": str(record)})
+    assert "Accuracy on test digits: 0.8" in printed, printed
+    assert "NOT PRIVATE" not in printed
+    shown = CliRunner().invoke(app, ["show", str(record)])
+    assert "chosen" in shown.output
+
+
+@pytest.mark.slow
+def test_the_app_of_sites_runs_as_it_is(tmp_path: Path, flwr_run: FlwrRun) -> None:
     """With real noise, on as many simulated sites as there are."""
-    assert _init(str(tmp_path / "new-study")).exit_code == 0
-    printed = flwr_run(tmp_path / "new-study", 3, {})
-    assert "(score " in printed, printed
-    assert "Privacy spent: epsilon = 8.0" in printed, printed
+    assert _init(str(tmp_path / "new-study"), "--template", "sites").exit_code == 0
+    printed = flwr_run(tmp_path / "new-study", 12, {})
+    assert "Start for new sites: " in printed, printed
+    assert "Privacy spent: epsilon = 2.0" in printed, printed
     assert "NOT PRIVATE" not in printed

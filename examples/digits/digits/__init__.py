@@ -1,1 +1,1 @@
-"""Sites tune an SVM together, with private votes."""
+"""Each site tunes an SVM of its own; later sites start from a private release."""

@@ -1,4 +1,4 @@
-"""The client: it evaluates the settings that its agent chooses, and votes."""
+"""The client: it evaluates the settings that its agent chooses."""
 
 from digits.task import make_objective
 from flwr_fbo import tuning_app

@@ -4,7 +4,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from optuna.distributions import FloatDistribution
 
-from flwr_fbo import FedVote, Seeds
+from flwr_fbo import FedWarmStart, Seeds
 
 app = ServerApp()
 
@@ -14,14 +14,14 @@ def main(grid: Grid, context: Context) -> None:
     """Run one study."""
     config = context.run_config
     seeded = bool(config["experiment"])
-    strategy = FedVote(
+    strategy = FedWarmStart(
         space={
             "C": FloatDistribution(1e-3, 1e3, log=True),
             "gamma": FloatDistribution(1e-6, 1e1, log=True),
         },
         direction="maximize",
         num_agents=int(config["num-agents"]) or len(list(grid.get_node_ids())),
-        epsilon=8,
+        epsilon=2,
         delta=1e-3,
         seeds=Seeds(
             study=1 if seeded else None,

@@ -75,8 +75,8 @@ def ruled(
     cap : str
         Limit of the integers in the field: a size of `flwr_fbo.Limits`, or ``FREE``.
     part : type or callable, optional
-        Dataclass that the field holds, or a function that returns it for the field's
-        JSON value; of each member, where the field has `several`.
+        Dataclass that the field holds, or a function that returns it for the
+        dataclass's JSON values; that of each member, where the field has `several`.
     """
 
     def checked(name: str, value: Any) -> None:
@@ -195,3 +195,13 @@ def holds(part: Any, *, cap: str = FREE) -> Metadata:
 def fields_by_name(kind: type) -> dict[str, Field[Any]]:
     """Return the fields of a dataclass."""
     return {one.name: one for one in fields(kind)}
+
+
+def cap_of(one: Field[Any]) -> str:
+    """Return the limit of the integers in a field: the default unless it has one."""
+    return str(one.metadata.get("cap", DEFAULT_CAP))
+
+
+def part_of(one: Field[Any]) -> Any:
+    """Return the dataclass in a field, or a function that returns it, or None."""
+    return one.metadata.get("part")

@@ -124,7 +124,7 @@ class Site(ABC, Generic[AskedT, AgentT]):
         folder = self.folder_of(context)
         rules = SiteRules(context, folder, self.limits)
         sizes = rules.sizes
-        check_config(sizes, config)
+        check_config(sizes, config, self.instruction_type.study_type)
         check_arrays(sizes, arrays)
         instruction = self._read(config)
         study, key = instruction.study, (instruction.kind, instruction.study.study_id)

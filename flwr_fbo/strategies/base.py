@@ -194,7 +194,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         """Say now what sites would refuse that have set no limits of their own."""
         sizes = size_limits(())
         try:
-            check_config(sizes, self.study.enrolment())
+            check_config(sizes, self.study.enrolment(), type(self.study))
             check_steps(sizes, self.study)
         except StudyRefusedError as error:
             _log.warning(

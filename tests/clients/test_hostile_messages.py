@@ -53,7 +53,8 @@ from flwr_fbo.clients.limits import (
     StudyRefusedError,
     size_limits,
 )
-from flwr_fbo.clients.message_sizes import CAPPED_BY, FREE, check_config, check_steps
+from flwr_fbo._common.fields import FREE, cap_of, fields_by_name, part_of
+from flwr_fbo.clients.message_sizes import check_config, check_steps
 from flwr_fbo.clients.node_limits import node_limits
 from flwr_fbo.clients.site import SiteError
 from flwr_fbo.clients.tuning_site import TuningSite
@@ -156,7 +157,8 @@ def test_the_largest_studies_are_within_the_limits() -> None:
     limits = size_limits((NO_LIMITS,))
     for dialogue in LARGEST:
         for config, arrays in dialogue.make():
-            check_config(limits, config)
+            kind = INSTRUCTIONS[dialogue.kind]
+            check_config(limits, config, kind.study_type)
             study = INSTRUCTIONS[dialogue.kind].from_config(config).study
             check_steps(limits, study, [array.numpy() for array in arrays.values()])
 
@@ -175,46 +177,43 @@ def test_an_honest_large_federation_is_within_the_limits() -> None:
     peers = linear(PeerGraph.named("complete", 300))
     network = neural(Network(20, width=25), num_exploration=100)
     for study in (many, bandit, peers, network, tuning(DPFTSDESettings())):
-        check_config(limits, study.enrolment())
+        check_config(limits, study.enrolment(), type(study))
         check_steps(limits, study)
 
 
-SETTINGS = (
-    *KINDS,
-    DPFTSDESettings,
-    FTSSettings,
-    FedVoteSettings,
-    RandomSearchSettings,
-    VoteCount,
-    FedWarmStartSettings,
-    Cohorts,
-    Knowledge,
-    KnownRelease,
-    LinearUCBSettings,
-    EllipsoidSampling,
-    InverseGapWeighting,
-    RewardTimeout,
-    SiteDeviation,
-    Number,
-    ContinualSettings,
-    DeterminantTrigger,
-    PeerGraph,
-    FedGOUCBSettings,
-    LangevinSettings,
-    NeuralPrivacy,
-    Network,
-)
-
-
 def test_every_number_of_a_study_has_a_limit_or_needs_none() -> None:
-    """A new field must be put in one of the two tables."""
-    for settings in SETTINGS:
-        parent = "graph." if settings is PeerGraph else ""
-        for one in fields(settings):
-            if re.search(r"\b(int|float)\b", str(one.type)):
-                capped = {one.name, f"{parent}{one.name}"} & {*CAPPED_BY}
-                assert bool(capped) != (one.name in FREE), (settings, one.name)
-    assert set(CAPPED_BY.values()) <= {*DEFAULT_SIZES}
+    """A new field must say which: one that says nothing is below ``max_points``."""
+    looked_at = set()
+
+    def look(part: Any, values: Any) -> None:
+        if isinstance(values, list):
+            for one in values:
+                look(part, one)
+        if not isinstance(values, dict):
+            return
+        kind = part if isinstance(part, type) else part(values)
+        looked_at.add(kind.__name__)
+        known = fields_by_name(kind)
+        for name, value in values.items():
+            if name == "kind":  # which of several dataclasses it is
+                continue
+            has_numbers = re.search(r"\b(int|float)\b", str(known[name].type))
+            assert "cap" in known[name].metadata or not has_numbers, (kind, name)
+            assert cap_of(known[name]) in {*DEFAULT_SIZES, FREE}
+            if part_of(known[name]) is not None:
+                look(part_of(known[name]), value)
+            else:
+                assert not _has_objects(value), (kind, name)
+
+    for study in STUDIES:
+        look(type(study), study.fields)
+    assert looked_at >= {one.__name__ for one in SETTINGS}
+
+
+def _has_objects(values: Any) -> bool:
+    if isinstance(values, list):
+        return any(map(_has_objects, values))
+    return isinstance(values, dict)
 
 
 def _context(**node_config: Any) -> Context:

@@ -2,7 +2,6 @@
 
 import re
 import tracemalloc
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,31 +13,19 @@ from flwr.app import Context, RecordDict, UserConfig
 from flwr_fbo import (
     ContinualSettings,
     DPFTSDESettings,
-    FedGOUCBSettings,
     FedVoteSettings,
-    FTSSettings,
     Limits,
     LinearUCBSettings,
     Network,
-    NeuralPrivacy,
     PeerGraph,
 )
+from flwr_fbo._common.fields import FREE, cap_of, fields_by_name, part_of
 from flwr_fbo.algorithms.fed_go_ucb.study import (
     FedGOUCBInstruction,
     FedGOUCBStudy,
 )
 from flwr_fbo.algorithms.fed_vote.settings import VoteCount
-from flwr_fbo.algorithms.fed_warm_start.knowledge import Knowledge
-from flwr_fbo.algorithms.fed_warm_start.known_release import KnownRelease
-from flwr_fbo.algorithms.fed_warm_start.settings import Cohorts, FedWarmStartSettings
-from flwr_fbo.algorithms.linear_bandit.determinant_trigger import DeterminantTrigger
-from flwr_fbo.algorithms.linear_bandit.exploration import (
-    EllipsoidSampling,
-    InverseGapWeighting,
-)
-from flwr_fbo.algorithms.linear_bandit.feature_fields import Number
 from flwr_fbo.algorithms.linear_bandit.reward_timeout import RewardTimeout
-from flwr_fbo.algorithms.linear_bandit.site_deviation import SiteDeviation
 from flwr_fbo.algorithms.linear_bandit.study import (
     LinearBanditInstruction,
     LinearBanditStudy,
@@ -53,13 +40,10 @@ from flwr_fbo.clients.limits import (
     StudyRefusedError,
     size_limits,
 )
-from flwr_fbo._common.fields import FREE, cap_of, fields_by_name, part_of
 from flwr_fbo.clients.message_sizes import check_config, check_steps
 from flwr_fbo.clients.node_limits import node_limits
 from flwr_fbo.clients.site import SiteError
 from flwr_fbo.clients.tuning_site import TuningSite
-from flwr_fbo.lab.baselines.random_search import RandomSearchSettings
-from flwr_fbo.models.network import LangevinSettings
 from flwr_fbo.privacy.spending import Charge, Promise
 from flwr_fbo.study.codec import Phase
 from tests.adversaries.hostile_messages import (

@@ -9,10 +9,10 @@ from optuna.distributions import BaseDistribution
 
 from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.algorithms.search.trial import Objective
-from flwr_fbo.clients.limits import Limits
 from flwr_fbo.clients.site import SiteClient
 from flwr_fbo.clients.tuning_site import TuningSite
 from flwr_fbo.space.search_space import Params
+from flwr_fbo.study.limits import Limits
 
 
 class TuningClient(SiteClient):

@@ -22,8 +22,6 @@ from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.errors import PublicError, log_once
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo._compat import SECURE_AGGREGATION_RECORD
-from flwr_fbo.clients.limits import Limits, refused
-from flwr_fbo.clients.message_sizes import check_numbers
 from flwr_fbo.clients.node_limits import hearing
 from flwr_fbo.clients.site import InstructionError, SiteError, reported
 from flwr_fbo.clients.site_journal import configured_folder
@@ -31,6 +29,8 @@ from flwr_fbo.clients.site_rules import SiteRules
 from flwr_fbo.clients.sum_identity import SumIdentity
 from flwr_fbo.clients.time_limit import TimeLimit
 from flwr_fbo.privacy.spending import Promise
+from flwr_fbo.study.limits import Limits, refused
+from flwr_fbo.study.message_sizes import check_numbers
 from flwr_fbo.study.secure_sums import SecureSums
 from flwr_fbo.tuner.ballots import make_ballot, no_scores
 from flwr_fbo.tuner.envelope import (

@@ -34,18 +34,18 @@ from flwr_fbo.algorithms.search.study import TuningInstruction, TuningStudy
 from flwr_fbo.algorithms.search.trial import OutOfTimeError
 from flwr_fbo.clients.bandits.linear_bandit_client import LinearBanditSite
 from flwr_fbo.clients.bandits.neural_bandit_client import NeuralBanditSite
-from flwr_fbo.clients.limits import (
-    DEFAULT_SIZES,
-    NO_LIMITS,
-    StudyRefusedError,
-    size_limits,
-)
-from flwr_fbo.clients.message_sizes import check_config, check_steps
 from flwr_fbo.clients.node_limits import node_limits
 from flwr_fbo.clients.site import SiteError
 from flwr_fbo.clients.tuning_site import TuningSite
 from flwr_fbo.privacy.spending import Charge, Promise
 from flwr_fbo.study.codec import Phase
+from flwr_fbo.study.limits import (
+    DEFAULT_SIZES,
+    NO_LIMITS,
+    StudyRefusedError,
+    size_limits,
+)
+from flwr_fbo.study.message_sizes import check_config, check_steps
 from tests.adversaries.hostile_messages import (
     APPS,
     HONEST,

@@ -24,8 +24,8 @@ from flwr_fbo._common.fields import (
     fields_by_name,
     part_of,
 )
-from flwr_fbo.clients.limits import Limits, refused
 from flwr_fbo.study.codec import STUDY_ENTRY, Study, read_json
+from flwr_fbo.study.limits import Limits, refused
 
 # What no study needs: lists within lists, entries of a config, characters of one.
 _MOST_LEVELS, _MOST_ENTRIES, _LONGEST_ENTRY = 8, 100, 1_000
@@ -95,8 +95,10 @@ def _check_sizes(
         known = _fields_of(part, value)
         for key, below in value.items():
             one = known.get(key)
-            inner = (None, DEFAULT_CAP) if one is None else (part_of(one), cap_of(one))
-            _check_sizes(limits, below, *inner, key, level + 1)
+            if one is None:  # no strategy writes it
+                _check_sizes(limits, below, None, DEFAULT_CAP, key, level + 1)
+            else:
+                _check_sizes(limits, below, part_of(one), cap_of(one), key, level + 1)
     elif isinstance(value, list):
         for below in value:
             _check_sizes(limits, below, part, cap, name, level + 1)

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import Field, fields, is_dataclass
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any
 
 from flwr_fbo._common.conversion import plain
 from flwr_fbo._common.validation import (
@@ -32,12 +32,11 @@ from flwr_fbo._common.validation import (
     require_fraction,
     require_instance,
     require_int,
+    require_known,
     require_name,
     require_number,
     require_seed,
 )
-
-T = TypeVar("T")
 
 FREE = ""
 DEFAULT_CAP = "max_points"
@@ -77,8 +76,8 @@ def ruled(
     cap : str
         Limit of the integers in the field: a size of `flwr_fbo.Limits`, or ``FREE``.
     part : type or callable, optional
-        Dataclass that the field holds, or a function that returns it for the field's
-        JSON value; of each member, where the field has `several`.
+        Dataclass that the field holds, or a function that returns it for the
+        dataclass's JSON values; that of each member, where the field has `several`.
     """
 
     def checked(name: str, value: Any) -> None:
@@ -184,13 +183,18 @@ def several(
         for value in values:
             one["rule"](name, value)
 
-    whole = ruled(rule, optional=optional, cap=one["cap"], part=one["part"])
-    return {**whole, "many": True}
+    return ruled(rule, optional=optional, cap=one["cap"], part=one["part"])
 
 
 def holds(part: Any, *, cap: str = FREE) -> Metadata:
-    """Say which dataclass a field holds that checks itself; see `ruled`."""
-    return ruled(lambda name, value: None, cap=cap, part=part)
+    """Allow a dataclass that checks itself, or several, or None; see `ruled`."""
+
+    def rule(name: str, value: Any) -> None:
+        for one in value if isinstance(value, tuple | list) else [value]:
+            fits = one is None or not isinstance(part, type) or isinstance(one, part)
+            require(fits, name, value, f"of class {getattr(part, '__name__', '')}")
+
+    return ruled(rule, cap=cap, part=part)
 
 
 @lru_cache(maxsize=64)
@@ -199,53 +203,61 @@ def fields_by_name(kind: type) -> dict[str, Field[Any]]:
     return {one.name: one for one in fields(kind)}
 
 
-def to_json(settings: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass as JSON values, for `from_json`.
+def cap_of(one: Field[Any]) -> str:
+    """Return the limit of the integers in a field: the default unless it has one."""
+    return str(one.metadata.get("cap", DEFAULT_CAP))
 
-    A class attribute ``kind``, which tells one of several classes, is written too.
+
+def part_of(one: Field[Any]) -> Any:
+    """Return the dataclass in a field, or a function that returns it, or None."""
+    return one.metadata.get("part")
+
+
+def to_json(value: Any) -> Any:
+    """Return settings as JSON values: a dataclass as its fields, by name.
+
+    A class with a method ``to_json`` decides for itself. A dataclass with a class
+    variable ``kind``, which is one of several that a field may hold, has it beside its
+    fields. Tuples become lists.
     """
-    kind = {"kind": settings.kind} if hasattr(settings, "kind") else {}
-    values = {one.name: getattr(settings, one.name) for one in fields(settings)}
-    return {**kind, **{name: _json(value) for name, value in values.items()}}
-
-
-def _json(value: Any) -> Any:
+    if hasattr(value, "to_json"):
+        return value.to_json()
     if is_dataclass(value):
-        return to_json(value)
+        values = {one.name: to_json(getattr(value, one.name)) for one in fields(value)}
+        return {"kind": value.kind, **values} if hasattr(value, "kind") else values
     if isinstance(value, tuple | list):
-        return [_json(member) for member in value]
+        return [to_json(one) for one in value]
     return value
 
 
-def from_json(kind: type[T], values: Mapping[str, Any]) -> T:
-    """Return the dataclass whose fields went through JSON; lists become tuples.
+def from_json(part: Any, value: Any) -> Any:
+    """Return the settings that `to_json` gave; lists become tuples.
 
-    A field's ``part`` (see `ruled`) says what is made of each mapping in its value, in
-    whatever lists it is. Any other value is left as it is, for the field's rule.
+    Parameters
+    ----------
+    part : type or callable, optional
+        What ``value`` is of, or each member of a list: the ``part`` of a field, see
+        `ruled`. What no field names as a part stays as it is.
+    value : JSON value
 
     Raises
     ------
     ValueError
-        If a value breaks its field's rule.
+        If a field is unknown, or has a value that is not allowed.
     TypeError
-        If a field is missing or unknown.
+        If a field is missing.
     """
-    made: Any = kind
-    known = fields_by_name(made)
-    parts = {name: one.metadata.get("part") for name, one in known.items()}
-    is_told = "kind" not in known and hasattr(kind, "kind")
-    return kind(
-        **{
-            name: _of_json(parts.get(name), value)
-            for name, value in values.items()
-            if name != "kind" or not is_told
-        }
-    )
-
-
-def _of_json(part: Any, value: Any) -> Any:
-    if isinstance(value, tuple | list):
-        return tuple(_of_json(part, member) for member in value)
+    if isinstance(value, list | tuple):
+        return tuple(from_json(part, one) for one in value)
+    if isinstance(part, type) and hasattr(part, "from_json"):
+        return part.from_json(value)
     if part is None or not isinstance(value, Mapping):
-        return value
-    return from_json(part if isinstance(part, type) else part(value), value)
+        return value  # for the rule of the field
+    made = part if isinstance(part, type) else part(value)
+    known, values = fields_by_name(made), {}
+    for name, given in value.items():
+        if name == "kind" and name not in known and hasattr(made, "kind"):
+            continue  # it has led to the class
+        require_known(f"field of {made.__name__}", name, known)
+        values[name] = from_json(part_of(known[name]), given)
+    return made(**values)

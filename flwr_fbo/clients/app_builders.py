@@ -21,13 +21,13 @@ from flwr_fbo._compat import (
 from flwr_fbo.algorithms.search.comparison import Score
 from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.algorithms.search.trial import Objective
-from flwr_fbo.clients.limits import Limits
 from flwr_fbo.clients.node_limits import tell
 from flwr_fbo.clients.site import SiteClient, add_site, site_app
 from flwr_fbo.clients.tuning_journals import best_params
 from flwr_fbo.clients.tuning_site import TuningSite
 from flwr_fbo.space.search_space import Params
 from flwr_fbo.study.codec import is_instruction
+from flwr_fbo.study.limits import Limits
 
 # Returns the default setting, and the score of a setting on held-out data.
 Compare = Callable[[Context], tuple[Params, Score]]

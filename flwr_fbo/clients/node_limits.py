@@ -17,8 +17,8 @@ from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp.typing import ClientAppCallable, Mod
 
 from flwr_fbo._common.validation import did_you_mean
-from flwr_fbo.clients.limits import NO_LIMITS, Limits, SumLimits
 from flwr_fbo.clients.site_journal import NodeConfigError
+from flwr_fbo.study.limits import NO_LIMITS, Limits, SumLimits
 
 
 def _node_names(kind: type[Limits] | type[SumLimits]) -> dict[str, str]:

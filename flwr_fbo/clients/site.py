@@ -21,19 +21,19 @@ from numpy.typing import NDArray
 from flwr_fbo._common.errors import PublicError, log_fault
 from flwr_fbo._common.validation import require
 from flwr_fbo._compat import NumPyClient, add_first_mod, decoded, to_array_record
-from flwr_fbo.clients.limits import Limits, require_private, size_limits
-from flwr_fbo.clients.message_sizes import (
-    check_arrays,
-    check_config,
-    check_numbers,
-    check_steps,
-)
 from flwr_fbo.clients.node_limits import limiting, site_limits, tell
 from flwr_fbo.clients.recorded_agent import RecordedAgent
 from flwr_fbo.clients.site_journal import configured_folder
 from flwr_fbo.clients.site_rules import SiteRules
 from flwr_fbo.clients.time_limit import TimeLimit
 from flwr_fbo.study.codec import Instruction, Phase, is_instruction
+from flwr_fbo.study.limits import Limits, require_private, size_limits
+from flwr_fbo.study.message_sizes import (
+    check_arrays,
+    check_config,
+    check_numbers,
+    check_steps,
+)
 
 Arrays = Sequence[NDArray[Any]]
 Metrics = dict[str, int | float]
@@ -124,7 +124,7 @@ class Site(ABC, Generic[AskedT, AgentT]):
         folder = self.folder_of(context)
         rules = SiteRules(context, folder, self.limits)
         sizes = rules.sizes
-        check_config(sizes, config)
+        check_config(sizes, config, self.instruction_type.study_type)
         check_arrays(sizes, arrays)
         instruction = self._read(config)
         study, key = instruction.study, (instruction.kind, instruction.study.study_id)

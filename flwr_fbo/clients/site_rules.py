@@ -41,13 +41,6 @@ from typing import TYPE_CHECKING, Any
 from flwr.app import ConfigRecord, Context
 
 from flwr_fbo._common.validation import require_int
-from flwr_fbo.clients.limits import (
-    Limits,
-    SumLimits,
-    refused,
-    require_private,
-    size_limits,
-)
 from flwr_fbo.clients.node_limits import site_limits
 from flwr_fbo.clients.recorded_agent import RecordedAgent, lacks_release
 from flwr_fbo.clients.site_journal import configured_slot
@@ -64,6 +57,13 @@ from flwr_fbo.privacy.spending import (
     charge_facts,
     check_complete,
     note_charge,
+)
+from flwr_fbo.study.limits import (
+    Limits,
+    SumLimits,
+    refused,
+    require_private,
+    size_limits,
 )
 
 if TYPE_CHECKING:

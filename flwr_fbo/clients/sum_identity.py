@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from flwr.app import Context
 
 from flwr_fbo._common.validation import require
-from flwr_fbo.clients.limits import refused
 from flwr_fbo.clients.site_journal import NodeConfigError, configured_slot
+from flwr_fbo.study.limits import refused
 
 if TYPE_CHECKING:
     from flwr_fbo.secure_sum.roster import Roster, SigningKey

@@ -25,7 +25,6 @@ from flwr_fbo.algorithms.search.trial import (
     SpaceMismatchError,
     Trial,
 )
-from flwr_fbo.clients.limits import Limits
 from flwr_fbo.clients.recorded_agent import of_another_slot
 from flwr_fbo.clients.site import (
     Answer,
@@ -42,6 +41,7 @@ from flwr_fbo.clients.tuning_journals import agent_id, journal_path, note_last_s
 from flwr_fbo.clients.tuning_record import RecordedTuner, agent_identity
 from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.study.codec import Phase
+from flwr_fbo.study.limits import Limits
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution

@@ -28,8 +28,6 @@ from flwr_fbo._compat import (
     reply_arrays,
     to_array_record,
 )
-from flwr_fbo.clients.limits import StudyRefusedError, size_limits
-from flwr_fbo.clients.message_sizes import check_config, check_steps
 from flwr_fbo.strategies.enrolment import Enrolment, first_line, matched
 from flwr_fbo.strategies.options import Durability, StudyOptions, check_folder
 from flwr_fbo.strategies.result import StudyResult
@@ -37,6 +35,8 @@ from flwr_fbo.strategies.study_record import KIND, Progress, StudyRecord
 from flwr_fbo.strategies.waiting import Waiting, duration
 from flwr_fbo.study.callbacks import Round, Started, tell
 from flwr_fbo.study.codec import Study
+from flwr_fbo.study.limits import StudyRefusedError, size_limits
+from flwr_fbo.study.message_sizes import check_config, check_steps
 from flwr_fbo.study.server import Server, Step
 
 _log = logging.getLogger("flwr.fbo")
@@ -201,7 +201,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         """Say now what sites would refuse that have set no limits of their own."""
         sizes = size_limits(())
         try:
-            check_config(sizes, self.study.enrolment())
+            check_config(sizes, self.study.enrolment(), type(self.study))
             check_steps(sizes, self.study)
         except StudyRefusedError as error:
             _log.warning(

@@ -3,7 +3,7 @@
 *Studies and instructions* are plain scalars in Flower's config. A client is told the
 whole study in every message, because in a deployment each message starts a fresh
 process. There is one version for all of them, and one form: an entry ``fbo-NAME`` for
-each field of an instruction, and the study as JSON: see `to_json`.
+each field of an instruction, and the study as JSON: see `flwr_fbo._common.fields`.
 
 *Arrays* are replies and totals. Nothing is taken from a message but numbers of the
 shape that an honest half sends, and no larger than an honest half's can be.
@@ -16,7 +16,7 @@ import re
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -24,12 +24,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.fields import fields_by_name
+from flwr_fbo._common.fields import fields_by_name, from_json, to_json
 from flwr_fbo._common.validation import (
     refuse,
     require,
     require_instance,
-    require_known,
 )
 from flwr_fbo.privacy.spending import Promise
 
@@ -85,8 +84,9 @@ class Study(ABC):
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        """Return the study that ``to_dict`` gave."""
-        study: Self = from_json(cls, fields)
+        """Return the study that ``to_dict`` gave, or that a journal belongs to."""
+        known = fields_by_name(cls)
+        study: Self = from_json(cls, {k: v for k, v in fields.items() if k in known})
         return study
 
     @abstractmethod
@@ -114,63 +114,6 @@ class Study(ABC):
     def text(self) -> str:
         """The study as JSON: made once, sent to every agent in every round."""
         return json.dumps(self.fields, separators=(",", ":"))
-
-
-def to_json(value: Any) -> Any:
-    """Return settings as JSON values: a dataclass as its fields, by name.
-
-    A class with a method ``to_json`` decides for itself. A dataclass with a class
-    variable ``kind``, which is one of several that a field may hold, has it beside its
-    fields. Tuples become lists.
-    """
-    if hasattr(value, "to_json"):
-        return value.to_json()
-    if is_dataclass(value):
-        values = {one.name: to_json(getattr(value, one.name)) for one in fields(value)}
-        return {"kind": value.kind, **values} if hasattr(value, "kind") else values
-    if isinstance(value, tuple | list):
-        return [to_json(one) for one in value]
-    return value
-
-
-def from_json(part: Any, value: Any) -> Any:
-    """Return the settings that `to_json` gave; lists become tuples.
-
-    Parameters
-    ----------
-    part : type or callable, optional
-        What ``value`` is of: the ``part`` of a field, see `flwr_fbo._common.fields`.
-        Each class checks its own fields.
-    value : JSON value
-
-    Raises
-    ------
-    ValueError
-        If a field is unknown, or has a value that is not allowed.
-    TypeError
-        If a field is missing.
-    """
-    if part is None or value is None:
-        # No dataclass is made here: what no field names as a part stays data.
-        is_list = isinstance(value, list)
-        return tuple(from_json(None, one) for one in value) if is_list else value
-    made = part if isinstance(part, type) else part(value)
-    if hasattr(made, "from_json"):
-        return made.from_json(value)
-    require_instance(made.__name__, value, Mapping, allowed="an object")
-    known, values = fields_by_name(made), {}
-    for name, given in value.items():
-        if name == "kind" and name not in known and hasattr(made, "kind"):
-            continue  # it has led to the class
-        require_known(f"field of {made.__name__}", name, known)
-        rules = known[name].metadata
-        has_many = rules.get("many", False) and isinstance(given, list)
-        parts = [
-            from_json(rules.get("part"), one)
-            for one in (given if has_many else [given])
-        ]
-        values[name] = tuple(parts) if has_many else parts[0]
-    return made(**values)
 
 
 @lru_cache(maxsize=8)  # a process may answer for many agents of one study

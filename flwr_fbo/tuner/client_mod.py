@@ -26,8 +26,6 @@ from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.errors import PublicError, log_once
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo._compat import SECURE_AGGREGATION_RECORD
-from flwr_fbo.clients.limits import refused
-from flwr_fbo.clients.message_sizes import check_numbers
 from flwr_fbo.clients.node_limits import hearing
 from flwr_fbo.clients.recorded_agent import of_another_slot
 from flwr_fbo.clients.site import InstructionError, SiteError, reported
@@ -43,6 +41,8 @@ from flwr_fbo.clients.sum_member import SumMember, SumRequest
 from flwr_fbo.clients.time_limit import TimeLimit
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.secure_sum.terms import Exchange, SumRefusedError
+from flwr_fbo.study.limits import refused
+from flwr_fbo.study.message_sizes import check_numbers
 from flwr_fbo.study.secure_sums import SecureSums
 from flwr_fbo.tuner.ballots import make_ballot, no_scores
 from flwr_fbo.tuner.envelope import (

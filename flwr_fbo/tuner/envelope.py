@@ -20,6 +20,7 @@ from flwr_fbo._common.fields import (
     check_fields,
     choice,
     flag,
+    from_json,
     instance,
     integer,
     ruled,
@@ -27,7 +28,7 @@ from flwr_fbo._common.fields import (
 )
 from flwr_fbo._common.validation import require
 from flwr_fbo.privacy.spending import Promise
-from flwr_fbo.study.codec import from_json, read_json
+from flwr_fbo.study.codec import read_json
 from flwr_fbo.study.secure_sums import SecureSums
 from flwr_fbo.tuner.ballots import MessageForm
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from flwr.serverapp.exception import AggregationError
 
+from flwr_fbo._common.fields import to_json
 from flwr_fbo.privacy.secure_release import SecureTotal
 from flwr_fbo.secure_sum.roster import Roster
 from flwr_fbo.secure_sum.terms import SumFailedError
 from flwr_fbo.strategies.secure_aggregation import SecureExchanges
-from flwr_fbo.study.codec import to_json
 from flwr_fbo.study.secure_sums import SecureSums
 from flwr_fbo.tuner.envelope import BallotHeader, SumHeader
 from flwr_fbo.tuner.shared_sends import SharedSends

@@ -18,10 +18,10 @@ from flwr.serverapp import Grid
 from flwr.serverapp.exception import AggregationError
 
 from flwr_fbo._common.errors import log_once
+from flwr_fbo._common.fields import to_json
 from flwr_fbo.privacy.secure_release import SecureTotal
 from flwr_fbo.space.search_space import Params
 from flwr_fbo.study.callbacks import Callback, DecidedRung, tell
-from flwr_fbo.study.codec import to_json
 from flwr_fbo.tuner.choice import Chooser
 from flwr_fbo.tuner.choice import survivors as best_of
 from flwr_fbo.tuner.envelope import BallotHeader, TrialsHeader

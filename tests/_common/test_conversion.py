@@ -37,6 +37,7 @@ from flwr_fbo import (
     tuning_app,
 )
 from flwr_fbo._common import conversion
+from flwr_fbo._common.fields import to_json
 from flwr_fbo.clients.tuning_site import TuningSite
 from flwr_fbo.off_policy.policies import from_function, greedy
 from tests.clients.bandits.policies import (
@@ -338,8 +339,8 @@ def test_settings_have_plain_numbers() -> None:
         np.float64(1e-3),
     )
     assert releases == ContinualSettings(3, 2, 1.0, 1e-3)
-    assert LinearUCBSettings(releases, ridge=np.int64(2)).to_dict() == (
-        LinearUCBSettings(releases, ridge=2).to_dict()
+    assert to_json(LinearUCBSettings(releases, ridge=np.int64(2))) == (
+        to_json(LinearUCBSettings(releases, ridge=2))
     )
     integer: Any = np.int32(7)
     assert type(FedVoteSettings(num_initial=integer).num_initial) is int

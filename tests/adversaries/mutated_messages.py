@@ -60,6 +60,7 @@ from flwr_fbo import (
     tuner_mod,
     tuning_app,
 )
+from flwr_fbo._common.fields import to_json
 from flwr_fbo.algorithms.dp_fts_de.settings import DPFTSDESettings
 from flwr_fbo.algorithms.fed_go_ucb.study import (
     FedGOUCBInstruction,
@@ -75,7 +76,7 @@ from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.privacy.spending import FILE_NAME, UNPROTECTED, Charge, Promise
 from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.space.search_space import SearchSpace
-from flwr_fbo.study.codec import Instruction, Phase, to_json
+from flwr_fbo.study.codec import Instruction, Phase
 from flwr_fbo.study.secure_sums import SecureSums, SumGroup
 from flwr_fbo.tuner.envelope import (
     BALLOT,

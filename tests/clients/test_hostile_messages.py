@@ -2,7 +2,8 @@
 
 import re
 import tracemalloc
-from dataclasses import fields
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,34 +13,31 @@ import pytest
 from flwr.app import Context, RecordDict, UserConfig
 
 from flwr_fbo import (
+    Category,
     ContinualSettings,
     DPFTSDESettings,
-    FedGOUCBSettings,
+    EllipsoidSampling,
+    FeatureEncoder,
     FedVoteSettings,
+    FedWarmStartSettings,
     FTSSettings,
+    InverseGapWeighting,
+    Knowledge,
     Limits,
     LinearUCBSettings,
     Network,
     NeuralPrivacy,
+    Number,
     PeerGraph,
-)
-from flwr_fbo.algorithms.fed_go_ucb.study import (
-    FedGOUCBInstruction,
-    FedGOUCBStudy,
-)
-from flwr_fbo.algorithms.fed_vote.settings import VoteCount
-from flwr_fbo.algorithms.fed_warm_start.knowledge import Knowledge, KnownRelease
-from flwr_fbo.algorithms.fed_warm_start.settings import Cohorts, FedWarmStartSettings
-from flwr_fbo.algorithms.linear_bandit.exploration import (
-    EllipsoidSampling,
-    InverseGapWeighting,
-)
-from flwr_fbo.algorithms.linear_bandit.feature_fields import Number
-from flwr_fbo.algorithms.linear_bandit.settings import (
-    DeterminantTrigger,
     RewardTimeout,
     SiteDeviation,
 )
+from flwr_fbo._common.fields import FREE, cap_of, fields_by_name, part_of
+from flwr_fbo.algorithms.fed_go_ucb.study import FedGOUCBInstruction, FedGOUCBStudy
+from flwr_fbo.algorithms.fed_vote.settings import VoteCount
+from flwr_fbo.algorithms.fed_warm_start.knowledge import KnownRelease
+from flwr_fbo.algorithms.fed_warm_start.settings import Cohorts, WarmStartFacts
+from flwr_fbo.algorithms.linear_bandit.settings import DeterminantTrigger
 from flwr_fbo.algorithms.linear_bandit.study import (
     LinearBanditInstruction,
     LinearBanditStudy,
@@ -48,20 +46,21 @@ from flwr_fbo.algorithms.search.study import TuningInstruction, TuningStudy
 from flwr_fbo.algorithms.search.trial import OutOfTimeError
 from flwr_fbo.clients.bandits.linear_bandit_client import LinearBanditSite
 from flwr_fbo.clients.bandits.neural_bandit_client import NeuralBanditSite
-from flwr_fbo.clients.limits import (
+from flwr_fbo.clients.node_limits import node_limits
+from flwr_fbo.clients.site import SiteError
+from flwr_fbo.clients.tuning_site import TuningSite
+from flwr_fbo.lab.baselines.random_search import RandomSearchSettings
+from flwr_fbo.privacy.release import ReleaseSettings
+from flwr_fbo.privacy.spending import Charge, Promise
+from flwr_fbo.study.codec import Phase, Study
+from flwr_fbo.study.limits import (
     DEFAULT_SIZES,
     NO_LIMITS,
     StudyRefusedError,
     size_limits,
 )
-from flwr_fbo.clients.message_sizes import CAPPED_BY, FREE, check_config, check_steps
-from flwr_fbo.clients.node_limits import node_limits
-from flwr_fbo.clients.site import SiteError
-from flwr_fbo.clients.tuning_site import TuningSite
-from flwr_fbo.lab.baselines.random_search import RandomSearchSettings
-from flwr_fbo.models.network import LangevinSettings
-from flwr_fbo.privacy.spending import Charge, Promise
-from flwr_fbo.study.codec import Phase
+from flwr_fbo.study.message_sizes import check_config, check_steps
+from flwr_fbo.study.secure_sums import SecureSums, SumGroup
 from tests.adversaries.hostile_messages import (
     APPS,
     HONEST,
@@ -157,7 +156,8 @@ def test_the_largest_studies_are_within_the_limits() -> None:
     limits = size_limits((NO_LIMITS,))
     for dialogue in LARGEST:
         for config, arrays in dialogue.make():
-            check_config(limits, config)
+            kind = INSTRUCTIONS[dialogue.kind]
+            check_config(limits, config, kind.study_type)
             study = INSTRUCTIONS[dialogue.kind].from_config(config).study
             check_steps(limits, study, [array.numpy() for array in arrays.values()])
 
@@ -176,46 +176,83 @@ def test_an_honest_large_federation_is_within_the_limits() -> None:
     peers = linear(PeerGraph.named("complete", 300))
     network = neural(Network(20, width=25), num_exploration=100)
     for study in (many, bandit, peers, network, tuning(DPFTSDESettings())):
-        check_config(limits, study.enrolment())
+        check_config(limits, study.enrolment(), type(study))
         check_steps(limits, study)
 
 
-SETTINGS = (
-    *KINDS,
-    DPFTSDESettings,
-    FTSSettings,
-    FedVoteSettings,
-    RandomSearchSettings,
-    VoteCount,
-    FedWarmStartSettings,
-    Cohorts,
-    Knowledge,
-    KnownRelease,
-    LinearUCBSettings,
-    EllipsoidSampling,
-    InverseGapWeighting,
-    RewardTimeout,
-    SiteDeviation,
-    Number,
-    ContinualSettings,
-    DeterminantTrigger,
-    PeerGraph,
-    FedGOUCBSettings,
-    LangevinSettings,
-    NeuralPrivacy,
-    Network,
-)
+def _studies() -> Iterator[Study]:
+    """Yield studies that have, together, all dataclasses that a study can hold."""
+    over = tuning().space
+    points = tuple((i / 16, i / 16) for i in range(16))
+    release = KnownRelease("a", 4, 1.0, 2.0, 1e-3, True, 16, (0.1,) * 16)
+    known = Knowledge(over, "maximize", points, (release,))
+    facts = WarmStartFacts(Cohorts(20, (4, 3), 1.0), known)
+    for agent in (DPFTSDESettings(), FTSSettings(), RandomSearchSettings()):
+        yield tuning(agent)
+    yield replace(tuning(FedWarmStartSettings(num_features=16)), facts=facts)
+    summed = SecureSums(ReleaseSettings(20), 4, (SumGroup(0, 20, 15, 2, 15),))
+    charge = Charge(1.0, 1.0, 3)
+    yield replace(tuning(), secure=summed, promise=Promise((charge,), True, delta=1e-3))
+    encoder = FeatureEncoder({"age": Number(0, 99)}, {"arm": Category(("a", "b"))})
+    releases = ContinualSettings(10, encoder.dimension, 1.0, 1e-5)
+    for exploration in (EllipsoidSampling(), InverseGapWeighting()):
+        settings = LinearUCBSettings(
+            releases,
+            exploration=exploration,
+            encoder=encoder,
+            reward_timeout=RewardTimeout(60),
+            site_deviation=SiteDeviation(0.5),
+        )
+        yield LinearBanditStudy(settings, 4)
+    raw = replace(linear().settings, local_data="raw")
+    yield replace(linear(), settings=raw, trigger=DeterminantTrigger(2))
+    yield linear(PeerGraph.named("ring", 5))
+    yield neural(privacy=NeuralPrivacy(1.0, 1e-3, num_features=4))
 
 
 def test_every_number_of_a_study_has_a_limit_or_needs_none() -> None:
-    """A new field must be put in one of the two tables."""
-    for settings in SETTINGS:
-        parent = "graph." if settings is PeerGraph else ""
-        for one in fields(settings):
-            if re.search(r"\b(int|float)\b", str(one.type)):
-                capped = {one.name, f"{parent}{one.name}"} & {*CAPPED_BY}
-                assert bool(capped) != (one.name in FREE), (settings, one.name)
-    assert set(CAPPED_BY.values()) <= {*DEFAULT_SIZES}
+    """A new field must say which: one that says nothing is below ``max_points``."""
+    looked_at = set()
+
+    def look(part: Any, values: Any) -> None:
+        if isinstance(values, list):
+            for one in values:
+                look(part, one)
+        if not isinstance(values, dict):
+            return
+        kind = part if isinstance(part, type) else part(values)
+        looked_at.add(kind.__name__)
+        known = fields_by_name(kind)
+        for name, value in values.items():
+            if name == "kind":  # which of several dataclasses it is
+                continue
+            has_numbers = re.search(r"\b(int|float)\b", str(known[name].type))
+            assert "cap" in known[name].metadata or not has_numbers, (kind, name)
+            assert cap_of(known[name]) in {*DEFAULT_SIZES, FREE}
+            if part_of(known[name]) is not None:
+                look(part_of(known[name]), value)
+            else:
+                assert not _has_objects(value), (kind, name)
+
+    for study in _studies():
+        look(type(study), study.fields)
+    assert looked_at == {
+        *("TuningStudy", "DPFTSDESettings", "FTSSettings", "RandomSearchSettings"),
+        *("FedVoteSettings", "VoteCount", "FedWarmStartSettings", "WarmStartFacts"),
+        *("Cohorts", "Knowledge", "KnownRelease", "SecureSums", "ReleaseSettings"),
+        *("WeightSchedule", "SumGroup", "Promise", "LinearBanditStudy"),
+        *("LinearUCBSettings", "ContinualSettings", "Optimism", "EllipsoidSampling"),
+        *("InverseGapWeighting", "FeatureEncoder", "Number", "Category"),
+        *("RewardTimeout", "SiteDeviation", "DeterminantTrigger", "PeerGraph"),
+        *("FedGOUCBStudy", "FedGOUCBSettings", "LangevinSettings", "NeuralPrivacy"),
+        "Network",
+    }
+
+
+def _has_objects(values: Any) -> bool:
+    if isinstance(values, list):
+        return any(map(_has_objects, values))
+    return isinstance(values, dict)
 
 
 def _context(**node_config: Any) -> Context:

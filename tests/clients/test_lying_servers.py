@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flwr_fbo.clients.limits import StudyRefusedError
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.spending import Charge, SpendingLedger
+from flwr_fbo.study.limits import StudyRefusedError
 from tests.clients.test_site_budget import FOLDERS, Node, _asked, _node, _site, _study
 
 

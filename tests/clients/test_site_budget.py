@@ -21,7 +21,6 @@ from flwr_fbo.algorithms.linear_bandit.study import (
 from flwr_fbo.algorithms.search.study import TuningInstruction, TuningStudy
 from flwr_fbo.clients.bandits.linear_bandit_client import LinearBanditSite
 from flwr_fbo.clients.bandits.neural_bandit_client import NeuralBanditSite
-from flwr_fbo.clients.limits import StudyRefusedError
 from flwr_fbo.clients.recorded_agent import RecordedAgent
 from flwr_fbo.clients.site import Answer, Site
 from flwr_fbo.clients.tuning_site import TuningSite
@@ -37,6 +36,7 @@ from flwr_fbo.privacy.spending import (
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.enrolment import TooFewAgentsError
 from flwr_fbo.study.codec import Phase
+from flwr_fbo.study.limits import StudyRefusedError
 from tests.algorithms.fed_go_ucb.test_private_agent import PRIVACY
 from tests.algorithms.fed_go_ucb.test_private_agent import SETTINGS as NEURAL_SETTINGS
 from tests.federation import (

@@ -35,6 +35,7 @@ from flwr_fbo import (
     tuner_mod,
     with_tuning,
 )
+from flwr_fbo._common.fields import to_json
 from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings
 from flwr_fbo.algorithms.fed_go_ucb.study import (
     FedGOUCBInstruction,
@@ -46,13 +47,13 @@ from flwr_fbo.algorithms.linear_bandit.study import (
 )
 from flwr_fbo.clients.bandits.linear_bandit_client import LinearBanditSite
 from flwr_fbo.clients.bandits.neural_bandit_client import NeuralBanditSite
-from flwr_fbo.clients.limits import StudyRefusedError
 from flwr_fbo.clients.site_rules import SiteRules
 from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.privacy.spending import Charge, Promise, SpendingLedger
 from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.secure_sum.graph import MAX_COMPLETE
-from flwr_fbo.study.codec import Phase, to_json
+from flwr_fbo.study.codec import Phase
+from flwr_fbo.study.limits import StudyRefusedError
 from flwr_fbo.study.secure_sums import SecureSums, SumGroup
 from flwr_fbo.tuner.envelope import (
     BALLOT,

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from flwr.app import Context, RecordDict
 
-from flwr_fbo.clients.limits import StudyRefusedError
 from flwr_fbo.clients.site_journal import NodeConfigError
 from flwr_fbo.clients.sum_identity import SumIdentity, sum_identity
 from flwr_fbo.secure_sum.roster import SigningKey
+from flwr_fbo.study.limits import StudyRefusedError
 from tests.secure_studies import AGGREGATION, Keys, fed_vote, make_keys
 
 

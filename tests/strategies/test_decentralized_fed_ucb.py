@@ -434,13 +434,6 @@ def test_the_server_counts_what_it_is_told_without_mail() -> None:
     assert len(server.ledger) == 1
 
 
-def test_old_journals_go_on() -> None:
-    """What has no graph is called what it was called before."""
-    fields = LinearBanditStudy(SETTINGS, M).to_dict()
-    assert "graph" not in fields
-    assert LinearBanditStudy.from_dict(fields).to_dict() == fields
-
-
 def _header(origin: int, number: int) -> NDArray[np.uint8]:
     return np.frombuffer(np.array([origin, number, 1], "<i8").tobytes(), np.uint8)
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from flwr.app import Message
 
+from flwr_fbo._common.fields import from_json
 from flwr_fbo._compat import to_array_record
 from flwr_fbo.secure_sum.masks import ADVERT_BYTES
 from flwr_fbo.secure_sum.member import Integers, Member
@@ -26,7 +27,6 @@ from flwr_fbo.secure_sum.wire import (
     to_payload,
     unpack,
 )
-from flwr_fbo.study.codec import from_json
 from flwr_fbo.study.secure_sums import SecureSums
 from tests.secure_studies import (
     AGGREGATION,

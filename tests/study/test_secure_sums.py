@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from flwr_fbo._common.fields import from_json, to_json
 from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.privacy.weights import WeightSchedule
-from flwr_fbo.study.codec import from_json, to_json
 from flwr_fbo.study.secure_sums import SecureSums, SumGroup
 
 SETTINGS = ReleaseSettings(

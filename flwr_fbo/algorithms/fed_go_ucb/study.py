@@ -7,20 +7,16 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from flwr_fbo._common.errors import PublicError
 from flwr_fbo._common.fields import (
     FREE,
     check_fields,
-    fields_by_name,
-    from_json,
     instance,
     integer,
-    to_json,
 )
 from flwr_fbo._common.fields import seed as seed_rule
 from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings
@@ -137,16 +133,6 @@ class FedGOUCBStudy(Study):
     def enrolment(self) -> Config:
         """Return the config that asks a client which slot it holds."""
         return FedGOUCBInstruction(Phase.ENROL, self).to_config()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the study as JSON values."""
-        return to_json(self)
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> FedGOUCBStudy:
-        """Return the study that ``to_dict`` gave, or that a journal belongs to."""
-        known = fields_by_name(cls)
-        return from_json(cls, {name: fields[name] for name in fields if name in known})
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.fields import to_json
 from flwr_fbo._common.version import __version__
 from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
 from flwr_fbo.journal.tables import LedgerRow
@@ -115,7 +116,7 @@ def facts_of(study: LinearBanditStudy, num_releases: list[int]) -> dict[str, Any
     """Return what a row of the server's ledger says besides its vectors."""
     return {
         "num_releases": num_releases,
-        "settings": study.settings.to_dict(),
+        "settings": to_json(study.settings),
         "private": study.private,
         "flwr_fbo": __version__,
     }

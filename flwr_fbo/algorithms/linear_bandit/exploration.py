@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from flwr_fbo._common.arrays import FloatArray, first_best
-from flwr_fbo._common.fields import check_fields, integer, number, positive, to_json
+from flwr_fbo._common.fields import check_fields, integer, number, positive
 from flwr_fbo._common.random import Purpose, generator, uniform_in_ball
 from flwr_fbo._common.validation import (
     require,
@@ -64,10 +64,6 @@ class Exploration(ABC):
             What each decision draws from. The probabilities are exact, given the draws.
         """
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return kind and fields, as JSON values."""
-        return to_json(self)
-
 
 @dataclass(frozen=True)
 class Optimism(Exploration):
@@ -78,8 +74,8 @@ class Optimism(Exploration):
     Examples
     --------
     >>> from flwr_fbo import Optimism
-    >>> Optimism().to_dict()
-    {'kind': 'optimism'}
+    >>> Optimism().largest_uniform_share
+    0.0
     """
 
     kind: ClassVar[str] = "optimism"

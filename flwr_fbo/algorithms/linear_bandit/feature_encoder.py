@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.conversion import mapping, names, plain
-from flwr_fbo._common.fields import from_json, holds, to_json
+from flwr_fbo._common.fields import holds
 from flwr_fbo._common.validation import (
     nearest,
     require,
@@ -282,15 +282,6 @@ class FeatureEncoder:
     def check_arms(self, arms: Arms) -> None:
         """Raise ValueError unless `encode` takes these arms."""
         self._encoded_arms(arms)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON values. Lists of pairs keep the order of fields."""
-        return to_json(self)
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> FeatureEncoder:
-        """Return the encoder whose fields went through JSON."""
-        return from_json(cls, fields)
 
     @cached_property
     def _context(self) -> dict[str, Field]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -13,11 +13,9 @@ from flwr_fbo._common.fields import (
     check_fields,
     choice,
     fraction,
-    from_json,
     instance,
     number,
     positive,
-    to_json,
 )
 from flwr_fbo._common.validation import (
     require,
@@ -356,12 +354,3 @@ class LinearUCBSettings:
             return ()
         names = self.feature_names
         return tuple(names[i] for i in self.site_deviation.coordinates(names))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields, as JSON values."""
-        return to_json(self)
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> LinearUCBSettings:
-        """Return the settings that ``to_dict`` gave."""
-        return from_json(cls, fields)

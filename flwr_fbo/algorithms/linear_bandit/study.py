@@ -7,19 +7,15 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from flwr_fbo._common.fields import (
     check_fields,
-    fields_by_name,
-    from_json,
     instance,
     integer,
     seed,
-    to_json,
 )
 from flwr_fbo._common.validation import require
 from flwr_fbo.algorithms.linear_bandit.peer_graph import PeerGraph
@@ -148,19 +144,6 @@ class LinearBanditStudy(Study):
     def enrolment(self) -> Config:
         """Return the config that asks a client which slot it holds."""
         return LinearBanditInstruction(Phase.ENROL, self).to_config()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the study as JSON values."""
-        fields = to_json(self)
-        if self.graph is None:  # as before there were any
-            del fields["graph"]
-        return fields
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> LinearBanditStudy:
-        """Return the study that ``to_dict`` gave, or that a journal belongs to."""
-        known = fields_by_name(cls)
-        return from_json(cls, {name: fields[name] for name in fields if name in known})
 
 
 @dataclass(frozen=True)

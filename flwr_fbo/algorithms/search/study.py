@@ -7,7 +7,16 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from flwr_fbo._common.fields import check_fields, choice, holds, instance, ruled, seed
+from flwr_fbo._common.fields import (
+    check_fields,
+    choice,
+    from_json,
+    holds,
+    instance,
+    ruled,
+    seed,
+    to_json,
+)
 from flwr_fbo._common.validation import require
 from flwr_fbo.algorithms.registry import algorithm_in, algorithm_of, load
 from flwr_fbo.algorithms.search.settings import Direction, Facts, SearchSettings
@@ -19,9 +28,7 @@ from flwr_fbo.study.codec import (
     Phase,
     Study,
     fresh_seed,
-    from_json,
     require_study_id,
-    to_json,
 )
 
 if TYPE_CHECKING:

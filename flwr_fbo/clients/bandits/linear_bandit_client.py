@@ -22,12 +22,12 @@ from flwr_fbo.clients.bandits.bandit_site import (
     playing,
     require_function,
 )
-from flwr_fbo.clients.limits import Limits
 from flwr_fbo.clients.recorded_agent import older_copy
 from flwr_fbo.clients.site import Answer, Arrays, SiteClient, site_app
 from flwr_fbo.clients.site_journal import NodeConfigError
 from flwr_fbo.clients.site_rules import SiteRules
 from flwr_fbo.clients.time_limit import TimeLimit
+from flwr_fbo.study.limits import Limits
 
 if TYPE_CHECKING:
     from flwr_fbo.clients.bandits.recorded_bandit import RecordedBandit

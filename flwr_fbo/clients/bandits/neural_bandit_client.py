@@ -21,11 +21,11 @@ from flwr_fbo.clients.bandits.bandit_site import (
     playing,
     require_function,
 )
-from flwr_fbo.clients.limits import Limits
 from flwr_fbo.clients.site import Answer, Arrays, Metrics, SiteClient, site_app
 from flwr_fbo.clients.time_limit import TimeLimit
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.models.network import RewardModel
+from flwr_fbo.study.limits import Limits
 
 if TYPE_CHECKING:
     from flwr_fbo.clients.bandits.recorded_neural_agent import RecordedNeuralAgent

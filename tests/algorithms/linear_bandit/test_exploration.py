@@ -21,6 +21,7 @@ from flwr_fbo import (
     RewardTimeout,
 )
 from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.fields import from_json, to_json
 from flwr_fbo.algorithms.linear_bandit import exploration
 from flwr_fbo.algorithms.linear_bandit.agent import LinearUCBAgent
 from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
@@ -322,9 +323,9 @@ ENCODED = replace(SETTINGS, releases=replace(RELEASES, dimension=ENCODER.dimensi
 
 def explored(exploration: dict[str, Any]) -> LinearUCBSettings:
     """Return settings of a study with an exploration in JSON."""
-    return LinearUCBSettings.from_dict(
-        {**SETTINGS.to_dict(), "exploration": exploration}
-    )
+    values = {**to_json(SETTINGS), "exploration": exploration}
+    made: LinearUCBSettings = from_json(LinearUCBSettings, values)
+    return made
 
 
 @pytest.mark.parametrize(
@@ -382,7 +383,7 @@ def test_settings_and_their_study_go_through_json(
     kind: Exploration, settings: LinearUCBSettings
 ) -> None:
     settings = replace(settings, exploration=kind)
-    again = LinearUCBSettings.from_dict(json.loads(json.dumps(settings.to_dict())))
+    again = from_json(LinearUCBSettings, json.loads(json.dumps(to_json(settings))))
     assert again == settings
     assert again.feature_names == settings.feature_names
     study = LinearBanditStudy(settings, 3, noise_seed=5)

@@ -8,6 +8,7 @@ import pytest
 
 from flwr_fbo import ContinualSettings, FeatureEncoder, LinearUCBSettings, Number
 from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.fields import from_json, to_json
 from flwr_fbo.algorithms.linear_bandit import site_belief
 from flwr_fbo.algorithms.linear_bandit.confidence import Belief, Confidence
 from flwr_fbo.algorithms.linear_bandit.settings import LocalData, SiteDeviation
@@ -245,4 +246,4 @@ def test_settings_travel() -> None:
         releases, encoder=ENCODER, site_deviation=SiteDeviation(0.1, names)
     )
     assert settings.deviating_features == ("ward: intercept", "home: intercept")
-    assert LinearUCBSettings.from_dict(settings.to_dict()) == settings
+    assert from_json(LinearUCBSettings, to_json(settings)) == settings

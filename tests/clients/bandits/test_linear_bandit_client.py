@@ -34,13 +34,13 @@ from flwr_fbo.cli import app
 from flwr_fbo.clients.bandits.bandit_journals import LINEAR_KIND as KIND
 from flwr_fbo.clients.bandits.bandit_journals import last_journal
 from flwr_fbo.clients.bandits.linear_bandit_client import LinearBanditSite
-from flwr_fbo.clients.limits import StudyRefusedError
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.strategies.enrolment import TooFewAgentsError
 from flwr_fbo.study.codec import Phase
+from flwr_fbo.study.limits import StudyRefusedError
 from tests.killing import NUM_KILLS, killed_after
 from tests.strategies.bandit_sites import (
     ACTIONS,

@@ -1,106 +1,32 @@
 """How large a message may be: looked at before anything of it is built.
 
 A server writes the study that a site plays, and a number in it can be worth hours or
-gigabytes. So each integer of a study is below a limit, by its name (`CAPPED_BY`); one
-whose name is not known here is below ``max_points``. What is costly only together, as
-many candidates of many features are, shows in `Study.steps`, once the study is made.
+gigabytes. So each integer of a study is below a limit, which its field names (see
+`flwr_fbo._common.fields`); one that no field is known for is below ``max_points``. What
+is costly only together, such as many candidates of many features, shows in
+`Study.steps`, once the study is made.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import Field
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo.clients.limits import Limits, refused
+from flwr_fbo._common.fields import (
+    DEFAULT_CAP,
+    FREE,
+    cap_of,
+    fields_by_name,
+    part_of,
+)
 from flwr_fbo.study.codec import STUDY_ENTRY, Study, read_json
+from flwr_fbo.study.limits import Limits, refused
 
-# The limit of each integer of a study, by its field.
-CAPPED_BY = {
-    "num_agents": "max_agents",
-    "graph.num_agents": "max_peers",
-    "graph.edges": "max_peers",
-    "graph.hops": "max_peers",
-    "graph.num_estimators": "max_dimension",
-    "num_features": "max_features",
-    "num_points": "max_features",
-    "num_surrogate_features": "max_features",
-    "num_parameters": "max_features",
-    "width": "max_features",
-    "num_initial": "max_points",
-    "num_candidates": "max_points",
-    "num_starts": "max_points",
-    "num_samples": "max_points",
-    "num_refinements": "max_points",
-    "max_tries": "max_points",
-    "num_draws": "max_points",
-    "num_led": "max_points",
-    "cohort_sizes": "max_agents",
-    "num_sites": "max_agents",
-    "num_slots": "max_agents",
-    "dimension": "max_dimension",
-    "num_sub_regions": "max_dimension",
-    "num_streams": "max_dimension",
-    "num_releases": "max_synchronisations",
-    "num_synchronisations": "max_synchronisations",
-    "sliding_window": "max_synchronisations",
-    "num_exploration": "max_trials",
-}
-# Integers that cost neither time nor memory, and numbers that JSON may write as one.
-FREE = {
-    "alpha",
-    "bandwidth",
-    "beta",
-    "bound",
-    "charges",
-    "clip_norm",
-    "colluding",
-    "delta",
-    "epsilon",
-    "feature_seed",
-    "first_slot",
-    "high",
-    "honest",
-    "inverse_temperature",
-    "lengthscale",
-    "low",
-    "max_action_norm",
-    "max_reward",
-    "max_similarity",
-    "noise_floor",
-    "noise_multiplier",
-    "noise_scale",
-    "noise_seed",
-    "noise_std",
-    "num_cells",
-    "num_constant_rounds",
-    "num_decay_rounds",
-    "num_iterations",
-    "parameter_norm",
-    "patience",
-    "peak",
-    "points",
-    "radius",
-    "refit_every",
-    "regularization",
-    "reward",
-    "reward_range",
-    "ridge",
-    "sampling_probability",
-    "scale",
-    "seconds",
-    "seed",
-    "share_after",
-    "spread",
-    "step",
-    "study_seed",
-    "threshold",
-    "uniform_share",
-    "vector",
-}
 # What no study needs: lists within lists, entries of a config, characters of one.
 _MOST_LEVELS, _MOST_ENTRIES, _LONGEST_ENTRY = 8, 100, 1_000
 _NO_STUDY = "the study is not JSON that a strategy writes"
@@ -108,7 +34,7 @@ _NO_STUDY = "the study is not JSON that a strategy writes"
 _ARRAYS_A_PEER = 4
 
 
-def check_config(limits: Limits, config: Mapping[str, Any]) -> None:
+def check_config(limits: Limits, config: Mapping[str, Any], study: type[Study]) -> None:
     """Raise `StudyRefusedError` if a config, or the study in it, is too large.
 
     Parameters
@@ -117,6 +43,8 @@ def check_config(limits: Limits, config: Mapping[str, Any]) -> None:
         With every size: see `size_limits`.
     config : mapping
         What `Instruction.to_config` wrote, or whatever else was sent.
+    study : type
+        Dataclass of the site's kind of study.
     """
     _check_count("entries of the config", len(config), _MOST_ENTRIES)
     for name, value in config.items():
@@ -126,33 +54,68 @@ def check_config(limits: Limits, config: Mapping[str, Any]) -> None:
     if not isinstance(text, str):
         raise refused(_NO_STUDY)
     limits.check_size("max_characters", len(text), "len(study)")
-    _check_study(limits, text)
+    _check_study(limits, text, study)
 
 
 @lru_cache(maxsize=8)  # every message brings the whole study again
-def _check_study(limits: Limits, text: str) -> None:
-    fields = _read(text)
-    if not isinstance(fields, dict):
+def _check_study(limits: Limits, text: str, study: type[Study]) -> None:
+    values = _read(text)
+    if not isinstance(values, dict):
         raise refused(_NO_STUDY)
-    if isinstance(fields.get("space"), str):
-        _check_space(limits, fields["space"])
-    _check_sizes(limits, fields)
+    if isinstance(values.get("space"), str):
+        _check_space(limits, values["space"])
+    _check_sizes(limits, values, study)
 
 
 def _check_sizes(
-    limits: Limits, value: Any, name: str = "", parent: str = "", level: int = 0
+    limits: Limits,
+    value: Any,
+    part: Any,
+    cap: str = DEFAULT_CAP,
+    name: str = "",
+    level: int = 0,
 ) -> None:
-    """Look at each integer of a study, whatever is in what."""
+    """Look at each integer of a study, whatever is in what.
+
+    Parameters
+    ----------
+    limits : Limits
+    value : JSON value
+    part : type or callable, optional
+        Dataclass of the objects in the value: see `flwr_fbo._common.fields.ruled`.
+    cap : str
+        Limit of the integers in the value; or ``FREE``.
+    name : str
+        Field that has the value.
+    level : int
+        In how many lists and objects the value is.
+    """
     _check_count("lists within lists", level, _MOST_LEVELS)
     if isinstance(value, dict):
-        for field, below in value.items():
-            _check_sizes(limits, below, field, name, level + 1)
+        known = _fields_of(part, value)
+        for key, below in value.items():
+            one = known.get(key)
+            if one is None:  # no strategy writes it
+                _check_sizes(limits, below, None, DEFAULT_CAP, key, level + 1)
+            else:
+                _check_sizes(limits, below, part_of(one), cap_of(one), key, level + 1)
     elif isinstance(value, list):
         for below in value:
-            _check_sizes(limits, below, name, parent, level + 1)
-    elif isinstance(value, int) and name not in FREE:
-        limit = CAPPED_BY.get(f"{parent}.{name}") or CAPPED_BY.get(name, "max_points")
-        limits.check_size(limit, value, name[:_LONGEST_ENTRY])
+            _check_sizes(limits, below, part, cap, name, level + 1)
+    elif isinstance(value, int) and cap != FREE:
+        limits.check_size(cap, value, name[:_LONGEST_ENTRY])
+
+
+def _fields_of(part: Any, value: Mapping[str, Any]) -> Mapping[str, Field[Any]]:
+    """Return the fields of a JSON object: none of one that no strategy writes."""
+    if part is None:
+        return {}
+    if not isinstance(part, type):
+        try:
+            part = part(value)
+        except (KeyError, TypeError, ValueError):
+            return {}
+    return fields_by_name(part)
 
 
 def _check_space(limits: Limits, text: str) -> None:

@@ -20,11 +20,11 @@ from flwr_fbo import (
     tuning_app,
     with_tuning,
 )
-from flwr_fbo.clients.limits import StudyRefusedError
 from flwr_fbo.clients.node_limits import node_limits
 from flwr_fbo.clients.site import SiteError
 from flwr_fbo.clients.site_journal import NodeConfigError
 from flwr_fbo.privacy.spending import Charge, Promise
+from flwr_fbo.study.limits import StudyRefusedError
 
 
 def _context(**node_config: Any) -> Context:

@@ -11,15 +11,16 @@ import pytest
 from flwr_fbo import ContinualSettings, FedGOUCBSettings, Network, NeuralPrivacy
 from flwr_fbo._common.fields import (
     check_fields,
+    from_json,
     holds,
     integer,
     number,
     ruled,
     several,
+    to_json,
 )
 from flwr_fbo.algorithms.fed_go_ucb.study import FedGOUCBStudy
 from flwr_fbo.privacy.weights import WeightSchedule
-from flwr_fbo.study.codec import from_json, to_json
 
 
 @dataclass(frozen=True)
@@ -128,9 +129,9 @@ def test_the_form_is_the_fields_by_name() -> None:
     [
         ({"inner": {"size": 0}}, "size=0 is not allowed"),
         ({"many": [{"size": 0}]}, "size=0 is not allowed"),
-        ({"inner": 3}, "Inner=3 is not allowed: an object"),
-        ({"inner": [3]}, "is not allowed: an object"),
-        ({"many": {"size": 1}}, "field of Inner|an object|is not allowed"),
+        ({"inner": 3}, "inner=3 is not allowed: of class Inner"),
+        ({"inner": [3]}, "is not allowed: of class Inner"),
+        ({"many": {"size": 1}}, "is not allowed"),
         ({"nam": "a"}, r"field of Outer='nam' .*did you mean 'name'"),
         ({"inner": {"sizes": 1}}, r"field of Inner='sizes' .*did you mean 'size'"),
     ],

@@ -140,6 +140,10 @@ class FederationResult:
     ['learning-rate']
     >>> [len(rung.trials) for rung in result.rungs]
     [4, 2]
+    >>> print(result)
+    Chosen of 4 trials: {'learning-rate': ...}.
+    The app's defaults ...
+    Privacy spent per client: epsilon 8.00 at delta 0.001.
     >>> main(*result.apply(grid, context))  # the training with the best settings
 
     Attributes
@@ -182,6 +186,21 @@ class FederationResult:
     def defaults_stayed_best(self) -> bool:
         """Whether the app's defaults were chosen."""
         return self.best_trial == 0
+
+    def __str__(self) -> str:
+        """Say what was chosen, how sure that is, and what it cost; a line each."""
+        told = verdict(self.best_trial, self.over_defaults)
+        spent = "The choice is not private."
+        if self.privacy_spent is not None:
+            epsilon, delta = self.privacy_spent.epsilon, self.privacy_spent.delta
+            spent = f"Privacy spent per client: epsilon {epsilon:.2f} at delta {delta}."
+        return "\n".join(
+            [
+                f"Chosen of {len(self.settings)} trials: {self.best}.",
+                f"The app's defaults {told}.",
+                spent,
+            ]
+        )
 
     def to_dataframe(self) -> Any:
         """Return the trials as a ``pandas.DataFrame``: one row a trial.

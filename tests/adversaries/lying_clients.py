@@ -72,7 +72,7 @@ from flwr_fbo.lab.tasks.nonlinear_bandit import (
     FunctionBanditTask,
     NonlinearBanditEnvironment,
 )
-from flwr_fbo.models.network import LangevinSettings
+from flwr_fbo.models.langevin import LangevinSettings
 
 NUM_AGENTS, MOST_LIARS = 6, 2
 _NUM_ITERATIONS, _NUM_TRIALS, _TIMES = 6, 16, [2, 4, 6, 8, 10, 12, 14]

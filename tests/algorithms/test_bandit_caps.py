@@ -18,7 +18,8 @@ from flwr_fbo.algorithms.linear_bandit.settings import (
     SiteDeviation,
 )
 from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
-from flwr_fbo.models.network import LangevinSettings, Network
+from flwr_fbo.models.langevin import LangevinSettings
+from flwr_fbo.models.network import Network
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.neural_privacy import NeuralPrivacy
 

@@ -35,7 +35,7 @@ from flwr_fbo.lab.tasks.nonlinear_bandit import (
     FunctionBanditTask,
     NonlinearBanditEnvironment,
 )
-from flwr_fbo.models.network import LangevinSettings
+from flwr_fbo.models.langevin import LangevinSettings
 from tests.algorithms.fed_go_ucb.servers import server_of
 from tests.grouped import waiting
 

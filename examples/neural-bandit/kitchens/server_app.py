@@ -4,7 +4,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from flwr_fbo import FedGOUCB, FedGOUCBSettings, Network, NeuralPrivacy
-from flwr_fbo.models.network import LangevinSettings
+from flwr_fbo.models.langevin import LangevinSettings
 
 app = ServerApp()
 

@@ -30,7 +30,8 @@ from flwr_fbo._common.version import __version__
 from flwr_fbo.algorithms.fed_go_ucb.settings import AgentReply
 from flwr_fbo.algorithms.fed_go_ucb.study import FedGOUCBStudy
 from flwr_fbo.journal.tables import LedgerRow
-from flwr_fbo.models.network import LangevinDynamics, RewardModel
+from flwr_fbo.models.langevin import LangevinDynamics
+from flwr_fbo.models.network import RewardModel
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.neural_privacy import NeuralPrivacy
 from flwr_fbo.study.codec import is_array, is_raw_sum, is_release

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from flwr_fbo._common.fields import check_fields, instance, integer, positive
 from flwr_fbo._common.validation import require
-from flwr_fbo.models.network import LangevinSettings
+from flwr_fbo.models.langevin import LangevinSettings
 from flwr_fbo.privacy.neural_privacy import NeuralPrivacy
 
 

@@ -51,7 +51,8 @@ from flwr_fbo.lab.simulation.neural_bandits import (
 from flwr_fbo.lab.simulation.progress import telling
 from flwr_fbo.lab.tasks.base import STRICT, task_reader
 from flwr_fbo.lab.tasks.nonlinear_bandit import NonlinearBanditTask
-from flwr_fbo.models.network import LangevinSettings, Network
+from flwr_fbo.models.langevin import LangevinSettings
+from flwr_fbo.models.network import Network
 
 AnyNonlinearTask = Annotated[
     NonlinearBanditTask, PlainValidator(task_reader(NonlinearBanditTask))

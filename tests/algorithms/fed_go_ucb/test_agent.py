@@ -17,7 +17,8 @@ from flwr_fbo.lab.simulation.neural_bandits import (
     Sharing,
 )
 from flwr_fbo.lab.tasks.nonlinear_bandit import FunctionBanditTask
-from flwr_fbo.models.network import LangevinDynamics, LangevinSettings, Network
+from flwr_fbo.models.langevin import LangevinDynamics, LangevinSettings
+from flwr_fbo.models.network import Network
 from tests.algorithms.fed_go_ucb.servers import server_of
 
 N, T0, STEPS = 3, 2, 4

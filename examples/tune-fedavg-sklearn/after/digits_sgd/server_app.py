@@ -22,9 +22,9 @@ def test(server_round: int, arrays: ArrayRecord) -> MetricRecord:
 def tuned(grid: Grid, context: Context) -> None:
     """Tune the training, and train with the settings that were chosen."""
     space = {"learning-rate": Float(1e-4, 1, log=True), "local-epochs": Int(1, 8)}
-    privacy = PrivateChoice(epsilon=2, delta=1e-3)
+    schedule, privacy = Halving(16, (1, 3, 9)), PrivateChoice(epsilon=2, delta=1e-3)
     tuner = FederationTuner(
-        space, "accuracy", "maximize", 20, schedule=Halving(16, (3, 9)), privacy=privacy
+        space, "accuracy", "maximize", 20, schedule=schedule, privacy=privacy
     )
     main(*tuner.start(main, grid, context).apply(grid, context))
 

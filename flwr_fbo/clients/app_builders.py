@@ -96,8 +96,8 @@ def tuning_app(
 def add_tuning(
     app: ClientApp,
     make_objective: Callable[[Context], Objective],
+    compare: Compare | None,
     *,
-    compare: Compare | None = None,
     enqueue: Sequence[Params] = (),
     trial_timeout: float | None = None,
     space: Mapping[str, BaseDistribution] | None = None,
@@ -121,7 +121,9 @@ def add_tuning(
     ...     return Message(message.content, reply_to=message)  # your own training
     >>> def make_objective(context):
     ...     return lambda trial: -abs(trial.suggest_float("x", 0, 1) - 0.3)
-    >>> app = add_tuning(app, make_objective)
+    >>> def compare(context):  # the default, and a score on held-out data
+    ...     return {"x": 0.5}, lambda params: -abs(params["x"] - 0.3)
+    >>> app = add_tuning(app, make_objective, compare)
     >>> strategy = FedVote(
     ...     {"x": FloatDistribution(0, 1)}, "maximize", num_agents=4,
     ...     epsilon=8, delta=1e-3, client_api="action",
@@ -133,7 +135,7 @@ def add_tuning(
     Parameters
     ----------
     app : ClientApp
-    compare : callable, optional
+    compare : callable or None
         See `with_tuning`.
 
     Returns
@@ -152,8 +154,8 @@ def add_tuning(
 def with_tuning(
     client_fn: Callable[[Context], Client | NumPyClient],
     make_objective: Callable[[Context], Objective],
+    compare: Compare | None,
     *,
-    compare: Compare | None = None,
     enqueue: Sequence[Params] = (),
     trial_timeout: float | None = None,
     space: Mapping[str, BaseDistribution] | None = None,
@@ -175,7 +177,9 @@ def with_tuning(
     ...         return parameters, 1, {}  # your own training
     >>> def make_objective(context):
     ...     return lambda trial: -abs(trial.suggest_float("x", 0, 1) - 0.3)
-    >>> client_fn = with_tuning(lambda context: Trainer(), make_objective)
+    >>> def compare(context):  # the default, and a score on held-out data
+    ...     return {"x": 0.5}, lambda params: -abs(params["x"] - 0.3)
+    >>> client_fn = with_tuning(lambda context: Trainer(), make_objective, compare)
     >>> strategy = FedVote(
     ...     {"x": FloatDistribution(0, 1)}, "maximize", num_agents=4,
     ...     epsilon=8, delta=1e-3,
@@ -189,13 +193,13 @@ def with_tuning(
     ----------
     client_fn : callable
         The app's own; called for every message that is not of a flwr_fbo strategy.
-    compare : callable, optional
+    compare : callable or None
         Takes the client's context and returns a pair: the default setting, and the
         score of a setting on held-out data. It is called before each of the app's own
         messages, so load the data in the score. Both settings are scored before the
         first of these messages that follows the tuning; see `best_params`, which then
-        returns the better one to ``client_fn``. Without it `best_params` returns the
-        tuned setting, and warns that it was not compared with the default. With it, a
+        returns the better one to ``client_fn``. With None `best_params` returns the
+        tuned setting, and warns that it was not compared with the default. Otherwise a
         site that prefers its tuned setting warns that the average of all sites was not
         compared, unless ``fbo-tuned`` is in the run config.
 

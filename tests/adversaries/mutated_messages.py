@@ -157,7 +157,7 @@ def _tuner_app(scale: float, limits: Limits = PRIVATE) -> ClientApp:
         metrics = MetricRecord({"acc": scale, "num-examples": round(10 * scale)})
         return Message(RecordDict({"m": metrics}), reply_to=message)
 
-    return add_tuning(app, lambda context: lambda trial: scale, limits=limits)
+    return add_tuning(app, lambda context: lambda trial: scale, None, limits=limits)
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ def _fit(app: ClientApp, context: Context) -> float:
 
 
 def test_a_numpy_client_app_tunes_first_and_trains_then() -> None:
-    app = ClientApp(client_fn=with_tuning(_own_client, make_objective))
+    app = ClientApp(client_fn=with_tuning(_own_client, make_objective, None))
     grid = InProcessGrid(app, NUM_AGENTS)
     for context in grid.contexts.values():
         assert _fit(app, context) == DEFAULT["x"]
@@ -91,7 +91,7 @@ def test_a_numpy_client_app_tunes_first_and_trains_then() -> None:
 
 
 def test_the_apps_other_messages_reach_its_own_client() -> None:
-    app = ClientApp(client_fn=with_tuning(_own_client, make_objective))
+    app = ClientApp(client_fn=with_tuning(_own_client, make_objective, None))
     context = next(iter(InProcessGrid(app, 1).contexts.values()))
     config = ConfigRecord()
     reply = _ask(
@@ -127,7 +127,7 @@ def test_a_message_api_app_keeps_its_own_train() -> None:
         content = RecordDict({"arrays": arrays, "metrics": metrics})
         return Message(content, reply_to=message)
 
-    assert add_tuning(app, make_objective) is app
+    assert add_tuning(app, make_objective, None) is app
     grid = InProcessGrid(app, NUM_AGENTS)
     study = strategy(client_api="action")
     study.start(grid, num_rounds=2)
@@ -142,7 +142,7 @@ def test_a_message_api_app_keeps_its_own_train() -> None:
 
 
 def test_a_training_message_to_the_tuning_stage_is_named() -> None:
-    app = add_tuning(ClientApp(), make_objective)
+    app = add_tuning(ClientApp(), make_objective, None)
     context = next(iter(InProcessGrid(app, 1).contexts.values()))
     record = RecordDict({"arrays": ArrayRecord(), "config": ConfigRecord()})
     with pytest.raises(SiteError, match="not written for this app"):
@@ -273,11 +273,11 @@ def test_a_damaged_journal_is_said_to_be_so(tmp_path: Path) -> None:
 
 def test_misuse_is_named() -> None:
     with pytest.raises(ValueError, match="client_fn=3"):
-        with_tuning(3, make_objective)  # type: ignore[arg-type]
+        with_tuning(3, make_objective, None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="make_objective=None"):
-        with_tuning(_own_client, None)  # type: ignore[arg-type]
+        with_tuning(_own_client, None, None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="make_objective=None"):
-        add_tuning(ClientApp(), None)  # type: ignore[arg-type]
+        add_tuning(ClientApp(), None, None)  # type: ignore[arg-type]
     for study_id in ("", "../x", "a" * 65):
         with pytest.raises(ValueError, match="study_id="):
             type(strategy().study)(

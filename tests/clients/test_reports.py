@@ -297,8 +297,8 @@ def _tuning(options: dict[str, Any]) -> list[Callable[[], ClientApp]]:
     return [
         lambda: _client_fn(lambda context: TuningClient(make, context, **options)),
         lambda: tuning_app(make, **options),
-        lambda: add_tuning(ClientApp(), make, **options),
-        lambda: ClientApp(client_fn=with_tuning(_fails, make, **options)),
+        lambda: add_tuning(ClientApp(), make, None, **options),
+        lambda: ClientApp(client_fn=with_tuning(_fails, make, None, **options)),
     ]
 
 

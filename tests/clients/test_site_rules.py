@@ -286,12 +286,12 @@ def _objective(context: Context) -> Callable[[Any], float]:
 
 def _beside_add_tuning() -> ClientApp:
     app = _app()
-    return add_tuning(app, _objective, limits=LIMITS)
+    return add_tuning(app, _objective, None, limits=LIMITS)
 
 
 def _before_its_functions() -> ClientApp:
     app = ClientApp(mods=[tuner_mod])
-    add_tuning(app, _objective, limits=LIMITS)
+    add_tuning(app, _objective, None, limits=LIMITS)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
@@ -307,7 +307,9 @@ class Trainer(NumPyClient):
 
 
 def _of_clients() -> ClientApp:
-    client_fn = with_tuning(lambda _: Trainer().to_client(), _objective, limits=LIMITS)
+    client_fn = with_tuning(
+        lambda _: Trainer().to_client(), _objective, None, limits=LIMITS
+    )
     return ClientApp(client_fn=client_fn, mods=[tuner_mod])
 
 
@@ -357,7 +359,7 @@ def test_limits_of_one_app_do_not_bind_another() -> None:
 
 def test_two_kinds_at_one_app_have_the_limits_of_both() -> None:
     app = linear_bandit_app(make_environment=lambda _: Environment())
-    add_tuning(app, _objective, limits=LIMITS)
+    add_tuning(app, _objective, None, limits=LIMITS)
     releases = ContinualSettings(num_releases=1, dimension=3, epsilon=8.0, delta=1e-5)
     study = LinearBanditStudy(LinearUCBSettings(releases), 1)
     content = RecordDict({"config": ConfigRecord({**study.enrolment()})})

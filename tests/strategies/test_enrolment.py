@@ -72,7 +72,7 @@ APPS_BY_API = {
     "numpy": numpy_app(),
     "action": ClientApp(),
 }
-add_tuning(APPS_BY_API["action"], make_objective)
+add_tuning(APPS_BY_API["action"], make_objective, None)
 
 
 @pytest.mark.usefixtures("no_naps")

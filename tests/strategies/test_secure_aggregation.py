@@ -126,8 +126,8 @@ def _nothing(context: Context) -> NumPyClient:
     [
         (APP, "message"),
         (numpy_app(make_objective), "numpy"),
-        (ClientApp(with_tuning(_nothing, make_objective)), "numpy"),
-        (add_tuning(ClientApp(), make_objective), "action"),
+        (ClientApp(with_tuning(_nothing, make_objective, None)), "numpy"),
+        (add_tuning(ClientApp(), make_objective, None), "action"),
     ],
 )
 def test_it_works_with_either_client_api(

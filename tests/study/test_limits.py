@@ -114,8 +114,8 @@ def _environment(context: Context) -> Any:
 def test_every_app_takes_limits() -> None:
     makers: list[Callable[[Any], Any]] = [
         lambda limits: tuning_app(_environment, limits=limits),
-        lambda limits: add_tuning(ClientApp(), _environment, limits=limits),
-        lambda limits: with_tuning(_environment, _environment, limits=limits),
+        lambda limits: add_tuning(ClientApp(), _environment, None, limits=limits),
+        lambda limits: with_tuning(_environment, _environment, None, limits=limits),
         lambda limits: linear_bandit_app(limits=limits),
         lambda limits: neural_bandit_app(_environment, limits=limits),
     ]

@@ -232,7 +232,7 @@ def _numpy_app(used: list[Params], **options: Any) -> ClientApp:
         used.append(best_params(context, DEFAULT))
         return Trainer().to_client()
 
-    return ClientApp(client_fn=with_tuning(client_fn, make_objective, **options))
+    return ClientApp(client_fn=with_tuning(client_fn, make_objective, **{"compare": None, **options}))
 
 
 def _message_app(used: list[Params], **options: Any) -> ClientApp:
@@ -243,7 +243,7 @@ def _message_app(used: list[Params], **options: Any) -> ClientApp:
         used.append(best_params(context, DEFAULT))
         return Message(RecordDict({"m": MetricRecord({"a": 1})}), reply_to=message)
 
-    return add_tuning(app, make_objective, **options)
+    return add_tuning(app, make_objective, **{"compare": None, **options})
 
 
 APPS: list[tuple[Callable[..., ClientApp], Any]] = [

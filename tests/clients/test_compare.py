@@ -232,7 +232,8 @@ def _numpy_app(used: list[Params], **options: Any) -> ClientApp:
         used.append(best_params(context, DEFAULT))
         return Trainer().to_client()
 
-    return ClientApp(client_fn=with_tuning(client_fn, make_objective, **{"compare": None, **options}))
+    options = {"compare": None, **options}
+    return ClientApp(client_fn=with_tuning(client_fn, make_objective, **options))
 
 
 def _message_app(used: list[Params], **options: Any) -> ClientApp:

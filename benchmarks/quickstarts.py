@@ -217,7 +217,7 @@ def _importing(row: str) -> Iterator[None]:
 
 
 def _without_compare(add: Callable[..., Any], *args: Any, compare: Any) -> Any:
-    return add(*args)
+    return add(*args, compare=None)
 
 
 @contextlib.contextmanager

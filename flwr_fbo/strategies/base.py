@@ -31,8 +31,8 @@ from flwr_fbo._compat import (
 from flwr_fbo.strategies.enrolment import Enrolment, first_line, matched
 from flwr_fbo.strategies.options import Durability, StudyOptions, check_folder
 from flwr_fbo.strategies.result import StudyResult
+from flwr_fbo.strategies.round_progress import Waiting, duration
 from flwr_fbo.strategies.study_record import KIND, Progress, StudyRecord
-from flwr_fbo.strategies.waiting import Waiting, duration
 from flwr_fbo.study.callbacks import Round, Started, tell
 from flwr_fbo.study.codec import Study
 from flwr_fbo.study.limits import StudyRefusedError, size_limits

@@ -10,7 +10,7 @@ from optuna.distributions import FloatDistribution
 
 from flwr_fbo import DPFTSDE, FTS, FedVote, InProcessGrid, Privacy, Seeds, tuning_app
 from flwr_fbo.strategies import waiting
-from flwr_fbo.strategies.waiting import Waiting, duration
+from flwr_fbo.strategies.round_progress import Waiting, duration
 from tests.federation import NUM_AGENTS, numpy_app, strategy
 
 SPACE = {"x": FloatDistribution(0.0, 1.0)}

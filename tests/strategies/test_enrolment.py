@@ -46,7 +46,7 @@ def test_too_few_clients_reach_none_of_them() -> None:
     assert not asked
 
 
-def test_round_progress_for_clients_is_bounded_and_says_so(
+def test_waiting_for_clients_is_bounded_and_says_so(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "flwr.fbo")

@@ -9,7 +9,7 @@ import pytest
 from optuna.distributions import FloatDistribution
 
 from flwr_fbo import DPFTSDE, FTS, FedVote, InProcessGrid, Privacy, Seeds, tuning_app
-from flwr_fbo.strategies import waiting
+from flwr_fbo.strategies import round_progress
 from flwr_fbo.strategies.round_progress import Waiting, duration
 from tests.federation import NUM_AGENTS, numpy_app, strategy
 
@@ -20,7 +20,7 @@ def test_who_has_answered_is_told_while_others_are_awaited(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO, "flwr.fbo")
-    monkeypatch.setattr(waiting, "_PAUSE", 0.02)
+    monkeypatch.setattr(round_progress, "_PAUSE", 0.02)
 
     class Slow(InProcessGrid):
         def send_and_receive(self, messages: Any, *, timeout: Any = None) -> Any:

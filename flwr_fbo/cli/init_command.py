@@ -57,9 +57,11 @@ def init(
     """
     with plain_errors(ValueError):
         check_folder(folder)
-        written = write_app(folder, template or _asked())
+        template = template or _asked()
+        written = write_app(folder, template)
     typer.echo(
-        f"Wrote {len(written)} files into {folder.resolve()}. Run the app there:"
+        f"Wrote the app {template.value!r}, {len(written)} files, into "
+        f"{folder.resolve()}. Run it there:"
     )
     typer.echo(f"  {_RUN}")
 

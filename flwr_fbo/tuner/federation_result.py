@@ -86,12 +86,16 @@ def verdict(best_trial: int, over_defaults: Lead | None) -> str:
     """Return how the app's defaults did, in words."""
     if over_defaults is None:
         return "stayed best" if best_trial == 0 else "were beaten"
-    ahead = f"{over_defaults.deviations:.1f} standard deviations"
-    if over_defaults.p_value is not None:
-        ahead += f" (p = {over_defaults.p_value:.2g})"
+    trial, ahead = over_defaults.trial, over_defaults.deviations
+    p_value = over_defaults.p_value
+    told = f"{ahead:.1f} standard deviations"
+    if p_value is not None:
+        told += " (p < 0.0001)" if p_value < 1e-4 else f" (p = {p_value:.2g})"
     if best_trial != 0:
-        return f"were beaten by {ahead}"
-    return f"are kept: trial {over_defaults.trial} is ahead by {ahead}, maybe by chance"
+        return f"were beaten by {told}"
+    if ahead <= 0:
+        return f"are kept: trial {trial} is ahead in the last rung only"
+    return f"are kept: trial {trial} is ahead by {told}, maybe by chance"
 
 
 @dataclass(frozen=True)

@@ -152,12 +152,17 @@ def printable_name(*, optional: bool = False) -> Metadata:
 
 
 def instance(
-    *kinds: type, allowed: str = "", optional: bool = False, part: Any = None
+    *kinds: type,
+    allowed: str = "",
+    optional: bool = False,
+    cap: str = DEFAULT_CAP,
+    part: Any = None,
 ) -> Metadata:
     """Allow instances of some classes; ``allowed`` says so in an error."""
     return ruled(
         lambda name, value: require_instance(name, value, *kinds, allowed=allowed),
         optional=optional,
+        cap=cap,
         part=part,
     )
 
@@ -186,13 +191,14 @@ def several(
     return ruled(rule, optional=optional, cap=one["cap"], part=one["part"])
 
 
-def holds(part: Any, *, cap: str = FREE) -> Metadata:
+def holds(part: Any, *, cap: str = DEFAULT_CAP) -> Metadata:
     """Allow a dataclass that checks itself, or several, or None; see `ruled`."""
 
     def rule(name: str, value: Any) -> None:
+        if value is None or not isinstance(part, type):
+            return
         for one in value if isinstance(value, tuple | list) else [value]:
-            fits = one is None or not isinstance(part, type) or isinstance(one, part)
-            require(fits, name, value, f"of class {getattr(part, '__name__', '')}")
+            require(isinstance(one, part), name, value, f"of class {part.__name__}")
 
     return ruled(rule, cap=cap, part=part)
 
@@ -243,9 +249,7 @@ def from_json(part: Any, value: Any) -> Any:
     Raises
     ------
     ValueError
-        If a field is unknown, or has a value that is not allowed.
-    TypeError
-        If a field is missing.
+        If a field is missing or unknown, or has a value that is not allowed.
     """
     if isinstance(value, list | tuple):
         return tuple(from_json(part, one) for one in value)
@@ -260,4 +264,7 @@ def from_json(part: Any, value: Any) -> Any:
             continue  # it has led to the class
         require_known(f"field of {made.__name__}", name, known)
         values[name] = from_json(part_of(known[name]), given)
+    # A default could differ from what the sender has, or from process to process.
+    for name in known.keys() - values.keys():
+        raise ValueError(f"{made.__name__} in JSON has no {name}.")
     return made(**values)

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from flwr_fbo._common.fields import (
     FREE,
     check_fields,
-    holds,
     instance,
     integer,
     several,
@@ -95,10 +94,14 @@ class SecureSums:
         Digest of the `Roster` that all sites pin; empty without one.
     """
 
-    settings: ReleaseSettings = field(metadata=holds(ReleaseSettings))
+    settings: ReleaseSettings = field(
+        metadata=instance(ReleaseSettings, part=ReleaseSettings)
+    )
     num_features: int = field(metadata=integer(1, cap="max_features"))
     groups: tuple[SumGroup, ...] = field(
-        metadata=several(holds(SumGroup), least=1, allowed="one at least")
+        metadata=several(
+            instance(SumGroup, part=SumGroup), least=1, allowed="one at least"
+        )
     )
     roster: str = field(default="", metadata=instance(str, allowed="a digest"))
 

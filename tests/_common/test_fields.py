@@ -151,6 +151,7 @@ def test_nested_dataclasses_go_through_json() -> None:
         ({"shape": {"radius": -1.0}}, ValueError, "radius=-1.0 is not allowed"),
         ({"shape": {"radius": 1.0, "side": 2.0}}, ValueError, "side"),
         ({"other": 1}, ValueError, "other"),
+        ({"settings": [3]}, ValueError, "a Settings"),
     ],
 )
 def test_json_that_no_dataclass_gave_is_refused(

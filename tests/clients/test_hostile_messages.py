@@ -1,5 +1,6 @@
 """Messages that would cost a site hours or gigabytes: refused before they are built."""
 
+import json
 import re
 import tracemalloc
 from collections.abc import Iterator
@@ -33,6 +34,7 @@ from flwr_fbo import (
     SiteDeviation,
 )
 from flwr_fbo._common.fields import FREE, cap_of, fields_by_name, part_of
+from flwr_fbo._compat import to_array_record
 from flwr_fbo.algorithms.fed_go_ucb.study import FedGOUCBInstruction, FedGOUCBStudy
 from flwr_fbo.algorithms.fed_vote.settings import VoteCount
 from flwr_fbo.algorithms.fed_warm_start.knowledge import KnownRelease
@@ -47,12 +49,12 @@ from flwr_fbo.algorithms.search.trial import OutOfTimeError
 from flwr_fbo.clients.bandits.linear_bandit_client import LinearBanditSite
 from flwr_fbo.clients.bandits.neural_bandit_client import NeuralBanditSite
 from flwr_fbo.clients.node_limits import node_limits
-from flwr_fbo.clients.site import SiteError
+from flwr_fbo.clients.site import InstructionError, SiteError
 from flwr_fbo.clients.tuning_site import TuningSite
 from flwr_fbo.lab.baselines.random_search import RandomSearchSettings
 from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.privacy.spending import Charge, Promise
-from flwr_fbo.study.codec import Phase, Study
+from flwr_fbo.study.codec import STUDY_ENTRY, Phase, Study
 from flwr_fbo.study.limits import (
     DEFAULT_SIZES,
     NO_LIMITS,
@@ -247,6 +249,41 @@ def test_every_number_of_a_study_has_a_limit_or_needs_none() -> None:
         *("FedGOUCBStudy", "FedGOUCBSettings", "LangevinSettings", "NeuralPrivacy"),
         "Network",
     }
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"settings": 11_000}, "settings=11000 exceeds max_points"),
+        ({"study_id": None}, "has no study_id"),
+        ({"graph": 3}, "graph=3 is not allowed"),
+    ],
+)
+def test_a_malformed_study_is_refused_by_the_field(
+    changes: dict[str, Any], message: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = linear().enrolment()
+    values = {**json.loads(str(config[STUDY_ENTRY])), **changes}
+    values = {name: value for name, value in values.items() if name != "study_id"} | (
+        {} if "study_id" in changes else {"study_id": "a"}
+    )
+    config[STUDY_ENTRY] = json.dumps(values)
+    site = Client(APPS["linear-bandit", "message"](), "message")
+    with pytest.raises(SiteError):
+        site.ask(config, to_array_record([]))
+    [at_site] = [r.exc_info[1] for r in caplog.records if r.exc_info]
+    assert isinstance(at_site, InstructionError | StudyRefusedError)
+    assert re.search(message, str(at_site))
+
+
+@pytest.mark.parametrize("secure", [7, [{}], {"settings": None}])
+def test_a_malformed_secure_sum_is_refused(secure: Any) -> None:
+    summed = SecureSums(ReleaseSettings(20), 4, (SumGroup(0, 20, 15, 2, 15),))
+    values: Any = replace(tuning(), secure=summed).to_dict()
+    if isinstance(secure, dict):
+        secure = {**values["secure"], **secure}
+    with pytest.raises(ValueError, match=r"(secure|settings)=.* is not allowed"):
+        TuningStudy.from_dict({**values, "secure": secure})
 
 
 def _has_objects(values: Any) -> bool:

@@ -231,6 +231,12 @@ class FedGOUCBAgent:
         rng = generator(self._seed, Purpose.REFERENCE_POINTS)
         return ReferenceFeatures(self.model, self.w0, len(self._own) - 1, rng)
 
+    def _renew_features(self) -> None:
+        """Make the features now: a model without any must not cost a release first."""
+        vars(self).pop("_features", None)
+        if self._released is not None and self.w0 is not None:
+            _ = self._features
+
     # Phase I
 
     @one_blas_thread
@@ -287,6 +293,8 @@ class FedGOUCBAgent:
             If it is not so many finite numbers.
         RuntimeError
             If phase II has begun already.
+        FloatingPointError
+            If the model's gradients tell no points apart, with privacy.
         """
         if self.w0 is not None:
             raise RuntimeError("Phase II has begun already.")
@@ -294,6 +302,7 @@ class FedGOUCBAgent:
         ok = w0.shape == (size,) and bool(np.isfinite(w0).all())
         require(ok, "w0", w0, f"{size} finite numbers")
         self.w0 = w0
+        self._renew_features()
         self._seen = []
 
     # Phase II
@@ -485,6 +494,7 @@ class FedGOUCBAgent:
         self._own, self._total = np.array(state["own"]), np.array(state["total"])
         self._num_included = int(state["num_included"])
         self._cached = None
+        self._renew_features()
 
 
 def checked_observation(

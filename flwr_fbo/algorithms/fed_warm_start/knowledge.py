@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.fields import (
+    FREE,
     check_fields,
     choice,
     flag,
@@ -111,7 +112,7 @@ class KnownRelease:
     num_points: int = field(
         metadata=integer(LEAST_POINTS, MOST_POINTS, cap="max_features")
     )
-    vector: tuple[float, ...] = field(metadata=holds(None))
+    vector: tuple[float, ...] = field(metadata=holds(None, cap=FREE))
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -175,7 +176,7 @@ class Knowledge:
     space: SearchSpace = field(metadata=instance(SearchSpace))
     direction: Direction = field(metadata=choice(Direction))
     points: tuple[tuple[float, ...], ...] = field(
-        metadata=instance(tuple, list, allowed="a list of points")
+        metadata=instance(tuple, list, allowed="a list of points", cap=FREE)
     )
     releases: tuple[KnownRelease, ...] = field(metadata=holds(KnownRelease))
 

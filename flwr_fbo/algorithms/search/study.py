@@ -136,6 +136,10 @@ class TuningStudy(Study):
         algorithm = algorithm_in(agent)
         del agent["kind"]
         settings: Any = algorithm.settings
+        allowed = "an object, or None"
+        require(
+            secure is None or isinstance(secure, Mapping), "secure", secure, allowed
+        )
         return cls(
             space=SearchSpace.from_json(fields["space"]),
             direction=fields["direction"],

@@ -122,6 +122,29 @@ def test_features_of_what_is_not_finite_are_no_longer_than_one(value: float) -> 
     assert np.linalg.norm(other) <= 1 + 1e-12
 
 
+class Flat:
+    """A reward model whose gradients are the same everywhere."""
+
+    dimension, num_parameters = 6, 1
+
+    def initial(self, rng: np.random.Generator) -> FloatArray:
+        return np.zeros(1)
+
+    def values(self, w: FloatArray, x: FloatArray) -> FloatArray:
+        return np.full(len(x), w[0])
+
+    def values_and_gradients(
+        self, w: FloatArray, x: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        return self.values(w, x), np.ones((len(x), 1))
+
+
+def test_an_agent_does_not_begin_without_features() -> None:
+    """Else its site would pay for releases of nothing but noise."""
+    with pytest.raises(FloatingPointError, match="tell no two points"):
+        FedGOUCBAgent(SETTINGS, Flat(), 1, 0, 4, SeededEntropy(1, 0))
+
+
 def test_a_model_that_is_the_same_everywhere_has_no_features() -> None:
     with pytest.raises(FloatingPointError, match="tell no two points"):
         features_at(np.zeros(D_W))

@@ -17,7 +17,7 @@ from tests.deployed import await_condition, begun, process_named
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tune-fedavg-sklearn" / "after"
 NUM_SITES, NUM_TRIALS = 2, 3
 # What the example's tuner has, and what makes it short, and durable.
-LONG = "20, schedule=Halving(16, (3, 9)), privacy=privacy"
+LONG = "20, schedule=schedule, privacy=privacy"
 SHORT = "{}, schedule=Halving({}, (1, 2)), privacy=privacy, folder={!r}"
 # Kills the ServerApp once, when all clients have answered the last exchange of a sum.
 START = "tuner.start(main, grid, context)"

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import Field, fields, is_dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 from flwr_fbo._common.conversion import plain
@@ -54,7 +54,7 @@ def check_fields(settings: Any) -> None:
         If a value breaks its field's rule. The message names field and value, and says
         what is allowed.
     """
-    for one in fields(settings):
+    for one in fields_by_name(settings.__class__).values():
         value = plain(getattr(settings, one.name))
         object.__setattr__(settings, one.name, value)
         rule: Rule | None = one.metadata.get("rule")
@@ -203,7 +203,7 @@ def holds(part: Any, *, cap: str = DEFAULT_CAP) -> Metadata:
     return ruled(rule, cap=cap, part=part)
 
 
-@lru_cache(maxsize=64)
+@cache
 def fields_by_name(kind: type) -> dict[str, Field[Any]]:
     """Return the fields of a dataclass."""
     return {one.name: one for one in fields(kind)}
@@ -243,7 +243,8 @@ def from_json(part: Any, value: Any) -> Any:
     ----------
     part : type or callable, optional
         What ``value`` is of, or each member of a list: the ``part`` of a field, see
-        `ruled`. What no field names as a part stays as it is.
+        `ruled`. What no field names as a part stays as it is. A class with a function
+        ``from_json`` decides for itself.
     value : JSON value
 
     Raises
@@ -253,9 +254,11 @@ def from_json(part: Any, value: Any) -> Any:
     """
     if isinstance(value, list | tuple):
         return tuple(from_json(part, one) for one in value)
+    if part is None or value is None:
+        return value
     if isinstance(part, type) and hasattr(part, "from_json"):
         return part.from_json(value)
-    if part is None or not isinstance(value, Mapping):
+    if not isinstance(value, Mapping):
         return value  # for the rule of the field
     made = part if isinstance(part, type) else part(value)
     known, values = fields_by_name(made), {}

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from flwr_fbo._common.fields import from_json
 from flwr_fbo.algorithms.fed_go_ucb.server import spent_by_neural_agent
 from flwr_fbo.algorithms.fed_ucb.server import spent_by_agent
 from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
@@ -71,7 +72,7 @@ def _neural_spent(
     privacy = identity["settings"]["privacy"]
     if privacy is None:
         return None
-    return spent_by_neural_agent(NeuralPrivacy.from_dict(privacy), len(rows))
+    return spent_by_neural_agent(from_json(NeuralPrivacy, privacy), len(rows))
 
 
 def _all_spent(identity: Mapping[str, Any], rows: list[LedgerRow]) -> PrivacySpent:

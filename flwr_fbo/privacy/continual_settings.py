@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
@@ -131,10 +131,6 @@ class ContinualSettings:
                 kept = gaussian_delta(self.epsilon, self.mu) <= self.delta
                 allowed = "less, as the paper's noise does not keep what it promises"
                 require(kept, "epsilon", self.epsilon, allowed)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields."""
-        return asdict(self)
 
     @cached_property
     def sum_shape(self) -> tuple[int, ...]:

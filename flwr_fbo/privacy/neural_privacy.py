@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -101,11 +100,6 @@ class NeuralPrivacy:
     def __post_init__(self) -> None:
         check_fields(self)
         self._releases_of(self.num_features or 2)  # which names what it does not allow
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        """Return the settings of the fields that ``asdict`` gave, maybe by JSON."""
-        return cls(**{**fields, "reward_range": tuple(fields["reward_range"])})
 
     def scaled(self, reward: float) -> float:
         """Return a finite reward, clipped to the range and mapped to [-1, 1]."""

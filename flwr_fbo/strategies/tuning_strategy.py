@@ -201,8 +201,8 @@ class TuningStrategy(StudyStrategy[TuningResult]):
     ) -> dict[int, Any]:
         """Send one exchange of a secure sum; return the replies by slot.
 
-        What could be unmasked is on disk first. Nodes that are gone are not asked, and
-        a reply that is no array is left out.
+        What could be unmasked is on disk first. Skip nodes that are gone, and replies
+        that are not arrays.
         """
         assert self.releases is not None
         assert self._grid is not None

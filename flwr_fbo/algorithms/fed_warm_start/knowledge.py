@@ -35,6 +35,7 @@ from flwr_fbo._common.fields import (
     integer,
     number,
     ruled,
+    to_json,
 )
 from flwr_fbo._common.text import write_whole
 from flwr_fbo._common.validation import is_number, require
@@ -288,22 +289,9 @@ class Knowledge:
         )
         return Knowledge(space, direction, tuple(places), releases)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
-        names = [one.name for one in fields(KnownRelease)]
-        return {
-            "space": self.space.to_json(),
-            "direction": self.direction,
-            "points": [list(point) for point in self.points],
-            "releases": [
-                {name: getattr(release, name) for name in names}
-                for release in self.releases
-            ],
-        }
-
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Knowledge:
-        """Return what ``to_dict`` gave.
+    def from_json(cls, values: Mapping[str, Any]) -> Knowledge:
+        """Return what `flwr_fbo._common.fields.to_json` gave.
 
         Raises
         ------
@@ -335,7 +323,7 @@ class Knowledge:
         OSError
             If it cannot be written.
         """
-        values = self.to_dict()
+        values = to_json(self)
         document = {
             "format": _FORMAT,
             "about": _ABOUT + (_PRIVATE if self.private else _NOT_PRIVATE),
@@ -404,7 +392,7 @@ def _parsed(content: bytes) -> Knowledge:
     require(ok, "format", found, f"{_FORMAT!r}, in a file of FedWarmStart's releases")
     names = [one.name for one in fields(Knowledge)]
     values = {name: document[name] for name in names if name in document}
-    knowledge = Knowledge.from_dict(values)
+    knowledge = Knowledge.from_json(values)
     digests = document.get("digests")
     require(isinstance(digests, dict), "digests", digests, "one for each field")
     for name, value in values.items():

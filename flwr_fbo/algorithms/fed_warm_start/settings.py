@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, Self
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
@@ -176,22 +176,6 @@ class WarmStartFacts(Facts):
     def num_rows(self) -> int:
         """Releases of earlier studies."""
         return 0 if self.known is None else len(self.known.releases)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
-        return {
-            "cohorts": None if self.cohorts is None else asdict(self.cohorts),
-            "known": None if self.known is None else self.known.to_dict(),
-        }
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Return the facts that ``to_dict`` gave."""
-        cohorts, known = values["cohorts"], values["known"]
-        return cls(
-            None if cohorts is None else Cohorts(**cohorts),
-            None if known is None else Knowledge.from_dict(known),
-        )
 
 
 def num_pioneers(noise_multiplier: float) -> int:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from flwr_fbo._common.fields import FREE, check_fields, integer, positive
 from flwr_fbo._common.random import Purpose, generator
@@ -32,15 +31,6 @@ class Facts:
     def num_rows(self) -> int:
         """Vectors that agents know besides those of this study's server."""
         return 0
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
-        return asdict(self)  # type: ignore[call-overload, no-any-return]
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Return the facts that ``to_dict`` gave."""
-        return cls(**values)
 
 
 @dataclass(frozen=True)

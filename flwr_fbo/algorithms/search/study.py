@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from flwr_fbo._common.fields import (
@@ -120,12 +120,12 @@ class TuningStudy(Study):
         return {
             "space": self.space.to_json(),
             "direction": self.direction,
-            "agent": {**kind, **asdict(self.agent)},
+            "agent": {**kind, **to_json(self.agent)},
             "study_seed": self.study_seed,
             "feature_seed": self.feature_seed,
             "study_id": self.study_id,
             "promise": self.promise.to_dict(),
-            "facts": None if facts is None else {**kind, **facts.to_dict()},
+            "facts": None if facts is None else {**kind, **to_json(facts)},
             "secure": to_json(secure),
         }
 
@@ -143,7 +143,7 @@ class TuningStudy(Study):
         return cls(
             space=SearchSpace.from_json(fields["space"]),
             direction=fields["direction"],
-            agent=settings(**agent),
+            agent=from_json(settings, agent),
             study_seed=fields["study_seed"],
             feature_seed=fields["feature_seed"],
             study_id=fields["study_id"],
@@ -159,7 +159,8 @@ def _facts(values: dict[str, Any]) -> Facts:
     require(kind is not None, "facts", values, "None, with this algorithm")
     assert kind is not None
     del values["kind"]
-    return kind.from_dict(values)
+    facts: Facts = from_json(kind, values)
+    return facts
 
 
 def create_agent(study: TuningStudy, slot: int, entropy: int) -> Agent:

@@ -82,3 +82,4 @@ from .tuner.client_mod import tuner_mod as tuner_mod
 from .tuner.federation_result import FederationResult as FederationResult
 from .tuner.federation_tuner import FederationTuner as FederationTuner
 from .tuner.schedule import Halving as Halving
+from .tuner.trial_grid import server_score as server_score

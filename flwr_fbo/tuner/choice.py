@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -28,6 +28,7 @@ from flwr_fbo.secure_sum.roster import Roster, digest_of
 from flwr_fbo.strategies.secure_aggregation import NO_ROSTER, SecureAggregation
 from flwr_fbo.study.secure_sums import SecureSums, SumGroup
 from flwr_fbo.tuner.ballots import Ballot, MessageForm, capped, make_vote
+from flwr_fbo.tuner.trial_thread import ScoreSource
 
 LastRung = Literal["release", "noisy-max"]
 
@@ -142,6 +143,8 @@ class Chooser:
         *Experiments only*: makes the noise repeat, which protects nobody.
     aggregation : SecureAggregation, optional
         How the clients sum their ballots, and add the noise themselves.
+    score_source : {"clients", "server"}
+        Whose scores trials are compared by. The server's need no release.
 
     Attributes
     ----------
@@ -172,8 +175,10 @@ class Chooser:
         num_rungs: int,
         noise_seed: int | None = None,
         aggregation: SecureAggregation | None = None,
+        score_source: ScoreSource = "clients",
     ) -> None:
         self.settings = settings
+        self.score_source = score_source
         self.private = settings is not None and noise_seed is None
         self.trust = "the server is trusted: it reads each client's ballots"
         self.release: PlannedRelease | None = None
@@ -191,6 +196,12 @@ class Chooser:
             require(pinned in (None, tuple(slots)), "roster", pinned, allowed)
             self.group = aggregation.group(slots)
             self.trust = f"{_SECURE}{'' if self.roster else f'; {NO_ROSTER}'}"
+        if score_source == "server":
+            none = settings is None
+            allowed = "None with score='server': no client's scores are released"
+            require(none, "privacy", settings, allowed)
+            self.trust = "the server scores the models itself: clients send no scores"
+            return
         if settings is None:
             self.trust = "the server reads each client's exact scores"
             return
@@ -220,7 +231,7 @@ class Chooser:
     @property
     def hides_metrics(self) -> bool:
         """Whether the clients' metrics stay at the clients."""
-        return self.settings is not None
+        return self.settings is not None or self.score_source == "server"
 
     @property
     def knows_leads(self) -> bool:
@@ -408,6 +419,16 @@ def exact_choice(messages: Mapping[int, Any], num_trials: int) -> Choice:
     scores = np.where(has_score, means, -np.inf)
     facts = {"mechanism": "exact", "private": False, "flwr_fbo": __version__}
     return Choice(scores, facts)
+
+
+def server_choice(scores: Sequence[float]) -> Choice:
+    """Return the server's own scores as a choice: nothing of a client's is in it.
+
+    One that is not finite is -inf.
+    """
+    values = np.asarray(scores, dtype=np.float64)
+    facts = {"mechanism": "server", "flwr_fbo": __version__}
+    return Choice(np.where(np.isfinite(values), values, -np.inf), facts)
 
 
 def _is_table(message: Any, shape: tuple[int, int]) -> bool:

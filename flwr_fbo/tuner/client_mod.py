@@ -65,7 +65,7 @@ from flwr_fbo.tuner.hidden_metrics import (
     hide_evaluate_metrics,
     hide_train_metrics,
     merged,
-    number_of,
+    score_of,
     weight_of,
 )
 from flwr_fbo.tuner.trial_context import KEPT_SUM, Overlay, TrialStates
@@ -79,6 +79,7 @@ _SECURE = (
 )
 
 _EXACT = "exact scores"
+_REPLY = "a reply to evaluate"
 
 # Seconds to wait for another process of this client to let go of its sums.
 _PATIENCE = 1.0
@@ -272,8 +273,8 @@ def _kept(
         return hide_train_metrics(content) if header.is_hidden else content
     configs, found = content.config_records.values(), content.metric_records.values()
     metrics = {**merged(configs), **merged(found)}
-    score = number_of(metrics, header.metric, MessageType.EVALUATE)
-    weight = weight_of(metrics, MessageType.EVALUATE)
+    score = score_of(metrics, header.metric, _REPLY)
+    weight = weight_of(metrics, _REPLY)
     states.score(trial, score, weight)
     return hide_evaluate_metrics(content) if header.is_hidden else content
 

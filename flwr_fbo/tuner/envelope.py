@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from math import inf
+from math import inf, isfinite
 from typing import Any, ClassVar
 
 from flwr.app import ConfigRecord, RecordDict
@@ -21,12 +21,11 @@ from flwr_fbo._common.fields import (
     choice,
     flag,
     from_json,
-    instance,
     integer,
     ruled,
     seed,
 )
-from flwr_fbo._common.validation import require
+from flwr_fbo._common.validation import is_number, require
 from flwr_fbo.privacy.spending import Promise
 from flwr_fbo.study.codec import read_json
 from flwr_fbo.study.secure_sums import SecureSums
@@ -70,6 +69,16 @@ def _check_all_settings(name: str, settings: Any) -> None:
         _check_settings(name, one)
 
 
+def check_weights(name: str, weights: Any) -> None:
+    """Raise ValueError unless it is weights of metrics."""
+    ok = isinstance(weights, dict) and all(
+        isinstance(key, str) and key != "" and is_number(w) and isfinite(w) and w != 0
+        for key, w in weights.items()
+    )
+    ok = ok and len(weights) > 0
+    require(ok, name, weights, "names of metrics, each with a finite weight but 0")
+
+
 def _check_errors(name: str, errors: Any) -> None:
     ok = isinstance(errors, dict) and all(isinstance(e, str) for e in errors.values())
     require(ok, name, errors, "texts by place")
@@ -107,8 +116,8 @@ class TrialsHeader:
         What each overlays the run config with.
     alive : list of int
         All trials that may still come; what clients have of others is forgotten.
-    metric : str
-        The key of the score in a reply to ``evaluate``.
+    metric : dict of str to float
+        Weight in the score of each of some metrics in a reply to ``evaluate``.
     is_hidden : bool
         Whether scores stay at the client.
     promise : dict
@@ -122,7 +131,7 @@ class TrialsHeader:
     trials: list[int] = field(metadata=_TRIALS)
     settings: list[dict[str, Any]] = field(metadata=ruled(_check_all_settings))
     alive: list[int] = field(metadata=_TRIALS)
-    metric: str = field(metadata=instance(str, allowed="a key"))
+    metric: dict[str, float] = field(metadata=ruled(check_weights))
     is_hidden: bool = field(metadata=flag())
     promise: dict[str, Any] = field(metadata=_PROMISE)
     sums: dict[str, Any] | None = field(

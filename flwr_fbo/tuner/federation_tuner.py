@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import optuna
 from flwr.app import Context
 from flwr.serverapp import Grid
 from optuna.distributions import BaseDistribution, CategoricalDistribution
@@ -29,8 +30,10 @@ from flwr_fbo.strategies.secure_aggregation import SecureAggregation
 from flwr_fbo.study.callbacks import Callback, Started, check_callbacks, tell
 from flwr_fbo.study.codec import fresh_seed
 from flwr_fbo.tuner.choice import Chooser, PrivateChoice
+from flwr_fbo.tuner.envelope import check_weights
 from flwr_fbo.tuner.evidence import check_evidence
 from flwr_fbo.tuner.federation_result import FederationResult, verdict
+from flwr_fbo.tuner.proposed_trials import ProposedTrials, check_study
 from flwr_fbo.tuner.schedule import (
     Halving,
     app_defaults,
@@ -38,6 +41,7 @@ from flwr_fbo.tuner.schedule import (
     check_enqueued,
 )
 from flwr_fbo.tuner.trial_run import Main, TrialRun
+from flwr_fbo.tuner.trial_thread import ScoreSource
 from flwr_fbo.tuner.tuner_record import TunerRecord, has_begun, recorded_leads
 
 _log = logging.getLogger("flwr.fbo")
@@ -101,9 +105,12 @@ class FederationTuner:
     space : mapping of str to Optuna distribution
         The search space. Its keys are keys of the app's run config; server and clients
         find a trial's values there.
-    metric : str
-        Key of a client's score in its reply to ``evaluate``.
+    metric : str or mapping of str to float
+        Key of the score in a client's reply to ``evaluate``; or keys of several
+        metrics with their weights: ``{"accuracy": 1, "seconds": -0.01}`` is maximised
+        for a high accuracy in little time.
     direction : {"maximize", "minimize"}
+        Of the score, or of the weighted sum.
     num_agents : int
         N >= 1, the most clients that give a ballot; the release is divided by it. A
         node that joins while N others are there is trained with, and not asked.
@@ -111,7 +118,12 @@ class FederationTuner:
         How many trials there are, and for how many rounds they are trained.
     privacy : PrivateChoice or None
         How trials are chosen. None: by exact means of the clients' scores, weighted by
-        ``num-examples``, which is *not private*.
+        ``num-examples``, which is *not private*; or by the scores of the server.
+    score : {"clients", "server"}
+        Who scores the trials. ``"server"``: the app's own ``evaluate_fn``, on data that
+        the server has; `main` gives it to the strategy as ``server_score(grid,
+        evaluate_fn)``. Or `main` returns a dict with the metric. It costs no client's
+        privacy: ``privacy`` is None.
     aggregation : SecureAggregation, optional
         How the clients sum their ballots, so that the server learns the noisy sum of
         each rung alone. It needs ``last_rung="release"``, and takes five more exchanges
@@ -131,6 +143,11 @@ class FederationTuner:
     enqueue : sequence of dict
         Settings that are tried in any case, besides the app's defaults. What one leaves
         out is as in the defaults.
+    study : optuna.Study, optional
+        Its sampler proposes the settings, in place of a Latin hypercube, as many as
+        share a send, from the scores of those before; trials that are enqueued in it
+        are not allowed. It shows the trials as they go on, in its own storage: those
+        that do not survive are pruned. It needs exact scores: ``privacy`` is None.
     seeds : Seeds, optional
         ``study`` makes settings and ties repeat. ``noise`` is for experiments only. No
         ``features``: there are none.
@@ -186,25 +203,29 @@ class FederationTuner:
     def __init__(
         self,
         space: Mapping[str, BaseDistribution],
-        metric: str,
+        metric: str | Mapping[str, float],
         direction: Direction,
         num_agents: int,
         *,
         schedule: Halving,
         privacy: PrivateChoice | None,
+        score: ScoreSource = "clients",
         aggregation: SecureAggregation | None = None,
         keep_defaults: bool = True,
         folder: str | Path | None = None,
         enqueue: Sequence[Params] = (),
+        study: optuna.Study | None = None,
         seeds: Seeds | None = None,
         callbacks: Sequence[Callback] = (),
     ) -> None:
         self.space = SearchSpace(space)
         for key, distribution in self.space.distributions.items():
             _check_choices(key, distribution)
-        is_name = isinstance(metric, str) and metric != ""
-        require(is_name, "metric", metric, "the name of a metric")
+        metric = metric if isinstance(metric, str) else dict(metric)
+        self._weights = {metric: 1.0} if isinstance(metric, str) else metric
+        check_weights("metric", self._weights)
         require_choice("direction", direction, Direction)
+        require_choice("score", score, ScoreSource)
         require_int("num_agents", num_agents, 1)
         require(isinstance(schedule, Halving), "schedule", schedule, "a Halving")
         is_choice = privacy is None or isinstance(privacy, PrivateChoice)
@@ -213,6 +234,10 @@ class FederationTuner:
         require(isinstance(seeds, Seeds), "seeds", seeds, "a Seeds")
         require(seeds.features is None, "seeds.features", seeds.features, "None")
         check_enqueued(self.space, enqueue, schedule)
+        if study is not None:
+            check_study(study, direction)
+            allowed = "None with a study: its sampler learns from exact scores"
+            require(privacy is None, "privacy", privacy, allowed)
         require_bool("keep_defaults", keep_defaults)
         self.metric = metric
         self.direction = direction
@@ -220,12 +245,13 @@ class FederationTuner:
         self.schedule = schedule
         self.privacy = privacy
         self._folder = check_folder("folder", folder)
+        self._study = study
         self._enqueue = [dict(params) for params in enqueue]
         self._seeds = seeds
         self._callbacks = check_callbacks(callbacks)
         self._keep_defaults = keep_defaults
         about = privacy, num_agents, len(schedule.rungs), seeds.noise, aggregation
-        self._chooser = Chooser(*about)
+        self._chooser = Chooser(*about, score)
         for rung in schedule.rungs:
             sums = self._chooser.sums(rung.num_trials)
             if sums is not None:
@@ -276,7 +302,8 @@ class FederationTuner:
             if not settings:
                 seed = self._seeds.study
                 seed = fresh_seed() if seed is None else seed
-                about = self.space, self.schedule.trials, defaults, self._enqueue, seed
+                num = self.schedule.trials if self._study is None else 0
+                about = self.space, num, defaults, self._enqueue, seed
                 settings = candidate_settings(*about)
                 record.save_settings(settings)
             rungs = record.rungs()
@@ -297,7 +324,7 @@ class FederationTuner:
                     settings,
                     self.schedule,
                     self._chooser,
-                    self.metric,
+                    self._weights,
                     self.direction == "maximize",
                     self._seeds.study,
                     self._keep_defaults and self._chooser.knows_leads,
@@ -305,6 +332,7 @@ class FederationTuner:
                     rungs,
                     self._folder,
                     self._callbacks,
+                    self._proposed(record.name()),
                 )
                 try:
                     run.climb()
@@ -320,6 +348,10 @@ class FederationTuner:
         _log.info("chosen: %s; the app's defaults %s", result.best, told)
         tell(self._callbacks, "on_end", result)
         return result
+
+    def _proposed(self, name: str) -> ProposedTrials | None:
+        study, space = self._study, self.space
+        return None if study is None else ProposedTrials(study, space, name)
 
     def _check_nodes(self, grid: Grid) -> None:
         num_nodes = len(list(grid.get_node_ids()))
@@ -338,6 +370,7 @@ class FederationTuner:
         identity = {
             "space": self.space.to_json(),
             "metric": self.metric,
+            "score": self._chooser.score_source,
             "direction": self.direction,
             "num_agents": self.num_agents,
             "trials": self.schedule.trials,
@@ -346,6 +379,7 @@ class FederationTuner:
             "noise_seed": self._seeds.noise,
             "defaults": defaults,
             "enqueue": self._enqueue,
+            "study": self._study is not None,
         }
         if not self._keep_defaults:
             identity["keep_defaults"] = False
@@ -364,9 +398,10 @@ class FederationTuner:
             schedule.parallel,
         )
         _log.info(self._chooser.trust)
-        if privacy is None:
+        by_server = self._chooser.score_source == "server"
+        if privacy is None and not by_server:
             _log.warning("NOT PRIVATE: the server reads every client's exact scores")
-        elif not self._chooser.private:
+        elif privacy is not None and not self._chooser.private:
             _log.warning("NOT PRIVATE: the noise can be predicted from its seed")
         if privacy is not None:
             _log.info(
@@ -376,12 +411,13 @@ class FederationTuner:
                 privacy.epsilon,
                 privacy.delta,
             )
+        if self._chooser.hides_metrics:
             _log.warning(
                 "Metrics stay at the clients while trials are compared: main sees NaN "
                 "for each. num-examples of a reply to train is exact at the server."
             )
-            if privacy.noise_only:
-                _log.warning("noise-only: ballots are zeroed, the choice is random")
+        if privacy is not None and privacy.noise_only:
+            _log.warning("noise-only: ballots are zeroed, the choice is random")
         if num_decided:
             what = "is complete" if num_decided == len(rungs) else "goes on"
             _log.warning(

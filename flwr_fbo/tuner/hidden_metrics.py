@@ -36,8 +36,15 @@ def merged(records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return {key: value for record in records for key, value in record.items()}
 
 
-def number_of(metrics: Mapping[str, Any], key: str, kind: str) -> float:
-    """Return a metric of a reply to ``kind``.
+def number_of(metrics: Mapping[str, Any], key: str, source: str) -> float:
+    """Return a metric.
+
+    Parameters
+    ----------
+    metrics : mapping
+    key : str
+    source : str
+        Where the metrics are from, for the error.
 
     Raises
     ------
@@ -45,17 +52,24 @@ def number_of(metrics: Mapping[str, Any], key: str, kind: str) -> float:
         If it is missing, or not a number.
     """
     if key not in metrics:
-        raise MetricError(f"a reply to {kind} has no {key!r}; it has {sorted(metrics)}")
+        raise MetricError(f"{source} has no {key!r}; it has {sorted(metrics)}")
     value = metrics[key]
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise MetricError(
-            f"{key!r} in a reply to {kind} is a {type(value).__name__}, not a number"
+            f"{key!r} in {source} is a {type(value).__name__}, not a number"
         )
     return float(value)
 
 
-def weight_of(metrics: Mapping[str, Any], kind: str) -> float:
-    """Return how many examples a reply to ``kind`` is about; 1 where it has no key.
+def score_of(
+    metrics: Mapping[str, Any], weights: Mapping[str, float], source: str
+) -> float:
+    """Return the weighted sum of metrics; see `number_of`."""
+    return sum(w * number_of(metrics, key, source) for key, w in weights.items())
+
+
+def weight_of(metrics: Mapping[str, Any], source: str) -> float:
+    """Return how many examples a reply is about; 1 where it has no key.
 
     Raises
     ------
@@ -65,9 +79,9 @@ def weight_of(metrics: Mapping[str, Any], kind: str) -> float:
     key = next((key for key in WEIGHT_KEYS if key in metrics), None)
     if key is None:
         return 1.0
-    weight = number_of(metrics, key, kind)
+    weight = number_of(metrics, key, source)
     if not 0 <= weight < math.inf:
-        raise MetricError(f"{key!r} in a reply to {kind} is negative or not finite")
+        raise MetricError(f"{key!r} in {source} is negative or not finite")
     return weight
 
 
@@ -86,7 +100,7 @@ def hide_train_metrics(content: RecordDict) -> RecordDict:
             f"a reply to train needs one of {WEIGHT_KEYS} in its metrics where trials "
             f"are compared privately; it has {sorted(metrics)}"
         )
-    weight_of(metrics, "train")
+    weight_of(metrics, "a reply to train")
     return RecordDict(
         {
             name: record

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -26,7 +27,7 @@ from flwr_fbo.tuner.envelope import (
     unpack,
 )
 from flwr_fbo.tuner.hidden_metrics import MetricError
-from flwr_fbo.tuner.trial_thread import TrialThread
+from flwr_fbo.tuner.trial_thread import ScoreSource, TrialThread
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -133,6 +134,9 @@ class SharedSends:
         Trials that share a send, >= 1.
     num_agents : int
         Nodes, >= 1, that are asked for a ballot at most.
+    score_source : {"clients", "server"}
+        Whose scores trials are compared by. If the clients', all that give a ballot
+        evaluate a trial at the end of a rung, though its `main` may ask only some.
 
     Attributes
     ----------
@@ -140,6 +144,8 @@ class SharedSends:
         The tuned keys that clients have read.
     num_sends : int
         So far, ballots included.
+    has_score : bool
+        Whether any trial could be scored so far.
     voters : Voters
         The nodes that give ballots, and their slots in secure sums.
     """
@@ -150,7 +156,9 @@ class SharedSends:
         header_of: Callable[[list[int]], TrialsHeader],
         parallel: int,
         num_agents: int,
+        score_source: ScoreSource,
     ) -> None:
+        self._asks_all = score_source == "clients"
         self.read: set[str] = set()
         self.num_sends = 0
         self._grid = grid
@@ -165,7 +173,7 @@ class SharedSends:
         self._answered: set[str] = set()
         # Whether any client has ever given a score, and the trials for which replies
         # came without one that can be used.
-        self._has_score = False
+        self.has_score = False
         self._without_metric: set[int] = set()
         self._last_errors: dict[str, str] = {}
 
@@ -175,25 +183,37 @@ class SharedSends:
         rounds: int,
         after_send: Callable[[Sequence[TrialThread]], None],
     ) -> None:
-        """Run trials until each was evaluated after so many rounds, or has ended.
+        """Run trials until each was scored after so many rounds, or has ended.
 
         ``after_send`` is called after each send, with the trials that have shared it.
 
         Raises
         ------
         AggregationError
-            If no client can train, or none can evaluate, any of them; already when two
-            trials were evaluated, if no reply has the metric as a number.
+            If already two trials were evaluated, and no reply has the metric as a
+            number.
         ValueError
-            If there is nothing to compare trials by.
+            If the trials that came first have nothing to be compared by.
         """
-        self._asked, self._answered = set(), set()
         for trial in trials:
             trial.begin()
         while waiting := [t for t in trials if not t.has_reached(rounds)]:
-            shared = next_trials(waiting, self._parallel, not self._has_score)
-            self._share(shared)
+            shared = next_trials(waiting, self._parallel, not self.has_score)
+            self._share(shared, rounds)
             after_send(shared)
+            self.has_score |= any(math.isfinite(t.server_score) for t in shared)
+            done = [t for t in shared if t.has_reached(rounds)]
+            if not self.has_score and len(done) == len(shared):
+                for trial in done:
+                    if trial.error is None and trial.failure is not None:
+                        raise trial.failure
+
+    def begin_rung(self) -> None:
+        """Forget which clients could do what was asked of them."""
+        self._asked, self._answered = set(), set()
+
+    def check_answers(self) -> None:
+        """Raise `AggregationError` if no client could train, or none evaluate."""
         # Training first: evaluation fails where an app has not been trained.
         for kind in sorted(self._asked - self._answered, reverse=True):
             raise AggregationError(f"No client could {kind}: {self._error_of(kind)}.")
@@ -258,15 +278,18 @@ class SharedSends:
     def _error_of(self, kind: str) -> str:
         return self._last_errors.get(kind, "no client has answered").removesuffix(".")
 
-    def _share(self, trials: Sequence[TrialThread]) -> None:
+    def _share(self, trials: Sequence[TrialThread], rounds: int) -> None:
         """Send what trials wait for, and let them go on with the replies."""
-        self.voters.among(self._grid.get_node_ids())
+        voters = self.voters.among(self._grid.get_node_ids())
         by_node: dict[int, _Places] = {}
         for trial in trials:
             self._asked.add(trial.pending_type)
+            messages = list(trial.pending)
             if trial.waits_for_evaluate:
                 self._evaluate_type = trial.pending_type
-            for message in trial.pending:
+                if trial.num_train >= rounds and self._asks_all:
+                    messages += _to_others(messages, voters)
+            for message in messages:
                 node = message.metadata.dst_node_id
                 by_node.setdefault(node, []).append((trial.number, message))
         timeouts = [t.timeout for t in trials if t.timeout is not None]
@@ -286,10 +309,12 @@ class SharedSends:
         for node, reply in answered.items():
             for number, one in self._taken_apart(reply, headers[node], by_node[node]):
                 replies[number].append(one)
-        if messages[0].metadata.message_type.startswith(_EVALUATE):
+        if self._asks_all and trials[0].waits_for_evaluate:
             self._check_scores(replies)
         for trial in trials:
-            trial.answer(replies[trial.number])
+            asked = {message.metadata.dst_node_id for message in trial.pending}
+            own = (m for m in replies[trial.number] if m.metadata.src_node_id in asked)
+            trial.answer(list(own))
 
     def _check_scores(self, replies: Mapping[int, list[Message]]) -> None:
         """Raise `AggregationError` if two trials have replies, but no usable metric.
@@ -297,12 +322,12 @@ class SharedSends:
         One trial is not enough: an app may leave a metric out that it cannot compute.
         """
         for number, answers in replies.items():
-            self._has_score |= any(reply.has_content() for reply in answers)
+            self.has_score |= any(reply.has_content() for reply in answers)
             failed = [reply.error for reply in answers if reply.has_error()]
             kind = MetricError.__name__
             if any(str(error.reason).startswith(kind) for error in failed):
                 self._without_metric.add(number)
-        if not self._has_score and len(self._without_metric) > 1:
+        if not self.has_score and len(self._without_metric) > 1:
             raise AggregationError(
                 f"No client has a score: {self._error_of(self._evaluate_type)}."
             )
@@ -367,27 +392,43 @@ class SharedSends:
 
 
 def next_trials(
-    waiting: Sequence[TrialThread], parallel: int, evaluate_first: bool = False
+    waiting: Sequence[TrialThread], parallel: int, score_first: bool = False
 ) -> list[TrialThread]:
     """Return the trials that share the next send: all of one message type.
 
     Where most wait; among them those that have come least far, so that none is left to
-    run alone at the end. With ``evaluate_first`` those that wait for an evaluation: it
-    shows whether clients have scores at all, before all trials are trained.
+    run alone at the end. With ``score_first`` those that wait for an evaluation, or
+    have come furthest without one: they show whether there are scores at all, before
+    all trials are trained.
     """
     by_type: dict[str, list[TrialThread]] = {}
     for trial in waiting:
         if trial.pending:
             by_type.setdefault(trial.pending_type, []).append(trial)
 
-    def progress(trial: TrialThread) -> tuple[int, int]:
+    def progress(trial: TrialThread) -> tuple[int, ...]:
+        if score_first:
+            return trial.num_scores, -trial.num_sends, trial.number
         return trial.num_sends, trial.number
 
-    if evaluate_first:
+    if score_first:
         evaluations = {k: v for k, v in by_type.items() if k.startswith(_EVALUATE)}
         by_type = evaluations or by_type
     groups = [sorted(group, key=progress)[:parallel] for group in by_type.values()]
     return min(groups, key=lambda group: (-len(group), progress(group[0])))
+
+
+def _to_others(messages: Sequence[Message], nodes: Iterable[int]) -> list[Message]:
+    """Return what all are sent alike for other nodes; nothing where it differs."""
+    first, asked = messages[0], {m.metadata.dst_node_id for m in messages}
+    if any(message.content is not first.content for message in messages):
+        return []
+    about = first.metadata
+    return [
+        Message(first.content, node, about.message_type, ttl=about.ttl)
+        for node in nodes
+        if node not in asked
+    ]
 
 
 def _without_mod(node: int) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import numpy as np
 from flwr.app import Array, Message, MessageType, RecordDict
@@ -19,6 +20,9 @@ _KNOWN_TYPES = (
     "train or evaluate: of others it is not known what is private (a strategy of "
     "flwr.server asks for parameters unless it has initial_parameters)"
 )
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class TrainingFailedError(RuntimeError):
@@ -41,9 +45,18 @@ class TrialGrid:
         From messages and a timeout to the replies.
     is_hidden : bool
         Whether the clients' metrics stay at the clients.
+    note : callable
+        Gets the metrics of each evaluation by the server.
     """
 
-    def __init__(self, grid: Grid, send: Send, is_hidden: bool) -> None:
+    def __init__(
+        self,
+        grid: Grid,
+        send: Send,
+        is_hidden: bool,
+        note: Callable[[Any], None],
+    ) -> None:
+        self.note = note
         self._grid = grid
         self._send = send
         self._is_hidden = is_hidden
@@ -153,6 +166,42 @@ class TrialGrid:
             for node, arrays in self._trained.items()
             if not self._finite_arrays.isdisjoint(_by_finiteness(arrays)[1])
         ]
+
+
+def server_score(grid: Grid, evaluate_fn: Callable[P, R]) -> Callable[P, R]:
+    """Return an ``evaluate_fn`` whose metrics score a trial of `FederationTuner`.
+
+    With ``FederationTuner(..., score="server")`` the last of them is a trial's score.
+    Outside of trials it is ``evaluate_fn`` as it is.
+
+    Examples
+    --------
+    >>> from flwr.app import MetricRecord
+    >>> from flwr_fbo import InProcessGrid, server_score
+    >>> def global_evaluate(server_round, arrays):
+    ...     return MetricRecord({"accuracy": 0.9})  # your own, on the server's data
+    >>> def main(grid, context):
+    ...     evaluate_fn = server_score(grid, global_evaluate)
+    ...     ...  # FedAvg().start(grid, arrays, num_rounds, evaluate_fn=evaluate_fn)
+
+    Parameters
+    ----------
+    grid : Grid
+        That `main` gets.
+    evaluate_fn : callable
+        Returns metrics, or None; its parameters are as Flower's strategies give them.
+    """
+    if not isinstance(grid, TrialGrid):
+        return evaluate_fn
+    note = grid.note
+
+    @wraps(evaluate_fn)
+    def noted(*args: P.args, **kwargs: P.kwargs) -> R:
+        metrics = evaluate_fn(*args, **kwargs)
+        note(metrics)
+        return metrics
+
+    return noted
 
 
 def _arrays_of(message: Message) -> list[tuple[str, Array]]:

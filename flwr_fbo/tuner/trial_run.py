@@ -7,7 +7,7 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -22,17 +22,24 @@ from flwr_fbo._common.fields import to_json
 from flwr_fbo.privacy.secure_release import SecureTotal
 from flwr_fbo.space.search_space import Params
 from flwr_fbo.study.callbacks import Callback, DecidedRung, tell
-from flwr_fbo.tuner.choice import Chooser
+from flwr_fbo.tuner.choice import Choice, Chooser, server_choice
 from flwr_fbo.tuner.choice import survivors as best_of
 from flwr_fbo.tuner.envelope import BallotHeader, TrialsHeader
 from flwr_fbo.tuner.evidence import check_evidence
 from flwr_fbo.tuner.federation_result import Rung
+from flwr_fbo.tuner.hidden_metrics import score_of
+from flwr_fbo.tuner.proposed_trials import ProposedTrials
 from flwr_fbo.tuner.schedule import Halving
 from flwr_fbo.tuner.secure_rungs import SecureRungs
 from flwr_fbo.tuner.shared_sends import SharedSends
 from flwr_fbo.tuner.trial_context import Overlay
 from flwr_fbo.tuner.trial_grid import TrainingFailedError, TrialGrid
-from flwr_fbo.tuner.trial_thread import THREAD_NAME, Send, TrialThread, TurnState
+from flwr_fbo.tuner.trial_thread import (
+    THREAD_NAME,
+    Send,
+    TrialThread,
+    TurnState,
+)
 from flwr_fbo.tuner.tuner_record import TunerRecord
 
 _log = logging.getLogger("flwr.fbo")
@@ -42,6 +49,8 @@ _ERROR_REPLY = "Received error in reply from node"
 
 # Seconds, at least, from one line of the log to the next.
 _SECONDS_A_LINE = 30.0
+
+_SERVER = "the server's evaluation"
 
 Main = Callable[[Grid, Context], Any]
 
@@ -56,12 +65,13 @@ class TrialRun:
         The user's own.
     grid : Grid
     context : Context
-    settings : sequence of dict
-        What each trial overlays the run config with.
+    settings : list of dict
+        What each trial overlays the run config with, as far as it is known: `proposed`
+        adds the others.
     schedule : Halving
     chooser : Chooser
-    metric : str
-        The key of the score in a reply to ``evaluate``.
+    weights : dict of str to float
+        Of the metrics whose weighted sum is a score.
     maximize : bool
     tie_seed : int or None
         Breaks ties, in an experiment that is to repeat.
@@ -74,15 +84,17 @@ class TrialRun:
         In which each trial has its working directory.
     callbacks : sequence of Callback
         Told of each rung that is decided.
+    proposed : ProposedTrials, optional
+        Proposes the settings of the first rung, and shows its scores.
     """
 
     main: Main
     grid: Grid
     context: Context
-    settings: Sequence[Params]
+    settings: list[Params]
     schedule: Halving
     chooser: Chooser
-    metric: str
+    weights: dict[str, float]
     maximize: bool
     tie_seed: int | None
     keeps_defaults: bool
@@ -90,6 +102,7 @@ class TrialRun:
     rungs: list[Rung]
     folder: Path | None
     callbacks: Sequence[Callback]
+    proposed: ProposedTrials | None = None
 
     def __post_init__(self) -> None:
         self._attempt = secrets.token_hex(8)
@@ -101,7 +114,9 @@ class TrialRun:
         self._said: dict[int, str] = {}
         self._progress = Progress(self.schedule, len(self.rungs))
         num_agents, parallel = self.chooser.num_clients, self.schedule.parallel
-        self._sends = SharedSends(self.grid, self._header, parallel, num_agents)
+        source = self.chooser.score_source
+        about = self._header, parallel, num_agents, source
+        self._sends = SharedSends(self.grid, *about)
         self._secure: SecureRungs | None = None
         if self.chooser.group is not None:
             roster = self.chooser.roster
@@ -119,6 +134,8 @@ class TrialRun:
                 self._alive = list(self.rungs[number].survivors)
         finally:
             self._end_all_but(())
+            if self.proposed is not None:
+                self.proposed.end()
             flower.removeFilter(_name_trial)
 
     def _decide(self, number: int) -> None:
@@ -127,27 +144,19 @@ class TrialRun:
         planned, alive = self.schedule.rungs[number], self._alive
         self._end_all_but(alive)
         trials: list[TrialThread] = []
-
-        def say(sent: Sequence[TrialThread]) -> None:
-            self._progress.say(number, trials, sent, self._sends.num_sends)
-
         # A sum that may have been unmasked is finished as it was asked for.
         asked = self._secure.open_ballot() if self._secure else None
         if asked is None:
-            trials += [self._trial(t) for t in alive]
-            self._sends.advance(trials, planned.rounds, say)
-            asked = self._ballot_header(number, self._failed(trials))
-        sums = self.chooser.sums(len(alive))
-        messages: dict[int, Any] | SecureTotal
-        if self._secure is None or sums is None:
-            messages = self._sends.ballots(asked)
-        else:
-            messages = self._secure.sum_of(asked, sums)
-        choice = self.chooser.choose(number, messages, len(alive))
+            trials = self._trained(number)
+            self._sends.check_answers()
+            self._say_failures(trials)
+            asked = self._ballot_header(number, trials)
+        choice = self._choice(asked, trials)
         if np.isneginf(choice.scores).all():
+            who = "server" if self.chooser.score_source == "server" else "client"
             raise AggregationError(
-                f"No client has a finite {self.metric!r}, with a positive weight, in "
-                f"any trial of rung {number + 1}."
+                f"metric={' + '.join(self.weights)!r}: no {who} has a finite score, "
+                f"with a positive weight, in any trial of rung {number + 1}."
             )
         # The study's name, as the ledger of each site has it.
         facts = {**choice.facts, "study_id": asked.attempt, "failed": asked.failed}
@@ -160,6 +169,10 @@ class TrialRun:
         survivors = tuple(alive[i] for i in order)
         scores = tuple(choice.scores.tolist())
         rung = Rung(planned.rounds, tuple(alive), scores, survivors)
+        if self.proposed is not None:
+            going_on = survivors if planned.num_survivors > 1 else ()
+            signed = dict(zip(alive, self._signed(scores), strict=True))
+            self.proposed.report(planned.rounds, signed, going_on)
         self.record.add(number, rung, choice)
         self.rungs.append(rung)
         _log.info(
@@ -190,6 +203,66 @@ class TrialRun:
         )
         check_evidence(number, *choice, self.chooser.num_clients)
 
+    def _trained(self, number: int) -> list[TrialThread]:
+        """Return the trials of a rung, trained.
+
+        In the first rung a sampler proposes as many trials as share a send, and learns
+        their scores before it proposes the next.
+        """
+        rounds, trials = self.schedule.rungs[number].rounds, list[TrialThread]()
+
+        def say(sent: Sequence[TrialThread]) -> None:
+            self._progress.say(number, trials, sent, self._sends.num_sends)
+
+        is_proposed = self.proposed is not None and number == 0
+        size = self.schedule.parallel if is_proposed else len(self._alive)
+        self._sends.begin_rung()
+        for first in range(0, len(self._alive), size):
+            numbers = self._alive[first : first + size]
+            self._propose(numbers)
+            batch = [self._trial(trial) for trial in numbers]
+            trials += batch
+            self._sends.advance(batch, rounds, say)
+            if self.proposed is not None and is_proposed:
+                found = self._choice(self._ballot_header(number, batch), batch)
+                scores = self._signed(found.scores)
+                for trial, score in zip(numbers, scores, strict=True):
+                    self.proposed.learn(trial, self.settings[trial], score)
+        return trials
+
+    def _propose(self, numbers: Sequence[int]) -> None:
+        """Have settings for trials, on record before training, and show them."""
+        if self.proposed is None:
+            return
+        missing = range(len(self.settings), numbers[-1] + 1)
+        self.settings += [self.proposed.propose(number) for number in missing]
+        if missing:
+            self.record.save_settings(self.settings)
+        for number in numbers:
+            if number not in self._trials:
+                self.proposed.show(number, self.settings[number])
+
+    def _signed(self, scores: Iterable[float]) -> list[float]:
+        """Return scores of which larger ones are better in the metric's unit."""
+        return [float(score if self.maximize else -score) for score in scores]
+
+    def _choice(self, asked: BallotHeader, trials: Sequence[TrialThread]) -> Choice:
+        """Return the scores of some trials of a rung, from whoever has them."""
+        if self.chooser.score_source == "server":
+            sign = 1.0 if self.maximize else -1.0
+            lost = {trial.number: math.nan for trial in trials if trial.failure}
+            return server_choice(
+                [sign * lost.get(t.number, t.server_score) for t in trials]
+            )
+        num_trials = len(asked.trials)
+        sums = self.chooser.sums(num_trials)
+        messages: dict[int, Any] | SecureTotal
+        if self._secure is None or sums is None:
+            messages = self._sends.ballots(asked)
+        else:
+            messages = self._secure.sum_of(asked, sums)
+        return self.chooser.choose(asked.rung, messages, num_trials)
+
     def _trial(self, number: int) -> TrialThread:
         """Return a trial, new unless it is under way."""
         if number not in self._trials:
@@ -198,25 +271,33 @@ class TrialRun:
             overlay = Overlay(self.context.run_config, self.settings[number])
             context.run_config = overlay
 
+            source = self.chooser.score_source
+
+            def note(metrics: Any) -> None:
+                if source == "server" and isinstance(metrics, Mapping):
+                    trial.note_score(score_of(metrics, self.weights, _SERVER))
+
             def run(send: Send) -> None:
-                grid = TrialGrid(self.grid, send, self.chooser.hides_metrics)
+                grid = TrialGrid(self.grid, send, self.chooser.hides_metrics, note)
                 try:
-                    self.main(cast(Grid, grid), context)
+                    returned = self.main(cast(Grid, grid), context)
                 except Exception as error:
                     grid.check_error(error)
                     raise
+                note(returned)
 
             self._overlays.append(overlay)
             folder = self.folder and self.folder / f"{THREAD_NAME}{number}"
-            self._trials[number] = TrialThread(number, run, TurnState(folder))
+            trial = TrialThread(number, run, TurnState(folder), source)
+            self._trials[number] = trial
         return self._trials[number]
 
     def _end_all_but(self, alive: Sequence[int]) -> None:
         for number in [number for number in self._trials if number not in alive]:
             self._trials.pop(number).end()
 
-    def _failed(self, trials: Sequence[TrialThread]) -> list[int]:
-        """Return the trials that cannot be compared; raise why if none can."""
+    def _say_failures(self, trials: Sequence[TrialThread]) -> None:
+        """Log why trials cannot be compared; raise it if none can."""
         failures = {t.number: t.failure for t in trials if t.failure is not None}
         for number, failure in failures.items():
             if repr(failure) == self._said.get(number):
@@ -228,7 +309,6 @@ class TrialRun:
                 _log.warning("main has failed in trial %d: %r", number, failure)
         if len(failures) == len(trials):
             raise next(iter(failures.values()))
-        return list(failures)
 
     def _header(self, numbers: list[int]) -> TrialsHeader:
         sums = self.chooser.sums(len(self._alive))
@@ -237,18 +317,18 @@ class TrialRun:
             trials=numbers,
             settings=[self.settings[number] for number in numbers],
             alive=self._alive,
-            metric=self.metric,
+            metric=self.weights,
             is_hidden=self.chooser.hides_metrics,
             promise=self.chooser.promise(self._first_rung).to_dict(),
             sums=to_json(sums),
         )
 
-    def _ballot_header(self, rung: int, failed: list[int]) -> BallotHeader:
+    def _ballot_header(self, rung: int, trials: Sequence[TrialThread]) -> BallotHeader:
         return BallotHeader(
             attempt=self._attempt,
             rung=rung,
-            trials=self._alive,
-            failed=failed,
+            trials=[trial.number for trial in trials],
+            failed=[trial.number for trial in trials if trial.failure is not None],
             form=self.chooser.form(rung),
             maximize=self.maximize,
             tie_seed=self.tie_seed,
@@ -358,8 +438,11 @@ class Progress:
         """Return the shared rounds that are done, in parts."""
         planned = self._schedule.rungs[rung]
         end, num = planned.rounds, planned.num_trials
+        length = end - self._starts[rung]
         left = sum(max(end - t.num_train, 0) for t in trials if not t.has_ended)
-        part = 1 - left / (num * (end - self._starts[rung]))
+        if trials:  # without any, an earlier run trained them
+            left += (num - len(trials)) * length
+        part = 1 - left / (num * length)
         before = sum(n for r, n in self._shared_rounds.items() if r < rung)
         return before + part * self._shared_rounds[rung]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import random
 import shutil
@@ -12,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Event, Thread
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 from flwr.app import Message, MessageType
@@ -25,6 +26,9 @@ _MOST_REFUSALS = 5
 _MT19937_WORDS = 8
 
 _log = logging.getLogger("flwr.fbo")
+
+# Who scores the trials: the clients that evaluate a model, or the server itself.
+ScoreSource = Literal["clients", "server"]
 
 # Takes messages and a timeout in seconds; returns the replies.
 Send = Callable[[list[Message], float | None], list[Message]]
@@ -47,6 +51,8 @@ class TrialThread:
         Called once, in the thread, with a function from messages to replies.
     state : TurnState
         That of the process in its turns.
+    score_source : {"clients", "server"}
+        Whose scores the trial is compared by.
 
     Attributes
     ----------
@@ -57,19 +63,31 @@ class TrialThread:
         How long it waits, in seconds.
     error : Exception, SystemExit or None
         What ended it, unless it came to its end.
-    num_sends, num_train, num_evaluate : int
-        Sends that were answered: all, and by kind.
+    num_sends, num_train : int
+        Sends that were answered: all, and those of training.
+    num_scores : int
+        How often it was scored after training: by an answered evaluation at the
+        clients, or by the server.
+    server_score : float
+        The last score of the server; NaN before there is one.
     """
 
     def __init__(
-        self, number: int, run: Callable[[Send], None], state: TurnState
+        self,
+        number: int,
+        run: Callable[[Send], None],
+        state: TurnState,
+        score_source: ScoreSource = "clients",
     ) -> None:
         self.number = number
         self.pending: list[Message] = []
         self.timeout: float | None = None
         self.error: Exception | SystemExit | None = None
-        self.num_sends = self.num_train = self.num_evaluate = 0
-        self._was_evaluate = False
+        self.num_sends = self.num_train = self.num_scores = 0
+        self.server_score = math.nan
+        # Whether it was scored since it was trained last.
+        self._is_scored = False
+        self._score_source = score_source
         self._run = run
         self._state = state
         self._is_ending = False
@@ -87,11 +105,23 @@ class TrialThread:
 
     def answer(self, replies: list[Message]) -> None:
         """Hand over the replies it waits for, and run until it waits again."""
-        self._was_evaluate = self.waits_for_evaluate
         self.num_sends += 1
-        self.num_evaluate += self._was_evaluate
-        self.num_train += not self._was_evaluate
+        if not self.waits_for_evaluate:
+            self.num_train += 1
+            self._is_scored = False
+        elif self._score_source == "clients":
+            self._note_scored()
         self._turn(lambda: self._replies.put(replies))
+
+    def note_score(self, score: float) -> None:
+        """Note a score of the server; one from before any training is none."""
+        if self.num_train > 0:
+            self.server_score = score
+            self._note_scored()
+
+    def _note_scored(self) -> None:
+        self._is_scored = True
+        self.num_scores += 1
 
     def end(self) -> None:
         """Have its `main` end, if it has not; one that will not is stopped for ever."""
@@ -116,25 +146,31 @@ class TrialThread:
 
     @property
     def failure(self) -> Exception | SystemExit | None:
-        """Why there is nothing to compare it by: its error, or no evaluation."""
-        if self.error is not None or self.num_evaluate > 0:
+        """Why there is nothing to compare it by: its error, or no score."""
+        if self.error is not None or self.num_scores > 0:
             return self.error
+        if self._score_source == "server":
+            return ValueError(
+                f"main has no score of the server in {self.num_train} rounds: give the "
+                "strategy evaluate_fn=server_score(grid, evaluate_fn), or have main "
+                "return a dict with the metric."
+            )
         return ValueError(
             f"main asks no client to evaluate in {self.num_train} rounds: without "
             "federated evaluation there is nothing to compare trials by (FedAvg: "
-            "fraction_evaluate > 0)."
+            'fraction_evaluate > 0), unless the server scores them: score="server".'
         )
 
     def has_reached(self, rounds: int) -> bool:
-        """Return whether it was evaluated after so many rounds, or has ended.
+        """Return whether it was scored after so many rounds, or has ended.
 
-        One that trains on after so many rounds, and has never been evaluated, is not
+        One that trains on after so many rounds, and has never been scored, is not
         waited for.
         """
         if not self.pending:
             return self.has_ended
-        trains_on = self.num_evaluate == 0 and not self.waits_for_evaluate
-        return self.num_train >= rounds and (self._was_evaluate or trains_on)
+        trains_on = self.num_scores == 0 and not self.waits_for_evaluate
+        return self.num_train >= rounds and (self._is_scored or trains_on)
 
     def _turn(self, wake: Callable[[], None]) -> None:
         """Let the thread run, with its own state, until it waits or ends."""

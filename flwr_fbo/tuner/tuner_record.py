@@ -187,6 +187,8 @@ def recorded_spent(
 
 def not_private_because(identity: Mapping[str, Any]) -> str:
     """Return why the choices of a tuner are not private; empty where they are."""
+    if identity["score"] == "server":
+        return ""
     if identity["privacy"] is None:
         return "the server read every client's exact scores."
     if identity["noise_seed"] is not None:

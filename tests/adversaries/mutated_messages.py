@@ -308,7 +308,7 @@ def _tuner(phase: Phase, sums: SecureSums | None = None) -> Asked:
         return _tuners(ballot)
     about = [0, 1], [{"x": 0.0}, {"x": 1.0}], [0, 1]
     given = to_json(sums)
-    return _tuners(TrialsHeader("a", *about, "acc", True, promise, given))
+    return _tuners(TrialsHeader("a", *about, {"acc": 1.0}, True, promise, given))
 
 
 @dataclass(frozen=True)

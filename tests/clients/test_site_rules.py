@@ -108,7 +108,7 @@ class Site:
         settings = [{"x": 0.0}, {"x": 1.0}]
         numbers = [0, 1]
         header = TrialsHeader(
-            "a", numbers, settings, numbers, "acc", is_hidden, promise
+            "a", numbers, settings, numbers, {"acc": 1.0}, is_hidden, promise
         )
         return self.ask(pack(header, {0: RecordDict(), 1: RecordDict()}))
 
@@ -257,8 +257,10 @@ def test_a_tuners_message_is_bounded_before_it_is_parsed() -> None:
     site = Site(_app())
     for header in (
         _ballot(trials=many, failed=many),
-        TrialsHeader("a", [], [], many, "acc", True, PROMISE),
-        TrialsHeader("a", [0], [dict.fromkeys(map(str, many), 1)], [0], "", True, {}),
+        TrialsHeader("a", [], [], many, {"acc": 1.0}, True, PROMISE),
+        TrialsHeader(
+            "a", [0], [dict.fromkeys(map(str, many), 1)], [0], {"x": 1.0}, True, {}
+        ),
         _ballot(attempt="x" * 10**7),
         _ballot(promise={**PROMISE, "charges": [[20.0, 1.0, 1]] * 20_000}),
     ):
@@ -340,13 +342,15 @@ def test_limits_of_the_app_bind_a_tuner(
     folder = {"fbo-folder": str(tmp_path)}
     for promise, is_hidden in ((LOUD, True), (PROMISE, False)):
         site = Site(make(), **folder)
-        header = TrialsHeader("a", [0], [{"x": 0.0}], [0], "acc", is_hidden, promise)
+        header = TrialsHeader(
+            "a", [0], [{"x": 0.0}], [0], {"acc": 1.0}, is_hidden, promise
+        )
         reply = site.ask(pack(header, {0: _for_numpy()}))
         assert "StudyRefusedError" in str(reply.error.reason)
         reply = site.ask_ballot(promise=promise, trials=[0])
         assert reply.has_error() == (promise == LOUD)
     site = Site(make(), **folder)
-    header = TrialsHeader("b", [0], [{"x": 0.0}], [0], "acc", True, PROMISE)
+    header = TrialsHeader("b", [0], [{"x": 0.0}], [0], {"acc": 1.0}, True, PROMISE)
     assert not site.ask(pack(header, {0: _for_numpy()})).has_error()
     reply = site.ask_ballot(attempt="b", form="exact", trials=[0])
     assert "exact scores" in str(reply.error.reason)
@@ -422,7 +426,7 @@ def test_no_reply_about_a_site_is_let_go_without_a_charge() -> None:
 def test_sums_of_too_many_are_refused_before_they_are_made() -> None:
     sums = replace(_sums(), groups=(SumGroup(0, 10**8, 2, 0, 10**8),))
     assert sums.groups[0].num_slots > MAX_COMPLETE
-    header = TrialsHeader("a", [], [], [], "", True, PROMISE, to_json(sums))
+    header = TrialsHeader("a", [], [], [], {"x": 1.0}, True, PROMISE, to_json(sums))
     seconds, reply = _seconds(Site(_app()), header)
     assert "max_agents" in str(reply.error.reason)
     assert seconds < 0.5

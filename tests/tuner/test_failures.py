@@ -202,7 +202,9 @@ def test_a_trial_that_fails_at_most_clients_is_not_chosen(path: str) -> None:
 
 @pytest.mark.parametrize("failure", ["NaN", "inf"])
 def test_without_any_score_an_exact_choice_is_an_error(failure: str) -> None:
-    with pytest.raises(AggregationError, match="No client has a finite 'score'"):
+    with pytest.raises(
+        AggregationError, match="metric='score': no client has a finite score"
+    ):
         _start(_study("exact"), _app(_fails_at(EVERYBODY, failure)))
 
 
@@ -439,7 +441,7 @@ def test_a_metric_that_is_no_number_is_named_with_its_type(value: Any) -> None:
 
     kind = type(value).__name__
     with pytest.raises(MetricError, match=f"'acc' in a reply to .* is a {kind}, not"):
-        number_of({"acc": value}, "acc", "evaluate")
+        number_of({"acc": value}, "acc", "a reply to evaluate")
 
 
 def test_a_trial_without_the_metric_does_not_end_the_others() -> None:

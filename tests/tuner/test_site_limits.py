@@ -124,7 +124,7 @@ def test_exact_scores_are_refused_whatever_is_promised(
     grid = _grid(tmp_path, **LIMITS)
     promise = Promise((Charge(5.0),), private=True).to_dict()
     if asked == "trials":
-        trials = TrialsHeader("a", [0], [{}], [0], "accuracy", False, promise)
+        trials = TrialsHeader("a", [0], [{}], [0], {"accuracy": 1.0}, False, promise)
         content = pack(trials, {0: RecordDict()})
     else:
         ballot = BallotHeader("a", 0, [0], [], "exact", True, None, promise, 1)

@@ -57,7 +57,7 @@ def test_a_send_of_nothing_is_not_waited_for() -> None:
     def send(*_: Any) -> list[Message]:
         raise AssertionError
 
-    assert TrialGrid(inner, send, True).send_and_receive([]) == []
+    assert TrialGrid(inner, send, True, print).send_and_receive([]) == []
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_what_the_server_has_put_into_a_config_stays() -> None:
     grid = InProcessGrid(app, 1)
     settings = {**SETTINGS, "epochs": 2}
     promise = Promise((Charge(5.0),), private=True).to_dict()
-    header = TrialsHeader("a", [0], [settings], [0], "accuracy", True, promise)
+    header = TrialsHeader("a", [0], [settings], [0], {"accuracy": 1.0}, True, promise)
     config = ConfigRecord({"learning-rate": 0.1})
     content = pack(header, {0: RecordDict({"fitins.config": config})})
     [node] = grid.get_node_ids()

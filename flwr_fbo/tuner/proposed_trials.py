@@ -1,0 +1,134 @@
+"""Trials whose settings an Optuna study proposes, and which it shows as they go on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import optuna
+from optuna.distributions import BaseDistribution
+from optuna.trial import TrialState
+
+from flwr_fbo._common.validation import require
+from flwr_fbo.algorithms.search.settings import Direction
+from flwr_fbo.space.search_space import Params, SearchSpace
+
+# User attributes of a trial in the user's study.
+_TUNER, _NUMBER, _SETTINGS = "tuner", "trial", "settings"
+
+
+def check_study(study: optuna.Study, direction: Direction) -> None:
+    """Raise ValueError if a study is not one that trials can be in."""
+    require(isinstance(study, optuna.Study), "study", study, "an optuna.Study")
+    directions = [one.name.lower() for one in study.directions]
+    allowed = f"[{direction!r}], as direction"
+    require(directions == [direction], "study.directions", directions, allowed)
+    waiting = len(study.get_trials(deepcopy=False, states=[TrialState.WAITING]))
+    require(waiting == 0, "study", f"{waiting} enqueued trials", "none: see enqueue")
+
+
+class ProposedTrials:
+    """The trials of a tuner in the user's study.
+
+    The study's sampler learns from the scores of the first rung, where all trials are
+    compared after the same number of rounds. It learns them in a study of its own,
+    which has them as complete: some samplers ignore trials that go on or are pruned.
+
+    Parameters
+    ----------
+    study : optuna.Study
+        Whose sampler proposes, and which shows the trials.
+    space : SearchSpace
+    tuner : str
+        The name of the tuner. Trials that an earlier run of it has left running, as it
+        was killed, have failed.
+    """
+
+    def __init__(self, study: optuna.Study, space: SearchSpace, tuner: str) -> None:
+        self._study, self._space, self._tuner = study, space, tuner
+        self._shown: dict[int, optuna.Trial] = {}
+        self._asked: dict[int, optuna.Trial] = {}
+        verbosity = optuna.logging.get_verbosity()
+        optuna.logging.set_verbosity(optuna.logging.WARNING)  # no word of this study
+        try:
+            about = study.sampler, study.direction
+            self._learned = optuna.create_study(sampler=about[0], direction=about[1])
+        finally:
+            optuna.logging.set_verbosity(verbosity)
+        for left in study.get_trials(deepcopy=False, states=[TrialState.RUNNING]):
+            if left.user_attrs.get(_TUNER) == tuner:
+                study.tell(left.number, state=TrialState.FAIL)
+
+    def propose(self, number: int) -> Params:
+        """Return settings for a trial."""
+        self._asked[number] = self._learned.ask(self._space.distributions)
+        return dict(self._asked[number].params)
+
+    def show(self, number: int, settings: Params) -> None:
+        """Show a trial that begins."""
+        inside = self._inside(settings)
+        sampler = self._study.sampler
+        # All is given: a sampler would fit its model for nothing.
+        self._study.sampler = optuna.samplers.RandomSampler()
+        try:
+            self._study.enqueue_trial({name: settings[name] for name in inside})
+            trial = self._study.ask(inside)
+        finally:
+            self._study.sampler = sampler
+        trial.set_user_attr(_TUNER, self._tuner)
+        trial.set_user_attr(_NUMBER, number)
+        trial.set_user_attr(_SETTINGS, settings)
+        self._shown[number] = trial
+
+    def learn(self, number: int, settings: Params, score: float) -> None:
+        """Tell the sampler the score of a trial of the first rung; NaN: it failed."""
+        value = score if math.isfinite(score) else None
+        state = TrialState.FAIL if value is None else TrialState.COMPLETE
+        if number in self._asked:
+            self._learned.tell(self._asked[number], value, state)
+        elif value is not None:
+            inside = self._inside(settings)
+            params = {name: settings[name] for name in inside}
+            self._learned.add_trial(
+                optuna.create_trial(params=params, distributions=inside, value=value)
+            )
+
+    def report(
+        self, rounds: int, scores: dict[int, float], going_on: Sequence[int]
+    ) -> None:
+        """Show the scores of a rung that is decided.
+
+        Parameters
+        ----------
+        rounds : int
+            Of training, at its end.
+        scores : dict of int to float
+            By trial, in the metric's unit; not finite where it has none.
+        going_on : sequence of int
+            The trials of the next rung. None: this was the last, and all are complete.
+        """
+        for number, score in scores.items():
+            trial = self._shown[number]
+            if not math.isfinite(score):
+                self._study.tell(self._shown.pop(number), state=TrialState.FAIL)
+                continue
+            trial.report(score, rounds)
+            if not going_on:
+                self._study.tell(self._shown.pop(number), score)
+            elif number not in going_on:
+                self._study.tell(self._shown.pop(number), state=TrialState.PRUNED)
+
+    def end(self) -> None:
+        """Show as failed what is running yet, if a tuner ends before its last rung."""
+        while self._shown:
+            self._study.tell(self._shown.popitem()[1], state=TrialState.FAIL)
+
+    def _inside(self, settings: Params) -> dict[str, BaseDistribution]:
+        """Return the axes that have a setting: the app's default may lie outside."""
+        inside = dict(self._space.distributions)
+        for name in self._space.distributions:
+            try:
+                SearchSpace({name: inside[name]}).to_unit({name: settings[name]})
+            except ValueError:
+                del inside[name]
+        return inside

@@ -391,7 +391,7 @@ def _held(context: Context, attempt: str, slot: int) -> Iterator[Journal]:
 
 def _vector(context: Context, header: BallotHeader) -> FloatArray:
     """Return the client's ballot, or its exact scores and their weights."""
-    states = TrialStates(context.state, header.attempt, header.trials)
+    states = TrialStates(context.state, header.attempt)
     sign = 1.0 if header.maximize else -1.0
     known, failed = states.scores, set(header.failed)
     scores = np.array([known.get(t, (0.0, 0.0)) for t in header.trials])

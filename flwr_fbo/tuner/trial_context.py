@@ -74,8 +74,8 @@ class TrialStates:
         ``context.state``; changed in place.
     attempt : str
         What belongs to another run of the tuner is forgotten.
-    alive : collection of int
-        What belongs to other trials is forgotten.
+    alive : collection of int, optional
+        What belongs to other trials is forgotten. None: nothing is.
 
     Attributes
     ----------
@@ -83,15 +83,19 @@ class TrialStates:
         Score and weight of each trial that has one.
     """
 
-    def __init__(self, state: RecordDict, attempt: str, alive: Collection[int]) -> None:
+    def __init__(
+        self, state: RecordDict, attempt: str, alive: Collection[int] | None = None
+    ) -> None:
         known = cast(ConfigRecord, state.get(_ATTEMPT, ConfigRecord()))
         if known.get("attempt") != attempt:
             self.forget(state)
             state[_ATTEMPT] = ConfigRecord({"attempt": attempt})
             state[_SCORES] = MetricRecord()
-        kept: set[int | None] = {None, *alive}
         self._state = state
         self._stored = cast(MetricRecord, state[_SCORES])
+        if alive is None:
+            return
+        kept: set[int | None] = {None, *alive}
         for name in [name for name in self._stored if int(name) not in kept]:
             del self._stored[name]
         for name in [name for name in state if self._trial_of(name) not in kept]:

@@ -35,7 +35,7 @@ from optuna.distributions import FloatDistribution, IntDistribution
 from sklearn.datasets import load_digits
 from sklearn.preprocessing import StandardScaler
 
-from flwr_fbo import InProcessGrid
+from flwr_fbo import InProcessGrid, tuner_mod
 from flwr_fbo._common.arrays import one_blas_thread
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo._common.text import write_whole
@@ -189,7 +189,7 @@ def num_correct(model: Model, examples: Examples) -> int:
 
 def client_app(name: str) -> ClientApp:
     """Return the app of a task's clients."""
-    app = ClientApp()
+    app = ClientApp(mods=[tuner_mod])
 
     def data_of(context: Context) -> ClientData:
         return load_clients(name)[int(context.node_config["partition-id"])]
@@ -215,11 +215,16 @@ def client_app(name: str) -> ClientApp:
     def evaluate_model(message: Message, context: Context) -> Message:
         data = data_of(context)
         model = message.content.array_records["arrays"].to_numpy_ndarrays()
+        right, num_examples = (
+            num_correct(model, data.validation),
+            len(data.validation[1]),
+        )
         metrics = MetricRecord(
             {
                 "client": int(context.node_config["partition-id"]),
-                "num-correct": num_correct(model, data.validation),
-                "num-examples": len(data.validation[1]),
+                "num-correct": right,
+                "num-examples": num_examples,
+                "accuracy": right / max(num_examples, 1),
             }
         )
         return Message(RecordDict({"metrics": metrics}), reply_to=message)

@@ -197,7 +197,7 @@ class FederationResult:
             f"The app's defaults {told}.",
         ]
         if self.privacy_spent is None:
-            lines.append(f"Privacy spent per client: none counted; {self.trust}.")
+            lines.append(f"Epsilon is not counted: {self.trust}.")
         else:
             epsilon, delta = self.privacy_spent.epsilon, self.privacy_spent.delta
             cost = f"Privacy spent per client: epsilon {epsilon:.2f} at delta {delta}"

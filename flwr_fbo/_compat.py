@@ -37,6 +37,9 @@ from flwr.client import NumPyClient as NumPyClient
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable, Mod
 from flwr.common.constant import SType
+from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS
+from flwr.common.secure_aggregation.secaggplus_constants import Key as _Key
+from flwr.common.secure_aggregation.secaggplus_constants import Stage as _Stage
 from flwr.common.serde import (
     config_record_from_proto,
     config_record_to_proto,
@@ -45,6 +48,7 @@ from flwr.common.serde import (
 )
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run as Run
+from flwr.supercore.run import RunNotRunningException as RunNotRunningException
 from flwr.supercore.task_identity import TaskIdentity as TaskIdentity
 from numpy.lib import format as npy
 
@@ -54,8 +58,29 @@ ClientApi = Literal["both", "message", "numpy", "action"]
 TUNE_ACTION = "tune"
 
 CLIENT_APP_RAISED = 2  # flwr.common.constant.ErrorCode.CLIENT_APP_RAISED_EXCEPTION
-# flwr.common.secure_aggregation.secaggplus_constants.RECORD_KEY_CONFIGS
-SECURE_AGGREGATION_RECORD = "secaggplus_configs"
+# Of Flower's SecAgg and SecAgg+: their record in a message and in its reply, and what
+# the record of a reply has.
+SECURE_AGGREGATION_RECORD = RECORD_KEY_CONFIGS
+SecureAggregationStage = _Stage
+SECURE_AGGREGATION_KEYS = (
+    _Key.PUBLIC_KEY_1,
+    _Key.PUBLIC_KEY_2,
+    _Key.DESTINATION_LIST,
+    _Key.CIPHERTEXT_LIST,
+    _Key.MASKED_PARAMETERS,
+    _Key.NODE_ID_LIST,
+    _Key.SHARE_LIST,
+)
+
+
+def secure_aggregation_stage(content: RecordDict) -> str | None:
+    """Return the stage of Flower's secure aggregation that a message asks for.
+
+    None: it is of no such protocol, or its mod has taken the stage out.
+    """
+    record = content.get(SECURE_AGGREGATION_RECORD)
+    stage = record.get(_Key.STAGE) if isinstance(record, ConfigRecord) else None
+    return stage if isinstance(stage, str) else None
 
 
 def instruction_content(

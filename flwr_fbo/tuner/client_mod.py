@@ -25,7 +25,7 @@ from flwr.clientapp.typing import ClientAppCallable
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.errors import PublicError, log_once
 from flwr_fbo._common.random import Purpose, generator
-from flwr_fbo._compat import SECURE_AGGREGATION_RECORD
+from flwr_fbo._compat import SECURE_AGGREGATION_RECORD, secure_aggregation_stage
 from flwr_fbo.clients.node_limits import hearing
 from flwr_fbo.clients.recorded_agent import of_another_slot
 from flwr_fbo.clients.site import InstructionError, SiteError, reported
@@ -73,9 +73,13 @@ from flwr_fbo.tuner.trial_context import KEPT_SUM, Overlay, TrialStates
 # Where a `NumPyClient` reads its config.
 _NUMPY_CONFIGS = ("fitins.config", "evaluateins.config")
 
-_SECURE = (
-    "secagg_mod and secaggplus_mod need Flower's secure aggregation, which "
-    "FederationTuner does not support; one of them is a mod of this ClientApp"
+_NO_WORKFLOW = (
+    "secagg_mod or secaggplus_mod is a mod of this ClientApp, and main does not run "
+    "SecAggWorkflow or SecAggPlusWorkflow"
+)
+_NO_MOD = (
+    "main runs SecAggWorkflow or SecAggPlusWorkflow, and this ClientApp does not have "
+    "its mod, as in ClientApp(mods=[tuner_mod, secaggplus_mod])"
 )
 
 _EXACT = "exact scores"
@@ -90,7 +94,7 @@ _LONGEST_QUOTE = 500
 
 
 class UnsupportedModError(PublicError):
-    """A mod that cannot work behind `tuner_mod`."""
+    """A mod behind `tuner_mod` that does not fit `main`."""
 
 
 def tuner_mod(
@@ -101,6 +105,8 @@ def tuner_mod(
     It must be the first of the app's mods, as in ``ClientApp(mods=[tuner_mod, ...])``.
     Messages that are not the tuner's pass as they are.
 
+    - Flower's secure aggregation of models works as without the tuner, with its mod
+      after this one: ``ClientApp(mods=[tuner_mod, secaggplus_mod])``.
     - A message with several trials is taken apart. Each trial is run in turn, with its
       settings in ``context.run_config``, and with a ``context.state`` of its own. A
       `NumPyClient` finds the settings in the ``config`` of `fit` and `evaluate` too.
@@ -131,7 +137,8 @@ def tuner_mod(
     *Formal guarantees*: see `PrivateChoice`. Exact at the server, and not covered: the
     trained arrays, ``num-examples`` of a reply to ``train``, ``norm_bit`` of Flower's
     adaptive clipping, which of the tuned keys the client reads, and the type of an
-    exception.
+    exception. With `secagg_mod` or `secaggplus_mod` the trained arrays leave masked, as
+    that protocol masks them; the keys and key shares of the protocol leave as they are.
     """
     rules, header = reported(partial(_read, message, context))
     if isinstance(header, TrialsHeader):
@@ -249,7 +256,9 @@ def _call(
         reply = call_next(inner_message, inner)
     except KeyError as error:
         if error.args == (SECURE_AGGREGATION_RECORD,):
-            raise UnsupportedModError(_SECURE, public=_SECURE) from error
+            raise UnsupportedModError(_NO_WORKFLOW, public=_NO_WORKFLOW) from error
+        if secure_aggregation_stage(content):  # the mod takes the stage out
+            raise UnsupportedModError(_NO_MOD, public=_NO_MOD) from error
         raise
     if inner.state is not state:  # the app has put another in its place
         state.clear()

@@ -9,6 +9,7 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from flwr_fbo._common.errors import PublicError
+from flwr_fbo._compat import SECURE_AGGREGATION_KEYS, SECURE_AGGREGATION_RECORD
 
 # How many examples a client has, as Flower's strategies and `NumPyClient` name it.
 WEIGHT_KEYS = ("num-examples", "num_examples")
@@ -88,6 +89,9 @@ def weight_of(metrics: Mapping[str, Any], source: str) -> float:
 def hide_train_metrics(content: RecordDict) -> RecordDict:
     """Return a reply to ``train`` whose metrics are NaN, but for `TRAIN_KEYS`.
 
+    What Flower's secure aggregation sends stays too: keys, their encrypted shares, and
+    the masked model. Replies in three of its four stages have nothing else.
+
     Raises
     ------
     MetricError
@@ -95,7 +99,8 @@ def hide_train_metrics(content: RecordDict) -> RecordDict:
         would get NaN, and so a model of NaN.
     """
     metrics = merged(content.metric_records.values())
-    if metrics.keys().isdisjoint(WEIGHT_KEYS):
+    has_model = set(content) != {SECURE_AGGREGATION_RECORD}
+    if has_model and metrics.keys().isdisjoint(WEIGHT_KEYS):
         raise MetricError(
             f"a reply to train needs one of {WEIGHT_KEYS} in its metrics where trials "
             f"are compared privately; it has {sorted(metrics)}"
@@ -133,6 +138,7 @@ def _hidden(
     name: str, record: MetricRecord | ConfigRecord, kept: tuple[str, ...]
 ) -> MetricRecord | ConfigRecord:
     kept = ("code",) if name in _STATUS else kept
+    kept = SECURE_AGGREGATION_KEYS if name == SECURE_AGGREGATION_RECORD else kept
     values: dict[str, Any] = {
         key: value if key in kept else _constant(value) for key, value in record.items()
     }

@@ -12,7 +12,11 @@ from flwr.app import Array, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from flwr_fbo._common.validation import require
-from flwr_fbo._compat import SECURE_AGGREGATION_RECORD
+from flwr_fbo._compat import (
+    RunNotRunningException,
+    SecureAggregationStage,
+    secure_aggregation_stage,
+)
 from flwr_fbo.tuner.envelope import HEADER, SettingsHeader, header_record
 from flwr_fbo.tuner.trial_thread import Send
 
@@ -23,6 +27,11 @@ _KNOWN_TYPES = (
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+# Sends of type train in which clients train; and a round of them begins with these.
+_TRAINING = None, SecureAggregationStage.COLLECT_MASKED_VECTORS
+_FIRST = None, SecureAggregationStage.SETUP
 
 
 class TrainingFailedError(RuntimeError):
@@ -66,9 +75,29 @@ class TrialGrid:
         self._trained: dict[int, list[tuple[str, Array]]] = {}
         # Arrays that may hold NaN or inf from the start, as a mask does, are not in it.
         self._finite_arrays: set[str] = set()
+        # Whether the clients' models are masked, so that NaN cannot be seen in them.
+        self._is_masked = False
+        self._is_closed = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grid, name)
+
+    def close(self) -> None:
+        """Tell threads that `main` has left behind that its run is over."""
+        self._is_closed = True
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the ids of all nodes.
+
+        Raises
+        ------
+        RunNotRunningException
+            After `close`. It ends the thread that watches nodes in Flower's
+            `DefaultWorkflow`, which would go on if an exception ended the workflow.
+        """
+        if self._is_closed:
+            raise RunNotRunningException
+        return self._grid.get_node_ids()
 
     def push_messages(self, messages: Iterable[Message]) -> NoReturn:
         """Refuse: replies that are pulled one by one cannot be shared.
@@ -96,8 +125,6 @@ class TrialGrid:
             ones while metrics stay at the clients.
         TrainingFailedError
             If training diverged, or all clients that answered failed to train.
-        NotImplementedError
-            If they are of Flower's secure aggregation.
         """
         asked = list(messages)
         if not asked:
@@ -107,26 +134,25 @@ class TrialGrid:
         kind = kinds.pop()
         is_known = kind.split(".")[0] in (MessageType.TRAIN, MessageType.EVALUATE)
         require(is_known, "message_type", kind, _KNOWN_TYPES)
-        if any(SECURE_AGGREGATION_RECORD in message.content for message in asked):
-            raise NotImplementedError(
-                "FederationTuner does not support Flower's secure aggregation "
-                "(SecAggWorkflow, SecAggPlusWorkflow): one round of it is four sends "
-                "of type train, and the tuner counts each of them as a round."
-            )
         finite, others = _by_finiteness(_arrays_of(asked[0]))
         if not self._finite_arrays.isdisjoint(others):
             self._raise_diverged()
         self._finite_arrays |= finite
         self._trained = {}
+        is_train = kind.startswith(MessageType.TRAIN)
+        stage = secure_aggregation_stage(asked[0].content)
+        if is_train:
+            self._round += stage in _FIRST
+            self._is_masked = stage is not None
         replies = self._send(asked, timeout)
-        if kind.startswith(MessageType.TRAIN):
-            self._round += 1
+        if is_train:
             self._trained = {
                 reply.metadata.src_node_id: _arrays_of(reply)
                 for reply in replies
                 if reply.has_content()
             }
-            if replies and not self._trained:
+            # A protocol that fails halts the round: the model is what it was.
+            if replies and not self._trained and stage in (*_FIRST, *_TRAINING):
                 raise TrainingFailedError(
                     f"no client could train in round {self._round}: "
                     f"{replies[-1].error.reason}"
@@ -140,7 +166,8 @@ class TrialGrid:
             raise TrainingFailedError(self._diverged()) from error
 
     def _raise_diverged(self) -> NoReturn:
-        if self._is_hidden and not self._diverged_nodes():
+        is_known = self._is_masked or self._diverged_nodes()
+        if self._is_hidden and not is_known:
             allowed = (
                 "finite, as the clients' models are. Either training diverged in round "
                 f"{self._round} at the server, or the strategy uses metrics that stay "
@@ -152,7 +179,8 @@ class TrialGrid:
     def _diverged(self) -> str:
         """Return in which round training diverged, and where."""
         nodes = self._diverged_nodes()
-        where = "at the server; the clients' models are finite"
+        models = "masked" if self._is_masked else "finite"
+        where = f"at the server; the clients' models are {models}"
         if nodes:
             where = f"at {len(nodes)} of {len(self._trained)} clients"
         if 0 < len(nodes) < len(self._trained):

@@ -284,6 +284,8 @@ class TrialRun:
                 except Exception as error:
                     grid.check_error(error)
                     raise
+                finally:
+                    grid.close()
                 note(returned)
 
             self._overlays.append(overlay)

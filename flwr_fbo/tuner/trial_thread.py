@@ -18,6 +18,8 @@ from typing import Any, Literal, NoReturn
 import numpy as np
 from flwr.app import Message, MessageType
 
+from flwr_fbo._compat import SecureAggregationStage, secure_aggregation_stage
+
 # What a trial's thread is called, with its number.
 THREAD_NAME = "trial-"
 
@@ -64,7 +66,7 @@ class TrialThread:
     error : Exception, SystemExit or None
         What ended it, unless it came to its end.
     num_sends, num_train : int
-        Sends that were answered: all, and those of training.
+        Sends that were answered, and rounds of training that are complete.
     num_scores : int
         How often it was scored after training: by an answered evaluation at the
         clients, or by the server.
@@ -85,6 +87,8 @@ class TrialThread:
         self.error: Exception | SystemExit | None = None
         self.num_sends = self.num_train = self.num_scores = 0
         self.server_score = math.nan
+        # Whether clients were asked to train, whatever came of it.
+        self._was_trained = False
         # Whether it was scored since it was trained last.
         self._is_scored = False
         self._score_source = score_source
@@ -107,7 +111,8 @@ class TrialThread:
         """Hand over the replies it waits for, and run until it waits again."""
         self.num_sends += 1
         if not self.waits_for_evaluate:
-            self.num_train += 1
+            self._was_trained = True
+            self.num_train += _ends_round(self.pending[0], replies)
             self._is_scored = False
         elif self._score_source == "clients":
             self._note_scored()
@@ -147,6 +152,11 @@ class TrialThread:
     @property
     def failure(self) -> Exception | SystemExit | None:
         """Why there is nothing to compare it by: its error, or no score."""
+        if self.error is None and self._was_trained and self.num_train == 0:
+            return RuntimeError(
+                "Flower's secure aggregation halted in every round: too few clients "
+                "answered in one of its stages"
+            )
         if self.error is not None or self.num_scores > 0:
             return self.error
         if self._score_source == "server":
@@ -211,6 +221,17 @@ class TrialThread:
         self._requests.put(([], None))
         while True:
             Event().wait()
+
+
+def _ends_round(asked: Message, replies: list[Message]) -> bool:
+    """Return whether a round of training is over with the replies to a send.
+
+    A round of Flower's secure aggregation has four sends, and changes the model with
+    the last of them. One that halts is none: the model is what it was.
+    """
+    stage = secure_aggregation_stage(asked.content)
+    is_last = stage == SecureAggregationStage.UNMASK
+    return stage is None or (is_last and any(r.has_content() for r in replies))
 
 
 class TurnState:

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Context
-from flwr.client.mod import secagg_mod, secaggplus_mod
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import (
     LocalDpMod,
@@ -18,11 +17,7 @@ from flwr.clientapp.typing import Mod
 from flwr.common import ndarrays_to_parameters
 from flwr.server import LegacyContext, ServerConfig
 from flwr.server.strategy import FedAvg as LegacyFedAvg
-from flwr.server.workflow import (
-    DefaultWorkflow,
-    SecAggPlusWorkflow,
-    SecAggWorkflow,
-)
+from flwr.server.workflow import DefaultWorkflow
 from flwr.serverapp import Grid
 from flwr.serverapp.exception import AggregationError
 from flwr.serverapp.strategy import (
@@ -192,7 +187,7 @@ def test_noise_from_torch_differs_from_trial_to_trial() -> None:
 PRIVATE = PrivateChoice(1000.0, 1e-3)
 
 
-def _workflow(fit_workflow: Any = None, has_initial: bool = True) -> Any:
+def _workflow(has_initial: bool = True) -> Any:
     """Return a `main` that runs Flower's legacy workflow."""
 
     def main(grid: Grid, context: Context) -> None:
@@ -202,17 +197,15 @@ def _workflow(fit_workflow: Any = None, has_initial: bool = True) -> Any:
             initial_parameters=initial, on_fit_config_fn=lambda _: {**config}
         )
         legacy = LegacyContext(context, ServerConfig(num_rounds=ROUNDS), strategy)
-        DefaultWorkflow(fit_workflow)(grid, legacy)
+        DefaultWorkflow()(grid, legacy)
 
     return main
 
 
 def _start_workflow(
-    main: Any, privacy: PrivateChoice | None = PRIVATE, mods: Sequence[Mod] = ()
+    main: Any, privacy: PrivateChoice | None = PRIVATE
 ) -> dict[str, Any]:
-    app = ClientApp(
-        client_fn=lambda c: NumpyDistances(c).to_client(), mods=[tuner_mod, *mods]
-    )
+    app = ClientApp(client_fn=lambda c: NumpyDistances(c).to_client(), mods=[tuner_mod])
     best = {"learning-rate": 0.5, "local-epochs": 5}
     study = tuner(schedule=SCHEDULE, privacy=privacy, metric="loss", enqueue=[best])
     return study.start(main, in_process(app), server_context()).best
@@ -227,29 +220,3 @@ def test_a_legacy_workflow_is_tuned(privacy: PrivateChoice | None) -> None:
 def test_a_legacy_workflow_without_initial_parameters_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"'get_parameters'.*initial_parameters"):
         _start_workflow(_workflow(has_initial=False))
-
-
-@pytest.mark.parametrize(
-    ("mod", "workflow"),
-    [
-        (secagg_mod, SecAggWorkflow(0.5)),
-        (secaggplus_mod, SecAggPlusWorkflow(1.0, 0.5)),
-    ],
-)
-def test_a_workflow_of_secure_aggregation_is_refused_by_name(
-    mod: Mod, workflow: Any
-) -> None:
-    """A round of it is four sends, which the tuner would count as four rounds."""
-    with pytest.raises(NotImplementedError, match=r"not support.*SecAggPlusWorkflow"):
-        _start_workflow(_workflow(workflow), mods=[mod])
-
-
-@pytest.mark.parametrize("mod", [secagg_mod, secaggplus_mod])
-def test_a_mod_of_secure_aggregation_is_refused_by_name(mod: Mod) -> None:
-    app = message_app(first=(tuner_mod, mod))
-    study = tuner()
-    with pytest.raises(AggregationError, match=r"could train.*not support.*ClientApp"):
-        study.start(main_of(), in_process(app), server_context())
-    app = message_app(first=(mod, tuner_mod))
-    with pytest.raises(AggregationError, match=r"secaggplus_configs.*first mod"):
-        study.start(main_of(), in_process(app), server_context())

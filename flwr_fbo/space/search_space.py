@@ -153,8 +153,8 @@ class SearchSpace:
         pairs = [[n, distribution_to_json(d)] for n, d in self.distributions.items()]
         self._json = json.dumps(pairs)
 
-    def to_unit(self, params: Mapping[str, Any]) -> FloatArray:
-        """Return the point of shape (D,) of a setting.
+    def to_unit(self, params: Mapping[str, Any], field: str = "params") -> FloatArray:
+        """Return the point of shape (D,) of a setting; ``field`` is its name in errors.
 
         Raises
         ------
@@ -163,7 +163,7 @@ class SearchSpace:
         """
         if set(params) != set(self.distributions):
             allowed = f"exactly the names {list(self.distributions)}"
-            refuse("params", list(params), allowed)
+            refuse(field, list(params), allowed)
         point = np.empty(self.dim)
         for d, (name, axis) in enumerate(
             zip(self.distributions, self._axes, strict=True)
@@ -171,7 +171,7 @@ class SearchSpace:
             try:
                 point[d] = axis.to_unit(params[name])
             except ValueError as error:
-                refuse(f"params[{name!r}]", params[name], str(error))
+                refuse(f"{field}[{name!r}]", params[name], str(error))
         return point
 
     def from_unit(self, x: FloatArray) -> Params:

@@ -39,6 +39,7 @@ from flwr_fbo.tuner.schedule import (
     app_defaults,
     candidate_settings,
     check_enqueued,
+    check_keys,
 )
 from flwr_fbo.tuner.trial_run import Main, TrialRun
 from flwr_fbo.tuner.trial_thread import ScoreSource
@@ -219,6 +220,7 @@ class FederationTuner:
         callbacks: Sequence[Callback] = (),
     ) -> None:
         self.space = SearchSpace(space)
+        check_keys(self.space)
         for key, distribution in self.space.distributions.items():
             _check_choices(key, distribution)
         metric = metric if isinstance(metric, str) else dict(metric)

@@ -5,16 +5,41 @@ The trials are the app's own settings, those that the user gives, and a Latin hy
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
 
 from flwr_fbo._common.fields import check_fields, integer, ruled
 from flwr_fbo._common.random import Purpose, generator
-from flwr_fbo._common.validation import require, require_int, require_known
+from flwr_fbo._common.validation import (
+    nearest,
+    refuse,
+    require,
+    require_all,
+    require_int,
+    require_known,
+)
 from flwr_fbo.space.search_space import Params, SearchSpace
+
+# What apps call the number of rounds of the whole training, with "-" for "_".
+_NUMBERS_OF_ROUNDS = {
+    "max-rounds",
+    "n-rounds",
+    "num-fl-rounds",
+    "num-rounds",
+    "num-server-rounds",
+    "rounds",
+    "server-rounds",
+    "total-rounds",
+}
 
 
 @dataclass(frozen=True)
@@ -108,13 +133,47 @@ def app_defaults(space: SearchSpace, run_config: Mapping[str, Any]) -> Params:
         If a key is not in the run config, or its value is not of a type that trials
         have: training with the others could not be what it is with this one.
     """
+    missing = [key for key in space.distributions if key not in run_config]
+    if missing:
+        refuse("space", missing[0], _how_to_add(space, missing, run_config))
     for key, distribution in space.distributions.items():
-        require_known("space", key, run_config)
         wanted = _kinds(distribution)
         value = run_config[key]
         allowed = f"{' or '.join(sorted(wanted))}, as in space[{key!r}]={distribution}"
         require(_kind(value) in wanted, f"run_config[{key!r}]", value, allowed)
     return {key: run_config[key] for key in space.distributions}
+
+
+def _how_to_add(
+    space: SearchSpace, missing: Sequence[str], run_config: Mapping[str, Any]
+) -> str:
+    """Return how keys get into the run config of an app whose code has the values."""
+    center = space.from_unit(space.center)
+    lines = ", ".join(f"`{key} = {_toml(center[key])}`" for key in missing)
+    reads = ", ".join(f"`context.run_config[{json.dumps(key)}]`" for key in missing)
+    return (
+        f"a key of the app's run config, {nearest(missing[0], run_config)}. If the "
+        "value is in the app's code: write below [tool.flwr.app.config] in "
+        f"pyproject.toml {lines}, with the value that the code has, and in the code "
+        f"{reads} in its place, in main as well as in train and evaluate (of a "
+        "NumPyClient: in client_fn, which gets the context)"
+    )
+
+
+def _toml(value: float | str) -> str:
+    """Return a value of a run config as TOML has it, short where it is a number."""
+    return f"{value:.3g}" if isinstance(value, float) else json.dumps(value)
+
+
+def check_keys(space: SearchSpace) -> None:
+    """Raise ValueError if a key is the number of rounds, which the schedule sets."""
+    for key in space.distributions:
+        last = key.rpartition(".")[2].lower().replace("_", "-")
+        allowed = (
+            "a setting of the training: the number of rounds is set by the schedule, "
+            "as in Halving(trials=16, rounds=(3, 9, 27))"
+        )
+        require(last not in _NUMBERS_OF_ROUNDS, "space", key, allowed)
 
 
 def _kinds(distribution: BaseDistribution) -> set[str]:
@@ -135,13 +194,20 @@ def check_enqueued(
 ) -> None:
     """Raise ValueError if settings are too many, or outside the space."""
     most, known = schedule.trials - 1, space.distributions
+    allowed = "a list of dicts: one for each trial"
+    require_all("enqueue", enqueued, Mapping, allowed=allowed)
     allowed = f"at most {most}: the app's defaults are a trial, too"
     require(len(enqueued) <= most, "len(enqueue)", len(enqueued), allowed)
-    for params in enqueued:
-        require(isinstance(params, Mapping), "enqueue", params, "a dict for each trial")
+    for number, params in enumerate(enqueued):
+        field = f"enqueue[{number}]"
         for key, value in params.items():
-            require_known("enqueue", key, known)
-            SearchSpace({key: known[key]}).to_unit({key: value})
+            require_known(field, key, known)
+            wanted = _kinds(known[key])
+            if isinstance(known[key], IntDistribution) and not isinstance(value, int):
+                wanted = {"an integer"}
+            name, allowed = f"{field}[{key!r}]", " or ".join(sorted(wanted))
+            require(_kind(value) in wanted, name, value, allowed)
+            SearchSpace({key: known[key]}).to_unit({key: value}, field)
 
 
 def candidate_settings(
@@ -161,11 +227,20 @@ def candidate_settings(
     defaults : dict
         Of the app, inside the space or not.
     enqueued : sequence of dict
-        At most K - 1; each may have some of the keys, and the rest are the defaults.
+        At most K - 1; each may have some of the keys, and the rest are the defaults. An
+        int is a float where the parameter is.
     seed : int
         Of the hypercube.
     """
-    known = [defaults, *({**defaults, **params} for params in enqueued)]
+    floats = {
+        key
+        for key, distribution in space.distributions.items()
+        if isinstance(distribution, FloatDistribution)
+    }
+    known = [defaults]
+    for params in enqueued:
+        own = {k: float(v) if k in floats else v for k, v in params.items()}
+        known.append({**defaults, **own})
     num_points = num_trials - len(known)
     points = []
     if num_points > 0:

@@ -328,8 +328,10 @@ class SharedSends:
             if any(str(error.reason).startswith(kind) for error in failed):
                 self._without_metric.add(number)
         if not self.has_score and len(self._without_metric) > 1:
+            metric = " + ".join(self._header_of([]).metric)
             raise AggregationError(
-                f"No client has a score: {self._error_of(self._evaluate_type)}."
+                f"metric={metric!r}: no client has such a score: "
+                f"{self._error_of(self._evaluate_type)}."
             )
 
     def _message(self, places: _Places) -> Message:

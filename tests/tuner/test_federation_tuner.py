@@ -14,7 +14,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.serverapp.exception import AggregationError
 from flwr.serverapp.strategy import FedAvg
-from optuna.distributions import CategoricalDistribution, FloatDistribution
+from optuna.distributions import FloatDistribution
 
 from flwr_fbo import FederationResult, Halving, Seeds, tuner_mod
 from tests.tuner.apps import (
@@ -53,28 +53,6 @@ def test_with_little_noise_it_chooses_as_without(schedule: Halving) -> None:
     assert exact.privacy_spent is None
     assert private.privacy_spent is not None
     assert 990 < private.privacy_spent.epsilon <= 1000
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "seen"),
-    [
-        ("learning-rate", "0.1", r"run_config\['learning-rate'\]='0.1' .* a number"),
-        ("learning-rate", True, r"run_config\['learning-rate'\]=True .* a number"),
-        ("local-epochs", "3", r"run_config\['local-epochs'\]='3' .* a number"),
-        ("optimizer", 1, r"run_config\['optimizer'\]=1 .* a str"),
-        ("optimizer", True, r"run_config\['optimizer'\]=True .* a str"),
-    ],
-)
-def test_defaults_of_another_type_are_named_before_anything_runs(
-    key: str, value: Any, seen: str
-) -> None:
-    space = {**SPACE, "optimizer": CategoricalDistribution(["sgd", "adam"])}
-    grid, calls = recording(), []
-    context = server_context(**{"optimizer": "sgd", key: value})
-    with pytest.raises(ValueError, match=seen):
-        tuner(space=space).start(lambda *_: calls.append(1), grid, context)
-    assert not calls
-    assert not grid.sends
 
 
 def test_exact_means_are_those_that_the_app_would_report() -> None:
@@ -429,46 +407,6 @@ def test_no_thread_of_a_trial_is_left() -> None:
 
 
 # ------------------------------------------------------------------ what is refused
-
-
-def _sends_none(main: Any = None, **options: Any) -> None:
-    """Assert that nobody is asked anything; let the error through."""
-    grid = recording()
-    try:
-        main = main_of() if main is None else main
-        context = options.pop("context", server_context())
-        tuner(**options).start(main, grid, context)
-    finally:
-        assert grid.sends == []
-
-
-@pytest.mark.parametrize(
-    ("field", "options"),
-    [
-        ("space", {"space": {}}),
-        ("space", {"space": {"learning_rate": FloatDistribution(0.1, 1)}}),
-        ("metric", {"metric": ""}),
-        ("num_agents", {"num_agents": NUM_CLIENTS - 1}),
-        ("schedule", {"schedule": (3, 9)}),
-        ("privacy", {"privacy": 2.0}),
-        ("folder", {"folder": "relative"}),
-        ("seeds", {"seeds": 1}),
-        ("seeds.features", {"seeds": Seeds(features=1)}),
-        ("enqueue", {"enqueue": [{"rate": 1.0}]}),
-        (r"params\['learning-rate'\]", {"enqueue": [{"learning-rate": 9.0}]}),
-        (r"len\(enqueue\)", {"enqueue": [{}] * 6}),
-        ("main", {"main": 3}),
-        (
-            r"space\['unused'\]",
-            {"space": {"unused": CategoricalDistribution([None, "a"])}},
-        ),
-    ],
-)
-def test_bad_arguments_are_named_before_any_work(
-    field: str, options: dict[str, Any]
-) -> None:
-    with pytest.raises(ValueError, match=f"^{field}="):
-        _sends_none(**options)
 
 
 def test_a_main_that_never_evaluates_is_an_error() -> None:

@@ -68,7 +68,12 @@ from flwr_fbo.tuner.hidden_metrics import (
     score_of,
     weight_of,
 )
-from flwr_fbo.tuner.trial_context import KEPT_SUM, Overlay, TrialStates
+from flwr_fbo.tuner.trial_context import (
+    KEPT_SUM,
+    FederationTrial,
+    Overlay,
+    TrialStates,
+)
 
 # Where a `NumPyClient` reads its config.
 _NUMPY_CONFIGS = ("fitins.config", "evaluateins.config")
@@ -208,7 +213,9 @@ def _run_trials(
     assert rules.sizes.max_seconds is not None
     time_limit = TimeLimit(rules.sizes.max_seconds)
     for place, trial in enumerate(header.trials):
-        overlay = Overlay(context.run_config, header.settings[place])
+        settings = header.settings[place]
+        current = FederationTrial(trial, header.rung, header.rounds, dict(settings))
+        overlay = Overlay(context.run_config, settings, current)
         state = states.load(trial)
         try:
             reported(time_limit.check)

@@ -124,6 +124,8 @@ class TrialsHeader:
         Of a `Promise`: what the rungs that are left release.
     sums : dict, optional
         Of `SecureSums`: how ballots are summed. None: the server reads each.
+    rung, rounds : int
+        Which rung it is, from 1, and its rounds of training, for the app's loggers.
     """
 
     kind: ClassVar[str] = "trials"
@@ -137,6 +139,8 @@ class TrialsHeader:
     sums: dict[str, Any] | None = field(
         default=None, metadata=ruled(_check_sums, optional=True)
     )
+    rung: int = field(default=1, metadata=integer(1, _MOST_RELEASES))
+    rounds: int = field(default=1, metadata=integer(1))
 
     @cached_property
     def promised(self) -> Promise:

@@ -4,14 +4,65 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any, cast
 
-from flwr.app import ConfigRecord, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, MetricRecord, RecordDict
 
 _PREFIX = "fbo-tuner"
 _ATTEMPT, _SCORES = f"{_PREFIX}:attempt", f"{_PREFIX}:scores"
 # Where the client's part in secure sums is kept: it is forgotten with the scores.
 KEPT_SUM = f"{_PREFIX}:sum"
+
+
+@dataclass(frozen=True)
+class FederationTrial:
+    """The trial of a `FederationTuner` that an app is running: see `current_trial`.
+
+    Attributes
+    ----------
+    number : int
+        From 0, the app's defaults; as in ``result.settings`` and in the log.
+    rung : int
+        From 1, the one that the trial is trained for.
+    rounds : int
+        Rounds of training, from the trial's start, at the end of this rung.
+    settings : dict
+        Values of the keys of the space in this trial.
+    """
+
+    number: int
+    rung: int
+    rounds: int
+    settings: dict[str, Any]
+
+
+def current_trial(context: Context) -> FederationTrial | None:
+    """Return which trial of a `FederationTuner` is running; None outside of trials.
+
+    For loggers in the app's own code, which would write all trials into one run. None
+    in the training after the tuner as well, and in an app without one.
+
+    Examples
+    --------
+    >>> from flwr.app import Context, RecordDict
+    >>> from flwr_fbo import current_trial
+    >>> def log_folder(context):
+    ...     trial = current_trial(context)
+    ...     return "logs/final" if trial is None else f"logs/trial-{trial.number}"
+    >>> log_folder(Context(1, 1, {}, RecordDict(), {"learning-rate": 0.1}))
+    'logs/final'
+
+    Parameters
+    ----------
+    context : Context
+        That of `main`, or of a client's ``train`` and ``evaluate``; a `NumPyClient`
+        gets it in its ``client_fn``. Its run config knows the trial, and a plain dict
+        made of it does not. At the server the trial changes from rung to rung: call
+        this where it is needed.
+    """
+    config = context.run_config
+    return config.trial if isinstance(config, Overlay) else None
 
 
 def _reads_all(name: str) -> Any:
@@ -34,18 +85,25 @@ class Overlay(dict[str, Any]):
     run_config : mapping
     settings : mapping
         Replaces some of its values.
+    trial : FederationTrial, optional
+        None: no trial, but the training with the settings that were chosen.
 
     Attributes
     ----------
+    trial : FederationTrial or None
     settings : dict
     read : set of str
         The keys of the settings that were read; whoever reads all reads each of them.
     """
 
     def __init__(
-        self, run_config: Mapping[str, Any], settings: Mapping[str, Any]
+        self,
+        run_config: Mapping[str, Any],
+        settings: Mapping[str, Any],
+        trial: FederationTrial | None = None,
     ) -> None:
         super().__init__({**run_config, **settings})
+        self.trial = trial
         self.settings = dict(settings)
         self.read: set[str] = set()
 

@@ -32,7 +32,7 @@ from flwr_fbo.tuner.proposed_trials import ProposedTrials
 from flwr_fbo.tuner.schedule import Halving
 from flwr_fbo.tuner.secure_rungs import SecureRungs
 from flwr_fbo.tuner.shared_sends import SharedSends
-from flwr_fbo.tuner.trial_context import Overlay
+from flwr_fbo.tuner.trial_context import FederationTrial, Overlay
 from flwr_fbo.tuner.trial_grid import TrainingFailedError, TrialGrid
 from flwr_fbo.tuner.trial_thread import (
     THREAD_NAME,
@@ -46,6 +46,12 @@ _log = logging.getLogger("flwr.fbo")
 
 # In Flower's line about a reply that is an error.
 _ERROR_REPLY = "Received error in reply from node"
+
+_EARLY_STOPPING = (
+    " Does main stop early on aggregated metrics? They are NaN while trials are "
+    "compared privately, so it stops too soon: let it stop early only where "
+    "current_trial(context) is None."
+)
 
 # Seconds, at least, from one line of the log to the next.
 _SECONDS_A_LINE = 30.0
@@ -107,7 +113,7 @@ class TrialRun:
     def __post_init__(self) -> None:
         self._attempt = secrets.token_hex(8)
         self._first_rung = len(self.rungs)
-        self._overlays: list[Overlay] = []
+        self._overlays: dict[int, Overlay] = {}
         self._alive = list(range(self.schedule.trials))
         self._trials: dict[int, TrialThread] = {}
         # The failures of trials that the log has already.
@@ -288,10 +294,15 @@ class TrialRun:
                     grid.close()
                 note(returned)
 
-            self._overlays.append(overlay)
+            self._overlays[number] = overlay
             folder = self.folder and self.folder / f"{THREAD_NAME}{number}"
             trial = TrialThread(number, run, TurnState(folder), source)
             self._trials[number] = trial
+        rung, settings = len(self.rungs), dict(self.settings[number])
+        rounds = self.schedule.rungs[rung].rounds
+        self._overlays[number].trial = FederationTrial(
+            number, rung + 1, rounds, settings
+        )
         return self._trials[number]
 
     def _end_all_but(self, alive: Sequence[int]) -> None:
@@ -313,7 +324,7 @@ class TrialRun:
             raise next(iter(failures.values()))
 
     def _header(self, numbers: list[int]) -> TrialsHeader:
-        sums = self.chooser.sums(len(self._alive))
+        sums, number = self.chooser.sums(len(self._alive)), len(self.rungs)
         return TrialsHeader(
             attempt=self._attempt,
             trials=numbers,
@@ -323,6 +334,8 @@ class TrialRun:
             is_hidden=self.chooser.hides_metrics,
             promise=self.chooser.promise(self._first_rung).to_dict(),
             sums=to_json(sums),
+            rung=number + 1,
+            rounds=self.schedule.rungs[number].rounds,
         )
 
     def _ballot_header(self, rung: int, trials: Sequence[TrialThread]) -> BallotHeader:
@@ -341,7 +354,8 @@ class TrialRun:
     def _warn(self, trials: Sequence[TrialThread], rounds: int) -> None:
         """Say which keys nothing reads, and that trials ended before their rung."""
         keys = {key for settings in self.settings for key in settings}
-        read = self._sends.read.union(*(overlay.read for overlay in self._overlays))
+        overlays = self._overlays.values()
+        read = self._sends.read.union(*(overlay.read for overlay in overlays))
         if unread := sorted(keys - read):
             _log.warning(
                 "Nothing has read %s from a run config so far, at the server or at a "
@@ -351,10 +365,12 @@ class TrialRun:
         short = [t.number for t in trials if t.num_train < rounds and not t.failure]
         if short:
             _log.warning(
-                "main ended before round %d in trials %s: the app's number of rounds "
-                "should be at least that of the schedule.",
+                "main ended before round %d in trials %s, which are compared as they "
+                "are: the app's number of rounds should be at least that of the "
+                "schedule.%s",
                 rounds,
                 short,
+                _EARLY_STOPPING if self.chooser.hides_metrics else "",
             )
 
 

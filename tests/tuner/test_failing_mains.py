@@ -1,5 +1,6 @@
 """A `main` that misbehaves in one of the trials, and what becomes of the others."""
 
+import contextlib
 import logging
 import math
 import random
@@ -8,13 +9,26 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from flwr.app import Context
+from flwr.app import Context, Message
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
-from flwr_fbo import FederationResult, Halving, PrivateChoice
+from flwr_fbo import (
+    FederationResult,
+    Halving,
+    PrivateChoice,
+    current_trial,
+    tuner_mod,
+)
 from flwr_fbo.tuner.trial_run import Main
-from tests.tuner.apps import assert_all_end, in_process, main_of, server_context, tuner
+from tests.tuner.apps import (
+    assert_all_end,
+    in_process,
+    main_of,
+    message_app,
+    server_context,
+    tuner,
+)
 
 # The trial that would be chosen is the one that misbehaves.
 BEST, SECOND = {"learning-rate": 0.5}, {"learning-rate": 0.3}
@@ -123,6 +137,90 @@ def test_a_main_that_sends_once_more_when_it_is_ended_may(
         assert _start(main, None).best == {**BEST, "local-epochs": 1}
     assert "catches all exceptions" not in caplog.text
     assert_all_end(before)
+
+
+LONG = Halving(6, (1, 3))
+
+
+class _Stopping(FedAvg):
+    """Stops when an aggregated metric is no longer better, as early stopping does."""
+
+    class Stopped(Exception):  # noqa: N818
+        """Ends the loop of rounds."""
+
+    def __init__(self, patience: int, is_patient: bool) -> None:
+        super().__init__()
+        self._best, self._since = math.inf, 0
+        self._patience = 99 if is_patient else patience
+
+    def aggregate_evaluate(self, server_round: int, replies: Any) -> Any:
+        """Return the metrics, unless it stops."""
+        metrics = super().aggregate_evaluate(server_round, replies)
+        assert metrics is not None
+        distance, self._since = float(str(metrics["distance"])), self._since + 1
+        if distance < self._best:
+            self._best, self._since = distance, 0
+        if self._since >= self._patience:
+            raise self.Stopped
+        return metrics
+
+
+def _stopping_main(patience: int, only_outside: bool = False) -> Main:
+    def main(grid: Grid, context: Context) -> None:
+        is_patient = only_outside and current_trial(context) is not None
+        with contextlib.suppress(_Stopping.Stopped):
+            main_of(lambda: _Stopping(patience, is_patient))(grid, context)
+
+    return main
+
+
+def test_early_stopping_on_metrics_that_stay_at_the_clients_is_explained(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """All trials stop as soon, and are compared as they are."""
+    before = threading.enumerate()
+    with caplog.at_level(logging.WARNING, "flwr.fbo"):
+        result = _start(_stopping_main(2), PRIVATE, LONG)
+    assert result.best == _start(main_of(), PRIVATE, LONG).best
+    warned = [line for line in caplog.messages if "main ended before" in line]
+    assert len(warned) == 1
+    assert "main ended before round 3" in warned[0]
+    assert "NaN" in warned[0]
+    assert "current_trial(context) is None" in warned[0]
+    assert_all_end(before)
+
+
+def test_early_stopping_outside_of_trials_only_is_not_warned_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING, "flwr.fbo"):
+        result = _start(_stopping_main(2, True), PRIVATE, LONG)
+    assert result.best == _start(main_of(), PRIVATE, LONG).best
+    assert "main ended before" not in caplog.text
+
+
+def test_early_stopping_on_exact_metrics_is_compared_as_the_app_would_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """One trial has no better model from its second round on."""
+
+    def overshoots(message: Message, context: Context, call_next: Any) -> Message:
+        reply: Message = call_next(message, context)
+        if _is_best(context) and message.metadata.message_type == "evaluate":
+            calls = context.state.config_records["calls"]["n"]
+            metrics = reply.content.metric_records["metrics"]
+            metrics["distance"] = float(str(calls))
+        return reply
+
+    grid = in_process(message_app(first=(tuner_mod, overshoots)))
+    study = tuner(schedule=Halving(3, (4,)), enqueue=[BEST, SECOND], privacy=None)
+    with caplog.at_level(logging.WARNING, "flwr.fbo"):
+        result = study.start(_stopping_main(1), grid, server_context())
+    (rung,) = result.rungs
+    assert rung.scores[1] == -2.0  # of the round after which it stopped
+    assert result.best_trial == 2
+    assert "before round 4 in trials [1]" in caplog.text
+    assert "NaN" not in caplog.text
 
 
 def test_if_nobody_has_evaluated_any_trial_it_is_an_error() -> None:

@@ -1,11 +1,20 @@
 """Flower's strategies, wrappers for differential privacy and mods, under the tuner."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Context
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import (
     LocalDpMod,
@@ -15,6 +24,7 @@ from flwr.clientapp.mod import (
 )
 from flwr.clientapp.typing import Mod
 from flwr.common import ndarrays_to_parameters
+from flwr.common.config import unflatten_dict
 from flwr.server import LegacyContext, ServerConfig
 from flwr.server.strategy import FedAvg as LegacyFedAvg
 from flwr.server.workflow import DefaultWorkflow
@@ -32,16 +42,19 @@ from flwr.serverapp.strategy import (
     QFedAvg,
     Strategy,
 )
+from optuna.distributions import IntDistribution
 
-from flwr_fbo import Halving, PrivateChoice, tuner_mod
+from flwr_fbo import Halving, InProcessGrid, PrivateChoice, tuner_mod
 from tests.lab.tasks.test_emnist import needs_torch
 from tests.tuner.apps import (
     NUM_CLIENTS,
     MakeStrategy,
+    distance,
     in_process,
     main_of,
     message_app,
     server_context,
+    trained,
     tuner,
 )
 from tests.tuner.test_federation_tuner import NumpyDistances
@@ -187,7 +200,7 @@ def test_noise_from_torch_differs_from_trial_to_trial() -> None:
 PRIVATE = PrivateChoice(1000.0, 1e-3)
 
 
-def _workflow(has_initial: bool = True) -> Any:
+def legacy_main(has_initial: bool = True) -> Any:
     """Return a `main` that runs Flower's legacy workflow."""
 
     def main(grid: Grid, context: Context) -> None:
@@ -213,10 +226,150 @@ def _start_workflow(
 
 @pytest.mark.parametrize("privacy", [PRIVATE, None])
 def test_a_legacy_workflow_is_tuned(privacy: PrivateChoice | None) -> None:
-    best = _start_workflow(_workflow(), privacy)
+    best = _start_workflow(legacy_main(), privacy)
     assert best == {"learning-rate": 0.5, "local-epochs": 5}
 
 
 def test_a_legacy_workflow_without_initial_parameters_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"'get_parameters'.*initial_parameters"):
-        _start_workflow(_workflow(has_initial=False))
+        _start_workflow(legacy_main(has_initial=False))
+
+
+# ------------------------------------------------------------ what apps have besides
+
+
+class _OwnLoop(FedAvg):
+    """A strategy with a loop of its own, which keeps the best model in a file.
+
+    As that of Flower's advanced PyTorch example; it also stops early if it is told to.
+    """
+
+    def __init__(self, patience: int = 99) -> None:
+        super().__init__()
+        self._patience = patience
+
+    def start(  # type: ignore[override]
+        self, grid: Grid, arrays: ArrayRecord, num_rounds: int, config: ConfigRecord
+    ) -> list[float]:
+        """Train; return the mean distance of each round."""
+        best, seen, since = float("inf"), [], 0
+        for server_round in range(1, num_rounds + 1):
+            asked = self.configure_train(server_round, arrays, config, grid)
+            replies = grid.send_and_receive(asked, timeout=60)
+            new, _ = self.aggregate_train(server_round, replies)
+            assert new is not None
+            arrays = new
+            asked = self.configure_evaluate(server_round, arrays, config, grid)
+            replies = grid.send_and_receive(asked, timeout=60)
+            metrics = self.aggregate_evaluate(server_round, replies)
+            assert metrics is not None
+            seen.append(float(str(metrics["distance"])))
+            since += 1
+            if seen[-1] < best:
+                best, since = seen[-1], 0
+                Path(f"model-{server_round}.json").write_text(str(best))
+            if since >= self._patience:
+                break
+        return seen
+
+
+def _own_main(
+    seen: dict[float, list[float]], patience: int = 99, rounds: int = 4
+) -> Any:
+    def main(grid: Grid, context: Context) -> None:
+        rate = float(context.run_config["learning-rate"])
+        seen[rate] = _OwnLoop(patience).start(
+            grid,
+            ArrayRecord({"w": Array(np.zeros(3))}),
+            rounds,
+            ConfigRecord({"learning-rate": rate}),
+        )
+
+    return main
+
+
+@pytest.mark.parametrize("privacy", [PRIVATE, None])
+def test_a_strategy_with_its_own_start_is_tuned(
+    privacy: PrivateChoice | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[float, list[float]] = {}
+    options = {"schedule": SCHEDULE, "space": {"learning-rate": tuner_space()}}
+    study = tuner(**options, privacy=privacy, folder=tmp_path)
+    result = study.start(_own_main(seen), in_process(), server_context())
+    alone: dict[float, list[float]] = {}
+    for settings in result.settings:
+        monkeypatch.chdir(tmp_path)
+        _own_main(alone)(in_process(), server_context(**settings))
+    # The best after a round is that of most after two, too: no trials cross here.
+    best = min(alone, key=lambda rate: alone[rate][1])
+    assert result.best == {"learning-rate": best}
+    of_rung = [alone[float(s["learning-rate"])][0] for s in result.settings]
+    if privacy is None:
+        assert result.rungs[0].scores == pytest.approx([-score for score in of_rung])
+        # The best models so far, in a folder of the trial: of the rounds it came to.
+        for number in result.rungs[1].trials:
+            found = sorted(p.name for p in (tmp_path / f"trial-{number}").iterdir())
+            assert found == ["model-1.json", "model-2.json"]
+
+
+NESTED: dict[str, Any] = {
+    "train.optimizer.lr": 0.001,
+    "train.epochs": 1,
+    "num-server-rounds": 3,
+}
+
+
+def _nested_app() -> ClientApp:
+    """Return an app whose client makes tables of its run config, as some do."""
+    app = ClientApp(mods=[tuner_mod])
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        tables: Any = unflatten_dict(context.run_config)
+        context.run_config = {"local-epochs": tables["train"]["epochs"]}
+        arrays = message.content.array_records["arrays"]
+        rate = tables["train"]["optimizer"]["lr"]
+        new = trained(arrays["w"].numpy(), context, rate)
+        metrics = MetricRecord({"num-examples": 1})
+        arrays = ArrayRecord({"w": Array(new)})
+        content = RecordDict({"arrays": arrays, "metrics": metrics})
+        return Message(content, reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        weights = message.content.array_records["arrays"]["w"].numpy()
+        score = distance(weights, context)
+        metrics = MetricRecord({"distance": score, "num-examples": 1})
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+    return app
+
+
+def test_keys_of_tables_are_tuned() -> None:
+    """Flower's run config has them with dots, whatever the app makes of them."""
+    seen: list[Any] = []
+
+    def main(grid: Grid, context: Context) -> None:
+        tables: Any = unflatten_dict(context.run_config)
+        seen.append(tables["train"]["optimizer"]["lr"])
+        rounds = int(context.run_config["num-server-rounds"])
+        FedAvg().start(grid, ArrayRecord({"w": Array(np.zeros(3))}), rounds)
+
+    grid = InProcessGrid(_nested_app(), NUM_CLIENTS, run_config=NESTED)
+    context = Context(1, 1, {}, RecordDict(), dict(NESTED))
+    study = tuner(
+        space={
+            "train.optimizer.lr": tuner_space(),
+            "train.epochs": IntDistribution(1, 5),
+        },
+        enqueue=[{"train.optimizer.lr": 0.5, "train.epochs": 5}],
+        schedule=SCHEDULE,
+        privacy=None,
+    )
+    result = study.start(main, grid, context)
+    assert seen == [s["train.optimizer.lr"] for s in result.settings]
+    assert result.best == {"train.optimizer.lr": 0.5, "train.epochs": 5}
+    assert len(set(result.rungs[0].scores)) == SCHEDULE.trials
+    seen.clear()
+    main(*result.apply(grid, context))
+    assert seen == [0.5]

@@ -127,6 +127,8 @@ def _start(main: Any, grid: Grid | None = None, **options: Any) -> FederationRes
     ("mod", "make_workflow"),
     [
         (secaggplus_mod, _workflow),
+        # Each client shares its keys with two of the five others.
+        (secaggplus_mod, lambda: SecAggPlusWorkflow(3, 2, max_weight=20.0)),
         (secagg_mod, lambda: SecAggWorkflow(0.5, max_weight=20.0)),
     ],
 )

@@ -37,7 +37,10 @@ from flwr.client import NumPyClient as NumPyClient
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable, Mod
 from flwr.common.constant import SType
-from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS
+from flwr.common.secure_aggregation.secaggplus_constants import (
+    RECORD_KEY_CONFIGS,
+    RECORD_KEY_STATE,
+)
 from flwr.common.secure_aggregation.secaggplus_constants import Key as _Key
 from flwr.common.secure_aggregation.secaggplus_constants import Stage as _Stage
 from flwr.common.serde import (
@@ -58,9 +61,10 @@ ClientApi = Literal["both", "message", "numpy", "action"]
 TUNE_ACTION = "tune"
 
 CLIENT_APP_RAISED = 2  # flwr.common.constant.ErrorCode.CLIENT_APP_RAISED_EXCEPTION
-# Of Flower's SecAgg and SecAgg+: their record in a message and in its reply, and what
-# the record of a reply has.
+# Of Flower's SecAgg and SecAgg+: their record in a message and in its reply, that in a
+# client's state, and what the record of a reply has.
 SECURE_AGGREGATION_RECORD = RECORD_KEY_CONFIGS
+SECURE_AGGREGATION_STATE = RECORD_KEY_STATE
 SecureAggregationStage = _Stage
 SECURE_AGGREGATION_KEYS = (
     _Key.PUBLIC_KEY_1,

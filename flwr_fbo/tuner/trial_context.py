@@ -9,6 +9,8 @@ from typing import Any, cast
 
 from flwr.app import ConfigRecord, Context, MetricRecord, RecordDict
 
+from flwr_fbo._compat import SECURE_AGGREGATION_STATE
+
 _PREFIX = "fbo-tuner"
 _ATTEMPT, _SCORES = f"{_PREFIX}:attempt", f"{_PREFIX}:scores"
 # Where the client's part in secure sums is kept: it is forgotten with the scores.
@@ -176,12 +178,20 @@ class TrialStates:
         self._stored[str(trial)] = [score, weight]
 
     def load(self, trial: int) -> RecordDict:
-        """Return the app's state in a trial; at first what it is outside of trials."""
+        """Return the app's state in a trial; at first what it is outside of trials.
+
+        But for Flower's secure aggregation: a client that answers its last stage twice,
+        from two copies of a state, can be asked for the keys of both masks of a model.
+        """
         mine = f"{_PREFIX}:{trial}:"
         if f"{mine}begun" not in self._state:
             self._state[f"{mine}begun"] = ConfigRecord()
-            own = [name for name in self._state if not name.startswith(f"{_PREFIX}:")]
-            return RecordDict({n: copy.deepcopy(self._state[n]) for n in own})
+            own = RecordDict()
+            for name, record in self._state.items():
+                is_app = not name.startswith(f"{_PREFIX}:")
+                if is_app and name != SECURE_AGGREGATION_STATE:
+                    own[name] = copy.deepcopy(record)
+            return own
         names = [name for name in self._state if name.startswith(f"{mine}own:")]
         return RecordDict({n.split(":", 3)[3]: self._state[n] for n in names})
 

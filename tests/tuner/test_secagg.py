@@ -33,6 +33,8 @@ from flwr_fbo import (
     tuner_mod,
 )
 from flwr_fbo._compat import SECURE_AGGREGATION_KEYS
+from flwr_fbo.privacy.spending import Charge, Promise
+from flwr_fbo.tuner.envelope import TrialsHeader, pack, read_header
 from flwr_fbo.tuner.hidden_metrics import hide_train_metrics
 from tests.tuner.apps import (
     EXACT_LOSS,
@@ -210,6 +212,37 @@ def test_clients_keep_the_protocols_state_for_each_trial_while_it_lives() -> Non
     _main()(*result.apply(grid, server_context()))
     for context in grid.contexts.values():
         assert set(context.state) == {"secaggplus_state"}
+
+
+def test_a_trial_does_not_go_on_with_a_protocol_from_outside() -> None:
+    """Else the last stage of one protocol could be answered once in each trial."""
+    outside: list[Message] = []
+
+    class Stopping(RecordingGrid):
+        def send_and_receive(self, messages: Any, *, timeout: Any = None) -> Any:
+            asked = list(messages)
+            if len(self.sends) == 3:
+                outside.extend(asked)
+                raise Ended
+            return super().send_and_receive(asked, timeout=timeout)
+
+    grid = Stopping(_app(), NUM_CLIENTS, run_config=RUN_CONFIG)
+    with pytest.raises(Ended):
+        _main()(grid, server_context())
+    plain = recording(_app())
+    plain.contexts = grid.contexts
+    promise = Promise((Charge(5.0),), private=True).to_dict()
+    about = [[0], [{"learning-rate": HIT}], [0], "loss", True, promise]
+    header = TrialsHeader("a", *about)  # type: ignore[arg-type]
+    in_trial = [
+        Message(pack(header, {0: m.content}), m.metadata.dst_node_id, "train")
+        for m in outside
+    ]
+    for reply in plain.send_and_receive(in_trial):
+        (error,) = read_header(reply.content).errors.values()  # type: ignore[union-attr]
+        assert error.startswith("ValueError")
+    # Outside it is where it was.
+    assert not any(m.has_error() for m in plain.send_and_receive(outside))
 
 
 class Failing:

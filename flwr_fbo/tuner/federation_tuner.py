@@ -223,7 +223,7 @@ class FederationTuner:
         check_keys(self.space)
         for key, distribution in self.space.distributions.items():
             _check_choices(key, distribution)
-        metric = metric if isinstance(metric, str) else dict(metric)
+        metric = dict(metric) if isinstance(metric, Mapping) else metric
         self._weights = {metric: 1.0} if isinstance(metric, str) else metric
         check_weights("metric", self._weights)
         require_choice("direction", direction, Direction)

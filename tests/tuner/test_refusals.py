@@ -76,7 +76,19 @@ BAD: dict[str, tuple[Callable[[], dict[str, Any]], dict[str, Any], str]] = {
         "space['unused']=(None, 'a') is not allowed",
     ),
     "a direction": (lambda: {"direction": "max"}, {}, "direction='max' is not"),
-    "a metric": (lambda: {"metric": ""}, {}, "metric='' is not allowed"),
+    "a metric": (lambda: {"metric": ""}, {}, "metric={'': 1.0} is not allowed"),
+    "a number for a metric": (lambda: {"metric": 3}, {}, "metric=3 is not allowed"),
+    "a weight of a metric": (
+        lambda: {"metric": {"accuracy": 0}},
+        {},
+        "metric={'accuracy': 0} is not allowed: names of metrics, each with",
+    ),
+    "privacy where no client has a score": (
+        lambda: {"score": "server"},
+        {},
+        "privacy=PrivateChoice(.*) is not allowed: None with score='server'",
+    ),
+    "whose score": (lambda: {"score": "mine"}, {}, "score='mine' is not allowed"),
     "fewer agents than nodes": (
         lambda: {"num_agents": 3},
         {},

@@ -30,6 +30,7 @@ from flwr_fbo import (
     PrivateChoice,
     SecureAggregation,
     Seeds,
+    server_score,
     tuner_mod,
 )
 from flwr_fbo._compat import SECURE_AGGREGATION_KEYS
@@ -232,8 +233,8 @@ def test_a_trial_does_not_go_on_with_a_protocol_from_outside() -> None:
     plain = recording(_app())
     plain.contexts = grid.contexts
     promise = Promise((Charge(5.0),), private=True).to_dict()
-    about = [[0], [{"learning-rate": HIT}], [0], "loss", True, promise]
-    header = TrialsHeader("a", *about)  # type: ignore[arg-type]
+    settings, metric = [{"learning-rate": HIT}], {"loss": 1.0}
+    header = TrialsHeader("a", [0], settings, [0], metric, True, promise)
     in_trial = [
         Message(pack(header, {0: m.content}), m.metadata.dst_node_id, "train")
         for m in outside
@@ -415,6 +416,30 @@ def test_the_server_sees_no_models_and_no_ballots_of_one_client() -> None:
     )
     assert result.trust.startswith("secure aggregation")
     assert result.best["learning-rate"] > 0.1
+
+
+def test_trials_are_scored_at_the_server_by_the_means_that_are_unmasked() -> None:
+    def main(grid: Grid, context: Context) -> None:
+        def norm(model: Any) -> dict[str, Any]:
+            return {"norm": float(np.linalg.norm(model))}
+
+        score = server_score(grid, norm)
+        rate = float(context.run_config["learning-rate"])
+        strategy = FedAvg(
+            fraction_evaluate=0.0,
+            initial_parameters=ndarrays_to_parameters([np.zeros(3)]),
+            on_fit_config_fn=lambda _: {"learning-rate": rate},
+            evaluate_fn=lambda number, model, config: (0.0, score(model[0])),
+        )
+        legacy = LegacyContext(context, ServerConfig(num_rounds=3), strategy)
+        DefaultWorkflow(_workflow())(grid, legacy)
+
+    options = {"score": "server", "privacy": None, "metric": "norm", **OPTIONS}
+    result = _start(main, direction="maximize", **options)
+    assert result.best_trial == 1
+    first = _whole()[HIT][0]
+    score = dict(zip(result.rungs[0].trials, result.rungs[0].scores, strict=True))[1]
+    assert score == pytest.approx(np.linalg.norm(first), abs=1e-4)
 
 
 def test_the_mod_without_the_workflow_is_named() -> None:

@@ -37,6 +37,10 @@ _HINT = (
 
 _EVALUATE = MessageType.EVALUATE
 
+# Of the models of all trials that share a send, from all nodes. Sharing saves what each
+# send costs whatever its size, which hardly counts where more is sent.
+_MOST_BYTES = 100e6
+
 # A trial's number, and the message of it that is at a place in a node's message.
 _Places = list[tuple[int, Message]]
 
@@ -199,6 +203,8 @@ class SharedSends:
             trial.begin()
         while waiting := [t for t in trials if not t.has_reached(rounds)]:
             shared = next_trials(waiting, self._parallel, not self.has_score)
+            for trial in trials:
+                trial.bring_back() if trial in shared else trial.put_away()
             self._share(shared, rounds)
             after_send(shared)
             self.has_score |= any(math.isfinite(t.server_score) for t in shared)
@@ -313,8 +319,8 @@ class SharedSends:
             self._check_scores(replies)
         for trial in trials:
             asked = {message.metadata.dst_node_id for message in trial.pending}
-            own = (m for m in replies[trial.number] if m.metadata.src_node_id in asked)
-            trial.answer(list(own))
+            found = replies.pop(trial.number)
+            trial.answer([m for m in found if m.metadata.src_node_id in asked])
 
     def _check_scores(self, replies: Mapping[int, list[Message]]) -> None:
         """Raise `AggregationError` if two trials have replies, but no usable metric.
@@ -398,10 +404,12 @@ def next_trials(
 ) -> list[TrialThread]:
     """Return the trials that share the next send: all of one message type.
 
-    Where most wait; among them those that have come least far, so that none is left to
-    run alone at the end. With ``score_first`` those that wait for an evaluation, or
-    have come furthest without one: they show whether there are scores at all, before
-    all trials are trained.
+    Where most wait, and evaluations before training, as a trial keeps the replies to
+    training until then; among them those that have come least far, so that none is left
+    to run alone at the end. At most ``parallel``, and fewer where the models that come
+    back from all nodes are large. With ``score_first`` those that wait for an
+    evaluation, or have come furthest without one: they show whether there are scores at
+    all, before all trials are trained.
     """
     by_type: dict[str, list[TrialThread]] = {}
     for trial in waiting:
@@ -417,7 +425,22 @@ def next_trials(
         evaluations = {k: v for k, v in by_type.items() if k.startswith(_EVALUATE)}
         by_type = evaluations or by_type
     groups = [sorted(group, key=progress)[:parallel] for group in by_type.values()]
-    return min(groups, key=lambda group: (-len(group), progress(group[0])))
+    groups = [group if _is_evaluation(group) else _small(group) for group in groups]
+    return min(
+        groups,
+        key=lambda group: (-len(group), not _is_evaluation(group), progress(group[0])),
+    )
+
+
+def _is_evaluation(trials: Sequence[TrialThread]) -> bool:
+    return trials[0].waits_for_evaluate
+
+
+def _small(trials: Sequence[TrialThread]) -> list[TrialThread]:
+    """Return the first of some trials, whose models of all nodes are small together."""
+    sizes = np.cumsum([trial.num_bytes for trial in trials])
+    fit = int(np.searchsorted(sizes, _MOST_BYTES, side="right"))
+    return list(trials[: max(fit, 1)])
 
 
 def _to_others(messages: Sequence[Message], nodes: Iterable[int]) -> list[Message]:

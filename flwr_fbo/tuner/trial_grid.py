@@ -73,6 +73,8 @@ class TrialGrid:
         # Some strategies take them out of the replies.
         self._round = 0
         self._trained: dict[int, list[tuple[str, Array]]] = {}
+        # The replies of the last round of training.
+        self._replies: list[Message] = []
         # Arrays that may hold NaN or inf from the start, as a mask does, are not in it.
         self._finite_arrays: set[str] = set()
         # Whether the clients' models are masked, so that NaN cannot be seen in them.
@@ -144,8 +146,14 @@ class TrialGrid:
         if is_train:
             self._round += stage in _FIRST
             self._is_masked = stage is not None
+            # Flower's strategies have used them, and keep them until they get others:
+            # a trial that waits would hold the models of all clients.
+            for reply in self._replies:
+                if reply.has_content():
+                    reply.content = RecordDict()
         replies = self._send(asked, timeout)
         if is_train:
+            self._replies = replies
             self._trained = {
                 reply.metadata.src_node_id: _arrays_of(reply)
                 for reply in replies

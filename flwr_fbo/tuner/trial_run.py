@@ -28,6 +28,7 @@ from flwr_fbo.tuner.envelope import BallotHeader, TrialsHeader
 from flwr_fbo.tuner.evidence import check_evidence
 from flwr_fbo.tuner.federation_result import Rung
 from flwr_fbo.tuner.hidden_metrics import score_of
+from flwr_fbo.tuner.parked_arrays import ParkedArrays
 from flwr_fbo.tuner.proposed_trials import ProposedTrials
 from flwr_fbo.tuner.schedule import Halving
 from flwr_fbo.tuner.secure_rungs import SecureRungs
@@ -116,6 +117,7 @@ class TrialRun:
         self._overlays: dict[int, Overlay] = {}
         self._alive = list(range(self.schedule.trials))
         self._trials: dict[int, TrialThread] = {}
+        self._parked = ParkedArrays()
         # The failures of trials that the log has already.
         self._said: dict[int, str] = {}
         self._progress = Progress(self.schedule, len(self.rungs))
@@ -296,7 +298,7 @@ class TrialRun:
 
             self._overlays[number] = overlay
             folder = self.folder and self.folder / f"{THREAD_NAME}{number}"
-            trial = TrialThread(number, run, TurnState(folder), source)
+            trial = TrialThread(number, run, TurnState(folder), self._parked, source)
             self._trials[number] = trial
         rung, settings = len(self.rungs), dict(self.settings[number])
         rounds = self.schedule.rungs[rung].rounds

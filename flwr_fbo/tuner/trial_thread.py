@@ -19,6 +19,7 @@ import numpy as np
 from flwr.app import Message, MessageType
 
 from flwr_fbo._compat import SecureAggregationStage, secure_aggregation_stage
+from flwr_fbo.tuner.parked_arrays import ParkedArrays
 
 # What a trial's thread is called, with its number.
 THREAD_NAME = "trial-"
@@ -43,7 +44,8 @@ class TrialEnd(BaseException):
 class TrialThread:
     """One trial. Its thread and the tuner's run in turn, never at once.
 
-    A trial that waits keeps its model in memory.
+    A trial that waits keeps the variables of its `main` in memory; the arrays of its
+    messages can be put away.
 
     Parameters
     ----------
@@ -53,6 +55,8 @@ class TrialThread:
         Called once, in the thread, with a function from messages to replies.
     state : TurnState
         That of the process in its turns.
+    parked : ParkedArrays
+        Of all trials.
     score_source : {"clients", "server"}
         Whose scores the trial is compared by.
 
@@ -61,6 +65,8 @@ class TrialThread:
     pending : list of Message
         What it waits for the replies to, all of one type; empty before it begins, and
         once it has ended.
+    num_bytes : int
+        Of the arrays in these messages.
     timeout : float or None
         How long it waits, in seconds.
     error : Exception, SystemExit or None
@@ -79,10 +85,12 @@ class TrialThread:
         number: int,
         run: Callable[[Send], None],
         state: TurnState,
+        parked: ParkedArrays,
         score_source: ScoreSource = "clients",
     ) -> None:
         self.number = number
         self.pending: list[Message] = []
+        self.num_bytes = 0
         self.timeout: float | None = None
         self.error: Exception | SystemExit | None = None
         self.num_sends = self.num_train = self.num_scores = 0
@@ -94,6 +102,7 @@ class TrialThread:
         self._score_source = score_source
         self._run = run
         self._state = state
+        self._parked = parked
         self._is_ending = False
         self._num_refused = 0
         self._thread = Thread(
@@ -182,11 +191,21 @@ class TrialThread:
         trains_on = self.num_scores == 0 and not self.waits_for_evaluate
         return self.num_train >= rounds and (self._is_scored or trains_on)
 
+    def put_away(self) -> None:
+        """Put the arrays of its messages on disk, as it will wait for a while."""
+        self._parked.put_away(self.number)
+
+    def bring_back(self) -> None:
+        """Have these arrays in memory again."""
+        self._parked.bring_back(self.number)
+
     def _turn(self, wake: Callable[[], None]) -> None:
         """Let the thread run, with its own state, until it waits or ends."""
+        self.bring_back()
         with self._state.in_place():
             wake()
             self.pending, self.timeout = self._requests.get()
+        self.num_bytes = self._parked.note(self.number, self.pending)
 
     def _work(self) -> None:
         try:

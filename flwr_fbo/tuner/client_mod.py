@@ -289,9 +289,9 @@ def _kept(
         return hide_train_metrics(content) if header.is_hidden else content
     configs, found = content.config_records.values(), content.metric_records.values()
     metrics = {**merged(configs), **merged(found)}
-    score = score_of(metrics, header.metric, _REPLY)
-    weight = weight_of(metrics, _REPLY)
-    states.score(trial, score, weight)
+    if header.metric:  # else the server scores its own model
+        score = score_of(metrics, header.metric, _REPLY)
+        states.score(trial, score, weight_of(metrics, _REPLY))
     return hide_evaluate_metrics(content) if header.is_hidden else content
 
 

@@ -70,13 +70,18 @@ def _check_all_settings(name: str, settings: Any) -> None:
 
 
 def check_weights(name: str, weights: Any) -> None:
-    """Raise ValueError unless it is weights of metrics."""
-    ok = isinstance(weights, dict) and all(
+    """Raise ValueError unless it is weights of at least one metric."""
+    ok = isinstance(weights, dict) and len(weights) > 0
+    ok = ok and all(
         isinstance(key, str) and key != "" and is_number(w) and isfinite(w) and w != 0
         for key, w in weights.items()
     )
-    ok = ok and len(weights) > 0
     require(ok, name, weights, "names of metrics, each with a finite weight but 0")
+
+
+def _check_metric(name: str, weights: Any) -> None:
+    if weights != {}:
+        check_weights(name, weights)
 
 
 def _check_errors(name: str, errors: Any) -> None:
@@ -117,7 +122,8 @@ class TrialsHeader:
     alive : list of int
         All trials that may still come; what clients have of others is forgotten.
     metric : dict of str to float
-        Weight in the score of each of some metrics in a reply to ``evaluate``.
+        Weight in the score of each of some metrics in a reply to ``evaluate``. Empty:
+        the server scores the trials.
     is_hidden : bool
         Whether scores stay at the client.
     promise : dict
@@ -133,7 +139,7 @@ class TrialsHeader:
     trials: list[int] = field(metadata=_TRIALS)
     settings: list[dict[str, Any]] = field(metadata=ruled(_check_all_settings))
     alive: list[int] = field(metadata=_TRIALS)
-    metric: dict[str, float] = field(metadata=ruled(check_weights))
+    metric: dict[str, float] = field(metadata=ruled(_check_metric))
     is_hidden: bool = field(metadata=flag())
     promise: dict[str, Any] = field(metadata=_PROMISE)
     sums: dict[str, Any] | None = field(

@@ -9,6 +9,8 @@ from typing import IO
 
 from flwr.app import Array, Message
 
+from flwr_fbo._common.errors import log_once
+
 # Bytes below which a trial's arrays stay in memory.
 _FEW_BYTES = 1_000_000
 
@@ -49,11 +51,17 @@ class ParkedArrays:
         ]
         if sum(len(array.data) for _, array in found) < _FEW_BYTES:
             return
-        # Without a name: it is gone with the process, however that ends.
-        file = self._files[trial] = tempfile.TemporaryFile()  # noqa: SIM115
+        try:
+            # Without a name: it is gone with the process, however that ends.
+            file = tempfile.TemporaryFile()  # noqa: SIM115
+            file.writelines(array.data for _, array in found)
+            file.flush()
+        except OSError as error:  # a full disk, say
+            log_once("a trial's model stays in memory:", f"no temporary file: {error}")
+            return
+        self._files[trial] = file
         self._parked[trial] = [(ref, len(array.data)) for ref, array in found]
         for _, array in found:
-            file.write(array.data)
             array.data = b""
 
     def bring_back(self, trial: int) -> None:

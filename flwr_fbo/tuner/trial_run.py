@@ -282,6 +282,8 @@ class TrialRun:
             source = self.chooser.score_source
 
             def note(metrics: Any) -> None:
+                if isinstance(metrics, tuple) and len(metrics) == 2:
+                    metrics = metrics[1]  # loss and metrics, in Flower's older API
                 if source == "server" and isinstance(metrics, Mapping):
                     trial.note_score(score_of(metrics, self.weights, _SERVER))
 
@@ -332,7 +334,7 @@ class TrialRun:
             trials=numbers,
             settings=[self.settings[number] for number in numbers],
             alive=self._alive,
-            metric=self.weights,
+            metric={} if self.chooser.score_source == "server" else self.weights,
             is_hidden=self.chooser.hides_metrics,
             promise=self.chooser.promise(self._first_rung).to_dict(),
             sums=to_json(sums),

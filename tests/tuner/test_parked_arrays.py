@@ -9,6 +9,7 @@ from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
+from flwr_fbo._compat import ensure_task_identity
 from flwr_fbo.tuner import parked_arrays, shared_sends
 from flwr_fbo.tuner.parked_arrays import ParkedArrays
 from flwr_fbo.tuner.trial_run import Main
@@ -17,16 +18,16 @@ from tests.tuner.apps import TWO_RUNGS, in_process, main_of, server_context, tun
 BYTES = Array(np.zeros(3)).data
 
 
-def _message(array: Array) -> Message:
-    content = RecordDict({"arrays": ArrayRecord({"w": array})})
-    return Message(content, 1, "train")
+def _model(value: float) -> ArrayRecord:
+    return ArrayRecord({"w": Array(np.full(3, float(value)))})
 
 
-def _parked(*arrays: Array) -> ParkedArrays:
-    """Return trials 0, 1, ... that have each sent an array."""
+def _parked(*models: ArrayRecord) -> ParkedArrays:
+    """Return trials 0, 1, ... that have each sent a model."""
+    ensure_task_identity()
     parked = ParkedArrays()
-    for trial, array in enumerate(arrays):
-        parked.note(trial, [_message(array)])
+    for trial, model in enumerate(models):
+        parked.note(trial, [Message(RecordDict({"arrays": model}), 1, "train")])
     return parked
 
 
@@ -37,33 +38,46 @@ def _all_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_all_are_large")
 def test_an_array_comes_back_as_it_was() -> None:
-    array = Array(np.zeros(3))
-    parked = _parked(array, Array(np.ones(3)))
+    model = _model(0)
+    parked = _parked(model, _model(1))
     parked.put_away(0)
     parked.put_away(0)
-    assert array.data == b""
+    assert model["w"].data == b""
     parked.bring_back(0)
     parked.bring_back(0)
-    assert array.data == BYTES
+    assert model["w"].data == BYTES
+
+
+@pytest.mark.usefixtures("_all_are_large")
+def test_without_room_on_the_disk_arrays_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full() -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    model = _model(0)
+    parked = _parked(model, _model(1))
+    parked.put_away(0)
+    parked.bring_back(0)
+    assert model["w"].data == BYTES
 
 
 @pytest.mark.usefixtures("_all_are_large")
 def test_an_array_of_several_trials_stays() -> None:
-    shared = Array(np.zeros(3))
+    shared = _model(0)
     parked = _parked(shared, shared)
     parked.put_away(0)
-    assert shared.data == BYTES
-    alone = _parked(Array(np.zeros(3)))
+    assert shared["w"].data == BYTES
+    alone = _parked(shared)
     alone.put_away(0)  # of the first it is not known whether others have it
-    assert not alone._files
+    assert shared["w"].data == BYTES
 
 
 @pytest.mark.usefixtures("_all_are_large")
 def test_an_array_that_nobody_holds_is_not_kept() -> None:
-    array = Array(np.zeros(3))
-    parked = _parked(array, Array(np.ones(3)))
+    model = _model(0)
+    parked = _parked(model, _model(1))
     parked.put_away(0)
-    del array
+    del model
     parked.bring_back(0)
     assert parked.note(0, []) == 0
 

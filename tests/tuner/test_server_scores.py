@@ -111,6 +111,35 @@ def test_what_main_returns_is_a_score_of_the_server() -> None:
     assert results[0].rungs == results[1].rungs
 
 
+def test_clients_may_evaluate_something_else() -> None:
+    def accuracy(_: int, arrays: ArrayRecord) -> MetricRecord:
+        return MetricRecord({"accuracy": -_distance(arrays)})
+
+    wanted, found = (
+        tuner(
+            privacy=None,
+            score="server",
+            metric="accuracy",
+            direction="maximize",
+            schedule=TWO_RUNGS,
+        ).start(_main(accuracy, fraction_evaluate=fraction), _grid(), server_context())
+        for fraction in (0.0, 1.0)
+    )
+    assert found.rungs == wanted.rungs
+
+
+def test_loss_and_metrics_of_the_older_api_are_scores() -> None:
+    def main(grid: Grid, context: Context) -> None:
+        def evaluate(arrays: ArrayRecord) -> tuple[float, dict[str, float]]:
+            return 1.0, {"distance": _distance(arrays)}
+
+        older = server_score(grid, evaluate)
+        _main(lambda _, arrays: MetricRecord(older(arrays)[1]))(grid, context)
+
+    result = tuner(privacy=None, score="server").start(main, _grid(), server_context())
+    assert np.isfinite(result.rungs[0].scores).all()
+
+
 def test_outside_of_trials_the_function_is_as_it_is() -> None:
     assert server_score(_grid(), _by_distance) is _by_distance
 

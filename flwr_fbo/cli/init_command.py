@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import keyword
 import re
+import shlex
 import sys
 from collections.abc import Iterator
 from enum import Enum
@@ -61,9 +62,12 @@ def init(
         written = write_app(folder, template)
     typer.echo(
         f"Wrote the app {template.value!r}, {len(written)} files, into "
-        f"{folder.resolve()}. Run it there:"
+        f"{folder.resolve()}. Run it there, with 20 simulated sites:"
     )
+    if folder.resolve() != Path.cwd():
+        typer.echo(f"  cd {shlex.quote(str(folder))}")
     typer.echo(f"  {_RUN}")
+    typer.echo("README.md says what it does, and which files to change.")
 
 
 def is_terminal() -> bool:

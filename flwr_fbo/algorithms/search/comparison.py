@@ -76,6 +76,27 @@ class Comparison:
             return f"The default is kept: it {default}, as does the tuned setting."
         return f"The default is kept: it {default}, the tuned setting {tuned}."
 
+    def doubt(self, tuning_score: float) -> str:
+        """Return why the lead of the tuned setting may be chance, or nothing.
+
+        Nobody knows the noise of a score. But the tuned setting was scored twice, in
+        the tuning and here: a smaller lead than the difference says nothing.
+
+        Parameters
+        ----------
+        tuning_score : float
+            Of the tuned setting, in the tuning; in the unit of the other scores.
+        """
+        if self.has_failed or not self.tuned_is_better:
+            return ""
+        lead = abs(self.tuned_score - self.default_score)
+        if lead > abs(self.tuned_score - tuning_score):
+            return ""
+        return (
+            f"The lead of {lead:.2g} may be chance: in the tuning the same setting "
+            f"scored {tuning_score:.4g}."
+        )
+
     def is_of(self, default: Params, tuned: Params, run_id: int) -> bool:
         """Return whether it still holds for two settings.
 

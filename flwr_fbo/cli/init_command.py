@@ -28,6 +28,12 @@ _RUN = (
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 flwr run . --stream "
     '--federation-config "num-supernodes=20"'
 )
+# What an app imports, by what is installed for it.
+_NEEDS = {
+    "flwr-fbo[secure]": "opendp",
+    "flwr-fbo[simulation]": "ray",
+    "scikit-learn": "sklearn",
+}
 
 
 class Template(Enum):
@@ -68,6 +74,9 @@ def init(
         typer.echo(f"  cd {shlex.quote(str(folder))}")
     typer.echo(f"  {_RUN}")
     typer.echo("README.md says what it does, and which files to change.")
+    missing = [name for name, module in _NEEDS.items() if find_spec(module) is None]
+    if missing:
+        typer.echo(f"Before that, install what is missing here: {', '.join(missing)}.")
 
 
 def is_terminal() -> bool:

@@ -137,8 +137,8 @@ def best_params(
 
     Where scores are near chance, one setting is as good as another. A site cannot know
     what chance gives, but a warning says where its own scores tell nothing: if all
-    trials scored the same, or if the tuned setting is ahead of the default by no more
-    than its two scores differ, that of the tuning and that of ``compare``.
+    trials scored the same, or if the lead of the tuned setting is at most twice the
+    difference between its two scores, that of the tuning and that of ``compare``.
 
     A site compares models of its own. What is better there may be worse for the average
     of all sites, and a warning says so too. `FederationTuner` compares the averages: it

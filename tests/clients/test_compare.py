@@ -33,6 +33,7 @@ from flwr_fbo import (
     with_tuning,
 )
 from flwr_fbo._compat import NumPyClient
+from flwr_fbo.algorithms.search.comparison import Comparison
 from flwr_fbo.clients.tuning_journals import recorded_comparison
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.space.search_space import Params
@@ -137,7 +138,7 @@ def _tuning_score(context: Context) -> float:
 
 
 @pytest.mark.parametrize("uses_tuned", [None, True])
-@pytest.mark.parametrize(("lead", "is_chance"), [(0.009, True), (0.011, False)])
+@pytest.mark.parametrize(("lead", "is_chance"), [(0.019, True), (0.021, False)])
 def test_a_lead_within_what_one_setting_differs_by_may_be_chance(
     lead: float,
     is_chance: bool,
@@ -156,6 +157,20 @@ def test_a_lead_within_what_one_setting_differs_by_may_be_chance(
     assert (said in line) is is_chance
     is_warning = caplog.records[-1].levelno == logging.WARNING
     assert is_warning is (is_chance or uses_tuned is None)
+
+
+def test_of_leads_that_are_chance_two_in_three_are_named() -> None:
+    """With normal noise 0.70 of them: the share of angles with a tangent of 2.
+
+    Of 2000 leads the share has a standard error of 0.01.
+    """
+    rng, named = np.random.default_rng(0), []
+    while len(named) < 2000:
+        default, tuned, in_tuning = rng.normal(0.5, 0.1, size=3)
+        found = Comparison({}, {"x": 1}, default, tuned, "maximize", 1)
+        if found.tuned_is_better:
+            named.append(found.doubt(in_tuning) != "")
+    assert 0.6 < np.mean(named) < 0.8
 
 
 def _constant_app() -> ClientApp:

@@ -24,6 +24,9 @@ Score = Callable[[Params], float]
 
 _log = logging.getLogger("flwr.fbo")
 
+# A lead of so many differences of two scores of one setting may be chance.
+_DIFFERENCES = 2.0
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -80,7 +83,9 @@ class Comparison:
         """Return why the lead of the tuned setting may be chance, or nothing.
 
         Nobody knows the noise of a score. But the tuned setting was scored twice, in
-        the tuning and here: a smaller lead than the difference says nothing.
+        the tuning and here, and a lead of at most twice the difference may be noise.
+        One difference says little of the noise: where both settings are equally good,
+        about one lead in three is larger than that, and passes.
 
         Parameters
         ----------
@@ -90,7 +95,7 @@ class Comparison:
         if self.has_failed or not self.tuned_is_better:
             return ""
         lead = abs(self.tuned_score - self.default_score)
-        if lead > abs(self.tuned_score - tuning_score):
+        if lead > _DIFFERENCES * abs(self.tuned_score - tuning_score):
             return ""
         return (
             f"The lead of {lead:.2g} may be chance: in the tuning the same setting "

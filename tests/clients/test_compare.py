@@ -164,7 +164,7 @@ def test_of_leads_that_are_chance_two_in_three_are_named() -> None:
 
     Of 2000 leads the share has a standard error of 0.01.
     """
-    rng, named = np.random.default_rng(0), []
+    rng, named = np.random.default_rng(0), list[bool]()
     while len(named) < 2000:
         default, tuned, in_tuning = rng.normal(0.5, 0.1, size=3)
         found = Comparison({}, {"x": 1}, default, tuned, "maximize", 1)

@@ -192,13 +192,24 @@ def test_only_last_digits_may_differ(got: str, wanted: str, ok: bool) -> None:
     assert is_shown_as(got, wanted) == ok
 
 
-def test_the_first_page_opens_with_the_example_of_the_readme() -> None:
-    """There is one example to keep up to date."""
-    index, readme = (
-        next(block for block in blocks_of(ROOT / page) if block.language == "python")
+def test_first_pages_lead_to_the_tuner_of_a_federation_first() -> None:
+    """With the same commands, in README and index; and so do tutorials and ways."""
+    first, readme = (
+        next(b for b in blocks_of(ROOT / page) if "flwr-fbo init" in b.text)
         for page in ("docs/index.md", "README.md")
     )
-    assert index.text == readme.text
+    assert first.text == readme.text
+    assert "--template federation" in first.text
+    index = (ROOT / "docs/index.md").read_text()
+    tutorials = re.findall(r"^tutorials/(.*)$", index, re.MULTILINE)
+    assert tutorials[:2] == ["tune-your-fedavg", "your-own-objective"]
+    for page in ("README.md", "docs/index.md", "docs/start/three-ways.md"):
+        text = (ROOT / page).read_text()
+        doors = ("one model", "at sites|at each site", "bandit")
+        places = [re.search(door, text) for door in doors]
+        found = [place.start() for place in places if place is not None]
+        assert found == sorted(found), page
+        assert len(found) == len(doors)
 
 
 def test_checks_and_slow_pages_exist() -> None:

@@ -24,6 +24,9 @@ def _run_config(folder: Path) -> UserConfig:
         "num-agents": NUM_AGENTS,
         "num-rounds": NUM_ROUNDS,
         "experiment": True,
+        "report-accuracy": True,
+        "fbo-tuned": True,
+        "folder": str(folder / "server"),
         "fbo-folder": str(folder),
     }
 

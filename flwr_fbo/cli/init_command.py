@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import keyword
 import re
+import shlex
 import sys
 from collections.abc import Iterator
 from enum import Enum
@@ -27,6 +28,12 @@ _RUN = (
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 flwr run . --stream "
     '--federation-config "num-supernodes=20"'
 )
+# What an app imports, by what is installed for it.
+_NEEDS = {
+    "flwr-fbo[secure]": "opendp",
+    "flwr-fbo[simulation]": "ray",
+    "scikit-learn": "sklearn",
+}
 
 
 class Template(Enum):
@@ -61,9 +68,15 @@ def init(
         written = write_app(folder, template)
     typer.echo(
         f"Wrote the app {template.value!r}, {len(written)} files, into "
-        f"{folder.resolve()}. Run it there:"
+        f"{folder.resolve()}. Run it there, with 20 simulated sites:"
     )
+    if folder.resolve() != Path.cwd():
+        typer.echo(f"  cd {shlex.quote(str(folder))}")
     typer.echo(f"  {_RUN}")
+    typer.echo("README.md says what it does, and which files to change.")
+    missing = [name for name, module in _NEEDS.items() if find_spec(module) is None]
+    if missing:
+        typer.echo(f"Before that, install what is missing here: {', '.join(missing)}.")
 
 
 def is_terminal() -> bool:

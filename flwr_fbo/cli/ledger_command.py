@@ -14,6 +14,7 @@ from flwr_fbo._common.text import counted
 from flwr_fbo.cli.commands import add, group
 from flwr_fbo.cli.ledger_kinds import LEDGER_KINDS, LedgerKind
 from flwr_fbo.cli.output import RULED, finite, plain_errors, wide_console
+from flwr_fbo.cli.report.page import identity_in_words
 from flwr_fbo.clients.bandits.bandit_journals import LINEAR_KIND as SITE_KIND
 from flwr_fbo.clients.bandits.bandit_journals import NEURAL_KIND as NEURAL_SITE_KIND
 from flwr_fbo.clients.bandits.bandit_journals import bandit_journals
@@ -142,7 +143,7 @@ def _read(path: Path, delta: float | None) -> Found:
 
 def _print(console: Console, found: Found) -> None:
     kind, rows = found.kind, found.rows
-    for name, value in sorted(found.identity.items()):
+    for name, value in sorted(identity_in_words(found.identity).items()):
         console.print(f"{name}: {value}", highlight=False, soft_wrap=True)
     table = Table(box=RULED, padding=(0, 1, 0, 0))
     for heading in kind.columns:

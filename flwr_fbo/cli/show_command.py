@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +14,6 @@ from rich.table import Table
 from flwr_fbo.cli.commands import SHOW_EXPERIMENT, AsCsv, AsJson, loaded
 from flwr_fbo.cli.output import RULED, csv_of, finite, plain_errors, wide_console
 from flwr_fbo.cli.report.server_page import spent_in_words
-from flwr_fbo.cli.report.tuner_page import trials_table
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.tuner.federation_result import (
     chosen_trial,
@@ -101,14 +101,13 @@ def _show_tuner(path: Path, as_json: bool, as_csv: bool) -> None:
         rows = trial_rows(settings, rungs, num_rungs, over_defaults)
         typer.echo(csv_of(rows), nl=False)
         return
-    listed = trials_table(settings, rungs, num_rungs, over_defaults)
-    table = Table(title=listed.caption, box=RULED, padding=(0, 1, 0, 0))
-    for heading in listed.headings:
-        table.add_column(heading)
-    for row in listed.rows:
-        table.add_row(*map(str, row))
     console = wide_console()
-    console.print(table)
+    console.print("The score of each trial after a rung's last round:")
+    rounds = {f"score_rung_{n}": f"round {r.rounds}" for n, r in enumerate(rungs, 1)}
+    console.print(
+        _trials(trial_rows(settings, rungs, num_rungs, over_defaults), rounds)
+    )
+    console.print("Trial 0 is the app's own. Larger scores are better.")
     console.print(f"{len(rungs)} of {num_rungs} rungs are decided.")
     if over_defaults is not None:
         told = verdict(chosen_trial(rungs, over_defaults), over_defaults)
@@ -117,3 +116,20 @@ def _show_tuner(path: Path, as_json: bool, as_csv: bool) -> None:
         console.print(spent_in_words(spent, ""), soft_wrap=True)
     if reason:
         console.print(f"NOT PRIVATE: {reason}")
+
+
+def _trials(rows: Sequence[Mapping[str, Any]], rounds: Mapping[str, str]) -> Table:
+    """Return a table with a line a trial; ``rounds`` are the headings of the scores."""
+    table = Table(box=RULED, padding=(0, 1, 0, 0))
+    for name in rows[0] if rows else ():
+        table.add_column(rounds.get(name, name.removeprefix("params_")))
+    for row in rows:
+        table.add_row(*map(_cell, row.values()))
+    return table
+
+
+def _cell(value: Any) -> str:
+    """Return four digits of a number; a dash where there is none."""
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

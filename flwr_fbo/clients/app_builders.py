@@ -200,8 +200,9 @@ def with_tuning(
         first of these messages that follows the tuning; see `best_params`, which then
         returns the better one to ``client_fn``. With None `best_params` returns the
         tuned setting, and warns that it was not compared with the default. Otherwise a
-        site that prefers its tuned setting warns that the average of all sites was not
-        compared, unless ``fbo-tuned`` is in the run config.
+        site warns if the lead of its tuned setting may be chance. If it prefers that
+        setting, it warns that the average of all sites was not compared, unless
+        ``fbo-tuned`` is in the run config.
 
     Returns
     -------

@@ -40,6 +40,9 @@ _NOT_COMPARED = (
     "The tuned setting is used, and was not compared with the default: give `compare` "
     "to best_params, with_tuning or add_tuning."
 )
+_ALL_ALIKE = (
+    "All {} trials of the tuning scored {:.4g}: it cannot say which setting is better."
+)
 _AVERAGE_NOT_COMPARED = (
     "The average of all sites was not compared, and may be worse with it: have "
     "FederationTuner compare it, by `fbo-tuned` in the run config."
@@ -132,6 +135,11 @@ def best_params(
     once a run. Without ``compare`` a comparison of the same two settings that is on
     record decides. Where none is, the tuned setting is returned, and a warning says so.
 
+    Where scores are near chance, one setting is as good as another. A site cannot know
+    what chance gives, but a warning says where its own scores tell nothing: if all
+    trials scored the same, or if the lead of the tuned setting is at most twice the
+    difference between its two scores, that of the tuning and that of ``compare``.
+
     A site compares models of its own. What is better there may be worse for the average
     of all sites, and a warning says so too. `FederationTuner` compares the averages: it
     tries both values of the key ``fbo-tuned`` of the run config. With
@@ -161,7 +169,8 @@ def best_params(
         trial has succeeded and, with a warning, where it is not known which journal is
         meant.
     compare : callable, optional
-        Score of a setting on the site's held-out data: takes a dict, returns a float.
+        Score of a setting on the site's held-out data: takes a dict, returns a float in
+        the unit of the objective.
         The study's direction says which score is better; at a tie the default is kept.
         A score that raises or is NaN has failed: the other setting is better, and if
         both fail the default is kept. It is called for both settings once, and again
@@ -201,8 +210,9 @@ def _better_here(
     if comparison and not comparison.is_of(default, tuned.params, context.run_id):
         comparison = None
     if comparison is None and compare is None:
-        if warns:
-            _say_once(context, tuned, logging.WARNING, _NOT_COMPARED)
+        doubts = [tuned.doubt, _NOT_COMPARED if warns else ""]
+        if any(doubts):
+            _say_once(context, tuned, logging.WARNING, " ".join(filter(None, doubts)))
         return tuned.params
     if comparison is None:
         assert compare is not None
@@ -210,10 +220,13 @@ def _better_here(
         # The journal is closed: a score may take long, and a report wait for it.
         comparison = compared(compare, *settings, tuned.direction, context.run_id)
         _keep(context, tuned, comparison)
-    said, is_alarming = comparison.outcome, comparison.is_alarming
-    if warns and comparison.tuned_is_better:
-        said, is_alarming = f"{said} {_AVERAGE_NOT_COMPARED}", True
+    doubts = []
+    if comparison.tuned_is_better:
+        doubts = [tuned.doubt or comparison.doubt(tuned.score)]
+        doubts += [_AVERAGE_NOT_COMPARED] if warns else []
+    is_alarming = comparison.is_alarming or any(doubts)
     level = logging.WARNING if is_alarming else logging.INFO
+    said = " ".join(filter(None, [comparison.outcome, *doubts]))
     _say_once(context, tuned, level, said)
     return tuned.params if comparison.tuned_is_better else dict(default)
 
@@ -223,11 +236,13 @@ class _Tuned:
     """What the journal of a client's last study says of its best setting."""
 
     params: Params
+    score: float
     direction: Direction
     slot: int
     study_id: str
     path: Path | None
     comparison: Comparison | None
+    doubt: str
 
 
 def _tuned(context: Context) -> _Tuned | None:
@@ -244,7 +259,10 @@ def _tuned(context: Context) -> _Tuned | None:
     sign = 1.0 if identity["direction"] == "maximize" else -1.0
     best = max(trials, key=lambda trial: sign * trial.value)
     about = identity["direction"], identity["slot"], identity["study_id"]
-    return _Tuned(best.params, *about, journal.path, comparison)
+    doubt = ""
+    if len(trials) > 1 and all(trial.value == best.value for trial in trials):
+        doubt = _ALL_ALIKE.format(len(trials), best.value)
+    return _Tuned(best.params, best.value, *about, journal.path, comparison, doubt)
 
 
 def recorded_comparison(journal: Journal) -> Comparison | None:

@@ -98,8 +98,10 @@ class Journal:
         }
         if different:
             raise JournalError(
-                f"The journal {self.path} belongs to another study: give this one a "
-                f"folder of its own. What differs (stored, now): {different}."
+                f"The journal {self.path} belongs to another study. What differs "
+                f"(stored, now): {different}. To continue it, start it as it was. In a "
+                "folder of its own this one is a new study; a private one then spends "
+                "epsilon again."
             )
 
     def require_kind(self, kind: str) -> None:

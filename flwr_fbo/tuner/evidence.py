@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -21,8 +21,10 @@ import numpy as np
 from flwr.serverapp.exception import AggregationError
 
 from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
 from flwr_fbo.tuner.ballots import Ballot, ballot_entries
-from flwr_fbo.tuner.choice import Choice, survivors
+from flwr_fbo.tuner.choice import Choice, PrivateChoice, survivors
+from flwr_fbo.tuner.schedule import Halving
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -36,6 +38,11 @@ _SURE = 2.33
 # Tuners without a better trial that are drawn for a p-value, and clients that are drawn
 # for each: the sum of so many ballots is normal enough to be scaled up for more.
 _NUM_NULLS, _MOST_CLIENTS = 20_000, 32
+# Defaults that are kept so often, although all clients agree, are worth a warning; and
+# how often they may be where epsilon, or the number of clients, is called enough.
+_TOO_OFTEN, _SELDOM = 0.5, 0.1
+# Proposed are round numbers: these, times powers of ten.
+_ROUND_NUMBERS, _MOST_TIMES = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0), 50.0
 
 
 @dataclass(frozen=True)
@@ -252,4 +259,88 @@ def check_evidence(
             found.std,
         )
     if found.p_value > _LEVEL:
-        _log.warning("%s: which trials go on may be chance.", noise)
+        _log.warning("%s: which of its trials are best may be chance.", noise)
+
+
+def kept_if_all_agree(
+    schedule: Halving, num_agents: int, privacy: PrivateChoice
+) -> float:
+    """Return how often the defaults are kept although all clients agree.
+
+    In each rung all clients rank the same trial first, and the defaults last. No other
+    clients give a larger lead, so with any others the defaults are kept more often.
+
+    Parameters
+    ----------
+    schedule : Halving
+    num_agents : int
+        N >= 1, all of which give a ballot.
+    privacy : PrivateChoice
+        Whose last rung is a release.
+
+    Returns
+    -------
+    float
+        From 0 to 1, from the normal distribution of the lead.
+    """
+    from scipy.special import ndtr
+
+    rungs = schedule.rungs
+    about = privacy.epsilon, privacy.delta, 1.0, len(rungs)
+    noise_std = calibrate_noise_multiplier(*about) / num_agents
+    plans = tuple((rung.num_trials, num_agents, noise_std) for rung in rungs)
+    drawn = np.sort(_null_leads(plans, num_agents, privacy.ballot))
+    # The largest lead that is not yet beyond chance.
+    lead_of_chance = drawn[-math.floor(_BEATEN_LEVEL * (1 + len(drawn)))]
+    mean = variance = 0.0
+    for plan in plans:
+        std = _std_of_lead(*plan, num_agents)
+        worst, *_, best = ballot_entries(plan[0], privacy.ballot)
+        mean += (best - worst) / std / math.sqrt(len(plans))
+        variance += 2 * (noise_std / std) ** 2 / len(plans)
+    return float(ndtr((lead_of_chance - mean) / math.sqrt(variance)))
+
+
+@lru_cache(maxsize=16)
+def too_few_clients(schedule: Halving, num_agents: int, privacy: PrivateChoice) -> str:
+    """Return a warning if the defaults are kept even if all clients agree.
+
+    Parameters are those of `kept_if_all_agree`.
+
+    Returns
+    -------
+    str
+        What would be enough, too; empty where there is nothing to warn of.
+    """
+    kept = kept_if_all_agree(schedule, num_agents, privacy)
+    if kept <= _TOO_OFTEN:
+        return ""
+    enough = []
+    for epsilon in _round_numbers_above(privacy.epsilon):
+        more = replace(privacy, epsilon=epsilon)
+        if kept_if_all_agree(schedule, num_agents, more) <= _SELDOM:
+            enough.append(f"epsilon {epsilon:g}")
+            break
+    for number in _round_numbers_above(num_agents):
+        if number.is_integer() and (
+            kept_if_all_agree(schedule, int(number), privacy) <= _SELDOM
+        ):
+            enough.append(f"{number:g} clients")
+            break
+    would_do = f" Enough would be {' or '.join(enough)}." if enough else ""
+    return (
+        f"Too few clients for epsilon {privacy.epsilon:g}: even if all {num_agents} "
+        "prefer the same trial, the app's defaults are kept in about "
+        f"{100 * kept:.0f} of 100 tuners.{would_do} keep_defaults=False chooses the "
+        "best score, sure or not."
+    )
+
+
+def _round_numbers_above(value: float) -> Iterator[float]:
+    """Yield larger round numbers, up to 50 times the value."""
+    power = 10.0 ** math.floor(math.log10(value))
+    for scale in (power, 10 * power, 100 * power):
+        for number in _ROUND_NUMBERS:
+            found = float(f"{scale * number:.2g}")
+            if value < found <= _MOST_TIMES * value:
+                yield found

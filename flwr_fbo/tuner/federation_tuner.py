@@ -31,7 +31,7 @@ from flwr_fbo.study.callbacks import Callback, Started, check_callbacks, tell
 from flwr_fbo.study.codec import fresh_seed
 from flwr_fbo.tuner.choice import Chooser, PrivateChoice
 from flwr_fbo.tuner.envelope import check_weights
-from flwr_fbo.tuner.evidence import check_evidence
+from flwr_fbo.tuner.evidence import check_evidence, too_few_clients
 from flwr_fbo.tuner.federation_result import FederationResult, verdict
 from flwr_fbo.tuner.proposed_trials import ProposedTrials, check_study
 from flwr_fbo.tuner.schedule import (
@@ -298,6 +298,7 @@ class FederationTuner:
         defaults = app_defaults(self.space, context.run_config)
         if not has_begun(self._folder):
             self._check_nodes(grid)
+            self._check_power()
         identity = self._identity(defaults)
         with TunerRecord(self._folder, identity, _PATIENCE) as record:
             settings = record.settings()
@@ -366,6 +367,15 @@ class FederationTuner:
                 self.num_agents,
                 num_nodes,
             )
+
+    def _check_power(self) -> None:
+        """Warn if the defaults are kept even if all clients agree."""
+        privacy = self.privacy
+        if privacy is None or not (self._keep_defaults and self._chooser.knows_leads):
+            return
+        warning = too_few_clients(self.schedule, self.num_agents, privacy)
+        if warning:
+            _log.warning(warning)
 
     def _identity(self, defaults: Params) -> dict[str, Any]:
         """Return what may not change while the tuner goes on, as JSON values."""

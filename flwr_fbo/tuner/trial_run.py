@@ -56,6 +56,8 @@ _EARLY_STOPPING = (
 
 # Seconds, at least, from one line of the log to the next.
 _SECONDS_A_LINE = 30.0
+# Sends that say nothing of how long others take: a training and an evaluation.
+_NUM_FIRST_SENDS = 2
 
 _SERVER = "the server's evaluation"
 
@@ -183,16 +185,17 @@ class TrialRun:
             self.proposed.report(planned.rounds, signed, going_on)
         self.record.add(number, rung, choice)
         self.rungs.append(rung)
+        goes_on = f"{list(survivors)} go on; {self._progress.left(number, trials)}"
+        is_last = number + 1 == len(self.schedule.rungs)
         _log.info(
-            "rung %d of %d: %d trials at round %d after %d sends, %.0f s; %s go on; %s",
+            "rung %d of %d: %d trials at round %d after %d sends, %.0f s; %s",
             number + 1,
             len(self.schedule.rungs),
             len(alive),
             planned.rounds,
             self._sends.num_sends,
             time.monotonic() - began,
-            list(survivors),
-            self._progress.left(number, trials),
+            f"trial {survivors[0]} has the best score" if is_last else goes_on,
         )
         if trials:
             self._warn(trials, planned.rounds)
@@ -381,8 +384,9 @@ class TrialRun:
 class Progress:
     """Logs trials, rung, round and the time left, a line in half a minute at most.
 
-    The time left is estimated from the time that shared rounds have taken so far: a
-    round of training of all trials that share their sends.
+    The time left is estimated from the time that shared rounds have taken after the
+    first two sends, in which an engine may have to start. A shared round is one round
+    of training of all trials that share their sends.
 
     Parameters
     ----------
@@ -411,6 +415,7 @@ class Progress:
             for rung in range(first_rung, len(schedule.rungs))
         }
         self._began = self._last_line = clock()
+        self._done_before = 0.0  # shared rounds, when the clock was read
 
     def say(
         self,
@@ -433,6 +438,8 @@ class Progress:
             So far.
         """
         now = self._clock()
+        if num_sends <= _NUM_FIRST_SENDS:
+            self._began, self._done_before = now, self._done(rung, trials)
         if now - self._last_line < _SECONDS_A_LINE:
             return
         self._last_line = now
@@ -449,11 +456,11 @@ class Progress:
 
     def left(self, rung: int, trials: Sequence[TrialThread]) -> str:
         """Return the time left, in words."""
-        done = self._done(rung, trials)
-        total = sum(self._shared_rounds.values())
-        if done == 0:
+        left = sum(self._shared_rounds.values()) - self._done(rung, trials)
+        done = self._done(rung, trials) - self._done_before
+        if done <= 0:
             return "the time left is not known yet"
-        seconds = (self._clock() - self._began) * (total - done) / done
+        seconds = (self._clock() - self._began) * left / done
         return f"about {_duration(seconds)} left"
 
     def _done(self, rung: int, trials: Sequence[TrialThread]) -> float:
@@ -470,7 +477,10 @@ class Progress:
 
 
 def _name_trial(record: logging.LogRecord) -> bool:
-    """Say in Flower's log which trial a line is of; count error replies that repeat."""
+    """Say in Flower's log which trial a line is of; count error replies that repeat.
+
+    Below a warning it is at level DEBUG: sixteen trainings would fill the log.
+    """
     name = record.threadName or ""
     if not name.startswith(THREAD_NAME):
         return True
@@ -480,6 +490,8 @@ def _name_trial(record: logging.LogRecord) -> bool:
         log_once(f"error reply {reason}: the same", line, record.levelno)
         return False
     record.msg, record.args = line, None
+    if record.levelno < logging.WARNING:
+        record.levelno, record.levelname = logging.DEBUG, "DEBUG"
     return True
 
 

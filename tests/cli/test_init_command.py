@@ -50,6 +50,22 @@ def test_without_a_folder_it_takes_the_current_one(
     assert "flwr run . --stream" in result.output
 
 
+@pytest.mark.parametrize("missing", [(), ("ray",), ("opendp", "sklearn")])
+def test_it_says_what_has_to_be_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: tuple[str, ...]
+) -> None:
+    def found(module: str) -> object:
+        is_known = module in ("opendp", "ray", "sklearn")
+        return object() if is_known and module not in missing else None
+
+    monkeypatch.setattr(init_command, "find_spec", found)
+    printed = _init(str(tmp_path / "mine")).output
+    assert f"  cd {tmp_path / 'mine'}\n" in printed
+    assert ("install what is missing here" in printed) == bool(missing)
+    assert ("flwr-fbo[simulation]" in printed) == ("ray" in missing)
+    assert ("flwr-fbo[secure], scikit-learn." in printed) == ("opendp" in missing)
+
+
 def test_a_folder_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
     folder = tmp_path / "study"
     folder.mkdir()

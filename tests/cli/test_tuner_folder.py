@@ -3,13 +3,14 @@
 import csv
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from flwr_fbo import FederationResult
+from flwr_fbo import FederationResult, Halving, PrivateChoice, Seeds
 from flwr_fbo.cli import app
 from tests.cli.pages import (
     assert_figures_can_be_read,
@@ -17,6 +18,7 @@ from tests.cli.pages import (
     headings_of,
     page,
 )
+from tests.tuner.apps import in_process, main_of, server_context, tuner
 from tests.tuner.records import OPTIONS, record, record_first_rung
 
 
@@ -35,9 +37,9 @@ def _result(tuners: Path, kind: str) -> FederationResult:
     return record(tuners / kind, kind)
 
 
-def _printed(*arguments: object) -> str:
-    wide = {"COLUMNS": "160"}
-    done = CliRunner().invoke(app, [str(one) for one in arguments], env=wide)
+def _printed(*arguments: object, columns: int = 160) -> str:
+    env = {"COLUMNS": str(columns)}
+    done = CliRunner().invoke(app, [str(one) for one in arguments], env=env)
     assert done.exit_code == 0, done.output
     return done.output
 
@@ -81,13 +83,31 @@ def test_listings_say_what_was_spent_and_what_is_not_private(
 def test_show_lists_trials_with_their_scores_and_outcomes(tuners: Path) -> None:
     result = _result(tuners, "seeded")
     lines = _printed("show", tuners / "seeded").splitlines()
-    rows = [line.split() for line in lines if "local-epochs = " in line]
+    rows = [line.split() for line in lines if re.match(r" *\d+  ", line)]
     assert [int(row[0]) for row in rows] == list(range(len(result.settings)))
     assert [row[-1] == "chosen" for row in rows].index(True) == result.best_trial
     first = result.rungs[0]
     assert all(
         f"{score:.4g}" in row for score, row in zip(first.scores, rows, strict=True)
     )
+
+
+def test_show_needs_a_line_a_trial_at_100_columns(tmp_path: Path) -> None:
+    """Also with three rungs, and the longest outcome: a lead that may be chance."""
+    study = {"schedule": Halving(9, (1, 3, 4)), "privacy": PrivateChoice(1.0, 1e-3)}
+    for seed in range(20):
+        folder = tmp_path / str(seed)
+        trials = tuner(**study, folder=folder, seeds=Seeds(study=3, noise=seed))
+        over = trials.start(main_of(), in_process(), server_context()).over_defaults
+        if over is not None and over.is_chance:
+            break
+    text = _printed("show", folder, columns=100)
+    assert "ahead by chance, perhaps" in text
+    lines = text.splitlines()
+    begins = [i for i, line in enumerate(lines) if re.match(r" *\d+  ", line)]
+    assert begins == list(range(begins[0], begins[0] + 9))
+    assert "round 4" in lines[begins[0] - 2]
+    assert max(map(len, lines[: begins[-1] + 1])) <= 100
 
 
 def test_show_prints_json_without_infinity(tuners: Path) -> None:
@@ -130,6 +150,12 @@ def test_csv_and_json_together_are_refused(tuners: Path) -> None:
     assert done.exit_code == 2
     assert "--csv" in done.output
     assert "cannot be given with --json" in done.output
+
+
+def test_the_ledger_has_the_space_in_words(tuners: Path) -> None:
+    text = _printed("ledger", "show", tuners / "private")
+    assert "'local-epochs': '1 to 5, whole numbers'" in text
+    assert "\\" not in text
 
 
 def test_the_ledger_has_a_row_a_rung(tuners: Path) -> None:

@@ -209,6 +209,7 @@ def test_the_journal_of_another_study_is_refused(tmp_path: Path) -> None:
     text = _refused({"kind": "b", "slot": "0"}, path)
     assert "belongs to another study" in text
     assert "{'kind': ('a', 'b')}" in text
+    assert "a private one then spends epsilon again" in text
 
 
 def test_another_schema_is_refused(tmp_path: Path) -> None:

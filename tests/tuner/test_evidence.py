@@ -9,10 +9,17 @@ import pytest
 from flwr.serverapp.exception import AggregationError
 from scipy.stats import kstest
 
-from flwr_fbo import PrivateChoice
-from flwr_fbo.tuner.ballots import make_ballot, no_scores
+from flwr_fbo import Halving, PrivateChoice
+from flwr_fbo.tuner.ballots import ballot_entries, make_ballot, no_scores
 from flwr_fbo.tuner.choice import Choice, Chooser
-from flwr_fbo.tuner.evidence import Evidence, check_evidence
+from flwr_fbo.tuner.evidence import (
+    Evidence,
+    check_evidence,
+    kept_if_all_agree,
+    leads,
+    too_few_clients,
+)
+from tests.tuner.apps import in_process, main_of, server_context, tuner
 
 N, K = 6, 8
 
@@ -139,3 +146,84 @@ def test_a_federation_that_agrees_is_not_warned_of(
         for choice in _choices(_federation(0, N), 5, epsilon=100.0):
             check_evidence(0, choice.scores, choice.facts, N)
     assert caplog.messages == []
+
+
+# -------------------------------------------------------------------- before a tuner
+
+
+def _is_kept(
+    schedule: Halving, num_agents: int, privacy: PrivateChoice, seed: int
+) -> bool:
+    """Return whether the defaults are kept where all rank trial 1 first, and 0 last."""
+    chooser = Chooser(privacy, num_agents, len(schedule.rungs), noise_seed=seed)
+    trials = [list(range(rung.num_trials)) for rung in schedule.rungs]
+    choices = []
+    for number, rung in enumerate(schedule.rungs):
+        worst, *others, best = ballot_entries(rung.num_trials, privacy.ballot)
+        ballots = dict.fromkeys(range(num_agents), np.array([worst, best, *others]))
+        choices.append(chooser.choose(number, ballots, rung.num_trials))
+    over_defaults, _ = leads(trials, choices, num_agents, privacy.ballot)
+    return over_defaults is None or over_defaults.is_chance
+
+
+@pytest.mark.parametrize(
+    ("schedule", "num_agents", "epsilon"),
+    [
+        (Halving(2, (5,)), 5, 2.0),
+        (Halving(2, (5,)), 6, 2.0),
+        (Halving(16, (1, 3, 9)), 5, 2.0),
+        (Halving(16, (1, 3, 9)), 10, 1.0),
+    ],
+)
+def test_how_often_defaults_are_kept_is_known_before(
+    schedule: Halving, num_agents: int, epsilon: float
+) -> None:
+    """Of 400 tuners with real ballots; the tolerance is 4 standard errors and more."""
+    privacy = PrivateChoice(epsilon=epsilon, delta=1e-3)
+    expected = kept_if_all_agree(schedule, num_agents, privacy)
+    kept = [_is_kept(schedule, num_agents, privacy, seed) for seed in range(400)]
+    assert 0.1 < expected < 0.9
+    assert np.mean(kept) == pytest.approx(expected, abs=0.1)
+
+
+def test_what_would_be_enough_is_enough() -> None:
+    schedule, few = Halving(16, (1, 3, 9)), PrivateChoice(2.0, 1e-3)
+    said = too_few_clients(schedule, 5, few)
+    assert "even if all 5 prefer the same trial" in said
+    assert "Enough would be epsilon 5 or 10 clients." in said
+    assert kept_if_all_agree(schedule, 5, PrivateChoice(5.0, 1e-3)) <= 0.1
+    assert kept_if_all_agree(schedule, 10, few) <= 0.1
+    assert too_few_clients(schedule, 20, few) == ""
+
+
+def test_no_epsilon_is_enough_if_clients_agree_by_chance() -> None:
+    """Five clients without an opinion agree on one of two trials in 1 of 32 tuners."""
+    said = too_few_clients(Halving(2, (5,)), 5, PrivateChoice(2.0, 1e-3))
+    assert "Enough would be 10 clients." in said
+
+
+@pytest.mark.parametrize(
+    ("options", "warns"),
+    [
+        ({}, True),
+        ({"privacy": PrivateChoice(8.0, 1e-3)}, False),
+        ({"keep_defaults": False}, False),
+        ({"privacy": None}, False),
+        ({"privacy": PrivateChoice(0.5, 1e-3, last_rung="noisy-max")}, False),
+    ],
+)
+def test_too_few_clients_are_warned_of_before_anything_is_sent(
+    options: dict[str, Any], warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    sent: list[Any] = []
+    grid = in_process()
+    send, grid.send_and_receive = grid.send_and_receive, None  # type: ignore[method-assign, assignment]
+
+    def note(*args: Any, **kwargs: Any) -> Any:
+        sent.append("Too few clients" in caplog.text)
+        return send(*args, **kwargs)
+
+    grid.send_and_receive = note  # type: ignore[method-assign]
+    study = tuner(**{"privacy": PrivateChoice(0.5, 1e-3), **options})
+    study.start(main_of(), grid, server_context())
+    assert set(sent) == {warns}

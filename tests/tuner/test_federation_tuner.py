@@ -389,15 +389,38 @@ def test_a_main_that_ends_early_is_compared_and_warned_of(
     assert "main ended before round 2" in caplog.text
 
 
-def test_the_log_says_which_trial_a_line_is_of(
+def test_lines_of_trials_do_not_fill_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.INFO):
         tuner().start(main_of(), in_process(), server_context())
         main_of()(in_process(), server_context())
     rounds = [m for m in caplog.messages if "[ROUND 1/4]" in m]
+    assert rounds == ["[ROUND 1/4]"]  # of the training after the tuner
+
+
+def test_with_debug_the_log_has_all_lines_of_trials(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.DEBUG):
+        tuner().start(main_of(), in_process(), server_context())
+    found = [r for r in caplog.records if "[ROUND 1/4]" in r.getMessage()]
     trials = [f"[trial-{number}] [ROUND 1/4]" for number in range(ONE_RUNG.trials)]
-    assert rounds == [*trials, "[ROUND 1/4]"]
+    assert [r.getMessage() for r in found] == trials
+    assert {r.levelname for r in found} == {"DEBUG"}
+
+
+def test_warnings_of_a_trial_stay_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class CarefulFedAvg(FedAvg):
+        def configure_train(self, *args: Any, **kwargs: Any) -> Any:
+            logging.getLogger("flwr").warning("careful")
+            return super().configure_train(*args, **kwargs)
+
+    with caplog.at_level(logging.INFO):
+        tuner().start(main_of(CarefulFedAvg), in_process(), server_context())
+    assert "[trial-0] careful" in caplog.messages
 
 
 def test_no_thread_of_a_trial_is_left() -> None:

@@ -17,9 +17,10 @@ SCHEDULE = Halving(16, (3, 9, 27), parallel=4)
 
 
 @pytest.fixture
-def grid(monkeypatch: pytest.MonkeyPatch) -> SlowGrid:
+def grid(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> SlowGrid:
     """Return a Grid of 10 s a send, whose clock is that of the log."""
-    slow = SlowGrid(message_app(), 2, run_config=RUN_CONFIG)
+    kind = getattr(request, "param", SlowGrid)
+    slow: SlowGrid = kind(message_app(), 2, run_config=RUN_CONFIG)
 
     def timed(schedule: Halving, first_rung: int) -> Progress:
         return Progress(schedule, first_rung, clock=lambda: slow.clock)
@@ -33,6 +34,10 @@ def _lines(grid: SlowGrid, caplog: pytest.LogCaptureFixture) -> list[str]:
     with caplog.at_level(logging.INFO, "flwr.fbo"):
         tuner(schedule=SCHEDULE, num_agents=2).start(main_of(), grid, context)
     messages = [r.getMessage() for r in caplog.records if r.name == "flwr.fbo"]
+    assert not any(
+        line.startswith("rung 3 of 3") and "go on" in line for line in messages
+    )
+    assert any(re.search("^rung 3 .* has the best score$", line) for line in messages)
     return [message for message in messages if "left" in message]
 
 
@@ -60,7 +65,28 @@ def test_lines_come_twice_a_minute_at_most_and_tell_the_time_that_is_left(
             assert abs(seconds - actual) < 0.15 * grid.clock, line
             checked += 1
     assert checked > 10
-    assert lines[-1].endswith("about 0 s left")
+
+
+class StartingGrid(SlowGrid):
+    """An engine that needs 300 s before it can send."""
+
+    def send_and_receive(self, messages: Any, *, timeout: Any = None) -> Any:
+        """Deliver all messages and replies."""
+        self.clock += 300.0 if self.clock == 0.0 else 0.0
+        return super().send_and_receive(messages, timeout=timeout)
+
+
+@pytest.mark.parametrize("grid", [StartingGrid], indirect=True)
+def test_the_start_of_an_engine_is_not_part_of_the_time_that_is_left(
+    grid: SlowGrid, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first line, after the first send, has nothing to go by."""
+    first, *lines = _lines(grid, caplog)
+    assert first.endswith("the time left is not known yet")
+    left = [re.search(r"about (\d+) (s|min) left", line) for line in lines]
+    seconds = [int(m[1]) * (60 if m[2] == "min" else 1) for m in left if m]
+    assert len(seconds) > 10
+    assert max(seconds) < 1.2 * grid.clock
 
 
 def test_a_run_that_goes_on_trains_its_trials_from_the_start() -> None:

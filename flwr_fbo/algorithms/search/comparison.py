@@ -24,6 +24,9 @@ Score = Callable[[Params], float]
 
 _log = logging.getLogger("flwr.fbo")
 
+# A lead of so many differences of two scores of one setting may be chance.
+_DIFFERENCES = 2.0
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -75,6 +78,29 @@ class Comparison:
         if self.tuned_score == self.default_score:
             return f"The default is kept: it {default}, as does the tuned setting."
         return f"The default is kept: it {default}, the tuned setting {tuned}."
+
+    def doubt(self, tuning_score: float) -> str:
+        """Return why the lead of the tuned setting may be chance, or nothing.
+
+        Nobody knows the noise of a score. But the tuned setting was scored twice, in
+        the tuning and here, and a lead of at most twice the difference may be noise.
+        One difference says little of the noise: where both settings are equally good,
+        about one lead in three is larger than that, and passes.
+
+        Parameters
+        ----------
+        tuning_score : float
+            Of the tuned setting, in the tuning; in the unit of the other scores.
+        """
+        if self.has_failed or not self.tuned_is_better:
+            return ""
+        lead = abs(self.tuned_score - self.default_score)
+        if lead > _DIFFERENCES * abs(self.tuned_score - tuning_score):
+            return ""
+        return (
+            f"The lead of {lead:.2g} may be chance: in the tuning the same setting "
+            f"scored {tuning_score:.4g}."
+        )
 
     def is_of(self, default: Params, tuned: Params, run_id: int) -> bool:
         """Return whether it still holds for two settings.

@@ -79,13 +79,15 @@ class Recommendation:
         """What speaks for the setting, in words; empty where nothing was released."""
         if math.isnan(self.score):
             return ""
-        p = f"{self.probability:.1g}" if self.probability >= 1e-4 else "below 0.0001"
-        p = f"p {p}" if p.startswith("below") else f"p = {p}"
+        p = f"= {self.probability:.1g}" if self.probability >= 1e-4 else "< 0.0001"
         if self.threshold is None:
-            return f"score {self.score:.3g}; the sites share nothing with {p}"
+            return (
+                f"score {self.score:.3g}; probability that the sites have nothing in "
+                f"common {p}"
+            )
         return (
             f"score {self.score:.3g}; chance and noise reach {self.threshold:.3g} in "
-            f"5 % of studies; {p}"
+            f"5 % of studies; p {p}"
         )
 
 

@@ -159,15 +159,18 @@ def journal_page(
     """
     settings = {
         name: "given" if name in _SEEDS and value is not None else value
-        for name, value in journal.identity.items()
+        for name, value in identity_in_words(journal.identity).items()
     }
-    if "space" in settings:
-        space = SearchSpace.from_json(settings["space"])
-        settings["space"] = {
-            name: range_in_words(one) for name, one in space.distributions.items()
-        }
     versions = (str(row.facts["flwr_fbo"]) for row in releases)
     return whole_page(title, lead, sections, settings, versions, warning)
+
+
+def identity_in_words(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a journal's identity with its space, if it has one, in words."""
+    if "space" not in identity:
+        return dict(identity)
+    ranges = SearchSpace.from_json(identity["space"]).distributions.items()
+    return {**identity, "space": {name: range_in_words(one) for name, one in ranges}}
 
 
 def range_in_words(distribution: Any) -> str:

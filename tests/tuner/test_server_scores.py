@@ -134,7 +134,7 @@ def test_loss_and_metrics_of_the_older_api_are_scores() -> None:
             return 1.0, {"distance": _distance(arrays)}
 
         older = server_score(grid, evaluate)
-        _main(lambda _, arrays: MetricRecord(older(arrays)[1]))(grid, context)
+        _main(lambda _, arrays: MetricRecord({**older(arrays)[1]}))(grid, context)
 
     result = tuner(privacy=None, score="server").start(main, _grid(), server_context())
     assert np.isfinite(result.rungs[0].scores).all()

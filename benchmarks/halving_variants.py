@@ -20,8 +20,9 @@ on them. Endpoints, written down before any of their trials was replayed, all at
 - *Two rungs*: ``Halving(18, (3, 27))``, which takes 102 trial-rounds, compared with
   ``Halving(16, (3, 9, 27))``, which takes 114; both carry. No worse: the mean
   difference plus twice its standard error is at most .001.
-- *Partial ballots*: each trial of a rung is evaluated at a share of .1, .5 or 1 of the
-  clients, drawn for each trial. Ballots on a part of the trials are scaled (today's
+- *Partial ballots*: in each round a trial is evaluated at a share of .1, .5 or 1 of the
+  clients, drawn anew. A ballot is about the trials that its client has evaluated so
+  far, whenever that was, by their scores at the end of the rung. It is scaled (today's
   form), or as large as a full one (unscaled: of norm 1), or that and clipped to the
   entries of a full one. Another form is adopted if at .1 its loss is lower by twice the
   standard error, and is not higher, by the same measure, at any share and under any
@@ -29,6 +30,228 @@ on them. Endpoints, written down before any of their trials was replayed, all at
   can for the worst trial, or have no finite score. Whatever was evaluated where, a liar
   sends what its message allows at most.
 - *Bars*: the loss is within .001 of that of exact means, and with a third lying at most
-  .02 above it, on each task, old and new. The rule with defaults that are kept is
-  printed beside it.
+  .02, on each task, old and new. The rule with defaults that are kept is printed beside
+  it.
 """
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from benchmarks.choice_methods import (
+    DELTA,
+    METHODS,
+    Design,
+    Method,
+    Question,
+    chooser_of,
+    worst_ballot,
+)
+from benchmarks.tune_fedavg import SCHEDULE, Trials, climb, drawn, read_trials
+from flwr_fbo import Halving, PrivateChoice
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo.privacy.release import Release
+from flwr_fbo.tuner.ballots import capped, make_ballot, no_scores
+from flwr_fbo.tuner.choice import Choice
+from flwr_fbo.tuner.evidence import leads
+
+NUM_CLIENTS, NEW = 20, ("magic", "shuttle")
+TWO_RUNGS = Halving(18, (3, 27))
+
+Form = Literal["scaled", "unscaled", "clipped"]
+Lie = Literal["honest", "reversed", "for the worst", "NaN"]
+
+
+def partial_ballot(
+    scores: FloatArray, is_scored: Any, form: Form, rng: np.random.Generator
+) -> FloatArray:
+    """Return a ballot about the trials that a client has scored."""
+    if form == "scaled":
+        return make_ballot(scores, is_scored, "ranks", rng)
+    ballot = np.zeros(len(scores))
+    own = scores[is_scored]
+    ballot[is_scored] = make_ballot(own, np.full(len(own), True), "ranks", rng)
+    return ballot
+
+
+def lying_ballot(
+    scores: FloatArray,
+    accuracies: FloatArray,
+    form: Form,
+    lie: Lie,
+    rng: np.random.Generator,
+) -> FloatArray:
+    """Return a liar's ballot, about all trials: as far as the server lets it pass."""
+    if lie == "NaN":
+        return no_scores(len(scores))
+    if lie == "reversed":
+        return make_ballot(-scores, np.full(len(scores), True), "ranks", rng)
+    if form != "unscaled":
+        return worst_ballot("ranks", accuracies)
+    # Nothing bounds an entry but the norm.
+    ballot = np.zeros(len(scores))
+    ballot[np.argsort(accuracies)[[0, -1]]] = 0.5**0.5, -(0.5**0.5)
+    return ballot
+
+
+def by_partial_ballots(
+    form: Form, share: float, lie: Lie, design: Design, asked: Question
+) -> Choice:
+    """Compare by ballots on trials that a share of the clients evaluates a round."""
+    choice = PrivateChoice(design.epsilon, DELTA)
+    chooser = chooser_of(choice, design.num_clients, asked.num_rungs, asked.seed)
+    rng = asked.rng(1)
+    num_rounds = SCHEDULE.rungs[asked.rung].rounds
+    is_missed = asked.rng(6).random(asked.scores.shape) < (1 - share) ** num_rounds
+    ballots: dict[int, Any] = {}
+    for client, scores in enumerate(asked.scores):
+        if client < design.num_liars:
+            ballot = lying_ballot(scores, asked.accuracies, form, lie, rng)
+        else:
+            ballot = partial_ballot(scores, ~is_missed[client], form, rng)
+        if form != "unscaled":
+            ballot = capped(ballot, asked.num_trials, "ranks")
+        ballots[client] = ballot
+    release = chooser.release
+    assert isinstance(release, Release)
+    released = release.release(asked.rung, ballots, asked.num_trials)[0]
+    facts = {**release.facts(asked.rung), "num_ballots": len(ballots)}
+    return Choice(released, {"mechanism": "gaussian", **facts})
+
+
+def alone(_: Sequence[Sequence[int]], choices: Sequence[Choice]) -> FloatArray:
+    """Return what the last rung released: nothing is carried."""
+    return choices[-1].scores
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A way to tune.
+
+    Attributes
+    ----------
+    method : callable
+    epsilon : float
+    schedule : Halving
+    is_carried : bool
+        Whether rungs are decided with half of the scores of the rung before.
+    has_liars : bool
+        Whether a third of the clients lies.
+    keeps : bool
+        Whether the defaults are kept unless they are beaten beyond chance.
+    """
+
+    method: Method = METHODS["ranks (the default)"]
+    epsilon: float = 2.0
+    schedule: Halving = SCHEDULE
+    is_carried: bool = True
+    has_liars: bool = False
+    keeps: bool = False
+
+    def loss(self, trials: Trials, seed: int) -> float:
+        """Return the loss of test accuracy in a draw."""
+        one = drawn(trials, NUM_CLIENTS, self.schedule.trials, seed)
+        assert one is not None
+        num_liars = NUM_CLIENTS // 3 if self.has_liars else 0
+        design = Design(NUM_CLIENTS, self.schedule.trials, self.epsilon, num_liars)
+        about = one, self.schedule, design, self.method, seed, self.keeps
+        decided = {} if self.is_carried else {"decide": alone}
+        best, rungs, choices = climb(*about, **decided)
+        if self.keeps:
+            over_defaults = leads(rungs, choices, NUM_CLIENTS, "ranks")[0]
+            best = 0 if over_defaults and over_defaults.is_chance else best
+        return float(trials.test[-1].max() - one.test[-1][best])
+
+
+# Of a variant, in the draws of a task, by its number.
+Losses = Callable[[Variant, int], FloatArray]
+
+
+def _cell(found: Sequence[FloatArray]) -> str:
+    errors = [one.std(ddof=1) / len(one) ** 0.5 for one in found]
+    error = float(np.linalg.norm(errors)) / len(found)
+    return f"{np.mean(found):.4f} ({error:.4f})"
+
+
+def print_table(
+    title: str,
+    rows: Sequence[tuple[str, Variant, Variant | None]],
+    names: Sequence[str],
+    losses: Losses,
+) -> None:
+    """Print losses, or differences of two, by task, and means over old and new."""
+    print(f"\n| {title} | {' | '.join(names)} | old | new |")
+    print("| --- |" + " --- |" * (len(names) + 2))
+    for name, variant, other in rows:
+        found = [
+            losses(variant, task) - (0.0 if other is None else losses(other, task))
+            for task in range(len(names))
+        ]
+        old = [one for one, task in zip(found, names, strict=True) if task not in NEW]
+        new = [one for one, task in zip(found, names, strict=True) if task in NEW]
+        cells = [[one] for one in found] + [old, new]
+        told = [_cell(one) if one else "" for one in cells]
+        print(f"| {name} | {' | '.join(told)} |", flush=True)
+
+
+def main() -> None:
+    """Print a table for each of the endpoints."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("files", type=Path, nargs="+", metavar="FILE")
+    parser.add_argument("--draws", type=int, default=1000)
+    asked = parser.parse_args()
+    tasks = [read_trials(path) for path in asked.files]
+    names = [trials.task for trials in tasks]
+
+    @cache
+    def losses(variant: Variant, task: int) -> FloatArray:
+        found = [variant.loss(tasks[task], seed) for seed in range(asked.draws)]
+        return np.array(found)
+
+    exact = Variant(METHODS["no noise"])
+    rows: list[tuple[str, Variant, Variant | None]] = []
+    for keeps in (False, True):
+        rule = "defaults kept" if keeps else "best score"
+        for epsilon in (1.0, 2.0, 8.0):
+            carried = Variant(epsilon=epsilon, keeps=keeps)
+            plain = Variant(epsilon=epsilon, keeps=keeps, is_carried=False)
+            name = f"{rule}, epsilon {epsilon:g}"
+            rows += [(name, carried, None), (f"{name}, less alone", carried, plain)]
+    rows += [("exact means", exact, None)]
+    rows += [("best score, epsilon 2, less exact means", Variant(), exact)]
+    print_table("carried scores", rows, names, losses)
+
+    two = Variant(schedule=TWO_RUNGS)
+    rows = [("3, 27", two, None), ("3, 27 less 3, 9, 27", two, Variant())]
+    kept = Variant(schedule=TWO_RUNGS, keeps=True)
+    rows += [("defaults kept: 3, 27 less 3, 9, 27", kept, Variant(keeps=True))]
+    print_table("two rungs", rows, names, losses)
+
+    for lie in get_args(Lie):
+        rows = []
+        for share in (0.1, 0.5, 1.0):
+            # Of full ballots all forms are the same, but for what liars may say.
+            for form in get_args(Form):
+                method = _partial(form, share, lie)
+                one = Variant(method, has_liars=lie != "honest")
+                today = Variant(_partial("scaled", share, lie), has_liars=one.has_liars)
+                rows.append((f"{share:g}, {form}", one, None))
+                if form != "scaled":
+                    rows.append((f"{share:g}, {form} less scaled", one, today))
+        print_table(f"partial ballots, {lie}", rows, names, losses)
+
+
+@cache
+def _partial(form: Form, share: float, lie: Lie) -> Method:
+    return partial(by_partial_ballots, form, share, lie)
+
+
+if __name__ == "__main__":
+    main()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -30,6 +30,9 @@ from flwr_fbo.study.secure_sums import SecureSums, SumGroup
 from flwr_fbo.tuner.ballots import Ballot, MessageForm, capped, make_vote
 
 LastRung = Literal["release", "noisy-max"]
+
+# Of the scores that the last rung released: see `decision_scores`.
+_CARRIED = 0.5
 
 _SECURE = "secure aggregation: the server learns the noisy sums, and who answered"
 
@@ -416,6 +419,39 @@ def _is_table(message: Any, shape: tuple[int, int]) -> bool:
         and message.shape == shape
         and message.dtype.kind in "fiu"
     )
+
+
+def decision_scores(
+    trials: Sequence[Sequence[int]], choices: Sequence[Choice]
+) -> FloatArray:
+    """Return the scores by which the trials of the last of some rungs are compared.
+
+    Where sums of ballots are released with noise, they are what this rung released,
+    plus half of what the rung before released of the same trials. Each release has
+    noise of its own, so two say more than one, at no epsilon. A half, as trials that
+    are ahead after few rounds of training need not stay so. See
+    `python -m benchmarks.halving_variants`.
+
+    Exact means are compared as they are: there is no noise to average, and the later
+    score is the truer one. So are votes under a noisy max: the winner is all there is.
+
+    Parameters
+    ----------
+    trials : sequence of sequence of int
+        The candidates of each rung so far, in the order of the scores.
+    choices : sequence of Choice
+        What each of these rungs released.
+    """
+    last = choices[-1]
+    if len(choices) == 1 or last.facts.get("mechanism") != "gaussian":
+        return last.scores
+    before = dict(zip(trials[-2], choices[-2].scores.tolist(), strict=True))
+    return carried(last.scores, np.array([before[trial] for trial in trials[-1]]))
+
+
+def carried(scores: FloatArray, before: FloatArray) -> FloatArray:
+    """Return released scores, plus half of those that the last rung released."""
+    return scores + _CARRIED * before
 
 
 def survivors(

@@ -22,7 +22,7 @@ from flwr.serverapp.exception import AggregationError
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.tuner.ballots import Ballot, ballot_entries
-from flwr_fbo.tuner.choice import Choice, survivors
+from flwr_fbo.tuner.choice import Choice, carried, decision_scores, survivors
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -40,7 +40,7 @@ _NUM_NULLS, _MOST_CLIENTS = 20_000, 32
 
 @dataclass(frozen=True)
 class Lead:
-    """How far the trial with the best score of the last rung is ahead of another one.
+    """How far the best trial of the last rung is ahead of another one.
 
     Attributes
     ----------
@@ -90,7 +90,7 @@ def leads(
     """
     if any(choice.facts.get("mechanism") != "gaussian" for choice in choices):
         return None, None
-    order = survivors(choices[-1].scores, 2)
+    order = survivors(decision_scores(trials, choices), 2)
     best, second = (trials[-1][place] for place in order)
     plans = tuple(
         (len(c.scores), c.facts["num_ballots"], c.facts["noise_std"][0])
@@ -143,7 +143,7 @@ def _null_leads(
     defaults, and others are worse, there is less to select from, and leads are smaller.
     """
     rng = np.random.default_rng(0)  # so that the same record has the same p-value
-    total = np.zeros((_NUM_NULLS, plans[0][0]))
+    total, before = np.zeros((2, _NUM_NULLS, plans[0][0]))
     for number, (num_trials, num_ballots, noise_std) in enumerate(plans):
         entries = np.tile(ballot_entries(num_trials, form), (_NUM_NULLS, 1))
         num_drawn = min(num_ballots, _MOST_CLIENTS)
@@ -154,14 +154,18 @@ def _null_leads(
         noise = rng.normal(0.0, noise_std, sums.shape)
         scores = scale * sums + noise
         total += scores / _std_of_lead(num_trials, num_ballots, noise_std, num_agents)
+        # As `decision_scores` has it: before the first rung nothing was released.
+        deciding = carried(scores, before)
         # The defaults first, and then the others that go on, the best first.
         left = plans[number + 1][0] if number + 1 < len(plans) else 2
-        others = 1 + np.argsort(-scores[:, 1:], axis=1, kind="stable")[:, : left - 1]
+        others = 1 + np.argsort(-deciding[:, 1:], axis=1, kind="stable")[:, : left - 1]
         places = np.column_stack([np.zeros(_NUM_NULLS, dtype=np.intp), others])
-        total = np.take_along_axis(total, places, axis=1)
-        last = np.take_along_axis(scores, places, axis=1)
+        total, before, deciding = (
+            np.take_along_axis(of_all, places, axis=1)
+            for of_all in (total, scores, deciding)
+        )
     drawn = (total[:, 1] - total[:, 0]) / math.sqrt(len(plans))
-    return np.where(last[:, 1] > last[:, 0], drawn, -np.inf)
+    return np.where(deciding[:, 1] > deciding[:, 0], drawn, -np.inf)
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 
     python -m benchmarks.how_sure benchmarks/trained/*.jsonl [--draws 200]
 
-Whole halvings are replayed as `FederationTuner` decides them. The null key changes
-nothing: each client scores all trials alike. For the power, trials that were trained
+Whole halvings are replayed as `FederationTuner` decides them. Where no trial is better,
+each client scores them at random, anew in each rung; or all alike, as with a key that
+changes nothing. For the power, trials that were trained
 (`benchmarks.trained_trials`) are drawn such that the best is better than the defaults
 by .05 to .08 in test accuracy, or such that the defaults are those of the app.
 """
@@ -31,8 +32,8 @@ def replay(
     """Return the best trial of the last rung, and its lead over the defaults."""
     design = Design(num_clients, SCHEDULE.trials, epsilon)
     method = METHODS["ranks (the default)"]
-    best, *rungs = climb(trials, SCHEDULE, design, method, seed, keep_defaults=True)
-    return best, leads(*rungs, num_clients, "ranks")[0]
+    found = climb(trials, SCHEDULE, design, method, seed, keep_defaults=True)
+    return found.best, leads(found.trials, found.choices, num_clients, "ranks")[0]
 
 
 def is_beaten(best: int, lead: Lead | None) -> bool:
@@ -40,21 +41,35 @@ def is_beaten(best: int, lead: Lead | None) -> bool:
     return best != 0 and lead is not None and not lead.is_chance
 
 
-def null_trials(num_clients: int, num_worse: int = 0) -> Trials:
-    """Return trials of which scores say nothing, but that some are worse."""
-    num_trials = SCHEDULE.trials
-    scores = np.zeros((len(RUNGS), num_clients, num_trials))
-    scores[:, :, num_trials - num_worse :] = -1.0
+def null_trials(
+    num_clients: int, seed: int | None = None, num_worse: int = 0
+) -> Trials:
+    """Return trials of which none is better than the first, and some may be worse.
+
+    Without a seed the others are alike for each client; with one its scores are random.
+    """
+    shape = len(RUNGS), num_clients, SCHEDULE.trials
+    rng = np.random.default_rng(seed)
+    scores = np.zeros(shape) if seed is None else rng.random(shape)
+    scores[:, :, SCHEDULE.trials - num_worse :] -= 1.0
     test = scores.mean(axis=1)
     return Trials("null", test.T, scores, test, np.ones(num_clients))
 
 
 def num_beaten(
-    epsilon: float, num_clients: int, seeds: Iterable[int], num_worse: int = 0
+    epsilon: float,
+    num_clients: int,
+    seeds: Iterable[int],
+    *,
+    is_random: bool = True,
+    num_worse: int = 0,
 ) -> int:
     """Return how often the defaults are beaten where no trial is better."""
-    trials = null_trials(num_clients, num_worse)
-    return sum(is_beaten(*replay(trials, num_clients, epsilon, seed)) for seed in seeds)
+    beaten = 0
+    for seed in seeds:
+        trials = null_trials(num_clients, seed if is_random else None, num_worse)
+        beaten += is_beaten(*replay(trials, num_clients, epsilon, seed))
+    return beaten
 
 
 def kept(
@@ -79,12 +94,13 @@ def main() -> None:
     parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--draws", type=int, default=200)
     options = parser.parse_args()
-    print("Beaten, though no trial is better:\n")
-    print(f"| clients | {' | '.join(f'epsilon {e:g}' for e in EPSILONS)} |")
-    for n in CLIENTS:
-        seeds = range(options.draws)
-        rates = [num_beaten(e, n, seeds) / options.draws for e in EPSILONS]
-        _print_row(str(n), rates)
+    for is_random, scored in ((True, "at random"), (False, "alike")):
+        print(f"\nBeaten, though no trial is better, clients score {scored}:\n")
+        print(f"| clients | {' | '.join(f'epsilon {e:g}' for e in EPSILONS)} |")
+        for n in CLIENTS:
+            seeds = range(options.draws)
+            counts = [num_beaten(e, n, seeds, is_random=is_random) for e in EPSILONS]
+            _print_row(str(n), [count / options.draws for count in counts])
     for title, gap in (("a trial is .05 better", GAP), ("the app's defaults", None)):
         print(f"\nKept, 20 clients, {title}:\n")
         for path in options.files:

@@ -80,29 +80,30 @@ def make_ballot(
     Parameters
     ----------
     scores : ndarray of shape (K,)
-        Larger is better. A score that is not finite is a failure: see below. Ties
-        between finite scores are broken at random.
+        Larger is better. A score that is not finite is a failure: see below.
     is_scored : ndarray of bool, shape (K,)
         The ballot is neutral, 0, about the other trials; see `scored_entries`.
     form : {"ranks", "votes"}
     rng : numpy.random.Generator
-        Breaks ties.
+        Draws for which of the best trials a vote is, if they tie.
 
     Notes
     -----
-    Failures rank below all finite scores and tie: each gets the mean of their entries.
-    So a ballot of failures only is all zeros, like one without any scored trial. A
-    random order of failures would be a vote for a random trial. See `no_scores`.
+    Trials that tie share their ranks: each gets the mean of their entries. So a client
+    that scores all trials alike says nothing, where a random order would add noise to
+    the sum. A vote is for one trial. Failures rank below all finite scores, and tie. So
+    a ballot of failures only is all zeros, like one without any scored trial. See
+    `no_scores`.
     """
     ballot = np.zeros(len(scores))
     scored = np.flatnonzero(is_scored)
     values = np.where(np.isfinite(scores[scored]), scores[scored], -np.inf)
-    num_failed = int(np.isneginf(values).sum())
-    if num_failed < len(scored):
+    if np.isfinite(values).any():
         entries = np.array(scored_entries(len(scored), len(scores), form))
-        if num_failed > 0:
-            entries[:num_failed] = entries[:num_failed].mean()
         order = np.lexsort((rng.random(len(scored)), values))
+        if form == "ranks":
+            _, ties = np.unique(values[order], return_inverse=True)
+            entries = (np.bincount(ties, entries) / np.bincount(ties))[ties]
         ballot[scored[order]] = entries
     return ballot
 

@@ -32,9 +32,9 @@ class Rung:
         means without privacy (in the metric's unit, negated where it is minimised).
     survivors : tuple of int
         The best first; the defaults last, where they go on in any case. After the last
-        rung it is one: the best, whether or not it is chosen. Scores with noise decide
-        with half of those that the rung before released of the same trials: so
-        survivors need not be in the order of ``scores``.
+        rung it is one: the best, whether or not it is chosen. With noise a rung is
+        decided by ``scores`` plus half of what decided the rung before, so survivors
+        need not be in the order of ``scores``.
     """
 
     rounds: int

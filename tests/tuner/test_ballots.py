@@ -52,11 +52,20 @@ def test_ranks_follow_scores_and_nan_is_worst() -> None:
     assert np.argmax(_ballot([0.2, np.nan, 0.9, 0.5], "votes")) == 2
 
 
-def test_ties_are_broken_at_random() -> None:
-    best = {int(np.argmax(_ballot([1.0, 1.0, 0.0], seed=s))) for s in range(50)}
-    assert best == {0, 1}
-    worst = {int(np.argmin(_ballot([1.0, 0.0, 0.0], seed=s))) for s in range(50)}
-    assert worst == {1, 2}
+def test_ties_share_the_mean_of_their_ranks() -> None:
+    entries = np.array(ballot_entries(5, "ranks"))
+    low, high = entries[1:3].mean(), entries[3:].mean()
+    found = _ballot([0.9, 0.5, 0.9, 0.1, 0.5])
+    assert found == pytest.approx([high, low, high, entries[0], low])
+    assert _ballot([0.9, 0.5, 0.9, 0.1, 0.5], seed=1) == found
+    assert np.linalg.norm(found) < 1.0
+    assert _ballot([0.3] * 5) == pytest.approx([0.0] * 5)
+
+
+def test_a_vote_is_for_one_of_the_best_at_random() -> None:
+    ballots = [_ballot([1.0, 1.0, 0.0], "votes", seed) for seed in range(50)]
+    assert {int(np.argmax(ballot)) for ballot in ballots} == {0, 1}
+    assert {max(ballot) for ballot in ballots} == {ballot_entries(3, "votes")[-1]}
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -94,7 +94,13 @@ def partial_ballot(
     ballot = np.zeros(len(scores))
     own = scores[is_scored]
     ballot[is_scored] = make_ballot(own, np.full(len(own), True), "ranks", rng)
-    return ballot
+    return passed(ballot, form)
+
+
+def passed(ballot: FloatArray, form: Form) -> FloatArray:
+    """Return what the server lets pass of a ballot."""
+    clipped: FloatArray = capped(ballot, len(ballot), "ranks")
+    return ballot if form == "unscaled" else clipped
 
 
 def lying_ballot(
@@ -132,9 +138,7 @@ def by_partial_ballots(
             ballot = lying_ballot(scores, asked.accuracies, form, lie, rng)
         else:
             ballot = partial_ballot(scores, ~is_missed[client], form, rng)
-        if form != "unscaled":
-            ballot = capped(ballot, asked.num_trials, "ranks")
-        ballots[client] = ballot
+        ballots[client] = passed(ballot, form)
     release = chooser.release
     assert isinstance(release, Release)
     released = release.release(asked.rung, ballots, asked.num_trials)[0]

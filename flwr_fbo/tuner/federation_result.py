@@ -96,7 +96,7 @@ def verdict(best_trial: int, over_defaults: Lead | None) -> str:
     if best_trial != 0:
         return f"were beaten by {told}"
     if ahead <= 0:
-        return f"are kept: trial {trial} is ahead in the last rung only"
+        return f"are kept: trial {trial} is not ahead over all rungs"
     return f"are kept: trial {trial} is ahead by {told}, maybe by chance"
 
 

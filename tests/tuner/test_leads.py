@@ -18,7 +18,8 @@ from benchmarks.tune_fedavg import SCHEDULE, climb, read_trials
 from flwr_fbo import Halving, InProcessGrid, PrivateChoice, Seeds
 from flwr_fbo.tuner.ballots import make_ballot
 from flwr_fbo.tuner.choice import Choice, Chooser, exact_choice, survivors
-from flwr_fbo.tuner.evidence import _null_leads, leads
+from flwr_fbo.tuner.evidence import Lead, _null_leads, leads
+from flwr_fbo.tuner.federation_result import verdict
 from tests.tuner.apps import (
     RUN_CONFIG,
     in_process,
@@ -211,6 +212,12 @@ def test_a_lead_is_measured_in_standard_deviations() -> None:
         assert (over_defaults is None) == (over_runner_up.trial == 0)
         found.append(over_runner_up.deviations)
     assert np.mean(np.square(found)) == pytest.approx(1.0, abs=0.35)
+
+
+def test_a_lead_that_is_none_over_all_rungs_is_told() -> None:
+    """The best may owe that to the last rung alone, which counts most."""
+    told = verdict(0, Lead(3, 0, -0.1, 0.6))
+    assert told == "are kept: trial 3 is not ahead over all rungs"
 
 
 def test_exact_scores_have_no_lead() -> None:

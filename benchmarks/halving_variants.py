@@ -36,6 +36,10 @@ on them. Endpoints, written down before any of their trials was replayed, all at
   old tasks both were better (-.0002 and -.0004 at epsilon 2; ties -.0010 at epsilon 8).
   Each is adopted if on the new ones the mean difference plus twice its standard error
   is at most .0005.
+- *Filled*, written down after the above was replayed, and before this was on a new task:
+  a ballot on a part, clipped to the entries of a full one, whose remainder the other
+  trials share, so that it sums to zero, as the count of clients without scores needs.
+  It is adopted by the rule for partial ballots. A liar can say no more than before.
 - *Bars*: the loss is within .001 of that of exact means, and with a third lying at most
   .02, on each task, old and new. The rule with defaults that are kept is printed beside
   it.

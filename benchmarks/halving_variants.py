@@ -1,11 +1,12 @@
 """Variants of the tuner's halving, replayed at 20 clients, on old and on new tasks.
 
-    python -m benchmarks.halving_variants benchmarks/trained/*.jsonl [--draws 1000]
+    python -m benchmarks.halving_variants FILE ... [--draws 1000] [--tables partial]
 
-In a draw 20 clients and 16 trials of a task are drawn, the app's defaults among them,
-and halving is replayed as `FederationTuner` decides it. The figure is the loss of test
-accuracy of the chosen trial against the best of the file's. All variants share draws
-and noise; a difference is a mean over these pairs, by task, and then over tasks.
+FILEs are those of ``benchmarks/trained``. In a draw 20 clients and 16 trials of a task
+are drawn, the app's defaults among them, and halving is replayed as `FederationTuner`
+decides it. The figure is the loss of test accuracy of the chosen trial against the best
+of the file's. All variants share draws and noise; a difference is a mean over these
+pairs, by task, and then over tasks.
 
 The tasks ``digits-20``, ``digits-100``, ``har`` and ``writers`` are those on which the
 half was chosen that is carried. ``magic`` and ``shuttle`` are new: nothing was chosen
@@ -36,10 +37,11 @@ on them. Endpoints, written down before any of their trials was replayed, all at
   old tasks both were better (-.0002 and -.0004 at epsilon 2; ties -.0010 at epsilon 8).
   Each is adopted if on the new ones the mean difference plus twice its standard error
   is at most .0005.
-- *Filled*, written down after the above was replayed, and before this was on a new task:
-  a ballot on a part, clipped to the entries of a full one, whose remainder the other
-  trials share, so that it sums to zero, as the count of clients without scores needs.
-  It is adopted by the rule for partial ballots. A liar can say no more than before.
+- *Filled*, written down after the above was replayed, and before this was on a new
+  task: a ballot on a part, clipped to the entries of a full one, whose remainder the
+  other trials share, so that it sums to zero, as the count of clients without scores
+  needs. It is adopted by the rule for partial ballots. A liar can say no more of a
+  trial than before.
 - *Bars*: the loss is within .001 of that of exact means, and with a third lying at most
   .02, on each task, old and new. The rule with defaults that are kept is printed beside
   it.
@@ -48,7 +50,7 @@ on them. Endpoints, written down before any of their trials was replayed, all at
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -77,7 +79,7 @@ from benchmarks.tune_fedavg import (
 from flwr_fbo import Halving, PrivateChoice
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.privacy.release import Release
-from flwr_fbo.tuner.ballots import capped, make_ballot, no_scores
+from flwr_fbo.tuner.ballots import ballot_entries, capped, make_ballot, no_scores
 from flwr_fbo.tuner.choice import Choice, decision_scores
 from flwr_fbo.tuner.evidence import leads
 
@@ -85,7 +87,8 @@ NUM_CLIENTS, NEW = 20, ("magic", "shuttle")
 RANKS = METHODS["ranks (the default)"]
 TWO_RUNGS = Halving(18, (3, 27))
 
-Form = Literal["scaled", "unscaled", "clipped"]
+# The tuner's, that before it, and one without bounds but the norm.
+Form = Literal["filled", "scaled", "unscaled"]
 Lie = Literal["honest", "reversed", "for the worst", "NaN"]
 
 
@@ -93,12 +96,17 @@ def partial_ballot(
     scores: FloatArray, is_scored: Any, form: Form, rng: np.random.Generator
 ) -> FloatArray:
     """Return a ballot about the trials that a client has scored."""
-    if form == "scaled":
+    if form == "filled":
         return make_ballot(scores, is_scored, "ranks", rng)
-    ballot = np.zeros(len(scores))
     own = scores[is_scored]
-    ballot[is_scored] = make_ballot(own, np.full(len(own), True), "ranks", rng)
-    return passed(ballot, form)
+    entries = make_ballot(own, np.full(len(own), True), "ranks", rng)
+    if form == "scaled" and entries.any():
+        lowest, *_, highest = ballot_entries(len(scores), "ranks")
+        scale = min(lowest / entries.min(), highest / entries.max(), 1.0)
+        entries = np.clip(scale * entries, lowest, highest)
+    ballot = np.zeros(len(scores))
+    ballot[is_scored] = entries
+    return ballot
 
 
 def passed(ballot: FloatArray, form: Form) -> FloatArray:
@@ -209,6 +217,58 @@ class Variant:
 # Of a variant, in the draws of a task, by its number.
 Losses = Callable[[Variant, int], FloatArray]
 
+# A name, a variant, and what is subtracted.
+Row = tuple[str, Variant, Variant | None]
+
+
+def carried_rows() -> Iterator[tuple[str, list[Row]]]:
+    """Return title and rows of what is carried, and of ties."""
+    exact = Variant(METHODS["no noise"])
+    rows: list[Row] = [("exact means", exact, None)]
+    for epsilon in EPSILONS:
+        one = Variant(epsilon=epsilon)
+        rows += [
+            (f"epsilon {epsilon:g}", one, None),
+            ("less nothing carried", one, replace(one, decide=alone)),
+            ("less not compounded", one, replace(one, decide=not_compounded)),
+            ("less ties drawn", one, replace(one, method=with_drawn_ties)),
+            ("less exact means", one, exact),
+            ("defaults kept", replace(one, keeps=True), None),
+        ]
+    yield "carried scores and ties", rows
+
+
+def rung_rows() -> Iterator[tuple[str, list[Row]]]:
+    """Return title and rows of schedules."""
+    rows: list[Row] = []
+    for rule, three in (
+        ("best score", Variant()),
+        ("defaults kept", Variant(keeps=True)),
+    ):
+        two = replace(three, schedule=TWO_RUNGS)
+        rows.append((f"3, 27, {rule}", two, None))
+        rows.append(("less 3, 9, 27", two, three))
+    yield "two rungs", rows
+
+
+def partial_rows() -> Iterator[tuple[str, list[Row]]]:
+    """Return titles and rows of partial ballots, honest and not."""
+    for lie in get_args(Lie):
+        rows: list[Row] = []
+        for share in (0.1, 0.5, 1.0):
+            # Of full ballots all forms are the same, but for what liars may say.
+            for form in get_args(Form):
+                method = _partial(form, share, lie)
+                one = Variant(method, has_liars=lie != "honest")
+                scaled = replace(one, method=_partial("scaled", share, lie))
+                rows.append((f"{share:g}, {form}", one, None))
+                if form != "scaled":
+                    rows.append(("less scaled", one, scaled))
+        yield f"partial ballots, {lie}", rows
+
+
+TABLES = {"carried": carried_rows, "rungs": rung_rows, "partial": partial_rows}
+
 
 def _cell(found: Sequence[FloatArray]) -> str:
     errors = [one.std(ddof=1) / len(one) ** 0.5 for one in found]
@@ -218,7 +278,7 @@ def _cell(found: Sequence[FloatArray]) -> str:
 
 def print_table(
     title: str,
-    rows: Sequence[tuple[str, Variant, Variant | None]],
+    rows: Sequence[Row],
     names: Sequence[str],
     losses: Losses,
 ) -> None:
@@ -242,6 +302,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("files", type=Path, nargs="+", metavar="FILE")
     parser.add_argument("--draws", type=int, default=1000)
+    parser.add_argument("--tables", nargs="+", choices=TABLES, default=TABLES)
     asked = parser.parse_args()
     tasks = [read_trials(path) for path in asked.files]
     names = [trials.task for trials in tasks]
@@ -251,38 +312,9 @@ def main() -> None:
         found = [variant.loss(tasks[task], seed) for seed in range(asked.draws)]
         return np.array(found)
 
-    exact = Variant(METHODS["no noise"])
-    rows: list[tuple[str, Variant, Variant | None]] = [("exact means", exact, None)]
-    for epsilon in EPSILONS:
-        one = Variant(epsilon=epsilon)
-        rows += [
-            (f"epsilon {epsilon:g}", one, None),
-            ("less nothing carried", one, replace(one, decide=alone)),
-            ("less not compounded", one, replace(one, decide=not_compounded)),
-            ("less ties drawn", one, replace(one, method=with_drawn_ties)),
-            ("less exact means", one, exact),
-            ("defaults kept", replace(one, keeps=True), None),
-        ]
-    print_table("carried scores and ties", rows, names, losses)
-
-    two = Variant(schedule=TWO_RUNGS)
-    rows = [("3, 27", two, None), ("3, 27 less 3, 9, 27", two, Variant())]
-    kept = Variant(schedule=TWO_RUNGS, keeps=True)
-    rows += [("defaults kept: 3, 27 less 3, 9, 27", kept, Variant(keeps=True))]
-    print_table("two rungs", rows, names, losses)
-
-    for lie in get_args(Lie):
-        rows = []
-        for share in (0.1, 0.5, 1.0):
-            # Of full ballots all forms are the same, but for what liars may say.
-            for form in get_args(Form):
-                method = _partial(form, share, lie)
-                one = Variant(method, has_liars=lie != "honest")
-                today = Variant(_partial("scaled", share, lie), has_liars=one.has_liars)
-                rows.append((f"{share:g}, {form}", one, None))
-                if form != "scaled":
-                    rows.append((f"{share:g}, {form} less scaled", one, today))
-        print_table(f"partial ballots, {lie}", rows, names, losses)
+    for name in asked.tables:
+        for title, rows in TABLES[name]():
+            print_table(title, rows, names, losses)
 
 
 @cache

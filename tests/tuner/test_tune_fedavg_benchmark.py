@@ -5,6 +5,7 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -94,8 +95,8 @@ def test_variants_are_replayed_and_printed(
 def test_the_tuner_is_what_variants_are_compared_with(file: Path) -> None:
     """Ballots on a part that is all give what the tuner's do; lies harm."""
     trials = tune_fedavg.read_trials(file)
-    honest = partial(BY_PARTIAL, "scaled", 1.0, "honest")
-    reverse = partial(BY_PARTIAL, "scaled", 1.0, "reversed")
+    honest = partial(BY_PARTIAL, "filled", 1.0, "honest")
+    reverse = partial(BY_PARTIAL, "filled", 1.0, "reversed")
     variants = (
         halving_variants.Variant(),
         halving_variants.Variant(honest),
@@ -112,15 +113,15 @@ def test_the_tuner_is_what_variants_are_compared_with(file: Path) -> None:
 def test_forms_of_partial_ballots_differ_in_their_bounds() -> None:
     rng = np.random.default_rng(0)
     scores, is_scored = rng.random(16), np.arange(16) < 4
-    scaled, unscaled, clipped = (
+    filled, scaled, unscaled = (
         halving_variants.partial_ballot(scores, is_scored, form, rng)
-        for form in ("scaled", "unscaled", "clipped")
+        for form in get_args(halving_variants.Form)
     )
-    assert np.linalg.norm(scaled) < np.linalg.norm(clipped) < 1
+    assert np.linalg.norm(scaled) < np.linalg.norm(filled) < 1
     assert np.linalg.norm(unscaled) == pytest.approx(1)
-    for ballot in (scaled, clipped):
+    for ballot in (filled, scaled):
         assert capped(ballot, 16, "ranks").tolist() == ballot.tolist()
-    assert scaled.sum() == pytest.approx(0.0, abs=1e-12)
+        assert ballot.sum() == pytest.approx(0.0, abs=1e-12)
 
 
 def test_rows_are_split_into_unequal_parts() -> None:

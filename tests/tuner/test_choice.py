@@ -69,9 +69,9 @@ def test_half_of_what_decided_a_rung_is_carried_into_the_next() -> None:
     assert choices[2].scores.tolist() == [1.0, 2.0]
 
 
-@pytest.mark.parametrize("mechanism", ["exact", "noisy-max"])
-def test_exact_means_and_winners_are_taken_as_they_are(mechanism: str) -> None:
-    before = "exact" if mechanism == "exact" else "gaussian"
+@pytest.mark.parametrize("mechanism", ["exact", "server", "noisy-max"])
+def test_exact_scores_and_winners_are_taken_as_they_are(mechanism: str) -> None:
+    before = "gaussian" if mechanism == "noisy-max" else mechanism
     choices = [
         _released(-np.inf, 9.0, 8.0, mechanism=before),
         _released(0.0, 1.0, mechanism=mechanism),

@@ -17,7 +17,7 @@ import numpy as np
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
 from flwr_fbo.tuner.ballots import Ballot, ballot_entries, make_ballot
-from flwr_fbo.tuner.choice import Chooser, PrivateChoice
+from flwr_fbo.tuner.choice import Choice, Chooser, PrivateChoice
 
 DELTA, NUM_TOP = 1e-3, 5
 
@@ -84,15 +84,15 @@ class Question:
         return np.random.default_rng([self.seed, self.rung, method])
 
 
-# Returns a score a trial; the highest is chosen.
-Method = Callable[[Design, Question], FloatArray]
+# Returns a score a trial, larger is better, as a rung of the tuner does.
+Method = Callable[[Design, Question], Choice]
 
 
-def by_ballots(choice: PrivateChoice, design: Design, asked: Question) -> FloatArray:
+def by_ballots(choice: PrivateChoice, design: Design, asked: Question) -> Choice:
     """Compare as `FederationTuner` does, with the design's epsilon."""
     noise_only = design.noise_only
     choice = replace(choice, epsilon=design.epsilon, noise_only=noise_only)
-    chooser = _chooser(choice, design.num_clients, asked.num_rungs, asked.seed)
+    chooser = chooser_of(choice, design.num_clients, asked.num_rungs, asked.seed)
     form = chooser.form(asked.rung)
     assert form != "exact"
     rng = asked.rng(1)
@@ -103,14 +103,15 @@ def by_ballots(choice: PrivateChoice, design: Design, asked: Question) -> FloatA
     }
     lie = worst_ballot(form, asked.accuracies)
     ballots |= dict.fromkeys(range(design.num_liars), lie)
-    return chooser.choose(asked.rung, ballots, asked.num_trials).scores
+    return chooser.choose(asked.rung, ballots, asked.num_trials)
 
 
 # The rungs of a draw share one: it is the noise's calibration that takes time.
 @lru_cache(maxsize=4)
-def _chooser(
+def chooser_of(
     choice: PrivateChoice, num_clients: int, num_rungs: int, seed: int
 ) -> Chooser:
+    """Return what adds the noise of a draw."""
     return Chooser(choice, num_clients, num_rungs, noise_seed=seed)
 
 
@@ -133,7 +134,7 @@ def by_sum(
     worst_message_of: Callable[[FloatArray], FloatArray],
     design: Design,
     asked: Question,
-) -> FloatArray:
+) -> Choice:
     """Compare by a sum of messages, with Gaussian noise for their sensitivity."""
     rng = asked.rng(2)
     messages = messages_of(asked.scores)
@@ -141,7 +142,7 @@ def by_sum(
     total = messages.sum(axis=0) * (not design.noise_only)
     z = _noise_multiplier(design.epsilon, asked.num_rungs)
     noise = z * sensitivity_of(asked.num_trials) * rng.standard_normal(len(total))
-    return np.asarray(total + noise)
+    return Choice(total + noise, {"mechanism": "gaussian"})
 
 
 @lru_cache
@@ -171,25 +172,27 @@ def worst_first(accuracies: FloatArray) -> FloatArray:
     return scores
 
 
-def laplace(design: Design, asked: Question) -> FloatArray:
+def laplace(design: Design, asked: Question) -> Choice:
     """Compare by the mean, each trial's with Laplace noise for epsilon / K."""
     scores = asked.scores.copy()
     scores[: design.num_liars] = worst_first(asked.accuracies)
     total = scores.sum(axis=0) * (not design.noise_only)
     scale = asked.num_trials * asked.num_rungs / design.epsilon
-    return np.asarray(total + asked.rng(3).laplace(0.0, scale, len(total)))
+    noise = asked.rng(3).laplace(0.0, scale, len(total))
+    return Choice(total + noise, {"mechanism": "laplace"})
 
 
-def without_noise(design: Design, asked: Question) -> FloatArray:
+def without_noise(design: Design, asked: Question) -> Choice:
     """Compare by the exact mean."""
     scores = asked.scores.copy()
     scores[: design.num_liars] = worst_first(asked.accuracies)
-    return np.asarray(np.average(scores, axis=0, weights=asked.weights))
+    means = np.average(scores, axis=0, weights=asked.weights)
+    return Choice(means, {"mechanism": "exact"})
 
 
-def at_random(design: Design, asked: Question) -> FloatArray:
+def at_random(design: Design, asked: Question) -> Choice:
     """Prefer any trial."""
-    return asked.rng(4).random(asked.num_trials)
+    return Choice(asked.rng(4).random(asked.num_trials), {"mechanism": "exact"})
 
 
 OURS: dict[str, Method] = {

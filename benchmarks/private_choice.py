@@ -59,7 +59,7 @@ def losses(
     asked = (draw(tables, design, seed) for seed in range(num_draws))
     return np.array(
         [
-            one.accuracies.max() - one.accuracies[np.argmax(method(design, one))]
+            one.accuracies.max() - one.accuracies[np.argmax(method(design, one).scores)]
             for one in asked
         ]
     )

@@ -3,12 +3,14 @@
     python -m benchmarks.tune_fedavg FILE ... [--draws 1000]
 
 FILEs are what `benchmarks.trained_trials` has kept, one a task. In a draw halving
-begins with the app's defaults and others of a file's trials. Rungs are at rounds 3, 9
-and 27, of 16, 5 and 2 trials; what clients say of them are the models' accuracies on
-their own validation data. The figure is the loss of test accuracy of the trial that is
-chosen, against the best of the file's after 27 rounds: mean over draws that all methods
-share, with standard errors for these trainings. `benchmarks.choice_methods` says what
-the rows are; epsilon is that of all releases together, at delta 1e-3.
+begins with the app's defaults and others of a file's trials, at all clients. Rungs are
+at rounds 3, 9 and 27, of 16, 5 and 2 trials; what clients say of them are the models'
+accuracies on their own validation data. The best score is chosen; as in the tuner,
+sums with Gaussian noise are carried to the next rung, whatever is summed. The figure is
+the loss of test accuracy of the trial that is chosen, against the best of the file's
+after 27 rounds: mean over draws that all methods share, with standard errors for these
+trainings. `benchmarks.choice_methods` says what the rows are; epsilon is that of all
+releases together, at delta 1e-3.
 
 Endpoint, written down before the run: the loss of ``ranks (the default)`` at epsilon 2,
 in the mean over tasks, beside that of each private baseline, of *random choice* and of
@@ -18,9 +20,10 @@ the *defaults*; *noise-only* as good as *random choice*.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from joblib import Parallel, delayed
@@ -29,7 +32,7 @@ from benchmarks.choice_methods import METHODS, Design, Method, Question
 from benchmarks.trained_trials import RUNGS, SPACE, read_lines
 from flwr_fbo import Halving
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo.tuner.choice import survivors
+from flwr_fbo.tuner.choice import Choice, decision_scores, survivors
 
 SCHEDULE = Halving(trials=16, rounds=RUNGS)
 
@@ -77,18 +80,83 @@ def read_trials(path: Path) -> Trials:
     )
 
 
+def drawn(
+    trials: Trials,
+    num_clients: int,
+    num_trials: int,
+    seed: int,
+    gap: tuple[float, float] | None = None,
+) -> Trials | None:
+    """Draw clients and trials of a task.
+
+    Parameters
+    ----------
+    trials : Trials
+    num_clients, num_trials : int
+    seed : int
+    gap : tuple of float, optional
+        The first trial is one that is worse than the best of those drawn by so much, in
+        test accuracy; None is returned if there is none. Unless given, the first are
+        the app's defaults.
+    """
+    rng = np.random.default_rng([seed, 5])
+    final = trials.test[-1]
+    picked = rng.permutation(len(final))
+    if gap is None:
+        picked = np.array([0, *picked[picked != 0]])
+    picked = picked[:num_trials]
+    if gap is not None:
+        worse = final[picked].max() - final[picked]
+        places = np.flatnonzero((worse >= gap[0]) & (worse < gap[1]))
+        if len(places) == 0:
+            return None
+        place = rng.choice(places)
+        picked[[0, place]] = picked[[place, 0]]
+    clients = rng.permutation(trials.scores.shape[1])[:num_clients]
+    return Trials(
+        trials.task,
+        trials.points[picked],
+        trials.scores[:, clients][:, :, picked],
+        trials.test[:, picked],
+        trials.num_examples[clients],
+    )
+
+
+# From the trials of each rung, and what it released, to what the last is decided by.
+Decide = Callable[[Sequence[Sequence[int]], Sequence[Choice]], FloatArray]
+
+
+class Climbed(NamedTuple):
+    """A halving that was replayed.
+
+    Attributes
+    ----------
+    best : int
+        The trial with the best score of the last rung.
+    trials : list of list of int
+        The candidates of each rung.
+    choices : list of Choice
+        What each rung released.
+    """
+
+    best: int
+    trials: list[list[int]]
+    choices: list[Choice]
+
+
 def climb(
-    trials: Trials, schedule: Halving, design: Design, method: Method, seed: int
-) -> int:
-    """Return the trial that a method chooses in the end."""
-    rng = np.random.default_rng(seed)
-    num_trials = trials.test.shape[1]
-    # The defaults, and others in the order in which they would be tried.
-    order = [0, *(1 + rng.permutation(num_trials - 1)).tolist()]
-    alive: list[int] = []
+    trials: Trials,
+    schedule: Halving,
+    design: Design,
+    method: Method,
+    seed: int,
+    keep_defaults: bool = False,
+    decide: Decide = decision_scores,
+) -> Climbed:
+    """Replay halving as `FederationTuner` decides it, from the first trials drawn."""
+    alive = list(range(schedule.trials))
+    climbed = Climbed(0, [], [])
     for number, rung in enumerate(schedule.rungs):
-        if number == 0:
-            alive = order[: rung.num_trials]
         at = RUNGS.index(rung.rounds)
         asked = Question(
             trials.scores[at][:, alive],
@@ -98,10 +166,14 @@ def climb(
             len(schedule.rungs),
             trials.num_examples,
         )
-        released = method(design, asked)
-        if rung.num_survivors < len(alive):
-            alive = [alive[i] for i in survivors(released, rung.num_survivors)]
-    return alive[0]
+        climbed.trials.append(alive)
+        climbed.choices.append(method(design, asked))
+        is_last = rung.num_survivors == 1
+        kept = alive.index(0) if keep_defaults and not is_last else None
+        compared = decide(climbed.trials, climbed.choices)
+        order = survivors(compared, rung.num_survivors, kept)
+        alive = [alive[place] for place in order]
+    return climbed._replace(best=alive[0])
 
 
 def losses(
@@ -112,12 +184,13 @@ def losses(
     num_draws: int,
 ) -> FloatArray:
     """Return the loss of test accuracy in each draw; of the defaults for None."""
-    final = trials.test[-1]
-    chosen = [
-        0 if method is None else climb(trials, schedule, design, method, seed)
-        for seed in range(num_draws)
-    ]
-    return np.asarray(final.max() - final[chosen])
+    found = []
+    for seed in range(num_draws):
+        one = drawn(trials, design.num_clients, schedule.trials, seed)
+        assert one is not None
+        best = method and climb(one, schedule, design, method, seed).best
+        found.append(trials.test[-1].max() - one.test[-1][best or 0])
+    return np.array(found)
 
 
 def _cell(found: Sequence[FloatArray]) -> str:

@@ -81,7 +81,7 @@ class DecidedRung:
     scores : tuple of float
         Released score of each, larger is better.
     survivors : tuple of int
-        The best first.
+        The best first; with privacy not by these scores alone: see `FederationTuner`.
     epsilon : float or None
         Spent so far; None without privacy.
     """

@@ -45,30 +45,6 @@ def ballot_entries(num_trials: int, form: Ballot) -> tuple[float, ...]:
     return tuple((entries / norm if norm > 0 else entries).tolist())
 
 
-@lru_cache(maxsize=64)
-def scored_entries(num_scored: int, num_trials: int, form: Ballot) -> tuple[float, ...]:
-    """Return the entries about the trials that a client has scored, worst first.
-
-    Those of a ballot about as many trials, as large as fits between the entries of a
-    ballot about all: a client that has scored two trials alone could otherwise say
-    more against one of them than a client that has scored all.
-
-    Parameters
-    ----------
-    num_scored : int
-        From 1 to K.
-    num_trials : int
-        K.
-    form : {"ranks", "votes"}
-    """
-    entries = np.array(ballot_entries(num_scored, form))
-    if num_scored == 1:
-        return tuple(entries.tolist())
-    lowest, *_, highest = ballot_entries(num_trials, form)
-    scale = min(lowest / entries[0], highest / entries[-1], 1.0)
-    return tuple(np.clip(scale * entries, lowest, highest).tolist())
-
-
 def make_ballot(
     scores: FloatArray,
     is_scored: np.ndarray[Any, np.dtype[np.bool_]],
@@ -80,30 +56,40 @@ def make_ballot(
     Parameters
     ----------
     scores : ndarray of shape (K,)
-        Larger is better. A score that is not finite is a failure: see below. Ties
-        between finite scores are broken at random.
+        Larger is better. A score that is not finite is a failure: see below.
     is_scored : ndarray of bool, shape (K,)
-        The ballot is neutral, 0, about the other trials; see `scored_entries`.
+        The ballot ranks these trials only; see below.
     form : {"ranks", "votes"}
     rng : numpy.random.Generator
-        Breaks ties.
+        Draws for which of the best trials a vote is, if they tie.
 
     Notes
     -----
-    Failures rank below all finite scores and tie: each gets the mean of their entries.
-    So a ballot of failures only is all zeros, like one without any scored trial. A
-    random order of failures would be a vote for a random trial. See `no_scores`.
+    On a part of the trials it has the entries of a ballot about as many, within those
+    of a ballot about all: a client that has scored two trials could otherwise say more
+    against one of them than a client that has scored all. What is left, so that the sum
+    is 0, is shared by the other trials.
+
+    Trials that tie share their ranks: each gets the mean of their entries. So a client
+    that scores all trials alike says nothing, where a random order would add noise to
+    the sum. A vote is for one trial. Failures rank below all finite scores, and tie. So
+    a ballot of failures only is all zeros, like one without any scored trial. See
+    `no_scores`.
     """
     ballot = np.zeros(len(scores))
     scored = np.flatnonzero(is_scored)
     values = np.where(np.isfinite(scores[scored]), scores[scored], -np.inf)
-    num_failed = int(np.isneginf(values).sum())
-    if num_failed < len(scored):
-        entries = np.array(scored_entries(len(scored), len(scores), form))
-        if num_failed > 0:
-            entries[:num_failed] = entries[:num_failed].mean()
+    if np.isfinite(values).any():
+        entries = np.array(ballot_entries(len(scored), form))
         order = np.lexsort((rng.random(len(scored)), values))
+        if form == "ranks":
+            _, ties = np.unique(values[order], return_inverse=True)
+            entries = (np.bincount(ties, entries) / np.bincount(ties))[ties]
         ballot[scored[order]] = entries
+    num_others = len(scores) - len(scored)
+    if num_others > 0:
+        ballot = capped(ballot, len(scores), form)
+        ballot[~is_scored] = -ballot.sum() / num_others
     return ballot
 
 

@@ -32,6 +32,9 @@ from flwr_fbo.tuner.trial_thread import ScoreSource
 
 LastRung = Literal["release", "noisy-max"]
 
+# Share of the scores of the rung before: see `decision_scores`.
+_CARRIED = 0.5
+
 _SECURE = "secure aggregation: the server learns the noisy sums, and who answered"
 
 
@@ -74,19 +77,20 @@ class PrivateChoice:
     *Formal guarantees*. Adjacency: two studies are neighbours if they differ in that
     one client's ballots are all zeroed. Ballots are clipped to norm 1 for each rung,
     whatever the number of trials; the sum of a rung's is released once, with Gaussian
-    noise, and which trials survive is a function of it. Covered is what the releases
-    reveal of one client's *scores, given the models* that it scored. Not covered: the
-    models themselves. They were trained on the clients' data, that of the client in
-    question included, and the server sees them. With Flower's SecAgg or SecAgg+ in
-    `main` it sees, under the assumptions of that protocol, one weighted mean of the
-    clients' models for each round of each trial. These means are exact, and where two
-    trials train alike, means over different clients can be subtracted. Masks do not
-    make the choice private in the training data. The choice is private in the client's
-    *training data* only where each training has client-level differential privacy of
-    its own, and then at the composed epsilon of all trials, all rounds and this choice,
-    with the rounds of trials that are trained again after a tuner was killed.
-    A client's votes on models that it has trained alone, as in DP-Hype (PoPETs 2026),
-    are covered with its data; but such models are no federated training.
+    noise, and which trials survive is a function of the sums that were released so far.
+    Covered is what the releases reveal of one client's *scores, given the models* that
+    it scored. Not covered: the models themselves. They were trained on the clients'
+    data, that of the client in question included, and the server sees them. With
+    Flower's SecAgg or SecAgg+ in `main` it sees, under the assumptions of that
+    protocol, one weighted mean of the clients' models for each round of each trial.
+    These means are exact, and where two trials train alike, means over different
+    clients can be subtracted. Masks do not make the choice private in the training
+    data. The choice is private in the client's *training data* only where each training
+    has client-level differential privacy of its own, and then at the composed epsilon
+    of all trials, all rounds and this choice, with the rounds of trials that are
+    trained again after a tuner was killed. A client's votes on models that it has
+    trained alone, as in DP-Hype (PoPETs 2026), are covered with its data; but such
+    models are no federated training.
 
     Failures at a client are part of its ballot: a score that is missing, NaN or
     infinite ranks below all finite ones. A client that was asked, and has no finite
@@ -441,6 +445,42 @@ def _is_table(message: Any, shape: tuple[int, int]) -> bool:
         and message.shape == shape
         and message.dtype.kind in "fiu"
     )
+
+
+def decision_scores(
+    trials: Sequence[Sequence[int]], choices: Sequence[Choice]
+) -> FloatArray:
+    """Return the scores by which the trials of the last of some rungs are compared.
+
+    Where sums of ballots are released with noise, they are what the rung released, plus
+    half of the scores by which the rung before compared the same trials. Each release
+    has noise of its own, so several say more than one, at no epsilon. A half, as trials
+    that are ahead after few rounds of training need not stay so. Measured by
+    `python -m benchmarks.halving_variants`.
+
+    Exact means are compared as they are: there is no noise to average, and the later
+    mean is the truer one. So is the winner that a noisy max releases.
+
+    Parameters
+    ----------
+    trials : sequence of sequence of int
+        The candidates of each rung so far, in the order of the scores.
+    choices : sequence of Choice
+        What each of these rungs released.
+    """
+    if choices[-1].facts.get("mechanism") != "gaussian":
+        return choices[-1].scores
+    before: dict[int, float] = {}
+    for rung, choice in zip(trials, choices, strict=True):
+        carried = np.array([before.get(trial, 0.0) for trial in rung])
+        scores = carry(choice.scores, carried)
+        before = dict(zip(rung, scores.tolist(), strict=True))
+    return scores
+
+
+def carry(scores: FloatArray, before: FloatArray) -> FloatArray:
+    """Return what a rung released, plus half of what decided the rung before."""
+    return scores + _CARRIED * before
 
 
 def survivors(

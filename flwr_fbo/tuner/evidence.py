@@ -3,9 +3,9 @@
 They are means of ballots with Gaussian noise. The ballot of a client with scores sums
 to zero, and that of a client without any is the same for all trials (`no_scores`). So
 the sum of the released scores counts the clients without scores, and what is left shows
-whether trials differ by more than the noise. The noise is known, and so is what the
-ballots of clients without an opinion add up to. So a lead can be told from chance. All
-of it is post-processing of what was released, and costs no epsilon.
+whether trials differ by more than the noise. The noise is known, and so is what ballots
+in random order add up to. So a lead can be told from chance. All of it is
+post-processing of what was released, and costs no epsilon.
 """
 
 from __future__ import annotations
@@ -23,7 +23,13 @@ from flwr.serverapp.exception import AggregationError
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
 from flwr_fbo.tuner.ballots import Ballot, ballot_entries
-from flwr_fbo.tuner.choice import Choice, PrivateChoice, survivors
+from flwr_fbo.tuner.choice import (
+    Choice,
+    PrivateChoice,
+    carry,
+    decision_scores,
+    survivors,
+)
 from flwr_fbo.tuner.schedule import Halving
 
 _log = logging.getLogger("flwr.fbo")
@@ -47,7 +53,7 @@ _ROUND_NUMBERS, _MOST_TIMES = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0), 50.0
 
 @dataclass(frozen=True)
 class Lead:
-    """How far the trial with the best score of the last rung is ahead of another one.
+    """How far the best trial of the last rung is ahead of another one.
 
     Attributes
     ----------
@@ -55,11 +61,13 @@ class Lead:
         The one that is ahead, and the other, from 0.
     deviations : float
         In standard deviations of chance, over all rungs that both were in. Chance is
-        the noise, and the ballots of clients without an opinion.
+        the noise, and the ballots of clients that order the trials at random.
     p_value : float or None
-        How often the defaults would be beaten by so much if no trial were better than
-        another for any client. None where this is not known, or decides nothing: over
-        a runner-up; and where the defaults have failed, or were not to be kept.
+        How often, at most, the defaults would be beaten by so much if no trial were
+        better than another for any client. Clients whose trials tie add less chance
+        than a random order, and so the actual rate is lower. None where this is not
+        known, or decides nothing: over a runner-up; and where the defaults have failed,
+        or were not to be kept.
     """
 
     trial: int
@@ -97,7 +105,7 @@ def leads(
     """
     if any(choice.facts.get("mechanism") != "gaussian" for choice in choices):
         return None, None
-    order = survivors(choices[-1].scores, 2)
+    order = survivors(decision_scores(trials, choices), 2)
     best, second = (trials[-1][place] for place in order)
     plans = tuple(
         (len(c.scores), c.facts["num_ballots"], c.facts["noise_std"][0])
@@ -145,12 +153,13 @@ def _null_leads(
     """Draw the lead over the defaults of tuners in which no trial is better.
 
     Whole tuners, as the best of many trials is ahead by chance in the rungs that it
-    has survived. The defaults, in column 0, are in all rungs. -inf where they are the
-    best: then they are not beaten. Where only some of the trials are as good as the
-    defaults, and others are worse, there is less to select from, and leads are smaller.
+    has survived, as `decision_scores` has it. The defaults, in column 0, are in all
+    rungs. -inf where they are the best: then they are not beaten. Where only some of
+    the trials are as good as the defaults, and others are worse, there is less to
+    select from, and leads are smaller.
     """
     rng = np.random.default_rng(0)  # so that the same record has the same p-value
-    total = np.zeros((_NUM_NULLS, plans[0][0]))
+    total, before = np.zeros((2, _NUM_NULLS, plans[0][0]))
     for number, (num_trials, num_ballots, noise_std) in enumerate(plans):
         entries = np.tile(ballot_entries(num_trials, form), (_NUM_NULLS, 1))
         num_drawn = min(num_ballots, _MOST_CLIENTS)
@@ -161,14 +170,16 @@ def _null_leads(
         noise = rng.normal(0.0, noise_std, sums.shape)
         scores = scale * sums + noise
         total += scores / _std_of_lead(num_trials, num_ballots, noise_std, num_agents)
+        # As in `decision_scores`.
+        before = carry(scores, before)
         # The defaults first, and then the others that go on, the best first.
         left = plans[number + 1][0] if number + 1 < len(plans) else 2
-        others = 1 + np.argsort(-scores[:, 1:], axis=1, kind="stable")[:, : left - 1]
+        others = 1 + np.argsort(-before[:, 1:], axis=1, kind="stable")[:, : left - 1]
         places = np.column_stack([np.zeros(_NUM_NULLS, dtype=np.intp), others])
         total = np.take_along_axis(total, places, axis=1)
-        last = np.take_along_axis(scores, places, axis=1)
+        before = np.take_along_axis(before, places, axis=1)
     drawn = (total[:, 1] - total[:, 0]) / math.sqrt(len(plans))
-    return np.where(last[:, 1] > last[:, 0], drawn, -np.inf)
+    return np.where(before[:, 1] > before[:, 0], drawn, -np.inf)
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,9 @@ class Rung:
         means without privacy (in the metric's unit, negated where it is minimised).
     survivors : tuple of int
         The best first; the defaults last, where they go on in any case. After the last
-        rung it is one: the best, whether or not it is chosen.
+        rung it is one: the best, whether or not it is chosen. With noise a rung is
+        decided by ``scores`` plus half of what decided the rung before, so survivors
+        need not be in the order of ``scores``.
     """
 
     rounds: int
@@ -94,7 +96,7 @@ def verdict(best_trial: int, over_defaults: Lead | None) -> str:
     if best_trial != 0:
         return f"were beaten by {told}"
     if ahead <= 0:
-        return f"are kept: trial {trial} is ahead in the last rung only"
+        return f"are kept: trial {trial} is not ahead over all rungs"
     return f"are kept: trial {trial} is ahead by {told}, maybe by chance"
 
 

@@ -173,12 +173,17 @@ class FederationTuner:
     replies to ``train`` but for their weights. A ``main`` that reads aggregated metrics
     gets NaN. Not covered, and exact at the server: `tuner_mod` lists it.
 
+    *How trials are compared.* Where a rung releases a noisy sum of ballots, by its
+    scores plus half of those that decided the rung before: trials that were ahead
+    before keep a part of their lead. This averages the noise, and costs no epsilon.
+    Exact means and the winner of a noisy max are taken as they are.
+
     *How sure a choice is.* ``result.over_defaults`` says by how many standard
     deviations of chance the best trial is ahead of the defaults, over all rungs, and
     how often that would be if no trial were better. Chance is the noise, and clients
-    without an opinion. It is not the chance in the training itself: two trainings with
-    the same settings differ, too. It costs no epsilon. Of exact means the chance is not
-    known, and a noisy max releases no lead.
+    that order the trials at random. It is not the chance in the training itself: two
+    trainings with the same settings differ, too. It costs no epsilon. Of exact means
+    the chance is not known, and a noisy max releases no lead.
 
     With ``aggregation`` no ballot reaches the server but masked: clients add the noise,
     and the guarantee holds towards the server. With a roster that the clients pin

@@ -102,6 +102,16 @@ class Halving:
     ------
     ValueError
         If an argument is not allowed; the message names it.
+
+    Notes
+    -----
+    Fewer rungs share epsilon between fewer releases. ``Halving(18, (3, 27))`` trains
+    for 102 rounds, all trials together, and ``Halving(16, (3, 9, 27))`` for 114. At
+    epsilon 2 with 20 clients the best score of the former is as good: on two tasks on
+    which nothing was chosen its loss of accuracy differs by 0.0001, with a standard
+    error of 0.0001. Where the defaults are kept, they take one of the two places of the
+    last rung, so that all others are compared after 3 rounds only. Then the former
+    loses 0.0004 more. Printed by `python -m benchmarks.halving_variants`.
     """
 
     trials: int = field(metadata=integer(2))

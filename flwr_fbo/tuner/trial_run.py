@@ -22,7 +22,7 @@ from flwr_fbo._common.fields import to_json
 from flwr_fbo.privacy.secure_release import SecureTotal
 from flwr_fbo.space.search_space import Params
 from flwr_fbo.study.callbacks import Callback, DecidedRung, tell
-from flwr_fbo.tuner.choice import Choice, Chooser, server_choice
+from flwr_fbo.tuner.choice import Choice, Chooser, decision_scores, server_choice
 from flwr_fbo.tuner.choice import survivors as best_of
 from flwr_fbo.tuner.envelope import BallotHeader, TrialsHeader
 from flwr_fbo.tuner.evidence import check_evidence
@@ -175,7 +175,11 @@ class TrialRun:
         if self.keeps_defaults and planned.num_survivors > 1 and 0 in alive:
             # Defaults with which main fails are no choice.
             kept = alive.index(0) if 0 not in asked.failed else None
-        order = best_of(choice.scores, planned.num_survivors, kept)
+        compared = decision_scores(
+            [*(rung.trials for rung in self.rungs), alive],
+            [*(Choice(row.vectors, row.facts) for row in self.record.ledger()), choice],
+        )
+        order = best_of(compared, planned.num_survivors, kept)
         survivors = tuple(alive[i] for i in order)
         scores = tuple(choice.scores.tolist())
         rung = Rung(planned.rounds, tuple(alive), scores, survivors)

@@ -10,8 +10,10 @@ from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.budget import gaussian_epsilon
 from flwr_fbo.tuner.ballots import ballot_entries, make_ballot
 from flwr_fbo.tuner.choice import (
+    Choice,
     Chooser,
     PrivateChoice,
+    decision_scores,
     exact_choice,
     survivors,
 )
@@ -47,6 +49,34 @@ def test_the_best_is_found() -> None:
 def test_survivors_are_in_order_and_ties_go_to_the_first() -> None:
     assert survivors(np.array([0.1, 0.5, 0.5, 0.9]), 3) == [3, 1, 2]
     assert survivors(np.array([-np.inf, -np.inf]), 1) == [0]
+
+
+def _released(*scores: float, mechanism: str = "gaussian") -> Choice:
+    return Choice(np.array(scores), {"mechanism": mechanism})
+
+
+def test_half_of_what_decided_a_rung_is_carried_into_the_next() -> None:
+    trials = [[0, 1, 2, 3], [3, 0, 2], [2, 3]]
+    choices = [
+        _released(0.0, 5.0, 0.4, 0.8),
+        _released(0.1, 0.2, 0.3),
+        _released(1.0, 2.0),
+    ]
+    found = [decision_scores(trials[:n], choices[:n]).tolist() for n in (1, 2, 3)]
+    assert found[0] == [0.0, 5.0, 0.4, 0.8]
+    assert found[1] == pytest.approx([0.1 + 0.4, 0.2, 0.3 + 0.2])
+    assert found[2] == pytest.approx([1.0 + 0.25, 2.0 + 0.25])
+    assert choices[2].scores.tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("mechanism", ["exact", "server", "noisy-max"])
+def test_exact_scores_and_winners_are_taken_as_they_are(mechanism: str) -> None:
+    before = "gaussian" if mechanism == "noisy-max" else mechanism
+    choices = [
+        _released(-np.inf, 9.0, 8.0, mechanism=before),
+        _released(0.0, 1.0, mechanism=mechanism),
+    ]
+    assert decision_scores([[0, 1, 2], [1, 2]], choices).tolist() == [0.0, 1.0]
 
 
 @pytest.mark.parametrize("num_rungs", [1, 3])

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from flwr_fbo import FederationResult, Halving, PrivateChoice, Seeds
@@ -71,6 +72,30 @@ def test_it_goes_on_after_any_send(tmp_path: Path) -> None:
         assert [number for number, _ in after] == list(range(NUM_RUNGS))
         assert result == whole
     assert decided == set(range(NUM_RUNGS))
+
+
+def test_a_rung_is_decided_with_half_of_what_is_on_record(tmp_path: Path) -> None:
+    """After a restart too. By its own scores alone another trial would have won."""
+    options = {
+        "privacy": PrivateChoice(1.0, 1e-3),
+        "seeds": Seeds(study=1, noise=16),
+        "keep_defaults": False,
+    }
+    dying = DyingGrid(message_app(), 6, run_config=RUN_CONFIG)
+    dying.dies_at = 6
+    with pytest.raises(Ended):
+        _study(tmp_path, **options).start(main_of(), dying, server_context())
+    assert len(_ledger(tmp_path)) == 1
+    study = _study(tmp_path, **options)
+    result = study.start(main_of(), in_process(), server_context())
+    before, last = result.rungs
+    assert [list(before.scores), list(last.scores)] == [
+        scores for _, scores in _ledger(tmp_path)
+    ]
+    carried = [before.scores[before.trials.index(trial)] for trial in last.trials]
+    decided = np.array(last.scores) + 0.5 * np.array(carried)
+    assert last.survivors == (last.trials[np.argmax(decided)],)
+    assert np.argmax(decided) != np.argmax(last.scores)
 
 
 def test_real_noise_is_not_drawn_again(tmp_path: Path) -> None:

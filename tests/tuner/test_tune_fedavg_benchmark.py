@@ -1,18 +1,22 @@
-"""`benchmarks.trained_trials` and `benchmarks.tune_fedavg`, on little."""
+"""Trials that are trained and replayed by modules of `benchmarks`, on little."""
 
 import json
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 from joblib import Parallel
 
-from benchmarks import trained_trials, tune_fedavg
+from benchmarks import halving_variants, trained_trials, tune_fedavg
 from benchmarks.choice_methods import METHODS, Design
+from flwr_fbo.tuner.ballots import capped
 from flwr_fbo.tuner.schedule import candidate_settings
 
+BY_PARTIAL = halving_variants.by_partial_ballots
 NUM_TRIALS, NUM_CLIENTS, NUM_DRAWS = 24, 30, 40
 
 
@@ -76,6 +80,64 @@ def test_the_command_prints_tables(
     printed = capsys.readouterr().out
     assert "| epsilon 2, a third lies | made-up | mean |" in printed
     assert "nan" not in printed
+
+
+def test_variants_are_replayed_and_printed(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["", str(file), "--draws", "2"])
+    halving_variants.main()
+    printed = capsys.readouterr().out
+    assert "| partial ballots, for the worst | made-up | old | new |" in printed
+    assert "nan" not in printed
+
+
+def test_the_tuner_is_what_variants_are_compared_with(file: Path) -> None:
+    """Ballots on a part that is all give what the tuner's do; lies harm."""
+    trials = tune_fedavg.read_trials(file)
+    honest = partial(BY_PARTIAL, "filled", 1.0, "honest")
+    reverse = partial(BY_PARTIAL, "filled", 1.0, "reversed")
+    variants = (
+        halving_variants.Variant(),
+        halving_variants.Variant(honest),
+        halving_variants.Variant(reverse, has_liars=True),
+    )
+    losses = [
+        np.array([one.loss(trials, seed) for seed in range(NUM_DRAWS)])
+        for one in variants
+    ]
+    assert losses[0].tolist() == losses[1].tolist()
+    assert losses[2].mean() > losses[0].mean()
+
+
+def test_forms_of_partial_ballots_differ_in_their_bounds() -> None:
+    rng = np.random.default_rng(0)
+    scores, is_scored = rng.random(16), np.arange(16) < 4
+    filled, scaled, unscaled = (
+        halving_variants.partial_ballot(scores, is_scored, form, rng)
+        for form in get_args(halving_variants.Form)
+    )
+    assert np.linalg.norm(scaled) < np.linalg.norm(filled) < 1
+    assert np.linalg.norm(unscaled) == pytest.approx(1)
+    for ballot in (filled, scaled):
+        assert capped(ballot, 16, "ranks").tolist() == ballot.tolist()
+        assert ballot.sum() == pytest.approx(0.0, abs=1e-12)
+
+
+def test_rows_are_split_into_unequal_parts() -> None:
+    """Each row is with one client; sizes differ, and so do shares of the classes."""
+    X = np.arange(2000.0)[:, None]
+    y = (X[:, 0] % 3 == 0).astype(np.float64)
+    parts = [trained_trials.skewed((X, y), 1500, 20, client) for client in range(20)]
+    rows = np.concatenate([part.X_train[:, 0] for part in parts])
+    assert len(set(rows.tolist())) == len(rows) == 1500
+    for part in parts:
+        assert part.y_train.tolist() == y[part.X_train[:, 0].astype(int)].tolist()
+    sizes = [len(part.y_train) for part in parts]
+    shares = [part.y_train.mean() for part in parts]
+    assert min(sizes) >= 15
+    assert max(sizes) > 3 * min(sizes)
+    assert max(shares) > 2 * min(shares)
 
 
 def test_a_training_is_kept_and_not_trained_twice(

@@ -24,6 +24,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fbo._common.version import __version__
 from flwr_fbo.journal.checksums import TRIALS_IN_PART, Part, Row
 from flwr_fbo.journal.journal_file import JournalError, JournalFile, JournalHeldError
 from flwr_fbo.journal.journal_memory import JournalMemory
@@ -97,9 +98,13 @@ class Journal:
             if stored.get(name) != now.get(name)
         }
         if different:
+            made_by = self._store.made_by
+            other = made_by and made_by != __version__
+            by = f" It was made by flwr_fbo {made_by}, this is {__version__}."
             raise JournalError(
                 f"The journal {self.path} belongs to another study: give this one a "
                 f"folder of its own. What differs (stored, now): {different}."
+                f"{by if other else ''}"
             )
 
     def require_kind(self, kind: str) -> None:
@@ -119,6 +124,11 @@ class Journal:
     def identity(self) -> dict[str, Any]:
         """What the journal belongs to."""
         return self._store.identity
+
+    @property
+    def made_by(self) -> str:
+        """Version of the package that made the file; empty if it does not say."""
+        return self._store.made_by
 
     def reopen(self) -> bool:
         """Hold the file again, after `close`; return whether it has changed since.

@@ -35,6 +35,7 @@ from flwr_fbo._common.fields import (
     ruled,
 )
 from flwr_fbo._common.validation import require
+from flwr_fbo.journal.file_formats import LEDGER_KIND
 from flwr_fbo.journal.journal import Journal, open_patiently
 from flwr_fbo.journal.journal_file import JournalError, JournalHeldError
 from flwr_fbo.journal.npy import from_json_array, to_json_array
@@ -42,7 +43,7 @@ from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.budget import LEAST_NOISE, check_delta, gaussian_epsilon
 from flwr_fbo.privacy.sampling import PROBABILITY
 
-FILE_NAME, KIND = "spending.sqlite", "spending"
+FILE_NAME, KIND = "spending.sqlite", LEDGER_KIND
 # The array of a journal that has notes of charges, and the journals of a site's folder.
 NOTES = "charged"
 _FILES = (

@@ -217,7 +217,7 @@ def test_another_schema_is_refused(tmp_path: Path) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA user_version = 99")
     connection.close()
-    assert "schema version 99" in _refused(ME, path)
+    assert "has schema 99 and was made by flwr_fbo" in _refused(ME, path)
 
 
 def test_damage_is_refused(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ from flwr.client import Client as Client
 from flwr.client import NumPyClient as NumPyClient
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable, Mod
+from flwr.common.config import parse_config_args
 from flwr.common.constant import SType
 from flwr.common.serde import (
     config_record_from_proto,
@@ -207,6 +208,20 @@ def fingerprint_of(pem: bytes) -> str:
     line = key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     digest = hashlib.sha256(b64decode(line.split()[1])).digest()
     return f"SHA256:{b64encode(digest).decode().rstrip('=')}"
+
+
+def parsed_node_config(text: str) -> dict[str, Any]:
+    """Return what a SuperNode makes of its ``--node-config``: entries, or a .toml file.
+
+    Raises
+    ------
+    ClickException
+        If it is not in the format.
+    OSError
+        If the file cannot be read.
+    """
+    values: dict[str, Any] = parse_config_args([text])
+    return values
 
 
 def ensure_task_identity() -> None:

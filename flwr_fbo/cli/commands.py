@@ -40,6 +40,10 @@ COMMANDS = {
         "cli.evaluate_command:evaluate",
         "Estimate what other policies would have earned.",
     ),
+    "check-site": (
+        "cli.check_site_command:check_site_command",
+        "Say whether a site is ready for a study.",
+    ),
     "keys": (
         "cli.keys_command:app",
         "Make the keys of secure aggregation, and a roster.",

@@ -148,6 +148,19 @@ def least_epsilon(charges: Iterable[Charge], delta: float) -> float:
     return max((of_one(q, z) for q, z in pairs), default=0.0)
 
 
+# Above this epsilon says nothing, and to add charges up can take minutes.
+_LARGEST_TOLD = 100.0
+
+
+def epsilon_text(charges: Iterable[Charge], delta: float) -> str:
+    """Return epsilon at ``delta`` of all charges together, as a log has it."""
+    together = list(charges)
+    least = least_epsilon(together, delta)
+    if least > _LARGEST_TOLD:
+        return "infinite" if math.isinf(least) else f">= {least:.4g}"
+    return f"{composed_epsilon(together, delta):.4g}"
+
+
 _CHARGES = "a tuple of Charge"
 
 

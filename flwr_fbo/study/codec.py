@@ -78,6 +78,11 @@ class Study(ABC):
     study_id: str
     promise: Promise
 
+    @property
+    @abstractmethod
+    def strategy(self) -> str:
+        """Name of the strategy that runs such a study."""
+
     def to_dict(self) -> dict[str, Any]:
         """Return the study as JSON values."""
         values: dict[str, Any] = to_json(self)

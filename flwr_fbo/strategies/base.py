@@ -342,9 +342,13 @@ class StudyStrategy(Strategy, Generic[ResultT]):
             self._asked.append(Message(content, node, kind, group_id=str(number)))
         if self._num_rounds:  # it is `start` that ends the wait
             self._stop_waiting()
-            named = f"round {number} of {self._num_rounds}"
-            self._waiting = Waiting(grid, named, len(self._asked))
+            of_agents = [(m, slots[m.metadata.dst_node_id]) for m in self._asked]
+            self._waiting = Waiting(grid, self._named(number), of_agents)
         return self._asked
+
+    def _named(self, number: int) -> str:
+        """Return how the log names a round."""
+        return f"round {number} of {self._num_rounds} of study {self.study.study_id}"
 
     def _stop_waiting(self) -> float:
         """Stop telling who has answered; return how long it took."""
@@ -445,11 +449,12 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         counts = len(answers), len(failures), len(late), len(self._absent)
         number = step.iteration + 1
         self._rounds.append(Round(number, *counts, release=step.release))
-        left = (self._num_rounds - number) * float(np.mean(self._seconds))
+        exchanges = self._num_rounds - number + self._exchanges_of_sums()
+        left = exchanges * float(np.mean(self._seconds))
         _log.info(
             "%s: %d of %d agents answered in %s (%d failed, %d late, %d absent), about "
             "%s left",
-            f"round {number} of {self._num_rounds}",
+            self._named(number),
             counts[0],
             sum(counts),
             duration(self._seconds[-1]),
@@ -473,6 +478,10 @@ class StudyStrategy(Strategy, Generic[ResultT]):
                 f"({counts[1]} failed, {counts[2]} late, {counts[3]} absent){rounds}."
                 f"{failure}"
             )
+
+    def _exchanges_of_sums(self) -> int:
+        """Return how many exchanges secure sums still take, besides the rounds."""
+        return 0
 
     def _read(self, slot: int, reply: Message, step: Step) -> Any:
         """Return what the server half takes of a reply."""

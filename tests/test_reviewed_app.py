@@ -6,7 +6,6 @@ run by ``flwr-fbo superexec``.
 
 from __future__ import annotations
 
-import shutil
 import socket
 import ssl
 import subprocess
@@ -16,12 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.deployed import begun
+from tests.deployed import begun, needs_nginx
 from tests.documents import run_command
-
-needs_nginx = pytest.mark.skipif(
-    shutil.which("nginx") is None, reason="nginx is not installed"
-)
 
 PROJECT = """
 [project]

@@ -91,7 +91,7 @@ def _page_of(path: Path) -> Page:
     if not is_journal and path.suffix != ".sqlite":
         page: Page = loaded(EXPERIMENT_PAGE)(path)
         return page
-    with Journal(None, path) as journal:
+    with Journal.snapshot(path) as journal:
         kind = str(journal.identity.get("kind"))
         if kind in LEDGER_KINDS and LEDGER_KINDS[kind].study:
             return server_page(journal)

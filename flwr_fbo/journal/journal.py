@@ -18,6 +18,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -26,7 +27,12 @@ from numpy.typing import NDArray
 
 from flwr_fbo._common.version import __version__
 from flwr_fbo.journal.checksums import TRIALS_IN_PART, Part, Row
-from flwr_fbo.journal.journal_file import JournalError, JournalFile, JournalHeldError
+from flwr_fbo.journal.journal_file import (
+    JournalError,
+    JournalFile,
+    JournalHeldError,
+    JournalSnapshot,
+)
 from flwr_fbo.journal.journal_memory import JournalMemory
 from flwr_fbo.journal.npy import to_npy
 from flwr_fbo.journal.tables import (
@@ -46,6 +52,8 @@ T = TypeVar("T")
 
 # Seconds between two attempts to open what another process holds.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 1.0
+# How often a file is read that is being written to.
+_ATTEMPTS = 10
 
 
 class Journal:
@@ -85,6 +93,25 @@ class Journal:
         except BaseException:
             self._store.close()
             raise
+
+    @classmethod
+    def snapshot(cls, path: Path) -> Self:
+        """Return what a file has now, for reading only: also while a process holds it.
+
+        Raises
+        ------
+        JournalError
+            If it cannot be read, or is damaged; `JournalHeldError` if a process writes
+            to it without end.
+        """
+        for _attempt in range(_ATTEMPTS):
+            with suppress(JournalError):
+                journal = cls.__new__(cls)
+                journal._store = JournalSnapshot(path)
+                return journal
+            time.sleep(_LONGEST_PAUSE / _ATTEMPTS)
+        # A process that was killed may have left half a transaction: SQLite undoes it.
+        return cls(None, path)
 
     def _require(self, identity: Mapping[str, Any] | None) -> None:
         """Raise JournalError unless the journal belongs to ``identity``."""

@@ -449,3 +449,39 @@ class JournalFile:
         """Let the file go, and the memory of its rows; nothing is lost without it."""
         self._connection.close()
         self._read = {at: rows for at, rows in self._read.items() if at[0] != "trial"}
+
+
+class JournalSnapshot(JournalFile):
+    """What a journal's file has at one moment, whoever holds it: for reading only.
+
+    The file is copied into memory, where an older ledger is upgraded too. Checksums
+    tell whether it was written to meanwhile.
+
+    Parameters
+    ----------
+    path : Path
+
+    Raises
+    ------
+    JournalError
+        If there is no journal, or it is not as it was written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(None, path)
+        with self.explained():
+            for table in _IN_PART:
+                self.rows(table)
+            self._connection.execute("PRAGMA query_only = ON")
+
+    def _open(self) -> sqlite3.Connection:
+        try:
+            content = self.path.read_bytes()
+        except OSError as error:
+            raise JournalError(
+                f"The journal {self.path} cannot be read: {error.strerror}."
+            ) from error
+        with self.explained():
+            connection = sqlite3.connect(":memory:", isolation_level=None)
+            connection.deserialize(content)
+            return connection

@@ -163,7 +163,7 @@ def studies_beside(
     """Yield folders near one without a record that have a study of the same settings.
 
     In it, above it, and beside it; with how many rounds that study has done. Records
-    that cannot be read, or that a run holds, are left out.
+    that cannot be read are left out.
     """
     if (folder / FILE_NAME).exists():
         return
@@ -172,7 +172,7 @@ def studies_beside(
     paths = (above / FILE_NAME, *above.glob(f"*/{FILE_NAME}"))
     for path in sorted({*paths, *folder.glob(f"*/{FILE_NAME}")}):
         try:
-            with Journal(None, path) as journal:
+            with Journal.snapshot(path) as journal:
                 if journal.identity == same:
                     yield path.parent, len(read_ledger(journal)[0]["rounds"])
         except JournalError:

@@ -32,6 +32,7 @@ from flwr_fbo.journal.file_formats import JOURNAL, LEDGER
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.budget import gaussian_epsilon
 from flwr_fbo.privacy.spending import (
+    DEFAULT_DELTA,
     FILE_NAME,
     Charge,
     SpendingLedger,
@@ -48,8 +49,6 @@ from flwr_fbo.study.limits import Limits, StudyRefusedError, limits_text
 _LEAST_BYTES, _FEW_BYTES = 16 * 2**20, 2**30
 # A SuperLink of Flower refuses requests that are signed so many seconds off its clock.
 _SIGNED_WITHIN = 300
-# Where epsilon is told at a site without limits.
-_DELTA = 1e-5
 
 State = Literal["ok", "note", "PROBLEM"]
 
@@ -174,7 +173,7 @@ def _ledger(context: Context) -> list[Finding]:
             check_complete(folder, ledger, owner)
             charges.extend(ledger.charges(owner))
             last = max((row.committed for row in ledger.rows), default=0.0)
-        delta = _DELTA if limits.max_delta is None else limits.max_delta
+        delta = DEFAULT_DELTA if limits.max_delta is None else limits.max_delta
         spent = f"epsilon {epsilon_text(charges, delta)} at delta {delta:g}"
         text = f"{path}: {counted(len(charges), 'charge')}, {spent}"
         if last > time.time() + _SIGNED_WITHIN:

@@ -48,6 +48,7 @@ from flwr_fbo.clients.site_journal import configured_slot
 from flwr_fbo.clients.sum_identity import SumIdentity, sum_identity
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.spending import (
+    DEFAULT_DELTA,
     FILE_NAME,
     KIND,
     UNPROTECTED,
@@ -77,8 +78,6 @@ _log = logging.getLogger("flwr.fbo")
 _RECORD, _JOINED = "flwr-fbo-spending", "flwr-fbo-joined"
 # Entries of a node config that no simulation makes.
 _OF_AN_OPERATOR = ("agent-id", "fbo-folder")
-# Where epsilon is told at a site without limits, of a study that reports none.
-_DELTA = 1e-5
 
 
 class SiteRules:
@@ -220,7 +219,7 @@ class SiteRules:
             strategy,
             counted(promise.num_releases, "release"),
             promised,
-            epsilon_text(spent, _DELTA if delta is None else delta),
+            epsilon_text(spent, DEFAULT_DELTA if delta is None else delta),
             f" in {counted(len(spent), 'release')}" if spent else "",
             limits_text(self._all) or "none",
         )

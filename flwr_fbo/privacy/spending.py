@@ -148,6 +148,8 @@ def least_epsilon(charges: Iterable[Charge], delta: float) -> float:
     return max((of_one(q, z) for q, z in pairs), default=0.0)
 
 
+# Where epsilon is told of a site without limits, in studies that report none.
+DEFAULT_DELTA = 1e-5
 # Above this epsilon says nothing, and to add charges up can take minutes.
 _LARGEST_TOLD = 100.0
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from flwr_fbo._common.validation import require
 from flwr_fbo.cli.commands import EXPERIMENT_PAGE, loaded
 from flwr_fbo.cli.ledger_kinds import LEDGER_KINDS
 from flwr_fbo.cli.output import plain_errors
@@ -65,6 +66,8 @@ def report(
     with plain_errors(ValueError):
         path = _file_of(results)
         output = output or path.parent / "report.html"
+        allowed = "a file in a folder that exists"
+        require(output.parent.is_dir(), "--output", str(output), allowed)
         write_page(_page_of(path), output)
     typer.echo(f"Report: {output}")
 

@@ -20,7 +20,7 @@ import numpy as np
 from flwr.app import ConfigRecord, Message
 from flwr.serverapp import Grid
 
-from flwr_fbo._common.text import printable
+from flwr_fbo._common.text import counted, printable
 from flwr_fbo._compat import (
     ClientApi,
     instruction_content,
@@ -168,15 +168,16 @@ class Enrolment:
                     few = "all of them wait for the release of a cohort that is absent"
                 reasons = "; ".join(self._told(grid, trouble)) or few
                 raise TooFewAgentsError(
-                    f"{needed} agents are needed, but with patience="
-                    f"{self._patience:g} s, {len(nodes)} nodes are connected and "
+                    f"{counted(needed, 'agent')} must enrol, but with patience="
+                    f"{self._patience:g} s {counted(len(nodes), 'node')} came and "
                     f"{len(present)} enrolled: {reasons}."
                 )
             if logged != (len(nodes), len(present)):
                 logged = len(nodes), len(present)
                 _log.info(
-                    "Waiting for agents: %d nodes connected, %d enrolled, %d wanted.",
-                    *logged,
+                    "Waiting for agents: %s connected, %d enrolled, %d wanted.",
+                    counted(len(nodes), "node"),
+                    len(present),
                     wanted,
                 )
             time.sleep(min(1.0, max(0.0, deadline - time.monotonic())))

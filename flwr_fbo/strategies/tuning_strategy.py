@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 from flwr.app import ConfigRecord, Message, MetricRecord, MetricRecordValues
 
+from flwr_fbo._common.text import counted
 from flwr_fbo._common.validation import is_number, require
 from flwr_fbo._compat import (
     instruction_content,
@@ -166,10 +167,9 @@ class TuningStrategy(StudyStrategy[TuningResult]):
         needed = collector.needed(step, len(self._enrolment.slots))
         if answered < needed:
             _log.warning(
-                "Release %d is postponed, at no epsilon: %d agents have answered, and "
-                "min_answers=%d are needed.",
+                "Release %d is postponed, at no epsilon: %s came, and min_answers=%d.",
                 step.release,
-                answered,
+                counted(answered, "answer"),
                 needed,
             )
             return

@@ -41,7 +41,7 @@ def no_naps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_too_few_clients_reach_none_of_them() -> None:
     app, asked = counting()
-    with pytest.raises(TooFewAgentsError, match=r"4 agents are needed, .* 3 nodes"):
+    with pytest.raises(TooFewAgentsError, match=r"4 agents must enrol, .* 3 nodes"):
         strategy().start(InProcessGrid(app, 3), num_rounds=3)
     assert not asked
 

@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 import tempfile
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Annotated
 
@@ -39,15 +40,19 @@ def superexec(
     with plain_errors(TrustedAppsError):
         trusted_digests(file)
     with tempfile.TemporaryDirectory(prefix="flwr-fbo-superexec-") as folder:
-        _write_launcher(Path(folder) / "flwr-clientapp", file.absolute())
-        # All that SuperExec finds: a command of another kind of task is not there.
-        os.environ["PATH"] = folder
+        write_launchers(Path(folder), file.absolute())
+        os.environ["PATH"] = folder  # all that SuperExec finds
         run_superexec(arguments)
 
 
-def _write_launcher(path: Path, file: Path) -> None:
-    """Write what SuperExec starts for each message."""
+def write_launchers(folder: Path, file: Path) -> None:
+    """Write what SuperExec starts: for a message of a client app, and other tasks."""
     restored = f"PATH={shlex.quote(os.environ.get('PATH', os.defpath))}; export PATH"
     module = (sys.executable, "-P", "-m", "flwr_fbo.clients.reviewed_apps", str(file))
-    path.write_text(f'#!/bin/sh\n{restored}\nexec {shlex.join(module)} "$@"\n')
-    path.chmod(0o700)
+    launch = f'{restored}\nexec {shlex.join(module)} "$@"'
+    for script in distribution("flwr").entry_points:
+        refusal = f'echo "This site runs no {script.name}: only client apps." >&2'
+        is_ours = script.name == "flwr-clientapp"
+        path = folder / script.name
+        path.write_text(f"#!/bin/sh\n{launch if is_ours else refusal + '; exit 1'}\n")
+        path.chmod(0o700)

@@ -5,16 +5,19 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import subprocess
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from flwr.supercore.constant import TASK_TYPE_TO_COMMAND
 from typer.testing import CliRunner
 
 from flwr_fbo import _compat
 from flwr_fbo.cli import app
+from flwr_fbo.cli.superexec_command import write_launchers
 from flwr_fbo.clients.reviewed_apps import (
     TrustedAppsError,
     UnreviewedAppError,
@@ -34,8 +37,8 @@ publisher = "us"
 def bundle(project: str = PROJECT, code: str = "") -> bytes:
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("pyproject.toml", project)
-        archive.writestr("hospitals/client_app.py", code)
+        for name, text in (("pyproject.toml", project), ("app/client.py", code)):
+            archive.writestr(zipfile.ZipInfo(name), text)  # of a date that is fixed
     return file.getvalue()
 
 
@@ -173,3 +176,21 @@ def test_no_app_is_loaded_that_was_not_checked(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(RuntimeError, match="loads an app without a check"):
         _compat.run_client_app(seen.append)
     assert not seen
+
+
+def test_other_kinds_of_tasks_are_refused(tmp_path: Path) -> None:
+    """Such as an agent app, which would bring code of its own."""
+    write_launchers(tmp_path, tmp_path / "apps")
+    names = {path.name for path in tmp_path.iterdir()}
+    assert set(TASK_TYPE_TO_COMMAND.values()) <= names
+    for name in names - {"flwr-clientapp"}:
+        done = subprocess.run(
+            [str(tmp_path / name), "--token", "1"],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={"PATH": str(tmp_path)},
+        )
+        assert done.returncode == 1
+        assert done.stderr == f"This site runs no {name}: only client apps.\n"
+    assert "reviewed_apps" in (tmp_path / "flwr-clientapp").read_text()

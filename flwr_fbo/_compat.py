@@ -38,7 +38,6 @@ from flwr.client import Client as Client
 from flwr.client import NumPyClient as NumPyClient
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable, Mod
-from flwr.common.config import parse_config_args
 from flwr.common.constant import SType
 from flwr.common.serde import (
     config_record_from_proto,
@@ -222,6 +221,9 @@ def parsed_node_config(text: str) -> dict[str, Any]:
     OSError
         If the file cannot be read.
     """
+    # Imported now: it loads packages that no client process needs.
+    from flwr.common.config import parse_config_args
+
     values: dict[str, Any] = parse_config_args([text])
     return values
 

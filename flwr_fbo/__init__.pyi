@@ -47,6 +47,7 @@ from .clients.tuning_site import TuningClient as TuningClient
 from .grid import InProcessGrid as InProcessGrid
 from .integrations.mlflow_callback import MlflowCallback as MlflowCallback
 from .integrations.optuna_sampler import FederatedSampler as FederatedSampler
+from .integrations.prometheus_callback import PrometheusCallback as PrometheusCallback
 from .integrations.tensorboard_callback import (
     TensorBoardCallback as TensorBoardCallback,
 )

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import math
+import sys
 from base64 import b64decode, b64encode
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from functools import lru_cache, partial
+from importlib.metadata import entry_points
 from io import BytesIO
 from typing import Any, Literal
 
@@ -236,6 +238,64 @@ def fingerprint_of(pem: bytes) -> str:
     line = key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     digest = hashlib.sha256(b64decode(line.split()[1])).digest()
     return f"SHA256:{b64encode(digest).decode().rstrip('=')}"
+
+
+def parsed_node_config(text: str) -> dict[str, Any]:
+    """Return what a SuperNode makes of its ``--node-config``: entries, or a .toml file.
+
+    Raises
+    ------
+    ClickException
+        If it is not in the format.
+    OSError
+        If the file cannot be read.
+    """
+    # Imported now: it loads packages that no client process needs.
+    from flwr.common.config import parse_config_args
+
+    values: dict[str, Any] = parse_config_args([text])
+    return values
+
+
+def run_client_app(check: Callable[[bytes], None]) -> None:
+    """Do what ``flwr-clientapp`` does, once ``check`` has let the app's bundle pass.
+
+    The bundle's content is checked where Flower is about to unpack it. No app is loaded
+    that was not.
+    """
+    from flwr.supernode.runtime import run_clientapp as module
+
+    names = vars(module)
+    install, loader = names["install_from_fab"], names["get_load_client_app_fn"]
+    checked: list[bytes] = []
+
+    def install_checked(content: Any, *args: Any, **options: Any) -> Any:
+        if not isinstance(content, bytes):
+            raise TypeError("This version of Flower hands over no bundle.")
+        check(content)
+        checked.append(content)
+        return install(content, *args, **options)
+
+    def load_checked(*args: Any, **options: Any) -> Any:
+        if not checked:
+            raise RuntimeError("This version of Flower loads an app without a check.")
+        return loader(*args, **options)
+
+    names |= {"install_from_fab": install_checked}
+    names |= {"get_load_client_app_fn": load_checked}
+    _run_script("flwr-clientapp", sys.argv[1:])
+
+
+def run_superexec(arguments: Sequence[str]) -> None:
+    """Do what ``flower-superexec`` does with these arguments."""
+    _run_script("flower-superexec", arguments)
+
+
+def _run_script(name: str, arguments: Sequence[str]) -> None:
+    """Run a command of Flower's in this process."""
+    [script] = entry_points(group="console_scripts", name=name)
+    sys.argv = [name, *arguments]
+    script.load()()
 
 
 def ensure_task_identity() -> None:

@@ -1,5 +1,7 @@
 """A federation of real processes on 127.0.0.1, and runs in it."""
 
+import os
+import shutil
 import subprocess
 import sys
 import time
@@ -11,6 +13,11 @@ from typing import Any
 import pytest
 
 from tests.engine import end_processes, processes
+
+needs_nginx = pytest.mark.skipif(
+    shutil.which("nginx") is None and "FLWR_FBO_REQUIRE_NGINX" not in os.environ,
+    reason="nginx is not installed",
+)
 
 DEPLOYMENT = Path(__file__).parents[1] / "examples" / "deployment"
 

@@ -251,5 +251,5 @@ class Contributions:
 
 def logged_errors(caplog: pytest.LogCaptureFixture) -> str:
     """Return what sites logged of their refusals, as one text."""
-    errors = [r for r in caplog.records if r.levelno == logging.ERROR and r.exc_info]
-    return "\n".join(str(r.exc_info[1]) for r in errors if r.exc_info)
+    errors = [r for r in caplog.records if r.levelno == logging.ERROR]
+    return "\n".join(record.getMessage() for record in errors)

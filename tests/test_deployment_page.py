@@ -1,11 +1,12 @@
 """The deployment tutorial: each of its commands, in order, from a clean folder.
 
-SuperLink and SuperNodes listen on 127.0.0.1, and run until the page ends. Only `pip` is
-not run: tests/strangers_path.py installs.
+SuperLink, proxy and SuperNodes listen on 127.0.0.1, and run until the page ends. Only
+`pip` is not run: tests/strangers_path.py installs.
 """
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.deployed import needs_nginx
 from tests.documents import (
     ROOT,
     Command,
@@ -27,8 +29,10 @@ from tests.engine import end_processes, free_port
 PAGE = ROOT / "examples" / "deployment" / "README.md"
 # What a program prints once it serves.
 SERVERS = {
-    "flower-superlink": "Uvicorn running on https://127.0.0.1:",
+    "(umask 077; flower-superlink ": "Uvicorn running on https://127.0.0.1:",
+    "nginx": "start worker processes",
     "flower-supernode": "SuperNode ID:",
+    "flwr-fbo superexec": "Starting Flower SuperExec",
 }
 # What a command must print, whatever its exit status.
 PRINTED = {
@@ -63,9 +67,10 @@ class Terminals:
         A server in the same terminal is stopped first, as a reader has to.
         """
         self._stop(command.terminal)
-        if command.words[0] in SERVERS:
-            self._serve(command)
-            return
+        for beginning, text in SERVERS.items():
+            if " ".join(command.words).startswith(beginning):
+                self._serve(command, text)
+                return
         done = subprocess.run(
             ["bash", "-c", command.line],
             cwd=self.folder,
@@ -83,20 +88,21 @@ class Terminals:
             if " ".join(command.words).startswith(beginning):
                 assert text in done.stdout, f"{command.line}\n{done.stdout}"
 
-    def _serve(self, command: Command) -> None:
+    def _serve(self, command: Command, text: str) -> None:
         log = self.folder.parent / f"{command.terminal}.log"
         with log.open("wb") as file:
             server = subprocess.Popen(
-                ["bash", "-c", f"exec {command.line}"],
+                ["bash", "-c", command.line],
                 cwd=self.folder,
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
         self._servers[command.terminal] = server
         deadline = time.monotonic() + 120
-        while SERVERS[command.words[0]] not in log.read_text():
+        while text not in log.read_text():
             waits = server.poll() is None and time.monotonic() < deadline
             assert waits, f"{command.line}\n{log.read_text()}"
             time.sleep(0.2)
@@ -108,7 +114,7 @@ class Terminals:
 
     def _stop(self, terminal: str) -> None:
         if server := self._servers.pop(terminal, None):
-            server.terminate()
+            os.killpg(server.pid, signal.SIGTERM)
             server.wait(30)
 
 
@@ -124,6 +130,7 @@ def terminals(flower_home: Path, tmp_path: Path) -> Iterator[Terminals]:
 
 
 @pytest.mark.slow
+@needs_nginx
 def test_the_page_runs_from_a_clean_folder(
     loopback_only: None, terminals: Terminals
 ) -> None:
@@ -137,9 +144,11 @@ def test_the_page_runs_from_a_clean_folder(
             else:
                 terminals.type(command)
                 typed.append(command.words[0])
-    assert typed.count("flower-supernode") == 2 + 3
+    assert typed.count("flower-supernode") == 2 + 1 + 3
+    assert typed.count("nginx") == 1
     assert [word for word in typed if word == "flwr-fbo"]
     modes = {
         p.name: p.stat().st_mode & 0o77 for p in terminals.folder.glob("by-hand/*")
     }
+    assert modes["superlink.db"] == 0
     assert modes["site-0"] == modes["server.key"] == modes["ca.key"] == 0

@@ -1,7 +1,7 @@
 """Errors, and their log.
 
-Errors say which part of their text a server may read. In the log each fault stands once
-with its traceback, and then only how often it repeats.
+Errors say which part of their text a server may read. In the log each fault stands
+once, and then only how often it repeats.
 """
 
 from __future__ import annotations
@@ -98,8 +98,9 @@ atexit.register(end_of_faults)
 
 
 def log_fault(error: BaseException, what: str, level: int = logging.ERROR) -> None:
-    """Log an error that is handled: once with its traceback, then how often it repeats.
+    """Log an error that is handled: once, then how often it repeats.
 
+    With its traceback, unless it has a public text and no cause: that says what to do.
     Two errors are the same fault if they are of one type and were raised at the same
     place, by the same calls.
 
@@ -117,7 +118,8 @@ def log_fault(error: BaseException, what: str, level: int = logging.ERROR) -> No
     # The text of others may have another number each time.
     public = error.public if isinstance(error, PublicError) else ""
     name = whole.removesuffix(".") if public else f"{kind} at {_place(calls)}"
-    exc_info = type(error), error, calls
+    is_told = public and error.__cause__ is None
+    exc_info = None if is_told else (type(error), error, calls)
     key = type(error), public, tuple(_lines(calls))
     _note(key, f"{name}: the same fault", level, f"{what}: {whole}", exc_info)
 

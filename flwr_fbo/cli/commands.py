@@ -40,6 +40,18 @@ COMMANDS = {
         "cli.evaluate_command:evaluate",
         "Estimate what other policies would have earned.",
     ),
+    "check-site": (
+        "cli.check_site_command:check_site_command",
+        "Say whether a site is ready for a study.",
+    ),
+    "trust": (
+        "cli.trust_command:trust",
+        "Put an app on a site's list of reviewed apps.",
+    ),
+    "superexec": (
+        "cli.superexec_command:superexec",
+        "Run a SuperNode's messages with reviewed apps only.",
+    ),
     "keys": (
         "cli.keys_command:app",
         "Make the keys of secure aggregation, and a roster.",

@@ -9,9 +9,11 @@ import optuna
 import typer
 
 from flwr_fbo._common.text import counted
+from flwr_fbo._common.validation import require
 from flwr_fbo.cli.output import plain_errors
 from flwr_fbo.integrations.optuna_export import export_journal, export_tuner
 from flwr_fbo.strategies.fed_warm_start import recorded_knowledge
+from flwr_fbo.tuner.tuner_record import FILE_NAME as TUNER_FILE
 
 
 def export(
@@ -52,10 +54,22 @@ def export(
         )
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     with plain_errors(ValueError, ImportError):
+        _check_folder(source)
         of = export_tuner if source.is_dir() else export_journal
         study = of(source, storage)
     number = len(study.get_trials(deepcopy=False))
     typer.echo(f"{counted(number, 'trial')} in study {study.study_name} of {storage}")
+
+
+def _check_folder(source: Path) -> None:
+    """Raise ValueError for a site's folder: it may have journals of many studies."""
+    if not source.is_dir() or (source / TUNER_FILE).exists():
+        return
+    journals = sorted(path.name for path in source.glob("study-*-agent-*.sqlite"))
+    allowed = "a client's journal, or the folder of a tuner"
+    if journals:
+        allowed = f"one of its journals: {', '.join(journals)}"
+    require(False, "SOURCE", str(source), allowed)
 
 
 def _export_knowledge(folder: Path, file: Path) -> None:

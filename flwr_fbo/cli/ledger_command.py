@@ -64,8 +64,8 @@ def show(
     A study's server, a FederationTuner and a bandit's site each keep a ledger of their
     releases. The folder of a site, or the `budget` of a server, has a ledger of what
     all studies have spent together. FOLDER may also be one file. A damaged ledger is
-    refused; a forgery by somebody who can write the file is not noticed. A running
-    server holds its ledger.
+    refused; a forgery by somebody who can write the file is not noticed. A ledger is
+    also read while its server or site is running.
 
     Examples
     --------
@@ -120,7 +120,7 @@ def _ledgers_in(folder: Path) -> list[Path]:
 
 
 def _read(path: Path, delta: float | None) -> Found:
-    with Journal(None, path) as journal:
+    with Journal.snapshot(path) as journal:
         identity = journal.identity
         kind = LEDGER_KINDS.get(str(identity.get("kind")))
         if kind is None:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from flwr_fbo._common.validation import require
 from flwr_fbo.cli.commands import EXPERIMENT_PAGE, loaded
 from flwr_fbo.cli.ledger_kinds import LEDGER_KINDS
 from flwr_fbo.cli.output import plain_errors
@@ -65,6 +66,8 @@ def report(
     with plain_errors(ValueError):
         path = _file_of(results)
         output = output or path.parent / "report.html"
+        allowed = "a file in a folder that exists"
+        require(output.parent.is_dir(), "--output", str(output), allowed)
         write_page(_page_of(path), output)
     typer.echo(f"Report: {output}")
 
@@ -91,7 +94,7 @@ def _page_of(path: Path) -> Page:
     if not is_journal and path.suffix != ".sqlite":
         page: Page = loaded(EXPERIMENT_PAGE)(path)
         return page
-    with Journal(None, path) as journal:
+    with Journal.snapshot(path) as journal:
         kind = str(journal.identity.get("kind"))
         if kind in LEDGER_KINDS and LEDGER_KINDS[kind].study:
             return server_page(journal)

@@ -70,7 +70,7 @@ def show(
 
 
 def _show_tuner(path: Path, as_json: bool, as_csv: bool) -> None:
-    with Journal(None, path) as journal:
+    with Journal.snapshot(path) as journal:
         identity, ledger = journal.identity, journal.ledger()
         settings = recorded_settings(journal)
     rungs = [rung_of(row) for row in ledger]

@@ -123,6 +123,11 @@ def node_limits(context: Context) -> Limits:
         ) from None
 
 
+def is_known_entry(key: str) -> bool:
+    """Return whether an entry of a node config is for this package, not for the app."""
+    return key in _ENTRIES or key == "agent-id"
+
+
 def _check_known(given: Iterable[str], known: Set[str]) -> None:
     """Raise NodeConfigError if an entry is misspelled: it would not hold.
 

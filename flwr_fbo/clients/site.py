@@ -14,13 +14,20 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-from flwr.app import Context, Message, MetricRecord, RecordDict
+from flwr.app import Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import ClientAppCallable
 from numpy.typing import NDArray
 
 from flwr_fbo._common.errors import PublicError, log_fault
 from flwr_fbo._common.validation import require
-from flwr_fbo._compat import NumPyClient, add_first_mod, decoded, to_array_record
+from flwr_fbo._compat import (
+    CLIENT_APP_RAISED,
+    NumPyClient,
+    add_first_mod,
+    decoded,
+    to_array_record,
+)
 from flwr_fbo.clients.node_limits import limiting, site_limits, tell
 from flwr_fbo.clients.recorded_agent import RecordedAgent
 from flwr_fbo.clients.site_journal import configured_folder
@@ -135,7 +142,7 @@ class Site(ABC, Generic[AskedT, AgentT]):
             require_private(study.promise)
         self.check(context, study, rules)
         if instruction.phase is Phase.ENROL:
-            rules.admit(key, study.promise)
+            rules.admit(key, study.promise, study.strategy)
             return Answer(metrics=self.claim(context, study, folder, rules))
         release = self.release_of(instruction)
         require(instruction.slot >= 0, "slot", instruction.slot, "an integer >= 0")
@@ -262,6 +269,21 @@ def _report(error: Exception) -> SiteError:
     return SiteError(f"{text.removesuffix('.')} (the site's log has the details).")
 
 
+def replying_with_errors(
+    message: Message, context: Context, call_next: ClientAppCallable
+) -> Message:
+    """Reply with what a server learns of an error, which `reported` has logged.
+
+    A mod. Flower would log it once more, with a traceback, and end the process as
+    failed.
+    """
+    try:
+        return call_next(message, context)
+    except SiteError as error:
+        reason = f"{type(error).__name__}: {error}"
+        return Message(Error(CLIENT_APP_RAISED, reason), reply_to=message)
+
+
 class SiteClient(NumPyClient):
     """A `NumPyClient` that hands every instruction to a site.
 
@@ -309,6 +331,7 @@ def add_site(app: ClientApp, site: Site[Any, Any], action: str = "default") -> N
     """
     if site.limits is not None:
         add_first_mod(app, limiting(site.limits))
+    add_first_mod(app, replying_with_errors)
 
     @app.train(action)
     def train(message: Message, context: Context) -> Message:

@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING, Any
 
 from flwr.app import ConfigRecord, Context
 
+from flwr_fbo._common.text import counted
 from flwr_fbo._common.validation import require_int
 from flwr_fbo.clients.node_limits import site_limits
 from flwr_fbo.clients.recorded_agent import RecordedAgent, lacks_release
@@ -47,6 +48,7 @@ from flwr_fbo.clients.site_journal import configured_slot
 from flwr_fbo.clients.sum_identity import SumIdentity, sum_identity
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.spending import (
+    DEFAULT_DELTA,
     FILE_NAME,
     KIND,
     UNPROTECTED,
@@ -56,11 +58,13 @@ from flwr_fbo.privacy.spending import (
     StudyKey,
     charge_facts,
     check_complete,
+    epsilon_text,
     note_charge,
 )
 from flwr_fbo.study.limits import (
     Limits,
     SumLimits,
+    limits_text,
     refused,
     require_private,
     size_limits,
@@ -71,7 +75,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("flwr.fbo")
 
-_RECORD = "flwr-fbo-spending"
+_RECORD, _JOINED = "flwr-fbo-spending", "flwr-fbo-joined"
+# Entries of a node config that no simulation makes.
+_OF_AN_OPERATOR = ("agent-id", "fbo-folder")
 
 
 class SiteRules:
@@ -161,12 +167,18 @@ class SiteRules:
     def _wants_sums(self) -> bool:
         return any(limits.sums != SumLimits() for limits in self._all)
 
-    def admit(self, key: StudyKey, promise: Promise) -> None:
+    def admit(self, key: StudyKey, promise: Promise, strategy: str) -> None:
         """Raise `StudyRefusedError` if a study, as a whole, would exceed a limit.
 
         And JournalError if the site's journals prove that its ledger lacks releases.
+        Otherwise the log of a SuperNode's app says once that the site takes part.
         """
         self._check_ledger()
+        self._check_sum(key, promise)
+        self._say_joined(key, promise, strategy)
+
+    def _check_sum(self, key: StudyKey, promise: Promise) -> None:
+        """Raise `StudyRefusedError` if a study and all others exceed a limit."""
         if not self._limits:
             return
         if not self._has_own_folder:
@@ -174,12 +186,43 @@ class SiteRules:
                 "This site's limits cover only this run, or its folder. Set fbo-folder "
                 "in the node config to cover all studies."
             )
-        others = []
-        if self._folder is None or self._has_file:
-            with self._ledger() as ledger:
-                others = ledger.charges(self._owner, without=key)
+        others = self._others(key)
         for limits in self._limits:
             limits.check_sum([*others, *promise.charges])
+
+    def _others(self, key: StudyKey) -> list[Charge]:
+        """Return what studies besides one have charged."""
+        if not (self._has_file or (self._limits and self._folder is None)):
+            return []
+        with self._ledger() as ledger:
+            return ledger.charges(self._owner, without=key)
+
+    def _say_joined(self, key: StudyKey, promise: Promise, strategy: str) -> None:
+        """Log the first message of a study, at a site that its operator configured."""
+        about = {"study": f"{key[0]} {key[1]}"}
+        if _JOINED in self._state and dict(self._state[_JOINED]) == about:
+            return
+        if not any(name in self._context.node_config for name in _OF_AN_OPERATOR):
+            return
+        self._state[_JOINED] = ConfigRecord({**about})
+        delta = promise.delta
+        for limits in self._limits:
+            delta = limits.max_delta if delta is None else delta
+        promised, spent = "no epsilon: it is not private", self._others(key)
+        if promise.private and not promise.caveat and promise.delta is not None:
+            epsilon = epsilon_text(promise.charges, promise.delta)
+            promised = f"epsilon {epsilon} at delta {promise.delta:g}"
+        _log.info(
+            "joined study %s of strategy %s: promises %s, %s; spent before: epsilon "
+            "%s%s; limits: %s",
+            key[1],
+            strategy,
+            counted(promise.num_releases, "release"),
+            promised,
+            epsilon_text(spent, DEFAULT_DELTA if delta is None else delta),
+            f" in {counted(len(spent), 'release')}" if spent else "",
+            limits_text(self._all) or "none",
+        )
 
     def charge(
         self,

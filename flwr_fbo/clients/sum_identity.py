@@ -118,7 +118,7 @@ def _named(entry: str) -> Iterator[None]:
     except (OSError, ValueError) as error:
         raise NodeConfigError(
             f"node config {entry}: {error}", public=f"{entry} cannot be used."
-        ) from error
+        ) from None
 
 
 def _path(context: Context, name: str) -> Path | None:

@@ -59,14 +59,14 @@ def export_journal(path: str | Path, storage: Storage) -> optuna.Study:
     Raises
     ------
     JournalError
-        If the journal cannot be read, or a client is using it.
+        If the journal cannot be read.
     ValueError
         If the storage is a URL of a database in memory, no URL, or the journal.
     OSError
         If a new SQLite file cannot be made.
     """
     target = _target(Path(path), storage)
-    with Journal(None, Path(path)) as journal:
+    with Journal.snapshot(Path(path)) as journal:
         agent = recorded_agent(journal)
         trials = [trial for trial in journal.trials() if trial.state != "running"]
         name = f"{journal.identity['study_id']}-agent-{journal.identity['slot']}"
@@ -110,7 +110,7 @@ def export_tuner(folder: str | Path, storage: Storage) -> optuna.Study:
     Raises
     ------
     JournalError
-        If the folder holds no tuner, or one that runs.
+        If the folder holds no tuner.
     ValueError
         If the storage is a URL of a database in memory, no URL, or the tuner's file.
     OSError
@@ -118,7 +118,7 @@ def export_tuner(folder: str | Path, storage: Storage) -> optuna.Study:
     """
     path = Path(folder) / FILE_NAME
     target = _target(path, storage)
-    with Journal(None, path) as journal:
+    with Journal.snapshot(path) as journal:
         journal.require_kind(KIND)
         identity = journal.identity
         settings = recorded_settings(journal)

@@ -18,14 +18,21 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fbo._common.version import __version__
 from flwr_fbo.journal.checksums import TRIALS_IN_PART, Part, Row
-from flwr_fbo.journal.journal_file import JournalError, JournalFile, JournalHeldError
+from flwr_fbo.journal.journal_file import (
+    JournalError,
+    JournalFile,
+    JournalHeldError,
+    JournalSnapshot,
+)
 from flwr_fbo.journal.journal_memory import JournalMemory
 from flwr_fbo.journal.npy import to_npy
 from flwr_fbo.journal.tables import (
@@ -45,6 +52,8 @@ T = TypeVar("T")
 
 # Seconds between two attempts to open what another process holds.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 1.0
+# How often a file is read that is being written to.
+_ATTEMPTS = 10
 
 
 class Journal:
@@ -85,6 +94,25 @@ class Journal:
             self._store.close()
             raise
 
+    @classmethod
+    def snapshot(cls, path: Path) -> Self:
+        """Return what a file has now, for reading only: also while a process holds it.
+
+        Raises
+        ------
+        JournalError
+            If it cannot be read, or is damaged; `JournalHeldError` if a process writes
+            to it without end.
+        """
+        for _attempt in range(_ATTEMPTS):
+            with suppress(JournalError):
+                journal = cls.__new__(cls)
+                journal._store = JournalSnapshot(path)
+                return journal
+            time.sleep(_LONGEST_PAUSE / _ATTEMPTS)
+        # A process that was killed may have left half a transaction: SQLite undoes it.
+        return cls(None, path)
+
     def _require(self, identity: Mapping[str, Any] | None) -> None:
         """Raise JournalError unless the journal belongs to ``identity``."""
         stored = self.identity
@@ -97,11 +125,14 @@ class Journal:
             if stored.get(name) != now.get(name)
         }
         if different:
+            made_by = self._store.made_by
+            other = made_by and made_by != __version__
+            by = f" It was made by flwr_fbo {made_by}, this is {__version__}."
             raise JournalError(
                 f"The journal {self.path} belongs to another study. What differs "
-                f"(stored, now): {different}. To continue it, start it as it was. In a "
-                "folder of its own this one is a new study; a private one then spends "
-                "epsilon again."
+                f"(stored, now): {different}.{by if other else ''} To continue it, "
+                "start it as it was. In a folder of its own this one is a new study; a "
+                "private one then spends epsilon again."
             )
 
     def require_kind(self, kind: str) -> None:
@@ -121,6 +152,11 @@ class Journal:
     def identity(self) -> dict[str, Any]:
         """What the journal belongs to."""
         return self._store.identity
+
+    @property
+    def made_by(self) -> str:
+        """Version of the package that made the file; empty if it does not say."""
+        return self._store.made_by
 
     def reopen(self) -> bool:
         """Hold the file again, after `close`; return whether it has changed since.

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flwr_fbo._common.errors import PublicError
+from flwr_fbo._common.version import __version__
 from flwr_fbo.journal.checksums import (
     LABELS,
     MODULUS,
@@ -22,54 +23,11 @@ from flwr_fbo.journal.checksums import (
     digests_of,
     part_of,
 )
+from flwr_fbo.journal.file_formats import FileFormat, found_format, new_format
 
-SCHEMA_VERSION = 7
-
-SCHEMA = """
-CREATE TABLE identity (
-    name TEXT PRIMARY KEY,
-    value TEXT NOT NULL,
-    digest BLOB NOT NULL
-);
-CREATE TABLE part (
-    name TEXT NOT NULL,
-    number INTEGER NOT NULL,
-    count INTEGER NOT NULL,
-    total BLOB NOT NULL,
-    last INTEGER NOT NULL,
-    running INTEGER NOT NULL,
-    digest BLOB NOT NULL,
-    PRIMARY KEY (name, number)
-) WITHOUT ROWID;
-INSERT INTO part VALUES ('head', 0, 0, zeroblob(32), -1, 0, zeroblob(0));
-CREATE TABLE trial (
-    number INTEGER PRIMARY KEY,
-    iteration INTEGER NOT NULL,
-    params TEXT NOT NULL,
-    point BLOB NOT NULL,
-    state TEXT NOT NULL CHECK (state IN ('running', 'complete', 'failed')),
-    value REAL,
-    interruptions INTEGER NOT NULL,
-    started REAL NOT NULL,
-    finished REAL,
-    source TEXT CHECK (source IN ('enqueued', 'start', 'own search', 'federation')),
-    digest BLOB NOT NULL
-);
-CREATE TABLE state (
-    name TEXT NOT NULL,
-    part INTEGER NOT NULL,
-    value BLOB NOT NULL,
-    digest BLOB NOT NULL,
-    PRIMARY KEY (part, name)
-);
-CREATE TABLE ledger (
-    iteration INTEGER PRIMARY KEY,
-    facts TEXT NOT NULL,
-    vectors BLOB NOT NULL,
-    committed REAL NOT NULL,
-    digest BLOB NOT NULL
-);
-"""
+# The row of the identity that names the version of the package which made the file, or
+# upgraded it last.
+_MADE_BY = "flwr_fbo"
 
 # Which rows of a table are in a part, or how one of them is found; the columns after
 # those that find it.
@@ -80,11 +38,13 @@ _IN_PART = {
     "ledger": "ORDER BY iteration",
 }
 _WHERE = {
+    "identity": "name = ?",
     "trial": "number = ?",
     "state": "name = ? AND part = ?",
     "part": "name = ? AND number = ?",
 }
 _AFTER_KEY = {
+    "identity": "value, digest",
     "trial": (
         "iteration, params, point, state, value, interruptions, started, finished,"
         " source, digest"
@@ -144,10 +104,14 @@ class JournalFile:
     ----------
     identity : dict of str to JSON value
         What the file belongs to.
+    made_by : str
+        Version of the package that made the file, or upgraded it last; empty if the
+        file does not say.
     """
 
     def __init__(self, identity: Mapping[str, Any] | None, path: Path) -> None:
         self.path = path
+        self.made_by = ""
         # By table and number, one without rows where there is none; "part" is the head.
         self._parts = _no_parts()
         # What a transaction has changed, as it was when that began.
@@ -205,30 +169,67 @@ class JournalFile:
             return connection
 
     def _prepare(self, identity: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Create or check the content; return whom it belongs to."""
+        """Create, check or upgrade the content; return whom it belongs to."""
         with self.transaction():
             ask = self._connection.execute
-            version = ask("PRAGMA user_version").fetchone()[0]
-            if version == SCHEMA_VERSION:
-                self._read_parts()
-            elif version != 0:
-                raise JournalError(
-                    f"The journal {self.path} has schema version {version}, this is "
-                    f"version {SCHEMA_VERSION}: use the flwr_fbo that wrote it."
-                )
-            elif identity is None or ask("SELECT * FROM sqlite_master").fetchone():
+            if ask("SELECT 1 FROM sqlite_master").fetchone():
+                self._take(*found_format(self._connection))
+            elif identity is not None and not ask("PRAGMA user_version").fetchone()[0]:
+                self._create(new_format(identity.get("kind")), identity)
+            else:
                 raise JournalError(f"{self.path} is no journal of flwr_fbo.")
-            else:  # nothing is in the file, of anybody's
-                self._create(identity)
             rows = self._rows("identity", 0).values()
-            return {name: json.loads(value) for name, value, _ in rows}
+            stored = {name: json.loads(value) for name, value, _ in rows}
+            self.made_by = str(stored.pop(_MADE_BY, ""))
+            return stored
 
-    def _create(self, identity: Mapping[str, Any]) -> None:
-        for statement in SCHEMA.split(";"):
+    def _create(self, made: FileFormat, identity: Mapping[str, Any]) -> None:
+        for statement in made.tables.split(";"):
             self._connection.execute(statement)
-        for name, value in identity.items():
+        for name, value in {**identity, _MADE_BY: __version__}.items():
             self.insert("identity", (name, json.dumps(value)))
-        self._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        self._number_as(made)
+
+    def _number_as(self, made: FileFormat) -> None:
+        self._connection.execute(f"PRAGMA application_id = {made.application_id}")
+        self._connection.execute(f"PRAGMA user_version = {made.schema}")
+
+    def _take(self, found: FileFormat, schema: int) -> None:
+        """Read the checksums of a file that is there; upgrade an older one."""
+        if schema == 0 and schema not in found.upgrades:
+            raise JournalError(f"{self.path} is no journal of flwr_fbo.")
+        if schema != found.schema and schema not in found.upgrades:
+            raise self._of_another_version(found, schema)
+        for step in range(schema, found.schema):
+            found.upgrades[step](self._connection)
+        self._read_parts()
+        if schema != found.schema:
+            self.put("identity", (_MADE_BY, json.dumps(__version__)))
+            self._number_as(found)
+
+    def _of_another_version(self, found: FileFormat, schema: int) -> JournalError:
+        """Return the error for a file whose schema this version cannot read."""
+        try:
+            query = "SELECT value FROM identity WHERE name = ?"
+            row = self._connection.execute(query, (_MADE_BY,)).fetchone()
+            version = str(json.loads(row[0]))
+        except (*_ERRORS, TypeError):  # the tables of that schema are others
+            version = ""
+        made_by = f"flwr_fbo {version}" if version else "another flwr_fbo"
+        then = f"has schema {schema} and was made by {made_by}"
+        now = f"This is flwr_fbo {__version__}, with schema {found.schema}"
+        if found.upgrades:
+            advice = (
+                f"Use {made_by} at this site, or a newer one: a ledger cannot go back "
+                "to an older schema"
+            )
+        else:
+            advice = f"Finish its study with {made_by}, or begin another study"
+        return JournalError(
+            f"The {found.name} {self.path} {then}. {now}. {advice}.",
+            public=f"This site's {found.name} was made by {made_by}, and this is "
+            f"flwr_fbo {__version__}.",
+        )
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -448,3 +449,39 @@ class JournalFile:
         """Let the file go, and the memory of its rows; nothing is lost without it."""
         self._connection.close()
         self._read = {at: rows for at, rows in self._read.items() if at[0] != "trial"}
+
+
+class JournalSnapshot(JournalFile):
+    """What a journal's file has at one moment, whoever holds it: for reading only.
+
+    The file is copied into memory, where an older ledger is upgraded too. Checksums
+    tell whether it was written to meanwhile.
+
+    Parameters
+    ----------
+    path : Path
+
+    Raises
+    ------
+    JournalError
+        If there is no journal, or it is not as it was written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(None, path)
+        with self.explained():
+            for table in _IN_PART:
+                self.rows(table)
+            self._connection.execute("PRAGMA query_only = ON")
+
+    def _open(self) -> sqlite3.Connection:
+        try:
+            content = self.path.read_bytes()
+        except OSError as error:
+            raise JournalError(
+                f"The journal {self.path} cannot be read: {error.strerror}."
+            ) from error
+        with self.explained():
+            connection = sqlite3.connect(":memory:", isolation_level=None)
+            connection.deserialize(content)
+            return connection

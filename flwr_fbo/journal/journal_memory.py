@@ -43,6 +43,7 @@ class JournalMemory:
     """
 
     path = None
+    made_by = ""
 
     def __init__(
         self, identity: Mapping[str, Any] | None, content: bytes | None = None

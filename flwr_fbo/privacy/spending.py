@@ -35,6 +35,7 @@ from flwr_fbo._common.fields import (
     ruled,
 )
 from flwr_fbo._common.validation import require
+from flwr_fbo.journal.file_formats import LEDGER_KIND
 from flwr_fbo.journal.journal import Journal, open_patiently
 from flwr_fbo.journal.journal_file import JournalError, JournalHeldError
 from flwr_fbo.journal.npy import from_json_array, to_json_array
@@ -42,7 +43,7 @@ from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.budget import LEAST_NOISE, check_delta, gaussian_epsilon
 from flwr_fbo.privacy.sampling import PROBABILITY
 
-FILE_NAME, KIND = "spending.sqlite", "spending"
+FILE_NAME, KIND = "spending.sqlite", LEDGER_KIND
 # The array of a journal that has notes of charges, and the journals of a site's folder.
 NOTES = "charged"
 _FILES = (
@@ -145,6 +146,21 @@ def least_epsilon(charges: Iterable[Charge], delta: float) -> float:
 
     pairs = ((one.sampling_probability, one.noise_multiplier) for one in charges)
     return max((of_one(q, z) for q, z in pairs), default=0.0)
+
+
+# Where epsilon is told of a site without limits, in studies that report none.
+DEFAULT_DELTA = 1e-5
+# Above this epsilon says nothing, and to add charges up can take minutes.
+_LARGEST_TOLD = 100.0
+
+
+def epsilon_text(charges: Iterable[Charge], delta: float) -> str:
+    """Return epsilon at ``delta`` of all charges together, as a log has it."""
+    together = list(charges)
+    least = least_epsilon(together, delta)
+    if least > _LARGEST_TOLD:
+        return "infinite" if math.isinf(least) else f">= {least:.4g}"
+    return f"{composed_epsilon(together, delta):.4g}"
 
 
 _CHARGES = "a tuple of Charge"

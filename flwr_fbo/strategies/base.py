@@ -32,7 +32,12 @@ from flwr_fbo.strategies.enrolment import Enrolment, first_line, matched
 from flwr_fbo.strategies.options import Durability, StudyOptions, check_folder
 from flwr_fbo.strategies.result import StudyResult
 from flwr_fbo.strategies.round_progress import Waiting, duration
-from flwr_fbo.strategies.study_record import KIND, Progress, StudyRecord
+from flwr_fbo.strategies.study_record import (
+    KIND,
+    Progress,
+    StudyRecord,
+    studies_beside,
+)
 from flwr_fbo.study.callbacks import Round, Started, tell
 from flwr_fbo.study.codec import Study
 from flwr_fbo.study.limits import StudyRefusedError, size_limits
@@ -151,6 +156,10 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         allowed = "empty (the server releases the first vectors itself)"
         require(not initial_arrays, "initial_arrays", initial_arrays, allowed)
         require_positive("timeout", timeout)
+        ok = self._folder is not None or not self._durability.authenticated
+        allowed = "an absolute path, with authenticated=True: without a record a run "
+        allowed += "that starts again is another study, and is charged again"
+        require(ok, "folder", self._folder, allowed)
         if self._started:
             raise ValueError("This strategy has run already: make a new one.")
         self._started = True
@@ -159,6 +168,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         self.plan(num_rounds - 1)
         self._warn_of_refusal()
         identity = self._identity(num_rounds)
+        self._check_is_meant(identity)
         patience = self._durability.patience
         with StudyRecord(self._folder, identity, patience) as self._record:
             self._resume(num_rounds)
@@ -207,6 +217,19 @@ class StudyStrategy(Strategy, Generic[ResultT]):
             _log.warning(
                 "Sites refuse this study, but for those that allow more: %s",
                 str(error).removeprefix("This site takes no part: "),
+            )
+
+    def _check_is_meant(self, identity: Mapping[str, Any]) -> None:
+        """Raise ValueError if a new study may be an old one under a misspelled path."""
+        folder, durability = self._folder, self._durability
+        if folder is None or not durability.authenticated or durability.new:
+            return
+        for twin, done in studies_beside(folder, identity):
+            raise ValueError(
+                f"folder={str(folder)!r} has no study, and {twin} has one with the "
+                f"same settings, after round {done} of {identity['num_rounds']}. Name "
+                "that folder to go on with it. Another study charges the sites again: "
+                "if it is meant, give Durability(new=True)."
             )
 
     def _identity(self, num_rounds: int) -> dict[str, Any]:
@@ -319,9 +342,13 @@ class StudyStrategy(Strategy, Generic[ResultT]):
             self._asked.append(Message(content, node, kind, group_id=str(number)))
         if self._num_rounds:  # it is `start` that ends the wait
             self._stop_waiting()
-            named = f"round {number} of {self._num_rounds}"
-            self._waiting = Waiting(grid, named, len(self._asked))
+            of_agents = [(m, slots[m.metadata.dst_node_id]) for m in self._asked]
+            self._waiting = Waiting(grid, self._named(number), of_agents)
         return self._asked
+
+    def _named(self, number: int) -> str:
+        """Return how the log names a round."""
+        return f"round {number} of {self._num_rounds} of study {self.study.study_id}"
 
     def _stop_waiting(self) -> float:
         """Stop telling who has answered; return how long it took."""
@@ -422,11 +449,12 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         counts = len(answers), len(failures), len(late), len(self._absent)
         number = step.iteration + 1
         self._rounds.append(Round(number, *counts, release=step.release))
-        left = (self._num_rounds - number) * float(np.mean(self._seconds))
+        exchanges = self._num_rounds - number + self._exchanges_of_sums()
+        left = exchanges * float(np.mean(self._seconds))
         _log.info(
             "%s: %d of %d agents answered in %s (%d failed, %d late, %d absent), about "
             "%s left",
-            f"round {number} of {self._num_rounds}",
+            self._named(number),
             counts[0],
             sum(counts),
             duration(self._seconds[-1]),
@@ -450,6 +478,10 @@ class StudyStrategy(Strategy, Generic[ResultT]):
                 f"({counts[1]} failed, {counts[2]} late, {counts[3]} absent){rounds}."
                 f"{failure}"
             )
+
+    def _exchanges_of_sums(self) -> int:
+        """Return how many exchanges secure sums still take, besides the rounds."""
+        return 0
 
     def _read(self, slot: int, reply: Message, step: Step) -> Any:
         """Return what the server half takes of a reply."""

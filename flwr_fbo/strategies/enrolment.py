@@ -20,7 +20,7 @@ import numpy as np
 from flwr.app import ConfigRecord, Message
 from flwr.serverapp import Grid
 
-from flwr_fbo._common.text import printable
+from flwr_fbo._common.text import counted, printable
 from flwr_fbo._compat import (
     ClientApi,
     instruction_content,
@@ -46,6 +46,14 @@ _API = re.compile(
     r"fitins|list index out of range|Invalid message type|No train function registered"
     "|not written for this app"
 )
+
+
+# What went wrong: at which node, None where a reply does not tell, and why.
+_Trouble = tuple[int | None, str]
+# Of equal reasons at most so many nodes are named in a line.
+_MOST_NAMES = 20
+# What a site that refuses says: asking again changes nothing.
+_FINAL = re.compile(r"\b(StudyRefusedError|NodeConfigError)\b")
 
 
 @dataclass(frozen=True)
@@ -89,7 +97,7 @@ class Enrolment:
         self._client_api = client_api
         self._authenticated = durability.authenticated
         self._keys = durability.keys
-        self._said: set[str] = set()
+        self._said: set[_Trouble] = set()
         self._failures: dict[int, list[str]] = {}  # node id -> what its client raised
         self._refused: dict[int, str] = {}  # node id -> why it never gets a slot
         self._begun = False  # agents may have released something
@@ -128,7 +136,7 @@ class Enrolment:
         self._forget_failures()
         while True:
             nodes = sorted(grid.get_node_ids())
-            trouble: list[str] = []
+            trouble: list[_Trouble] = []
             if len(nodes) >= needed:
                 new = [
                     n for n in nodes if n not in self.slots and not self._hopeless(n)
@@ -154,21 +162,22 @@ class Enrolment:
                 )
                 break
             if over:
-                trouble += [self._last_reason(node) for node in hopeless]
+                trouble += [(node, self._last_reason(node)) for node in hopeless]
                 few = "this grid has too few nodes" if complete else "too few nodes"
                 if len(present) >= needed:
                     few = "all of them wait for the release of a cohort that is absent"
-                reasons = "; ".join(sorted(set(trouble))) or few
+                reasons = "; ".join(self._told(grid, trouble)) or few
                 raise TooFewAgentsError(
-                    f"{needed} agents are needed, but with patience="
-                    f"{self._patience:g} s, {len(nodes)} nodes are connected and "
+                    f"{counted(needed, 'agent')} must enrol, but with patience="
+                    f"{self._patience:g} s {counted(len(nodes), 'node')} came and "
                     f"{len(present)} enrolled: {reasons}."
                 )
             if logged != (len(nodes), len(present)):
                 logged = len(nodes), len(present)
                 _log.info(
-                    "Waiting for agents: %d nodes connected, %d enrolled, %d wanted.",
-                    *logged,
+                    "Waiting for agents: %s connected, %d enrolled, %d wanted.",
+                    counted(len(nodes), "node"),
+                    len(present),
                     wanted,
                 )
             time.sleep(min(1.0, max(0.0, deadline - time.monotonic())))
@@ -192,7 +201,7 @@ class Enrolment:
 
     def _enrol(
         self, grid: Grid, question: Config, nodes: list[int], timeout: float
-    ) -> list[str]:
+    ) -> list[_Trouble]:
         """Ask new nodes for their slots, bind them; return what went wrong."""
         if not nodes:
             return []
@@ -207,16 +216,42 @@ class Enrolment:
         pairs = matched(messages, replies)
         claims, trouble, failures = _read_claims(nodes, pairs, self._client_api)
         for node, failure in failures.items():
-            self._failures.setdefault(node, []).append(failure)
+            often = _MAX_FAILURES if _FINAL.search(failure) else 1
+            self._failures.setdefault(node, []).extend([failure] * often)
         claims = self._proven(grid, claims, trouble)
         trouble += self._bind(claims, set(grid.get_node_ids()))
-        for line in sorted(set(trouble) - self._said):
+        for line in self._told(grid, set(trouble) - self._said):
             _log.warning("Not enrolled: %s", line)
         self._said |= set(trouble)
         return trouble
 
+    def _told(self, grid: Grid, trouble: Iterable[_Trouble]) -> list[str]:
+        """Return a line for each reason, which begins with the nodes that it is for."""
+        nodes: dict[str, set[int]] = {}
+        for node, reason in trouble:
+            nodes.setdefault(reason, set()).update(() if node is None else (node,))
+        named = set().union(*nodes.values())
+        proven = self._authenticated or self._keys is not None
+        keys = key_fingerprints(grid, named) if proven and named else {}
+        slots = {key: slot for slot, key in (self._keys or {}).items()}
+
+        def name(node: int) -> str:
+            key = keys.get(node)
+            slot = slots.get(key or "", self.slots.get(node))
+            about = [] if slot is None else [f"slot {slot}"]
+            about += [] if key is None else [f"key {key}"]
+            return f"node {node} ({', '.join(about)})" if about else f"node {node}"
+
+        lines = []
+        for reason, of_reason in sorted(nodes.items()):
+            names = [name(node) for node in sorted(of_reason)[:_MOST_NAMES]]
+            more = len(of_reason) - len(names)
+            names += [f"{more} more nodes"] if more else []
+            lines.append(f"{', '.join(names)}: {reason}" if names else reason)
+        return lines
+
     def _proven(
-        self, grid: Grid, claims: dict[int, _Claim], trouble: list[str]
+        self, grid: Grid, claims: dict[int, _Claim], trouble: list[_Trouble]
     ) -> dict[int, _Claim]:
         """Return the claims of those that have the key of the slot; refuse others."""
         if self._keys is None:
@@ -229,14 +264,16 @@ class Enrolment:
                     f"agent-id={claim.slot} came with {key}, not with its key in "
                     "Durability(keys=)"
                 )
-                trouble.append(self._refused[node])
+                trouble.append((node, self._refused[node]))
             else:
                 proven[node] = claim
         return proven
 
-    def _bind(self, claims: Mapping[int, _Claim], connected: set[int]) -> list[str]:
+    def _bind(
+        self, claims: Mapping[int, _Claim], connected: set[int]
+    ) -> list[_Trouble]:
         """Give every node its slot, known ones first; return who got none."""
-        trouble = []
+        trouble: list[_Trouble] = []
         # Both ways round, kept up as slots are given: N claims are N steps.
         holders = {slot: holder for holder, slot in self.slots.items()}
         owners = {journal: slot for slot, journal in self.journals.items()}
@@ -252,13 +289,13 @@ class Enrolment:
             refusal = self._refusal(wanted, claim.journal, holders, free)
             if refusal:
                 self._refused[node] = refusal
-                trouble.append(refusal)
+                trouble.append((node, refusal))
                 continue
             slot = wanted if wanted >= 0 else free
             holder = holders.get(slot)
             reason = self._conflict(slot, claim.journal, owner, holder in connected)
             if reason:
-                trouble.append(reason)
+                trouble.append((node, reason))
                 continue
             if holder is not None:
                 del self.slots[holder]  # came back under another node id
@@ -320,16 +357,16 @@ def _read_claims(
     asked: Iterable[int],
     replies: Iterable[tuple[int | None, Message]],
     client_api: ClientApi,
-) -> tuple[dict[int, _Claim], list[str], dict[int, str]]:
+) -> tuple[dict[int, _Claim], list[_Trouble], dict[int, str]]:
     """Return node -> its claim, what went wrong, node -> its error."""
     claims: dict[int, _Claim] = {}
     failures: dict[int, str] = {}
     answered: set[int] = set()
-    trouble = []
+    trouble: list[_Trouble] = []
     for node, reply in replies:
         if node is None:
             if reply.has_error():  # LocalDpMod answers the client in place of us
-                trouble.append(_failure(reply, client_api))
+                trouble.append((None, _failure(reply, client_api)))
             continue
         answered.add(node)
         if reply.has_error():
@@ -341,10 +378,11 @@ def _read_claims(
         if isinstance(slot, int) and not isinstance(slot, bool):
             claims[node] = _Claim(slot, journal if isinstance(journal, int) else None)
         else:
-            trouble.append("client is not a flwr_fbo client (it sent no agent-id)")
+            why = "client is not a flwr_fbo client (it sent no agent-id)"
+            trouble.append((node, why))
     for node in set(asked) - answered:
         failures[node] = _SILENT
-    return claims, trouble + list(failures.values()), failures
+    return claims, [*trouble, *failures.items()], failures
 
 
 def matched(

@@ -238,11 +238,17 @@ class Durability:
         ``agent-id``, and with that node's key. If the SuperLink's database is lost,
         resume with False. If False, a node that claims the slot of an absent agent
         takes its place, because a restarted SuperNode has a new node id. The first node
-        that names a slot locks its true agent out: give ``keys`` to prevent that.
+        that names a slot locks its true agent out: give ``keys`` to prevent that. True
+        needs a ``folder``: without its record a run that starts again is another study,
+        which the sites are charged for again.
     keys : mapping of int to str, optional
         Fingerprint of the SuperNode's public key for each slot, 0 to N - 1, as
         ``ssh-keygen -lf KEY.pub`` prints it (``"SHA256:..."``). Only that key gets the
         slot, under any node id. Needs ``authenticated=True``.
+    new : bool
+        Whether another study may begin although a folder beside its own has one with
+        the same settings. If False, an authenticated study does not: a misspelled
+        ``folder`` would charge the sites again.
     max_empty_rounds : int
         Number of rounds in a row, >= 1, without any result after which the run ends
         with an error. Earlier such rounds postpone a release that is due. Without
@@ -260,6 +266,7 @@ class Durability:
     keys: Mapping[int, str] | None = field(
         default=None, metadata=ruled(_check_keys, optional=True)
     )
+    new: bool = field(default=False, metadata=flag())
     max_empty_rounds: int = field(default=1, metadata=integer(1))
 
     def __post_init__(self) -> None:

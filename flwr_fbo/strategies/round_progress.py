@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from threading import Event, Thread
 from typing import Any
 
@@ -12,19 +12,21 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 from rich.console import Console
 
+from flwr_fbo._common.text import ranges_text
+
 _log = logging.getLogger("flwr.fbo")
 
-# Seconds between two lines of a log, in the first minute; later a twelfth of the time
-# that has passed, so that a round of a night does not fill the log.
-_PAUSE, _PART = 5.0, 1 / 12
+# Seconds before the first line of a log, and between two lines; later a twelfth of the
+# time that has passed, so that a round of a night does not fill the log.
+_FIRST_PAUSE, _PAUSE, _PART = 5.0, 60.0, 1 / 12
 _REDRAW = 0.5
 
 
 class Waiting:
-    """Tells how many have answered, from when it is made until it is closed.
+    """Tells how many have answered and who is awaited, until it is closed.
 
-    On a terminal in one line that moves; else in lines of the log, the first one after
-    five seconds.
+    On a terminal in one line that moves; else in lines of the log: the first one after
+    five seconds, and then one a minute at most.
 
     Parameters
     ----------
@@ -32,13 +34,15 @@ class Waiting:
         Whose replies are counted as they are pulled.
     what : str
         What is waited for, such as ``"round 3 of 41"``.
-    num_asked : int
-        Messages that were sent.
+    asked : sequence of (Message, int)
+        What is sent, each with the slot of its agent.
     """
 
-    def __init__(self, grid: Grid, what: str, num_asked: int) -> None:
-        self._grid, self._what, self._num_asked = grid, what, num_asked
-        self._num_answered = 0
+    def __init__(
+        self, grid: Grid, what: str, asked: Sequence[tuple[Message, int]]
+    ) -> None:
+        self._grid, self._what, self._asked = grid, what, asked
+        self._answered: set[str] = set()  # ids of messages
         self._began = time.monotonic()
         self._is_over = Event()
         self._pull = grid.pull_messages
@@ -59,20 +63,30 @@ class Waiting:
 
     def _counted(self, *args: Any, **options: Any) -> Iterable[Message]:
         replies = list(self._pull(*args, **options))
-        self._num_answered += len(replies)
+        self._answered |= {reply.metadata.reply_to_message_id for reply in replies}
         return replies
 
     def _line(self) -> str:
-        return (
-            f"{self._what}: {self._num_answered} of {self._num_asked} agents have "
+        # Messages have ids once they are sent.
+        awaited = sorted(
+            slot
+            for message, slot in self._asked
+            if message.metadata.message_id not in self._answered
+        )
+        num_asked = len(self._asked)
+        line = (
+            f"{self._what}: {num_asked - len(awaited)} of {num_asked} agents have "
             f"answered, {self.seconds:.0f} s"
         )
+        return f"{line}; awaited: {ranges_text(awaited)}" if awaited else line
 
     def _tell(self) -> None:
         console = Console(stderr=True)
         if not console.is_terminal:
-            while not self._is_over.wait(max(_PAUSE, _PART * self.seconds)):
+            pause = _FIRST_PAUSE
+            while not self._is_over.wait(pause):
                 _log.info("%s", self._line())
+                pause = max(_PAUSE, _PART * self.seconds)
             return
         with console.status(self._line()) as status:
             while not self._is_over.wait(_REDRAW):

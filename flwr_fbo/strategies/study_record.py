@@ -7,7 +7,7 @@ its seeds, the ledger of its releases, who holds which slot, and how each round 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -155,6 +155,28 @@ class StudyRecord:
     def __exit__(self, *_: object) -> None:
         if self._journal is not None:
             self._journal.close()
+
+
+def studies_beside(
+    folder: Path, identity: Mapping[str, Any]
+) -> Iterator[tuple[Path, int]]:
+    """Yield folders near one without a record that have a study of the same settings.
+
+    In it, above it, and beside it; with how many rounds that study has done. Records
+    that cannot be read are left out.
+    """
+    if (folder / FILE_NAME).exists():
+        return
+    same = json.loads(json.dumps(dict(identity)))
+    above = folder.parent
+    paths = (above / FILE_NAME, *above.glob(f"*/{FILE_NAME}"))
+    for path in sorted({*paths, *folder.glob(f"*/{FILE_NAME}")}):
+        try:
+            with Journal.snapshot(path) as journal:
+                if journal.identity == same:
+                    yield path.parent, len(read_ledger(journal)[0]["rounds"])
+        except JournalError:
+            continue
 
 
 def read_ledger(journal: Journal) -> tuple[dict[str, Any], list[LedgerRow]]:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 from flwr.app import ConfigRecord, Message, MetricRecord, MetricRecordValues
 
+from flwr_fbo._common.text import counted
 from flwr_fbo._common.validation import is_number, require
 from flwr_fbo._compat import (
     instruction_content,
@@ -29,12 +30,14 @@ from flwr_fbo.algorithms.search.recommendation import (
 )
 from flwr_fbo.algorithms.search.study import TuningInstruction, TuningStudy
 from flwr_fbo.privacy.accounting import PrivacySpent
+from flwr_fbo.secure_sum.terms import Exchange
 from flwr_fbo.strategies.base import StudyStrategy, one_array
 from flwr_fbo.strategies.enrolment import first_line, matched
 from flwr_fbo.strategies.options import Seeds, StudyOptions
 from flwr_fbo.strategies.presets import Preset
 from flwr_fbo.strategies.release_plan import ReleasePlan
 from flwr_fbo.strategies.result import TuningResult
+from flwr_fbo.strategies.round_progress import Waiting
 from flwr_fbo.strategies.shared_parameters import documented
 from flwr_fbo.study.codec import Phase
 from flwr_fbo.study.server import Server, Step
@@ -164,10 +167,9 @@ class TuningStrategy(StudyStrategy[TuningResult]):
         needed = collector.needed(step, len(self._enrolment.slots))
         if answered < needed:
             _log.warning(
-                "Release %d is postponed, at no epsilon: %d agents have answered, and "
-                "min_answers=%d are needed.",
+                "Release %d is postponed, at no epsilon: %s came, and min_answers=%d.",
                 step.release,
-                answered,
+                counted(answered, "answer"),
                 needed,
             )
             return
@@ -195,6 +197,14 @@ class TuningStrategy(StudyStrategy[TuningResult]):
                 planned,
                 share,
             )
+
+    def _exchanges_of_sums(self) -> int:
+        """Return how many exchanges secure sums still take, besides the rounds."""
+        if self.releases is None or self.study.secure is None:
+            return 0
+        server = self.releases.server
+        num_left = len(server.iterations) - len(server.ledger)
+        return num_left * (Exchange.DONE - Exchange.ADVERTISE)
 
     def _ask_in_sum(
         self, release: int, exchange: int, attempt: int, requests: Mapping[int, Any]
@@ -228,7 +238,14 @@ class TuningStrategy(StudyStrategy[TuningResult]):
                 content = instruction_content(arrays, record, self._client_api)
                 messages.append(Message(content, node, message_type(self._client_api)))
         timeout = min(self._timeout, _EXCHANGE_TIMEOUT)
-        replies = list(self._grid.send_and_receive(messages, timeout=timeout))
+        named = f"release {step.release} of study {self.study.study_id}, exchange "
+        named += f"{exchange} of {int(Exchange.UNMASK)} of its secure sum"
+        of_agents = [(m, slots[m.metadata.dst_node_id]) for m in messages]
+        waiting = Waiting(self._grid, named, of_agents)
+        try:
+            replies = list(self._grid.send_and_receive(messages, timeout=timeout))
+        finally:
+            waiting.close()
         found: dict[int, Any] = {}
         for asked, reply in matched(messages, replies):
             if asked is None:

@@ -30,6 +30,7 @@ from flwr_fbo._common.validation import (
     require,
     require_instance,
 )
+from flwr_fbo._common.version import __version__
 from flwr_fbo.privacy.spending import Promise
 
 if TYPE_CHECKING:
@@ -76,6 +77,11 @@ class Study(ABC):
 
     study_id: str
     promise: Promise
+
+    @property
+    @abstractmethod
+    def strategy(self) -> str:
+        """Name of the strategy that runs such a study."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the study as JSON values."""
@@ -190,8 +196,9 @@ class Instruction(ABC):
         if version != PROTOCOL_VERSION:
             raise ValueError(
                 f"This client speaks version {PROTOCOL_VERSION} of flwr_fbo's "
-                f"protocol, the server sent {version!r} (None: not a flwr_fbo "
-                "strategy). Install the same version of flwr_fbo on both sides."
+                f"protocol (flwr_fbo {__version__}), the server sent {version!r} "
+                "(None: not a flwr_fbo strategy). Install the same version of flwr_fbo "
+                "on both sides."
             )
         if kind != cls.kind:
             raise ValueError(

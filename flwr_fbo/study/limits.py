@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
@@ -333,6 +333,17 @@ class Limits:
 
 
 NO_LIMITS = Limits()
+
+
+def limits_text(limits: Iterable[Limits]) -> str:
+    """Return what limits say, each once: empty if they say nothing."""
+    given = [
+        f"{name}={value:g}"
+        for one in limits
+        for name, value in (*vars(one).items(), *vars(one.sums).items())
+        if is_number(value)
+    ]
+    return ", ".join(dict.fromkeys(given))
 
 
 def require_private(promise: Promise) -> None:

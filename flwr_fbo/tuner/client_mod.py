@@ -446,7 +446,7 @@ def _admit(
     # The key decides the slot: an app's partition-id is about its data.
     identity = rules.check_sums(sums, promise, unprotected=unprotected)
     rules.check(promise, unprotected)
-    rules.admit((KIND, header.attempt), promise)
+    rules.admit((KIND, header.attempt), promise, "FederationTuner")
     return identity
 
 

@@ -30,6 +30,7 @@ from flwr_fbo._compat import (
     message_type,
     reply_metrics,
 )
+from flwr_fbo.clients.site import SiteError
 from flwr_fbo.study.codec import Config
 from tests.adversaries.hostile_messages import (
     APPS,
@@ -92,6 +93,8 @@ class Client:
         finally:
             self.passed = max(self.passed, time.perf_counter() - began)
             self.seconds = max(self.seconds, time.process_time() - cpu)
+        if reply.has_error():
+            raise SiteError((reply.error.reason or "").removeprefix("SiteError: "))
         journal = reply_metrics(reply.content).get("journal")
         self._journal = self._journal if journal is None else int(journal)
 

@@ -24,6 +24,7 @@ from typer.testing import CliRunner
 import flwr_fbo
 from flwr_fbo import DPFTSDE, FedVote
 from flwr_fbo.cli import app
+from flwr_fbo.journal.journal import Journal
 from flwr_fbo.lab.experiment_runner.results import read_results
 from flwr_fbo.privacy.release import Release
 
@@ -482,3 +483,29 @@ def test_the_sampling_probability_is_the_strategys() -> None:
 def test_a_ledger_wants_a_delta_that_can_be(tmp_path: Path) -> None:
     result = _invoke("ledger", "show", str(tmp_path), "--delta=nan")
     assert "delta=" in _one_line_error(result)
+
+
+def test_export_of_a_sites_folder_names_its_journals(tmp_path: Path) -> None:
+    storage = f"sqlite:///{tmp_path}/trials.db"
+    for name in ("study-a-agent-0.sqlite", "study-b-agent-0.sqlite"):
+        (tmp_path / name).touch()
+    done = CliRunner().invoke(app, ["export", str(tmp_path), storage])
+    assert done.exit_code == 1
+    names = "study-a-agent-0.sqlite, study-b-agent-0.sqlite"
+    assert f"is not allowed: one of its journals: {names}." in done.output
+    (tmp_path / "empty").mkdir()
+    done = CliRunner().invoke(app, ["export", str(tmp_path / "empty"), storage])
+    assert done.exit_code == 1
+    assert "a client's journal, or the folder of a tuner." in done.output
+    assert not (tmp_path / "trials.db").exists()
+
+
+def test_a_report_makes_no_folders(tmp_path: Path) -> None:
+    with Journal({"kind": "a"}, tmp_path / "server.sqlite"):
+        pass
+    output = tmp_path / "nope" / "x.html"
+    arguments = ["report", str(tmp_path), "--output", str(output)]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 1
+    assert "a file in a folder that exists" in done.output
+    assert not output.parent.exists()

@@ -39,6 +39,14 @@ from flwr_fbo.clients.tuning_record import (
 )
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import Trial, TrialSource
+from flwr_fbo.privacy.spending import (
+    Charge,
+    Promise,
+    SpendingLedger,
+    charge_facts,
+    composed_epsilon,
+    with_note,
+)
 from flwr_fbo.space.search_space import SearchSpace
 from tests.cli.pages import (
     Elements,
@@ -66,6 +74,7 @@ def _journal(
     space: dict[str, BaseDistribution] = MIXED,
     value: Value = _bowl,
     direction: Direction = "maximize",
+    promise: Promise | None = None,
 ) -> Path:
     """Return the journal of agent 0 after so many uniform trials, of all sources."""
     study = TuningStudy(
@@ -75,6 +84,7 @@ def _journal(
         study_id="mine",
         feature_seed=1,
         facts=VoteCount(3),
+        promise=promise or Promise(),
     )
     path, rng = journal_path(folder, study, 0), np.random.default_rng(1)
     assert path is not None
@@ -110,9 +120,10 @@ def test_a_page_has_all_of_it(tmp_path: Path) -> None:
     assert_self_contained(text)
     assert_figures_can_be_read(text)
     headings = re.findall("<h2>(.*?)</h2>", text)
-    assert headings[:4] == [
+    assert headings[:5] == [
         "Best setting",
         "Was it worth it?",
+        "Privacy spent",
         "Convergence",
         "Parameters",
     ]
@@ -121,6 +132,31 @@ def test_a_page_has_all_of_it(tmp_path: Path) -> None:
     # Convergence, a slice of each of three parameters, all of them together.
     assert len(Elements(text).named("svg")) == 5
     assert text == _text(next(tmp_path.glob("*.sqlite")))  # not by chance
+
+
+def test_a_page_has_what_the_site_was_charged(tmp_path: Path) -> None:
+    path = _journal(tmp_path, 5, promise=Promise((Charge(2.0),), True, delta=1e-4))
+    facts = charge_facts(("tuning", "mine"), 1, Charge(2.0), 0)
+    with Journal(None, path) as journal:
+        journal.put(with_note([], facts))
+    with SpendingLedger.held(tmp_path) as ledger:
+        ledger.add(facts)
+        ledger.record(("tuning", "before"), 1, Charge(3.0), owner=0)
+        ledger.record(("tuning", "before"), 1, Charge(0.1), owner=1)  # of another
+    text = _text(path)
+    for what, charges in (
+        ("promised by this study", [Charge(2.0)]),
+        ("charged in this study", [Charge(2.0)]),
+        ("charged in all studies", [Charge(2.0), Charge(3.0)]),
+    ):
+        epsilon = f"{composed_epsilon(charges, 1e-4):.4g}"
+        cells = rf"{what}</t[hd]>\s*<td[^>]*>{len(charges)}</td>\s*<td[^>]*>{epsilon}<"
+        assert re.search(cells, text), what
+    assert "Epsilon at delta 0.0001." in text
+    assert "NOT PRIVATE" not in text
+    assert "NOT PRIVATE: this study promises no epsilon." in _text(
+        _journal(tmp_path / "open", 5)
+    )
 
 
 def test_a_site_can_use_its_journal_while_a_page_is_drawn(

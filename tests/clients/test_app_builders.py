@@ -22,7 +22,6 @@ from flwr.serverapp.strategy import FedAvg
 
 from flwr_fbo import InProcessGrid, add_tuning, best_params, with_tuning
 from flwr_fbo._compat import NumPyClient
-from flwr_fbo.clients.site import SiteError
 from flwr_fbo.clients.tuning_journals import journal_path, note_last_study
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.space.search_space import Params
@@ -145,8 +144,9 @@ def test_a_training_message_to_the_tuning_stage_is_named() -> None:
     app = add_tuning(ClientApp(), make_objective, None)
     context = next(iter(InProcessGrid(app, 1).contexts.values()))
     record = RecordDict({"arrays": ArrayRecord(), "config": ConfigRecord()})
-    with pytest.raises(SiteError, match="not written for this app"):
-        _ask(app, context, "train.tune", record)
+    InProcessGrid(app, 1)  # lets messages be built outside a run
+    reply = app(Message(record, context.node_id, "train.tune"), context)
+    assert "SiteError: InstructionError: This message is not" in str(reply.error.reason)
 
 
 @pytest.mark.parametrize("direction", ["maximize", "minimize"])

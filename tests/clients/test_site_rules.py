@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -21,18 +22,22 @@ from flwr.app import (
 )
 from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
+from optuna.distributions import FloatDistribution
 
 from flwr_fbo import (
     ContinualSettings,
+    FedVote,
     InProcessGrid,
     Limits,
     LinearBanditPolicy,
     LinearUCBSettings,
     Network,
+    Seeds,
     TuningClient,
     add_tuning,
     linear_bandit_app,
     tuner_mod,
+    tuning_app,
     with_tuning,
 )
 from flwr_fbo._common.fields import to_json
@@ -49,7 +54,12 @@ from flwr_fbo.clients.bandits.linear_bandit_client import LinearBanditSite
 from flwr_fbo.clients.bandits.neural_bandit_client import NeuralBanditSite
 from flwr_fbo.clients.site_rules import SiteRules
 from flwr_fbo.privacy.release import ReleaseSettings
-from flwr_fbo.privacy.spending import Charge, Promise, SpendingLedger
+from flwr_fbo.privacy.spending import (
+    Charge,
+    Promise,
+    SpendingLedger,
+    composed_epsilon,
+)
 from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.secure_sum.graph import MAX_COMPLETE
 from flwr_fbo.study.codec import Phase
@@ -500,3 +510,55 @@ def test_a_policy_is_of_the_study_that_enrolled_last(tmp_path: Path) -> None:
         choice = policy.choose(np.eye(3))
         policy.reward(choice.ticket, 0.5)
     assert LinearBanditPolicy.open(tmp_path, patience=0).num_trials == 3
+
+
+def test_a_site_says_once_what_it_has_joined(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "flwr.fbo")
+    with SpendingLedger.held(tmp_path) as ledger:
+        ledger.record(("tuning", "before"), 1, Charge(40.0), owner=0)
+    site = Site(_app(), **NODE, **{"fbo-folder": str(tmp_path)})
+    site.grid.contexts[1001].node_config["fbo-max-releases"] = 2
+    site.run_trials()
+    site.run_trials()
+    site.ask_ballot()
+    said = [m for m in caplog.messages if m.startswith("joined study")]
+    assert said == [
+        "joined study a of strategy FederationTuner: promises 1 release, no epsilon: "
+        f"it is not private; spent before: epsilon "
+        f"{composed_epsilon([Charge(40.0)], 1e-5):.4g} in 1 release; limits: "
+        "max_epsilon=0.5, max_delta=1e-05, max_releases=2"
+    ]
+
+
+@pytest.mark.parametrize("is_private", [True, False])
+def test_a_tuning_site_says_what_is_promised(
+    is_private: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "flwr.fbo")
+    noise = {} if is_private else {"noise_seed": 1}
+    node_configs: list[Any] = [{"agent-id": slot} for slot in range(4)]
+    study = FedVote(
+        {"x": FloatDistribution(0, 1)},
+        "maximize",
+        4,
+        epsilon=8,
+        delta=1e-3,
+        seeds=Seeds(noise=1 if noise else None),
+    )
+    app = tuning_app(lambda context: lambda trial: -abs(trial["x"] - 0.3))
+    study.start(InProcessGrid(app, 4, node_configs=node_configs), num_rounds=3)
+    said = [m for m in caplog.messages if m.startswith("joined study")]
+    promised = "epsilon 8 at delta 0.001" if is_private else "no epsilon: it is not p"
+    name = study.study.study_id
+    assert len(said) == 4
+    for line in said:
+        assert f"joined study {name} of strategy FedVote: promises 2 releases" in line
+        assert promised in line
+        assert line.endswith("; spent before: epsilon 0; limits: none")
+    caplog.clear()
+    InProcessGrid(app, 4)  # nodes that nobody configured say nothing
+    again = FedVote({"x": FloatDistribution(0, 1)}, "maximize", 4, epsilon=8, delta=0.1)
+    again.start(InProcessGrid(app, 4), num_rounds=2)
+    assert not [m for m in caplog.messages if m.startswith("joined study")]

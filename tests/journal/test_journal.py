@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.journal.journal_file import JournalError, JournalHeldError
 from flwr_fbo.journal.tables import LedgerRow
 from tests.journal.connection import connection_of
 
@@ -218,7 +218,7 @@ def test_another_schema_is_refused(tmp_path: Path) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA user_version = 99")
     connection.close()
-    assert "schema version 99" in _refused(ME, path)
+    assert "has schema 99 and was made by flwr_fbo" in _refused(ME, path)
 
 
 def test_damage_is_refused(tmp_path: Path) -> None:
@@ -375,3 +375,71 @@ def test_what_is_removed_is_overwritten_in_the_file(tmp_path: Path) -> None:
         journal.change_state({}, ["secret"], [])
     assert secret.tobytes() not in path.read_bytes()
     assert HERE.tobytes() in path.read_bytes()
+
+
+WRITER = """
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.tables import LedgerRow
+
+with Journal({"kind": "a"}, Path(sys.argv[1])) as journal:
+    print("begun", flush=True)
+    for i in range(10**9):
+        journal.add_release(LedgerRow(i, {"i": i}, np.full(500, i)), {})
+        journal.put({f"noise-{i}": np.full(500, i), "last": np.array(i)})
+        time.sleep(0.01)
+"""
+
+
+def test_a_snapshot_is_read_while_another_process_writes(tmp_path: Path) -> None:
+    """It is whole: never a part of a transaction."""
+    path = tmp_path / "journal.sqlite"
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "begun\n"
+        with pytest.raises(JournalHeldError):
+            Journal(None, path)
+        seen: list[int] = []
+        while len(seen) < 20 or seen[-1] == seen[0]:
+            with Journal.snapshot(path) as journal:
+                assert journal.identity == {"kind": "a"}
+                ledger, state = journal.ledger(), journal.load_state()
+            seen.append(len(ledger))
+            assert [row.facts["i"] for row in ledger] == list(range(len(ledger)))
+            count = len(state) - 1 if state else 0
+            assert len(ledger) in (count, count + 1)
+            assert writer.poll() is None
+    finally:
+        writer.kill()
+        writer.wait()
+    # What it was killed in is undone, by whoever opens the file next.
+    with Journal.snapshot(path) as journal:
+        num_releases = journal.num_releases
+    with Journal(None, path) as journal:
+        assert journal.num_releases in (num_releases, num_releases - 1)
+    before = path.read_bytes()
+    with (
+        Journal.snapshot(path) as journal,
+        pytest.raises(JournalError, match="readonly"),
+    ):
+        journal.put({"last": np.zeros(9)})
+    assert path.read_bytes() == before
+
+
+def test_a_snapshot_of_what_is_no_journal_is_refused(tmp_path: Path) -> None:
+    for content in (b"", b"no database" * 1000):
+        path = tmp_path / "journal.sqlite"
+        path.write_bytes(content)
+        with pytest.raises(JournalError, match=str(path)):
+            Journal.snapshot(path)
+        assert path.read_bytes() == content
+    with pytest.raises(JournalError, match="There is no journal"):
+        Journal.snapshot(tmp_path / "none.sqlite")

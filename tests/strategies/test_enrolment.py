@@ -41,7 +41,7 @@ def no_naps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_too_few_clients_reach_none_of_them() -> None:
     app, asked = counting()
-    with pytest.raises(TooFewAgentsError, match=r"4 agents are needed, .* 3 nodes"):
+    with pytest.raises(TooFewAgentsError, match=r"4 agents must enrol, .* 3 nodes"):
         strategy().start(InProcessGrid(app, 3), num_rounds=3)
     assert not asked
 
@@ -150,7 +150,8 @@ def test_bad_agent_ids_are_named(ids: tuple[Any, ...], words: str) -> None:
     with pytest.raises(TooFewAgentsError) as error:
         strategy().start(grid, num_rounds=2)
     assert words in str(error.value)
-    assert not any(c.state.config_records for c in grid.contexts.values())
+    states = [c.state.config_records for c in grid.contexts.values()]
+    assert not any("flwr-fbo-agent" in state for state in states)
 
 
 def _issued(num_nodes: int) -> InProcessGrid:
@@ -201,12 +202,14 @@ def test_an_agent_that_comes_back_keeps_its_slot() -> None:
     assert [len(a.values) for a in grid.agents(study.study)] == [6] * 4
 
 
-def test_with_keys_every_site_names_its_slot(caplog: pytest.LogCaptureFixture) -> None:
+def test_with_keys_every_site_names_its_slot(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Or one that does not would take another's; and it is asked once, not for ever."""
     app, asked = counting()
     grid = InProcessGrid(app, 4)
     del grid.contexts[1004].node_config["partition-id"]
-    study = strategy(authenticated=True, min_agents=3)
+    study = strategy(authenticated=True, min_agents=3, folder=tmp_path)
     study.start(grid, num_rounds=4)
     assert "no agent-id in the node config" in caplog.text
     assert len(asked) == 4 + 3 * 4
@@ -246,12 +249,16 @@ class KeyGrid(InProcessGrid):
 
     ends_in = ""
 
-    def __init__(self, num_nodes: int, **options: Any) -> None:
-        super().__init__(numpy_app(), num_nodes, **options)
+    def __init__(
+        self, num_nodes: int, app: ClientApp | None = None, **options: Any
+    ) -> None:
+        super().__init__(app or numpy_app(), num_nodes, **options)
+        self.asked: list[int] = []
         self.keys = dict(zip(self.contexts, KEYS, strict=False))
 
     def send_and_receive(self, messages: Any, *, timeout: Any = None) -> Any:
         asked = list(messages)
+        self.asked += [message.metadata.dst_node_id for message in asked]
         if self.ends_in in {message.metadata.group_id for message in asked} - {""}:
             raise EndedError
         return super().send_and_receive(asked, timeout=timeout)
@@ -354,13 +361,57 @@ def test_wrong_keys_are_named(keys: Any, words: str) -> None:
         strategy(authenticated=True, keys=keys)
 
 
-def test_keys_that_nobody_proves_are_refused() -> None:
+def test_keys_that_nobody_proves_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"keys=.* with authenticated=True"):
         strategy(keys=LISTED)
     with pytest.raises(TooFewAgentsError, match="agent-id=0 came with no key"):
-        strategy(authenticated=True, keys=LISTED).start(
+        strategy(authenticated=True, keys=LISTED, folder=tmp_path).start(
             InProcessGrid(numpy_app(), NUM_AGENTS), num_rounds=2
         )
+
+
+@pytest.mark.usefixtures("no_naps")
+def test_all_who_refuse_are_named_with_slot_and_key(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Also those with equal reasons: an operator must know whom to phone."""
+    limits: dict[str, Any] = {"fbo-max-epsilon": 0.1, "fbo-max-delta": 1e-3}
+    configs = _node_configs(*range(NUM_AGENTS))
+    configs[1] |= limits
+    configs[2] |= limits
+    grid = KeyGrid(NUM_AGENTS, tuning_app(make_objective), node_configs=configs)
+    options: dict[str, Any] = {"patience": 300.0, "folder": tmp_path}
+    study = strategy(authenticated=True, keys=LISTED, **options)
+    with pytest.raises(TooFewAgentsError) as error:
+        study.start(grid, num_rounds=3)
+    first, second = (
+        f"node {node} (slot {slot}, key {PRINTS[slot]})"
+        for node, slot in ((1002, 1), (1003, 2))
+    )
+    why = "client failed: SiteError: StudyRefusedError: This site takes no part: "
+    assert f"{first}, {second}: {why}" in str(error.value)
+    told = [m for m in caplog.messages if m.startswith("Not enrolled: ")]
+    assert len(told) == 1
+    assert told[0].startswith(f"Not enrolled: {first}, {second}: {why}")
+    assert sorted(grid.asked) == [1001, 1002, 1003, 1004]  # none of them twice
+    refusals = [m for m in caplog.messages if "could not answer" in m]
+    assert len(refusals) == 1
+    assert not any(record.exc_info for record in caplog.records)
+
+
+def test_of_many_equal_reasons_the_first_nodes_are_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def broken(context: Context) -> Any:
+        raise OSError("no data here")
+
+    grid = InProcessGrid(ClientApp(client_fn=broken), 30)
+    with pytest.raises(TooFewAgentsError) as error:
+        strategy(num_agents=30, patience=0.0).start(grid, num_rounds=3)
+    assert "node 1001, node 1002, " in str(error.value)
+    assert "node 1020, 10 more nodes: client failed: " in str(error.value)
+    assert "node 1021" not in str(error.value)
 
 
 def test_nobody_who_enrols_is_named() -> None:

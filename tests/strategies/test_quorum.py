@@ -80,9 +80,8 @@ def test_below_the_quorum_nothing_is_released_and_nothing_spent(
     grid = LateGrid(late={2: (1, 2, 3)})
     with caplog.at_level(logging.INFO, "flwr.fbo"):
         result = study.start(grid, num_rounds=5)
-    assert "Release 1 is postponed, at no epsilon: 1 agents have answered" in (
-        caplog.text
-    )
+    postponed = "Release 1 is postponed, at no epsilon: 1 answer came, and min_answers"
+    assert postponed in caplog.text
     # Site 0, whose message is there, is not asked for it again.
     assert grid.asked[2] == dict.fromkeys(range(4), 1)
     assert grid.asked[3] == {0: 0, 1: 1, 2: 1, 3: 1}

@@ -2,14 +2,26 @@
 
 import logging
 import math
+import re
 import time
+from threading import Event, Thread
 from typing import Any
 
 import pytest
 from optuna.distributions import FloatDistribution
 
-from flwr_fbo import DPFTSDE, FTS, FedVote, InProcessGrid, Privacy, Seeds, tuning_app
-from flwr_fbo.strategies import round_progress
+from flwr_fbo import (
+    DPFTSDE,
+    FTS,
+    Durability,
+    FedVote,
+    InProcessGrid,
+    Privacy,
+    SecureAggregation,
+    Seeds,
+    tuning_app,
+)
+from flwr_fbo.strategies import base, round_progress
 from flwr_fbo.strategies.round_progress import Waiting, duration
 from tests.federation import NUM_AGENTS, numpy_app, strategy
 
@@ -20,30 +32,91 @@ def test_who_has_answered_is_told_while_others_are_awaited(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO, "flwr.fbo")
-    monkeypatch.setattr(round_progress, "_PAUSE", 0.02)
+    monkeypatch.setattr(round_progress, "_FIRST_PAUSE", 0.02)
+    lines: list[str] = []
 
     class Slow(InProcessGrid):
         def send_and_receive(self, messages: Any, *, timeout: Any = None) -> Any:
             ids, replies = list(self.push_messages(messages)), []
             for one in ids:
                 replies += list(self.pull_messages([one]))
+                if study._waiting is not None:
+                    lines.append(study._waiting._line())
                 time.sleep(0.05)
             return replies
 
-    strategy().start(Slow(numpy_app(), NUM_AGENTS), num_rounds=2)
+    study = strategy()
+    study.start(Slow(numpy_app(), NUM_AGENTS), num_rounds=2)
     for number in (1, 2):
-        said = [m for m in caplog.messages if m.startswith(f"round {number} of 2: ")]
-        assert any(f"of {NUM_AGENTS} agents have answered, " in line for line in said)
-        assert said[-1].startswith(f"round {number} of 2: 4 of 4 agents answered in ")
+        begin = f"round {number} of 2 of study {study.study.study_id}: "
+        told = [re.sub(r", \d+ s", "", m) for m in lines if m.startswith(begin)]
+        assert told == [
+            f"{begin}1 of 4 agents have answered; awaited: 1 to 3",
+            f"{begin}2 of 4 agents have answered; awaited: 2 to 3",
+            f"{begin}3 of 4 agents have answered; awaited: 3",
+            f"{begin}4 of 4 agents have answered",
+        ]
+        said = [m for m in caplog.messages if m.startswith(begin)]
+        assert any(" agents have answered, " in line for line in said)
+        assert said[-1].startswith(f"{begin}4 of 4 agents answered in ")
     assert said[-1].endswith("about 0 s left")
 
 
 def test_a_grid_is_as_it_was_afterwards() -> None:
     grid = InProcessGrid(numpy_app(), 1)
-    one = Waiting(grid, "round 1 of 1", 1)
+    one = Waiting(grid, "round 1 of 1", [])
     assert list(grid.pull_messages(["nobody"])) == []
     one.close()
     assert grid.pull_messages.__func__ is InProcessGrid.pull_messages  # type: ignore[attr-defined]
+
+
+def test_the_log_of_a_long_round_is_short(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the first line one a minute, and later one in a twelfth of the time."""
+    caplog.set_level(logging.INFO, "flwr.fbo")
+    pauses: list[float] = []
+    now = [0.0]
+
+    def wait(_: Any, pause: float) -> bool:
+        pauses.append(pause)
+        now[0] += pause
+        return now[0] > 12 * 3600
+
+    monkeypatch.setattr(Waiting, "seconds", property(lambda _: now[0]))
+    monkeypatch.setattr(Event, "wait", wait)
+    with monkeypatch.context() as started:
+        started.setattr(Thread, "start", lambda _: None)
+        one = Waiting(InProcessGrid(numpy_app(), 1), "round 1 of 1", [])
+    one._tell()
+    assert pauses[:2] == [5.0, 60.0]
+    assert min(pauses[1:]) == 60.0
+    assert len(caplog.messages) < 12 + 12 * 8
+
+
+def test_time_left_counts_the_exchanges_of_secure_sums(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "flwr.fbo")
+    monkeypatch.setattr(base.StudyStrategy, "_stop_waiting", lambda _: 10.0)
+    seeds = Seeds(study=1, features=0)
+    study = FedVote(
+        SPACE,
+        "maximize",
+        3,
+        epsilon=8.0,
+        delta=0.01,
+        aggregation=SecureAggregation(0),
+        seeds=seeds,
+        durability=Durability(patience=0),
+    )
+    app = tuning_app(lambda context: lambda trial: -(trial["x"] ** 2))
+    study.start(InProcessGrid(app, 3), num_rounds=3)
+    said = [m for m in caplog.messages if " agents answered in 10 s" in m]
+    num_sums = len(study.server.ledger)
+    assert num_sums > 0
+    assert said[0].endswith(f"about {duration(10 * (2 + 5 * num_sums))} left")
+    assert said[-1].endswith("about 0 s left")
 
 
 def test_durations_are_for_persons() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import ssl
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +20,7 @@ from typing import Any
 from loopback.keys import make_certificates, make_key_pair
 
 CONNECTION = "loopback"
+_PROXY = Path(__file__).parents[1] / "proxy"
 _SECONDS_TO_START, _SECONDS_TO_END, _SECONDS_TO_STOP = 60.0, 60.0, 20.0
 _SECONDS_TO_BE_LET_IN = 180.0
 _IS_IN = "SuperNode ID:"  # what a SuperNode writes then
@@ -53,7 +56,7 @@ class Federation:
 
     def start_superlink(self) -> None:
         """Start it, and wait until it answers."""
-        port = self._port("superlink")
+        port = self.port("superlink")
         self._start(
             "superlink",
             [
@@ -68,7 +71,7 @@ class Federation:
             ],
         )
         self._write_connection()
-        self._await_superlink()
+        self._await_answer("superlink")
 
     def register(self, site: str) -> None:
         """Make a site's key pair and give the SuperLink the public half, once."""
@@ -81,8 +84,30 @@ class Federation:
         self.flwr("supernode", "register", str(folder / "node_key.pub"), CONNECTION)
         registered.touch()
 
-    def start_supernode(self, site: str, node_config: Mapping[str, str | int]) -> None:
-        """Start a site's SuperNode with the key that lies in its folder."""
+    def start_proxy(self) -> None:
+        """Start nginx with ``proxy/``; SuperNodes that start then go through it."""
+        folder = self.folder / "proxy"
+        (folder / "temporary").mkdir(parents=True, exist_ok=True)
+        for name in ("ca.crt", "server.pem", "server.key"):
+            shutil.copy(self.keys / name, folder)
+        for path in _PROXY.iterdir():
+            text = path.read_text().replace(":9443", f":{self.port('proxy')}")
+            text = text.replace(":9091", f":{self.port('superlink')}")
+            (folder / path.name).write_text(text)
+        self._start("proxy", ["nginx", "-p", str(folder), "-c", "nginx.conf"])
+        self._await_answer("proxy")
+
+    def start_supernode(
+        self,
+        site: str,
+        node_config: Mapping[str, str | int],
+        trusted: Path | None = None,
+    ) -> None:
+        """Start a site's SuperNode with the key that lies in its folder.
+
+        With a list of trusted apps it runs these alone, by an executor of its own.
+        """
+        fleet = "proxy" if "proxy" in self.processes else "superlink"
         values = (
             f"{key}={value}" if isinstance(value, int) else f'{key}="{value}"'
             for key, value in node_config.items()
@@ -91,14 +116,19 @@ class Federation:
             site,
             [
                 _command("flower-supernode"),
-                *("--superlink", f"127.0.0.1:{self._port('superlink')}"),
+                *("--superlink", f"127.0.0.1:{self.port(fleet)}"),
                 *("--root-certificates", str(self.keys / "ca.crt")),
                 "--auth-supernode-private-key",
                 str(self.keys / site / "node_key"),
-                *("--host", "127.0.0.1", "--port", str(self._port(site))),
+                *("--host", "127.0.0.1", "--port", str(self.port(site))),
+                *("--isolation", "subprocess" if trusted is None else "process"),
                 *("--node-config", " ".join(values)),
             ],
         )
+        if trusted is not None:
+            address = "--runtime-api-address", f"127.0.0.1:{self.port(site)}"
+            executor = _command("flwr-fbo"), "superexec", str(trusted), "--"
+            self._start(f"{site}-executor", [*executor, "--insecure", *address])
 
     def await_supernode(self, site: str, node_config: Mapping[str, str | int]) -> None:
         """Return once the SuperLink has let it in; start it again whenever it ends.
@@ -247,20 +277,22 @@ class Federation:
                 start_new_session=True,  # Ctrl-C is for us: we stop it
             )
 
-    def _await_superlink(self) -> None:
-        """Return once it answers over TLS with a certificate of ours."""
+    def _await_answer(self, name: str) -> None:
+        """Return once a server answers over TLS with a certificate of ours."""
         context = ssl.create_default_context(cafile=str(self.keys / "ca.crt"))
-        url = f"https://127.0.0.1:{self._port('superlink')}/health"
+        url = f"https://127.0.0.1:{self.port(name)}/health"
         deadline = time.monotonic() + _SECONDS_TO_START
         while True:
             try:
                 urllib.request.urlopen(url, timeout=2.0, context=context).close()
                 return
+            except urllib.error.HTTPError:
+                return  # the proxy, which passes this on to nobody
             except OSError as error:
-                ended = self.processes["superlink"].poll() is not None
+                ended = self.processes[name].poll() is not None
                 if ended or time.monotonic() > deadline:
-                    text = f"The SuperLink does not answer at {url}: {error}."
-                    raise RuntimeError(f"{text}\n{self.log('superlink')}") from error
+                    text = f"The {name} does not answer at {url}: {error}."
+                    raise RuntimeError(f"{text}\n{self.log(name)}") from error
             time.sleep(0.2)
 
     def _write_connection(self) -> None:
@@ -270,11 +302,11 @@ class Federation:
         path.write_text(
             f'[superlink]\ndefault = "{CONNECTION}"\n\n'
             f"[superlink.{CONNECTION}]\n"
-            f'address = "127.0.0.1:{self._port("superlink")}"\n'
+            f'address = "127.0.0.1:{self.port("superlink")}"\n'
             f'root-certificates = "{self.keys / "ca.crt"}"\n'
         )
 
-    def _port(self, name: str) -> int:
+    def port(self, name: str) -> int:
         """Return a port that was free when it was first asked for."""
         if name not in self._ports:
             with socket.create_server(("127.0.0.1", 0)) as free:

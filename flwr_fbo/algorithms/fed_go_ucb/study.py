@@ -76,6 +76,11 @@ class FedGOUCBStudy(Study):
             _ = self.settings.privacy.releases  # which needs a number of features
 
     @property
+    def strategy(self) -> str:
+        """Name of the strategy that runs such a study."""
+        return "FedGOUCB"
+
+    @property
     def private(self) -> bool:
         """Whether what agents send is private at all."""
         privacy = self.settings.privacy

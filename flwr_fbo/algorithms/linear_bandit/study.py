@@ -85,6 +85,11 @@ class LinearBanditStudy(Study):
             require(ok, "num_agents", self.num_agents, f"{agents}, those of the graph")
 
     @property
+    def strategy(self) -> str:
+        """Name of the strategy that runs such a study."""
+        return "FedUCB" if self.graph is None else "DecentralizedFedUCB"
+
+    @property
     def private(self) -> bool:
         """Whether what agents release is private at all."""
         noisy = self.settings.releases.noise_std > 0

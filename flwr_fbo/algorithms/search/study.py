@@ -104,6 +104,12 @@ class TuningStudy(Study):
 
     own: ClassVar[tuple[str, ...]] = ("study_id", "feature_seed", "promise")
 
+    @property
+    def strategy(self) -> str:
+        """Name of the strategy that runs such a study."""
+        algorithm = algorithm_of(self.agent)
+        return algorithm.strategy.rpartition(":")[2] or algorithm.name
+
     def steps(self, num_rows: int) -> dict[str, float]:
         """Return what a message takes: see `Study`."""
         known = 0 if self.facts is None else self.facts.num_rows

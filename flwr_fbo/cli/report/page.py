@@ -114,7 +114,6 @@ def write_page(page: Page, path: Path) -> None:
     OSError
         If it cannot be written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     # Readable by its owner alone, as the journals are that it may tell of.
     write_whole(path, render(page))
 

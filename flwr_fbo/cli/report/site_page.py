@@ -41,6 +41,16 @@ from flwr_fbo.clients.tuning_record import recorded_agent
 from flwr_fbo.integrations.optuna_export import study_in_memory
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import Trial, TrialSource
+from flwr_fbo.privacy.spending import (
+    DEFAULT_DELTA,
+    NOTES,
+    Charge,
+    Promise,
+    SpendingLedger,
+    epsilon_text,
+    notes_of,
+)
+from flwr_fbo.privacy.spending import FILE_NAME as LEDGER_NAME
 
 _OWN = "For this site alone: the page shows the site's own data. Do not pass it on."
 # Marker and colour of each source: told apart without colour too.
@@ -65,10 +75,12 @@ def tuning_page(journal: Journal) -> Page:
     done = [trial for trial in trials if trial.state == "complete"]
     ended = [trial for trial in trials if trial.state != "running"]
     comparison = recorded_comparison(journal)
+    privacy = privacy_section(journal)
     journal.close()  # its site may need it before all is drawn
     sections = [
         _best(agent.best_value, agent.best_setting, comparison),
         worth_section(ended, agent.direction, comparison),
+        privacy,
         _convergence(done, agent.direction),
         parameter_section(done, agent),
         _trials(trials),
@@ -77,6 +89,39 @@ def tuning_page(journal: Journal) -> Page:
     lead = f"Agent {agent.slot}: {num_trials}, {len(done)} with a value."
     title = "A site's study of tuning"
     return journal_page(title, lead, sections, journal, warning=_OWN)
+
+
+def privacy_section(journal: Journal) -> Section:
+    """Return what a site was charged: in this study, and in all of its ledger."""
+    promise = Promise.from_dict(journal.identity["promise"])
+    notes = notes_of(journal.load_array(NOTES))
+    delta = DEFAULT_DELTA if promise.delta is None else promise.delta
+    own = [Charge(*note["charge"]) for note in notes]
+    rows = [
+        ("promised by this study", *_charged(promise.charges, delta)),
+        ("charged in this study", *_charged(own, delta)),
+    ]
+    path = journal.path
+    ledger = None if path is None else path.with_name(LEDGER_NAME)
+    if ledger is not None and ledger.is_file():
+        with Journal.snapshot(ledger) as kept:
+            owner = int(journal.identity["slot"])
+            every = SpendingLedger(kept).charges(owner)
+        rows.append(("charged in all studies", *_charged(every, delta)))
+    parts: list[Part] = []
+    if not promise.private or promise.caveat:
+        parts.append("NOT PRIVATE: this study promises no epsilon.")
+    caption = (
+        f"Epsilon at delta {delta:g}. Limits are in the site's node config, which "
+        "`flwr-fbo check-site` reads, and in its app."
+    )
+    parts.append(Table(("what", "releases", "epsilon"), rows, caption))
+    return Section("Privacy spent", parts)
+
+
+def _charged(charges: Sequence[Charge], delta: float) -> tuple[int, str]:
+    releases = sum(charge.num_releases for charge in charges)
+    return releases, epsilon_text(charges, delta)
 
 
 def _best(

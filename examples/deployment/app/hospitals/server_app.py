@@ -29,6 +29,7 @@ def main(grid: Grid, context: Context) -> None:
         durability=Durability(
             authenticated=bool(config["authenticated"]),
             keys=dict(enumerate(str(config["keys"]).split())) or None,
+            new=bool(config["new"]),
             max_empty_rounds=3,
             patience=float(config["patience"]),
         ),

@@ -1,0 +1,44 @@
+"""``flwr-fbo trust BUNDLE.fab FILE``: put an app on a site's list of reviewed apps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flwr_fbo._common.validation import require
+from flwr_fbo.cli.output import plain_errors
+from flwr_fbo.clients.reviewed_apps import Bundle, TrustedAppsError
+from flwr_fbo.clients.reviewed_apps import trust as put_on_list
+
+
+def trust(
+    bundle: Annotated[
+        Path, typer.Argument(help="An app bundle, as `flwr build` writes it.")
+    ],
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="The list that `flwr-fbo superexec` reads; begun if new."),
+    ] = None,
+) -> None:
+    """Print the SHA-256 of an app bundle, and add it to the list of reviewed apps.
+
+    Review the bundle first: it is a ZIP file with the app's code. A server may send
+    another app under the same name and version; its SHA-256 is another one. Give FILE
+    to an owner whom the SuperNode's user is not, such as root.
+
+    Examples
+    --------
+    $ flwr-fbo trust hospitals.fab
+    $ flwr-fbo trust hospitals.fab /etc/fbo/trusted-apps
+    """
+    with plain_errors(ValueError, TrustedAppsError):
+        found = Bundle.of(bundle.read_bytes())
+        require(bool(found.name), "BUNDLE", str(bundle), "an app bundle (.fab)")
+        is_new = file is not None and put_on_list(found, file)
+    typer.echo(found.name)
+    typer.echo(f"SHA-256: {found.digest}")
+    if file is not None:
+        said = "Added to" if is_new else "Already in"
+        typer.echo(f"{said} {file}.")

@@ -1,0 +1,148 @@
+"""A site that runs only the apps that it has reviewed, by the SHA-256 of their bundles.
+
+Flower runs the app that a server sends. ``flwr-fbo superexec`` takes the place of
+Flower's own executor at a SuperNode with ``--isolation process``, and starts this
+module for each message, in place of ``flwr-clientapp``. It compares the bundle with a
+list, a text file with a line for each bundle, before anything of it is unpacked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+import stat
+import sys
+import tempfile
+import tomllib
+import zipfile
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+
+from flwr_fbo._common.errors import PublicError
+from flwr_fbo._common.text import printable
+from flwr_fbo._compat import run_client_app
+
+_log = logging.getLogger("flwr.fbo")
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+# Of a bundle that is not reviewed little is read, and little is told.
+_LONGEST_PROJECT, _LONGEST_NAME = 2**20, 100
+
+
+class UnreviewedAppError(PublicError, RuntimeError):
+    """An app is not one that a site has reviewed."""
+
+
+class TrustedAppsError(RuntimeError):
+    """The list of reviewed apps cannot be used; the message says why."""
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """What an app bundle (FAB) is called, and what it is.
+
+    Attributes
+    ----------
+    name : str
+        Publisher, name and version, as the bundle itself says: anybody can write them.
+    digest : str
+        SHA-256 of the whole file, in hexadecimal digits.
+    """
+
+    name: str
+    digest: str
+
+    @classmethod
+    def of(cls, content: bytes) -> Bundle:
+        """Return what a file is; the name is empty if it is not a bundle."""
+        try:
+            with (
+                zipfile.ZipFile(BytesIO(content)) as archive,
+                archive.open("pyproject.toml") as file,
+            ):
+                values = tomllib.loads(file.read(_LONGEST_PROJECT).decode())
+            project = values["project"]
+            publisher = values["tool"]["flwr"]["app"]["publisher"]
+            name = f"{publisher}/{project['name']} {project['version']}"
+        except Exception:  # a stranger's file can fail in any way
+            name = ""
+        name = " ".join(printable(name[:_LONGEST_NAME]).split())
+        return cls(name, hashlib.sha256(content).hexdigest())
+
+
+def trusted_digests(file: Path) -> set[str]:
+    """Return the digests in a list of reviewed apps.
+
+    Raises
+    ------
+    TrustedAppsError
+        If the file is missing, has another line, or others may write it.
+    """
+    try:
+        about, lines = file.stat(), file.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise TrustedAppsError(f"{file} cannot be read: {error}.") from None
+    is_own = about.st_uid in (0, os.geteuid())
+    if not is_own or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise TrustedAppsError(f"{file} is not used: others may write it.")
+    digests = set()
+    for line in filter(str.strip, lines):
+        digest = line.split()[0]
+        if not _DIGEST.fullmatch(digest):
+            text = f"{file} is not used: {line!r} does not begin with a SHA-256."
+            raise TrustedAppsError(text)
+        digests.add(digest)
+    return digests
+
+
+def trust(bundle: Bundle, file: Path) -> bool:
+    """Add a bundle to a list of reviewed apps; return whether it was not there.
+
+    Raises
+    ------
+    TrustedAppsError
+        If there is a list that cannot be used.
+    OSError
+        If it cannot be written.
+    """
+    if file.exists() and bundle.digest in trusted_digests(file):
+        return False
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    with open(os.open(file, flags, 0o644), "a") as lines:
+        lines.write(f"{bundle.digest}  {bundle.name}\n")
+    return True
+
+
+def require_reviewed(content: bytes, file: Path) -> None:
+    """Raise `UnreviewedAppError` unless a bundle is in a list of reviewed apps."""
+    try:
+        trusted = trusted_digests(file)
+    except TrustedAppsError as error:
+        _log.error("No app is run: %s", error)
+        text = "This site's list of reviewed apps cannot be used."
+        raise UnreviewedAppError(text, public=text) from None
+    if hashlib.sha256(content).hexdigest() in trusted:
+        return
+    bundle = Bundle.of(content)
+    text = (
+        f"This site has not reviewed this app: {bundle.name or 'not a bundle'}, "
+        f"SHA-256 {bundle.digest}. Nothing of it was run."
+    )
+    _log.error("%s To trust it: flwr-fbo trust BUNDLE.fab %s", text, file)
+    raise UnreviewedAppError(text, public=text)
+
+
+def main() -> None:
+    """Answer one message with the app that comes with it, if that was reviewed."""
+    file = Path(sys.argv.pop(1))
+    # Flower takes what is unpacked already, by eight digits of its digest: not here.
+    with tempfile.TemporaryDirectory(prefix="flwr-fbo-app-") as folder:
+        os.environ["FLWR_HOME"] = folder
+        run_client_app(lambda content: require_reviewed(content, file))
+
+
+if __name__ == "__main__":
+    main()

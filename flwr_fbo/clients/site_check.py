@@ -1,0 +1,286 @@
+"""What an operator looks at before a SuperNode starts: whether it would refuse studies.
+
+It reads the node config as an app at the site does, and the same files, with the same
+code. Nothing is changed but what opening a ledger changes: one of an older schema is
+upgraded, and the charge that a killed process had noted, and not made, is made.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Literal
+
+from flwr.app import Context, RecordDict
+
+from flwr_fbo._common.text import counted
+from flwr_fbo._common.version import __version__
+from flwr_fbo.clients.node_limits import is_known_entry, node_limits
+from flwr_fbo.clients.site_journal import (
+    NodeConfigError,
+    configured_folder,
+    configured_slot,
+)
+from flwr_fbo.clients.sum_identity import sum_identity
+from flwr_fbo.journal.file_formats import JOURNAL, LEDGER
+from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.privacy.budget import gaussian_epsilon
+from flwr_fbo.privacy.spending import (
+    DEFAULT_DELTA,
+    FILE_NAME,
+    Charge,
+    SpendingLedger,
+    check_complete,
+    composed_epsilon,
+    epsilon_text,
+    least_epsilon,
+    require_own,
+)
+from flwr_fbo.study.codec import PROTOCOL_VERSION
+from flwr_fbo.study.limits import Limits, StudyRefusedError, limits_text
+
+# Less than this holds no journal, and not much more holds a long one.
+_LEAST_BYTES, _FEW_BYTES = 16 * 2**20, 2**30
+# A SuperLink of Flower refuses requests that are signed so many seconds off its clock.
+_SIGNED_WITHIN = 300
+
+State = Literal["ok", "note", "PROBLEM"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found about one thing.
+
+    Attributes
+    ----------
+    topic, text : str
+    state : {"ok", "note", "PROBLEM"}
+        With a problem the site refuses studies, all or some.
+    """
+
+    topic: str
+    text: str
+    state: State = "ok"
+
+
+def check_site(node_config: Mapping[str, Any]) -> list[Finding]:
+    """Return what a site with this node config has, and what is wrong with it."""
+    context = Context(0, 0, dict(node_config), RecordDict(), {})
+    found = [_versions(), _clock(), _slot(context), _limits(context)]
+    found += [_folder(context), *_ledger(context), _sums(context), _opendp(context)]
+    return [*found, *_others(context)]
+
+
+def _attempt(topic: str, look: Callable[[], Finding]) -> Finding:
+    """Return what is found, or the problem that an app at the site would have."""
+    try:
+        return look()
+    except (NodeConfigError, JournalError, StudyRefusedError) as error:
+        return Finding(topic, str(error), "PROBLEM")
+
+
+def _versions() -> Finding:
+    formats = (
+        f"protocol {PROTOCOL_VERSION}, journals of schema {JOURNAL.schema}, ledgers of "
+        f"schema {LEDGER.schema}"
+    )
+    python, flower = platform.python_version(), version("flwr")
+    return Finding(
+        "versions",
+        f"flwr_fbo {__version__} ({formats}), flwr {flower}, Python {python}",
+    )
+
+
+def _clock() -> Finding:
+    now = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
+    return Finding(
+        "clock",
+        f"{now} UTC; a SuperLink refuses a site whose clock is {_SIGNED_WITHIN // 60} "
+        "minutes off",
+    )
+
+
+def _slot(context: Context) -> Finding:
+    def look() -> Finding:
+        slot = configured_slot(context)
+        if slot >= 0:
+            return Finding("agent-id", str(slot))
+        return Finding(
+            "agent-id",
+            "none: a study with authenticated=True refuses this site, and the ledger "
+            "counts it with all others of its folder",
+            "PROBLEM",
+        )
+
+    return _attempt("agent-id", look)
+
+
+def _limits(context: Context) -> Finding:
+    def look() -> Finding:
+        said = limits_text([node_limits(context)])
+        if said:
+            return Finding("limits", f"{said}; those of the app hold too")
+        text = "none in the node config: only those of the app hold"
+        return Finding("limits", text, "note")
+
+    return _attempt("limits", look)
+
+
+def _folder(context: Context) -> Finding:
+    def look() -> Finding:
+        folder = configured_folder(context)
+        if folder is None:
+            text = "none: trials and what was spent are forgotten when a run ends"
+            return Finding("fbo-folder", text, "note")
+        there = next(one for one in (folder, *folder.parents) if one.exists())
+        if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+            text = f"{there} cannot be written by user {os.geteuid()}"
+            return Finding("fbo-folder", text, "PROBLEM")
+        free = shutil.disk_usage(there).free
+        text = f"{folder}, {free / 2**30:.1f} GiB free"
+        if there != folder:
+            text += "; it will be created"
+        if free < _LEAST_BYTES:
+            return Finding("fbo-folder", f"{text}: too little", "PROBLEM")
+        return Finding("fbo-folder", text, "note" if free < _FEW_BYTES else "ok")
+
+    return _attempt("fbo-folder", look)
+
+
+def _ledger(context: Context) -> list[Finding]:
+    """Return what was spent, and what is left of each limit."""
+    try:
+        folder, owner = configured_folder(context), configured_slot(context)
+        limits = node_limits(context)
+    except NodeConfigError:
+        return []  # told already
+    if folder is None:
+        return []
+    path = folder / FILE_NAME
+
+    def look() -> Finding:
+        if not path.is_file():
+            check_complete(folder, None, owner)
+            return Finding("ledger", f"{path}: none yet, nothing was spent")
+        require_own(path)
+        with SpendingLedger.held(folder) as ledger:
+            check_complete(folder, ledger, owner)
+            charges.extend(ledger.charges(owner))
+            last = max((row.committed for row in ledger.rows), default=0.0)
+        delta = DEFAULT_DELTA if limits.max_delta is None else limits.max_delta
+        spent = f"epsilon {epsilon_text(charges, delta)} at delta {delta:g}"
+        text = f"{path}: {counted(len(charges), 'charge')}, {spent}"
+        if last > time.time() + _SIGNED_WITHIN:
+            late = time.strftime("%Y-%m-%d %H:%M", time.gmtime(last))
+            text += f"; its last charge is of {late} UTC: is the clock right?"
+            return Finding("ledger", text, "PROBLEM")
+        return Finding("ledger", text)
+
+    charges: list[Charge] = []
+    found = [_attempt("ledger", look)]
+    if found[0].state == "PROBLEM":
+        return found
+    return [*found, *_left(charges, limits)]
+
+
+def _left(charges: list[Charge], limits: Limits) -> list[Finding]:
+    """Return what further studies may spend."""
+    found = []
+    most = limits.max_releases
+    if most is not None:
+        left = most - sum(charge.num_releases for charge in charges)
+        text = f"{counted(max(0, left), 'release')} of {most}"
+        found.append(Finding("left", text, "ok" if left > 0 else "PROBLEM"))
+    if limits.bound_epsilon:
+        assert limits.max_epsilon is not None
+        left_epsilon = epsilon_left(charges, limits.max_epsilon, limits.max_delta)
+        text = (
+            f"a study of epsilon {left_epsilon:.3g} at delta {limits.max_delta:g} at "
+            f"most, of {limits.max_epsilon:g}"
+        )
+        # Below a thousandth there is no study.
+        enough = left_epsilon > 1e-3 * limits.max_epsilon
+        found.append(Finding("left", text, "ok" if enough else "PROBLEM"))
+    return found
+
+
+def epsilon_left(
+    charges: list[Charge], max_epsilon: float, max_delta: float | None
+) -> float:
+    """Return the largest epsilon of one more Gaussian release within a limit.
+
+    To a hundredth of it, rounded down.
+    """
+    assert max_delta is not None
+    if _is_above(charges, max_epsilon, max_delta):
+        return 0.0
+
+    def mu_of(epsilon: float) -> float:
+        """Return mu of a Gaussian mechanism, by bisection of its logarithm."""
+        low, high = 1e-5, 1e3
+        for _ in range(60):
+            middle = math.sqrt(low * high)
+            if gaussian_epsilon(max_delta, middle) > epsilon:
+                high = middle
+            else:
+                low = middle
+        return low
+
+    low, high = 0.0, max_epsilon
+    if not charges:
+        return high
+    while high - low > 0.01 * high and high > 1e-4 * max_epsilon:
+        middle = (low + high) / 2
+        more = Charge(1 / mu_of(middle))
+        if _is_above([*charges, more], max_epsilon, max_delta):
+            high = middle
+        else:
+            low = middle
+    return low
+
+
+def _is_above(charges: list[Charge], epsilon: float, delta: float) -> bool:
+    """Return whether charges together cost more than epsilon at delta."""
+    # To add up what costs far too much could take minutes.
+    too_much = least_epsilon(charges, delta) > epsilon
+    return too_much or composed_epsilon(charges, delta) > epsilon
+
+
+def _sums(context: Context) -> Finding:
+    def look() -> Finding:
+        identity = sum_identity(context)
+        if identity.roster is None:
+            text = "no roster: this site takes no part in sums with one"
+            return Finding("secure sums", text)
+        slot, configured = identity.slot, configured_slot(context)
+        text = f"slot {slot} of {len(identity.roster.slots)} in the roster "
+        text += identity.roster.digest()
+        if configured not in (-1, slot):
+            return Finding("secure sums", f"{text}; agent-id={configured}", "PROBLEM")
+        return Finding("secure sums", text)
+
+    return _attempt("secure sums", look)
+
+
+def _opendp(context: Context) -> Finding:
+    try:
+        return Finding("OpenDP", version("opendp"))
+    except PackageNotFoundError:
+        text = (
+            "missing: a bandit and a secure sum need its noise, pip install "
+            "'flwr-fbo[secure]'"
+        )
+        needed = "fbo-roster" in context.node_config
+        return Finding("OpenDP", text, "PROBLEM" if needed else "note")
+
+
+def _others(context: Context) -> list[Finding]:
+    """Return the entries that only the app reads."""
+    theirs = [key for key in context.node_config if not is_known_entry(key)]
+    return [Finding("for the app", ", ".join(theirs))] if theirs else []

@@ -1,0 +1,125 @@
+"""The two formats of files: journals, and ledgers of charges.
+
+A journal lives as long as its study: its format may change with any version of the
+package, and a file of another format is refused. A ledger must never be deleted, so its
+format is kept: it has a number of its own, and each change of it comes with a step that
+upgrades older files. `flwr_fbo.journal.journal_file` reads and writes both.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+LEDGER_KIND = "spending"
+
+_COMMON = """
+CREATE TABLE identity (
+    name TEXT PRIMARY KEY,
+    value TEXT NOT NULL,
+    digest BLOB NOT NULL
+);
+CREATE TABLE part (
+    name TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    count INTEGER NOT NULL,
+    total BLOB NOT NULL,
+    last INTEGER NOT NULL,
+    running INTEGER NOT NULL,
+    digest BLOB NOT NULL,
+    PRIMARY KEY (name, number)
+) WITHOUT ROWID;
+INSERT INTO part VALUES ('head', 0, 0, zeroblob(32), -1, 0, zeroblob(0));
+CREATE TABLE ledger (
+    iteration INTEGER PRIMARY KEY,
+    facts TEXT NOT NULL,
+    vectors BLOB NOT NULL,
+    committed REAL NOT NULL,
+    digest BLOB NOT NULL
+);
+"""
+_OF_AGENTS = """
+CREATE TABLE trial (
+    number INTEGER PRIMARY KEY,
+    iteration INTEGER NOT NULL,
+    params TEXT NOT NULL,
+    point BLOB NOT NULL,
+    state TEXT NOT NULL CHECK (state IN ('running', 'complete', 'failed')),
+    value REAL,
+    interruptions INTEGER NOT NULL,
+    started REAL NOT NULL,
+    finished REAL,
+    source TEXT CHECK (source IN ('enqueued', 'start', 'own search', 'federation')),
+    digest BLOB NOT NULL
+);
+CREATE TABLE state (
+    name TEXT NOT NULL,
+    part INTEGER NOT NULL,
+    value BLOB NOT NULL,
+    digest BLOB NOT NULL,
+    PRIMARY KEY (part, name)
+);
+"""
+
+Step = Callable[[sqlite3.Connection], None]
+
+
+@dataclass(frozen=True)
+class FileFormat:
+    """A format of files.
+
+    Attributes
+    ----------
+    name : str
+        What a file is called in errors.
+    application_id : int
+        Of SQLite's header: tells the formats apart.
+    schema : int
+        The number of the format's tables, in SQLite's ``user_version``.
+    tables : str
+        The statements that make a new file.
+    upgrades : mapping of int to callable
+        From each older schema that can be read, the step to the next one.
+    """
+
+    name: str
+    application_id: int
+    schema: int
+    tables: str
+    upgrades: Mapping[int, Step] = field(default_factory=dict)
+
+
+JOURNAL = FileFormat("journal", 0, 7, _COMMON + _OF_AGENTS)
+
+
+def _leave_journals(connection: sqlite3.Connection) -> None:
+    """Turn a ledger that was a journal of schema 7 into a ledger of schema 1."""
+    connection.execute("DROP TABLE trial")
+    connection.execute("DROP TABLE state")
+
+
+# Schema 0 is a journal of schema 7: ledgers had no number of their own then.
+_LEDGER_WAS_JOURNAL = 7
+LEDGER = FileFormat("ledger", 0x66626F4C, 1, _COMMON, {0: _leave_journals})
+
+
+def new_format(kind: object) -> FileFormat:
+    """Return the format of a new file of a kind."""
+    return LEDGER if kind == LEDGER_KIND else JOURNAL
+
+
+def found_format(connection: sqlite3.Connection) -> tuple[FileFormat, int]:
+    """Return the format of a file that is there, and its schema."""
+    application, schema = (
+        int(connection.execute(f"PRAGMA {name}").fetchone()[0])
+        for name in ("application_id", "user_version")
+    )
+    if application == LEDGER.application_id:
+        return LEDGER, schema
+    if schema == _LEDGER_WAS_JOURNAL:
+        kind = '"spending"', "kind"
+        found = "SELECT 1 FROM identity WHERE value = ? AND name = ?"
+        if connection.execute(found, kind).fetchone():
+            return LEDGER, 0
+    return JOURNAL, schema

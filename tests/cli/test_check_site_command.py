@@ -1,0 +1,174 @@
+"""``flwr-fbo check-site``: what a site has, and whether studies would be refused."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from flwr_fbo._common.version import __version__
+from flwr_fbo.cli import app
+from flwr_fbo.clients.site_check import epsilon_left
+from flwr_fbo.privacy.budget import gaussian_epsilon
+from flwr_fbo.privacy.spending import (
+    FILE_NAME,
+    Charge,
+    SpendingLedger,
+    composed_epsilon,
+)
+from flwr_fbo.secure_sum.roster import Roster, SigningKey
+
+
+def check(config: object) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["check-site", str(config)])
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    return result.exit_code, result.output
+
+
+def line(text: str, topic: str) -> str:
+    """Return what is said of a topic, with its state, between single spaces."""
+    (found,) = (t for t in text.splitlines() if t[9:].startswith(f"{topic} "))
+    return " ".join(found.split())
+
+
+def test_a_site_that_is_ready(tmp_path: Path) -> None:
+    folder = tmp_path / "site"
+    with SpendingLedger.held(folder) as ledger:
+        ledger.record(("tuning", "a"), 1, Charge(4.0), owner=3)
+        ledger.record(("tuning", "a"), 1, Charge(0.1), owner=2)  # another agent's
+    code, text = check(
+        f'agent-id=3 fbo-folder="{folder}" fbo-max-epsilon=3 fbo-max-delta=1e-5 '
+        'fbo-max-releases=3 data="/srv/data.npz"'
+    )
+    assert code == 0, text
+    assert f"flwr_fbo {__version__} (protocol " in line(text, "versions")
+    assert " UTC; a SuperLink refuses" in line(text, "clock")
+    assert line(text, "agent-id") == "ok agent-id 3"
+    said = "max_epsilon=3, max_delta=1e-05, max_releases=3"
+    assert line(text, "limits") == f"ok limits {said}; those of the app hold too"
+    assert f"ok fbo-folder {folder}, " in line(text, "fbo-folder")
+    spent = composed_epsilon([Charge(4.0)], 1e-5)
+    expected = f"1 charge, epsilon {spent:.4g} at delta 1e-05"
+    assert line(text, "ledger").endswith(expected)
+    assert "ok       left         2 releases of 3\n" in text
+    left = epsilon_left([Charge(4.0)], 3.0, 1e-5)
+    assert f"a study of epsilon {left:.3g} at delta 1e-05 at most, of 3" in text
+    assert line(text, "for the app") == "ok for the app data"
+    assert text.endswith("This site is ready.\n")
+
+
+@pytest.mark.parametrize("charges", [[Charge(4.0)], [Charge(2.0, 0.5, 3), Charge(9)]])
+def test_what_is_left_fits_and_a_little_more_does_not(charges: list[Charge]) -> None:
+    left = epsilon_left(charges, 3.0, 1e-5)
+    assert 0.1 < left < 3.0
+
+    def together(epsilon: float) -> float:
+        z = 1.0
+        while gaussian_epsilon(1e-5, 1 / z) > epsilon:
+            z *= 1.001
+        return composed_epsilon([*charges, Charge(z)], 1e-5)
+
+    assert together(left) <= 3.0
+    assert together(1.03 * left) > 3.0
+    assert epsilon_left([Charge(0.1)], 3.0, 1e-5) == 0
+    assert epsilon_left([], 3.0, 1e-5) == 3
+
+
+@pytest.mark.parametrize(
+    ("config", "topic", "words"),
+    [
+        ({}, "agent-id", "PROBLEM agent-id none: a study with authenticated=True"),
+        ({"agent-id": "x"}, "agent-id", "agent-id='x' is not allowed"),
+        ({"fbo_max_epsilon": 3}, "limits", "did you mean 'fbo-max-epsilon'"),
+        ({"fbo-max-epsilon": 3}, "limits", "together with fbo-max-epsilon"),
+        ({"fbo-folder": "site"}, "fbo-folder", "an absolute path"),
+        ({"fbo-folder": "/dev/null/a"}, "fbo-folder", "/dev/null cannot be written"),
+        ({"fbo-roster": "/nope"}, "secure sums", "are given together"),
+        ({"fbo-roster": "/nope", "fbo-key": "/no"}, "secure sums", "No such file"),
+    ],
+)
+def test_a_problem_is_named(config: dict[str, Any], topic: str, words: str) -> None:
+    entries = {"agent-id": 0, **config} if config else {}
+    code, text = check(" ".join(f'{k}="{v}"' for k, v in entries.items()) or "a=1")
+    assert code == 1
+    found = line(text, topic)
+    assert found.startswith("PROBLEM")
+    assert words in found
+    assert text.count("PROBLEM") == 1, text
+    assert text.endswith("1 problem: studies would be refused.\n")
+
+
+def test_a_toml_file_and_what_is_not_a_node_config(tmp_path: Path) -> None:
+    file = tmp_path / "site.toml"
+    file.write_text(f'agent-id = 0\nfbo-folder = "{tmp_path}/site"\n')
+    code, text = check(file)
+    assert code == 0, text
+    assert "it will be created" in text
+    assert not (tmp_path / "site").exists()
+    for wrong, words in (
+        (tmp_path / "none.toml", "No such file"),
+        ("agent-id=0 fbo-max-releases 3", "NODE_CONFIG='fbo-max-releases 3'"),
+        ("agent-id=zero", "in an invalid format"),
+    ):
+        code, text = check(wrong)
+        assert code == 1
+        assert words in " ".join(text.split())
+    file.write_text("agent-id = \n")
+    code, text = check(file)
+    assert code == 1
+    assert text.startswith("Error: ")
+
+
+def test_a_ledger_that_is_spent_lost_or_of_others(tmp_path: Path) -> None:
+    limits = "agent-id=0 fbo-max-epsilon=1 fbo-max-delta=1e-5 fbo-max-releases=1"
+    config = f'{limits} fbo-folder="{tmp_path}"'
+    with SpendingLedger.held(tmp_path) as ledger:
+        ledger.record(("tuning", "a"), 1, Charge(0.5), owner=0)
+    code, text = check(config)
+    assert code == 1
+    assert "PROBLEM  left         0 releases of 1" in text
+    assert "a study of epsilon 0 at delta 1e-05 at most, of 1" in text
+    (tmp_path / FILE_NAME).chmod(0o666)
+    assert "others may write it" in line(check(config)[1], "ledger")
+    (tmp_path / FILE_NAME).write_bytes(b"rubbish" * 999)
+    (tmp_path / FILE_NAME).chmod(0o600)
+    assert "PROBLEM ledger The journal" in line(check(config)[1], "ledger")
+
+
+def test_a_clock_that_went_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with SpendingLedger.held(tmp_path) as ledger:
+        ledger.record(("tuning", "a"), 1, Charge(9.0), owner=0)
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now - 86_400)
+    code, text = check(f'agent-id=0 fbo-folder="{tmp_path}"')
+    assert code == 1
+    assert "is the clock right?" in line(text, "ledger")
+
+
+def test_a_disk_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage(tmp_path)._replace(free=2**20)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    code, text = check(f'agent-id=0 fbo-folder="{tmp_path}"')
+    assert code == 1
+    assert "0.0 GiB free: too little" in line(text, "fbo-folder")
+
+
+def test_the_slot_is_that_of_the_key(tmp_path: Path) -> None:
+    keys = [SigningKey.draw() for _ in range(3)]
+    roster = Roster.draw({slot: key.public for slot, key in enumerate(keys)})
+    roster.save(tmp_path / "roster.json")
+    keys[1].save(tmp_path / "1.pem")
+    files = f'fbo-roster="{tmp_path}/roster.json" fbo-key="{tmp_path}/1.pem"'
+    code, text = check(f"agent-id=1 {files}")
+    assert code == 0, text
+    expected = f"slot 1 of 3 in the roster {roster.digest()}"
+    assert line(text, "secure sums").endswith(expected)
+    code, text = check(f"agent-id=2 {files}")
+    assert code == 1
+    assert "PROBLEM secure sums slot 1 of 3" in line(text, "secure sums")

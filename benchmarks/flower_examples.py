@@ -245,7 +245,7 @@ def main() -> None:
         with options.results.open("a") as file:  # all of an example, or nothing
             for row in found:
                 print(json.dumps(row), file=file)
-    Console(width=110).print(table(_rows(options.results)))
+    Console(width=150).print(table(_rows(options.results)))
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:

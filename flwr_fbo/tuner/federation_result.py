@@ -198,6 +198,12 @@ class FederationResult:
             f"Chosen of {len(self.settings)} trials: {self.best}.",
             f"The app's defaults {told}.",
         ]
+        lead = self.over_defaults
+        if lead is not None and lead.is_chance and lead.deviations > 0:
+            lines.append(
+                "More clients, more epsilon or another rung would show more; "
+                f"keep_defaults=False chooses trial {lead.trial}."
+            )
         if self.privacy_spent is None:
             lines.append(f"Epsilon is not counted: {self.trust}.")
         else:

@@ -19,7 +19,7 @@ from flwr_fbo import Halving, InProcessGrid, PrivateChoice, Seeds
 from flwr_fbo.tuner.ballots import make_ballot
 from flwr_fbo.tuner.choice import Choice, Chooser, exact_choice, survivors
 from flwr_fbo.tuner.evidence import Lead, _null_leads, leads
-from flwr_fbo.tuner.federation_result import verdict
+from flwr_fbo.tuner.federation_result import FederationResult, Rung, verdict
 from tests.tuner.apps import (
     RUN_CONFIG,
     in_process,
@@ -218,6 +218,19 @@ def test_a_lead_that_is_none_over_all_rungs_is_told() -> None:
     """The best may owe that to the last rung alone, which counts most."""
     told = verdict(0, Lead(3, 0, -0.1, 0.6))
     assert told == "are kept: trial 3 is not ahead over all rungs"
+
+
+def test_a_result_says_what_would_tell_more_where_the_defaults_are_kept() -> None:
+    rungs = (Rung(1, (0, 3), (0.1, 0.2), (3,)),)
+    settings = tuple({"x": float(n)} for n in range(4))
+    for lead, told in (
+        (Lead(3, 0, 1.2, 0.1), "keep_defaults=False chooses trial 3."),
+        (Lead(3, 0, -0.1, 0.6), ""),
+        (Lead(3, 0, 4.0, 0.001), ""),
+    ):
+        result = FederationResult(settings, rungs, None, "", lead, lead)
+        assert told in str(result)
+        assert ("keep_defaults" in str(result)) == bool(told)
 
 
 def test_exact_scores_have_no_lead() -> None:

@@ -169,7 +169,7 @@ class Enrolment:
                 reasons = "; ".join(self._told(grid, trouble)) or few
                 raise TooFewAgentsError(
                     f"{counted(needed, 'agent')} must enrol, but with patience="
-                    f"{self._patience:g} s {counted(len(nodes), 'node')} came and "
+                    f"{self._patience:g} s, {counted(len(nodes), 'node')} came and "
                     f"{len(present)} enrolled: {reasons}."
                 )
             if logged != (len(nodes), len(present)):

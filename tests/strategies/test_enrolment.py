@@ -209,7 +209,7 @@ def test_with_keys_every_site_names_its_slot(
     app, asked = counting()
     grid = InProcessGrid(app, 4)
     del grid.contexts[1004].node_config["partition-id"]
-    study = strategy(authenticated=True, min_agents=3, folder=tmp_path)
+    study = strategy(authenticated=True, min_agents=3, folder=tmp_path / "record")
     study.start(grid, num_rounds=4)
     assert "no agent-id in the node config" in caplog.text
     assert len(asked) == 4 + 3 * 4
@@ -336,7 +336,7 @@ def test_a_squatter_loses_its_slot_when_keys_are_listed(
     """In the run that goes on: what an earlier one issued is not taken over."""
     grid = KeyGrid(NUM_AGENTS)
     grid.keys[1002], grid.ends_in = KEYS[-1], "2"
-    options: dict[str, Any] = {"folder": tmp_path, "authenticated": True}
+    options: dict[str, Any] = {"folder": tmp_path / "record", "authenticated": True}
     with pytest.raises(EndedError):
         strategy(**options).start(grid, num_rounds=3)
     grid.ends_in = ""
@@ -365,7 +365,7 @@ def test_keys_that_nobody_proves_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"keys=.* with authenticated=True"):
         strategy(keys=LISTED)
     with pytest.raises(TooFewAgentsError, match="agent-id=0 came with no key"):
-        strategy(authenticated=True, keys=LISTED, folder=tmp_path).start(
+        strategy(authenticated=True, keys=LISTED, folder=tmp_path / "record").start(
             InProcessGrid(numpy_app(), NUM_AGENTS), num_rounds=2
         )
 
@@ -381,7 +381,7 @@ def test_all_who_refuse_are_named_with_slot_and_key(
     configs[1] |= limits
     configs[2] |= limits
     grid = KeyGrid(NUM_AGENTS, tuning_app(make_objective), node_configs=configs)
-    options: dict[str, Any] = {"patience": 300.0, "folder": tmp_path}
+    options: dict[str, Any] = {"patience": 300.0, "folder": tmp_path / "record"}
     study = strategy(authenticated=True, keys=LISTED, **options)
     with pytest.raises(TooFewAgentsError) as error:
         study.start(grid, num_rounds=3)

@@ -26,6 +26,7 @@ def test_without_a_folder_it_does_not_start() -> None:
 
 
 def test_a_misspelled_folder_is_noticed(tmp_path: Path) -> None:
+    tmp_path /= "of/this/test"  # beside it are folders of other tests
     assert start(tmp_path / "record").asked
     for wrong in (tmp_path / "recrod", tmp_path, tmp_path / "record" / "record"):
         with pytest.raises(

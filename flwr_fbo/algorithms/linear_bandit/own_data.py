@@ -1,0 +1,262 @@
+"""A site's own clean data, and what the others' noisy sums add: ``local_data="own"``.
+
+A site knows the sum of its own trials without noise: V = sum x x' and c = sum x y. The
+others' part of the total, O = total - own message, is noisy, and of sites that may
+differ. A Bayesian linear regression puts them together, with reward variance v:
+
+    theta ~ N(0, v / ridge I),    y = x'theta + N(0, v).
+
+The others count for as much as they are worth to this site.
+
+**Noise.** The others' Gram matrix is estimated from O by shrinkage. The prior mean is
+c1 V + c2 I, fitted by least squares; the weight w of O, from 0 to 1, is 1 less the
+share of the noise in O's mean square distance from it (Efron & Morris, 1973). Along an
+eigenvector of that estimate with eigenvalue g, the others' sum of x y measures g theta
+with variance v g + s^2 (1 + w ||theta||^2) / 2, where s is the deviation of the noise
+on the diagonal (see `flwr_fbo.models.ellipsoid.posterior_of_noisy_sum`). So its
+information is h = g^2 / (g + s^2 (1 + w ||theta||^2) / (2 v)), in trials, as V's is.
+
+**Difference.** If the site's parameter differs from the others' by N(0, v / q I), h
+becomes h q / (h + q): never more than q trials in any direction. The smallest cap q
+counts whose evidence is within two nats of the largest. The evidence is the marginal
+likelihood of the site's own clean data, given what the others say. With q = 0 the site
+is alone: so the others count only where own data speak for them, and no longer once
+they speak against them.
+
+All of it is a function of sums, and is computed anew when there are new trials. The
+rule was chosen by ``benchmarks/own_data.py``.
+
+*Formal guarantees.* It is computed at the site, and sent nowhere. What own clean data
+mean for the releases: see `LinearUCBSettings`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings
+from flwr_fbo.models.ellipsoid import Ellipsoid
+
+# How many own trials the others may be worth in a direction, and the nats of evidence
+# that a larger number must be better by.
+_CAPS = np.array([0.0, 1.0, 4.0, 16.0, 64.0, 256.0, math.inf])
+_SLACK = 2.0
+# The reward variance is estimated as if so many trials had shown the largest one, and
+# is at least this share of it.
+_PRIOR_TRIALS, _LEAST_VARIANCE = 20.0, 0.08
+# ||theta||^2, over the square of the bound S, is taken to be in this range.
+_NORMS = 0.25, 400.0
+_TINY = np.finfo(float).tiny
+
+Counts = NDArray[np.int64] | int
+
+
+@dataclass(frozen=True, eq=False)
+class OwnData:
+    """Bayesian linear regression on a site's clean data, or on each of a batch's.
+
+    Attributes
+    ----------
+    matrix : ndarray of shape (..., d, d)
+        V + ridge I.
+    target : ndarray of shape (..., d)
+        c.
+    variance : ndarray of shape (...)
+        Estimate of the reward variance v.
+    """
+
+    matrix: FloatArray
+    target: FloatArray
+    variance: FloatArray
+
+    @classmethod
+    def of(
+        cls, settings: LinearUCBSettings, own: FloatArray, num_own: Counts
+    ) -> OwnData:
+        """Return that of a clean sum, shape (..., d + 1, d + 1), of ``num_own`` trials.
+
+        ``num_own`` is of shape (...).
+        """
+        matrix = own[..., :-1, :-1] + settings.ridge * np.eye(own.shape[-1] - 1)
+        target, most = own[..., :-1, -1], settings.noise_scale**2
+        squares = own[..., -1, -1] - (target * _solved(matrix, target)).sum(-1)
+        variance = (squares + _PRIOR_TRIALS * most) / (num_own + _PRIOR_TRIALS)
+        return cls(matrix, target, np.clip(variance, _LEAST_VARIANCE * most, most))
+
+    @property
+    def estimate(self) -> FloatArray:
+        """Theta of the site's data alone, shape (..., d)."""
+        return _solved(self.matrix, self.target)
+
+
+@dataclass(frozen=True, eq=False)
+class Others:
+    """What the others' releases tell a site, or each of a batch of sites.
+
+    Attributes
+    ----------
+    directions : ndarray of shape (..., d, d)
+        Orthonormal, in columns.
+    information : ndarray of shape (..., d)
+        h of each direction, in trials.
+    target : ndarray of shape (..., d)
+        h times what they say theta is in that direction.
+    """
+
+    directions: FloatArray
+    information: FloatArray
+    target: FloatArray
+
+    @classmethod
+    def of(
+        cls,
+        settings: LinearUCBSettings,
+        others: FloatArray,
+        std: float,
+        own: FloatArray,
+        num_own: Counts,
+    ) -> Others:
+        """Return what a sum of the others' releases tells.
+
+        Parameters
+        ----------
+        settings : LinearUCBSettings
+        others : ndarray of shape (..., d + 1, d + 1)
+            Total minus the site's own message.
+        std : float
+            s >= 0, of the noise on the diagonal of ``others``.
+        own : ndarray of shape (..., d + 1, d + 1)
+            What the site's own message was made of.
+        num_own : int, or ndarray of int of shape (...)
+            How many trials these are.
+        """
+        gram, weight = _shrunk(others[..., :-1, :-1], own[..., :-1, :-1], std)
+        values, directions = np.linalg.eigh(gram)
+        g = np.maximum(values, 0.0)
+        across = np.swapaxes(directions, -1, -2)
+        cross = _times(across, others[..., :-1, -1])
+        alone = OwnData.of(settings, own, num_own)
+        rotated, target = (
+            across @ alone.matrix @ directions,
+            _times(across, alone.target),
+        )
+        low, high = (bound * settings.parameter_norm**2 for bound in _NORMS)
+        estimate = _solved(rotated, target)
+        for _ in range(2):
+            length = np.clip(np.square(estimate).sum(-1), low, high)
+            noise = std**2 / 2 * (1 + weight * length) / alone.variance
+            share = g / np.maximum(g + noise[..., None], _TINY)
+            matrix = rotated + _diagonal(share * g)
+            estimate = _solved(matrix, target + share * cross)
+        return cls(directions, share * g, share * cross)
+
+    def share(self, cap: float) -> FloatArray:
+        """Return q / (h + q): what the cap leaves of each direction."""
+        if math.isinf(cap):
+            return np.ones_like(self.information)
+        return cap / np.maximum(self.information + cap, _TINY)
+
+
+def weighed(
+    settings: LinearUCBSettings,
+    own: FloatArray,
+    num_own: Counts,
+    others: Others | None,
+) -> Ellipsoid:
+    """Return the model that a site chooses by, or each of a batch of sites.
+
+    Parameters
+    ----------
+    settings : LinearUCBSettings
+    own : ndarray of shape (..., d + 1, d + 1)
+        Clean sum of the site's own trials.
+    num_own : int, or ndarray of int of shape (...)
+        How many trials these are.
+    others : Others, optional
+        Nobody's unless given.
+    """
+    alone = OwnData.of(settings, own, num_own)
+    if others is None:
+        return Ellipsoid(alone.matrix, alone.target)
+    evidence = _evidence(settings, alone, others)
+    near = evidence >= evidence.max(axis=0) - _SLACK
+    shares = np.stack([others.share(cap) for cap in _CAPS])
+    chosen = near.argmax(axis=0)[None, ..., None]
+    share = np.take_along_axis(shares, chosen, axis=0)[0]
+    U = others.directions
+    added = (U * (share * others.information)[..., None, :]) @ np.swapaxes(U, -1, -2)
+    matrix = alone.matrix + (added + np.swapaxes(added, -1, -2)) / 2
+    return Ellipsoid(matrix, alone.target + _times(U, share * others.target))
+
+
+def _evidence(
+    settings: LinearUCBSettings, alone: OwnData, others: Others
+) -> FloatArray:
+    """Return the logarithm of the evidence of each cap, shape (Q, ...).
+
+    A normal prior of precision P = ridge I + H over v and mean P^-1 u gives own data,
+    but for a constant, ((c + u)'(V + P)^-1 (c + u) - u'P^-1 u) / (2 v) + log det P / 2
+    - log det (V + P) / 2. In the basis of the others' directions P is diagonal.
+    """
+    U = others.directions
+    across = np.swapaxes(U, -1, -2)
+    rotated, target = across @ alone.matrix @ U, _times(across, alone.target)
+    found = []
+    for cap in _CAPS:
+        share = others.share(cap)
+        h, u = share * others.information, share * others.target
+        model = Ellipsoid(rotated + _diagonal(h), target + u)
+        prior = settings.ridge + h
+        white = model.whitened(model.target[..., None])[..., 0]
+        fit = np.square(white).sum(-1) - (u**2 / prior).sum(-1)
+        volume = model.log_det - np.log(prior).sum(-1)
+        found.append((fit / alone.variance - volume) / 2)
+    # What overflows is no evidence.
+    return np.where(np.isfinite(found), found, -np.inf)
+
+
+def _shrunk(
+    noisy: FloatArray, own: FloatArray, std: float
+) -> tuple[FloatArray, FloatArray]:
+    """Return the others' Gram matrix, shrunk, and the weight of the noisy one."""
+    d = noisy.shape[-1]
+    prior = _prior_mean(noisy, own)
+    difference = noisy - prior
+    mean_square = np.square(difference).mean((-2, -1))
+    noise = std**2 * (d + 1) / (2 * d)  # the mean variance of an entry
+    weight = np.maximum(1 - noise / np.maximum(mean_square, _TINY), 0.0)
+    weight = weight if noise else np.ones_like(weight)
+    return prior + weight[..., None, None] * difference, weight
+
+
+def _prior_mean(noisy: FloatArray, own: FloatArray) -> FloatArray:
+    """Return c1 V + c2 I, nearest to the noisy matrix, with c1 and c2 >= 0."""
+    d = noisy.shape[-1]
+    size, trace = np.square(own).sum((-2, -1)), np.trace(own, axis1=-2, axis2=-1)
+    fit, total = (noisy * own).sum((-2, -1)), np.trace(noisy, axis1=-2, axis2=-1)
+    det = size * d - trace**2  # 0 where V is a multiple of I
+    c1 = (d * fit - trace * total) / np.maximum(det, _TINY)
+    c2 = (size * total - trace * fit) / np.maximum(det, _TINY)
+    only_own = np.maximum(fit / np.maximum(size, _TINY), 0.0)
+    only_eye = np.maximum(total / d, 0.0)
+    no_own = (c1 < 0) | (det <= _TINY)
+    c1 = np.where(no_own, 0.0, np.where(c2 < 0, only_own, c1))
+    c2 = np.where(no_own, only_eye, np.maximum(c2, 0.0))
+    return np.asarray(c1[..., None, None] * own + c2[..., None, None] * np.eye(d))
+
+
+def _diagonal(values: FloatArray) -> FloatArray:
+    return np.asarray(values[..., None] * np.eye(values.shape[-1]))
+
+
+def _times(matrix: FloatArray, vector: FloatArray) -> FloatArray:
+    return np.asarray((matrix @ vector[..., None])[..., 0])
+
+
+def _solved(matrix: FloatArray, vector: FloatArray) -> FloatArray:
+    return np.asarray(np.linalg.solve(matrix, vector[..., None])[..., 0])

@@ -44,7 +44,7 @@ class Table:
     @property
     def num_arms(self) -> int:
         """The classes."""
-        return int(self.label.max()) + 1
+        return len(np.unique(self.label))
 
     @property
     def dimension(self) -> int:
@@ -71,7 +71,7 @@ def _table(x: FloatArray, label: IntArray, group: IntArray | None = None) -> Tab
     x = (x - x.mean(axis=0)) / np.maximum(x.std(axis=0), 1e-9)
     z = np.column_stack([np.ones(len(x)), np.clip(x / 2, -1, 1)])
     group = np.zeros(len(x), dtype=int) if group is None else group
-    return Table(z / np.sqrt(z.shape[1]), label.astype(int), group)
+    return Table(z / np.sqrt(z.shape[1]), label, group)
 
 
 def _logged(x: FloatArray) -> FloatArray:
@@ -88,14 +88,14 @@ def _components(x: FloatArray, number: int) -> FloatArray:
 def magic_3() -> Table:
     """MAGIC with three features of ten: d = 8."""
     x, y = magic.load()
-    return _table(_logged(x[:, [0, 1, 8]]), y)
+    return _table(_logged(x[:, [0, 1, 8]]), y.astype(int))
 
 
 @lru_cache(maxsize=1)
 def magic_all() -> Table:
     """MAGIC with all features: d = 22."""
     x, y = magic.load()
-    return _table(_logged(x), y)
+    return _table(_logged(x), y.astype(int))
 
 
 @lru_cache(maxsize=1)
@@ -107,7 +107,7 @@ def shuttle_3() -> Table:
     classes = (1, 4, 5)
     kept = [np.flatnonzero(rows[:, -1] == c) for c in classes]
     kept = [rng.choice(own, _RARE, replace=False) for own in kept]
-    label = np.repeat(range(len(classes)), _RARE)
+    label = np.repeat(np.arange(len(classes)), _RARE)
     return _table(_logged(rows[np.concatenate(kept), :-1]), label)
 
 

@@ -337,7 +337,7 @@ def _linear_settings(**changes: Any) -> LinearUCBSettings:
         epsilon=chosen["epsilon"],
         delta=0.1,
         max_action_norm=1.0,
-        max_reward=1.0,
+        reward_range=(-1.0, 1.0),
         mechanism=chosen["mechanism"],
         calibration=chosen["calibration"],
         num_streams=1,

@@ -197,7 +197,7 @@ class Method:
         self._confidence = Confidence.of(settings, M)
         self._shared = self._confidence.ellipsoid(self._sums[0])
         self._rng = np.random.default_rng(0)
-        self._late: list[tuple[FloatArray, FloatArray]] = []
+        self._late: list[tuple[FloatArray, NDArray[np.bool_]]] = []
         self.regret = np.zeros(M)
 
     def choose(self, features: FloatArray) -> NDArray[np.intp]:
@@ -210,7 +210,7 @@ class Method:
             model = rule(self._settings, own, counts, self._others)
             bounds = model.upper_bounds(features, np.full(len(own), self._alpha))
         bounds = bounds + 1e-9 * self._rng.random(bounds.shape)
-        return bounds.argmax(axis=1)
+        return np.asarray(bounds.argmax(axis=1))
 
     def _own(self) -> tuple[FloatArray, Counts]:
         sums, counts = self._earlier[0]
@@ -284,10 +284,10 @@ def _settings(env: Environment, dimension: int, epsilon: float) -> LinearUCBSett
         dimension,
         epsilon,
         DELTA,
-        max_reward=0.5,
+        reward_range=(-0.5, 0.5),
         sliding_window=env.window,
     )
-    return LinearUCBSettings(releases, noise_scale=0.5)
+    return LinearUCBSettings(releases, local_data="released", noise_scale=0.5)
 
 
 def play(

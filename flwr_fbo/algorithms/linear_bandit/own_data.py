@@ -33,18 +33,19 @@ mean for the releases: see `LinearUCBSettings`.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo.algorithms.linear_bandit.confidence import Belief, Confidence
 from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings
 from flwr_fbo.models.ellipsoid import Ellipsoid
 
 # How many own trials the others may be worth in a direction, and the nats of evidence
 # that a larger number must be better by.
-_CAPS = np.array([0.0, 1.0, 4.0, 16.0, 64.0, 256.0, math.inf])
+_CAPS = (0.0, 1.0, 4.0, 16.0, 64.0, 256.0, 1e6)
 _SLACK = 2.0
 # The reward variance is estimated as if so many trials had shown the largest one, and
 # is at least this share of it.
@@ -134,7 +135,27 @@ class Others:
             What the site's own message was made of.
         num_own : int, or ndarray of int of shape (...)
             How many trials these are.
+
+        Raises
+        ------
+        numpy.linalg.LinAlgError
+            If ``others`` has numbers so large that nothing can be computed.
         """
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = cls._of(settings, others, std, own, num_own)
+        if not (np.isfinite(found.information) & np.isfinite(found.target)).all():
+            raise np.linalg.LinAlgError("the others' sum is too large")
+        return found
+
+    @classmethod
+    def _of(
+        cls,
+        settings: LinearUCBSettings,
+        others: FloatArray,
+        std: float,
+        own: FloatArray,
+        num_own: Counts,
+    ) -> Others:
         gram, weight = _shrunk(others[..., :-1, :-1], own[..., :-1, :-1], std)
         values, directions = np.linalg.eigh(gram)
         g = np.maximum(values, 0.0)
@@ -157,9 +178,98 @@ class Others:
 
     def share(self, cap: float) -> FloatArray:
         """Return q / (h + q): what the cap leaves of each direction."""
-        if math.isinf(cap):
-            return np.ones_like(self.information)
         return cap / np.maximum(self.information + cap, _TINY)
+
+
+class OwnBelief:
+    """What a site believes by its own data and the others', or each of a batch.
+
+    Parameters
+    ----------
+    confidence : Confidence
+    others : ndarray of shape (..., d + 1, d + 1), optional
+        The total minus the site's own message; nothing unless given.
+    num_others : int
+        How many agents' releases are in it.
+    own : ndarray of shape (..., d + 1, d + 1)
+        What the site's own message was made of: a clean sum.
+    num_own : int, or ndarray of int of shape (...)
+        How many trials that has.
+    num_releases : int
+        How many releases the newest of the others has made, at most.
+    """
+
+    def __init__(
+        self,
+        confidence: Confidence,
+        others: FloatArray | None,
+        num_others: int,
+        own: FloatArray,
+        num_own: Counts,
+        num_releases: int,
+    ) -> None:
+        self._settings = settings = confidence.settings
+        self._own, self._num_own = own.copy(), np.array(num_own)
+        self._others: Others | None = None
+        if others is not None and num_others > 0:
+            std = math.sqrt(num_others) * settings.releases.std_by(num_releases)
+            self._others = Others.of(settings, others, std, own, num_own)
+        clean = replace(settings.releases, epsilon=math.inf, calibration="exact")
+        share = confidence.alpha / confidence.num_agents
+        alone = Confidence(replace(settings, releases=clean), 1, share)
+        self._alone = alone.after(confidence.num_synchronisations)
+        self._confidence = confidence
+        self._model: Ellipsoid | None = None
+
+    def observe_sum(self, total: FloatArray, count: Counts) -> None:
+        """Add trials of the site: their clean sum, shape (..., d + 1, d + 1)."""
+        self._own, self._num_own = self._own + total, self._num_own + count
+        self._model = None
+
+    @property
+    def belief(self) -> Belief:
+        """What the site chooses by."""
+        if self._model is None:
+            self._model = weighed(
+                self._settings, self._own, self._num_own, self._others
+            )
+        return self._confidence.choosing(self._model)
+
+    @property
+    def coordinate_widths(self) -> FloatArray:
+        """Half the confidence interval about the model's estimate, shape (..., d).
+
+        The interval of the site's own clean data is that of linear UCB without noise
+        (Abbasi-Yadkori et al., 2011), which holds whatever the other sites are: for all
+        M agents at once with probability 1 - alpha. About the model's estimate it is
+        wider by how far the two estimates are apart.
+        """
+        own = OwnData.of(self._settings, self._own, self._num_own)
+        ellipsoid = Ellipsoid(own.matrix, own.target, watched=True)
+        widths = self._alone.belief(ellipsoid).coordinate_widths
+        return widths + np.abs(self.belief.ellipsoid.estimate - ellipsoid.estimate)
+
+    @property
+    def worth(self) -> FloatArray:
+        """How many own trials the others are worth now, shape (...).
+
+        By as many more trials as the site has, all alike, the volume of its ellipsoid
+        would shrink as it does by what the others add.
+        """
+        target = self.belief.ellipsoid.log_det
+        values = np.maximum(np.linalg.eigvalsh(self._own[..., :-1, :-1]), 0.0)
+
+        def volume(times: FloatArray) -> FloatArray:
+            scaled = values * times[..., None] + self._settings.ridge
+            return np.asarray(np.log(scaled).sum(-1))
+
+        low = np.ones_like(target)
+        high = low + 1e9 * (self._num_own > 0)
+        for _ in range(100):
+            middle = np.sqrt(low * high)
+            low = np.where(volume(middle) < target, middle, low)
+            high = np.where(volume(middle) < target, high, middle)
+        return np.asarray((low - 1) * self._num_own)
 
 
 def weighed(

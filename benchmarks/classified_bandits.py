@@ -44,20 +44,23 @@ class Table:
     @property
     def num_arms(self) -> int:
         """The classes."""
-        return len(np.unique(self.label))
+        return int(self.label.max() + 1)
 
     @property
     def dimension(self) -> int:
         """d: the arms' blocks together."""
         return self.num_arms * self.z.shape[1]
 
-    @property
-    def oracle(self) -> float:
-        """Mean reward of the best linear choice: least squares on all cases."""
-        ridge = 1e-3 * np.eye(self.z.shape[1])
-        hot = np.eye(self.num_arms)[self.label]
-        theta = np.linalg.solve(self.z.T @ self.z + ridge, self.z.T @ hot)
-        return float(np.mean((self.z @ theta).argmax(axis=1) == self.label))
+    def oracle(self, rows: IntArray | None = None) -> float:
+        """Return the mean reward of the best linear choice: least squares on cases.
+
+        On all cases unless some ``rows`` are given.
+        """
+        some = slice(None) if rows is None else rows
+        z, label = self.z[some], self.label[some]
+        ridge = 1e-3 * np.eye(z.shape[1])
+        theta = np.linalg.solve(z.T @ z + ridge, z.T @ np.eye(self.num_arms)[label])
+        return float(np.mean((z @ theta).argmax(axis=1) == label))
 
     def features(self, rows: IntArray) -> FloatArray:
         """Return the actions of cases, shape (M, K, d)."""

@@ -17,14 +17,15 @@ on the diagonal (see `flwr_fbo.models.ellipsoid.posterior_of_noisy_sum`). So its
 information is h = g^2 / (g + s^2 (1 + w ||theta||^2) / (2 v)), in trials, as V's is.
 
 **Difference.** If the site's parameter differs from the others' by N(0, v / q I), h
-becomes h q / (h + q): never more than q trials in any direction. The smallest cap q
-counts whose evidence is within two nats of the largest. The evidence is the marginal
-likelihood of the site's own clean data, given what the others say. With q = 0 the site
-is alone: so the others count only where own data speak for them, and no longer once
-they speak against them.
+becomes h q / (h + q): never more than q trials in any direction. How much sites differ
+is unknown: the model is a mixture over caps q, with a prior of .98 on q = 0, the site
+alone. A cap's weight is its prior times its evidence: the marginal likelihood of the
+site's own clean data, given what the others say. So the others count only once own data
+speak for them, and no longer when they speak against them.
 
-All of it is a function of sums, and is computed anew when there are new trials. The
-rule was chosen by ``benchmarks/own_data.py``.
+A site chooses within the ellipsoid of the mixture's mean and covariance. All of it is a
+function of sums, and is computed anew when there are new trials. The rule was chosen by
+``benchmarks/own_data.py``.
 
 *Formal guarantees.* It is computed at the site, and sent nowhere. What own clean data
 mean for the releases: see `LinearUCBSettings`.
@@ -43,10 +44,9 @@ from flwr_fbo.algorithms.linear_bandit.confidence import Belief, Confidence
 from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings
 from flwr_fbo.models.ellipsoid import Ellipsoid
 
-# How many own trials the others may be worth in a direction, and the nats of evidence
-# that a larger number must be better by.
+# How many own trials the others may be worth in a direction, and the prior of each.
 _CAPS = (0.0, 1.0, 4.0, 16.0, 64.0, 256.0, 1e6)
-_SLACK = 2.0
+_PRIOR = np.array([0.98] + [0.02 / 6] * 6)
 # The reward variance is estimated as if so many trials had shown the largest one, and
 # is at least this share of it.
 _PRIOR_TRIALS, _LEAST_VARIANCE = 20.0, 0.08
@@ -293,41 +293,49 @@ def weighed(
     alone = OwnData.of(settings, own, num_own)
     if others is None:
         return Ellipsoid(alone.matrix, alone.target)
-    evidence = _evidence(settings, alone, others)
-    near = evidence >= evidence.max(axis=0) - _SLACK
-    shares = np.stack([others.share(cap) for cap in _CAPS])
-    chosen = near.argmax(axis=0)[None, ..., None]
-    share = np.take_along_axis(shares, chosen, axis=0)[0]
     U = others.directions
-    added = (U * (share * others.information)[..., None, :]) @ np.swapaxes(U, -1, -2)
-    matrix = alone.matrix + (added + np.swapaxes(added, -1, -2)) / 2
-    return Ellipsoid(matrix, alone.target + _times(U, share * others.target))
+    covariance, estimate = _mixture(settings, alone, others)
+    precision = np.linalg.inv(covariance)
+    precision = (
+        U @ (precision + np.swapaxes(precision, -1, -2)) @ np.swapaxes(U, -1, -2)
+    )
+    precision = (precision + np.swapaxes(precision, -1, -2)) / 4
+    return Ellipsoid(precision, _times(precision, _times(U, estimate)))
 
 
-def _evidence(
+def _mixture(
     settings: LinearUCBSettings, alone: OwnData, others: Others
-) -> FloatArray:
-    """Return the logarithm of the evidence of each cap, shape (Q, ...).
+) -> tuple[FloatArray, FloatArray]:
+    """Return covariance, over v, and mean of the mixture, in the others' directions.
 
-    A normal prior of precision P = ridge I + H over v and mean P^-1 u gives own data,
-    but for a constant, ((c + u)'(V + P)^-1 (c + u) - u'P^-1 u) / (2 v) + log det P / 2
-    - log det (V + P) / 2. In the basis of the others' directions P is diagonal.
+    A normal prior of precision P = ridge I + H over v and mean P^-1 u gives own data
+    the evidence, but for a constant, ((c + u)'(V + P)^-1 (c + u) - u'P^-1 u) / (2 v) +
+    log det P / 2 - log det (V + P) / 2. In these directions P is diagonal.
     """
-    U = others.directions
-    across = np.swapaxes(U, -1, -2)
-    rotated, target = across @ alone.matrix @ U, _times(across, alone.target)
-    found = []
-    for cap in _CAPS:
-        share = others.share(cap)
-        h, u = share * others.information, share * others.target
-        model = Ellipsoid(rotated + _diagonal(h), target + u)
+    across = np.swapaxes(others.directions, -1, -2)
+    rotated = across @ alone.matrix @ others.directions
+    shares = np.stack([others.share(cap) for cap in _CAPS])
+    h, u = shares * others.information, shares * others.target
+    matrices = rotated + _diagonal(h)
+    targets = _times(across, alone.target) + u
+    covariances = np.linalg.inv(matrices)
+    estimates = _times(covariances, targets)
+    with np.errstate(over="ignore", invalid="ignore"):
         prior = settings.ridge + h
-        white = model.whitened(model.target[..., None])[..., 0]
-        fit = np.square(white).sum(-1) - (u**2 / prior).sum(-1)
-        volume = model.log_det - np.log(prior).sum(-1)
-        found.append((fit / alone.variance - volume) / 2)
-    # What overflows is no evidence.
-    return np.where(np.isfinite(found), found, -np.inf)
+        fit = (estimates * targets).sum(-1) - (u**2 / prior).sum(-1)
+        volume = np.linalg.slogdet(matrices)[1] - np.log(prior).sum(-1)
+        evidence = (fit / alone.variance - volume) / 2
+        # What overflows is no evidence.
+        evidence = np.where(np.isfinite(evidence), evidence, -np.inf)
+        evidence += np.log(_PRIOR).reshape(-1, *[1] * (evidence.ndim - 1))
+        weights = np.exp(evidence - evidence.max(axis=0))[..., None]
+        weights /= weights.sum(axis=0)
+        estimate = np.where(weights > 0, weights * estimates, 0.0).sum(axis=0)
+        apart = np.where(weights > 0, estimates - estimate, 0.0)
+    outer = apart[..., :, None] * apart[..., None, :]
+    outer /= alone.variance[..., None, None]
+    covariance = (weights[..., None] * (covariances + outer)).sum(axis=0)
+    return covariance, estimate
 
 
 def _shrunk(

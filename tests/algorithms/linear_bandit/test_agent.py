@@ -357,7 +357,7 @@ def test_before_anything_is_known_patients_get_all_arms_of_blocks() -> None:
     releases = ContinualSettings(5, encoder.dimension, epsilon=1.0, delta=1e-5)
     settings = LinearUCBSettings(releases, local_data="released", encoder=encoder)
     agent, rng = LinearUCBAgent(Confidence.of(settings, 3)), np.random.default_rng(2)
-    offered = [(arm, {}) for arm in arms]
+    offered: list[tuple[str, dict[str, Any]]] = [(arm, {}) for arm in arms]
     rows = [encoder.encode({"age": age % 110}, offered) for age in range(300)]
     chosen = [agent.choose(row.features, rng) for row in rows]
     assert np.bincount([index for index, _ in chosen]).min() > 70

@@ -682,6 +682,7 @@ STUDIES: dict[str, Callable[[], Steps]] = {
     ),
     "FedUCB": _fed_ucb,
     "FedUCB, raw": partial(_fed_ucb, local_data="raw"),
+    "FedUCB, own": partial(_fed_ucb, local_data="own", width=0.3),
     "FedUCB, published": partial(
         _fed_ucb,
         epsilon=200.0,

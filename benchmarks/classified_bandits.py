@@ -44,7 +44,8 @@ class Table:
     @property
     def num_arms(self) -> int:
         """The classes."""
-        return int(self.label.max() + 1)
+        highest: int = self.label.max()
+        return int(highest) + 1
 
     @property
     def dimension(self) -> int:

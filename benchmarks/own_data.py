@@ -67,6 +67,7 @@ from flwr_fbo import ContinualSettings, LinearUCBSettings
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
 from flwr_fbo.algorithms.linear_bandit.own_data import Others, OwnData, weighed
+from flwr_fbo.algorithms.linear_bandit.planning import SharingPlan
 from flwr_fbo.algorithms.linear_bandit.settings import geometric_schedule
 from flwr_fbo.models.ellipsoid import Ellipsoid
 
@@ -402,9 +403,20 @@ def show(path: Path) -> None:
                 print(
                     f"alpha {alpha:g}  epsilon {epsilon:g}  {kind:<12} {name:<20} "
                     f"alone {sum(alone.values()) / len(alone):6.1f}  ratio {mean:.3f}  "
-                    f"worst seed {max(each):.3f}"
+                    f"worst seed {max(each):.3f}  "
+                    f"promised {1 - _promised(name, epsilon):.3f}"
                 )
             print(f"    mean ratio {np.mean(ratios):.3f}")
+
+
+def _promised(name: str, epsilon: float) -> float:
+    """Return the share of regret that `SharingPlan` promises to save."""
+    env = {**CHOICE, **BAR, **HARD}[name]
+    dimension = TABLES[env.table]().dimension
+    releases = _settings(env, dimension, epsilon).releases
+    times = geometric_schedule(env.num_trials, NUM_RELEASES, FIRST)
+    plan = SharingPlan(releases, env.num_sites, env.num_trials, times)
+    return plan.promised_saving
 
 
 def main() -> None:

@@ -44,13 +44,12 @@ class Table:
     @property
     def num_arms(self) -> int:
         """The classes."""
-        highest: int = self.label.max()
-        return int(highest) + 1
+        return int(np.max(self.label)) + 1
 
     @property
     def dimension(self) -> int:
         """d: the arms' blocks together."""
-        return self.num_arms * self.z.shape[1]
+        return self.num_arms * int(self.z.shape[1])
 
     def oracle(self, rows: IntArray | None = None) -> float:
         """Return the mean reward of the best linear choice: least squares on cases.

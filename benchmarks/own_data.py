@@ -61,6 +61,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import sem, t
 
 from benchmarks.classified_bandits import TABLES, Table
 from flwr_fbo import ContinualSettings, LinearUCBSettings
@@ -318,19 +319,20 @@ def play(
     settings = _settings(env, table.dimension, epsilons[0])
     for alpha in ALPHAS:
         methods.append((0.0, alpha, Method("alone", alpha, settings, env, noise)))
-    times = {t: k for k, t in enumerate(geometric_schedule(T, NUM_RELEASES, FIRST))}
+    planned = geometric_schedule(T, NUM_RELEASES, FIRST)
+    times = {time: k for k, time in enumerate(planned)}
     best = table.oracle()
     if env.by_group:
         best = float(np.mean([table.oracle(rows) for rows in _groups(table, M)]))
-    for t in range(T):
-        features = table.features(cases[t])
+    for step in range(T):
+        features = table.features(cases[step])
         for _, _, method in methods:
             chosen = method.choose(features)
-            right = (chosen == labels[t]).astype(float)
-            method.regret += (best - right) * active[t]
-            method.tell(features[np.arange(M), chosen], right - 0.5, active[t])
-            if t + 1 in times:
-                method.synchronise(times[t + 1], present[times[t + 1]])
+            right = (chosen == labels[step]).astype(float)
+            method.regret += (best - right) * active[step]
+            method.tell(features[np.arange(M), chosen], right - 0.5, active[step])
+            if step + 1 in times:
+                method.synchronise(times[step + 1], present[times[step + 1]])
     for epsilon, alpha, method in methods:
         yield {
             "method": method.kind,
@@ -406,7 +408,18 @@ def show(path: Path) -> None:
                     f"worst seed {max(each):.3f}  "
                     f"promised {1 - _promised(name, epsilon):.3f}"
                 )
-            print(f"    mean ratio {np.mean(ratios):.3f}")
+            alike = [
+                1 - r for name, r in zip(names, ratios, strict=True) if name in BAR
+            ]
+            print(f"    mean ratio {np.mean(ratios):.3f}{_bound(alike)}")
+
+
+def _bound(gains: list[float]) -> str:
+    """Return the mean gain over environments, and its lower 95 % bound."""
+    if len(gains) < 2:
+        return ""
+    low = np.mean(gains) - t.ppf(0.95, len(gains) - 1) * sem(gains)
+    return f"; of `BAR` mean gain {np.mean(gains):.3f}, lower bound {low:.3f}"
 
 
 def _promised(name: str, epsilon: float) -> float:

@@ -295,7 +295,7 @@ def weighed(
         return Ellipsoid(alone.matrix, alone.target)
     U = others.directions
     covariance, estimate = _mixture(settings, alone, others)
-    precision: FloatArray = np.linalg.inv(covariance)
+    precision = np.asarray(np.linalg.inv(covariance), dtype=np.float64)
     precision = (
         U @ (precision + np.swapaxes(precision, -1, -2)) @ np.swapaxes(U, -1, -2)
     )
@@ -318,7 +318,7 @@ def _mixture(
     h, u = shares * others.information, shares * others.target
     matrices = rotated + _diagonal(h)
     targets = _times(across, alone.target) + u
-    covariances: FloatArray = np.linalg.inv(matrices)
+    covariances = np.asarray(np.linalg.inv(matrices), dtype=np.float64)
     estimates = _times(covariances, targets)
     with np.errstate(over="ignore", invalid="ignore"):
         prior = settings.ridge + h

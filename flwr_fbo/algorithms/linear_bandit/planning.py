@@ -11,9 +11,10 @@ reward noise of sigma. So the share of a site's regret that is left is
 
     sum_t max(t + o_t, d)^-1/2 / sum_t max(t, d)^-1/2.
 
-Half of what that saves is promised: measured savings were at least as much in the
-environments of ``benchmarks/own_data.py`` in which sites are alike, answer at once and
-do not change. Where they differ, are late or absent, less is saved, or nothing.
+A quarter of what that saves is promised. The quarter was chosen by the rows of
+``benchmarks/own_data.py bar`` in which sites are alike: there it holds in all of them at
+the default alpha of .3, and in three of four at 1. Where sites differ, are late or
+absent, less is saved, or nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from flwr_fbo.privacy.continual_settings import ContinualSettings
 # m over L^2, of encoders with bounds that the data fill as usual.
 _MEAN_SQUARE = 0.3
 # What is promised of the savings that the formula expects, and from when on it pays.
-_PROMISED, LEAST_SAVING = 0.5, 0.05
+_PROMISED, LEAST_SAVING = 0.25, 0.02
 _EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 _SITES = (5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 
@@ -104,7 +105,7 @@ class SharingPlan:
 
     @property
     def pays(self) -> bool:
-        """Whether at least a twentieth of the regret is promised to be saved."""
+        """Whether at least a fiftieth of the regret is promised to be saved."""
         return self.promised_saving >= LEAST_SAVING
 
     @property

@@ -32,7 +32,7 @@ def test_it_is_the_formula() -> None:
         left += max(t + worth, 22) ** -0.5
         alone += max(t, 22) ** -0.5
     assert PLAN.worth == pytest.approx(worth)
-    assert PLAN.promised_saving == pytest.approx((1 - left / alone) / 2)
+    assert PLAN.promised_saving == pytest.approx((1 - left / alone) / 4)
 
 
 def test_more_epsilon_sites_and_trials_save_more() -> None:

@@ -18,7 +18,6 @@ from flwr_fbo._common.validation import require
 from flwr_fbo._compat import ClientApi, reply_metrics
 from flwr_fbo.algorithms.fed_ucb.server import FedUCBServer
 from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
-from flwr_fbo.algorithms.linear_bandit.planning import SharingPlan
 from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings
 from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
 from flwr_fbo.strategies.linear_bandit_strategy import (
@@ -153,15 +152,6 @@ class FedUCB(LinearBanditStrategy):
         allowed = "given, where num_releases is None"
         require(planned is not None, "num_rounds", None, allowed)
         return 2 * (planned or 0) + 1
-
-    def _notes(self) -> list[str]:
-        settings, times = self.study.settings, self._times
-        planned = settings.releases.num_releases
-        if settings.local_data != "own" or not times or planned is None:
-            return super()._notes()
-        trials = max(self._num_trials, times[-1] + 1, planned + 1)
-        plan = SharingPlan(settings.releases, self.study.num_agents, trials, times)
-        return [*super()._notes(), *plan.lines()]
 
     @property
     def _may_grow(self) -> bool:

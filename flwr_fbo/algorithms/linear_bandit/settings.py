@@ -316,8 +316,8 @@ class LinearUCBSettings:
     so many times ``releases.mu``. It is nearly attained where two arms always pay the
     same and one reward is flipped, as the agent then may play the other arm ever after.
     `flwr_fbo.lab.audit.bandit_audit` shows it: with ten trials a release, a promised
-    epsilon of 2 is 7 at least with ``"raw"``, and more with ``"own"``; with a hundred,
-    the paper's own noise, which is larger, does not keep an epsilon of 1 either.
+    epsilon of 2 is 7 at least with ``"raw"`` or ``"own"``; with a hundred, the paper's
+    own noise, which is larger, does not keep an epsilon of 1 either.
 
     The same holds with a ``site_deviation``: it is learned from what ``local_data``
     says, and is not sent.

@@ -337,7 +337,7 @@ def _linear_settings(**changes: Any) -> LinearUCBSettings:
         epsilon=chosen["epsilon"],
         delta=0.1,
         max_action_norm=1.0,
-        max_reward=1.0,
+        reward_range=(-1.0, 1.0),
         mechanism=chosen["mechanism"],
         calibration=chosen["calibration"],
         num_streams=1,
@@ -682,6 +682,7 @@ STUDIES: dict[str, Callable[[], Steps]] = {
     ),
     "FedUCB": _fed_ucb,
     "FedUCB, raw": partial(_fed_ucb, local_data="raw"),
+    "FedUCB, own": partial(_fed_ucb, local_data="own", width=0.3),
     "FedUCB, published": partial(
         _fed_ucb,
         epsilon=200.0,

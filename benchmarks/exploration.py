@@ -41,7 +41,12 @@ def simulations(experiment: BanditExperiment) -> dict[str, BanditSimulation]:
     releases = experiment.releases()
     kinds = {
         name: BanditSimulation(
-            LinearUCBSettings(releases, width=experiment.width, exploration=kind),
+            LinearUCBSettings(
+                releases,
+                local_data="released",
+                width=experiment.width,
+                exploration=kind,
+            ),
             experiment.num_agents,
             experiment.task,
             experiment.num_iterations,

@@ -23,7 +23,9 @@ from flwr_fbo.journal.tables import LedgerRow
 D, K, CALLS = 10, 100, 10
 FEW, MANY, MOST_RATIO = 16, 4096, 1.3
 RELEASES = ContinualSettings(MANY, D, epsilon=1.0, delta=1e-5)
-STUDY = LinearBanditStudy(LinearUCBSettings(RELEASES), 100, study_id="policy")
+STUDY = LinearBanditStudy(
+    LinearUCBSettings(RELEASES, local_data="released"), 100, study_id="policy"
+)
 ACTIONS = np.random.default_rng(0).uniform(-1, 1, (K, D)) / np.sqrt(D)
 
 

@@ -47,7 +47,9 @@ class Player:
     ) -> None:
         self._settings, self._every, self._informed = settings, every, informed
         self._group = AgentGroup(
-            Confidence.of(LinearUCBSettings(settings), len(logged))
+            Confidence.of(
+                LinearUCBSettings(settings, local_data="released"), len(logged)
+            )
         )
         self._releases = [
             ContinualRelease(settings, SeededEntropy(seed, agent))

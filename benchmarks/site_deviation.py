@@ -54,8 +54,8 @@ from flwr_fbo.privacy.noise import SeededEntropy
 NUM_SITES, NUM_RELEASES = 20, 40
 DISTANCES, LEAST_BOUND = (0.0, 0.1, 0.3, 0.6), 0.03
 RELEASES = ContinualSettings(NUM_RELEASES, 10, math.inf, delta=1e-5)
-OPEN = LinearUCBSettings(RELEASES)
-NOISY = LinearUCBSettings(replace(RELEASES, epsilon=4.0))
+OPEN = LinearUCBSettings(RELEASES, local_data="released")
+NOISY = LinearUCBSettings(replace(RELEASES, epsilon=4.0), local_data="released")
 CASES = {
     "without noise": OPEN,
     "epsilon 4, released": NOISY,
@@ -86,10 +86,11 @@ class Player:
         chosen = self._group.choose(contexts, lambda: [])
         actions = contexts[np.arange(NUM_SITES), chosen]
         rewards = bandits.rewards(t, chosen)
-        self._sums += self._settings.releases.outer_products(actions, rewards)
+        products = self._settings.releases.outer_products(actions, rewards)
+        self._sums += products
         self.regret += bandits.regrets(t, chosen).mean()
         if self._settings.local_data == "raw":
-            self._group.observe(actions, rewards)
+            self._group.observe(actions, rewards, products)
 
     def synchronise(self, k: int, thetas: FloatArray) -> None:
         """Believe the sum of all releases k, and note whether theta_i is missed."""
@@ -100,8 +101,7 @@ class Player:
     def _receive(self, k: int) -> None:
         pairs = zip(self._releases, self._sums, strict=True)
         released = np.stack([one.release(k, own) for one, own in pairs])
-        raw = self._settings.local_data == "raw"
-        self._group.believe(released, k, self._sums if raw else released)
+        self._group.believe(released, k, self._sums)
 
 
 def missed(belief: Belief, thetas: FloatArray) -> FloatArray:

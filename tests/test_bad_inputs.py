@@ -40,7 +40,7 @@ from flwr_fbo.cli import app
 from tests.federation import SPACE, make_objective, numpy_app, strategy
 from tests.tuner.apps import tuner as _tuner
 
-LINEAR = LinearUCBSettings(ContinualSettings(3, 2, 1.0, 1e-3))
+LINEAR = LinearUCBSettings(ContinualSettings(3, 2, 1.0, 1e-3), local_data="released")
 X = {"x": FloatDistribution(0.0, 1.0)}
 
 

@@ -39,13 +39,18 @@ def first_best(values: FloatArray) -> NDArray[np.intp]:
     Values have shape (..., K) with K >= 1, indices shape (...). NaN is never chosen
     while there is another value.
     """
+    return np.asarray(np.argmax(all_best(values), axis=-1))
+
+
+def all_best(values: FloatArray) -> NDArray[np.bool_]:
+    """Return which values, shape (..., K), are the largest but for `PRECISION`."""
     known, sizes = values, np.abs(values)
     if not np.isfinite(sizes).all():
         known = np.where(np.isnan(values), -np.inf, values)
         sizes = np.where(np.isfinite(known), sizes, 0.0)
     best = np.max(known, axis=-1, keepdims=True)
     largest = np.max(sizes, axis=-1, keepdims=True)
-    return np.asarray(np.argmax(known >= best - PRECISION * largest, axis=-1))
+    return np.asarray(known >= best - PRECISION * largest)
 
 
 @cache

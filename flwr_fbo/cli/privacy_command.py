@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context
 from typing import Annotated, get_args
@@ -20,6 +20,7 @@ from flwr_fbo.algorithms.fed_warm_start.settings import (
     FedWarmStartSettings,
     num_pioneers,
 )
+from flwr_fbo.algorithms.linear_bandit.planning import SharingPlan
 from flwr_fbo.cli.commands import AsJson
 from flwr_fbo.cli.output import RULED, finite, plain_errors
 from flwr_fbo.privacy.accounting import (
@@ -28,6 +29,7 @@ from flwr_fbo.privacy.accounting import (
     smallest_noise_multiplier,
 )
 from flwr_fbo.privacy.budget import large_delta
+from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
 from flwr_fbo.strategies.fed_vote import GUIDING, FedVote
@@ -41,6 +43,7 @@ HEADINGS = {
     "exact": "published noise,\nexact sensitivity",
     "default": "default noise,\nexact sensitivity",
 }
+_BANDIT = "FedUCB"
 # A strategy that is only planned draws nothing.
 _UNUSED = Seeds(features=0, noise=0)
 # Beyond these only memory and patience of whoever asks would end.
@@ -108,7 +111,7 @@ def privacy(
         float | None, typer.Option(help="The paper's 1/N^1.1 by default.")
     ] = None,
     strategy: Annotated[
-        str, typer.Option(help=f"One of {', '.join(private_strategies())}.")
+        str, typer.Option(help=f"One of {', '.join((*private_strategies(), _BANDIT))}.")
     ] = "DPFTSDE",
     preset: Annotated[
         str | None, typer.Option(help="Preset of DPFTSDE: paper or paper-synthetic.")
@@ -116,8 +119,12 @@ def privacy(
     dimensions: Annotated[
         int | None,
         typer.Option(
-            help=f"D of FedVote, 1 to {_MOST_DIMENSIONS}: who must agree; by default 2."
+            help=f"D of FedVote, 1 to {_MOST_DIMENSIONS}: who must agree; by default "
+            "2. With FedUCB the dimension d of an action."
         ),
+    ] = None,
+    trials: Annotated[
+        int | None, typer.Option(help="Trials T of each site; with FedUCB only.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -128,8 +135,18 @@ def privacy(
     $ flwr-fbo privacy --agents 20 --rounds 40 --epsilon 2 --delta 1e-3
     $ flwr-fbo privacy --strategy FedVote --agents 20 --rounds 2 --epsilon 2 --delta .01
     $ flwr-fbo privacy --strategy FedWarmStart --agents 30 --epsilon 2 --delta 1e-3
+    $ flwr-fbo privacy --strategy FedUCB --agents 50 --rounds 10 --trials 500
+      --dimensions 8 --epsilon 4 --delta 1e-5
     """
+    if strategy == _BANDIT:
+        given = {"rounds": rounds, "trials": trials, "dimensions": dimensions}
+        left_out = {"q": q, "z": z, "preset": preset}
+        with plain_errors(ValueError):
+            plan = _bandit_plan(agents, epsilon, delta, given, left_out)
+        _tell_plan(plan, as_json)
+        return
     with plain_errors(ValueError):
+        require(trials is None, "trials", trials, f"left out, with {strategy}")
         base = preset_of(strategy, preset)
         is_vote = isinstance(base.agent, FedVoteSettings)
         once = isinstance(base.agent, FedWarmStartSettings)
@@ -200,6 +217,54 @@ def privacy(
     more = _cohort_lines(question) if once else []
     for line in _vote_lines(question, dimensions or 2) if is_vote else more:
         Console().print(line, highlight=False)
+
+
+def _bandit_plan(
+    agents: int,
+    epsilon: float | None,
+    delta: float | None,
+    given: Mapping[str, int | None],
+    left_out: Mapping[str, object],
+) -> SharingPlan:
+    """Return what a bandit of rewards in [0, 1] is worth to its sites."""
+    for name, value in left_out.items():
+        require(value is None, name, value, f"left out, with {_BANDIT}")
+    for name, value in {**given, "epsilon": epsilon, "delta": delta}.items():
+        require(value is not None, name, value, f"given, with {_BANDIT}")
+    rounds, trials, dimensions = (value or 0 for value in given.values())
+    require(1 <= agents <= _MOST_AGENTS, "agents", agents, f"1 to {_MOST_AGENTS:,}")
+    require(trials <= _MOST_ROUNDS, "trials", trials, f"at most {_MOST_ROUNDS:,}")
+    releases = ContinualSettings(
+        rounds, dimensions, epsilon or 0.0, delta or 0.0, reward_range=(0, 1)
+    )
+    return SharingPlan(releases, agents, trials)
+
+
+def _tell_plan(plan: SharingPlan, as_json: bool) -> None:
+    if as_json:
+        values = {
+            "strategy": _BANDIT,
+            "agents": plan.num_agents,
+            "trials": plan.num_trials,
+            "schedule": plan.times,
+            "noise_over_signal": plan.noise,
+            "worth_in_own_trials": plan.worth,
+            "promised_saving": plan.promised_saving,
+            "pays": plan.pays,
+            "needed_epsilon": plan.needed_epsilon,
+            "needed_agents": plan.needed_agents,
+        }
+        typer.echo(json.dumps(finite(values), indent=2))
+        return
+    shown = ", ".join(map(str, plan.times[:4]))
+    typer.echo(
+        f"{plan.num_agents} sites, rewards in [0, 1], encoded actions of dimension "
+        f"{plan.releases.dimension}; synchronisations after {shown}"
+        f"{', ...' if len(plan.times) > 4 else ''} trials."
+    )
+    typer.echo(f"Noise over signal in the others' last sum: {plan.noise:.2g}.")
+    for line in plan.lines():
+        typer.echo(f"{line}.")
 
 
 def _print(

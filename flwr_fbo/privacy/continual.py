@@ -58,7 +58,7 @@ class ContinualRelease:
 
     Logs: trials from before the study are trials of the stream like any other, each in
     one window, which a site adds before some release. Where one was chosen by what an
-    earlier one gave, it is as with ``local_data="raw"``: the other rows are taken as
+    earlier one gave, it is as with ``local_data="own"``: the other rows are taken as
     they are.
 
     Streams: with several running sums a trial is in one of them only, which is public,

@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.conversion import within
-from flwr_fbo._common.fields import check_fields, choice, integer, number
-from flwr_fbo._common.validation import require
+from flwr_fbo._common.fields import check_fields, choice, integer, number, ruled
+from flwr_fbo._common.validation import is_number, require
 from flwr_fbo.privacy.budget import DELTA, EPSILON, gaussian_delta, gaussian_mu
 from flwr_fbo.privacy.factorisation import Factorisation, Mechanism, factorisation
 
@@ -82,9 +82,14 @@ class ContinualSettings:
     max_action_norm : float
         Largest norm L of an action, from 1e-6 to 1e6. A trial of an environment with a
         longer one is left out of all releases.
-    max_reward : float
-        Largest reward B, from 1e-6 to 1e6: rewards lie in [-B, B]. Those of an
-        environment are clipped to it.
+    reward_range : (float, float)
+        Lowest and highest reward, from -1e6 to 1e6. Those of an environment are clipped
+        to them. The middle of the range is subtracted from every reward, so that B =
+        `max_reward` is half of its length: x'theta is how far the mean reward is above
+        the middle. So rewards from 0 to 1 that are declared as such have 1.6 times less
+        noise at the same epsilon, at L = 1, than with (-1, 1). Where the middle is not
+        0 actions need a constant: the intercept of a `FeatureEncoder`, or features that
+        add up to one, as one-hot ones do.
     mechanism : {"toeplitz", "tree", "tree-honaker"}
         Factorisation of the running sum; see `flwr_fbo.privacy.factorisation`.
     calibration : {"exact", "paper"}
@@ -109,7 +114,10 @@ class ContinualSettings:
     epsilon: float = field(metadata=EPSILON)
     delta: float = field(metadata=DELTA)
     max_action_norm: float = field(default=1.0, metadata=number(1e-6, 1e6))
-    max_reward: float = field(default=1.0, metadata=number(1e-6, 1e6))
+    reward_range: tuple[float, float] = field(
+        default=(-1.0, 1.0),
+        metadata=ruled(lambda name, value: _check_range(name, value)),
+    )
     mechanism: Mechanism = field(default="toeplitz", metadata=choice(Mechanism))
     calibration: Calibration = field(default="exact", metadata=choice(Calibration))
     num_streams: int = field(default=1, metadata=integer(1, 1000, cap="max_dimension"))
@@ -119,18 +127,33 @@ class ContinualSettings:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        low, high = map(float, self.reward_range)
+        object.__setattr__(self, "reward_range", (low, high))
         _ = self.factorisation  # which names what it does not allow
         if self.calibration == "paper":
             tree = self.mechanism == "tree"
             require(tree, "mechanism", self.mechanism, "'tree', with the paper's noise")
-            highest = self.max_reward
-            require(highest <= 1, "max_reward", highest, "<= 1, with the paper's noise")
+            given = self.reward_range
+            allowed = "of length 2 at most, with the paper's noise"
+            require(self.max_reward <= 1, "reward_range", given, allowed)
             if self.epsilon != math.inf:
                 # Of Dubey & Pentland's sigma it is not proved for every epsilon: so it
                 # is computed, from the sigma that will be drawn with.
                 kept = gaussian_delta(self.epsilon, self.mu) <= self.delta
                 allowed = "less, as the paper's noise does not keep what it promises"
                 require(kept, "epsilon", self.epsilon, allowed)
+
+    @property
+    def max_reward(self) -> float:
+        """B > 0: half of the length of the rewards' range."""
+        low, high = self.reward_range
+        return (high - low) / 2
+
+    @property
+    def reward_middle(self) -> float:
+        """The middle of the rewards' range, which is subtracted from every reward."""
+        low, high = self.reward_range
+        return (low + high) / 2
 
     @cached_property
     def sum_shape(self) -> tuple[int, ...]:
@@ -247,18 +270,25 @@ class ContinualSettings:
         largest = self.max_action_norm**2 + self.max_reward**2
         return float(2.0 ** (math.floor(math.log2(largest)) - _GRID_BITS))
 
+    def std_by(self, k: int) -> float:
+        """Return the largest of the deviations of releases 1 to k, on the diagonal."""
+        if self.num_releases is None:
+            return self.largest_std(max(k, 1))
+        return float(self.release_std()[: max(k, 1)].max())
+
     def outer_products(self, actions: ArrayLike, rewards: ArrayLike) -> FloatArray:
         """Return what each trial adds to the running sum: [x; y][x; y]'.
 
-        Rounded to the grid (an error of at most 2^-31 (L^2 + B^2) an entry), so that
-        sums are exact, in whatever order. Without noise nothing is rounded.
+        y is the reward less `reward_middle`. Rounded to the grid (an error of at most
+        2^-31 (L^2 + B^2) an entry), so that sums are exact, in whatever order. Without
+        noise nothing is rounded.
 
         Parameters
         ----------
         actions : array of shape (T, d)
             Each of norm at most L.
         rewards : array of shape (T,)
-            Each in [-B, B].
+            Each in ``reward_range``.
 
         Returns
         -------
@@ -270,7 +300,10 @@ class ContinualSettings:
             If a shape is another, or a trial is not within the bounds: it would not be
             protected as promised.
         """
-        z = self._trials(actions, rewards)
+        return self._products(self._trials(actions, rewards))
+
+    def _products(self, z: FloatArray) -> FloatArray:
+        """Return zz' of each row, on the grid."""
         products = z[:, :, None] * z[:, None, :]
         # Each trial by itself: then sums are exact, and one replaced trial moves them
         # by two rounded matrices, which the sensitivity has in it.
@@ -285,8 +318,7 @@ class ContinualSettings:
             return np.asarray(z.T @ z)
         total = np.zeros((self.dimension + 1, self.dimension + 1))
         for start in range(0, len(z), _BLOCK_LENGTH):
-            block = z[start : start + _BLOCK_LENGTH]
-            total += self.outer_products(block[:, :-1], block[:, -1]).sum(axis=0)
+            total += self._products(z[start : start + _BLOCK_LENGTH]).sum(axis=0)
         return total
 
     def check_norms(self, actions: FloatArray) -> None:
@@ -296,10 +328,14 @@ class ContinualSettings:
         _require_within("actions", actions, sizes, longest, allowed)
 
     def check_rewards(self, rewards: FloatArray) -> None:
-        """Raise ValueError unless all rewards, shape (T,), are in [-B, B]."""
-        highest = self.max_reward
-        allowed = f"numbers from {-highest} to {highest}"
-        _require_within("rewards", rewards, np.abs(rewards), highest, allowed)
+        """Raise ValueError unless all rewards, shape (T,), are in ``reward_range``."""
+        low, high = self.reward_range
+        sizes, allowed = np.abs(self.centred(rewards)), f"numbers from {low} to {high}"
+        _require_within("rewards", rewards, sizes, self.max_reward, allowed)
+
+    def centred(self, rewards: FloatArray) -> FloatArray:
+        """Return how far rewards are above the middle of their range."""
+        return np.asarray(rewards - self.reward_middle)
 
     def without_excess(self, values: FloatArray) -> FloatArray:
         """Return actions, shape (T, d), or rewards, (T,), within the bounds.
@@ -308,7 +344,9 @@ class ContinualSettings:
         the bound; others stay as they are.
         """
         if values.ndim == 1:
-            return within(values, np.abs(values), self.max_reward)
+            own = self.centred(values)
+            inside = within(own, np.abs(own), self.max_reward)
+            return np.where(inside == own, values, inside + self.reward_middle)
         return within(values, np.linalg.norm(values, axis=1), self.max_action_norm)
 
     def _trials(self, actions: ArrayLike, rewards: ArrayLike) -> FloatArray:
@@ -319,7 +357,14 @@ class ContinualSettings:
         require(x.shape == shape, "actions", x.shape, f"an array of shape {shape}")
         self.check_norms(x)
         self.check_rewards(y)
-        return np.column_stack([x, y])
+        return np.column_stack([x, self.centred(y)])
+
+
+def _check_range(name: str, value: Any) -> None:
+    ok = isinstance(value, tuple | list) and len(value) == 2
+    ok = ok and all(is_number(one) and abs(one) <= 1e6 for one in value)
+    ok = ok and value[1] - value[0] >= 1e-6
+    require(ok, name, value, "two numbers from -1e6 to 1e6, the lower one first")
 
 
 def _require_within(

@@ -185,6 +185,9 @@ class Promise:
         Why the study promises less than its charges say; empty unless it does.
     delta : float, optional
         In (0, 1): where the study reports its epsilon.
+    fixed_rows : bool
+        Whether it is for one trial while all other rows are as they were, and not for
+        what that trial changes in later ones: see `LinearUCBSettings`.
     """
 
     # As JSON each one is a list of its fields' values.
@@ -197,6 +200,7 @@ class Promise:
     private: bool = field(default=False, metadata=flag())
     caveat: str = field(default="", metadata=instance(str, allowed="a text"))
     delta: float | None = field(default=None, metadata=fraction(optional=True))
+    fixed_rows: bool = field(default=False, metadata=flag())
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -237,7 +241,7 @@ class Promise:
     def from_dict(cls, fields: Mapping[str, Any]) -> Promise:
         """Return the promise that ``to_dict`` gave."""
         charges = tuple(Charge(*entry) for entry in fields["charges"])
-        return cls(charges, fields["private"], fields["caveat"], fields["delta"])
+        return cls(**{**fields, "charges": charges})
 
 
 def require_own(path: Path) -> None:

@@ -74,7 +74,9 @@ class DecentralizedFedUCB(LinearBanditStrategy):
     ...     num_releases=2, dimension=3, epsilon=4.0, delta=1e-5
     ... )
     >>> strategy = DecentralizedFedUCB(
-    ...     LinearUCBSettings(releases), PeerGraph.named("ring", 6), schedule=[10, 20]
+    ...     LinearUCBSettings(releases, local_data="own"),
+    ...     PeerGraph.named("ring", 6),
+    ...     schedule=[10, 20],
     ... )
     >>> result = strategy.start(InProcessGrid(app, num_nodes=6))
     >>> strategy.server.num_releases

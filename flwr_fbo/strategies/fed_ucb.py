@@ -56,7 +56,7 @@ class FedUCB(LinearBanditStrategy):
     >>> releases = ContinualSettings(
     ...     num_releases=2, dimension=3, epsilon=4.0, delta=1e-5
     ... )
-    >>> settings = LinearUCBSettings(releases)
+    >>> settings = LinearUCBSettings(releases, local_data="own")
     >>> strategy = FedUCB(settings, num_agents=4, schedule=[10, 20])
     >>> result = strategy.start(InProcessGrid(app, num_nodes=4))
     >>> result.privacy_spent.epsilon, result.estimate.shape
@@ -99,12 +99,13 @@ class FedUCB(LinearBanditStrategy):
     delta)-DP for one trial replaced by another, against all that ever leaves the site,
     the server and the other sites included; against a server that would lie about
     epsilon, too, where the site says what it takes part in (`Limits`). With
-    ``local_data="raw"`` only for a change of one trial that leaves all others as they
-    were; with a trigger none. An agent whose journal is lost is refused: it could draw
-    its noise again. So it could with an older copy of its journal, if the last release
-    had been made and had not come here: never go on with an older copy, of a backup, a
-    snapshot or a cloned machine. Without ``Durability(keys=...)`` whoever is first to
-    name a slot, with a journal of its own, locks its true agent out.
+    ``local_data="own"`` or ``"raw"`` only for a change of one trial that leaves all
+    other rows as they were; with a trigger none. An agent whose journal is lost is
+    refused: it could draw its noise again. So it could with an older copy of its
+    journal, if the last release had been made and had not come here: never go on with
+    an older copy, of a backup, a snapshot or a cloned machine. Without
+    ``Durability(keys=...)`` whoever is first to name a slot, with a journal of its own,
+    locks its true agent out.
     """
 
     server: FedUCBServer

@@ -17,6 +17,7 @@ from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.validation import is_number, require, require_int
 from flwr_fbo.algorithms.decentralized_fed_ucb.server import DecentralizedFedUCBServer
 from flwr_fbo.algorithms.fed_ucb.server import FedUCBServer, spent_by_agent
+from flwr_fbo.algorithms.linear_bandit.planning import SharingPlan
 from flwr_fbo.algorithms.linear_bandit.settings import (
     DeterminantTrigger,
     LinearUCBSettings,
@@ -116,11 +117,23 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
 
     def _notes(self) -> list[str]:
         if self._interval is None or self._folder is not None:
-            return []
+            return self._expected
         return [
             "WARNING: no folder: if this run ends early, its study cannot be "
             "resumed, and the sites have spent their epsilon"
         ]
+
+    @property
+    def _expected(self) -> list[str]:
+        """What the others will be worth to a site, where that can be planned."""
+        settings, times = self.study.settings, self._times
+        planned = settings.releases.num_releases
+        has_centre = self.study.graph is None
+        if settings.local_data != "own" or not times or not planned or not has_centre:
+            return []
+        trials = max(self._num_trials, times[-1] + 1, planned + 1)
+        plan = SharingPlan(settings.releases, self.study.num_agents, trials, times)
+        return plan.lines()
 
     def _resume(self, num_rounds: int) -> None:
         super()._resume(num_rounds)

@@ -165,6 +165,9 @@ class Limits:
         In [0, 1]: largest share of a bandit's decisions that may be made without regard
         to their rewards. Below 1, `InverseGapWeighting` is refused, for which there is
         no such bound.
+    allow_fixed_rows : bool
+        Whether an epsilon may be for one trial with all other rows fixed, as it is with
+        ``local_data="own"`` (see `LinearUCBSettings`). Of effect with ``max_epsilon``.
     sums : SumLimits
         What the site wants of secure sums.
     max_agents : int, optional
@@ -214,6 +217,7 @@ class Limits:
     max_delta: float | None = None
     max_releases: int | None = None
     max_uniform_share: float | None = None
+    allow_fixed_rows: bool = False
     max_agents: int | None = None
     max_peers: int | None = None
     max_features: int | None = None
@@ -250,6 +254,9 @@ class Limits:
         require(ok, "max_uniform_share", share, "a number in [0, 1]")
         if self.max_seconds is not None:
             require_positive("max_seconds", self.max_seconds)
+        allowed = "True or False"
+        value = self.allow_fixed_rows
+        require(isinstance(value, bool), "allow_fixed_rows", value, allowed)
         ok = isinstance(self.sums, SumLimits)
         require(ok, "sums", self.sums, "a SumLimits")
 
@@ -277,6 +284,12 @@ class Limits:
         require_private(promise)
         if promise.caveat:
             raise refused(f"the study {promise.caveat}")
+        if promise.fixed_rows and not self.allow_fixed_rows:
+            raise refused(
+                "the study promises less than local_data='released': its epsilon is "
+                "for one trial with all other rows fixed, and allow_fixed_rows=False",
+                public="allow_fixed_rows",
+            )
         if unprotected:
             raise refused(f"the study asks for {unprotected}, which is not private")
 

@@ -339,9 +339,9 @@ def test_settings_have_plain_numbers() -> None:
         np.float64(1e-3),
     )
     assert releases == ContinualSettings(3, 2, 1.0, 1e-3)
-    assert to_json(LinearUCBSettings(releases, ridge=np.int64(2))) == (
-        to_json(LinearUCBSettings(releases, ridge=2))
-    )
+    assert to_json(
+        LinearUCBSettings(releases, local_data="released", ridge=np.int64(2))
+    ) == (to_json(LinearUCBSettings(releases, local_data="released", ridge=2)))
     integer: Any = np.int32(7)
     assert type(FedVoteSettings(num_initial=integer).num_initial) is int
     assert type(Limits(max_steps=integer).max_steps) is int

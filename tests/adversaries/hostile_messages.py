@@ -141,7 +141,9 @@ def linear(graph: PeerGraph | None = None, **settings: Any) -> LinearBanditStudy
         given["num_streams"] = graph.streams
     releases = ContinualSettings(**{**given, **settings})
     num_agents = 4 if graph is None else graph.num_agents
-    return LinearBanditStudy(LinearUCBSettings(releases), num_agents, graph=graph)
+    return LinearBanditStudy(
+        LinearUCBSettings(releases, local_data="released"), num_agents, graph=graph
+    )
 
 
 def neural(network: Network | None = None, **settings: Any) -> FedGOUCBStudy:

@@ -250,7 +250,9 @@ def _instruction(asked: Instruction, *arrays: Any) -> Asked:
 
 def _linear(phase: Phase) -> Asked:
     releases = ContinualSettings(2, 2, epsilon=0.4, delta=DELTA)
-    study = LinearBanditStudy(LinearUCBSettings(releases), 1, study_id="a")
+    study = LinearBanditStudy(
+        LinearUCBSettings(releases, local_data="released"), 1, study_id="a"
+    )
     about = phase, study, _slot(phase), 0
     return _instruction(LinearBanditInstruction(*about, 0, True, num_trials=3))
 

@@ -206,6 +206,41 @@ def test_privacy_prints_published_and_exact_side_by_side() -> None:
         assert words in result.output.replace("\n", " ")
 
 
+BANDIT = (
+    *("privacy", "--strategy=FedUCB", "--rounds=10", "--trials=500"),
+    *("--dimensions=22", "--delta=1e-5"),
+)
+
+
+def test_privacy_says_whether_a_bandit_pays() -> None:
+    result = _invoke(*BANDIT, "--agents=50", "--epsilon=4")
+    assert result.exit_code == 0, result.output
+    assert "synchronisations after 44, 56, 72, 91, ... trials" in result.output
+    assert "at least 7 % less regret than alone" in result.output
+    result = _invoke(*BANDIT, "--agents=50", "--epsilon=.5")
+    assert "Let each site play alone; it takes epsilon 2 or 500 sites" in result.output
+    plan = json.loads(_invoke(*BANDIT, "--agents=50", "--epsilon=4", "--json").output)
+    assert plan["pays"] is True
+    assert plan["promised_saving"] == pytest.approx(0.066, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "epsilon=None is not allowed: given, with FedUCB"),
+        (("--epsilon=4", "--z=1"), "z=1.0 is not allowed: left out, with FedUCB"),
+        (("--epsilon=-1",), "epsilon=-1.0"),
+        (("--epsilon=4", "--trials=9"), "num_trials=9"),
+    ],
+)
+def test_privacy_names_what_it_refuses_of_a_bandit(
+    arguments: tuple[str, ...], words: str
+) -> None:
+    result = _invoke(*BANDIT, "--agents=20", *arguments)
+    assert result.exit_code != 0
+    assert words in result.output
+
+
 @pytest.mark.slow
 def test_privacy_inverts_and_speaks_json() -> None:
     plan = ("privacy", "--agents=20", "--rounds=12", "--delta=1e-3", "--json")

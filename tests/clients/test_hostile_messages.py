@@ -174,7 +174,7 @@ def test_an_honest_large_federation_is_within_the_limits() -> None:
     )
     releases = ContinualSettings(10_000, 20, 1.0, 1e-5)
     a_month = RewardTimeout(30 * 24 * 3600)
-    slow = LinearUCBSettings(releases, reward_timeout=a_month)
+    slow = LinearUCBSettings(releases, local_data="released", reward_timeout=a_month)
     bandit = LinearBanditStudy(slow, 100_000)
     peers = linear(PeerGraph.named("complete", 300))
     network = neural(Network(20, width=25), num_exploration=100)
@@ -201,6 +201,7 @@ def _studies() -> Iterator[Study]:
     for exploration in (EllipsoidSampling(), InverseGapWeighting()):
         settings = LinearUCBSettings(
             releases,
+            local_data="released",
             exploration=exploration,
             encoder=encoder,
             reward_timeout=RewardTimeout(60),

@@ -69,7 +69,7 @@ UNFIT = {
 def _linear(folder: Path | None, ward: Ward, **bounds: Any) -> list[Answer]:
     site, node = LinearBanditSite(None, lambda _: ward), Node(folder)
     releases = ContinualSettings(2, 2, epsilon=1.0, delta=1e-5, **bounds)
-    study = LinearBanditStudy(LinearUCBSettings(releases), 1)
+    study = LinearBanditStudy(LinearUCBSettings(releases, local_data="released"), 1)
     enrolled = node.ask(site, study.enrolment())
     number = int(enrolled.metrics["journal"])
     answers = []
@@ -119,9 +119,10 @@ def test_a_trial_that_does_not_fit_shows_in_no_reply(
 
 
 @pytest.mark.parametrize("bound", [1e-6, 0.29, 0.31, 1e6])
-@pytest.mark.parametrize("name", ["max_reward", "max_action_norm"])
+@pytest.mark.parametrize("name", ["reward_range", "max_action_norm"])
 def test_no_bound_of_the_server_is_an_oracle(name: str, bound: float) -> None:
-    assert _shapes(_linear(None, Ward(), **{name: bound})) == _shapes(
+    given = (-bound, bound) if name == "reward_range" else bound
+    assert _shapes(_linear(None, Ward(), **{name: given})) == _shapes(
         _linear(None, Ward())
     )
 

@@ -304,7 +304,9 @@ def _bandit(
 def test_bandits_and_tuning_add_up(tmp_path: Path, in_folder: bool) -> None:
     node = _node(tmp_path, in_folder)
     site = LinearBanditSite(make_environment=lambda _: Environment(), limits=LIMITS)
-    study = LinearBanditStudy(LinearUCBSettings(RELEASES), num_agents=2)
+    study = LinearBanditStudy(
+        LinearUCBSettings(RELEASES, local_data="released"), num_agents=2
+    )
     _bandit(node, site, study, releases=3)
     mu = study.promise.charges[0]
     spent = composed_epsilon([mu], 1e-3)
@@ -329,7 +331,9 @@ def test_bandits_and_tuning_add_up(tmp_path: Path, in_folder: bool) -> None:
 def test_a_bandit_study_is_charged_once_with_its_first_release(tmp_path: Path) -> None:
     node = Node(tmp_path)
     site = LinearBanditSite(make_environment=lambda _: Environment(), limits=LIMITS)
-    study = LinearBanditStudy(LinearUCBSettings(RELEASES), num_agents=2)
+    study = LinearBanditStudy(
+        LinearUCBSettings(RELEASES, local_data="released"), num_agents=2
+    )
     journal = int(node.ask(site, study.enrolment()).metrics["journal"])
     asked = LinearBanditInstruction(Phase.ROUND, study, 0, journal, num_trials=1)
     node.ask(site, asked.to_config())
@@ -344,7 +348,9 @@ def test_a_bandit_study_is_charged_once_with_its_first_release(tmp_path: Path) -
 def test_what_only_counts_as_true_is_refused(tmp_path: Path) -> None:
     node = Node(tmp_path)
     site = LinearBanditSite(make_environment=lambda _: Environment(), limits=LIMITS)
-    study = LinearBanditStudy(LinearUCBSettings(RELEASES), num_agents=2)
+    study = LinearBanditStudy(
+        LinearUCBSettings(RELEASES, local_data="released"), num_agents=2
+    )
     journal = int(node.ask(site, study.enrolment()).metrics["journal"])
     asked = LinearBanditInstruction(Phase.ROUND, study, 0, journal).to_config()
     for value in (0.5, 1):
@@ -357,7 +363,7 @@ def test_a_bandit_without_a_folder_releases_no_trial_twice() -> None:
     """A server that lies begins another study in between, to have noise drawn anew."""
     node = Node(None)
     site = LinearBanditSite(make_environment=lambda _: Environment(), limits=LIMITS)
-    settings = LinearUCBSettings(replace(RELEASES, epsilon=0.5))
+    settings = LinearUCBSettings(replace(RELEASES, epsilon=0.5), local_data="released")
     first, second = (LinearBanditStudy(settings, num_agents=2) for _ in range(2))
     for study in (first, second):
         _bandit(node, site, study, releases=1)

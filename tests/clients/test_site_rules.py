@@ -375,7 +375,7 @@ def test_two_kinds_at_one_app_have_the_limits_of_both() -> None:
     app = linear_bandit_app(make_environment=lambda _: Environment())
     add_tuning(app, _objective, None, limits=LIMITS)
     releases = ContinualSettings(num_releases=1, dimension=3, epsilon=8.0, delta=1e-5)
-    study = LinearBanditStudy(LinearUCBSettings(releases), 1)
+    study = LinearBanditStudy(LinearUCBSettings(releases, local_data="released"), 1)
     content = RecordDict({"config": ConfigRecord({**study.enrolment()})})
     content["arrays"] = ArrayRecord({})
     grid = Site(app).grid
@@ -468,7 +468,9 @@ def test_bandits_share_a_folder_and_its_ledger(kind: str, tmp_path: Path) -> Non
 def _private_bandit(kind: str, limits: Limits) -> Any:
     def linear(name: str) -> Any:
         releases = ContinualSettings(2, 3, epsilon=1.0, delta=1e-5)
-        study = LinearBanditStudy(LinearUCBSettings(releases), 3, study_id=name)
+        study = LinearBanditStudy(
+            LinearUCBSettings(releases, local_data="released"), 3, study_id=name
+        )
         return study, lambda number: LinearBanditInstruction(
             Phase.ROUND, study, 0, number, send_release=True, num_trials=2
         ).to_config()
@@ -493,7 +495,9 @@ def _private_bandit(kind: str, limits: Limits) -> Any:
 def test_a_bandit_is_named_like_a_file(study_id: Any) -> None:
     releases = ContinualSettings(num_releases=1, dimension=3, epsilon=1.0, delta=1e-5)
     with pytest.raises(ValueError, match="study_id"):
-        LinearBanditStudy(LinearUCBSettings(releases), 1, study_id=study_id)
+        LinearBanditStudy(
+            LinearUCBSettings(releases, local_data="released"), 1, study_id=study_id
+        )
     with pytest.raises(ValueError, match="study_id"):
         replace(_neural(), study_id=study_id)
 

@@ -56,7 +56,8 @@ def params(old: str, new: str) -> str:
 @pytest.mark.parametrize(
     ("statement", "named"),
     [
-        (params('"propensity": 1.0', '"propensity": 0.5'), "trial 1 in"),
+        # Of two arms that were equally good.
+        (params('"propensity": 0.5', '"propensity": 1.0'), "trial 1 in"),
         (params('"age": 300', '"age": 30'), "trial 1 in"),
         (
             "UPDATE state SET value = (SELECT value FROM state WHERE name = 'arms-2')"

@@ -79,7 +79,7 @@ def test_the_noise_has_the_covariances_that_are_called_exact() -> None:
 def test_it_tells_more_than_a_sum_that_is_shifted() -> None:
     """Mean squared error of theta, against FedUCB's estimate and the prior's mean."""
     releases = ContinualSettings(10, D, epsilon=1.0, delta=1e-4, max_action_norm=1.0)
-    confidence = Confidence.of(LinearUCBSettings(releases), 1)
+    confidence = Confidence.of(LinearUCBSettings(releases, local_data="released"), 1)
     std = releases.largest_std(1)
     errors = []
     for seed in range(60):

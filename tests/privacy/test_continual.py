@@ -175,7 +175,7 @@ def test_mu_where_numbers_nearly_cancel() -> None:
 def test_the_sensitivity_is_that_of_the_worst_pair(
     largest: float, highest: float
 ) -> None:
-    settings = replace(SMALL, max_action_norm=largest, max_reward=highest)
+    settings = replace(SMALL, max_action_norm=largest, reward_range=(-highest, highest))
     bound = replace_one_sensitivity(largest, highest)
     rng = np.random.default_rng(0)
     x = rng.standard_normal((400, 2))
@@ -406,12 +406,14 @@ def test_real_noise_is_never_the_same_and_seeded_noise_is_its_owners() -> None:
         ({"epsilon": math.nan}, "epsilon=nan"),
         ({"delta": 0.0}, "delta=0.0"),
         ({"delta": 1.0, "epsilon": math.inf}, "delta=1.0"),
-        ({"max_reward": math.inf}, "max_reward=inf"),
+        ({"reward_range": (0, math.inf)}, "reward_range=(0, inf)"),
+        ({"reward_range": (1.0, 0.0)}, "reward_range=(1.0, 0.0)"),
+        ({"reward_range": 1.0}, "reward_range=1.0"),
         ({"calibration": "less"}, "calibration='less'"),
         ({"calibration": "paper"}, "mechanism='toeplitz'"),
         (
-            {"calibration": "paper", "mechanism": "tree", "max_reward": 2.0},
-            "max_reward=2.0",
+            {"calibration": "paper", "mechanism": "tree", "reward_range": (-2.0, 2.0)},
+            "reward_range=(-2.0, 2.0)",
         ),
     ],
 )
@@ -463,3 +465,22 @@ def test_what_is_no_sum_of_trials_is_refused(
 def test_noise_without_entropy_is_refused() -> None:
     with pytest.raises(ValueError, match="entropy"):
         ContinualRelease(SMALL, None)
+
+
+def test_rewards_are_centred_in_their_range() -> None:
+    """Their noise is that of half of the range, whatever its middle is."""
+    centred = replace(SMALL, reward_range=(-0.5, 0.5))
+    settings = replace(SMALL, reward_range=(0, 1))
+    assert settings.noise_std == centred.noise_std < replace(SMALL).noise_std
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(40, SMALL.dimension))
+    x /= np.linalg.norm(x, axis=1).max()
+    y = rng.random(40)
+    expected = centred.outer_products(x, y - 0.5)
+    np.testing.assert_array_equal(settings.outer_products(x, y), expected)
+    np.testing.assert_array_equal(settings.gram(x, y), expected.sum(axis=0))
+    with pytest.raises(ValueError, match=r"numbers from 0.0 to 1.0"):
+        settings.gram(x, -y)
+    # What exceeds a bound by rounding is moved to it; other rewards stay as they are.
+    given = np.array([1 + 1e-8, -1e-8, 0.1])
+    assert settings.without_excess(given).tolist() == [1.0, 0.0, 0.1]

@@ -31,7 +31,7 @@ from tests.grouped import waiting
 TASK = LinearBanditTask(dimension=3, num_actions=6)
 M, T, SCHEDULE, SEED, NOISE_SEED = 4, 30, [5, 12, 22], 7, 8
 RELEASES = ContinualSettings(num_releases=3, dimension=3, epsilon=30.0, delta=0.1)
-SETTINGS = LinearUCBSettings(RELEASES)
+SETTINGS = LinearUCBSettings(RELEASES, local_data="released")
 PUBLISHED = replace(RELEASES, mechanism="tree", calibration="paper", epsilon=200.0)
 UNKNOWN = replace(RELEASES, num_releases=None)
 NOT_PRIVATE = replace(RELEASES, epsilon=np.inf)
@@ -41,6 +41,13 @@ CASES = {
     "paper": replace(SETTINGS, releases=PUBLISHED, width="paper", local_data="raw"),
     "non-private": replace(SETTINGS, releases=NOT_PRIVATE),
     "non-private, raw": replace(SETTINGS, releases=NOT_PRIVATE, local_data="raw"),
+    "own": replace(SETTINGS, local_data="own"),
+    "own, sliding window": replace(
+        SETTINGS, releases=replace(UNKNOWN, sliding_window=2), local_data="own"
+    ),
+    "own, sampling": replace(
+        SETTINGS, local_data="own", exploration=EllipsoidSampling(radius=1.0)
+    ),
     "sampling": replace(SETTINGS, exploration=EllipsoidSampling()),
     "sampling, raw": replace(
         SETTINGS, exploration=EllipsoidSampling(radius=1.0), local_data="raw"

@@ -23,7 +23,7 @@ from tests.grouped import waiting
 TASK = LinearBanditTask(dimension=3, num_actions=6)
 M, T, SCHEDULE, SEED, NOISE_SEED = 6, 19, [4, 9, 14], 7, 8
 RELEASES = ContinualSettings(num_releases=3, dimension=3, epsilon=30.0, delta=0.1)
-SETTINGS = LinearUCBSettings(RELEASES)
+SETTINGS = LinearUCBSettings(RELEASES, local_data="released")
 RAW = replace(SETTINGS, local_data="raw")
 OPEN = replace(SETTINGS, releases=replace(RELEASES, epsilon=math.inf))
 COMPLETE = PeerGraph.named("complete", M)

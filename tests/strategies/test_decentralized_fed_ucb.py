@@ -149,6 +149,8 @@ SINGLE = replace(RING, num_estimators=1, pooling="neighbourhood")
         (RING, replace(RAW, exploration=InverseGapWeighting())),
         # and has the agent's own part of its stream.
         (RING, replace(SETTINGS, site_deviation=SiteDeviation(0.1, ["theta_0"]))),
+        (RING, replace(SETTINGS, local_data="own")),
+        (SINGLE, replace(SETTINGS, local_data="own")),
     ],
 )
 def test_plays_as_the_simulator_does(

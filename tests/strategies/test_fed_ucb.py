@@ -566,6 +566,21 @@ def test_what_is_not_private_is_said(caplog: pytest.LogCaptureFixture) -> None:
     assert not any(line.startswith("NOT PRIVATE") for line in lines)
 
 
+def test_the_log_says_beforehand_what_the_others_are_worth(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    poor = replace(RELEASES, epsilon=0.1)
+    for releases, said in ((RELEASES, "less regret than alone (lo"), (poor, "alone;")):
+        caplog.clear()
+        settings = replace(CASES["own"], releases=releases)
+        fed_ucb(settings, noise_seed=None).summary()
+        assert "the others' last sums are worth" in caplog.text
+        assert said in caplog.text
+    caplog.clear()
+    fed_ucb(noise_seed=None).summary()
+    assert "the others' last sums are worth" not in caplog.text
+
+
 def test_real_noise_differs_from_run_to_run(tmp_path: Path) -> None:
     totals = []
     for _ in range(2):

@@ -130,7 +130,7 @@ def test_the_largest_sums_stop_nobody(
     sign: float,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    releases = replace(RELEASES, epsilon=epsilon, max_reward=highest)
+    releases = replace(RELEASES, epsilon=epsilon, reward_range=(-highest, highest))
     largest = releases.largest_entries
     lies = [sign * 2 * largest, sign * largest, sign * largest]
     strategy, _ = _linear(tmp_path, releases, lies)
@@ -144,7 +144,7 @@ def test_a_total_of_no_use_is_left_aside(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Where actions may be long, what may be a sum may hide all others in rounding."""
-    releases = replace(NOT_PRIVATE, max_action_norm=1e6, max_reward=1e6)
+    releases = replace(NOT_PRIVATE, max_action_norm=1e6, reward_range=(-1e6, 1e6))
     v = np.random.default_rng(1).uniform(-1, 1, 4)
     lie = releases.largest_entries * np.outer(v, v)
     caplog.set_level(logging.WARNING, "flwr.fbo")

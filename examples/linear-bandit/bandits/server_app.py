@@ -27,7 +27,10 @@ def main(grid: Grid, context: Context) -> None:
     releases = ContinualSettings(
         num_releases=NUM_SYNCHRONISATIONS, dimension=5, epsilon=8.0, delta=1e-3
     )
-    settings, num_agents = LinearUCBSettings(releases), int(config["num-agents"])
+    settings, num_agents = (
+        LinearUCBSettings(releases, local_data="released"),
+        int(config["num-agents"]),
+    )
     options: dict[str, Any] = {
         # Sites that play at their own pace have interval=... in place of these two.
         "schedule": geometric_schedule(

@@ -33,6 +33,7 @@ def settings(epsilon: float, num_releases: int) -> LinearUCBSettings:
     d = ENCODER.dimension
     return LinearUCBSettings(
         ContinualSettings(num_releases, d, epsilon=epsilon, delta=1e-5),
+        local_data="released",
         encoder=ENCODER,
         # Bad news comes first, and misleads: explore more than by default.
         exploration=EllipsoidSampling(radius=0.5, uniform_share=0.05),

@@ -133,9 +133,10 @@ def lines_of(study: LinearBanditStudy) -> list[str]:
     releases = f"{r.num_releases or 'any number of'} releases"
     if r.sliding_window is not None:
         releases += f" with a sliding window of {r.sliding_window}"
+    low, high = r.reward_range
     lines = [
         f"{study.num_agents} agents, dimension {r.dimension}, actions of norm up to "
-        f"{r.max_action_norm:g}, rewards in [{-r.max_reward:g}, {r.max_reward:g}]",
+        f"{r.max_action_norm:g}, rewards in [{low:g}, {high:g}]",
         f"{releases} an agent, {r.mechanism} with {r.calibration} "
         f"calibration: epsilon {r.epsilon:g} at delta {r.delta:g} for one trial of "
         "an agent",

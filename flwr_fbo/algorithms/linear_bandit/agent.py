@@ -12,6 +12,8 @@ action with the largest upper confidence bound. Where this module differs:
   ``"observed"`` what noise and shift can do to theta is bounded by the V that was
   released, too; see `Confidence.width_at`.
 - With ``local_data="released"`` U stays zero: an agent acts on what was released only.
+  With ``"own"`` V is of all its own data without noise, and of what the others' part of
+  S is worth to it: `flwr_fbo.algorithms.linear_bandit.own_data`.
 - Noise can leave S + shift I with eigenvalues below rho_min, if its bounds fail. The
   paper leaves open what happens then; here S is shifted further, up to rho_min. That is
   post-processing, and whatever is observed later is added to a positive definite V.
@@ -20,6 +22,7 @@ action with the largest upper confidence bound. Where this module differs:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -29,8 +32,28 @@ from flwr_fbo._common.validation import (
     require,
 )
 from flwr_fbo.algorithms.linear_bandit.confidence import Belief, Confidence
+from flwr_fbo.algorithms.linear_bandit.own_data import OwnBelief
 from flwr_fbo.algorithms.linear_bandit.settings import DeterminantTrigger
 from flwr_fbo.algorithms.linear_bandit.site_belief import SiteBelief
+
+
+@dataclass(frozen=True, eq=False)
+class OwnPart:
+    """An agent's part of a total.
+
+    Attributes
+    ----------
+    message : ndarray of shape (d + 1, d + 1)
+        Its release.
+    clean : ndarray of shape (d + 1, d + 1)
+        What that was made of.
+    num_trials : int
+        How many trials that is of.
+    """
+
+    message: FloatArray
+    clean: FloatArray
+    num_trials: int
 
 
 class LinearUCBAgent:
@@ -39,7 +62,9 @@ class LinearUCBAgent:
     Parameters
     ----------
     confidence : Confidence
-    total, own : ndarray of shape (d + 1, d + 1), optional
+    total : ndarray of shape (d + 1, d + 1), optional
+    own : OwnPart, optional
+    num_others : int
         What it has received; see `receive`. Zero unless given.
 
     Attributes
@@ -52,13 +77,14 @@ class LinearUCBAgent:
         self,
         confidence: Confidence,
         total: FloatArray | None = None,
-        own: FloatArray | None = None,
+        own: OwnPart | None = None,
+        num_others: int = 0,
     ) -> None:
         self._confidence, self.settings = confidence, confidence.settings
         size = self.settings.releases.dimension + 1
         self.running_sum = np.zeros((size, size))
         total = np.zeros((size, size)) if total is None else total
-        self.receive(total, confidence.num_synchronisations, own)
+        self.receive(total, confidence.num_synchronisations, own, num_others)
 
     @one_blas_thread
     def probabilities_many(
@@ -82,7 +108,7 @@ class LinearUCBAgent:
     ) -> tuple[int, float]:
         """Choose an action; return its index and with which probability it was chosen.
 
-        Among equally good actions it is the one with the lowest index.
+        Among equally good actions one is drawn.
 
         Parameters
         ----------
@@ -130,21 +156,28 @@ class LinearUCBAgent:
         Raises
         ------
         ValueError
-            If the action is longer than L, or the reward not in [-B, B]. Nothing is
+            If the action is longer than L, or the reward not in its range. Nothing is
             recorded then; whoever would rather clip does so before.
         """
         x = np.asarray(action, dtype=float)
-        self.running_sum += self.settings.releases.outer_products([x], [reward])[0]
-        if self.settings.local_data == "raw":
-            self._ellipsoid.observe(x, reward)
+        releases = self.settings.releases
+        [product] = releases.outer_products([x], [reward])
+        self.running_sum += product
+        if self._own is not None:
+            self._own.observe_sum(product, 1)
+        elif self.settings.local_data == "raw":
+            y = releases.centred(np.asarray(reward))
+            self._ellipsoid.observe(x, y)
             if self._site is not None:
-                self._site.observe(x, reward)
+                self._site.observe(x, y)
 
     @one_blas_thread
     def tell_sum(self, total: FloatArray, num_trials: int) -> None:
         """Record many trials by the sum of their [x; y][x; y]', as `tell` does one."""
         self.running_sum += total
-        if self.settings.local_data == "raw":
+        if self._own is not None:
+            self._own.observe_sum(total, num_trials)
+        elif self.settings.local_data == "raw":
             parts = total[:-1, :-1], total[:-1, -1], num_trials
             self._ellipsoid.observe_sum(*parts)
             if self._site is not None:
@@ -154,7 +187,8 @@ class LinearUCBAgent:
         self,
         total: FloatArray,
         num_synchronisations: int = 0,
-        own: FloatArray | None = None,
+        own: OwnPart | None = None,
+        num_others: int = 0,
     ) -> None:
         """Take the sum of all agents' releases, and drop U.
 
@@ -163,9 +197,11 @@ class LinearUCBAgent:
         total : ndarray of shape (d + 1, d + 1)
         num_synchronisations : int
             >= 0, that have made it; see `Confidence.after`.
-        own : ndarray of shape (d + 1, d + 1), optional
-            The agent's part of the sum, as `SiteBelief` takes it; zero unless given. It
-            has an effect where sites differ.
+        own : OwnPart, optional
+            The agent's part of the sum; nothing unless given. It has an effect where
+            sites differ, and with ``local_data="own"``, where its clean sum is kept.
+        num_others : int
+            How many other agents' releases are in the sum; with ``local_data="own"``.
 
         Raises
         ------
@@ -177,13 +213,26 @@ class LinearUCBAgent:
         require(total.shape == shape, "total", total.shape, f"shape {shape}")
         is_good = bool(np.all(np.isfinite(total))) and np.array_equal(total, total.T)
         require(is_good, "total", total, "a symmetric matrix of finite numbers")
+        own = OwnPart(np.zeros(shape), np.zeros(shape), 0) if own is None else own
         self._confidence = self._confidence.after(num_synchronisations)
+        self._own: OwnBelief | None = None
+        self._site: SiteBelief | None = None
+        if self.settings.local_data == "own":
+            self._own = OwnBelief(
+                self._confidence,
+                total - own.message,
+                num_others,
+                own.clean,
+                own.num_trials,
+                num_synchronisations,
+            )
+            return
         self._ellipsoid = self._confidence.ellipsoid(total)
         self._synchronised_log_det = self._ellipsoid.log_det
-        self._site: SiteBelief | None = None
         if self.settings.site_deviation is not None:
-            own = np.zeros(shape) if own is None else own
-            self._site = SiteBelief(self._confidence, self._ellipsoid, own)
+            raw = self.settings.local_data == "raw"
+            part = own.clean if raw else own.message
+            self._site = SiteBelief(self._confidence, self._ellipsoid, part)
 
     @property
     def deviation(self) -> tuple[FloatArray, FloatArray]:
@@ -197,17 +246,21 @@ class LinearUCBAgent:
 
     @property
     def _belief(self) -> Belief:
+        if self._own is not None:
+            return self._own.belief
         if self._site is not None:
             return self._site.belief
-        return self._confidence.belief(self._ellipsoid)
+        return self._confidence.choosing(self._ellipsoid)
 
     def wants_synchronisation(
         self, trigger: DeterminantTrigger, among_peers: bool = False
     ) -> bool:
         """Return whether the agent has seen enough since the last synchronisation.
 
-        It never has with ``local_data="released"``.
+        It never has but with ``local_data="raw"``.
         """
+        if self._own is not None:
+            return False
         before = self._synchronised_log_det
         growth = self._confidence.growth(self._ellipsoid, before)
         num_since = self._ellipsoid.num_observed
@@ -224,4 +277,13 @@ class LinearUCBAgent:
     @property
     def confidence_width(self) -> FloatArray:
         """Half the confidence interval of each coordinate of theta, shape (d,)."""
-        return self._belief.coordinate_widths
+        if self._own is not None:
+            return self._own.coordinate_widths
+        if self._site is not None:
+            return self._site.belief.coordinate_widths
+        return self._confidence.belief(self._ellipsoid).coordinate_widths
+
+    @property
+    def worth_of_others(self) -> float | None:
+        """How many own trials the others are worth; with ``local_data="own"``."""
+        return None if self._own is None else float(self._own.worth)

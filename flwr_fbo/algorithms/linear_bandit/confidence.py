@@ -11,10 +11,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._common.arrays import FloatArray, first_best
+from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.fields import check_fields, fraction, integer
 from flwr_fbo._common.validation import require_int
-from flwr_fbo.algorithms.linear_bandit.exploration import Exploration, Optimism, drawn
+from flwr_fbo.algorithms.linear_bandit.exploration import (
+    Exploration,
+    Optimism,
+    drawn,
+    shared_by_best,
+)
 from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings
 from flwr_fbo.privacy.spectrum import (
     SpectralBounds,
@@ -98,13 +103,17 @@ class Belief:
             Returns what `probabilities` takes; called only if there is chance.
         """
         if isinstance(self.exploration, Optimism):  # all of them at once
-            chosen = first_best(self.upper_bounds(actions))
-            return chosen, np.ones(len(actions))
-        generators = rngs()
-        probabilities = self.probabilities(actions, generators)
+            probabilities = shared_by_best(self.upper_bounds(actions))
+            propensities = probabilities.max(axis=1)
+            if np.all(propensities == 1):
+                return probabilities.argmax(axis=1), propensities
+            generators = rngs()
+        else:
+            generators = rngs()
+            probabilities = self.probabilities(actions, generators)
         draws = [drawn(*one) for one in zip(probabilities, generators, strict=True)]
-        indices, propensities = zip(*draws, strict=True)
-        return np.array(indices), np.array(propensities)
+        indices, of_drawn = zip(*draws, strict=True)
+        return np.array(indices), np.array(of_drawn)
 
 
 @dataclass(frozen=True)
@@ -171,7 +180,7 @@ class Confidence:
 
     @property
     def _as_published(self) -> bool:
-        return self.settings.width in ("paper", "authors")
+        return self.settings.formula in ("paper", "authors")
 
     @cached_property
     def _union(self) -> float:
@@ -245,10 +254,10 @@ class Confidence:
         radius = np.sqrt(chance + np.maximum(volume, 0))
         norm = settings.parameter_norm
         prior: FloatArray | float = norm * math.sqrt(bounds.rho_max) + bounds.kappa
-        if settings.width == "observed":
+        if settings.formula == "observed":
             longest = norm * bounds.rho_max + bounds.cross_norm
             prior = np.minimum(prior, longest / np.sqrt(least_eigenvalue))
-        factor = _AUTHORS_FACTOR if settings.width == "authors" else 1.0
+        factor = _AUTHORS_FACTOR if settings.formula == "authors" else 1.0
         return np.asarray(factor * (settings.noise_scale * radius + copies * prior))
 
     def growth(
@@ -281,4 +290,12 @@ class Confidence:
     def belief(self, ellipsoid: Ellipsoid) -> Belief:
         """Return an ellipsoid of a sum, and of trials since, with its width."""
         width = self.width_at(ellipsoid.log_det, ellipsoid.least_eigenvalue)
+        return Belief(ellipsoid, width, self.settings.exploration)
+
+    def choosing(self, ellipsoid: Ellipsoid) -> Belief:
+        """Return the same for choices, which may have a fixed width."""
+        fixed = self.settings.fixed_width
+        if fixed is None:
+            return self.belief(ellipsoid)
+        width = np.full(ellipsoid.factor.shape[:-2], fixed)
         return Belief(ellipsoid, width, self.settings.exploration)

@@ -1,8 +1,9 @@
 """How a linear bandit chooses within what it believes: by optimism, or by chance.
 
-Between two synchronisations all agents believe the same. With `Optimism` they all play
-the same action for the same context, and what an agent would have earned by another
-policy cannot be told from what it has recorded. The other two draw the action, and the
+Where agents act on what was released only, all of them believe the same between two
+synchronisations. With `Optimism` they all play the same action for the same context,
+and what an agent would have earned by another policy cannot be told from what it has
+recorded. The other two draw the action, and the
 probability of what was drawn, its *propensity*, is recorded: sites explore differently,
 and `flwr_fbo.evaluate_policy` can value other policies on a site's own decisions.
 
@@ -19,7 +20,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from flwr_fbo._common.arrays import FloatArray, first_best
+from flwr_fbo._common.arrays import FloatArray, all_best, first_best
 from flwr_fbo._common.fields import check_fields, integer, number, positive
 from flwr_fbo._common.random import Purpose, generator, uniform_in_ball
 from flwr_fbo._common.validation import (
@@ -69,7 +70,9 @@ class Exploration(ABC):
 class Optimism(Exploration):
     """Play the action with the largest upper confidence bound: FedUCB as published.
 
-    Nothing is random: every propensity is 1.
+    Actions with equally large bounds are drawn with equal probability, as all arms of
+    one context are before the first release if each has a block of its own. So a
+    propensity is 1 over the number of such actions, mostly 1.
 
     Examples
     --------
@@ -87,9 +90,8 @@ class Optimism(Exploration):
         widths: FloatArray,
         rngs: Sequence[np.random.Generator],
     ) -> FloatArray:
-        """Return 1 for the largest bound, the first of several, and 0 for others."""
-        best = first_best(mean + _radii(directions, widths))
-        return np.asarray(np.eye(mean.shape[-1])[best])
+        """Return equal ones for the largest bounds, and 0 for others."""
+        return shared_by_best(mean + _radii(directions, widths))
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,9 @@ class EllipsoidSampling(Exploration):
     ...     num_releases=30, dimension=10, epsilon=1.0, delta=1e-5
     ... )
     >>> sampling = EllipsoidSampling(uniform_share=0.1)
-    >>> settings = LinearUCBSettings(releases, exploration=sampling)
+    >>> settings = LinearUCBSettings(
+    ...     releases, local_data="released", exploration=sampling
+    ... )
 
     Attributes
     ----------
@@ -185,7 +189,9 @@ class InverseGapWeighting(Exploration):
     >>> releases = ContinualSettings(
     ...     num_releases=30, dimension=10, epsilon=1.0, delta=1e-5
     ... )
-    >>> settings = LinearUCBSettings(releases, exploration=InverseGapWeighting())
+    >>> settings = LinearUCBSettings(
+    ...     releases, local_data="released", exploration=InverseGapWeighting()
+    ... )
 
     Attributes
     ----------
@@ -223,6 +229,12 @@ class InverseGapWeighting(Exploration):
         rest = 1.0 - probabilities.sum(axis=1, keepdims=True)
         np.put_along_axis(probabilities, best, rest, axis=1)
         return np.asarray(probabilities)
+
+
+def shared_by_best(bounds: FloatArray) -> FloatArray:
+    """Return equal probabilities for each row's largest bounds, shape (A, K)."""
+    best = all_best(bounds)
+    return np.asarray(best / best.sum(axis=-1, keepdims=True))
 
 
 _KINDS: dict[str, type[Exploration]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -16,8 +16,10 @@ from flwr_fbo._common.fields import (
     instance,
     number,
     positive,
+    ruled,
 )
 from flwr_fbo._common.validation import (
+    is_number,
     require,
     require_int,
     require_known,
@@ -32,7 +34,20 @@ from flwr_fbo.algorithms.linear_bandit.feature_encoder import FeatureEncoder
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 
 Width = Literal["exact", "observed", "paper", "authors"]
-LocalData = Literal["released", "raw"]
+LocalData = Literal["released", "raw", "own"]
+
+# What `LinearUCBSettings.local_data` says, for the error where it was not chosen.
+_PROMISES = {
+    "own": "own clean data and, as far as they help, the others' sums. Protected: one "
+    "trial, replaced by another while all other rows stay as they are; not what it "
+    "changes in later trials. Costs little: about as good as alone, or better",
+    "released": "released sums only. Protected: one trial, and all that the site does "
+    "later because of it. Costs most: in general worse than each site alone",
+    "raw": "released sums, and own trials since the last one, as published. Protected: "
+    "as 'own'. Costs about as much as 'released'",
+}
+# LinUCB's alpha with local_data="own", in reward deviations: .3 for rewards in [0, 1].
+_OWN_WIDTH = 0.6
 
 
 def geometric_schedule(num_trials: int, num_releases: int, first: int) -> list[int]:
@@ -118,14 +133,16 @@ class RewardTimeout:
     ...     num_releases=30, dimension=10, epsilon=1.0, delta=1e-5
     ... )
     >>> no_visit = RewardTimeout(seconds=30 * 24 * 3600, reward=0.0)
-    >>> settings = LinearUCBSettings(releases, reward_timeout=no_visit)
+    >>> settings = LinearUCBSettings(
+    ...     releases, local_data="own", reward_timeout=no_visit
+    ... )
 
     Attributes
     ----------
     seconds : float
         > 0, from the choice on, by the clock of the site.
     reward : float
-        What is recorded then, in [-B, B]; a reward that comes later is refused.
+        What is recorded then, in the range of rewards; a later reward is refused.
 
     Notes
     -----
@@ -170,7 +187,10 @@ class SiteDeviation:
 
     >>> deviation = SiteDeviation(0.2, features=["ward: intercept", "home: intercept"])
     >>> settings = LinearUCBSettings(
-    ...     releases, encoder=encoder, site_deviation=deviation
+    ...     releases,
+    ...     local_data="released",
+    ...     encoder=encoder,
+    ...     site_deviation=deviation,
     ... )
 
     Attributes
@@ -233,15 +253,21 @@ class LinearUCBSettings:
     >>> releases = ContinualSettings(
     ...     num_releases=30, dimension=10, epsilon=1.0, delta=1e-5
     ... )
-    >>> settings = LinearUCBSettings(releases, noise_scale=0.5, parameter_norm=1.0)
-    >>> settings.local_data
-    'released'
+    >>> settings = LinearUCBSettings(releases, local_data="own", noise_scale=0.5)
+    >>> settings.fixed_width
+    0.3
 
     Attributes
     ----------
     releases : ContinualSettings
-        Settings of an agent's releases, with d, L and B. Without noise
+        Settings of an agent's releases, with d, L and the rewards' range. Without noise
         (``epsilon=inf``) the agent plays non-private FedUCB, or plain linear UCB.
+    local_data : {"own", "released", "raw"}
+        Data that an agent acts on; *to be chosen*, as they protect and cost different
+        things: see below. ``"own"``: all its own clean trials, and what the others'
+        released sums are worth to it (`flwr_fbo.algorithms.linear_bandit.own_data`).
+        ``"released"``: released sums only. ``"raw"``: released sums, and its own raw
+        trials since the last synchronisation, as in the paper.
     noise_scale : float
         Scale sigma > 0 of the reward noise: rewards are sigma-subgaussian around
         x'theta. Rewards in [0, 1] have sigma = 1/2 (Hoeffding, 1963).
@@ -250,13 +276,15 @@ class LinearUCBSettings:
     alpha : float
         In (0, 1): how likely any agent's ellipsoid may ever miss theta.
     ridge : float
-        Regularisation lambda > 0; used only without noise, instead of noise and shift.
-    width : {"observed", "exact", "paper", "authors"}
-        Formula of the ellipsoid's width; see `Confidence.width_at`. The observed width
-        is never above the exact one.
-    local_data : {"released", "raw"}
-        Data that an agent acts on between synchronisations: releases only, or also its
-        own raw trials, as in the paper.
+        Regularisation lambda > 0 of data without noise: with ``local_data="own"``, or
+        an infinite epsilon. Else noise and shift take its place.
+    width : {"observed", "exact", "paper", "authors"} or float, optional
+        Width of the ellipsoid that an agent chooses within. A formula: see
+        `Confidence.width_at`; the observed width, the default, is never above the exact
+        one. Or a number > 0, LinUCB's alpha, in units of the reward; with
+        ``local_data="own"`` it must be one, and is 0.6 ``noise_scale`` unless given:
+        0.3 for rewards in [0, 1]. Intervals of a summary are by the formula, or by the
+        observed width.
     exploration : Exploration
         How an agent chooses within its ellipsoid: `Optimism`, as in the paper,
         `EllipsoidSampling` or `InverseGapWeighting`.
@@ -271,29 +299,44 @@ class LinearUCBSettings:
 
     Notes
     -----
-    *Formal guarantees.* With ``"released"`` an agent's actions are a function of
+    *Formal guarantees.* All releases of an agent together are (epsilon, delta)-DP for
+    one trial that is replaced by another within the bounds; what else may change then
+    depends on ``local_data``.
+
+    ``"released"``: anything that the agent does later. Its actions are a function of
     released sums, its action sets and chance, so that `ContinualRelease`'s guarantee,
     which is adaptive, covers a trial's action and reward whatever the agent does next.
-    With ``"raw"`` one changed reward also changes the agent's later actions, and by
-    them its later trials: the guarantee holds only as in the paper's Definition 1, for
-    streams that differ in one trial while all others are as they were. In a running
-    agent they are not: where two arms both pay B, always, one flipped reward can send
-    all that follows before the next release to the other arm, and the sum moves by as
-    many trials. `flwr_fbo.lab.audit.bandit_audit` shows it: with ten trials a release,
-    a promised epsilon of 2 is 7 at least; with a hundred, the paper's own noise, which
-    is larger, does not keep an epsilon of 1 either. The same holds with a
-    ``site_deviation``: it is learned from what ``local_data`` says, and is not sent.
+
+    ``"own"`` and ``"raw"``: nothing. The guarantee is for streams that differ in one
+    trial while all other rows are as they were, as in the paper's Definition 1. It is
+    the promise of a release of a data set that is already there: of rows whose choice
+    did not depend on that trial. In a running agent it may: the trial steers later
+    actions, which are in later releases. The bound is then that of all trials from t
+    on, T - t + 1 of them for ``"own"`` and those up to the next release for ``"raw"``:
+    so many times ``releases.mu``. It is nearly attained where two arms always pay the
+    same and one reward is flipped, as the agent then may play the other arm ever after.
+    `flwr_fbo.lab.audit.bandit_audit` shows it: with ten trials a release, a promised
+    epsilon of 2 is 7 at least with ``"raw"`` or ``"own"``; with a hundred, the paper's
+    own noise, which is larger, does not keep an epsilon of 1 either.
+
+    The same holds with a ``site_deviation``: it is learned from what ``local_data``
+    says, and is not sent.
     """
 
     releases: ContinualSettings = field(
         metadata=instance(ContinualSettings, part=ContinualSettings)
     )
+    local_data: LocalData = field(
+        default=None,  # type: ignore[arg-type]  # to name what there is
+        metadata=choice(LocalData, optional=True),
+    )
     noise_scale: float = field(default=0.5, metadata=positive())
     parameter_norm: float = field(default=1.0, metadata=positive())
     alpha: float = field(default=0.01, metadata=fraction())
     ridge: float = field(default=1.0, metadata=positive())
-    width: Width = field(default="observed", metadata=choice(Width))
-    local_data: LocalData = field(default="released", metadata=choice(LocalData))
+    width: Width | float | None = field(
+        default=None, metadata=ruled(lambda name, value: _check_width(name, value))
+    )
     exploration: Exploration = field(
         default_factory=Optimism,
         metadata=instance(Exploration, allowed="an Exploration", part=exploration_kind),
@@ -313,14 +356,24 @@ class LinearUCBSettings:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.local_data is None:
+            lines = "".join(
+                f"\n  {name!r}: {text}." for name, text in _PROMISES.items()
+            )
+            raise ValueError(
+                f"local_data=None is not allowed: choose what sites act on.{lines}"
+            )
         self._check_width()
         if self.encoder is not None:
             d, own = self.releases.dimension, self.encoder.dimension
             require(d == own, "releases.dimension", d, f"{own}, the encoder's")
         if self.reward_timeout is not None:
-            most, given = self.releases.max_reward, self.reward_timeout.reward
-            allowed = f"a number from {-most} to {most}"
-            require(abs(given) <= most, "reward_timeout.reward", given, allowed)
+            low, high = self.releases.reward_range
+            given, allowed = (
+                self.reward_timeout.reward,
+                f"a number from {low} to {high}",
+            )
+            require(low <= given <= high, "reward_timeout.reward", given, allowed)
         if self.site_deviation is not None:
             self.site_deviation.coordinates(self.feature_names)
 
@@ -330,7 +383,19 @@ class LinearUCBSettings:
         return self.exploration.largest_uniform_share
 
     def _check_width(self) -> None:
-        if self.width in ("observed", "exact"):
+        if self.local_data == "own":
+            fixed = not isinstance(self.width, str)
+            allowed = "a number, with local_data='own'"
+            require(fixed, "width", self.width, allowed)
+            allowed = (
+                "None with local_data='own', which finds by itself how sites differ"
+            )
+            given = self.site_deviation
+            require(given is None, "site_deviation", given, allowed)
+        if self.site_deviation is not None:
+            allowed = "a formula, where sites differ"
+            require(self.fixed_width is None, "width", self.width, allowed)
+        if self.formula in ("observed", "exact"):
             return
         reasons = {
             "without a horizon": self.releases.num_releases is None,
@@ -339,6 +404,20 @@ class LinearUCBSettings:
         }
         for reason, holds in reasons.items():
             require(not holds, "width", self.width, f"'observed' or 'exact', {reason}")
+
+    @property
+    def formula(self) -> Width:
+        """The width's formula: of intervals, where choices have a fixed width."""
+        return self.width if isinstance(self.width, str) else "observed"
+
+    @property
+    def fixed_width(self) -> float | None:
+        """The fixed width that an agent chooses with, unless it is by the formula."""
+        if isinstance(self.width, str):
+            return None
+        if self.width is None and self.local_data == "own":
+            return _OWN_WIDTH * self.noise_scale
+        return self.width
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -354,3 +433,11 @@ class LinearUCBSettings:
             return ()
         names = self.feature_names
         return tuple(names[i] for i in self.site_deviation.coordinates(names))
+
+
+def _check_width(name: str, value: object) -> None:
+    if value is None or value in get_args(Width):
+        return
+    ok = is_number(value) and 0 < value <= 1e6
+    allowed = f"a number above 0, None, or one of {get_args(Width)}"
+    require(ok, name, value, allowed)

@@ -99,10 +99,9 @@ class LinearBanditStudy(Study):
     def promise(self) -> Promise:  # type: ignore[override]
         """One charge for all releases of an agent: they are one mechanism."""
         mu = self.settings.releases.mu
-        raw = self.settings.local_data == "raw"
-        caveat = "has local_data='raw', which promises less than it says"
         charges, delta = (Charge(1 / mu),), self.settings.releases.delta
-        return Promise(charges, self.private, caveat if raw else "", delta)
+        fixed_rows = self.settings.local_data != "released"
+        return Promise(charges, self.private, delta=delta, fixed_rows=fixed_rows)
 
     def epsilon_spent(self, num_releases: int) -> float:
         """Return the epsilon that an agent with so many releases has spent.
@@ -127,11 +126,12 @@ class LinearBanditStudy(Study):
             )
         if self.noise_seed is not None:
             return "NOT PRIVATE: the noise is seeded, for an experiment only"
-        if self.settings.local_data == "raw":
+        local = self.settings.local_data
+        if local != "released":
             return (
-                "WARNING: local_data='raw' lets an agent act on its own raw trials: "
-                "the guarantee holds for one trial with all other trials fixed, not "
-                "for what it changes in later ones"
+                f"WARNING: local_data={local!r} lets an agent act on its own raw "
+                "trials: the guarantee holds for one trial with all other trials "
+                "fixed, not for what it changes in later ones"
             )
         return ""
 

@@ -13,6 +13,7 @@ arms-v      version v of them
 outside     how many values were outside of their bounds, by field
 timed-out   how many rewards did not come in time
 window-j    what trials rewarded between releases j and j + 1 add to the running sum
+rewarded-j  how many these are, by stream
 histories   logs from before the study, by name: how many trials each has, the releases
             that had been made when it was added, and a digest of its content
 history-j   what logs that were added between releases j and j + 1 add to that sum:
@@ -367,11 +368,13 @@ class BanditStore:
         release = self.num_releases
         added = self.window(release).copy()
         streams = added.reshape(-1, *added.shape[-2:])
+        counts = self._rewarded(release).copy()
         for trial, value in zip(trials, values, strict=True):
             # One by one: the products of many would take much memory.
             [product] = self._releases.outer_products([action_of(trial)], [value])
             streams[trial.number % len(streams)] += product
-        changed = {**arrays, f"window-{release}": added}
+            counts[trial.number % len(streams)] += 1
+        changed = {**arrays, f"window-{release}": added, f"rewarded-{release}": counts}
         pairs = [(trial.number, v) for trial, v in zip(trials, values, strict=True)]
         self._journal.complete_trials(release, pairs, changed)
         self.state |= changed
@@ -491,7 +494,8 @@ class BanditStore:
         require(release < most, "num_releases", release, allowed)
         # Half of what a sum can hold exactly is left to the trials that are played.
         grid = self._releases.grid
-        ok = not grid or is_on_grid(2 * (total + self.history_since(0)[0]), grid)
+        logged = sum(self._array(f"history-{made}") for made in range(release + 1))
+        ok = not grid or is_on_grid(2 * (total + logged), grid)
         allowed = "fewer, as sums hold some two million of the longest trials exactly"
         require(ok, "len(rewards)", num_trials, allowed)
         log = {"trials": num_trials, "after": release, "digest": digest}
@@ -503,19 +507,6 @@ class BanditStore:
         self._journal.put({**arrays, f"history-{release}": so_far + total})
         self.state |= arrays
         return True
-
-    def history_since(self, release: int) -> tuple[FloatArray, list[int]]:
-        """Return the sum, and by stream the number, of trials of no earlier release."""
-        total = np.zeros(self._releases.sum_shape)
-        streams = self._releases.num_streams
-        counts = [0] * streams
-        logs = [log for log in self._logs.values() if log["after"] >= release]
-        for made in {log["after"] for log in logs}:
-            total += self._array(f"history-{made}")
-        for log in logs:
-            for i in range(streams):
-                counts[i] += len(range(i, log["trials"], streams))
-        return total, counts
 
     # Sums
 
@@ -530,15 +521,46 @@ class BanditStore:
         known = self._journal.load_array(name)
         return np.zeros(self._releases.sum_shape) if known is None else known
 
+    def _rewarded(self, release: int) -> NDArray[np.int64]:
+        """Return how many trials that window has, by stream."""
+        name = f"rewarded-{release}"
+        if name not in self.state:
+            known = self._journal.load_array(name)
+            none = np.zeros(self._releases.num_streams, dtype=np.int64)
+            self.state[name] = none if known is None else known
+        return self.state[name]
+
+    def window_of(self, last: int) -> tuple[int, int]:
+        """Return the releases between which the trials of release ``last`` are."""
+        return max(0, last - (self._releases.sliding_window or last)), last
+
     def running_sum(self, last: int) -> FloatArray:
         """Return what release ``last`` is made of; zero for 0."""
-        first = max(0, last - (self._releases.sliding_window or last))
-        kinds, releases = ("window", "history"), range(first, last)
-        names = [f"{kind}-{j}" for kind in kinds for j in releases]
+        return self.sum_of(*self.window_of(last))[0]
+
+    def sum_of(self, first: int, last: int) -> tuple[FloatArray, list[int]]:
+        """Return what trials between two releases add, and how many, by stream.
+
+        From release ``first`` on, before release ``last``, logs among them.
+        """
+        releases = range(first, last)
+        names = [f"{kind}-{j}" for kind in ("window", "history") for j in releases]
         zero = np.zeros(self._releases.sum_shape)
         state = self._journal.load_state()
         sums = [zero, *(state.get(name, zero) for name in names)]
-        return np.asarray(np.sum(sums, axis=0))
+        counts = np.zeros(self._releases.num_streams, dtype=np.int64)
+        for j in releases:
+            counts += state.get(f"rewarded-{j}", 0)
+        for log in self._logs.values():
+            if log["after"] in releases:
+                counts += self._by_stream(log["trials"])
+        return np.asarray(np.sum(sums, axis=0)), counts.tolist()
+
+    def _by_stream(self, num_trials: int) -> NDArray[np.int64]:
+        """Return how many trials of a log each stream has."""
+        streams = range(self._releases.num_streams)
+        each = [len(range(i, num_trials, len(streams))) for i in streams]
+        return np.array(each, dtype=np.int64)
 
 
 def action_of(trial: Trial) -> FloatArray:

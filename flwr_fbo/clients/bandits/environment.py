@@ -72,16 +72,19 @@ def fitting_actions(
 
 
 def fitting_reward(
-    environment: BanditEnvironment, t: int, x: FloatArray, largest: float = math.inf
+    environment: BanditEnvironment,
+    t: int,
+    x: FloatArray,
+    allowed: tuple[float, float] = (-math.inf, math.inf),
 ) -> float | None:
     """Return what an action gives in trial t, clipped; None if it is left out."""
     given = _unless_it_fails(lambda: number("reward", environment.reward(x)), t)
     if given is None:
         return None
-    if math.isnan(given) or (math.isinf(given) and math.isinf(largest)):
+    if math.isnan(given) or (math.isinf(given) and math.isinf(allowed[1])):
         _leave_out(t, f"its reward is {given}")
         return None
-    clipped = min(max(given, -largest), largest)
+    clipped = min(max(given, allowed[0]), allowed[1])
     if clipped != given:
         _log.warning("Trial %d: its reward %g was clipped to %g.", t, given, clipped)
     return clipped

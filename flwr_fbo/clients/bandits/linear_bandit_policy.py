@@ -52,7 +52,8 @@ class LinearBanditPolicy:
     >>> releases = ContinualSettings(
     ...     num_releases=2, dimension=2, epsilon=4.0, delta=1e-5
     ... )
-    >>> strategy = FedUCB(LinearUCBSettings(releases), num_agents=1, interval=0)
+    >>> settings = LinearUCBSettings(releases, local_data="own")
+    >>> strategy = FedUCB(settings, num_agents=1, interval=0)
     >>> result = strategy.start(grid, num_rounds=3)
     >>> policy = LinearBanditPolicy.open(folder)
     >>> choice = policy.choose([[1.0, 0.0], [0.0, 1.0]])

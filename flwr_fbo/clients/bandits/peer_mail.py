@@ -150,7 +150,7 @@ class PeerMail:
             else:
                 total += state.get(f"peer-{slot}", zero)
         heard = sum(bool(self._heard[slot]) for slot in self._pool)
-        agent.receive(total, agent.num_releases, heard)
+        agent.receive(total, agent.num_releases, heard, number)
         agent.store.put({"believed": np.array(number)})
 
     def _check(self, number: int) -> None:

@@ -31,7 +31,8 @@ class PolicySummary:
     >>> folder = tempfile.mkdtemp()
     >>> app = linear_bandit_app(limits=Limits(max_epsilon=float("inf")))
     >>> grid = InProcessGrid(app, 1, node_configs=[{"fbo-folder": folder}])
-    >>> strategy = FedUCB(LinearUCBSettings(releases), num_agents=1, interval=0)
+    >>> settings = LinearUCBSettings(releases, local_data="own")
+    >>> strategy = FedUCB(settings, num_agents=1, interval=0)
     >>> _ = strategy.start(grid)
     >>> policy = LinearBanditPolicy.open(folder)
     >>> choice = policy.choose([[1.0, 0.0], [0.0, 1.0]])
@@ -42,6 +43,7 @@ class PolicySummary:
     Trials          1, 1 without a reward yet
     Own releases    1 of 1 made, 1 in the sum in use
     Other agents    0 of 0 in the sum in use; their numbers of trials are not sent
+    Others' worth   0 more own trials
     Promised        epsilon inf at delta 1e-05 for one trial, all releases together
     Spent           epsilon inf
     ...
@@ -57,7 +59,8 @@ class PolicySummary:
         Shape (E, d) for E > 1 estimators, which play in turn.
     confidence_width : ndarray of the shape of ``estimate``
         Half the confidence interval of each coordinate: theta_i lies within
-        ``estimate[i] +- confidence_width[i]``. The formula is
+        ``estimate[i] +- confidence_width[i]``. With ``local_data="own"`` it is from the
+        site's own data alone, and so holds whatever the other sites are; else it is
 
             w sqrt((V^-1)_ii),
 
@@ -89,6 +92,9 @@ class PolicySummary:
         How the site's parameter differs from the shared one, in the z features that
         `SiteDeviation` names, and half the confidence interval of that; z = 0 unless
         sites differ.
+    worth_of_others : float, optional
+        How many more trials of its own the others' releases are worth to this site now:
+        with ``local_data="own"``, and one estimator.
     """
 
     settings: LinearUCBSettings
@@ -107,6 +113,7 @@ class PolicySummary:
     warning: str
     deviation: FloatArray
     deviation_width: FloatArray
+    worth_of_others: float | None = None
 
     @property
     def facts(self) -> list[tuple[str, str]]:
@@ -126,10 +133,18 @@ class PolicySummary:
             *([("Outside bounds", f"{clipped}; clipped")] if clipped else []),
             ("Own releases", f"{own}, {self.num_included} in the sum in use"),
             ("Other agents", f"{others}; their numbers of trials are not sent"),
+            *self._worth,
             ("Promised", f"{promised} for one trial, all releases together"),
             ("Spent", f"epsilon {self.epsilon_spent:g}"),
             *self._too_different,
         ]
+
+    @property
+    def _worth(self) -> list[tuple[str, str]]:
+        """What the others are worth to this site."""
+        if self.worth_of_others is None:
+            return []
+        return [("Others' worth", f"{self.worth_of_others:.0f} more own trials")]
 
     @property
     def _too_different(self) -> list[tuple[str, str]]:
@@ -156,9 +171,12 @@ class PolicySummary:
     @property
     def interval_text(self) -> str:
         """What the intervals mean, in a sentence."""
+        middle = self.settings.releases.reward_middle
+        above = f", less {middle:g}," if middle else ""
         return (
             f"All intervals hold together with a probability of at least "
-            f"{1 - self.settings.alpha:.4g}; half-width w sqrt((V^-1)_ii)."
+            f"{1 - self.settings.alpha:.4g}, if mean rewards{above} are x'theta with "
+            f"||theta|| <= {self.settings.parameter_norm:g}."
         )
 
     def __str__(self) -> str:

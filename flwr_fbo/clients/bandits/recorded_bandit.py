@@ -7,8 +7,6 @@ message, only synchronises:
     trial, window-j, ...  what the site has decided, and what that gave: `BanditStore`
     ledger      this agent's releases, and their draws (`ContinualRelease`)
     total       what the server gave back last
-    own         this agent's part of it, where sites differ: its release, or with
-                ``local_data="raw"`` what that was made of
     included, contributors  how many of our releases, and agents, are in the total
     synchronisations        how many have made it
     pool, alpha  among peers: whose sums it adds up, and its pool's share of alpha
@@ -29,7 +27,7 @@ from numpy.typing import NDArray
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.conversion import whole_number
 from flwr_fbo._common.validation import require, require_index, require_int
-from flwr_fbo.algorithms.linear_bandit.agent import LinearUCBAgent
+from flwr_fbo.algorithms.linear_bandit.agent import LinearUCBAgent, OwnPart
 from flwr_fbo.algorithms.linear_bandit.arm_table import ArmTable
 from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
 from flwr_fbo.algorithms.linear_bandit.exploration import exploration_rng
@@ -180,8 +178,10 @@ class RecordedBandit(RecordedBanditAgent):
     def agents(self) -> list[LinearUCBAgent]:
         """The agent, or the several in turn, with what it has learned so far."""
         num_synchronisations = int(self._state.get("synchronisations", 0))
-        total, own = self._state.get("total"), self._state.get("own")
-        self.agents = self._agents(total, own, num_synchronisations)
+        included = int(self._state.get("included", 0))
+        contributors = int(self._state.get("contributors", 0))
+        total = self._state.get("total")
+        self.agents = self._agents(total, included, contributors, num_synchronisations)
         self._tell_own()
         return self.agents
 
@@ -191,7 +191,7 @@ class RecordedBandit(RecordedBanditAgent):
 
     def _learn(self, trial: Trial, value: float) -> None:
         # Agents that are made later find the trials in the journal.
-        if self.study.settings.local_data == "raw" and "agents" in vars(self):
+        if self._uses_own and "agents" in vars(self):
             self._agent_of(trial.number).tell(action_of(trial), value)
 
     def receive(
@@ -216,17 +216,14 @@ class RecordedBandit(RecordedBanditAgent):
         num_synchronisations : int
             How many have made the sum; see `Confidence.after`.
         """
-        own = self._own_part(included)
         try:
-            estimators = self._agents(total, own, num_synchronisations)
+            estimators = self._agents(total, included, agents, num_synchronisations)
         except np.linalg.LinAlgError:
             say_left_aside()
             return
-        parts = {} if own is None else {"own": own}
         self._put(
             {
                 "total": np.asarray(total),
-                **parts,
                 "included": np.array(included),
                 "contributors": np.array(agents),
                 "synchronisations": np.array(num_synchronisations),
@@ -235,46 +232,60 @@ class RecordedBandit(RecordedBanditAgent):
         self.agents = estimators
         self._tell_own()
 
-    def _own_part(self, included: int) -> FloatArray | None:
-        """Return the agent's part of a sum, as `SiteBelief` takes it, or None.
+    @property
+    def _uses_own(self) -> bool:
+        """Whether the agent acts on its own trials that are not released."""
+        return self.study.settings.local_data != "released"
+
+    def _own_parts(self, included: int) -> list[OwnPart]:
+        """Return the agent's part of a total, by stream.
 
         It is never taken from a release that was not made, whatever the server says.
         """
-        settings = self.study.settings
-        if settings.site_deviation is None:
-            return None
         k = min(included, self.num_releases)
-        if settings.local_data == "raw" or k == 0:
-            return self.store.running_sum(k)
-        return self.release(k)
+        clean, counts = self.store.sum_of(*self.store.window_of(k))
+        message = self.release(k) if k else clean
+        size = clean.shape[-1]
+        parts = message.reshape(-1, size, size), clean.reshape(-1, size, size), counts
+        return [OwnPart(*each) for each in zip(*parts, strict=True)]
 
     def _agents(
         self,
         total: FloatArray | None,
-        own: FloatArray | None,
+        included: int,
+        contributors: int,
         num_synchronisations: int,
     ) -> list[LinearUCBAgent]:
         confidence = self._confidence().after(num_synchronisations)
-        shape = self.study.settings.releases.sum_shape
+        settings = self.study.settings
+        shape = settings.releases.sum_shape
         total = np.zeros(shape) if total is None else total
-        own = np.zeros(shape) if own is None else own
         require(np.shape(total) == shape, "total", np.shape(total), f"shape {shape}")
-        sums = (each.reshape(-1, *shape[-2:]) for each in (total, own))
-        return [LinearUCBAgent(confidence, *pair) for pair in zip(*sums, strict=True)]
+        totals = total.reshape(-1, *shape[-2:])
+        own: list[OwnPart | None] = [None] * len(totals)
+        if settings.local_data == "own" or settings.site_deviation is not None:
+            own = [*self._own_parts(included)]
+        num_others = max(contributors - (included > 0), 0)
+        return [
+            LinearUCBAgent(confidence, each, part, num_others)
+            for each, part in zip(totals, own, strict=True)
+        ]
 
     def _tell_own(self) -> None:
-        """Tell the agent its own trials that are not in the total, if it uses them."""
-        if self.study.settings.local_data != "raw":
+        """Tell the agent its own trials that are not in the total, if it uses them.
+
+        By their sums: to read the trials would take longer the more there are. With
+        "raw" one that was told them one by one has an older bound on the eigenvalues,
+        and so wider intervals; both hold.
+        """
+        if not self._uses_own:
             return
-        included = int(self._state.get("included", 0))
-        total, counts = self.store.history_since(included)
+        included = min(int(self._state.get("included", 0)), self.num_releases)
+        total, counts = self.store.sum_of(included, self.num_releases + 1)
         totals = total.reshape(-1, *total.shape[-2:])
         for agent, own, count in zip(self.agents, totals, counts, strict=True):
             if count:
                 agent.tell_sum(own, count)
-        for trial in self._journal.trials(since=included):
-            if trial.state == "complete":
-                self._agent_of(trial.number).tell(action_of(trial), trial.value)
 
     def add_history(
         self,
@@ -331,6 +342,7 @@ class RecordedBandit(RecordedBanditAgent):
         widths = np.array([agent.confidence_width for agent in self.agents])
         deviations = np.array([agent.deviation for agent in self.agents])
         z = deviations.shape[-1]
+        worths = [agent.worth_of_others for agent in self.agents]
         deviation, its_width = deviations.reshape(*shape[:-1], 2, z).swapaxes(0, -2)
         return PolicySummary(
             settings=study.settings,
@@ -349,6 +361,7 @@ class RecordedBandit(RecordedBanditAgent):
             warning=study.warning,
             deviation=deviation,
             deviation_width=its_width,
+            worth_of_others=worths[0] if len(worths) == 1 else None,
         )
 
     # Playing in an environment
@@ -378,8 +391,8 @@ class RecordedBandit(RecordedBanditAgent):
         self, environment: BanditEnvironment, ticket: int, action: FloatArray
     ) -> None:
         """Record a reward, unless it came too late: then the default is recorded."""
-        largest = self.study.settings.releases.max_reward
-        value = fitting_reward(environment, ticket, action, largest)
+        allowed = self.study.settings.releases.reward_range
+        value = fitting_reward(environment, ticket, action, allowed)
         with suppress(LateRewardError):
             if value is None:
                 self.store.cancel(ticket)

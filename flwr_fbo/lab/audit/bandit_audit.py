@@ -27,7 +27,8 @@ from scipy.linalg import solve_triangular
 
 from flwr_fbo._common.arrays import FloatArray, first_best, one_blas_thread
 from flwr_fbo._common.validation import require, require_choice, require_int
-from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
+from flwr_fbo.algorithms.linear_bandit.confidence import Belief, Confidence
+from flwr_fbo.algorithms.linear_bandit.own_data import OwnBelief
 from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings
 from flwr_fbo.lab.audit.evidence import Evidence, joined
 from flwr_fbo.lab.audit.planted_faults import CONTINUAL_FAULTS, BuildContinual
@@ -56,7 +57,7 @@ class BanditAuditPlan(StudyPlan):
     actions : tuple of K tuples of d floats
         The arms, of norm at most L; the same in every trial.
     rewards : tuple of K floats
-        What they pay, in [-B, B].
+        What they pay, in the range of rewards.
     window : int
         Trials before each release, >= 1.
     change : {"reward", "trial"}
@@ -116,7 +117,7 @@ class BanditAuditPlan(StudyPlan):
             require(d >= 2, "dimension", d, ">= 2, where a whole trial is changed")
             longest = releases.max_action_norm
             allowed = f"at most L = {longest}, where a whole trial is changed"
-            require(reward <= longest, "max_reward", reward, allowed)
+            require(reward <= longest, "reward_range", releases.reward_range, allowed)
 
     def changed_trials(self, actions: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return actions and rewards of the changed trial, shapes (R, 2, d) and (R, 2).
@@ -125,7 +126,7 @@ class BanditAuditPlan(StudyPlan):
         what the agents have chosen.
         """
         releases = self.settings.releases
-        rewards = releases.max_reward * np.array([1.0, -1.0])
+        rewards = np.array(releases.reward_range[::-1])
         if self.change == "trial":
             longest = releases.max_action_norm
             cosine = np.array([1.0, (releases.max_reward / longest) ** 2])
@@ -196,14 +197,15 @@ def _play(
     for k in range(1, plan.settings.releases.max_releases + 1):
         for t in range((k - 1) * plan.window, k * plan.window):
             twins.play(t)
-        sums.append(twins.windowed())
+        clean, num_trials = twins.windowed()
+        sums.append(clean)
         own = sums[-1][np.arange(len(played)), played]
         answers = [
             [mechanism.release(k, total) for _ in range(plan.num_requests)]
             for mechanism, total in zip(mechanisms, own, strict=True)
         ]
         released.append(np.mean(answers, axis=1))
-        twins.receive(released[-1])
+        twins.receive(released[-1], clean, num_trials)
     return np.stack(released, axis=1), np.stack(sums, axis=2)
 
 
@@ -221,8 +223,10 @@ class _Twins:
         self._plan, self._confidence = plan, Confidence.of(plan.settings, 1)
         size = plan.settings.releases.dimension + 1
         self.running_sums = np.zeros((num_runs, 2, size, size))
-        self._earlier: list[FloatArray] = []  # as they were at each release
-        self.receive(np.zeros((num_runs, size, size)))
+        # As they were at each release, and of how many trials.
+        self._earlier: list[tuple[FloatArray, int]] = []
+        self._num_trials = 0
+        self.receive(np.zeros((num_runs, size, size)), self.running_sums, 0)
 
     def play(self, t: int) -> None:
         """Choose, and record what is observed in trial t; a negative one is logged."""
@@ -233,29 +237,47 @@ class _Twins:
             chosen = np.full(shape, t % len(arms))
         else:
             offered = np.broadcast_to(arms, (*shape, *arms.shape))
-            belief = self._confidence.belief(self._ellipsoid)
-            chosen = first_best(belief.upper_bounds(offered))
+            # Of equally good arms the first: chance would be the same in both worlds.
+            chosen = first_best(self._belief.upper_bounds(offered))
         actions, rewards = arms[chosen], np.array(plan.rewards)[chosen]
         if t == plan.position:
             actions, rewards = plan.changed_trials(actions)
         flat = actions.reshape(-1, settings.releases.dimension), rewards.ravel()
         products = settings.releases.outer_products(*flat)
-        self.running_sums += products.reshape(self.running_sums.shape)
-        if settings.local_data == "raw":
-            self._ellipsoid.observe(actions, rewards)
+        products = products.reshape(self.running_sums.shape)
+        self.running_sums += products
+        self._num_trials += 1
+        if self._own is not None:
+            self._own.observe_sum(products, 1)
+        elif settings.local_data == "raw":
+            self._ellipsoid.observe(actions, settings.releases.centred(rewards))
 
-    def windowed(self) -> FloatArray:
-        """Return the sums that are released next: of all trials, or of a window."""
-        now = self.running_sums.copy()
+    @property
+    def _belief(self) -> Belief:
+        if self._own is not None:
+            return self._own.belief
+        return self._confidence.choosing(self._ellipsoid)
+
+    def windowed(self) -> tuple[FloatArray, int]:
+        """Return the sums that are released next, and of how many trials they are."""
+        now, trials = self.running_sums.copy(), self._num_trials
         forget = self._plan.settings.releases.sliding_window
-        before = (
-            self._earlier[-forget] if forget and len(self._earlier) >= forget else 0
-        )
-        self._earlier.append(now)
-        return now - before
+        self._earlier.append((now, trials))
+        if forget and len(self._earlier) > forget:
+            before, fewer = self._earlier[-forget - 1]
+            return now - before, trials - fewer
+        return now, trials
 
-    def receive(self, released: FloatArray) -> None:
-        """Take what was released, shape (R, d + 1, d + 1): both twins the same."""
+    def receive(self, released: FloatArray, clean: FloatArray, num_trials: int) -> None:
+        """Take what was released, shape (R, d + 1, d + 1): both twins the same.
+
+        ``clean``, shape (R, 2, d + 1, d + 1), is what they know that it was made of.
+        """
+        self._own: OwnBelief | None = None
+        if self._plan.settings.local_data == "own":
+            nobody = self._confidence, None, 0
+            self._own = OwnBelief(*nobody, clean, num_trials, 1)
+            return
         each = [self._confidence.ellipsoid(total) for total in released]
         self._ellipsoid = copy(each[0])
         self._ellipsoid.factor = np.repeat([[e.factor] for e in each], 2, axis=1)

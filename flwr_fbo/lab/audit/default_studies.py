@@ -73,7 +73,9 @@ def fed_ucb(
     num_draws: int, epsilon: float = EPSILON, delta: float = DELTA
 ) -> BanditAuditPlan:
     """Return `FedUCB`'s: a bandit with two arms, its second window changed."""
-    settings = LinearUCBSettings(ContinualSettings(3, 2, epsilon, delta))
+    settings = LinearUCBSettings(
+        ContinualSettings(3, 2, epsilon, delta), local_data="released"
+    )
     return BanditAuditPlan(
         settings,
         actions=((1.0, 0.0), (0.0, 1.0)),
@@ -89,7 +91,7 @@ def fed_go_ucb(
     """Return `FedGOUCB`'s sums: of actions of two features, a whole trial changed."""
     privacy = NeuralPrivacy(epsilon, delta, num_synchronisations=4, num_features=2)
     return BanditAuditPlan(
-        LinearUCBSettings(privacy.releases),
+        LinearUCBSettings(privacy.releases, local_data="released"),
         actions=((1.0, 0.0), (0.6, 0.8)),
         rewards=(1.0, -1.0),
         change="trial",

@@ -332,7 +332,9 @@ def _baseline(
     experiment: BanditExperiment, name: Baseline, pooling: Pooling = "neighbourhood"
 ) -> BanditSimulation:
     # A tree may have the most releases; of its noise nothing is left.
-    settings = LinearUCBSettings(experiment.releases("tree"), width=experiment.width)
+    settings = LinearUCBSettings(
+        experiment.releases("tree"), local_data="released", width=experiment.width
+    )
     return _simulation(experiment, settings, pooling).baseline(name)
 
 

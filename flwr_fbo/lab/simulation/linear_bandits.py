@@ -29,12 +29,11 @@ from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo._common.validation import require, require_int
 from flwr_fbo.algorithms.linear_bandit.confidence import Belief, Confidence
 from flwr_fbo.algorithms.linear_bandit.exploration import exploration_rng
+from flwr_fbo.algorithms.linear_bandit.own_data import OwnBelief
 from flwr_fbo.algorithms.linear_bandit.peer_graph import PeerGraph
 from flwr_fbo.algorithms.linear_bandit.settings import (
     DeterminantTrigger,
     LinearUCBSettings,
-    LocalData,
-    Width,
 )
 from flwr_fbo.algorithms.linear_bandit.site_belief import SiteBelief
 from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
@@ -77,12 +76,22 @@ class AgentGroup:
     @property
     def belief(self) -> Belief:
         """What they choose by."""
+        if self._own is not None:
+            return self._own.belief
         if self._sites is not None:
             return self._sites.belief
-        return self._confidence.belief(self._ellipsoid)
+        return self._confidence.choosing(self._ellipsoid)
 
-    def observe(self, actions: FloatArray, rewards: FloatArray) -> None:
-        """Add what each has seen itself, out of all agents' trials."""
+    def observe(
+        self, actions: FloatArray, rewards: FloatArray, products: FloatArray
+    ) -> None:
+        """Add what each has seen itself, out of all agents' trials, and its products.
+
+        Rewards are less the middle of their range.
+        """
+        if self._own is not None:
+            self._own.observe_sum(products[self.agents], 1)
+            return
         own = actions[self.agents], rewards[self.agents]
         self._ellipsoid.observe(*own)
         if self._sites is not None:
@@ -98,25 +107,45 @@ class AgentGroup:
         self,
         sums: FloatArray,
         num_synchronisations: int = 0,
-        own: FloatArray | None = None,
+        clean: FloatArray | None = None,
+        counts: IntArray | None = None,
     ) -> None:
         """Believe the sums of each pool, out of all agents', (M, d + 1, d + 1).
 
-        ``own`` are all agents' parts of the sums, as `SiteBelief` takes them: the sums
-        unless given.
+        ``clean``, of the same shape, is what the sums were made of, and ``counts``,
+        shape (M,), of how many trials; the sums themselves, and none, unless given.
         """
         self._confidence = confidence = self._confidence.after(num_synchronisations)
+        clean = sums if clean is None else clean
+        local = confidence.settings.local_data
+        self._own: OwnBelief | None = None
+        self._sites: SiteBelief | None = None
+        if local == "own":
+            counts = np.zeros(len(sums), dtype=int) if counts is None else counts
+            self._own = OwnBelief(
+                confidence,
+                self._others(sums) if num_synchronisations else None,
+                confidence.num_agents - 1,
+                clean[self.agents],
+                counts[self.agents],
+                num_synchronisations,
+            )
+            return
         if self._pools is None:
             self._ellipsoid = confidence.ellipsoid(sums.sum(axis=0))
-            if confidence.settings.local_data == "raw":
+            if local == "raw":
                 self._ellipsoid = self._ellipsoid.repeated(confidence.num_agents)
         else:
             self._ellipsoid = confidence.ellipsoid(sums[self._pools].sum(axis=1))
         self._synchronised_log_det = self._ellipsoid.log_det
-        self._sites: SiteBelief | None = None
         if confidence.settings.site_deviation is not None:
-            parts = (sums if own is None else own)[self.agents]
+            parts = (clean if local == "raw" else sums)[self.agents]
             self._sites = SiteBelief(confidence, self._ellipsoid, parts)
+
+    def _others(self, sums: FloatArray) -> FloatArray:
+        """Return the sum of each one's pool, without its own, (A, d + 1, d + 1)."""
+        pools = sums.sum(axis=0) if self._pools is None else sums[self._pools].sum(1)
+        return np.asarray(pools - sums[self.agents])
 
 
 Baseline = Literal["non-private", "independent", "full"]
@@ -237,8 +266,9 @@ class BanditSimulation:
         require(name in get_args(Baseline), "name", name, allowed)
         graph, schedule = None, self.schedule
         window = None
-        local: LocalData = self.settings.local_data
-        width: Width = self.settings.width
+        local, width = self.settings.local_data, self.settings.width
+        if local == "own" and name != "non-private":
+            width = self.settings.fixed_width  # LinUCB with the same alpha
         if name == "non-private":
             graph, window = self.graph, self.settings.releases.sliding_window
         elif name == "full":
@@ -335,13 +365,16 @@ class _Agents:
         self._running_sums = np.zeros((streams, m, *shape[-2:]))
         # As they were when agents released last, no more than a sliding window has.
         forget = settings.releases.sliding_window
-        self._earlier = deque([self._running_sums.copy()], maxlen=forget)
+        self._counts = np.zeros(streams, dtype=np.intp)  # of each agent's trials
+        self._earlier = deque(
+            [(self._running_sums.copy(), self._counts.copy())], maxlen=forget
+        )
         self._total = np.zeros(shape)
         self._beliefs = [self._groups() for _ in range(streams)]
-        # After how many trials what was released arrives, if it has not; agents' own
-        # parts of it; and the trials since it was released.
-        self._under_way: tuple[int, FloatArray, FloatArray] | None = None
-        self._since: list[tuple[int, FloatArray, FloatArray]] = []
+        # After how many trials what was released arrives, if it has not; what it was
+        # made of, and of how many trials; and the trials since it was released.
+        self._under_way: tuple[int, FloatArray, FloatArray, IntArray] | None = None
+        self._since: list[tuple[int, FloatArray, FloatArray, FloatArray]] = []
 
     def _groups(self) -> list[AgentGroup]:
         """Return what agents believe by one estimator, those with like pools together.
@@ -414,11 +447,13 @@ class _Agents:
         stream = t % len(self._beliefs)
         products = self._settings.releases.outer_products(actions, rewards)
         self._running_sums[stream] += products
-        if self._settings.local_data == "raw":
+        self._counts[stream] += 1
+        if self._settings.local_data != "released":
+            seen = actions, self._settings.releases.centred(rewards), products
             for group in self._beliefs[stream]:
-                group.observe(actions, rewards)
+                group.observe(*seen)
             if self._under_way is not None:
-                self._since.append((stream, actions, rewards))
+                self._since.append((stream, *seen))
 
     def _due(self, groups: list[AgentGroup], t: int) -> bool:
         """Return whether to synchronise after t trials."""
@@ -432,20 +467,20 @@ class _Agents:
         planned = self._settings.releases.max_releases
         allowed = f"at most {planned} synchronisations, the releases planned"
         require(k <= planned, "k", k, allowed)
-        sums = self._windowed()
-        released = self._released(k, sums)
-        own = sums if self._settings.local_data == "raw" else released
-        self._under_way = t + self._lag, released, own
+        clean, counts = self._windowed()
+        released = self._released(k, clean)
+        self._under_way = t + self._lag, released, clean, counts
         self._since = []
         self._synchronised.append(t)
 
-    def _windowed(self) -> FloatArray:
-        """Return a copy of the sums that are released, by stream."""
-        sums = self._running_sums.copy()
+    def _windowed(self) -> tuple[FloatArray, IntArray]:
+        """Return a copy of the sums that are released, by stream, and their trials."""
+        sums, counts = self._running_sums.copy(), self._counts.copy()
         if self._settings.releases.sliding_window is not None:
-            sums -= self._earlier[0]
-            self._earlier.append(self._running_sums.copy())
-        return sums
+            earlier, before = self._earlier[0]
+            self._earlier.append((sums.copy(), counts.copy()))
+            return sums - earlier, counts - before
+        return sums, counts
 
     def _released(self, k: int, sums: FloatArray) -> FloatArray:
         """Return the agents' releases k by stream, shape (E, M, d + 1, d + 1)."""
@@ -463,11 +498,13 @@ class _Agents:
         """Believe what has arrived after t trials."""
         if self._under_way is None or self._under_way[0] > t:
             return
-        (_, released, own), self._under_way = self._under_way, None
+        (_, released, clean, counts), self._under_way = self._under_way, None
         self._total = released.sum(axis=1).reshape(self._total.shape)
-        for groups, *sums in zip(self._beliefs, released, own, strict=True):
+        parts = zip(self._beliefs, released, clean, counts, strict=True)
+        for groups, sums, own, count in parts:
+            trials = np.full(len(sums), count)
             for group in groups:
-                group.believe(sums[0], len(self._synchronised), sums[1])
-        for stream, actions, rewards in self._since:
+                group.believe(sums, len(self._synchronised), own, trials)
+        for stream, *seen in self._since:
             for group in self._beliefs[stream]:
-                group.observe(actions, rewards)
+                group.observe(*seen)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flwr_fbo import FeatureEncoder, Number
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.algorithms.linear_bandit.agent import LinearUCBAgent
 from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
@@ -34,7 +35,8 @@ def width_of(s: Confidence, V: FloatArray) -> float:
 def confidence(
     releases: ContinualSettings = PLAIN, num_agents: int = 3, **more: Any
 ) -> Confidence:
-    settings = LinearUCBSettings(releases, **{"width": "exact", **more})
+    usual = {"local_data": "released", "width": "exact"}
+    settings = LinearUCBSettings(releases, **{**usual, **more})
     return Confidence.of(settings, num_agents)
 
 
@@ -338,10 +340,28 @@ def test_private_statistics_and_choice() -> None:
             assert agent.choose(actions)[0] == best
 
 
-def test_of_equal_actions_the_first_is_chosen() -> None:
-    agent = LinearUCBAgent(confidence())
+def test_of_equal_actions_one_is_drawn() -> None:
+    agent, rng = LinearUCBAgent(confidence()), np.random.default_rng(1)
     x = np.full(D, 0.5)
-    assert agent.choose([0.5 * x, x, x, x])[0] == 1
+    chosen = [agent.choose([0.5 * x, x, x, x], rng) for _ in range(300)]
+    counts = np.bincount([index for index, _ in chosen], minlength=4)
+    assert counts[0] == 0
+    assert counts[1:].min() > 70
+    assert {propensity for _, propensity in chosen} == {1 / 3}
+    assert agent.choose([0.5 * x, x], rng) == (1, 1.0)
+
+
+def test_before_anything_is_known_patients_get_all_arms_of_blocks() -> None:
+    arms = ("ward", "home", "clinic")
+    encoder = FeatureEncoder({"age": Number(0, 110)}, blocks=arms)
+    releases = ContinualSettings(5, encoder.dimension, epsilon=1.0, delta=1e-5)
+    settings = LinearUCBSettings(releases, local_data="released", encoder=encoder)
+    agent, rng = LinearUCBAgent(Confidence.of(settings, 3)), np.random.default_rng(2)
+    offered: list[tuple[str, dict[str, Any]]] = [(arm, {}) for arm in arms]
+    rows = [encoder.encode({"age": age % 110}, offered) for age in range(300)]
+    chosen = [agent.choose(row.features, rng) for row in rows]
+    assert np.bincount([index for index, _ in chosen]).min() > 70
+    assert {propensity for _, propensity in chosen} == {1 / 3}
 
 
 @pytest.mark.parametrize("width", ["exact", "paper"])

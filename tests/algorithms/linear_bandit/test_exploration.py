@@ -37,7 +37,7 @@ from flwr_fbo.algorithms.linear_bandit.study import (
 
 D, K = 3, 4
 RELEASES = ContinualSettings(num_releases=5, dimension=D, epsilon=np.inf, delta=0.1)
-SETTINGS = LinearUCBSettings(RELEASES)
+SETTINGS = LinearUCBSettings(RELEASES, local_data="released")
 KINDS: tuple[Exploration, ...] = (
     Optimism(),
     EllipsoidSampling(num_draws=7, uniform_share=0.2, radius=0.3),
@@ -371,7 +371,9 @@ def test_what_is_not_allowed_is_named(make: Any, field: str) -> None:
             KINDS[3],
             replace(
                 SETTINGS,
-                releases=replace(RELEASES, dimension=BLOCKS.dimension, max_reward=2.0),
+                releases=replace(
+                    RELEASES, dimension=BLOCKS.dimension, reward_range=(-2.0, 2.0)
+                ),
                 encoder=BLOCKS,
                 reward_timeout=RewardTimeout(3600, -1.5),
             ),

@@ -16,9 +16,9 @@ from flwr_fbo.algorithms.linear_bandit.site_belief import SiteBelief, own_confid
 from flwr_fbo.models.ellipsoid import Ellipsoid
 
 D, M = 4, 5
-EXACT = ContinualSettings(3, D, epsilon=math.inf, delta=1e-5, max_reward=3.0)
+EXACT = ContinualSettings(3, D, epsilon=math.inf, delta=1e-5, reward_range=(-3.0, 3.0))
 NOISY = replace(EXACT, epsilon=50.0)
-SETTINGS = LinearUCBSettings(EXACT, noise_scale=0.1)
+SETTINGS = LinearUCBSettings(EXACT, local_data="released", noise_scale=0.1)
 PARTS = [("theta_1", "theta_3"), ()]
 
 
@@ -230,7 +230,7 @@ def test_bad_settings() -> None:
     with pytest.raises(ValueError, match=r"site_deviation\.features='theta_9'"):
         replace(SETTINGS, site_deviation=SiteDeviation(0.1, ["theta_9"]))
     releases = replace(EXACT, dimension=ENCODER.dimension)
-    settings = LinearUCBSettings(releases, encoder=ENCODER)
+    settings = LinearUCBSettings(releases, local_data="released", encoder=ENCODER)
     with pytest.raises(ValueError, match=r"'ward: intercep'.*'ward: intercept'"):
         replace(settings, site_deviation=SiteDeviation(0.1, ["ward: intercep"]))
     with pytest.raises(ValueError, match="where sites differ"):
@@ -243,7 +243,10 @@ def test_settings_travel() -> None:
     releases = replace(EXACT, dimension=ENCODER.dimension)
     names = ["home: intercept", "ward: intercept"]
     settings = LinearUCBSettings(
-        releases, encoder=ENCODER, site_deviation=SiteDeviation(0.1, names)
+        releases,
+        local_data="released",
+        encoder=ENCODER,
+        site_deviation=SiteDeviation(0.1, names),
     )
     assert settings.deviating_features == ("ward: intercept", "home: intercept")
     assert from_json(LinearUCBSettings, to_json(settings)) == settings

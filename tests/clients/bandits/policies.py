@@ -49,7 +49,7 @@ def settings_of(
     """Return settings of a study without noise."""
     d = 3 if encoder is None else encoder.dimension
     releases = ContinualSettings(num_releases, d, epsilon=np.inf, delta=0.1)
-    return LinearUCBSettings(releases, encoder=encoder)
+    return LinearUCBSettings(releases, local_data="released", encoder=encoder)
 
 
 VECTOR_SETTINGS, SETTINGS, BLOCK_SETTINGS = map(settings_of, (None, ENCODER, BLOCKS))

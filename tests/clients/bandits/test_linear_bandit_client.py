@@ -70,8 +70,7 @@ def test_rewards_are_in_the_next_release_however_late(tmp_path: Path) -> None:
         for slot in range(M):
             policy = sites.policy(slot)
             choice = policy.choose(ACTIONS)
-            index, ticket = choice.index, choice.ticket
-            policy.reward(ticket, 0.5 * (index == 0))
+            policy.reward(choice.ticket, 0.5)
         ticket = sites.policy(0).choose(ACTIONS).ticket
         tickets.append(ticket)
 
@@ -83,7 +82,7 @@ def test_rewards_are_in_the_next_release_however_late(tmp_path: Path) -> None:
     result = strategy.start(sites)
     assert len(result.rounds) == 7
     rewards = [row.vectors[:, 3, 3].tolist() for row in strategy.server.ledger]
-    assert rewards[0] == [0.25] * M  # y^2: all chose action 0 first, of equal ones
+    assert rewards[0] == [0.25] * M  # y^2
     assert rewards[1] == [1.25] + [0.25] * (M - 1)
     assert rewards[2] == rewards[1]
     assert sites.policy(0).awaited == {}

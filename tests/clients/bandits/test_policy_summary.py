@@ -123,7 +123,7 @@ def test_the_text_and_the_page_say_what_the_numbers_are(
     assert lines[0] == "Trials          1, 1 without a reward yet"
     assert lines[1] == "Own releases    0 of 5 made, 0 in the sum in use"
     assert lines[-1].startswith("NOT PRIVATE: epsilon is infinite")
-    assert "w sqrt((V^-1)_ii)" in lines[-2]
+    assert "if mean rewards are x'theta with ||theta|| <= 1." in lines[-2]
     assert len(lines) == 5 + 2 + 2
     assert max(map(len, lines[:-2])) <= 88
     for name, text in summary.facts:

@@ -150,7 +150,7 @@ def test_the_same_log_counts_once(tmp_path: Path) -> None:
         assert policy.add_history(X, Y) == 0
     assert policy.summary().num_logged == 40
     with policy._held() as bandit:
-        total = bandit.store.history_since(0)[0]
+        total = bandit.store.sum_of(0, 1)[0]
         np.testing.assert_array_equal(bandit.release(1), before)
     np.testing.assert_array_equal(total, PRIVATE.releases.gram(X, Y))
 
@@ -268,7 +268,7 @@ def test_a_log_is_added_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
         assert killed_after(delay, keep_adding, killed)
         policy = LinearBanditPolicy.open(killed)
         with policy._held() as bandit:
-            total, counts = bandit.store.history_since(0)
+            total, counts = bandit.store.sum_of(0, 1)
         n = policy.summary().num_logged
         logs = n // 40
         assert n == 40 * logs == sum(counts)
@@ -323,7 +323,7 @@ def test_raw_agents_act_on_a_log_at_once(tmp_path: Path) -> None:
         total = bandit.release(1)
         bandit.receive(total, 1)  # now it is in the total, and counts once
         np.testing.assert_allclose(bandit.agents[0].estimate, own.estimate)
-        assert bandit.store.history_since(1)[1] == [0]
+        assert bandit.store.sum_of(1, 2)[1] == [0]
 
 
 def test_a_log_can_make_a_trigger_fire(tmp_path: Path) -> None:

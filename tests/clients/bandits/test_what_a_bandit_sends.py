@@ -29,6 +29,7 @@ D = ENCODER.dimension
 RELEASES = ContinualSettings(num_releases=3, dimension=D, epsilon=5.0, delta=0.1)
 SETTINGS = LinearUCBSettings(
     RELEASES,
+    local_data="released",
     encoder=ENCODER,
     exploration=KINDS["sampling"],
     reward_timeout=RewardTimeout(1e6, 0.0),

@@ -1,12 +1,13 @@
 """The audit of running bandits: the law of its test, no false alarm, every fault."""
 
 import math
-from typing import Any, get_args
+from types import SimpleNamespace
+from typing import Any, cast, get_args
 
 import numpy as np
 import pytest
 
-from flwr_fbo.algorithms.linear_bandit.agent import LinearUCBAgent
+from flwr_fbo.algorithms.linear_bandit.agent import LinearUCBAgent, OwnPart
 from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
 from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings, LocalData
 from flwr_fbo.lab.audit import bandit_audit
@@ -24,6 +25,7 @@ MECHANISMS = get_args(Mechanism)
 PAPER = {"mechanism": "tree", "calibration": "paper", "epsilon": 16.0}
 # Both arms always pay the same: only the flipped reward tells one from the other.
 RAW = {"local_data": "raw", "rewards": (1.0, 1.0), "window": 10}
+OWN = {**RAW, "local_data": "own"}
 LOG = {"num_logged": 10, "position": -5}
 
 
@@ -62,6 +64,8 @@ def _runs(audited: BanditAuditPlan, num_runs: int) -> Any:
         ("raw", None, 3, -2),
         ("raw", 1, 0, 2),
         ("raw", 2, 3, -2),
+        ("own", None, 3, -2),
+        ("own", 1, 0, 2),
     ],
 )
 def test_twins_are_agents(
@@ -82,7 +86,7 @@ def test_twins_are_agents(
         mechanism = ContinualRelease(audited.settings.releases, SeededEntropy(5, run))
         earlier = [agent.running_sum.copy()]
         for t in range(-num_logged, 12):
-            arm = t % 2 if t < 0 else agent.choose(ARMS)[0]
+            arm = t % 2 if t < 0 else agent.choose(ARMS, first_of_equals())[0]
             flipped = -1.0 if run % 2 else 1.0
             agent.tell(ARMS[arm], flipped if t == position else audited.rewards[arm])
             if t >= 0 and t % 4 == 3:
@@ -90,11 +94,18 @@ def test_twins_are_agents(
                 earlier.append(now)
                 if forget is not None:
                     now = now - earlier[max(k - forget, 0)]
+                since = 0 if forget is None else max(k - forget, 0)
+                count = t + 1 + num_logged - (4 * since + num_logged if since else 0)
                 total = mechanism.release(k, now)
                 np.testing.assert_array_equal(released[run, t // 4], total)
                 own = sums[run, run % 2, t // 4]
                 np.testing.assert_array_equal(own, now)
-                agent.receive(total)
+                agent.receive(total, k, OwnPart(total, now, count))
+
+
+def first_of_equals() -> np.random.Generator:
+    """Return a generator by which the first of equally good arms is drawn."""
+    return cast(np.random.Generator, SimpleNamespace(random=lambda: 0.0))
 
 
 def test_what_the_agent_does_follows_from_its_releases_alone() -> None:
@@ -115,6 +126,16 @@ def test_on_raw_trials_one_flipped_reward_changes_all_that_follow() -> None:
     np.testing.assert_allclose(np.diag(first[1]), [1.0, 99.0, 100.0])
     moved = np.linalg.norm(first[1] - first[0])
     assert moved > 80 * audited.settings.releases.sensitivity
+
+
+def test_on_own_data_one_flipped_reward_changes_all_that_ever_follow() -> None:
+    """Nearly as much as the bound says: each later trial is another one."""
+    audited = plan(**{**OWN, "num_releases": 3, "window": 100})
+    _, sums = _runs(audited, 1)
+    moved = np.linalg.norm(sums[0, 1] - sums[0, 0], axis=(-2, -1))
+    trials = np.array([100, 200, 300])
+    assert np.all(moved > 0.8 * trials * audited.settings.releases.sensitivity)
+    assert np.all(moved <= trials * audited.settings.releases.sensitivity)
 
 
 # --- The test, and what it finds
@@ -203,8 +224,11 @@ def test_next_to_nothing_is_promised_as_nothing() -> None:
 
 
 @pytest.mark.slow
-def test_the_promise_does_not_hold_for_agents_that_act_on_raw_trials() -> None:
-    result = audit(plan(**RAW), StreamEntropy(1))
+@pytest.mark.parametrize("contrived", [RAW, OWN])
+def test_the_promise_does_not_hold_for_agents_that_act_on_raw_trials(
+    contrived: dict[str, Any],
+) -> None:
+    result = audit(plan(**contrived), StreamEntropy(1))
     assert result.violated
     assert result.epsilon_lower > 2 * result.promised.epsilon
 
@@ -215,9 +239,12 @@ def test_with_raw_trials_not_even_the_noise_of_the_paper_is_enough() -> None:
     assert audit(audited, StreamEntropy(1)).epsilon_lower > 1.5
 
 
-def test_with_raw_trials_that_are_fixed_the_promise_holds() -> None:
+@pytest.mark.parametrize("contrived", [RAW, OWN])
+def test_with_raw_trials_that_are_fixed_the_promise_holds(
+    contrived: dict[str, Any],
+) -> None:
     """As in the paper's definition 1: with one arm there is nothing to decide."""
-    one_arm = {**RAW, "actions": ARMS[:1], "rewards": (1.0,)}
+    one_arm = {**contrived, "actions": ARMS[:1], "rewards": (1.0,)}
     assert not audit(plan(**one_arm), StreamEntropy(1)).violated
 
 
@@ -291,7 +318,7 @@ def test_the_bar(change: dict[str, Any]) -> None:
         ({"rewards": (0.0, 1.5)}, "rewards[1]=1.5"),
         ({"position": -1}, "position=-1"),
         ({"change": "action"}, "change='action'"),
-        ({"change": "trial", "max_reward": 1.5}, "max_reward=1.5"),
+        ({"change": "trial", "reward_range": (-1.5, 1.5)}, "reward_range=(-1.5, 1.5)"),
         (
             {"change": "trial", "dimension": 1, "actions": ((1.0,), (1.0,))},
             "dimension=1",

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo.algorithms.linear_bandit.agent import LinearUCBAgent
+from flwr_fbo.algorithms.linear_bandit.agent import LinearUCBAgent, OwnPart
 from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
 from flwr_fbo.algorithms.linear_bandit.exploration import (
     EllipsoidSampling,
@@ -38,13 +38,16 @@ M, T, SCHEDULE = 4, 90, [10, 37, 64, 80]
 RELEASES = ContinualSettings(num_releases=4, dimension=3, epsilon=30.0, delta=0.1)
 PUBLISHED = replace(RELEASES, mechanism="tree", calibration="paper", epsilon=200.0)
 UNKNOWN = replace(RELEASES, num_releases=None)
-SETTINGS = LinearUCBSettings(RELEASES, width="exact")
+SETTINGS = LinearUCBSettings(RELEASES, local_data="released", width="exact")
 DEVIATION = SiteDeviation(0.1, features=["theta_0", "theta_2"])
 SIMULATION = BanditSimulation(SETTINGS, M, TASK, T, SCHEDULE)
 
 
 def simulation(**settings: Any) -> BanditSimulation:
     return replace(SIMULATION, settings=replace(SIMULATION.settings, **settings))
+
+
+OWN = simulation(local_data="own", width=None)
 
 
 def play_objects(simulation: BanditSimulation, seed: int, noise_seed: int) -> BanditRun:
@@ -58,7 +61,7 @@ def play_objects(simulation: BanditSimulation, seed: int, noise_seed: int) -> Ba
     actions = np.empty((simulation.num_trials, m), dtype=np.int32)
     regret = np.zeros(simulation.num_trials)
     total, k = np.zeros_like(agents[0].running_sum), 0
-    raw = s.local_data == "raw"
+    times = [0]
     window = s.releases.sliding_window
     earlier: list[list[FloatArray]] = [[0 * total] for _ in range(m)]
     synchronised: list[int] = []
@@ -87,9 +90,11 @@ def play_objects(simulation: BanditSimulation, seed: int, noise_seed: int) -> Ba
                 noise_only = simulation.control == "noise-only"
                 released = release.release(k, 0 * told if noise_only else told)
                 total += released
-                parts.append(told if raw else released)
+                since = 0 if window is None or k <= window else times[k - window]
+                parts.append(OwnPart(released, told, t + 1 - since))
+            times.append(t + 1)
             for agent, part in zip(agents, parts, strict=True):
-                agent.receive(total, k, part)
+                agent.receive(total, k, part, len(agents) - 1)
     sums = np.array([agent.running_sum for agent in agents])
     return BanditRun(actions, regret, synchronised, sums, total)
 
@@ -97,6 +102,16 @@ def play_objects(simulation: BanditSimulation, seed: int, noise_seed: int) -> Ba
 CASES = {
     "released": simulation(),
     "raw": simulation(local_data="raw"),
+    "own": OWN,
+    "own, window": replace(
+        OWN,
+        settings=replace(OWN.settings, releases=replace(UNKNOWN, sliding_window=1)),
+    ),
+    "own, sampling": simulation(
+        local_data="own", width=0.5, exploration=EllipsoidSampling(radius=1.0)
+    ),
+    "own, non-private": OWN.baseline("non-private"),
+    "own, noise only": replace(OWN, control="noise-only"),
     "observed width": simulation(width="observed"),
     "paper calibration": simulation(releases=PUBLISHED, width="paper"),
     **{name: SIMULATION.baseline(name) for name in get_args(Baseline)},
@@ -421,10 +436,13 @@ def test_unknown_baselines_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bound", "field"), [("max_action_norm", "actions"), ("max_reward", "rewards")]
+    ("bounds", "field"),
+    [({"max_action_norm": 0.5}, "actions"), ({"reward_range": (0, 0.5)}, "rewards")],
 )
-def test_trials_beyond_the_promised_bounds_stop_a_run(bound: str, field: str) -> None:
-    releases = replace(RELEASES, **{bound: 0.5})  # type: ignore[arg-type]
+def test_trials_beyond_the_promised_bounds_stop_a_run(
+    bounds: dict[str, Any], field: str
+) -> None:
+    releases = replace(RELEASES, **bounds)
     with pytest.raises(ValueError, match=rf"{field}\[\d\]="):
         simulation(releases=releases).run(1, 2)
 

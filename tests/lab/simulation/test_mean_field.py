@@ -24,7 +24,9 @@ SCHEDULE = geometric_schedule(T, 8, 20)
 OURS = ContinualSettings(num_releases=8, dimension=4, epsilon=2.0, delta=0.1)
 # So little privacy that the sums are more than noise, even with so few trials.
 PAPER = replace(OURS, epsilon=200.0, mechanism="tree", calibration="paper")
-SIMULATION = BanditSimulation(LinearUCBSettings(OURS), 10, TASK, T, SCHEDULE)
+SIMULATION = BanditSimulation(
+    LinearUCBSettings(OURS, local_data="released"), 10, TASK, T, SCHEDULE
+)
 PUBLISHED = replace(
     SIMULATION, settings=LinearUCBSettings(PAPER, width="paper", local_data="raw")
 )
@@ -48,7 +50,7 @@ def test_regret_is_that_of_the_simulator_at_ten_thousand_trials() -> None:
 def test_a_step_is_what_many_agents_do_on_average() -> None:
     """Gram matrices and rewards of trials before anything is released."""
     num_agents, num_trials = 3000, 4
-    settings = LinearUCBSettings(replace(OURS, epsilon=math.inf))
+    settings = LinearUCBSettings(replace(OURS, epsilon=math.inf), local_data="released")
     simulation = BanditSimulation(settings, num_agents, TASK, num_trials, ())
     (run,) = play_together([simulation], 3, 4)
     theta = LinearBandits(TASK, 3, []).theta
@@ -75,7 +77,9 @@ def test_a_step_is_what_many_agents_do_on_average() -> None:
 def test_noise_has_the_law_of_the_mechanism(mechanism: Mechanism) -> None:
     """Of releases 5 and 6, which have draws in common; entries off the diagonal."""
     releases = replace(OURS, mechanism=mechanism)
-    simulation = replace(SIMULATION, settings=LinearUCBSettings(releases))
+    simulation = replace(
+        SIMULATION, settings=LinearUCBSettings(releases, local_data="released")
+    )
     agents = [_AverageAgent(simulation, np.eye(4)[0], seed) for seed in range(400)]
     noise = np.array([[agent._noise(k) for k in (5, 6)] for agent in agents])
     assert np.array_equal(noise, np.swapaxes(noise, -1, -2))

@@ -1,0 +1,160 @@
+"""Classification made into bandits: an arm a class, reward 1 for the right one.
+
+Each arm has a block of features of its own, as those of a `FeatureEncoder` with
+``blocks``: an intercept and p numbers in [-1, 1], all over sqrt(p + 1). Numbers are
+standardised and divided by 2; what is beyond is clipped. An environment draws each
+site's cases from the table, with replacement, by its seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo.lab.datasets import har, landmine, magic
+from flwr_fbo.lab.datasets.base import data_file
+
+IntArray = NDArray[np.int64]
+_RARE = 3000  # cases of a class, at most, where some are rare
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Cases of a classification.
+
+    Attributes
+    ----------
+    z : ndarray of shape (n, p + 1)
+        What each arm's block has: of norm at most 1.
+    label : ndarray of int, shape (n,)
+        The right arm.
+    group : ndarray of int, shape (n,)
+        Who a case is from.
+    """
+
+    z: FloatArray
+    label: IntArray
+    group: IntArray
+
+    @property
+    def num_arms(self) -> int:
+        """The classes."""
+        return int(np.max(self.label)) + 1
+
+    @property
+    def dimension(self) -> int:
+        """d: the arms' blocks together."""
+        return self.num_arms * int(self.z.shape[1])
+
+    def oracle(self, rows: IntArray | None = None) -> float:
+        """Return the mean reward of the best linear choice: least squares on cases.
+
+        On all cases unless some ``rows`` are given.
+        """
+        some = slice(None) if rows is None else rows
+        z, label = self.z[some], self.label[some]
+        ridge = 1e-3 * np.eye(z.shape[1])
+        theta = np.linalg.solve(z.T @ z + ridge, z.T @ np.eye(self.num_arms)[label])
+        return float(np.mean((z @ theta).argmax(axis=1) == label))
+
+    def features(self, rows: IntArray) -> FloatArray:
+        """Return the actions of cases, shape (M, K, d)."""
+        K, size = self.num_arms, self.z.shape[1]
+        features = np.zeros((len(rows), K, K, size))
+        features[:, np.arange(K), np.arange(K)] = self.z[rows][:, None]
+        return features.reshape(len(rows), K, K * size)
+
+
+def _table(x: FloatArray, label: IntArray, group: IntArray | None = None) -> Table:
+    x = (x - x.mean(axis=0)) / np.maximum(x.std(axis=0), 1e-9)
+    z = np.column_stack([np.ones(len(x)), np.clip(x / 2, -1, 1)])
+    group = np.zeros(len(x), dtype=int) if group is None else group
+    return Table(z / np.sqrt(z.shape[1]), label, group)
+
+
+def _logged(x: FloatArray) -> FloatArray:
+    return np.asarray(np.sign(x) * np.log1p(np.abs(x)))
+
+
+def _components(x: FloatArray, number: int) -> FloatArray:
+    centred = x - x.mean(axis=0)
+    _, _, axes = np.linalg.svd(centred, full_matrices=False)
+    return np.asarray(centred @ axes[:number].T)
+
+
+@lru_cache(maxsize=1)
+def magic_3() -> Table:
+    """MAGIC with three features of ten: d = 8."""
+    x, y = magic.load()
+    return _table(_logged(x[:, [0, 1, 8]]), y.astype(int))
+
+
+@lru_cache(maxsize=1)
+def magic_all() -> Table:
+    """MAGIC with all features: d = 22."""
+    x, y = magic.load()
+    return _table(_logged(x), y.astype(int))
+
+
+@lru_cache(maxsize=1)
+def shuttle_3() -> Table:
+    """Shuttle's three frequent classes, 3,000 cases of each at most: d = 30."""
+    parts = [np.loadtxt(data_file("shuttle", f"shuttle.{p}")) for p in ("trn", "tst")]
+    rows = np.concatenate(parts)
+    rng = np.random.default_rng(0)
+    classes = (1, 4, 5)
+    kept = [np.flatnonzero(rows[:, -1] == c) for c in classes]
+    kept = [rng.choice(own, _RARE, replace=False) for own in kept]
+    label = np.repeat(np.arange(len(classes)), _RARE)
+    return _table(_logged(rows[np.concatenate(kept), :-1]), label)
+
+
+@lru_cache(maxsize=1)
+def har_5() -> Table:
+    """HAR without lying, nine principal components: d = 50; groups are subjects."""
+    splits = [har.partition(i) for i in range(har.NUM_SUBJECTS)]
+    x = np.concatenate([np.vstack([s.X_train, s.X_validation]) for s in splits])
+    y = np.concatenate([np.r_[s.y_train, s.y_validation] for s in splits])
+    sizes = [len(s.y_train) + len(s.y_validation) for s in splits]
+    subject = np.repeat(range(len(splits)), sizes)
+    upright = y < 5
+    return _table(_components(x, 9)[upright], y[upright], subject[upright])
+
+
+@lru_cache(maxsize=1)
+def landmine_9() -> Table:
+    """Landmine, all mines and as much clutter: d = 20; groups are fields."""
+    splits = [landmine.partition(i) for i in range(landmine.NUM_FIELDS)]
+    x = np.concatenate([np.vstack([s.X_train, s.X_validation]) for s in splits])
+    y = np.concatenate([np.r_[s.y_train, s.y_validation] for s in splits])
+    sizes = [len(s.y_train) + len(s.y_validation) for s in splits]
+    mines, clutter = np.flatnonzero(y == 1), np.flatnonzero(y == 0)
+    drawn = np.random.default_rng(0).choice(clutter, len(mines), replace=False)
+    kept = np.concatenate([mines, drawn])
+    return _table(x[kept], y[kept], np.repeat(range(len(splits)), sizes)[kept])
+
+
+@lru_cache(maxsize=1)
+def digits_5() -> Table:
+    """Digits by writer, the first five classes, seven components: d = 40."""
+    path = data_file("digits", "digits_by_writer_100.npz")
+    with np.load(path) as content:
+        images, y, writer = (content[name] for name in ("images", "labels", "writer"))
+    few = y < 5
+    x = images[few].reshape(few.sum(), -1) / 255.0
+    return _table(_components(x, 7), y[few], writer[few])
+
+
+TABLES: dict[str, Callable[[], Table]] = {
+    "magic-3": magic_3,
+    "magic": magic_all,
+    "har": har_5,
+    "shuttle": shuttle_3,
+    "landmine": landmine_9,
+    "digits": digits_5,
+}

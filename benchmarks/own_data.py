@@ -46,6 +46,11 @@ sites differ. Endpoints, each at alpha .3 and at alpha 1:
 3. At epsilon 8, the mean gain over the environments of `BAR` is at least 15 %.
 
 A figure that misses its endpoint is reported as it is.
+
+It gave (``benchmarks/own_data_bar.jsonl``; of the planned seeds 0 and 1, the latter in
+eight of ten environments, as time ended): at epsilon 4 a mean gain of .185 at alpha .3
+and .117 at alpha 1, with lower bounds (two-sided) above 0; at most 4.8 % worse in an
+environment and 8.1 % in a seed; at epsilon 8 a mean gain of .298 and .217.
 """
 
 from __future__ import annotations
@@ -418,7 +423,7 @@ def _bound(gains: list[float]) -> str:
     """Return the mean gain over environments, and its lower 95 % bound."""
     if len(gains) < 2:
         return ""
-    low = np.mean(gains) - t.ppf(0.95, len(gains) - 1) * sem(gains)
+    low = np.mean(gains) - t.ppf(0.975, len(gains) - 1) * sem(gains)
     return f"; of `BAR` mean gain {np.mean(gains):.3f}, lower bound {low:.3f}"
 
 

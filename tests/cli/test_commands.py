@@ -216,7 +216,7 @@ def test_privacy_says_whether_a_bandit_pays() -> None:
     result = _invoke(*BANDIT, "--agents=50", "--epsilon=4")
     assert result.exit_code == 0, result.output
     assert "synchronisations after 44, 56, 72, 91, ... trials" in result.output
-    assert "at least 7 % less regret than alone" in result.output
+    assert "At least 7 % less regret than alone" in result.output
     result = _invoke(*BANDIT, "--agents=50", "--epsilon=.5")
     assert "Let each site play alone; it takes epsilon 2 or 500 sites" in result.output
     plan = json.loads(_invoke(*BANDIT, "--agents=50", "--epsilon=4", "--json").output)

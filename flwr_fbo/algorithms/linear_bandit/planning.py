@@ -134,17 +134,16 @@ class SharingPlan:
             f"{self.worth:.0f} trials to a site with {self.num_trials} of its own"
         )
         if self.pays:
-            return [
-                f"{first}: at least {saved} less regret than alone (local_data='own')",
-            ]
+            return [first, f"At least {saved} less regret than alone"]
         needs = [
             "" if epsilon is None else f"epsilon {epsilon:g}",
             "" if agents is None else f"{agents:,} sites",
         ]
         needed = " or ".join(need for need in needs if need)
         return [
-            f"{first}: {saved} less regret than alone, which is not worth its epsilon. "
-            f"Let each site play alone{f'; it takes {needed}' if needed else ''}",
+            first,
+            f"{saved} less regret than alone, which is not worth its epsilon. Let each "
+            f"site play alone{f'; it takes {needed}' if needed else ''}",
         ]
 
     @property

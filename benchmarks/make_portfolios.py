@@ -340,7 +340,8 @@ def _values_at(table: Table, data_set: int, points: FloatArray) -> FloatArray:
 
 def greedy(values: FloatArray, size: int) -> list[int]:
     """Return which candidates to list; ``values`` has shape (N, M)."""
-    best, chosen = np.zeros(len(values)), []
+    best = np.zeros(len(values))
+    chosen: list[int] = []
     for _ in range(min(size, values.shape[1])):
         gains = np.maximum(values, best[:, None]).mean(axis=0)
         gains[chosen] = -np.inf
@@ -416,7 +417,9 @@ def cases_of(learner: str, table: Table, judge: Table | None) -> Iterator[Case]:
     part, sources = table.part(chosen), np.array(table.sources)
     yield "the other data sets", part, [list_without([i]) for i in chosen]
     if len(set(table.sources)) > 1:
-        same = {one: np.flatnonzero(sources == one) for one in set(table.sources)}
+        same = {
+            one: np.flatnonzero(sources == one).tolist() for one in set(table.sources)
+        }
         lists = {one: list_without(left_out) for one, left_out in same.items()}
         yield "other sources", part, [lists[one] for one in part.sources]
     if judge is not None:
@@ -505,7 +508,8 @@ def main() -> None:
     parser.add_argument("--learners", nargs="*", choices=LEARNERS, default=LEARNERS)
     asked = parser.parse_args()
     if asked.what == "make":
-        make(*asked.paths, list(asked.learners))
+        clones, rows = asked.paths
+        make(clones, rows, list(asked.learners))
     else:
         show(list(lines(asked.paths[0])))
 

@@ -15,6 +15,7 @@ import argparse
 import json
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ DATA_SETS: dict[str, Callable[[], Data]] = {
         n_samples=500, n_features=8, n_classes=3, random_state=0
     ),
     "hastie": lambda: datasets.make_hastie_10_2(500, random_state=0),
-    **{f"generated-{seed}": lambda seed=seed: _generated(seed) for seed in range(24)},
+    **{f"generated-{seed}": partial(_generated, seed) for seed in range(24)},
 }
 
 

@@ -57,7 +57,7 @@ NUM_SITES, NUM_ROWS, NUM_EVALUATIONS = 6, 300, 15
 
 @cache
 def _table(name: str) -> Data:
-    return {"magic": magic, "shuttle": shuttle}[name].load()
+    return magic.load() if name == "magic" else shuttle.load()
 
 
 def _rows_of(data_set: str, site: int) -> Data:
@@ -67,11 +67,12 @@ def _rows_of(data_set: str, site: int) -> Data:
         x, y = _table(data_set)
         chosen = rng.permutation(len(x))[NUM_ROWS * site : NUM_ROWS * (site + 1)]
         return x[chosen], y[chosen].astype(int)
-    parts = {"digits": emnist, "har": har}.get(data_set, landmine)
-    num = {"digits": emnist.num_partitions, "har": lambda: 30}.get(
-        data_set, lambda: landmine.NUM_FIELDS
-    )()
-    split = parts.partition(int(rng.permutation(num)[site]))
+    if data_set == "digits":
+        split = emnist.partition(int(rng.permutation(emnist.num_partitions())[site]))
+    elif data_set == "har":
+        split = har.partition(int(rng.permutation(30)[site]))
+    else:
+        split = landmine.partition(int(rng.permutation(landmine.NUM_FIELDS)[site]))
     x = np.concatenate([split.X_train, split.X_validation]).astype(np.float64)
     y = np.concatenate([split.y_train, split.y_validation])
     if data_set == "digits":

@@ -405,10 +405,10 @@ def _nearest(distribution: BaseDistribution, value: float) -> Any:
     assert isinstance(distribution, (IntDistribution, FloatDistribution))
     low, high, step = distribution.low, distribution.high, distribution.step
     inside = min(max(value, low), high)
-    if isinstance(distribution, IntDistribution) or step is not None:
-        inside = low + step * round((inside - low) / step)
-        inside = inside if inside <= high else inside - step
-    return inside
+    if step is None:
+        return inside
+    num_steps = min(round((inside - low) / step), int((high - low) / step + 1e-9))
+    return low + step * num_steps
 
 
 def listed_settings(

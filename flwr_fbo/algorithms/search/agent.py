@@ -142,8 +142,9 @@ class Agent(ABC):
     def ask(self, iteration: int) -> FloatArray:
         """Return the points still to be evaluated in ``iteration``, shape (k, D).
 
-        Enqueued, listed and initial points come first, in whatever iteration the agent joins;
-        where they all failed, one more at a time until one has not, or five have.
+        Enqueued, listed and initial points come first, in whatever iteration the agent
+        joins; where they all failed, one more at a time until one has not, or five
+        have.
         Points already told are not asked for again, so an iteration that was
         interrupted goes on where it stopped. After a failure other initial points may
         be asked for than before it.

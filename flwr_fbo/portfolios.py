@@ -58,7 +58,7 @@ class _Learner:
     per_feature : tuple of str
         Parameters whose listed value is divided by the number of features.
     constants : mapping of str to value
-        What all listed settings have besides, where a space asks for it.
+        What all listed settings have besides: the library's defaults.
     """
 
     title: str
@@ -106,7 +106,7 @@ LEARNERS: dict[str, _Learner] = {
         {"C": _log_float(0.03, 33_000.0), "gamma": _log_float(1e-3, 100.0)},
         {"C": ("cost",)},
         ("gamma",),
-        {"kernel": "rbf"},
+        {"kernel": "rbf", "coef0": 0.0, "shrinking": True},
     ),
     "random_forest": _Learner(
         "random forest",
@@ -117,6 +117,7 @@ LEARNERS: dict[str, _Learner] = {
             "min_samples_leaf": IntDistribution(1, 20),
             "min_samples_split": IntDistribution(2, 20),
         },
+        constants={"max_depth": None, "n_estimators": 100},
     ),
     "extra_trees": _Learner(
         "extremely random trees",
@@ -148,6 +149,12 @@ LEARNERS: dict[str, _Learner] = {
             "learning_rate": _BOOSTING_NAMES["learning_rate"],
             "subsample": ("bagging_fraction",),
             "lambda": ("l2_regularization", *_BOOSTING_NAMES["l2_regularization"]),
+            "colsample_bytree": ("feature_fraction",),
+        },
+        constants={
+            "colsample_bytree": 1.0,
+            "max_features": None,
+            "min_child_weight": 1.0,
         },
     ),
     "mlp": _Learner(
@@ -327,10 +334,11 @@ class Portfolio:
     ) -> list[Params]:
         """Return the first settings of the list that fit a user's own space.
 
-        Parameters are found by their names, aliases of other libraries included. A
-        parameter that the list lacks is at the centre of its range, and so is one whose
-        choices lack the listed one: the log names it. A number out of range is moved to
-        the nearest end. Settings that are then the same count once.
+        Parameters are found by their names, aliases of other libraries included. Some
+        that the list does not vary have the library's default. Any other parameter is
+        at the centre of its range, and so is one whose choices lack the listed one: the
+        log names it. A number out of range is moved to the nearest end. Settings that
+        are then the same count once.
 
         Parameters
         ----------
@@ -349,7 +357,8 @@ class Portfolio:
         require_int("size", size, 1)
         whole = space if isinstance(space, SearchSpace) else SearchSpace(space)
         names = {name: self._own_name(name) for name in whole.distributions}
-        middle, found = whole.from_unit(whole.center), []
+        middle = whole.from_unit(whole.center)
+        found: list[Params] = []
         left_out = {name for name, own in names.items() if own is None}
         for listed in self.settings:
             params = dict(middle)

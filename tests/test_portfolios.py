@@ -112,7 +112,7 @@ def test_what_does_not_fit_is_moved_or_at_the_centre_and_named(
 def test_numbers_keep_to_the_steps_of_their_range() -> None:
     space = {
         "max_features": FloatDistribution(0.1, 1.0, step=0.3),
-        "min_samples_leaf": IntDistribution(2, 19, step=5),
+        "min_samples_leaf": IntDistribution(2, 17, step=5),
         "min_samples_split": IntDistribution(2, 4),
     }
     whole = SearchSpace(space)
@@ -144,8 +144,8 @@ def test_an_unknown_learner_gets_the_nearest_name() -> None:
 
 
 def study(portfolio: Any) -> TuningStudy:
-    about = SearchSpace({"x": X}), "maximize", FedVoteSettings(), 0, 0
-    return TuningStudy(*about, portfolio=portfolio)
+    space, agent = SearchSpace({"x": X}), FedVoteSettings()
+    return TuningStudy(space, "maximize", agent, 0, 0, portfolio=portfolio)
 
 
 def test_enqueued_settings_then_the_list_then_the_centre() -> None:

@@ -62,6 +62,24 @@ def _generated(seed: int) -> Data:
     return x, y
 
 
+def _noisy(seed: int) -> Data:
+    """Return a data set of two classes that overlap, one of which is rare."""
+    rng = np.random.default_rng([seed, 1])
+    features = int(rng.integers(5, 40))
+    x, y = datasets.make_classification(
+        n_samples=int(rng.integers(300, 700)),
+        n_features=features,
+        n_informative=int(rng.integers(3, 6)),
+        n_redundant=0,
+        n_clusters_per_class=int(rng.integers(1, 4)),
+        class_sep=float(rng.uniform(0.3, 1.0)),
+        flip_y=float(rng.uniform(0.0, 0.1)),
+        weights=[1.0 - float(rng.uniform(0.05, 0.3))],
+        random_state=seed,
+    )
+    return x, y
+
+
 DATA_SETS: dict[str, Callable[[], Data]] = {
     "iris": lambda: datasets.load_iris(return_X_y=True),
     "wine": lambda: datasets.load_wine(return_X_y=True),
@@ -75,6 +93,7 @@ DATA_SETS: dict[str, Callable[[], Data]] = {
     ),
     "hastie": lambda: datasets.make_hastie_10_2(500, random_state=0),
     **{f"generated-{seed}": partial(_generated, seed) for seed in range(24)},
+    **{f"noisy-{seed}": partial(_noisy, seed) for seed in range(16)},
 }
 
 
@@ -144,7 +163,9 @@ def row_of(learner: str, data_set: str) -> dict[str, Any]:
 def main() -> None:
     """Add the data sets that a table lacks."""
     parser = argparse.ArgumentParser(description="See the module.")
-    parser.add_argument("learner", choices=("svc", "gradient_boosting", "mlp"))
+    parser.add_argument(
+        "learner", choices=("svc", "random_forest", "gradient_boosting", "mlp")
+    )
     parser.add_argument("folder", type=Path)
     asked = parser.parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)

@@ -111,6 +111,7 @@ class TuningStudy(Study):
     def __post_init__(self) -> None:
         check_fields(self)
         self.agent.sub_regions(self.space)  # names P if it does not fit
+        object.__setattr__(self, "portfolio", tuple(map(dict, self.portfolio)))
         for i, params in enumerate(self.portfolio):
             try:
                 self.space.to_unit(params)

@@ -100,7 +100,7 @@ DATA_SETS: dict[str, Callable[[], Data]] = {
 def learner_of(name: str, params: Params, seed: int) -> Any:
     """Return a learner of scikit-learn with a list's settings."""
     if name == "svc":
-        return SVC(random_state=seed, **params)
+        return SVC(random_state=seed, max_iter=200_000, **params)
     if name == "random_forest":
         return RandomForestClassifier(50, random_state=seed, **params)
     if name == "mlp":

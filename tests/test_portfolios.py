@@ -102,7 +102,8 @@ def test_what_does_not_fit_is_moved_or_at_the_centre_and_named(
     }
     with caplog.at_level(logging.INFO, "flwr.fbo"):
         (params,) = Portfolio.of("svc").settings_in(space)
-    assert params == {"C": 0.01, "kernel": "linear", "tol": pytest.approx(0.5, abs=1e-5)}
+    middle = pytest.approx(0.5, abs=1e-5)
+    assert params == {"C": 0.01, "kernel": "linear", "tol": middle}
     assert "['kernel', 'tol']" in caplog.text
     kernels = {**SVC, "kernel": CategoricalDistribution(["linear", "rbf"])}
     for params in Portfolio.of("svc").settings_in(kernels, num_features=3):

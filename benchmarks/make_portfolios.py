@@ -1,18 +1,17 @@
 """Make the public lists of `flwr_fbo.portfolios`, and say what they are worth.
 
-    python -m benchmarks.make_portfolios make CLONES rows.jsonl [LEARNER ...]
+    python -m benchmarks.make_portfolios make CLONES rows.jsonl [--learners LEARNER]
     python -m benchmarks.make_portfolios show rows.jsonl
 
 CLONES is a folder with clones of `openml/sklearn-bot` and `udellgroup/oboe` on GitHub,
-under these two names. Two more tables lie in ``surfaces/`` of FLWR_FBO_DATA, and
+under these two names. Three more tables lie in ``surfaces/`` of FLWR_FBO_DATA, and
 `benchmarks.portfolio_tables` makes those that nobody has published (folder OWN_TABLES).
 No table is committed; `SOURCES` has their licences. Data sets that
 `benchmarks.portfolios` judges by are left out: MNIST, HAR, MAGIC and Shuttle.
 
 *A list*: settings are chosen one by one. Each is the one that adds most to the mean,
 over data sets, of the best value so far, from 0 to 1 between a data set's worst and
-best. All sources count the same.
-Candidates are the centre and the table's settings, or 512 Sobol points where data sets
+best. All sources count the same. Candidates are the centre and the table's settings, or 512 Sobol points where data sets
 have settings of their own. A value in between is that of a linear radial basis
 function.
 
@@ -29,8 +28,9 @@ A figure is the best value so far, averaged over evaluations 1 to 15. **Endpoint
 mean difference over data sets is at least +.02 for ``svc``, ``random_forest`` and
 boosting (``xgboost``), and its lower 95 % bound (bootstrap over data sets) is above 0.
 There are 60 data sets at most of a table, drawn at random. A row whose ``made_on`` is
-``other sources`` leaves the data set's whole source out: Oboe's tables have never made
-these three lists, and have some of their parameters.
+``other sources`` leaves the data set's whole source out of the list that it is played
+with. Oboe's tables have some of a learner's parameters, and are played in their own
+space.
 
 Runs before the committed one, whose outcome led to changes: (1) an exploratory one of
 ``random_forest`` and ``xgboost``, before this plan; (2) afterwards sources count the

@@ -11,9 +11,9 @@ No table is committed; `SOURCES` has their licences. Data sets that
 
 *A list*: settings are chosen one by one. Each is the one that adds most to the mean,
 over data sets, of the best value so far, from 0 to 1 between a data set's worst and
-best. All sources count the same. Candidates are the centre and the table's settings, or 512 Sobol points where data sets
-have settings of their own. A value in between is that of a linear radial basis
-function.
+best. All sources count the same. Candidates are the centre and the table's settings,
+or 512 Sobol points where data sets have settings of their own. A value in between is
+that of a linear radial basis function.
 
 *make* writes ``portfolios.json`` and a line for each data set to ``rows.jsonl``.
 

@@ -28,7 +28,7 @@ PICTURE = PACKAGE.parent / "docs" / "images" / "rooms.svg"
 # A room imports only from rooms of a lower storey, of its own storey, or from itself.
 STOREYS = [
     {"_common"},
-    {"space", "journal", "models"},
+    {"space", "journal", "models", "portfolios"},
     {"privacy", "secure_sum"},
     {"study"},
     {"algorithms"},

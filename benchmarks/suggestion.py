@@ -32,7 +32,8 @@ from flwr_fbo.algorithms.search.study import TuningStudy, create_agent
 from flwr_fbo.space.search_space import SearchSpace
 
 SIZES, NUM_FIRST, BUDGET = (10, 30, 60), 10, 30
-# Suggestions that are timed together: ours fits its hyperparameters in one of five.
+# Suggestions that are timed together: Thompson sampling fits its hyperparameters in one
+# of five, an agent of FedVote in each.
 CYCLE = 5
 FIELDS = (0, 9, 19)
 FACTOR = 10.0

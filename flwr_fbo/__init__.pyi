@@ -58,6 +58,7 @@ from .off_policy.estimators import doubly_robust as doubly_robust
 from .off_policy.estimators import ips as ips
 from .off_policy.estimators import snips as snips
 from .off_policy.policies import evaluate_policy as evaluate_policy
+from .portfolios import Portfolio as Portfolio
 from .privacy.continual_settings import ContinualSettings as ContinualSettings
 from .privacy.neural_privacy import NeuralPrivacy as NeuralPrivacy
 from .privacy.weights import WeightSchedule as WeightSchedule

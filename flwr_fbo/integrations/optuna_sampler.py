@@ -10,7 +10,7 @@ import logging
 import math
 import secrets
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,16 @@ from optuna.samplers import BaseSampler, RandomSampler
 from optuna.trial import FrozenTrial, TrialState
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo.algorithms.fed_warm_start.agent import lone_agent
+from flwr_fbo._common.validation import require_choice, require_seed
+from flwr_fbo.algorithms.fed_warm_start.agent import FedWarmStartAgent, lone_agent
 from flwr_fbo.algorithms.fed_warm_start.knowledge import Knowledge, known_from
+from flwr_fbo.algorithms.fed_warm_start.settings import FedWarmStartSettings
 from flwr_fbo.algorithms.search.agent import Agent
+from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.clients.tuning_record import recorded_agent
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.space.search_space import SearchSpace
+from flwr_fbo.portfolios import listed_settings
+from flwr_fbo.space.search_space import Params, SearchSpace
 
 # Where a trial was and when, for trials that use only some of the parameters.
 POINT, ITERATION = "flwr-fbo:point", "flwr-fbo:iteration"
@@ -112,6 +116,7 @@ class FederatedSampler(BaseSampler):
         known: Knowledge | str | Path,
         space: Mapping[str, BaseDistribution] | None = None,
         seed: int | None = None,
+        portfolio: Sequence[Params] | str = (),
     ) -> FederatedSampler:
         """Return a sampler of one site alone, which starts from what others released.
 
@@ -125,6 +130,8 @@ class FederatedSampler(BaseSampler):
             That of ``known`` unless given.
         seed : int, optional
             Of its draws; from the operating system unless given.
+        portfolio : sequence of dict or str
+            See `from_space`; these settings come before what was released.
 
         Raises
         ------
@@ -136,7 +143,44 @@ class FederatedSampler(BaseSampler):
         known = known_from(known)
         own = known.space if space is None else SearchSpace(space)
         entropy = secrets.randbits(128) if seed is None else seed
-        return cls(lone_agent(known.onto(own, known.direction), entropy))
+        agent = lone_agent(known.onto(own, known.direction), entropy)
+        agent.list_first(listed_settings(portfolio, own.distributions))
+        return cls(agent)
+
+    @classmethod
+    def from_space(
+        cls,
+        space: Mapping[str, BaseDistribution],
+        direction: Direction,
+        portfolio: Sequence[Params] | str = "auto",
+        seed: int | None = None,
+    ) -> FederatedSampler:
+        """Return a sampler of one site alone, which starts from a public list.
+
+        Parameters
+        ----------
+        space : mapping of str to Optuna distribution
+        direction : {"maximize", "minimize"}
+        portfolio : sequence of dict or str
+            Settings that are evaluated first: a list of settings; a learner of
+            `Portfolio.known`; or ``"auto"``, the learner that the names in ``space``
+            decide.
+        seed : int, optional
+            Of its draws; from the operating system unless given.
+
+        Raises
+        ------
+        ValueError
+            If an argument is not allowed.
+        """
+        require_choice("direction", direction, Direction)
+        own = SearchSpace(space)
+        entropy = secrets.randbits(128) if seed is None else seed
+        require_seed("seed", entropy)
+        settings = FedWarmStartSettings()
+        agent = FedWarmStartAgent(own, direction, settings, 0, entropy, entropy)
+        agent.list_first(listed_settings(portfolio, own.distributions))
+        return cls(agent)
 
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial

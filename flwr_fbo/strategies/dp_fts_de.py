@@ -15,6 +15,7 @@ from flwr_fbo.algorithms.dp_fts_de.server import DPFTSDEServer
 from flwr_fbo.algorithms.dp_fts_de.settings import DPFTSDESettings
 from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.privacy.weights import WeightSchedule
+from flwr_fbo.space.search_space import Params
 from flwr_fbo.strategies.options import Durability, Privacy, Seeds, StudyOptions
 from flwr_fbo.strategies.presets import Preset
 from flwr_fbo.strategies.release_plan import private_study
@@ -57,7 +58,7 @@ class DPFTSDE(TuningStrategy):
         ``Privacy(noise_multiplier=0, sampling_probability=1, clip_norm=math.inf)``.
     weights : WeightSchedule, optional
         Weights of the agents in each sub-region, by iteration; by default the preset's.
-    {aggregation, seeds, metrics, options}
+    {portfolio, aggregation, seeds, metrics, options}
 
     Raises
     ------
@@ -112,6 +113,7 @@ class DPFTSDE(TuningStrategy):
         agent: DPFTSDESettings | None = None,
         privacy: Privacy | None = None,
         weights: WeightSchedule | None = None,
+        portfolio: Sequence[Params] | str = (),
         aggregation: SecureAggregation | None = None,
         seeds: Seeds | None = None,
         metrics: Collection[str] = (),
@@ -137,6 +139,7 @@ class DPFTSDE(TuningStrategy):
             weights=weights,
             epsilon=epsilon,
             delta=delta,
+            portfolio=portfolio,
             aggregation=aggregation,
             seeds=seeds,
         )

@@ -25,6 +25,7 @@ from flwr_fbo.algorithms.fed_vote.settings import (
     VoteCount,
 )
 from flwr_fbo.algorithms.search.settings import Direction
+from flwr_fbo.space.search_space import Params
 from flwr_fbo.strategies.options import Durability, Privacy, Seeds, StudyOptions
 from flwr_fbo.strategies.presets import Preset
 from flwr_fbo.strategies.release_plan import private_study
@@ -74,7 +75,7 @@ class FedVote(TuningStrategy):
         recommended, comes one round before the last. Votes after at least 20
         evaluations have a kernel a third as wide. ``clip_norm`` is 1, the length of a
         vote.
-    {aggregation, seeds, metrics, options}
+    {portfolio, aggregation, seeds, metrics, options}
 
     Raises
     ------
@@ -110,6 +111,7 @@ class FedVote(TuningStrategy):
         delta: float | None = None,
         agent: FedVoteSettings | None = None,
         privacy: Privacy | None = None,
+        portfolio: Sequence[Params] | str = (),
         aggregation: SecureAggregation | None = None,
         seeds: Seeds | None = None,
         metrics: Collection[str] = (),
@@ -137,6 +139,7 @@ class FedVote(TuningStrategy):
             weights=base.weights,
             epsilon=epsilon,
             delta=delta,
+            portfolio=portfolio,
             aggregation=aggregation,
             seeds=seeds,
             server_type=FedVoteServer,

@@ -31,7 +31,7 @@ from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.algorithms.search.study import TuningStudy
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
-from flwr_fbo.space.search_space import SearchSpace
+from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.strategies.options import (
     SCHEDULES,
     Durability,
@@ -102,7 +102,7 @@ class FedWarmStart(TuningStrategy):
         epsilon. They are combined with this study's releases by precision. Their points
         inside ``space`` are the pool, and ``agent.num_features`` is the number of these
         points.
-    {aggregation, seeds, metrics, options}
+    {portfolio, aggregation, seeds, metrics, options}
 
     Raises
     ------
@@ -148,6 +148,7 @@ class FedWarmStart(TuningStrategy):
         privacy: Privacy | None = None,
         cohorts: Sequence[int] | None = None,
         known: Knowledge | str | Path | None = None,
+        portfolio: Sequence[Params] | str = (),
         aggregation: SecureAggregation | None = None,
         seeds: Seeds | None = None,
         metrics: Collection[str] = (),
@@ -192,6 +193,7 @@ class FedWarmStart(TuningStrategy):
             weights=base.weights,
             epsilon=epsilon,
             delta=delta,
+            portfolio=portfolio,
             aggregation=aggregation,
             seeds=seeds,
             server_type=partial(FedWarmStartServer, cohort_sizes=self.cohort_sizes),

@@ -13,6 +13,7 @@ from flwr_fbo._compat import ClientApi
 from flwr_fbo.algorithms.fts.server import FTSServer
 from flwr_fbo.algorithms.fts.settings import FTSSettings
 from flwr_fbo.algorithms.search.settings import Direction
+from flwr_fbo.space.search_space import Params
 from flwr_fbo.strategies.options import Durability, Seeds, StudyOptions
 from flwr_fbo.strategies.release_plan import tuning_study
 from flwr_fbo.strategies.study_record import RELAY_KIND
@@ -44,7 +45,7 @@ class FTS(TuningStrategy):
         The agents' settings: when they send, whom they follow, and how often.
     seeds : Seeds, optional
         Seeds of the agents' draws and features; there is no noise to seed.
-    {metrics, options}
+    {portfolio, metrics, options}
 
     Raises
     ------
@@ -70,6 +71,7 @@ class FTS(TuningStrategy):
         num_agents: int,
         *,
         agent: FTSSettings | None = None,
+        portfolio: Sequence[Params] | str = (),
         seeds: Seeds | None = None,
         metrics: Collection[str] = (),
         folder: str | Path | None = None,
@@ -80,7 +82,7 @@ class FTS(TuningStrategy):
         agent = FTSSettings() if agent is None else agent
         require(isinstance(agent, FTSSettings), "agent", agent, "an FTSSettings")
         seeds = Seeds() if seeds is None else seeds
-        study = tuning_study(space, direction, agent, seeds)
+        study = tuning_study(space, direction, agent, seeds, portfolio)
         server = FTSServer(num_agents, agent.message_length, agent.share_after)
         options = StudyOptions(folder, durability, client_api, callbacks)
         super().__init__(server, study, metrics, options, seeds)

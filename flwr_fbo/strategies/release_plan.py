@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -15,6 +15,7 @@ from flwr_fbo._common.validation import is_number, require
 from flwr_fbo.algorithms.dp_fts_de.server import DPFTSDEServer
 from flwr_fbo.algorithms.search.settings import Direction, Facts, SearchSettings
 from flwr_fbo.algorithms.search.study import TuningInstruction, TuningStudy
+from flwr_fbo.portfolios import listed_settings
 from flwr_fbo.privacy.accounting import smallest_noise_multiplier
 from flwr_fbo.privacy.budget import check_epsilon
 from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
@@ -22,7 +23,7 @@ from flwr_fbo.privacy.release import PlannedRelease, Release, ReleaseSettings
 from flwr_fbo.privacy.secure_release import SecureRelease
 from flwr_fbo.privacy.spending import Charge, Promise, SpendingLedger, StudyKey
 from flwr_fbo.privacy.weights import WeightSchedule
-from flwr_fbo.space.search_space import SearchSpace
+from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.strategies.collectors import PlainCollector, SecureCollector
 from flwr_fbo.strategies.options import Privacy, Seeds, check_folder
 from flwr_fbo.strategies.secure_aggregation import SecureAggregation
@@ -213,12 +214,13 @@ def private_study(
     server_type: Callable[..., DPFTSDEServer] = DPFTSDEServer,
     schedule: Schedule | None = None,
     facts: Facts | None = None,
+    portfolio: Sequence[Params] | str = (),
 ) -> tuple[TuningStudy, ReleasePlan]:
     """Return a tuning study with private releases, and their plan.
 
     Parameters
     ----------
-    space, direction, num_agents, epsilon, delta, aggregation, seeds
+    space, direction, num_agents, epsilon, delta, aggregation, seeds, portfolio
         See `FedVote`.
     agent : SearchSettings
         The agents' settings.
@@ -257,7 +259,7 @@ def private_study(
         check_epsilon(epsilon)
     if privacy.max_epsilon is not None:
         require(delta is not None, "delta", delta, "given, where max_epsilon is")
-    study = tuning_study(space, direction, agent, seeds, facts)
+    study = tuning_study(space, direction, agent, seeds, portfolio, facts)
     settings = ReleaseSettings(
         num_agents=num_agents,
         num_sub_regions=agent.num_sub_regions,
@@ -306,13 +308,20 @@ def tuning_study(
     direction: Direction,
     agent: SearchSettings,
     seeds: Seeds,
+    portfolio: Sequence[Params] | str = (),
     facts: Facts | None = None,
 ) -> TuningStudy:
     """Return a study of the agents' settings, with seeds that are given or drawn."""
     require(isinstance(seeds, Seeds), "seeds", seeds, "a Seeds")
     features = fresh_seed() if seeds.features is None else seeds.features
     return TuningStudy(
-        SearchSpace(space), direction, agent, seeds.study, features, facts=facts
+        SearchSpace(space),
+        direction,
+        agent,
+        seeds.study,
+        features,
+        facts=facts,
+        portfolio=listed_settings(portfolio, space),
     )
 
 

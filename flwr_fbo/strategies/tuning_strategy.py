@@ -308,7 +308,8 @@ class TuningStrategy(StudyStrategy[TuningResult]):
     def _plans(self) -> list[str]:
         if self._horizon is None:
             return []
-        first, rounds = self.study.agent.num_initial, self._horizon + 1
+        first = self.study.agent.num_initial + len(self.study.portfolio)
+        rounds = self._horizon + 1
         line = f"{rounds} rounds: an agent evaluates "
         if first == 1:
             line += f"one setting in each{self._from_when}"

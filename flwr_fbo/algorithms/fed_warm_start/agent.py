@@ -163,7 +163,7 @@ class FedWarmStartAgent(LeanAgent):
         """Return where the first points come from: h's maximiser is of others."""
         sources = super().first_sources()
         if len(self._enqueued) == 0 and self._head_start() is not None:
-            sources[0] = "federation"
+            sources[len(self._given)] = "federation"
         return sources
 
     def suggest(self, iteration: int) -> FloatArray:

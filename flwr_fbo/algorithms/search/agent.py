@@ -89,7 +89,7 @@ class Agent(ABC):
         self.sources: list[TrialSource] = []
         self._sub_regions = sub_regions
         self._num_initial = num_initial
-        self._enqueued = np.empty((0, space.dim))
+        self._enqueued = self._listed = np.empty((0, space.dim))
         self.entropy = entropy
 
     def enqueue(self, settings: Sequence[Params]) -> None:
@@ -100,8 +100,32 @@ class Agent(ABC):
         ValueError
             If a setting does not fit the space.
         """
+        self._enqueued = self._points_of(settings)
+
+    def list_first(self, portfolio: Sequence[Params]) -> None:
+        """Have a study's listed settings evaluated after the site's enqueued ones.
+
+        They are no part of the agent's memory: whoever makes the agent lists them.
+
+        Raises
+        ------
+        ValueError
+            If a setting does not fit the space.
+        """
+        self._listed = self._points_of(portfolio)
+
+    def _points_of(self, settings: Sequence[Params]) -> FloatArray:
         points = [self.space.to_unit(params) for params in settings]
-        self._enqueued = np.array(points).reshape(-1, self.space.dim)
+        return np.array(points).reshape(-1, self.space.dim)
+
+    @property
+    def _given(self) -> FloatArray:
+        """The enqueued and then the listed settings, shape (k, D), each once."""
+        points = np.vstack([self._enqueued, self._listed])
+        _, first = np.unique(points, axis=0, return_index=True)
+        kept = np.isin(np.arange(len(points)), first)
+        kept[: len(self._enqueued)] = True
+        return np.asarray(points[kept])
 
     @abstractmethod
     def receive(self, vectors: FloatArray, made_after: int = 0) -> None:
@@ -118,8 +142,9 @@ class Agent(ABC):
     def ask(self, iteration: int) -> FloatArray:
         """Return the points still to be evaluated in ``iteration``, shape (k, D).
 
-        Enqueued and initial points come first, in whatever iteration the agent joins;
-        where they all failed, one more at a time until one has not, or five have.
+        Enqueued, listed and initial points come first, in whatever iteration the agent
+        joins; where they all failed, one more at a time until one has not, or five
+        have.
         Points already told are not asked for again, so an iteration that was
         interrupted goes on where it stopped. After a failure other initial points may
         be asked for than before it.
@@ -129,7 +154,7 @@ class Agent(ABC):
             self.sources = self.first_sources()[done:]
             points = self.first_points()[done:]
             near = self._tried.near_failures(points)
-            for k in range(max(len(self._enqueued) - done, 0), len(points)):
+            for k in range(max(len(self._given) - done, 0), len(points)):
                 if near[k]:
                     points[k] = self._away_from_failures(iteration, done + k)
             return points
@@ -145,14 +170,17 @@ class Agent(ABC):
     @property
     def num_first(self) -> int:
         """Evaluations before the first query."""
-        return len(self._enqueued) + self._num_initial
+        return len(self._given) + self._num_initial
 
     def first_points(self) -> FloatArray:
-        """Return where they are, shape (num_first, D): enqueued, then initial ones."""
+        """Return where they are, shape (num_first, D).
+
+        Enqueued ones come first, then listed ones, then initial ones.
+        """
         lower, upper = self._initial_box()
         rng = generator(self.entropy, self.slot, 0, Purpose.INITIAL_POINTS)
         initial = rng.uniform(lower, upper, (self._num_initial, self.space.dim))
-        return np.vstack([self._enqueued, [self.space.snap(x) for x in initial]])
+        return np.vstack([self._given, [self.space.snap(x) for x in initial]])
 
     def _initial_box(self) -> tuple[FloatArray, FloatArray]:
         """Return the corners of the box of the initial points, each of shape (D,)."""

@@ -233,7 +233,8 @@ class LeanAgent(SearchAgent):
     """Starts at the centre, then searches by expected improvement; see `SearchAgent`.
 
     After the centre come ``num_initial`` - 1 uniform points. Settings that a user
-    enqueued take the place of as many of them, the centre's first.
+    enqueued take the place of as many of them, the centre's first. Listed settings come
+    between the two, and take no place.
     """
 
     _log_hyperparameters: FloatArray | None = None
@@ -241,14 +242,14 @@ class LeanAgent(SearchAgent):
     @property
     def num_first(self) -> int:
         """Evaluations before the first query."""
-        return max(len(self._enqueued), self._num_initial)
+        return len(self._given) + max(self._num_initial - len(self._enqueued), 0)
 
     def first_points(self) -> FloatArray:
-        """Return where they are, shape (num_first, D): enqueued ones come first."""
+        """Return where they are, shape (num_first, D): the given ones come first."""
         rng = generator(self.entropy, self.slot, 0, Purpose.INITIAL_POINTS)
         uniform = rng.random((self._num_initial - 1, self.space.dim))
         own = [self._start(), *map(self.space.snap, uniform)]
-        return np.array([*self._enqueued, *own[len(self._enqueued) :]])
+        return np.array([*self._given, *own[len(self._enqueued) :]])
 
     def _start(self) -> FloatArray:
         """Return where to begin, shape (D,)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,11 +17,11 @@ from flwr_fbo._common.fields import (
     seed,
     to_json,
 )
-from flwr_fbo._common.validation import require
+from flwr_fbo._common.validation import refuse, require
 from flwr_fbo.algorithms.registry import algorithm_in, algorithm_of, load
 from flwr_fbo.algorithms.search.settings import Direction, Facts, SearchSettings
 from flwr_fbo.privacy.spending import Promise
-from flwr_fbo.space.search_space import SearchSpace
+from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.study.codec import (
     Config,
     Instruction,
@@ -36,12 +36,24 @@ if TYPE_CHECKING:
     from flwr_fbo.study.secure_sums import SecureSums
 
 
+# Listed settings: a server decides how many trials a site begins with.
+_MOST_LISTED = 100
+
+
 def _settings_in(values: Any) -> type[SearchSettings]:
     return algorithm_in(values).settings
 
 
 def _facts_in(values: Any) -> type[Facts] | None:
     return algorithm_in(values).facts
+
+
+def _check_portfolio(name: str, value: Any) -> None:
+    ok = isinstance(value, Sequence) and not isinstance(value, str)
+    ok = ok and all(isinstance(params, Mapping) for params in value)
+    require(ok, name, value, "a list of settings, each a dict")
+    allowed = f"at most {_MOST_LISTED} settings"
+    require(len(value) <= _MOST_LISTED, f"len({name})", len(value), allowed)
 
 
 def _secure_sums(values: Any = None) -> type[SecureSums]:
@@ -77,6 +89,9 @@ class TuningStudy(Study):
         What the algorithm tells its agents besides their settings, once it is planned.
     secure : SecureSums, optional
         How messages are summed, where the server is to learn their sums only.
+    portfolio : sequence of dict
+        Settings that each agent evaluates after those that its site enqueued, and
+        before its own first points.
     """
 
     space: SearchSpace = field(metadata=instance(SearchSpace))
@@ -91,10 +106,17 @@ class TuningStudy(Study):
     promise: Promise = field(default_factory=Promise, metadata=holds(Promise))
     facts: Facts | None = field(default=None, metadata=holds(_facts_in))
     secure: SecureSums | None = field(default=None, metadata=holds(_secure_sums))
+    portfolio: Sequence[Params] = field(default=(), metadata=ruled(_check_portfolio))
 
     def __post_init__(self) -> None:
         check_fields(self)
         self.agent.sub_regions(self.space)  # names P if it does not fit
+        object.__setattr__(self, "portfolio", tuple(map(dict, self.portfolio)))
+        for i, params in enumerate(self.portfolio):
+            try:
+                self.space.to_unit(params)
+            except ValueError as error:
+                refuse(f"portfolio[{i}]", params, str(error))
         if self.facts is None:
             return
         named = algorithm_of(self.agent).facts
@@ -133,6 +155,7 @@ class TuningStudy(Study):
             "promise": self.promise.to_dict(),
             "facts": None if facts is None else {**kind, **to_json(facts)},
             "secure": to_json(secure),
+            "portfolio": [dict(params) for params in self.portfolio],
         }
 
     @classmethod
@@ -156,6 +179,7 @@ class TuningStudy(Study):
             promise=Promise.from_dict(fields["promise"]),
             facts=None if facts is None else _facts(dict(facts)),
             secure=from_json(None if secure is None else _secure_sums(), secure),
+            portfolio=fields["portfolio"],
         )
 
 
@@ -175,6 +199,7 @@ def create_agent(study: TuningStudy, slot: int, entropy: int) -> Agent:
     facts = {} if algorithm.facts is None else {"facts": study.facts}
     about = study.space, study.direction, study.agent, slot, entropy
     agent: Agent = load(algorithm.agent)(*about, study.feature_seed, **facts)
+    agent.list_first(study.portfolio)
     return agent
 
 

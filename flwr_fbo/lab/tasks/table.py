@@ -24,6 +24,7 @@ from flwr_fbo.lab.datasets.base import damaged, data_file, read_arrays
 from flwr_fbo.lab.tasks.base import Objective, Task, register, require_clients
 
 _ORIGIN = "from whoever made the tables, as no command does"
+_MOST_TABLES = 8  # that are kept in memory, a few MB each
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +69,7 @@ def names_of(dim: int) -> list[str]:
     return [f"x{d}" for d in range(dim)]
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=_MOST_TABLES)
 def _stored(path: Path) -> tuple[FloatArray, FloatArray]:
     """Return settings in the unit cube, and values of the data sets that have any.
 
@@ -82,26 +83,40 @@ def _stored(path: Path) -> tuple[FloatArray, FloatArray]:
     y = y[:, :, -1, 0] if y.ndim == 4 else y.reshape(*y.shape[:2], -1)[..., 0]
     of_settings = tuple(range(x.ndim - 1))
     lower, upper = x.min(axis=of_settings), x.max(axis=of_settings)
+    for name, is_constant in zip(names_of(len(lower)), lower == upper, strict=True):
+        if is_constant:
+            raise damaged(path, f"{name}, an axis of X, has one value in all settings")
     x = (x - lower) / (upper - lower)
     varied = np.ptp(y, axis=1) > 0  # else there is nothing to find
     return x[varied] if x.ndim == 3 else x, y[varied]
 
 
 def weights_of(points: FloatArray, values: FloatArray) -> FloatArray:
-    """Return a `Table`'s weights, shape (n + 1,), for values of shape (n,)."""
+    """Return a `Table`'s weights, shape (n + 1,), for values of shape (n,).
+
+    Or of many data sets with the same settings: (n + 1, N) for (n, N).
+    """
     n = len(points)
     system = np.ones((n + 1, n + 1))
     from scipy.spatial.distance import cdist
 
     system[:n, :n], system[n, n] = -cdist(points, points), 0.0
-    weights, *_ = np.linalg.lstsq(system, np.append(values, 0.0))
+    constant = np.zeros((1, *values.shape[1:]))
+    weights, *_ = np.linalg.lstsq(system, np.concatenate([values, constant]))
     return np.asarray(weights)
 
 
-@lru_cache(maxsize=256)  # each seed draws from the same data sets
-def _weights(path: Path, data_set: int) -> FloatArray:
+@lru_cache(maxsize=_MOST_TABLES)
+def _grid_weights(path: Path) -> FloatArray:
+    """Return the weights of all data sets that share their settings."""
     x, y = _stored(path)
-    return weights_of(x[data_set] if x.ndim == 3 else x, y[data_set])
+    return weights_of(x, y.T).T
+
+
+@lru_cache(maxsize=1024)  # each seed draws from the same data sets, a few kB each
+def _own_weights(path: Path, data_set: int) -> FloatArray:
+    x, y = _stored(path)
+    return weights_of(x[data_set], y[data_set])
 
 
 def tables(path: Path, num_clients: int, seed: int, unrelated: bool) -> list[Table]:
@@ -116,7 +131,9 @@ def tables(path: Path, num_clients: int, seed: int, unrelated: bool) -> list[Tab
         axes = rng.permutation(dim) if unrelated else np.arange(dim)
         shift = np.asarray(2.0 * unrelated * rng.random(dim))
         points, values = x[data_set] if x.ndim == 3 else x, y[data_set]
-        weights = _weights(path, int(data_set))
+        number = int(data_set)
+        own = x.ndim == 3
+        weights = _own_weights(path, number) if own else _grid_weights(path)[number]
         ends = float(values.min()), float(values.max())
         found.append(Table(points, weights, *ends, axes, shift))
     return found

@@ -132,3 +132,23 @@ def test_real_tables_have_a_site_a_data_set(name: str, shape: tuple[int, int]) -
         objective = task.objective(client, 24, 0)
         values = [objective(space.from_unit(x)) for x in rng.random((50, space.dim))]
         assert 0 <= min(values) < max(values) <= 1
+
+
+def test_a_constant_axis_is_an_error_that_names_the_file_and_the_axis(
+    task: TableTask, tmp_path: Path
+) -> None:
+    path = tmp_path / "surfaces" / "made.npz"
+    with np.load(path) as stored:
+        x, y = stored["X"].copy(), stored["Y"]
+    x[:, 1] = 3.0
+    np.savez(path, X=x, Y=y)
+    with pytest.raises(DataError, match=r"made\.npz.*x1"):
+        task.objective(0, 2, seed=0)
+
+
+def test_data_sets_of_one_grid_have_the_weights_that_each_has_alone() -> None:
+    rng = np.random.default_rng(0)
+    points, values = rng.random((30, 2)), rng.random((30, 4))
+    together = weights_of(points, values)
+    for i in range(4):
+        np.testing.assert_allclose(together[:, i], weights_of(points, values[:, i]))

@@ -117,4 +117,9 @@ NOT_RUN = (
     Command("python -m benchmarks.", "minutes, and figures of a machine", _module),
     Command("python -m tests.adversaries.", "the same", _module),
     Command("flwr-fbo data download", "it needs the internet", parse_flwr_fbo),
+    Command(
+        "flwr-fbo superexec",
+        "it needs a SuperNode; tests/test_reviewed_app.py starts one",
+        parse_flwr_fbo,
+    ),
 )

@@ -80,6 +80,7 @@ def _recorded(folder: Path) -> list[tuple[int, float]]:
     return [(t.number, t.value) for t in _trials(folder) if t.state == "complete"]
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     "num_kills",
     [8, pytest.param(NUM_KILLS, marks=[pytest.mark.slow, pytest.mark.no_cover])],

@@ -434,6 +434,7 @@ def test_a_snapshot_is_read_while_another_process_writes(tmp_path: Path) -> None
     assert path.read_bytes() == before
 
 
+@pytest.mark.gate
 def test_a_snapshot_of_what_is_no_journal_is_refused(tmp_path: Path) -> None:
     for content in (b"", b"no database" * 1000):
         path = tmp_path / "journal.sqlite"

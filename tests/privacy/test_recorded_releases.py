@@ -132,6 +132,7 @@ def _recorded(folder: Path) -> list[str]:
     return [hashlib.sha256(row.vectors.tobytes()).hexdigest() for row in rows]
 
 
+@pytest.mark.gate
 def test_an_agent_that_is_killed_draws_no_release_twice(tmp_path: Path) -> None:
     rng = random.Random(0)
     whole = tmp_path / "whole"

@@ -25,6 +25,7 @@ def test_without_a_folder_it_does_not_start() -> None:
     assert start(None, authenticated=False).asked
 
 
+@pytest.mark.gate
 def test_a_misspelled_folder_is_noticed(tmp_path: Path) -> None:
     tmp_path /= "of/this/test"  # beside it are folders of other tests
     assert start(tmp_path / "record").asked
@@ -42,6 +43,7 @@ def test_a_misspelled_folder_is_noticed(tmp_path: Path) -> None:
     assert start(tmp_path / "simulated", authenticated=False).asked
 
 
+@pytest.mark.gate
 def test_records_that_cannot_be_read_say_nothing(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / FILE_NAME).write_bytes(b"rubbish" * 999)

@@ -282,6 +282,7 @@ def test_a_budget_that_others_spend_meanwhile_halts_the_releases(
     assert f"more by others with budget={tmp_path}" in caplog.text
 
 
+@pytest.mark.gate
 def test_the_lasting_budget_is_shown(tmp_path: Path) -> None:
     studies = [_spending(tmp_path, max_epsilon=50.0) for _ in range(2)]
     shown = CliRunner().invoke(cli, ["ledger", "show", str(tmp_path)])

@@ -83,6 +83,7 @@ def test_the_study_shows_trials_as_they_are_pruned_and_completed(
     assert study.best_trial.user_attrs["trial"] == result.best_trial
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("score", ["clients", "server"])
 def test_a_sampler_that_models_finds_better_settings_than_it_began_with(
     score: str,

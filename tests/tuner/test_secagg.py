@@ -55,6 +55,9 @@ from tests.tuner.apps import (
     tuner,
 )
 
+# Many trainings, each of four sends a round.
+pytestmark = pytest.mark.gate
+
 SCHEDULE = Halving(4, (1, 2), parallel=4)
 RATE: dict[str, BaseDistribution] = {"learning-rate": SPACE["learning-rate"]}
 PRIVATE = PrivateChoice(1000.0, 1e-3)

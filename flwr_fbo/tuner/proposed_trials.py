@@ -51,8 +51,9 @@ class ProposedTrials:
         verbosity = optuna.logging.get_verbosity()
         optuna.logging.set_verbosity(optuna.logging.WARNING)  # no word of this study
         try:
-            about = study.sampler, study.direction
-            self._learned = optuna.create_study(sampler=about[0], direction=about[1])
+            self._learned = optuna.create_study(
+                sampler=study.sampler, direction=study.direction
+            )
         finally:
             optuna.logging.set_verbosity(verbosity)
         for left in study.get_trials(deepcopy=False, states=[TrialState.RUNNING]):
@@ -105,18 +106,22 @@ class ProposedTrials:
         scores : dict of int to float
             By trial, in the metric's unit; not finite where it has none.
         going_on : sequence of int
-            The trials of the next rung. None: this was the last, and all are complete.
+            The trials of the next rung. Empty: this was the last, and all are complete.
         """
         for number, score in scores.items():
             trial = self._shown[number]
-            if not math.isfinite(score):
-                self._study.tell(self._shown.pop(number), state=TrialState.FAIL)
+            is_scored = math.isfinite(score)
+            if is_scored:
+                trial.report(score, rounds)
+            if number in going_on:  # without a score too, where few have one
                 continue
-            trial.report(score, rounds)
-            if not going_on:
-                self._study.tell(self._shown.pop(number), score)
-            elif number not in going_on:
-                self._study.tell(self._shown.pop(number), state=TrialState.PRUNED)
+            if not is_scored:
+                self._study.tell(trial, state=TrialState.FAIL)
+            elif going_on:
+                self._study.tell(trial, state=TrialState.PRUNED)
+            else:
+                self._study.tell(trial, score)
+            del self._shown[number]
 
     def end(self) -> None:
         """Show as failed what is running yet, if a tuner ends before its last rung."""

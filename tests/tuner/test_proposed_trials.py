@@ -5,6 +5,8 @@ from typing import Any
 
 import optuna
 import pytest
+from flwr.app import Context
+from flwr.serverapp import Grid
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.samplers import BaseSampler, GPSampler, RandomSampler, TPESampler
 from optuna.study import StudyDirection
@@ -165,3 +167,24 @@ def test_a_study_that_does_not_fit_is_refused() -> None:
     study.enqueue_trial({"learning-rate": 0.1})
     with pytest.raises(ValueError, match=r"^study='1 enqueued trials'.*enqueue"):
         tuner(study=study, privacy=None)
+
+
+def test_a_trial_that_fails_and_yet_goes_on_ends_as_failed() -> None:
+    """Two go on to the last rung, and one trial alone has a score."""
+
+    def main(grid: Grid, context: Context) -> None:
+        if context.run_config["learning-rate"] != 0.5:
+            raise ArithmeticError
+        main_of()(grid, context)
+
+    study = _study(RandomSampler(seed=0))
+    options = {
+        "study": study,
+        "schedule": SCHEDULE,
+        "enqueue": [{"learning-rate": 0.5}],
+    }
+    result = tuner(privacy=None, **options).start(main, in_process(), server_context())
+    assert result.best_trial == 1
+    states = [trial.state for trial in study.trials]
+    assert states[1] == TrialState.COMPLETE
+    assert set(states) - {states[1]} == {TrialState.FAIL}

@@ -89,11 +89,6 @@ class OwnData:
         variance = (squares + _PRIOR_TRIALS * most) / (num_own + _PRIOR_TRIALS)
         return cls(matrix, target, np.clip(variance, _LEAST_VARIANCE * most, most))
 
-    @property
-    def estimate(self) -> FloatArray:
-        """Theta of the site's data alone, shape (..., d)."""
-        return _solved(self.matrix, self.target)
-
 
 @dataclass(frozen=True, eq=False)
 class Others:
@@ -141,40 +136,28 @@ class Others:
         numpy.linalg.LinAlgError
             If ``others`` has numbers so large that nothing can be computed.
         """
+        # What overflows is refused at the end.
         with np.errstate(over="ignore", invalid="ignore"):
-            found = cls._of(settings, others, std, own, num_own)
+            gram, weight = _shrunk(others[..., :-1, :-1], own[..., :-1, :-1], std)
+            values, directions = np.linalg.eigh(gram)
+            g = np.maximum(values, 0.0)
+            across = np.swapaxes(directions, -1, -2)
+            cross = _times(across, others[..., :-1, -1])
+            alone = OwnData.of(settings, own, num_own)
+            rotated = across @ alone.matrix @ directions
+            target = _times(across, alone.target)
+            low, high = (bound * settings.parameter_norm**2 for bound in _NORMS)
+            estimate = _solved(rotated, target)
+            for _ in range(2):
+                length = np.clip(np.square(estimate).sum(-1), low, high)
+                noise = std**2 / 2 * (1 + weight * length) / alone.variance
+                share = g / np.maximum(g + noise[..., None], _TINY)
+                matrix = rotated + _diagonal(share * g)
+                estimate = _solved(matrix, target + share * cross)
+            found = cls(directions, share * g, share * cross)
         if not (np.isfinite(found.information) & np.isfinite(found.target)).all():
             raise np.linalg.LinAlgError("the others' sum is too large")
         return found
-
-    @classmethod
-    def _of(
-        cls,
-        settings: LinearUCBSettings,
-        others: FloatArray,
-        std: float,
-        own: FloatArray,
-        num_own: Counts,
-    ) -> Others:
-        gram, weight = _shrunk(others[..., :-1, :-1], own[..., :-1, :-1], std)
-        values, directions = np.linalg.eigh(gram)
-        g = np.maximum(values, 0.0)
-        across = np.swapaxes(directions, -1, -2)
-        cross = _times(across, others[..., :-1, -1])
-        alone = OwnData.of(settings, own, num_own)
-        rotated, target = (
-            across @ alone.matrix @ directions,
-            _times(across, alone.target),
-        )
-        low, high = (bound * settings.parameter_norm**2 for bound in _NORMS)
-        estimate = _solved(rotated, target)
-        for _ in range(2):
-            length = np.clip(np.square(estimate).sum(-1), low, high)
-            noise = std**2 / 2 * (1 + weight * length) / alone.variance
-            share = g / np.maximum(g + noise[..., None], _TINY)
-            matrix = rotated + _diagonal(share * g)
-            estimate = _solved(matrix, target + share * cross)
-        return cls(directions, share * g, share * cross)
 
     def share(self, cap: float) -> FloatArray:
         """Return q / (h + q): what the cap leaves of each direction."""

@@ -6,7 +6,7 @@ Every study is run twice on this machine, once as it is and once in a process wh
 NumPy may not use some of the processor's instructions (``NPY_DISABLE_CPU_FEATURES``) or
 whose OpenBLAS takes the kernels of an older one (``OPENBLAS_CORETYPE``). Two runs end
 with the same values if no number of their results differs by more than 1e-6, absolutely
-or relatively. `docs/explanation/reproducibility.md` shows what came out.
+or relatively. `docs/research/experiments.md` shows what came out.
 """
 
 from __future__ import annotations

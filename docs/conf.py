@@ -17,7 +17,7 @@ extensions = [
     "sphinx.ext.napoleon",
 ]
 myst_enable_extensions = ["dollarmath"]
-myst_heading_anchors = 3
+myst_heading_anchors = 4
 
 # NumPy docstrings, and types from the signatures, which mypy checks.
 napoleon_google_docstring = False

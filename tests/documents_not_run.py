@@ -116,6 +116,11 @@ NOT_RUN = (
     Command("for f in ", "a night", _all_figures),
     Command("python -m benchmarks.", "minutes, and figures of a machine", _module),
     Command("python -m tests.adversaries.", "the same", _module),
+    Command(
+        r"flwr-fbo (run|claims) (landmine|har|emnist|feducb|fed-go-ucb|dp-fts-de)",
+        "minutes to hours, most with data from the internet",
+        parse_flwr_fbo,
+    ),
     Command("flwr-fbo data download", "it needs the internet", parse_flwr_fbo),
     Command(
         "flwr-fbo superexec",

@@ -5,7 +5,7 @@
 clones this repository into a temporary folder and does there what the documentation
 says, with nothing but its pages: the commands of "Install, and a first run" (which run
 the demo), the Python of "Your own objective" (a scikit-learn model on five clients, in
-the in-process grid), and the commands of "Digits in five minutes" that look at results.
+the in-process grid), and the commands of "Run experiments" that look at results.
 It needs git, make and a package registry. A step that fails ends it.
 """
 
@@ -29,14 +29,14 @@ def main() -> None:
         clone = Path(folder, "flwr_fbo")
         _step("clone", f"git clone --quiet {ROOT} {clone}", Path(folder))
         docs = clone / "docs"
-        install = _commands(docs / "start/install.md")
+        install = _commands(docs / "install.md")
         # `make` first makes an environment; then its programs are found.
         for command in sorted(install, key=lambda c: not c.startswith("make ")):
             _step(command, command, clone)
         script = Path(folder, "mine.py")
-        script.write_text(_python(docs / "tutorials/your-own-objective.md"))
+        script.write_text(_python(docs / "app/your-own-objective.md"))
         _step("your own objective, on 5 clients", f"python {script}", clone)
-        looks = [c for c in _commands(docs / "tutorials/digits.md") if _looks(c)]
+        looks = [c for c in _commands(docs / "research/experiments.md") if _looks(c)]
         assert looks, "the tutorial looks at no results"
         for command in looks:
             _step(command, command, clone)

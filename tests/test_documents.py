@@ -24,23 +24,19 @@ from tests.documents import (
     run_command,
 )
 
-# A page whose commands are alternatives, as those of a README are.
-EXPERIMENTS = ROOT / "docs/how-to/run-experiments.md"
-PAGES = sorted({*ROOT.glob("docs/**/*.md")} - {EXPERIMENTS})
+PAGES = sorted(ROOT.glob("docs/**/*.md"))
 READMES = [ROOT / "README.md", ROOT / "experiments/README.md"]
-READMES += [*sorted(ROOT.glob("examples/*/README.md")), EXPERIMENTS]
+READMES += sorted(ROOT.glob("examples/*/README.md"))
 # The commands of this one follow each other: tests/test_deployment_page.py runs them.
 MENUS = [path for path in READMES if path != ROOT / "examples/deployment/README.md"]
 # They take seconds.
-OF_THE_GATE = ("docs/how-to/bandits-from-logs.md", "docs/how-to/track-and-export.md")
+OF_THE_GATE = ("docs/app/bandits-in-practice.md", "docs/app/track-and-export.md")
 # They run experiments, or count the epsilon of many releases.
 SLOW = (
-    "docs/how-to/audit-a-study.md",
-    "docs/how-to/choose-epsilon.md",
-    "docs/how-to/read-the-figures.md",
-    "docs/how-to/resume.md",
+    "docs/privacy/choose-epsilon.md",
+    "docs/site/keep-it-running.md",
     "docs/reference/command-line.md",
-    "docs/tutorials/digits.md",
+    "docs/research/experiments.md",
 )
 
 
@@ -120,10 +116,7 @@ def _bandits_in_practice(page: Page) -> None:
     assert first.arm != second.arm
     assert [*page.names["policy"].awaited] == [second.ticket]
     assert page.names["policy"].decisions()[0].context == {"age": 71, "severity": 4}
-
-
-def _sites_that_differ(page: Page) -> None:
-    assert page.names["policy"].summary().deviation.shape == (2,)
+    assert page.names["differing"].summary().deviation.shape == (2,)
 
 
 def _neural_bandits(page: Page) -> None:
@@ -151,25 +144,24 @@ def _put_it_in_your_app(page: Page) -> None:
 
 # Packages of extras that the test of a page needs.
 NEEDS = {
-    "docs/how-to/bandits-in-practice.md": ("pandas",),
-    "docs/how-to/track-and-export.md": ("mlflow", "tensorboardX", "pandas"),
+    "docs/app/bandits-in-practice.md": ("pandas",),
+    "docs/app/track-and-export.md": ("mlflow", "tensorboardX", "pandas"),
 }
 
 # Modules of an example that a page only shows. The example's own test runs them.
 STAND_INS = {
-    "docs/how-to/put-it-in-your-app.md": ("digits_fedavg", "digits_fedavg.task"),
+    "docs/app/put-it-in-your-app.md": ("digits_fedavg", "digits_fedavg.task"),
 }
 
 # What a page must come to, where it prints what differs from run to run.
 CHECKS: dict[str, Callable[[Page], None]] = {
     "README.md": _readme,
-    "docs/how-to/bandits-in-practice.md": _bandits_in_practice,
-    "docs/how-to/sites-that-differ.md": _sites_that_differ,
-    "docs/how-to/put-it-in-your-app.md": _put_it_in_your_app,
-    "docs/tutorials/your-own-objective.md": _your_own_objective,
-    "docs/tutorials/linear-bandits.md": _linear_bandits,
-    "docs/tutorials/neural-bandits.md": _neural_bandits,
-    "docs/explanation/when-federation-helps.md": _when_federation_helps,
+    "docs/app/bandits-in-practice.md": _bandits_in_practice,
+    "docs/app/put-it-in-your-app.md": _put_it_in_your_app,
+    "docs/app/your-own-objective.md": _your_own_objective,
+    "docs/app/linear-bandits.md": _linear_bandits,
+    "docs/app/neural-bandits.md": _neural_bandits,
+    "docs/when-federation-helps.md": _when_federation_helps,
 }
 
 
@@ -201,9 +193,9 @@ def test_first_pages_lead_to_the_tuner_of_a_federation_first() -> None:
     assert first.text == readme.text
     assert "--template federation" in first.text
     index = (ROOT / "docs/index.md").read_text()
-    tutorials = re.findall(r"^tutorials/(.*)$", index, re.MULTILINE)
-    assert tutorials[:2] == ["tune-your-fedavg", "your-own-objective"]
-    for page in ("README.md", "docs/index.md", "docs/start/three-ways.md"):
+    apps = re.findall(r"^app/(.*)$", index, re.MULTILINE)
+    assert apps[:2] == ["tune-your-fedavg", "put-it-in-your-app"]
+    for page in ("README.md", "docs/index.md"):
         text = (ROOT / page).read_text()
         doors = ("one model", "at sites|at each site", "bandit")
         places = [re.search(door, text) for door in doors]

@@ -1,4 +1,4 @@
-"""Flower's mods and DP wrappers: the tables of docs/how-to/mods.md, cell by cell."""
+"""Flower's mods and DP wrappers: the tables of docs/app/mods.md, cell by cell."""
 
 import importlib
 import logging
@@ -51,7 +51,7 @@ from tests.federation import (
 )
 from tests.strategies.bandit_sites import fed_ucb, make_environment
 
-PAGE = (ROOT / "docs/how-to/mods.md").read_text()
+PAGE = (ROOT / "docs/app/mods.md").read_text()
 
 
 def _rows(pattern: str) -> dict[str, list[str]]:
@@ -128,9 +128,7 @@ def test_a_mod_changes_nothing_or_is_refused(name: str, column: int) -> None:
         assert_same(grid.agents(study.study), _plain_agents())
         return
     assert expected == "refused"
-    with pytest.raises(
-        TooFewAgentsError, match=r"ClientApp\? See docs/how-to/mods\.md"
-    ):
+    with pytest.raises(TooFewAgentsError, match=r"ClientApp\? See docs/app/mods\.md"):
         study.start(grid, num_rounds=3)
     # Nothing was evaluated, nothing released.
     for context in grid.contexts.values():
@@ -154,9 +152,7 @@ def test_the_table_has_all_mods_and_clients() -> None:
 def test_a_bandit_gets_no_noise_from_a_mod(name: str) -> None:
     app = _with_mod(_mod(name), linear_bandit_app(make_environment=make_environment))
     grid = InProcessGrid(app, NUM_AGENTS)
-    with pytest.raises(
-        TooFewAgentsError, match=r"ClientApp\? See docs/how-to/mods\.md"
-    ):
+    with pytest.raises(TooFewAgentsError, match=r"ClientApp\? See docs/app/mods\.md"):
         fed_ucb(client_api="message").start(grid)
 
 

@@ -6,7 +6,7 @@ the sum is differentially private towards the server too (distributed discrete
 Gaussian mechanism: Kairouz, Liu & Steinke, 2021).
 
 The proof that accountants may charge a sum of shares as a Gaussian mechanism is in
-docs/explanation/distributed-noise.md; its bound is `log_ratio_bound`.
+docs/privacy/mechanisms.md; its bound is `log_ratio_bound`.
 """
 
 from __future__ import annotations

@@ -401,7 +401,7 @@ def matched(
 def _failure(reply: Message, client_api: ClientApi) -> str:
     """Return what a client raised, and whether a mod may have."""
     line = first_line(reply.error.reason).removesuffix(".")
-    hint = " (by a mod of its ClientApp? See docs/how-to/mods.md)"
+    hint = " (by a mod of its ClientApp? See docs/app/mods.md)"
     api = (
         f" (client_api={client_api!r} may not be what it answers: 'message' is for "
         "tuning_app and its like, 'numpy' for a NumPyClient, 'both' for either, "

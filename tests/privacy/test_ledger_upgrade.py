@@ -220,6 +220,6 @@ def test_the_journal_of_another_version_is_named(
 
 
 def test_the_page_has_the_numbers_of_this_version() -> None:
-    page = Path(__file__).parents[2] / "docs/how-to/upgrade.md"
+    page = Path(__file__).parents[2] / "docs/site/keep-it-running.md"
     numbers = f"{PROTOCOL_VERSION} | {JOURNAL.schema} | {LEDGER.schema} "
     assert f"\n| {__version__} | {numbers}" in page.read_text()

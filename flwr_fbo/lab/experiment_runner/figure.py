@@ -19,7 +19,10 @@ from flwr_fbo._common.pictures import COLORS, drawable, fonts_for, in_legend
 from flwr_fbo._common.text import counted
 from flwr_fbo._common.validation import require
 from flwr_fbo.lab.experiment_runner.base import (
+    ALONE,
     MARKERS,
+    OPEN,
+    RANDOM,
     Experiment,
     Look,
     Run,
@@ -312,6 +315,47 @@ def draw_series(axes: Any, experiment: TuningExperiment, runs: Sequence[Run]) ->
     axes.set_title(title_of(experiment, runs), fontsize=10)
 
 
+def _draw_messages(experiment: TuningExperiment, runs: Sequence[Run], path: Target) -> None:
+    """Write a PNG of three panels, against the lengthscale of messages.
+
+    What a message says of its sender's objective; where points lie that agents follow;
+    and what following gains over agents alone, beside following noise.
+    """
+    figure, (left, middle, right) = new_figure(num_panels=3)
+    known = experiment.known_methods
+    places = {name: experiment.lengthscale_of(name) for name in experiment.methods}
+    names = sorted(filter(experiment.measures, places), key=places.__getitem__)
+    for axes, of in ((left, "correlation"), (middle, "percentile")):
+        values = curves_by_method(names, runs, of)
+        points = [(places[name], Estimate.of(values[name])) for name in names]
+        draw_points(axes, points, OPEN, "FTS-DE")
+    left.axhline(0.0, color=RANDOM[0], ls=RANDOM[1])
+    left.set_ylabel("correlation of a message with the own objective")
+    middle.axhline(0.5, color=RANDOM[0], ls=RANDOM[1], label="random points")
+    middle.set(ylabel="percentile of followed points", ylim=(0.0, 1.0))
+    sign = -1.0 if experiment.lower_is_better else 1.0
+    for base in ("open", "private", "noise-only"):
+        gains = []
+        for name in sorted(places, key=places.__getitem__):
+            if base == (known[name].base or name):
+                curves = curves_by_method([name, "alone"], runs)
+                gain = sign * (curves[name] - curves["alone"])[:, -1]
+                gains.append((places[name], Estimate.of(gain)))
+        look = known[base].look
+        if gains and look:
+            draw_points(right, gains, look, known[base].label)
+    right.axhline(0.0, color=ALONE[0], ls=ALONE[1], label="TS")
+    right.set_ylabel(f"best {experiment.task.unit} in the end: gain over TS")
+    ticks = sorted(set(places.values()))
+    for axes in (left, middle, right):
+        label_values(axes, "log", ticks, [f"{tick:g}" for tick in ticks])
+        axes.set_xlabel("lengthscale of messages")
+        axes.legend(frameon=False, fontsize=9)
+    title = drawable(f"{experiment.name}: {experiment.num_agents} agents")
+    figure.suptitle(f"{title}, {seeds_of(experiment, runs)}", fontsize=10)
+    save(figure, runs, path)
+
+
 def draw_tradeoff(results: Sequence[Results], until: int | None, path: Target) -> None:
     """Write a PNG: utility against epsilon, one standard error as bars and bands.
 
@@ -501,6 +545,8 @@ def draw(experiment: Experiment, runs: Sequence[Run], path: Target) -> None:
             figure, axes = new_figure()
             draw_form(axes, experiment, runs)
             name_beside(figure, runs, path)
+        elif isinstance(experiment, TuningExperiment) and experiment.form == "messages":
+            _draw_messages(experiment, runs, path)
         elif experiment.counts_scalars:
             _draw_communication(experiment, runs, path)
         else:

@@ -230,6 +230,8 @@ class TransferExperiment(OptimisationExperiment):
         t_n of those, their initial points included.
     follow : str
         1 - p_t of FTS: see `FTSSettings`.
+    refit_every : int
+        Of all agents' own models: see `SearchSettings`.
     messages : Messages
         What finished agents send, unless a curve says otherwise.
     methods : tuple of str
@@ -256,6 +258,7 @@ class TransferExperiment(OptimisationExperiment):
     num_initial: int = field(default=3, metadata=integer(1))
     num_observations: int = field(default=50, metadata=integer(1))
     follow: Follow = "inverse-square"
+    refit_every: int = field(default=5, metadata=integer(1))
     messages: Messages = field(default_factory=Messages)
     privacy: None = None
     methods: tuple[str, ...] = tuple(METHODS)
@@ -319,6 +322,7 @@ class TransferExperiment(OptimisationExperiment):
         settings = replace(
             settings,
             num_initial=self.num_initial,
+            refit_every=self.refit_every,
             num_features=curve.num_features or self.messages.num_features,
             lengthscale=self.messages.lengthscale,
             regularization=self.messages.regularization,
@@ -426,7 +430,10 @@ def _finished_agents(
 ) -> list[Agent]:
     """Return agents that have done Thompson sampling, each on its own objective."""
     alone = DPFTSDESettings(
-        num_sub_regions=1, num_initial=experiment.num_initial, follow="never"
+        num_sub_regions=1,
+        num_initial=experiment.num_initial,
+        refit_every=experiment.refit_every,
+        follow="never",
     )
     seeds, num_agents = Seeds.of_run(seed), experiment.num_agents
     study = experiment.study(alone, seeds)

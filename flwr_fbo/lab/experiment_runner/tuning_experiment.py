@@ -27,9 +27,14 @@ from pydantic import ConfigDict
 
 from flwr_fbo._common import pictures as palette
 from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.fields import integer
 from flwr_fbo._common.random import Purpose, generator, sobol_points
 from flwr_fbo._common.validation import require, require_positive
-from flwr_fbo.algorithms.dp_fts_de.settings import Follow, InitialRegion
+from flwr_fbo.algorithms.dp_fts_de.settings import (
+    DPFTSDESettings,
+    Follow,
+    InitialRegion,
+)
 from flwr_fbo.algorithms.fed_vote.settings import FedVoteSettings
 from flwr_fbo.algorithms.fed_warm_start.server import FedWarmStartServer
 from flwr_fbo.algorithms.fed_warm_start.settings import FedWarmStartSettings
@@ -50,7 +55,7 @@ from flwr_fbo.lab.experiment_runner.base import (
     Run,
     by_name,
 )
-from flwr_fbo.lab.experiment_runner.curves import ONE_SEED, carried, helped
+from flwr_fbo.lab.experiment_runner.curves import ONE_SEED, Estimate, carried, helped
 from flwr_fbo.lab.experiment_runner.seeds import Seeds
 from flwr_fbo.lab.experiment_runner.tuning_table import (
     OptimisationExperiment,
@@ -59,7 +64,7 @@ from flwr_fbo.lab.experiment_runner.tuning_table import (
 )
 from flwr_fbo.lab.simulation.loop import run_loop
 from flwr_fbo.lab.simulation.progress import telling
-from flwr_fbo.lab.tasks.base import STRICT
+from flwr_fbo.lab.tasks.base import STRICT, Objective
 from flwr_fbo.privacy.budget import check_delta, check_epsilon
 from flwr_fbo.privacy.release import Calibration
 from flwr_fbo.privacy.sampling import Sampling, check_sampling_probability
@@ -489,9 +494,12 @@ def run_one(experiment: TuningExperiment, method: str, seed: int) -> TuningRun:
         crowd = sum(strategy.cohort_sizes[:1])
     for liar in agents[: math.ceil(chosen.liars * crowd)]:
         _make_lie(liar, strategy.study, seed, chosen.conspiring)
-    clipping = _Clipping(strategy)
-    for agent in agents:
+    clipping, meaning = _Clipping(strategy), _Meaning(experiment, strategy)
+    for agent, objective in zip(agents, objectives, strict=True):
         clipping.watch(agent)
+        if experiment.measures(method):
+            exact = task.truth(agent.slot, num_agents, seed)
+            meaning.watch(agent, exact or objective)
     most = experiment.num_evaluations
     run_loop(strategy.server, agents, objectives, horizon, most)
     epsilon, private = 0.0, True
@@ -507,6 +515,8 @@ def run_one(experiment: TuningExperiment, method: str, seed: int) -> TuningRun:
         seconds=time.process_time() - began,
         num_messages=clipping.num_messages,
         num_clipped=clipping.num_clipped,
+        correlation=meaning.mean(meaning.correlations),
+        percentile=meaning.mean(meaning.percentiles),
     )
 
 
@@ -540,6 +550,71 @@ class _Clipping:
             return vector
 
         agent.message = counted_message  # type: ignore[method-assign]
+
+
+class _Meaning:
+    """Measures what messages, and points that agents follow, say of their objectives.
+
+    Parameters
+    ----------
+    experiment : TuningExperiment
+    strategy : TuningStrategy
+        A `DPFTSDE`.
+
+    Attributes
+    ----------
+    correlations : list of float
+        A message each: of its function with the agent's own objective.
+    percentiles : list of float
+        A point each that an agent was led to: the share of the reference points where
+        its own objective is worse, in [0, 1].
+    """
+
+    def __init__(self, experiment: TuningExperiment, strategy: TuningStrategy) -> None:
+        self.correlations: list[float] = []
+        self.percentiles: list[float] = []
+        study = strategy.study
+        self._study, self._space = study, study.space
+        rng = generator(study.feature_seed, Purpose.REFERENCE_POINTS)
+        uniform = rng.random((experiment.num_references, self._space.dim))
+        self._points = np.array([self._space.snap(x) for x in uniform])
+        self._sign = -1.0 if experiment.lower_is_better else 1.0
+
+    def watch(self, agent: Agent, objective: Objective) -> None:
+        """Measure what an agent sends and is led to from now on."""
+        settings = self._study.agent
+        assert isinstance(settings, DPFTSDESettings)
+        shared = settings.shared_features(self._space.dim, self._study.feature_seed)
+        features = shared(self._points)
+        message, suggest = agent.message, agent.suggest
+
+        def value(x: FloatArray) -> float:
+            return self._sign * objective(self._space.from_unit(x))
+
+        values = np.array([value(x) for x in self._points])
+
+        def measured_message(iteration: int) -> FloatArray:
+            vector = message(iteration)
+            if np.ptp(values) > 0:
+                r = np.corrcoef(features @ vector, values)[0, 1]
+                self.correlations.append(float(r))
+            return vector
+
+        def measured_point(iteration: int) -> FloatArray:
+            x = suggest(iteration)
+            if agent.sources == ["federation"]:
+                y = value(x)
+                worse = np.mean(values < y) + np.mean(values == y) / 2
+                self.percentiles.append(float(worse))
+            return x
+
+        agent.message = measured_message  # type: ignore[method-assign]
+        agent.suggest = measured_point  # type: ignore[method-assign]
+
+    @staticmethod
+    def mean(values: list[float]) -> float:
+        """Return the mean; NaN of none."""
+        return float(np.mean(values)) if values else math.nan
 
 
 def last_iteration(experiment: TuningExperiment, strategy: TuningStrategy) -> int:
@@ -600,8 +675,12 @@ class TuningExperiment(OptimisationExperiment):
         share the first one's.
     methods : tuple of str
         ``"usual"`` stands for all controls, without liars. All curves are added.
-    form : {"convergence", "tradeoff"}
-        The figure: best value against evaluation, or in the end against epsilon.
+    num_references : int
+        Points at which the messages of open methods are compared with the objective of
+        who sends them, of `DPFTSDE`; 0: they are not.
+    form : {"convergence", "tradeoff", "messages"}
+        The figure: best value against evaluation, or in the end against epsilon; or
+        what messages of each lengthscale say.
     """
 
     tables: ClassVar[Mapping[str, type[Any]]] = {
@@ -619,7 +698,8 @@ class TuningExperiment(OptimisationExperiment):
     _presentation: ClassVar[tuple[str, ...]] = (*Experiment._presentation, "form")
 
     methods: tuple[str, ...] = (_USUAL,)
-    form: Literal["convergence", "tradeoff"] = "convergence"
+    num_references: int = field(default=0, metadata=integer(0))
+    form: Literal["convergence", "tradeoff", "messages"] = "convergence"
 
     def __post_init__(self) -> None:
         preset_of(self.strategy, self.preset)  # which names what it does not allow
@@ -641,6 +721,13 @@ class TuningExperiment(OptimisationExperiment):
             least = agent.share_after
         ok = self.num_evaluations >= least
         require(ok, "num_evaluations", self.num_evaluations, f"at least {least}")
+        of_paper = self.strategy == "DPFTSDE" or self.num_references == 0
+        allowed = "left out, where agents send no functions"
+        require(of_paper, "num_references", self.num_references, allowed)
+        if self.form == "messages":
+            ok = self.num_references > 0
+            allowed = "at least 1, where form is 'messages'"
+            require(ok, "num_references", self.num_references, allowed)
         if self.form == "tradeoff":
             private = {n for n, c in self.curves.items() if c.method == "private"}
             alone = sorted(n for n in private if not self.curves[n].series)
@@ -668,10 +755,23 @@ class TuningExperiment(OptimisationExperiment):
         require(not self.curves, "epsilon", epsilon, allowed)
         return super().with_epsilon(epsilon)
 
+    def measures(self, method: str) -> bool:
+        """Whether a method's messages are compared with the agents' objectives."""
+        chosen = self.known_methods[method]
+        return self.num_references > 0 and "open" in (chosen.base, chosen.name)
+
+    def lengthscale_of(self, method: str) -> float:
+        """Return l of a method's messages, where agents send functions."""
+        agent = self.known_methods[method].curve.agent(self.base.agent)
+        assert isinstance(agent, DPFTSDESettings)
+        return agent.lengthscale
+
     def recipe(self, method: str) -> dict[str, Any]:
         """Return what decides a method's runs, whatever experiment they are part of."""
         values = super().recipe(method)
         values.pop("privacy", None)
+        if not self.measures(method):
+            del values["num_references"]
         del values["curves"]
         chosen, base = self.known_methods[method], self.base
         curve = chosen.curve
@@ -771,6 +871,16 @@ class TuningExperiment(OptimisationExperiment):
             "accountant), had the noise been real. The noise of an experiment is "
             "seeded: NOT PRIVATE."
         )
+        known = [run for run in runs if isinstance(run, TuningRun)]
+        for name in filter(self.measures, self.methods):
+            of_method = [run for run in known if run.method == name]
+            r = Estimate.of(np.array([run.correlation for run in of_method]))
+            p = Estimate.of(np.array([run.percentile for run in of_method]))
+            others.append(
+                f"{self.label_of(name)}: correlation of a message with the sender's own "
+                f"objective {r.mean:+.3f} ± {r.standard_error:.3f}, percentile of a "
+                f"followed point {p.mean:.3f} ± {p.standard_error:.3f}."
+            )
         return title, [first, privacy, *others]
 
     def verdict(self, rows: Mapping[str, Any]) -> list[str]:

@@ -53,6 +53,9 @@ class TuningRun(Run):
     num_messages, num_clipped : int
         Messages that agents sent to be clipped, and how many of them were longer than
         the clip norm allows. Of DP-FTS-DE; 0 where none is clipped.
+    correlation, percentile : float
+        Of messages and followed points, where they are measured: the means over
+        messages and points, see `TuningExperiment`; NaN where they are not.
     best_settings : list of N dicts or None
         Where each agent had its best value; None where it had no success. Empty in a
         compact run.
@@ -63,6 +66,8 @@ class TuningRun(Run):
     best_settings: list[Params | None] = field(default_factory=list)
     num_messages: int = 0
     num_clipped: int = 0
+    correlation: Value = math.nan
+    percentile: Value = math.nan
 
     @property
     def curve(self) -> FloatArray:

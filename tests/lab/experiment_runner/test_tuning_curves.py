@@ -194,3 +194,31 @@ def test_votes_have_no_weights(plan: TuningExperiment) -> None:
             methods=("alone", "random"),
             curves=curves,
         )
+
+
+def test_messages_are_compared_with_the_senders_own_objective(
+    plan: TuningExperiment,
+) -> None:
+    """Objectives differ by .02 at most: a long lengthscale says something of them."""
+    long = Curve("long", "open", lengthscale=0.1)
+    short = Curve("short", "open", lengthscale=1e-4)
+    curves = {"long": long, "short": short}
+    methods = ("alone", "random")
+    measured = replace(
+        plan, num_references=40, num_evaluations=30, curves=curves, methods=methods
+    )
+    runs = {name: run_one(measured, name, 0) for name in ("alone", "long", "short")}
+    assert runs["long"].correlation > 0.3
+    assert abs(runs["short"].correlation) < 0.1
+    assert runs["long"].percentile > runs["short"].percentile
+    assert math.isnan(runs["alone"].correlation)
+    # What is measured does not change what is done.
+    unmeasured = run_one(replace(measured, num_references=0), "long", 0)
+    assert unmeasured.best_so_far == runs["long"].best_so_far
+    back = measured.run_of(json.loads(runs["alone"].to_json()))
+    assert math.isnan(back.correlation)
+
+
+def test_only_functions_can_be_compared_with_objectives(plan: TuningExperiment) -> None:
+    with pytest.raises(ValueError, match="num_references=0 is not allowed"):
+        replace(plan, form="messages")

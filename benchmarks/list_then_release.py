@@ -15,12 +15,12 @@ written to the folder OWN. ``har`` is a table of `benchmarks.task_tables`.
 
 - *list*: the three settings, then the centre, then expected improvement.
 - *list, epsilon 2*: the same, and those that start later start from releases, by the
-  rule of `FedWarmStartAgent`. *list, epsilon 8* and *list, noise-only* are its controls.
+  rule of `FedWarmStartAgent`. *list, epsilon 8* and *list, noise-only* are controls.
 
 Both are set beside *alone*, without a list, and *epsilon 2*, without one.
 
 A rule says when a release takes the place of what a site would do otherwise. It is
-chosen on the seven tables of `CHOSEN_ON`, with seeds 0 to 5, from these:
+chosen on the seven tables of `CHOSEN_ON`, by evaluations 1 to 15, from these:
 
 1. A released function's maximiser takes the place of the centre, and leads
    evaluations 2 to 6, whatever was listed: as it was.
@@ -165,7 +165,7 @@ def line_of(task: str, seed: int) -> dict[str, Any]:
 
 
 def figures_of(agents: Sequence[Any]) -> dict[str, Any]:
-    """Return the means over sites of the best value, over 30 and over 15 evaluations."""
+    """Return mean best values over sites: of 30 evaluations, of 15, and at the end."""
     curve: FloatArray = best_so_far(agents).mean(axis=0)
     figures = {"mean": curve.mean(), "first 15": curve[:15].mean(), "last": curve[-1]}
     return {name: round(float(value), 5) for name, value in figures.items()}

@@ -1,4 +1,4 @@
-"""Make the public lists of `flwr_fbo.portfolios`, and say what they are worth.
+"""Make the public lists of settings, and say what they are worth.
 
     python -m benchmarks.make_portfolios make CLONES rows.jsonl [--learners LEARNER]
     python -m benchmarks.make_portfolios show rows.jsonl
@@ -70,14 +70,14 @@ from flwr_fbo.algorithms.fed_warm_start.agent import FedWarmStartAgent
 from flwr_fbo.algorithms.fed_warm_start.settings import FedWarmStartSettings
 from flwr_fbo.algorithms.search.agent import play_round
 from flwr_fbo.algorithms.search.blocks import run_together
+from flwr_fbo.algorithms.search.portfolios import LEARNERS, SIZE, Portfolio
 from flwr_fbo.lab.tasks.table import weights_of
-from flwr_fbo.portfolios import LEARNERS, SIZE, Portfolio
 from flwr_fbo.space.search_space import Params, SearchSpace
 
 SKLEARN_BOT = "efb4f156a995d27d188ab2aeff844b40a95340a2"
 OBOE = "9c5b47d"
 OWN_TABLES = Path("results/portfolio-tables")
-LISTS = Path("flwr_fbo/portfolios.json")
+LISTS = Path("flwr_fbo/algorithms/search/portfolios.json")
 # Data sets whose values differ by less are left out: nothing can be found there.
 LEAST = 1e-3
 NUM_LISTED, NUM_EVALUATIONS, MOST_DATA_SETS, NUM_CANDIDATES = 6, 15, 60, 512

@@ -34,7 +34,7 @@ from sklearn.svm import SVC
 
 from benchmarks.warm_start import lines
 from flwr_fbo._common.arrays import FloatArray, one_blas_thread
-from flwr_fbo.portfolios import LEARNERS
+from flwr_fbo.algorithms.search.portfolios import LEARNERS
 from flwr_fbo.space.search_space import Params, SearchSpace
 
 NUM_SETTINGS = 48

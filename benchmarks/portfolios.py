@@ -55,9 +55,9 @@ from flwr_fbo._common.arrays import FloatArray, one_blas_thread
 from flwr_fbo.algorithms.fed_warm_start.agent import FedWarmStartAgent
 from flwr_fbo.algorithms.fed_warm_start.settings import FedWarmStartSettings
 from flwr_fbo.algorithms.search.agent import play_round
+from flwr_fbo.algorithms.search.portfolios import Portfolio
 from flwr_fbo.lab.datasets import emnist, har, landmine, magic, shuttle
 from flwr_fbo.lab.tasks.landmine import LandmineTask
-from flwr_fbo.portfolios import Portfolio
 from flwr_fbo.space.search_space import Params, SearchSpace
 
 DATA_SETS = ("digits", "landmine", "har", "magic", "shuttle", "landmine-paper")

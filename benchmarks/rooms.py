@@ -28,7 +28,7 @@ PICTURE = PACKAGE.parent / "docs" / "images" / "rooms.svg"
 # A room imports only from rooms of a lower storey, of its own storey, or from itself.
 STOREYS = [
     {"_common"},
-    {"space", "journal", "models", "portfolios"},
+    {"space", "journal", "models"},
     {"privacy", "secure_sum"},
     {"study"},
     {"algorithms"},

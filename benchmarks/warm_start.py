@@ -109,6 +109,8 @@ class Federation:
         D.
     seed : int
     num_evaluations : int
+    listed : sequence of dict
+        Settings that each site evaluates first.
     """
 
     def __init__(
@@ -117,9 +119,10 @@ class Federation:
         dim: int,
         seed: int,
         num_evaluations: int,
+        listed: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         self._objectives, self.seed = objectives, seed
-        self._num_evaluations = num_evaluations
+        self._num_evaluations, self._listed = num_evaluations, listed
         axes = {name: FloatDistribution(0.0, 1.0) for name in names_of(dim)}
         self.space = SearchSpace(axes)
         self.alone = self._played(range(len(objectives)), None, None)
@@ -137,6 +140,7 @@ class Federation:
         for slot in slots:
             about = self.space, "maximize", SETTINGS, slot, self.seed, self.seed
             agents.append(FedWarmStartAgent(*about, facts=WarmStartFacts(cohorts)))
+            agents[-1].list_first([dict(params) for params in self._listed])
             if first is not None:
                 agents[-1].enqueue([self.space.from_unit(x) for x in first[slot]])
         num_first = agents[0].num_first

@@ -22,6 +22,7 @@ from .algorithms.linear_bandit.peer_graph import PeerGraph as PeerGraph
 from .algorithms.linear_bandit.settings import LinearUCBSettings as LinearUCBSettings
 from .algorithms.linear_bandit.settings import RewardTimeout as RewardTimeout
 from .algorithms.linear_bandit.settings import SiteDeviation as SiteDeviation
+from .algorithms.search.portfolios import Portfolio as Portfolio
 from .algorithms.search.trial import Objective as Objective
 from .algorithms.search.trial import Trial as Trial
 from .clients.app_builders import add_tuning as add_tuning
@@ -58,7 +59,6 @@ from .off_policy.estimators import doubly_robust as doubly_robust
 from .off_policy.estimators import ips as ips
 from .off_policy.estimators import snips as snips
 from .off_policy.policies import evaluate_policy as evaluate_policy
-from .portfolios import Portfolio as Portfolio
 from .privacy.continual_settings import ContinualSettings as ContinualSettings
 from .privacy.neural_privacy import NeuralPrivacy as NeuralPrivacy
 from .privacy.weights import WeightSchedule as WeightSchedule

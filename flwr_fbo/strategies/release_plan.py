@@ -13,9 +13,9 @@ from optuna.distributions import BaseDistribution
 
 from flwr_fbo._common.validation import is_number, require
 from flwr_fbo.algorithms.dp_fts_de.server import DPFTSDEServer
+from flwr_fbo.algorithms.search.portfolios import listed_settings
 from flwr_fbo.algorithms.search.settings import Direction, Facts, SearchSettings
 from flwr_fbo.algorithms.search.study import TuningInstruction, TuningStudy
-from flwr_fbo.portfolios import listed_settings
 from flwr_fbo.privacy.accounting import smallest_noise_multiplier
 from flwr_fbo.privacy.budget import check_epsilon
 from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy

@@ -15,6 +15,8 @@ from flwr_fbo._common.validation import require_index, require_int
 from flwr_fbo.lab.datasets.base import Split
 
 _ALPHA = 0.5
+# Of an image; and the variance of all pixels of all images.
+NUM_PIXELS, PIXEL_VARIANCE = 64, 36.2
 # So many clients get at least so many of the 1797 images each, in a few draws.
 _MOST_CLIENTS, _MIN_SIZE = 40, 20
 

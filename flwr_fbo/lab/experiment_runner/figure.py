@@ -315,7 +315,9 @@ def draw_series(axes: Any, experiment: TuningExperiment, runs: Sequence[Run]) ->
     axes.set_title(title_of(experiment, runs), fontsize=10)
 
 
-def _draw_messages(experiment: TuningExperiment, runs: Sequence[Run], path: Target) -> None:
+def _draw_messages(
+    experiment: TuningExperiment, runs: Sequence[Run], path: Target
+) -> None:
     """Write a PNG of three panels, against the lengthscale of messages.
 
     What a message says of its sender's objective; where points lie that agents follow;

@@ -8,6 +8,7 @@ between two curves is the method. Agents that start lean have more controls than
 with published settings, which begin with random points anyway:
 
 - *random-start*: ten random points, then the same search;
+- *list*: the first settings of the task's `Portfolio`, then the same search;
 - *portfolio*: a public list, the same for every agent. First the settings that a person
   would try, where the task knows some, then a Sobol design of the space;
 - *blind*: messages in praise of places drawn at random.
@@ -27,7 +28,7 @@ from pydantic import ConfigDict
 
 from flwr_fbo._common import pictures as palette
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.fields import integer
+from flwr_fbo._common.fields import flag, integer
 from flwr_fbo._common.random import Purpose, generator, sobol_points
 from flwr_fbo._common.validation import require, require_positive
 from flwr_fbo.algorithms.dp_fts_de.settings import (
@@ -273,9 +274,12 @@ class TuningMethod(Method):
 
 
 def _local(
-    agent: SearchSettings, experiment: TuningExperiment, seeds: Seeds
+    agent: SearchSettings,
+    experiment: TuningExperiment,
+    seeds: Seeds,
+    portfolio: Sequence[Params] = (),
 ) -> TuningStrategy:
-    study = experiment.study(agent, seeds)
+    study = replace(experiment.study(agent, seeds), portfolio=portfolio)
     return TuningStrategy(LocalServer(experiment.num_agents), study)
 
 
@@ -295,6 +299,10 @@ def _alone(
 ) -> TuningStrategy:
     agent = experiment.base.agent
     return _local(curve.agent(agent), experiment, seeds)
+
+
+def _listed(experiment: TuningExperiment, seeds: Seeds) -> TuningStrategy:
+    return _local(experiment.base.agent, experiment, seeds, experiment.task.listed)
 
 
 def _federated(
@@ -326,6 +334,8 @@ def _federated(
         options = replace(options, min_follow_probability=0.0)
         preset = experiment.preset or "paper"
         build = partial(DPFTSDE, preset=preset, weights=curve.weights)
+    if experiment.list_first:
+        build = partial(build, portfolio=task.listed)
     return build(
         task.space,
         task.direction,
@@ -407,6 +417,7 @@ _LEAN = by_name(
         first=_portfolio,
         look=(palette.BROWN, "-.", "<"),
     ),
+    TuningMethod("list", "list", _listed, look=OPEN),
 )
 _LABELS = {
     "FedVote": {
@@ -427,8 +438,11 @@ _LABELS = {
 def usual_methods(experiment: TuningExperiment) -> tuple[str, ...]:
     """Return what an experiment compares unless it says otherwise."""
     alone, random, *federated = METHODS
+    if experiment.list_first:
+        return alone, random, "list", "private", "noise-only", "blind"
     if experiment.base.agent.is_lean:
-        return alone, random, *_LEAN, *(n for n in federated if n != "liars")
+        own = (name for name in _LEAN if name != "list")
+        return alone, random, *own, *(n for n in federated if n != "liars")
     return tuple(METHODS)[:5]
 
 
@@ -669,6 +683,9 @@ class TuningExperiment(OptimisationExperiment):
         Of `DPFTSDE`.
     agent : AgentChanges
         What the agents of all methods set otherwise.
+    list_first : bool
+        Whether federated methods begin with the task's public list. The usual controls
+        are then another few: *list* begins with it, too, and searches alone.
     curves : dict of Curve
         Methods with settings of their own, by name. Private ones bring a noise-only
         control with them, ``NAME-noise-only``; those that differ in S, z or q alone
@@ -694,6 +711,7 @@ class TuningExperiment(OptimisationExperiment):
     strategy: str = "DPFTSDE"
     preset: str | None = None
     agent: AgentChanges = field(default_factory=AgentChanges)
+    list_first: bool = field(default=False, metadata=flag())
     curves: dict[str, Curve] = field(default_factory=dict)
     _presentation: ClassVar[tuple[str, ...]] = (*Experiment._presentation, "form")
 
@@ -718,7 +736,8 @@ class TuningExperiment(OptimisationExperiment):
         agent = self.base.agent
         least = agent.num_initial
         if isinstance(agent, FedWarmStartSettings):
-            least = agent.share_after
+            num_listed = len(self.task.listed) if self.list_first else 0
+            least = agent.share_after + num_listed
         ok = self.num_evaluations >= least
         require(ok, "num_evaluations", self.num_evaluations, f"at least {least}")
         of_paper = self.strategy == "DPFTSDE" or self.num_references == 0
@@ -743,6 +762,8 @@ class TuningExperiment(OptimisationExperiment):
     def known_methods(self) -> Mapping[str, TuningMethod]:
         """All methods that it could have, by name, as the strategy calls them."""
         labels = _LABELS.get(self.strategy, {})
+        if self.list_first:
+            labels = {**labels, "private": "list + start"}
         known = {**METHODS, **(_LEAN if self.base.agent.is_lean else {})}
         return {
             name: replace(method, label=labels.get(name, method.label))
@@ -772,10 +793,12 @@ class TuningExperiment(OptimisationExperiment):
         values.pop("privacy", None)
         if not self.measures(method):
             del values["num_references"]
-        del values["curves"]
+        del values["curves"], values["list_first"]
         chosen, base = self.known_methods[method], self.base
         curve = chosen.curve
-        values["method"] = chosen.base or chosen.name
+        values["method"] = name = chosen.base or chosen.name
+        if name == "list" or (self.list_first and name not in (*_OPEN, *_LEAN)):
+            values["listed"] = self.task.listed
         values["agent"] = asdict(curve.agent(base.agent))
         values["weights"] = asdict(curve.weights or base.weights)
         # Noise alone leads to the same places whatever its scale: see `methods_of`.
@@ -810,7 +833,8 @@ class TuningExperiment(OptimisationExperiment):
         strategy.plan(last_iteration(self, strategy))
         once = isinstance(strategy, FedWarmStart)
         iterations = strategy.releases.server.iterations[: 1 if once else None]
-        return [strategy.study.agent.num_initial + t for t in iterations]
+        num_listed = len(strategy.study.portfolio)
+        return [strategy.study.agent.num_initial + num_listed + t for t in iterations]
 
     def spending(self, method: str) -> FloatArray:
         """Return a site's epsilon after each evaluation; see `Experiment`."""
@@ -877,8 +901,8 @@ class TuningExperiment(OptimisationExperiment):
             r = Estimate.of(np.array([run.correlation for run in of_method]))
             p = Estimate.of(np.array([run.percentile for run in of_method]))
             others.append(
-                f"{self.label_of(name)}: correlation of a message with the sender's own "
-                f"objective {r.mean:+.3f} ± {r.standard_error:.3f}, percentile of a "
+                f"{self.label_of(name)}: correlation of a message with the sender's "
+                f"own objective {r.mean:+.3f} ± {r.standard_error:.3f}, percentile of a "
                 f"followed point {p.mean:.3f} ± {p.standard_error:.3f}."
             )
         return title, [first, privacy, *others]
@@ -888,8 +912,10 @@ class TuningExperiment(OptimisationExperiment):
         if any(row.final.num_runs < 2 for row in rows.values()):
             return [ONE_SEED]
         lines = []
+        if (row := rows.get("list")) is not None and row.over_alone is not None:
+            lines.append(f"The public list {helped(row.over_alone, self._alone)}")
         for name, what in (("open", "without"), ("private", "with")):
-            row = rows.get(name)
+            row = None if self.list_first else rows.get(name)
             if row is not None and row.over_alone is not None:
                 lines.append(
                     f"Federation {what} privacy ({row.label}) "

@@ -116,6 +116,11 @@ class Task(ABC):
         """Settings that a person would try first, whatever the data; public."""
         return []
 
+    @property
+    def listed(self) -> list[Params]:
+        """The first settings of a public list for the task's learner (`Portfolio`)."""
+        return []
+
     @abstractmethod
     def check(self, num_clients: int) -> None:
         """Raise, before any work is done, if the task cannot be run.

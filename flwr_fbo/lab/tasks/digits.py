@@ -8,7 +8,8 @@ from typing import Any, ClassVar, Literal
 
 from optuna.distributions import BaseDistribution, FloatDistribution
 
-from flwr_fbo.lab.datasets.digits import partition
+from flwr_fbo.algorithms.search.portfolios import Portfolio
+from flwr_fbo.lab.datasets.digits import NUM_PIXELS, PIXEL_VARIANCE, partition
 from flwr_fbo.lab.tasks.base import Objective, Task, register
 from flwr_fbo.space.search_space import Params
 
@@ -34,6 +35,12 @@ class DigitsTask(Task):
     def customary(self) -> list[Params]:
         """C = 1 with scikit-learn's gamma: "scale" (of all the images), and "auto"."""
         return [{"C": 1.0, "gamma": 4.3e-4}, {"C": 1.0, "gamma": 1 / 64}]
+
+    @property
+    def listed(self) -> list[Params]:
+        """Those of an SVM. They are for standardised features; pixels are not."""
+        found = Portfolio.of("svc")
+        return found.settings_in(self.space, round(NUM_PIXELS * PIXEL_VARIANCE))
 
     def check(self, num_clients: int) -> None:
         """Raise ValueError unless the images suffice for so many clients."""

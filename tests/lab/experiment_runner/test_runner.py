@@ -244,7 +244,10 @@ def test_built_in_experiments_are_complete() -> None:
         controls = {"random", "alone", "private", "noise-only"}
         if isinstance(experiment, TuningExperiment) and experiment.base.agent.is_lean:
             assert experiment.num_evaluations == 30
-            if "liars" not in experiment.methods:
+            if experiment.list_first:
+                controls |= {"list", "blind"}
+                assert len(experiment.methods) == 6
+            elif "liars" not in experiment.methods:
                 controls |= {"open", "blind", "portfolio", "random-start"}
         if isinstance(experiment, BanditExperiment):
             controls = {"independent", "fed-ucb", "noise-only"}

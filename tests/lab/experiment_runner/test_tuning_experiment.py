@@ -281,6 +281,42 @@ def test_the_portfolio_is_public(monkeypatch: pytest.MonkeyPatch) -> None:
     assert listed[0][2]["C"] == pytest.approx(1.0)
 
 
+DIGITS = replace(
+    WARM, task=DigitsTask(), num_evaluations=13, list_first=True, methods=("usual",)
+)
+
+
+def test_the_list_comes_first_in_what_is_compared_to_it() -> None:
+    """At digits whose pixels have variance 36.2: C is the list's, gamma is scaled."""
+    listed = DigitsTask().listed
+    assert [params["C"] for params in listed] == [10.8, 1.16, 93.2]
+    assert listed[0]["gamma"] == pytest.approx(0.526 / 2317)
+    assert DIGITS.methods == (
+        "alone", "random", "list", "private", "noise-only", "blind"
+    )  # fmt: skip
+    for name, first in (("alone", ()), ("random", ()), ("list", listed)):
+        study = DIGITS.known_methods[name].build(DIGITS, Seeds.of_run(0)).study
+        assert list(study.portfolio) == list(first)
+    built = DIGITS.known_methods["private"].build(DIGITS, Seeds.of_run(0))
+    assert list(built.study.portfolio) == listed
+    assert DIGITS.label_of("private") == "list + start"
+    with pytest.raises(ValueError, match=r"num_evaluations=12 .* at least 13"):
+        replace(DIGITS, num_evaluations=12)
+
+
+def test_a_verdict_sets_the_release_beside_the_list() -> None:
+    levels = {"alone": 0.5, "random": 0.4, "list": 0.7, "private": 0.6}
+    levels |= {"noise-only": 0.7, "blind": 0.7}
+    runs = [
+        _made(name, seed, [[level + 0.01 * seed] * 13])
+        for name, level in levels.items()
+        for seed in (0, 1)
+    ]
+    first, second, *_ = DIGITS.verdict(DIGITS.summarize(runs))
+    assert first.startswith("The public list does better than alone: +0.2000")
+    assert "no gain of the federation is shown" in second
+
+
 def test_a_random_start_is_ten_points_each_agents_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

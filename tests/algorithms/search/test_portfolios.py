@@ -30,8 +30,8 @@ from flwr_fbo import (
     tuning_app,
 )
 from flwr_fbo.algorithms.fed_vote.settings import FedVoteSettings
+from flwr_fbo.algorithms.search.portfolios import LEARNERS, listed_settings
 from flwr_fbo.algorithms.search.study import TuningStudy, create_agent
-from flwr_fbo.portfolios import LEARNERS, listed_settings
 
 X = FloatDistribution(0.0, 1.0)
 SVC = {
@@ -58,7 +58,9 @@ def test_each_learner_has_a_list_that_says_where_it_is_from(learner: str) -> Non
 
 
 def test_the_file_has_the_learners_and_their_own_names() -> None:
-    stored = json.loads(files("flwr_fbo").joinpath("portfolios.json").read_text())
+    stored = json.loads(
+        files("flwr_fbo.algorithms.search").joinpath("portfolios.json").read_text()
+    )
     assert list(stored) == list(LEARNERS)
     for learner, about in stored.items():
         for params in about["settings"]:

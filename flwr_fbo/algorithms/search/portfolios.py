@@ -213,7 +213,7 @@ LEARNERS: dict[str, _Learner] = {
 
 @cache
 def _stored() -> dict[str, dict[str, Any]]:
-    text = files("flwr_fbo").joinpath("portfolios.json").read_text("utf-8")
+    text = files(__package__).joinpath("portfolios.json").read_text("utf-8")
     stored: dict[str, dict[str, Any]] = json.loads(text)
     return stored
 

@@ -1,0 +1,228 @@
+"""What FedWarmStart adds to a public list, replayed from tables.
+
+    python -m benchmarks.list_then_release tables CLONES OWN
+    python -m benchmarks.list_then_release play rows.jsonl [--seeds 20] [TASK ...]
+    python -m benchmarks.list_then_release show rows.jsonl
+
+Each seed draws sites from a table's data sets: two thirds of them, at most 30. The list
+has three settings, chosen greedily on the data sets that are left
+(`benchmarks.make_portfolios`). `benchmarks.warm_start` describes tables and figures.
+*tables* writes the tables of `JUDGES` to ``results/surfaces``, from a clone of
+`udellgroup/oboe` in the folder CLONES, and from what `benchmarks.portfolio_tables` has
+written to the folder OWN. ``har`` is a table of `benchmarks.task_tables`.
+
+**Plan**, written before the runs. Arms, with the same draws:
+
+- *list*: the three settings, then the centre, then expected improvement.
+- *list, epsilon 2*: the same, and those that start later start from releases, by the
+  rule of `FedWarmStartAgent`. *list, epsilon 8* and *list, noise-only* are controls.
+
+Both are set beside *alone*, without a list, and *epsilon 2*, without one.
+
+A rule says when a release takes the place of what a site would do otherwise. It is
+chosen on the seven tables of `CHOSEN_ON`, by evaluations 1 to 15, from these:
+
+1. A released function's maximiser takes the place of the centre, and leads
+   evaluations 2 to 6, whatever was listed: as it was.
+2. As 1, but a start is given first, and five evaluations after it are led.
+3. It leads evaluations 5 and 6, the centre stays.
+4. As 1, if the shared function's maximum is above its value at each given setting with
+   a posterior probability of 95 %; otherwise nothing is followed.
+5. In evaluations up to 6 it leads if the site's own values are more probable with the
+   function than without it.
+
+Chosen is the rule whose *list, epsilon 2* less *list* has the largest mean over tasks
+among those with no task below -.001; if none is, the one whose worst task is best.
+
+**Endpoint**, judged on the tables of `JUDGES`, which no rule was tried on: *list,
+epsilon 2* less *list*, in mean best value over evaluations 1 to 30. Its lower 95 %
+bound (bootstrap over tasks, then seeds) is at or above 0, and no task is below -.001.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from scipy.stats.qmc import Sobol
+
+from benchmarks.make_portfolios import greedy, oboe_table
+from benchmarks.warm_start import (
+    FEWER_EVALUATIONS,
+    HIGH,
+    LOW,
+    NUM_SITES,
+    OWN_TABLES,
+    Federation,
+    add_missing,
+    best_so_far,
+    gains,
+    honest,
+    lines,
+    lower_bound,
+    nothing,
+    path_of,
+)
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo.algorithms.search.portfolios import LEARNERS, SIZE
+from flwr_fbo.lab.tasks.table import Table, names_of, tables
+from flwr_fbo.space.search_space import SearchSpace
+
+CHOSEN_ON = (
+    "oboe_ksvm",
+    "pimp_random_forest",
+    "lcbench_surrogate_2d",
+    "lcbench_surrogate_7d",
+    "rbv2_xgboost_surrogate_4d",
+    "mlp_har_6d",
+    "hgb_magic_5d",
+)
+OF_OBOE: dict[str, tuple[str, Mapping[str, BaseDistribution]]] = {
+    "oboe_boosting": (
+        "GBT",
+        {
+            "learning_rate": FloatDistribution(1e-3, 0.5, log=True),
+            "max_depth": IntDistribution(3, 6, step=3),
+            "max_features": CategoricalDistribution(["log2", None]),
+        },
+    ),
+    "oboe_extra_trees": ("ExtraTrees", LEARNERS["extra_trees"].space),
+    "oboe_logistic_regression": ("Logit", LEARNERS["logistic_regression"].space),
+}
+OF_OWN = ("svc", "random_forest", "gradient_boosting", "mlp")
+JUDGES = (*OF_OBOE, *(f"own_{learner}" for learner in OF_OWN), "har")
+FEWER = {**FEWER_EVALUATIONS, **dict.fromkeys(OF_OBOE, 15)}
+NUM_CANDIDATES = 256
+GAINS = {
+    "list": "alone",
+    "epsilon 2": "alone",
+    "list, epsilon 2": "list",
+    "list, epsilon 8": "list",
+    "list, noise-only": "list",
+}
+
+
+def write_tables(clones: Path, own: Path) -> None:
+    """Write the tables of `JUDGES`, but for ``har``."""
+    OWN_TABLES.mkdir(parents=True, exist_ok=True)
+    for name, (algorithm, axes) in OF_OBOE.items():
+        table = oboe_table(clones, algorithm, SearchSpace(axes))
+        np.savez(
+            OWN_TABLES / f"{name}.npz", X=table.points[0], Y=np.array(table.values)
+        )
+    for learner in OF_OWN:
+        space = SearchSpace(LEARNERS[learner].space)
+        rows = list(lines(own / f"{learner}.jsonl"))
+        points = [space.to_unit(params) for params in rows[0]["settings"]]
+        scores = np.array([row["scores"] for row in rows])
+        np.savez(OWN_TABLES / f"own_{learner}.npz", X=np.array(points), Y=scores)
+
+
+def listed_on(others: Sequence[Table], num_settings: int) -> list[dict[str, float]]:
+    """Return the settings that serve other data sets best, one after another."""
+    dim = len(others[0].axes)
+    sobol = Sobol(dim, rng=np.random.default_rng(0)).random(num_settings)
+    points = [np.full(dim, 0.5), *sobol, *others[0].points[:num_settings]]
+    settings = [dict(zip(names_of(dim), map(float, x), strict=True)) for x in points]
+    values = np.array([[table(params) for params in settings] for table in others])
+    return [settings[k] for k in greedy(values, ["one"] * len(others), SIZE)]
+
+
+def line_of(task: str, seed: int) -> dict[str, Any]:
+    """Return all arms of one seed."""
+    began = time.process_time()
+    path, num = path_of(task), FEWER.get(task, 30)
+    data_sets = tables(path, 10**6, seed, unrelated=False)
+    num_sites = min(NUM_SITES, 2 * len(data_sets) // 3)
+    sites, others = data_sets[:num_sites], data_sets[num_sites:]
+    listed = listed_on(others, NUM_CANDIDATES)
+    about = sites, len(sites[0].axes), seed, num
+    plain, informed = Federation(*about), Federation(*about, listed)
+    played = {
+        "epsilon 2": plain.play(LOW, honest),
+        "list, epsilon 2": informed.play(LOW, honest),
+        "list, epsilon 8": informed.play(HIGH, honest),
+        "list, noise-only": informed.play(LOW, nothing),
+    }
+    curves = {"alone": plain.alone, "list": informed.alone}
+    curves |= {arm: agents for arm, (agents, _, _) in played.items()}
+    arms = {arm: figures_of(agents) for arm, agents in curves.items()}
+    for arm, (_, followed, _) in played.items():
+        arms[arm]["followed"] = followed
+    seconds = round(time.process_time() - began, 1)
+    about_line = {"task": task, "sites": num_sites, "dim": about[1], "seed": seed}
+    return {**about_line, "seconds": seconds, "arms": arms}
+
+
+def figures_of(agents: Sequence[Any]) -> dict[str, Any]:
+    """Return mean best values over sites: of 30 evaluations, of 15, and at the end."""
+    curve: FloatArray = best_so_far(agents).mean(axis=0)
+    figures = {"mean": curve.mean(), "first 15": curve[:15].mean(), "last": curve[-1]}
+    return {name: round(float(value), 5) for name, value in figures.items()}
+
+
+def show(rows: Sequence[dict[str, Any]]) -> None:
+    """Print the gains by task, their means and their bounds."""
+    tasks = list(dict.fromkeys(row["task"] for row in rows))
+    found = {arm: gains(rows, arm, over=over) for arm, over in GAINS.items()}
+    print("| table (D; sites; seeds) | alone |", " | ".join(GAINS), "|")
+    print("| --- " * (len(GAINS) + 2) + "|")
+    for task in tasks:
+        own = [row for row in rows if row["task"] == task]
+        alone = np.mean([row["arms"]["alone"]["mean"] for row in own])
+        cells = []
+        for arm in GAINS:
+            values = found[arm][task]
+            error = values.std(ddof=1) / np.sqrt(len(values))
+            made = [f for row in own for f in row["arms"][arm].get("followed", ())]
+            share = f" ({sum(made)}/{len(made)})" if made else ""
+            cells.append(f"{values.mean():+.4f} ± {error:.4f}{share}")
+        about = f"{task} ({own[0]['dim']}; {own[0]['sites']}; {len(own)})"
+        print(f"| {about} | {alone:.3f} |", " | ".join(cells), "|")
+    for name, part in (("chosen on", CHOSEN_ON), ("judges", JUDGES)):
+        for arm, by_task in found.items():
+            about_part = {task: by_task[task] for task in part if task in by_task}
+            if about_part:
+                means = {task: values.mean() for task, values in about_part.items()}
+                worst = min(means, key=lambda task: means[task])
+                print(
+                    f"{name}: {arm} over {GAINS[arm]}: "
+                    f"{np.mean(list(means.values())):+.4f}, 95 % bound "
+                    f"{lower_bound(about_part):+.4f}, worst {means[worst]:+.4f} "
+                    f"({worst})"
+                )
+
+
+def main() -> None:
+    """Write tables, play or show."""
+    parser = argparse.ArgumentParser(description="See the module.")
+    parser.add_argument("what", choices=("tables", "play", "show"))
+    parser.add_argument("path", type=Path)
+    parser.add_argument("more", nargs="*", help="OWN, or tasks")
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--jobs", type=int, default=1)
+    asked = parser.parse_intermixed_args()
+    if asked.what == "tables":
+        write_tables(asked.path, Path(asked.more[0]))
+    elif asked.what == "play":
+        tasks = asked.more or (*CHOSEN_ON, *JUDGES)
+        add_missing(asked.path, line_of, tasks, asked.seeds, asked.jobs)
+    else:
+        show(list(lines(asked.path)))
+
+
+if __name__ == "__main__":
+    # Workers import what they run by its name, which is not `__main__`.
+    from benchmarks.list_then_release import main
+
+    main()

@@ -902,8 +902,8 @@ class TuningExperiment(OptimisationExperiment):
             p = Estimate.of(np.array([run.percentile for run in of_method]))
             others.append(
                 f"{self.label_of(name)}: correlation of a message with the sender's "
-                f"own objective {r.mean:+.3f} ± {r.standard_error:.3f}, percentile of a "
-                f"followed point {p.mean:.3f} ± {p.standard_error:.3f}."
+                f"own objective {r.mean:+.3f} ± {r.standard_error:.3f}, percentile "
+                f"of a followed point {p.mean:.3f} ± {p.standard_error:.3f}."
             )
         return title, [first, privacy, *others]
 

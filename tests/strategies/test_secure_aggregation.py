@@ -31,7 +31,7 @@ from flwr_fbo import (
 from flwr_fbo._compat import ClientApi, NumPyClient
 from flwr_fbo.privacy.spending import SpendingLedger
 from flwr_fbo.secure_sum.roster import Roster, SigningKey
-from flwr_fbo.strategies.collectors import SecureCollector
+from flwr_fbo.strategies.secure_aggregation import SecureCollector
 from tests.federation import numpy_app
 from tests.secure_studies import (
     APP,

@@ -11,7 +11,7 @@ import pytest
 from flwr.app import Message
 
 from flwr_fbo import Durability
-from flwr_fbo.strategies.collectors import SecureCollector
+from flwr_fbo.strategies.secure_aggregation import SecureCollector
 from tests.secure_studies import (
     PRIVACY,
     Contributions,

@@ -22,7 +22,7 @@ from flwr.serverapp.exception import AggregationError
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
-from flwr_fbo.tuner.ballots import Ballot, ballot_entries
+from flwr_fbo.tuner.ballots import ballot_entries
 from flwr_fbo.tuner.choice import (
     Choice,
     PrivateChoice,
@@ -82,15 +82,12 @@ class Lead:
 
 
 def leads(
-    trials: Sequence[Sequence[int]],
-    choices: Sequence[Choice],
-    num_agents: int,
-    form: Ballot,
+    trials: Sequence[Sequence[int]], choices: Sequence[Choice], num_agents: int
 ) -> tuple[Lead | None, Lead | None]:
     """Return the lead of the best trial over the defaults, and over the runner-up.
 
     None where the defaults are the best, or the last rung was not decided by a sum of
-    ballots: a winner has no lead, and exact scores have no known noise.
+    ballots: exact scores have no known noise.
 
     Parameters
     ----------
@@ -100,8 +97,6 @@ def leads(
         What each rung released.
     num_agents : int
         N, by which the sums of ballots were divided.
-    form : {"ranks", "votes"}
-        Of the ballots.
     """
     if any(choice.facts.get("mechanism") != "gaussian" for choice in choices):
         return None, None
@@ -126,7 +121,7 @@ def leads(
         return None, runner_up
     p_value = None
     if all(0 in rung for rung in trials):
-        drawn = _null_leads(plans, num_agents, form)
+        drawn = _null_leads(plans, num_agents)
         as_far = int(np.sum(drawn >= lead(0)))
         p_value = (1 + as_far) / (1 + len(drawn))
     over_defaults = Lead(best, 0, lead(0), p_value)
@@ -148,7 +143,7 @@ def _std_of_lead(
 
 @lru_cache(maxsize=16)
 def _null_leads(
-    plans: tuple[tuple[int, int, float], ...], num_agents: int, form: Ballot
+    plans: tuple[tuple[int, int, float], ...], num_agents: int
 ) -> FloatArray:
     """Draw the lead over the defaults of tuners in which no trial is better.
 
@@ -161,7 +156,7 @@ def _null_leads(
     rng = np.random.default_rng(0)  # so that the same record has the same p-value
     total, before = np.zeros((2, _NUM_NULLS, plans[0][0]))
     for number, (num_trials, num_ballots, noise_std) in enumerate(plans):
-        entries = np.tile(ballot_entries(num_trials, form), (_NUM_NULLS, 1))
+        entries = np.tile(ballot_entries(num_trials), (_NUM_NULLS, 1))
         num_drawn = min(num_ballots, _MOST_CLIENTS)
         sums = np.zeros_like(entries)
         for _ in range(num_drawn):
@@ -287,7 +282,6 @@ def kept_if_all_agree(
     num_agents : int
         N >= 1, all of which give a ballot.
     privacy : PrivateChoice
-        Whose last rung is a release.
 
     Returns
     -------
@@ -300,13 +294,13 @@ def kept_if_all_agree(
     about = privacy.epsilon, privacy.delta, 1.0, len(rungs)
     noise_std = calibrate_noise_multiplier(*about) / num_agents
     plans = tuple((rung.num_trials, num_agents, noise_std) for rung in rungs)
-    drawn = np.sort(_null_leads(plans, num_agents, privacy.ballot))
+    drawn = np.sort(_null_leads(plans, num_agents))
     # The largest lead that is not yet beyond chance.
     lead_of_chance = drawn[-math.floor(_BEATEN_LEVEL * (1 + len(drawn)))]
     mean = variance = 0.0
     for plan in plans:
         std = _std_of_lead(*plan, num_agents)
-        worst, *_, best = ballot_entries(plan[0], privacy.ballot)
+        worst, *_, best = ballot_entries(plan[0])
         mean += (best - worst) / std / math.sqrt(len(plans))
         variance += 2 * (noise_std / std) ** 2 / len(plans)
     return float(ndtr((lead_of_chance - mean) / math.sqrt(variance)))

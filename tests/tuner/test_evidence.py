@@ -51,7 +51,7 @@ def _federation(num_silent: int, num_alike: int = 0, num_trials: int = K) -> Bal
             return no_scores(num_trials)
         scores = np.arange(num_trials, dtype=np.float64)
         scores = scores if slot < num_silent + num_alike else rng.random(num_trials)
-        return make_ballot(scores, scored, "ranks", rng)
+        return make_ballot(scores, scored)
 
     return ballot_of
 
@@ -103,9 +103,7 @@ def test_trials_that_differ_are_no_error_for_a_few_clients_alone() -> None:
     assert _share_of_errors(choices) == 0.0
 
 
-@pytest.mark.parametrize(
-    "facts", [{"noise_only": True}, {"mechanism": "noisy-max"}, {"mechanism": "exact"}]
-)
+@pytest.mark.parametrize("facts", [{"noise_only": True}, {"mechanism": "exact"}])
 def test_what_is_no_sum_of_ballots_says_nothing(
     facts: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -159,10 +157,10 @@ def _is_kept(
     trials = [list(range(rung.num_trials)) for rung in schedule.rungs]
     choices = []
     for number, rung in enumerate(schedule.rungs):
-        worst, *others, best = ballot_entries(rung.num_trials, privacy.ballot)
+        worst, *others, best = ballot_entries(rung.num_trials)
         ballots = dict.fromkeys(range(num_agents), np.array([worst, best, *others]))
         choices.append(chooser.choose(number, ballots, rung.num_trials))
-    over_defaults, _ = leads(trials, choices, num_agents, privacy.ballot)
+    over_defaults, _ = leads(trials, choices, num_agents)
     return over_defaults is None or over_defaults.is_chance
 
 
@@ -209,7 +207,6 @@ def test_no_epsilon_is_enough_if_clients_agree_by_chance() -> None:
         ({"privacy": PrivateChoice(8.0, 1e-3)}, False),
         ({"keep_defaults": False}, False),
         ({"privacy": None}, False),
-        ({"privacy": PrivateChoice(0.5, 1e-3, last_rung="noisy-max")}, False),
     ],
 )
 def test_too_few_clients_are_warned_of_before_anything_is_sent(

@@ -78,7 +78,6 @@ from .strategies.result import TuningResult as TuningResult
 from .strategies.secure_aggregation import SecureAggregation as SecureAggregation
 from .study.callbacks import Callback as Callback
 from .study.limits import Limits as Limits
-from .study.limits import SumLimits as SumLimits
 from .tuner.choice import PrivateChoice as PrivateChoice
 from .tuner.client_mod import tuner_mod as tuner_mod
 from .tuner.federation_result import FederationResult as FederationResult

@@ -230,14 +230,12 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
         self, agent: RecordedTuner, instruction: TuningInstruction, arrays: Arrays
     ) -> Answer:
         """Answer one exchange of a secure sum."""
-        from flwr_fbo.clients.sum_member import SumRequest
-
         secure, release = instruction.study.secure, instruction.release
         if secure is None or len(arrays) != 1 or release not in agent.made_after:
             text = f"Release {release} cannot be summed now."
             raise InstructionError(text, public=text)
         about = instruction.planned, instruction.slot
-        request = SumRequest(
+        reply = agent.member.answer(
             secure,
             instruction.study.text,
             release,
@@ -245,9 +243,6 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
             instruction.attempt,
             instruction.exchange,
             arrays[0],
-        )
-        reply = agent.member.answer(
-            request,
             lambda: secure.release.contribution(*about, agent.message(release)),
         )
         return Answer([reply])

@@ -56,8 +56,12 @@ from flwr_fbo.study.callbacks import (
     tell,
 )
 from flwr_fbo.study.codec import Study
-from flwr_fbo.study.limits import StudyRefusedError, size_limits
-from flwr_fbo.study.message_sizes import check_config, check_steps
+from flwr_fbo.study.limits import (
+    StudyRefusedError,
+    check_config,
+    check_steps,
+    size_limits,
+)
 from flwr_fbo.study.server import Server, Step
 
 _log = logging.getLogger("flwr.fbo")

@@ -60,9 +60,10 @@ from flwr_fbo.study.limits import (
     DEFAULT_SIZES,
     NO_LIMITS,
     StudyRefusedError,
+    check_config,
+    check_steps,
     size_limits,
 )
-from flwr_fbo.study.message_sizes import check_config, check_steps
 from flwr_fbo.study.secure_sums import SecureSums, SumGroup
 from tests.adversaries.hostile_messages import (
     APPS,

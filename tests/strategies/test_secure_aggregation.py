@@ -23,7 +23,6 @@ from flwr_fbo import (
     Privacy,
     SecureAggregation,
     Seeds,
-    SumLimits,
     add_tuning,
     tuning_app,
     with_tuning,
@@ -379,7 +378,7 @@ def test_a_site_with_minima_takes_part_in_secure_sums_only(limit: str) -> None:
 def test_each_minimum_holds_in_app_and_node_config(field: str, value: Any) -> None:
     entry = f"fbo-{field.replace('_', '-')}"
     named: dict[str, Any] = {entry: value}
-    app = tuning_app(make_objective, limits=Limits(sums=SumLimits(**{field: value})))
+    app = tuning_app(make_objective, limits=Limits(**{field: value}))
     for grid in (
         SumGrid(node_configs(), app),
         SumGrid(node_configs(**named)),

@@ -206,7 +206,7 @@ class DecentralizedFedUCB(LinearBanditStrategy):
         count: Any = reply_metrics(reply.content).get("num-releases")
         planned = self.study.settings.releases.max_releases
         ok = type(count) is int and 0 <= count <= planned
-        return PeerReply(_arrays_of(slot, reply), count if ok else 0)
+        return _arrays_of(slot, reply), count if ok else 0
 
 
 def _arrays_of(slot: int, reply: Message) -> list[Any]:

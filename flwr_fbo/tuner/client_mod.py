@@ -36,12 +36,11 @@ from flwr_fbo.clients.site_journal import (
 )
 from flwr_fbo.clients.site_rules import SiteRules
 from flwr_fbo.clients.sum_identity import SumIdentity
-from flwr_fbo.clients.sum_member import SumMember, SumRequest
+from flwr_fbo.clients.sum_member import SumMember
 from flwr_fbo.clients.time_limit import TimeLimit
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.secure_sum.terms import Exchange, SumRefusedError
-from flwr_fbo.study.limits import refused
-from flwr_fbo.study.message_sizes import check_numbers
+from flwr_fbo.study.limits import check_numbers, refused
 from flwr_fbo.study.secure_sums import SecureSums
 from flwr_fbo.tuner.ballots import make_ballot, no_scores
 from flwr_fbo.tuner.envelope import (
@@ -343,7 +342,13 @@ def _sum(
         member = SumMember(
             journal.load_unnumbered(), journal.put, identity.key, identity.roster
         )
-        request = SumRequest(
+
+        def contribution() -> FloatArray:
+            ballot = journal.load_array(_BALLOT)
+            assert ballot is not None
+            return sums.release.contribution(0, header.slot, ballot)
+
+        reply = member.answer(
             sums,
             header.about,
             asked.release,
@@ -351,14 +356,8 @@ def _sum(
             header.attempt,
             header.exchange,
             message.content.array_records[SUM]["request"].numpy(),
+            contribution,
         )
-
-        def contribution() -> FloatArray:
-            ballot = journal.load_array(_BALLOT)
-            assert ballot is not None
-            return sums.release.contribution(0, header.slot, ballot)
-
-        reply = member.answer(request, contribution)
         if header.exchange == Exchange.UNMASK:  # it is never needed again
             journal.put({_BALLOT: np.zeros(0)})
     arrays = ArrayRecord({"reply": Array(reply)})

@@ -177,12 +177,22 @@ def _null_leads(
     return np.where(before[:, 1] > before[:, 0], drawn, -np.inf)
 
 
-@dataclass(frozen=True)
-class Evidence:
-    """What the scores of one rung say.
+def rung_evidence(
+    scores: FloatArray, noise_std: float, num_agents: int
+) -> tuple[float, float, float]:
+    """Return what the scores of one rung say.
 
-    Attributes
+    Parameters
     ----------
+    scores : ndarray of shape (K,)
+        Sums of ballots over N, with noise; K >= 2.
+    noise_std : float
+        > 0, of each score.
+    num_agents : int
+        N.
+
+    Returns
+    -------
     p_value : float
         Probability that noise alone makes the trials as different as they are.
     num_silent : float
@@ -190,30 +200,12 @@ class Evidence:
     std : float
         Of this estimate.
     """
+    from scipy.special import chdtrc
 
-    p_value: float
-    num_silent: float
-    std: float
-
-    @classmethod
-    def of(cls, scores: FloatArray, noise_std: float, num_agents: int) -> Evidence:
-        """Return what scores say.
-
-        Parameters
-        ----------
-        scores : ndarray of shape (K,)
-            Sums of ballots over N, with noise; K >= 2.
-        noise_std : float
-            > 0, of each score.
-        num_agents : int
-            N.
-        """
-        from scipy.special import chdtrc
-
-        energy = float(np.sum((scores - scores.mean()) ** 2)) / noise_std**2
-        p_value = float(chdtrc(len(scores) - 1, energy))
-        in_common = float(scores.sum()) / len(scores) ** 0.5
-        return cls(p_value, num_agents * in_common, num_agents * noise_std)
+    energy = float(np.sum((scores - scores.mean()) ** 2)) / noise_std**2
+    p_value = float(chdtrc(len(scores) - 1, energy))
+    in_common = float(scores.sum()) / len(scores) ** 0.5
+    return p_value, num_agents * in_common, num_agents * noise_std
 
 
 def check_evidence(
@@ -240,31 +232,32 @@ def check_evidence(
     is_sum = facts.get("mechanism") == "gaussian" and not facts["noise_only"]
     if not is_sum or len(scores) < 2:
         return
-    found = Evidence.of(scores, facts["noise_std"][0], num_agents)
+    about = scores, facts["noise_std"][0], num_agents
+    p_value, num_silent, std = rung_evidence(*about)
     num_ballots, rung = facts["num_ballots"], number + 1
-    silent = min(round(found.num_silent), num_ballots)
+    silent = min(round(num_silent), num_ballots)
     noise = (
         f"The scores that rung {rung} released do not differ from noise alone "
-        f"(p = {found.p_value:.2f})"
+        f"(p = {p_value:.2f})"
     )
-    is_most = found.num_silent > num_ballots / 2 + _SURE * found.std
-    if is_most and found.p_value > _ERROR_LEVEL:
+    is_most = num_silent > num_ballots / 2 + _SURE * std
+    if is_most and p_value > _ERROR_LEVEL:
         raise AggregationError(
             f"{noise}, and about {silent} of {num_ballots} clients have no finite "
             "score in any trial: there is nothing to choose by. Is the metric NaN? "
             "The log of each site says whether it has scores. With folder=, another "
             "try needs a new folder."
         )
-    if found.num_silent > _SURE * found.std:
+    if num_silent > _SURE * std:
         _log.warning(
             "About %d of %d clients have no finite score in any trial of rung %d "
             "(standard error %.1f).",
             silent,
             num_ballots,
             rung,
-            found.std,
+            std,
         )
-    if found.p_value > _LEVEL:
+    if p_value > _LEVEL:
         _log.warning("%s: which of its trials are best may be chance.", noise)
 
 

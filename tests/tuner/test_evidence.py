@@ -13,10 +13,10 @@ from flwr_fbo import Halving, PrivateChoice
 from flwr_fbo.tuner.ballots import ballot_entries, make_ballot, no_scores
 from flwr_fbo.tuner.choice import Choice, Chooser
 from flwr_fbo.tuner.evidence import (
-    Evidence,
     check_evidence,
     kept_if_all_agree,
     leads,
+    rung_evidence,
     too_few_clients,
 )
 from tests.tuner.apps import in_process, main_of, server_context, tuner
@@ -56,8 +56,8 @@ def _federation(num_silent: int, num_alike: int = 0, num_trials: int = K) -> Bal
     return ballot_of
 
 
-def _found(choice: Choice) -> Evidence:
-    return Evidence.of(choice.scores, choice.facts["noise_std"][0], N)
+def _found(choice: Choice) -> tuple[float, float, float]:
+    return rung_evidence(choice.scores, choice.facts["noise_std"][0], N)
 
 
 def _share_of_errors(choices: list[Choice], number: int = 0) -> float:
@@ -73,14 +73,15 @@ def _share_of_errors(choices: list[Choice], number: int = 0) -> float:
 @pytest.mark.parametrize("num_silent", [0, 3, 6])
 def test_clients_without_scores_are_counted(num_silent: int) -> None:
     """Whatever the ballots of the others; the standard error is the noise's."""
-    found = [_found(choice) for choice in _choices(_federation(num_silent), 400)]
-    counts = np.array([one.num_silent for one in found])
-    assert counts.mean() == pytest.approx(num_silent, abs=4 * found[0].std / 20)
-    assert counts.std() == pytest.approx(found[0].std, rel=0.15)
+    found = [_found(choice)[1:] for choice in _choices(_federation(num_silent), 400)]
+    std = found[0][1]
+    counts = np.array([num_silent for num_silent, _ in found])
+    assert counts.mean() == pytest.approx(num_silent, abs=4 * std / 20)
+    assert counts.std() == pytest.approx(std, rel=0.15)
 
 
 def test_without_scores_the_p_value_is_that_of_noise() -> None:
-    found = [_found(choice).p_value for choice in _choices(_federation(N), 400)]
+    found = [_found(choice)[0] for choice in _choices(_federation(N), 400)]
     assert kstest(found, "uniform").pvalue > 1e-3
 
 

@@ -364,7 +364,7 @@ def _hostile() -> list[Dialogue]:
     lies.study(
         "100,000 charges",
         "tuning",
-        _at("promise", "charges", value=[[1, 1, 1]] * 100_000),
+        _at("promise", "charges", value=[{"noise_multiplier": 1.0}] * 100_000),
         "len.charges.|len.study.",
     )
     lies.text("a study of 50 MB", lambda: "1" * 50_000_000, r"len\(study\)")

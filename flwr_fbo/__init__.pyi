@@ -44,7 +44,6 @@ from .clients.bandits.neural_bandit_client import (
 from .clients.bandits.neural_bandit_client import neural_bandit_app as neural_bandit_app
 from .clients.bandits.policy_summary import PolicySummary as PolicySummary
 from .clients.tuning_journals import best_params as best_params
-from .clients.tuning_site import TuningClient as TuningClient
 from .grid import InProcessGrid as InProcessGrid
 from .integrations.mlflow_callback import MlflowCallback as MlflowCallback
 from .integrations.optuna_sampler import FederatedSampler as FederatedSampler

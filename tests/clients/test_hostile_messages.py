@@ -284,7 +284,9 @@ def test_a_malformed_secure_sum_is_refused(secure: Any) -> None:
     values: Any = replace(tuning(), secure=summed).to_dict()
     if isinstance(secure, dict):
         secure = {**values["secure"], **secure}
-    with pytest.raises(ValueError, match=r"(secure|settings)=.* is not allowed|has no num"):
+    with pytest.raises(
+        ValueError, match=r"(secure|settings)=.* is not allowed|has no num"
+    ):
         TuningStudy.from_dict({**values, "secure": secure})
 
 

@@ -33,7 +33,6 @@ from flwr_fbo import (
     LinearUCBSettings,
     Network,
     Seeds,
-    TuningClient,
     add_tuning,
     linear_bandit_app,
     tuner_mod,
@@ -329,16 +328,6 @@ def _of_clients() -> ClientApp:
     return ClientApp(client_fn=client_fn, mods=[tuner_mod])
 
 
-def _of_a_tuning_client() -> ClientApp:
-    class Both(TuningClient):
-        evaluate = Trainer.evaluate
-
-    def client_fn(context: Context) -> Any:
-        return Both(_objective, context, limits=LIMITS).to_client()
-
-    return ClientApp(client_fn=client_fn, mods=[tuner_mod])
-
-
 def _for_numpy() -> RecordDict:
     config = ConfigRecord({})
     return RecordDict(
@@ -348,7 +337,7 @@ def _for_numpy() -> RecordDict:
 
 @pytest.mark.parametrize(
     "make",
-    [_beside_add_tuning, _before_its_functions, _of_clients, _of_a_tuning_client],
+    [_beside_add_tuning, _before_its_functions, _of_clients],
 )
 def test_limits_of_the_app_bind_a_tuner(
     make: Callable[[], ClientApp], tmp_path: Path

@@ -54,7 +54,7 @@ def check_folder(field: str, folder: str | Path | None) -> Path | None:
     return Path(folder)
 
 
-SCHEDULES = ("release_after", "num_releases", "min_follow_probability")
+SCHEDULES = ("release_after", "min_follow_probability")
 
 
 def _check_iterations(name: str, value: Any) -> None:
@@ -77,7 +77,7 @@ class Privacy:
     ...     {"C": FloatDistribution(1e-3, 1e3, log=True)},
     ...     "maximize",
     ...     num_agents=20,
-    ...     privacy=Privacy(noise_multiplier=2.0, max_epsilon=4.0, num_releases=2),
+    ...     privacy=Privacy(noise_multiplier=2.0, max_epsilon=4.0),
     ...     delta=1e-3,
     ... )
 
@@ -94,18 +94,16 @@ class Privacy:
     sampling : {"poisson", "fixed-size"}
         How agents are sampled; see `ReleaseSettings`. A fixed size needs
         ``accountant="rdp"``; do not compare its epsilon with Poisson sampling's.
-    calibration : {"joint", "published", "published-per-region"}
+    calibration : {"joint", "published"}
         How z becomes noise; see `ReleaseSettings`. ``"joint"`` gives the least noise
         for a given z.
     accountant : {"pld", "rdp", "moments"}
         Method that counts epsilon: the tightest, Flower's Renyi accountant, or the
         papers'.
     release_after : collection of int, optional
-        Iterations, from 0, after which there is a release. Give at most one of this and
-        the next two. A round without a release costs no privacy, and agents keep their
+        Iterations, from 0, after which there is a release; not together with the next
+        one. A round without a release costs no privacy, and agents keep their
         last vectors.
-    num_releases : int, optional
-        Number of releases, >= 0: one after each of the first iterations.
     min_follow_probability : float, optional
         Probability, from 0 to below 1, with which an agent must follow a release.
         Releases end when it is lower; with 0 there is one after every iteration.
@@ -140,7 +138,6 @@ class Privacy:
     release_after: Collection[int] | None = field(
         default=None, metadata=ruled(_check_iterations, optional=True)
     )
-    num_releases: int | None = field(default=None, metadata=integer(0, optional=True))
     min_follow_probability: float | None = field(
         default=None, metadata=number(0, below=1, optional=True)
     )
@@ -177,8 +174,6 @@ class Privacy:
         iterations = range(horizon)
         if self.release_after is not None:
             return tuple(t for t in iterations if t in self.release_after)
-        if self.num_releases is not None:
-            return tuple(iterations[: self.num_releases])
         least = self.min_follow_probability or 0.0
         return tuple(t for t in iterations if follow_probability(t + 1) >= least)
 

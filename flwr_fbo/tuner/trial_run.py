@@ -20,6 +20,7 @@ from flwr.serverapp.exception import AggregationError
 from flwr_fbo._common.errors import log_once
 from flwr_fbo.privacy.secure_release import SecureTotal
 from flwr_fbo.space.search_space import Params
+from flwr_fbo.strategies.round_progress import duration
 from flwr_fbo.study.callbacks import Callback, DecidedRung, tell
 from flwr_fbo.tuner.choice import Choice, Chooser, decision_scores, server_choice
 from flwr_fbo.tuner.choice import survivors as best_of
@@ -461,7 +462,7 @@ class Progress:
         if done <= 0:
             return "the time left is not known yet"
         seconds = (self._clock() - self._began) * left / done
-        return f"about {_duration(seconds)} left"
+        return f"about {duration(seconds)} left"
 
     def _done(self, rung: int, trials: Sequence[TrialThread]) -> float:
         """Return the shared rounds that are done, in parts."""
@@ -493,11 +494,3 @@ def _name_trial(record: logging.LogRecord) -> bool:
     if record.levelno < logging.WARNING:
         record.levelno, record.levelname = logging.DEBUG, "DEBUG"
     return True
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    if seconds < 100 * 60:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"

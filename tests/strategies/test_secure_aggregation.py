@@ -105,9 +105,9 @@ def test_it_is_what_a_trusted_server_releases(played: Played) -> None:
     make, secure = played.make, played.strategy
     settings = secure.server.release.settings
     q = settings.sampling_probability if make is dp_fts_de else None
-    num = None if make is fed_warm_start else 2
+    after = None if make is fed_warm_start else range(2)
     seeds = Seeds(study=1, features=2, noise=3)
-    silent = Privacy(noise_multiplier=1e-9, num_releases=num, sampling_probability=q)
+    silent = Privacy(noise_multiplier=1e-9, release_after=after, sampling_probability=q)
     trusted = make(aggregation=None, privacy=silent, seeds=seeds)
     configs = node_configs(secure.server.num_agents)
     trusted.start(SumGrid(configs), num_rounds=ROUNDS)

@@ -105,7 +105,6 @@ PYTHON: list[tuple[Callable[[], Any], str, str]] = [
         "params['x']=7.0",
         "from 0.0 to 1.0",
     ),
-    (lambda: tuning_app(make_objective, trial_timeout=0), "trial_timeout=0", "> 0"),
     (lambda: best_params(_context(), default=None), "default=None", "a dict"),
 ]
 

@@ -309,7 +309,7 @@ def _vote_lines(question: Question, dimensions: int) -> list[str]:
         privacy=Privacy(
             noise_multiplier=question.noise_multiplier,
             sampling_probability=s.sampling_probability,
-            num_releases=question.num_releases,
+            release_after=range(question.num_releases),
         ),
         seeds=_UNUSED,
     )

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 from flwr.app import Context
 
 from flwr_fbo._common.conversion import mapping, mappings, plain
-from flwr_fbo._common.fields import check_fields, choice, positive, ruled
+from flwr_fbo._common.fields import check_fields, choice, ruled
 from flwr_fbo._common.validation import require
 from flwr_fbo.algorithms.search.agent import Agent
 from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.algorithms.search.study import TuningInstruction, TuningStudy
-from flwr_fbo.algorithms.search.timeout import time_limit as trial_limit
 from flwr_fbo.algorithms.search.trial import (
     Objective,
     ObjectiveFailedError,
@@ -65,8 +64,6 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
         Takes the client's context, returns the objective; called before a trial.
     enqueue : sequence of dict
         Known-good settings, evaluated first.
-    trial_timeout : float, optional
-        Seconds after which an evaluation is ended and counts as failed.
     space : mapping of str to Optuna distribution, optional
         What the study's space must be, and in this order.
     direction : {"maximize", "minimize"}, optional
@@ -79,7 +76,6 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
         metadata=ruled(_check_function)
     )
     enqueue: Sequence[Params] = ()
-    trial_timeout: float | None = field(default=None, metadata=positive(optional=True))
     space: Mapping[str, BaseDistribution] | None = None
     direction: Direction | None = field(
         default=None, metadata=choice(Direction, optional=True)
@@ -216,10 +212,8 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
             level = logging.DEBUG if simulated else logging.INFO
             last = instruction.num_iterations
             objective = _logged(objective, agent.agent, last, level)
-            with trial_limit(objective, self.trial_timeout) as limited:
-                in_time = time_limit.on_objective(limited)
-                iteration = instruction.iteration
-                agent.play(in_time, iteration, vectors, release, made_after)
+            in_time = time_limit.on_objective(objective)
+            agent.play(in_time, instruction.iteration, vectors, release, made_after)
         best = agent.agent.best_value if instruction.report_best_value else None
         metrics: Metrics = {} if best is None else {"best-value": best}
         sends = release > 0 and instruction.study.secure is None

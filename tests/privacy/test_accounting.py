@@ -442,7 +442,7 @@ def test_options_that_are_none(field: str, value: Any) -> None:
 
 def test_options_that_do_not_go_together() -> None:
     with pytest.raises(ValueError, match="at most one of"):
-        Privacy(num_releases=1, release_after=[1])
+        Privacy(min_follow_probability=0.5, release_after=[1])
     with pytest.raises(ValueError, match="max_epsilon=None is not allowed: given"):
         Privacy(budget="/var/lib/fbo")
     with pytest.raises(ValueError, match="accountant='rdp' is not allowed: 'pld'"):

@@ -13,8 +13,6 @@ from flwr_fbo._common.fields import check_fields, flag, ruled
 from flwr_fbo._common.validation import require
 from flwr_fbo._common.version import __version__
 from flwr_fbo.privacy.accounting import (
-    PrivacySpent,
-    ReleaseAccountant,
     calibrate_noise_multiplier,
 )
 from flwr_fbo.privacy.budget import check_delta, check_epsilon
@@ -281,19 +279,6 @@ class Chooser:
         z, num = self.release.settings.noise_multiplier, self._num_rungs - first_rung
         charges = (Charge(z, num_releases=num),) if num > 0 else ()
         return Promise(charges, self.private, delta=self.settings.delta)
-
-    def spent(self, num_rungs: int) -> PrivacySpent | None:
-        """Return epsilon at delta of the first rungs; None where it was never private.
-
-        With a ``noise_seed`` it is what real noise would have spent.
-        """
-        if self.settings is None:
-            return None
-        assert self.release is not None
-        accountant = ReleaseAccountant(1.0, self.settings.delta)
-        if num_rungs > 0:
-            accountant.charge(self.release.settings.noise_multiplier, num_rungs)
-        return accountant.spent()
 
 
 def _check_secure(

@@ -348,7 +348,7 @@ class FederationTuner:
                 finally:
                     end_of_faults()
             over = recorded_leads(identity, record.ledger())
-        spent, trust = self._chooser.spent(len(rungs)), self._chooser.trust
+            spent, trust = record.spent(), self._chooser.trust
         result = FederationResult(tuple(settings), tuple(rungs), spent, trust, *over)
         told = verdict(result.best_trial, result.over_defaults)
         _log.info("chosen: %s; the app's defaults %s", result.best, told)

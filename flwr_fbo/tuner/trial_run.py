@@ -203,7 +203,7 @@ class TrialRun:
             self._warn(trials, planned.rounds)
         else:  # an earlier run trained them, and promised that release
             self._first_rung = len(self.rungs)
-        spent = self.chooser.spent(number + 1)
+        spent = self.record.spent()
         tell(
             self.callbacks,
             "on_rung",

@@ -48,6 +48,7 @@ class TunerRecord:
     def __init__(
         self, folder: Path | None, identity: Mapping[str, Any], patience: float
     ) -> None:
+        self._identity = identity
         whole = {"kind": KIND, **identity}
         if folder is None:
             self._journal = Journal(whole)
@@ -83,6 +84,10 @@ class TunerRecord:
     def ledger(self) -> list[LedgerRow]:
         """Return what the decided rungs released, in order."""
         return self._journal.ledger()
+
+    def spent(self) -> PrivacySpent | None:
+        """Return what the releases so far cost; None without privacy."""
+        return recorded_spent(self._identity, self.ledger())
 
     def open_sum(self) -> Any:
         """Return the secure sum that may have been unmasked, but gave no rung yet.

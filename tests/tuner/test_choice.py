@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flwr_fbo.privacy.accounting import PrivacySpent
+from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
 from flwr_fbo.privacy.budget import gaussian_epsilon
 from flwr_fbo.tuner.ballots import ballot_entries
 from flwr_fbo.tuner.choice import (
@@ -28,9 +28,11 @@ def _chooser(num_rungs: int = 1, **options: Any) -> Chooser:
 
 
 def _spent(chooser: Chooser, num_rungs: int) -> PrivacySpent:
-    spent = chooser.spent(num_rungs)
-    assert spent is not None
-    return spent
+    accountant = ReleaseAccountant(1.0, DELTA)
+    for rung in range(num_rungs):
+        facts = chooser.choose(rung, _ballots(0), K).facts
+        accountant.charge(facts["noise_multiplier"])
+    return accountant.spent()
 
 
 def _ballots(best: int, num_ballots: int = N) -> dict[int, Any]:

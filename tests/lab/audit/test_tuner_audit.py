@@ -64,10 +64,6 @@ def test_the_likelihood_ratio_has_the_law_that_the_tuner_promises() -> None:
     plan = federation_tuner(1000)
     mu = math.sqrt(2) / plan.settings.noise_multiplier
     assert gaussian_epsilon(DELTA, mu) == pytest.approx(plan.promised.epsilon, rel=1e-6)
-    chooser = Chooser(plan.choice, 5, 2, noise_seed=0)
-    spent = chooser.spent(2)
-    assert spent is not None
-    assert spent.epsilon == plan.promised.epsilon
     worlds = plan.draw(StreamEntropy(1), None, lambda _: None)
     for evidence, sign in zip(worlds, (1, -1), strict=True):
         ratios = evidence.log_ratio

@@ -1,22 +1,26 @@
 """Ways to compare trials by what clients say of them: ours, others', and controls.
 
-Ours are those of `flwr_fbo.tuner`. Others': the mean with Gaussian noise for a norm of
-sqrt(K), or centred and clipped to norm 0.5; the mean with Laplace noise, epsilon / K a
-trial (Kuo et al., MLSys 2023); five votes a client, the ballot of DP-Hype (PoPETs
-2026), whose norm is sqrt(5). Controls: the mean without noise, and a random choice.
+Ours is that of `flwr_fbo.tuner`: ranks. Others': one vote a client, released as a noisy
+sum, or with the winner of the last rung alone by report-noisy-max (McKenna & Sheldon,
+2020); the mean with Gaussian noise for a norm of sqrt(K), or centred and clipped to
+norm 0.5; the mean with Laplace noise, epsilon / K a trial (Kuo et al., MLSys 2023);
+five votes a client, the ballot of DP-Hype (PoPETs 2026), whose norm is sqrt(5).
+Controls: the mean without noise, and a random choice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache, partial
 
 import numpy as np
 
 from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
-from flwr_fbo.tuner.ballots import Ballot, ballot_entries, make_ballot
+from flwr_fbo.privacy.release import Release
+from flwr_fbo.tuner.ballots import ballot_entries, make_ballot
 from flwr_fbo.tuner.choice import Choice, Chooser, PrivateChoice
 
 DELTA, NUM_TOP = 1e-3, 5
@@ -88,22 +92,60 @@ class Question:
 Method = Callable[[Design, Question], Choice]
 
 
-def by_ballots(choice: PrivateChoice, design: Design, asked: Question) -> Choice:
+def by_ballots(design: Design, asked: Question) -> Choice:
     """Compare as `FederationTuner` does, with the design's epsilon."""
-    noise_only = design.noise_only
-    choice = replace(choice, epsilon=design.epsilon, noise_only=noise_only)
+    choice = PrivateChoice(design.epsilon, DELTA, noise_only=design.noise_only)
     chooser = chooser_of(choice, design.num_clients, asked.num_rungs, asked.seed)
-    form = chooser.form(asked.rung)
-    assert form != "exact"
-    rng = asked.rng(1)
     everything = np.ones(asked.num_trials, dtype=np.bool_)
     ballots = {
-        client: make_ballot(scores, everything, form, rng)
+        client: make_ballot(scores, everything)
         for client, scores in enumerate(asked.scores)
     }
-    lie = worst_ballot(form, asked.accuracies)
+    lie = worst_ballot(ballot_entries(asked.num_trials), asked.accuracies)
     ballots |= dict.fromkeys(range(design.num_liars), lie)
     return chooser.choose(asked.rung, ballots, asked.num_trials)
+
+
+def by_votes(last_by_max: bool, design: Design, asked: Question) -> Choice:
+    """Compare by one vote a client: by their noisy sum, or the last rung by its winner.
+
+    That winner's score is 1, and that of all others 0. Its share of epsilon is one in
+    the number of rungs: exponential noise of scale 1 / epsilon on each count, which one
+    vote changes by 1.
+    """
+    epsilon, num_sums = design.epsilon, asked.num_rungs
+    share = epsilon / num_sums
+    if last_by_max:
+        epsilon, num_sums = epsilon - share, num_sums - 1
+    entries = vote_entries(asked.num_trials)
+    votes, rng = np.zeros(asked.scores.shape), asked.rng(1)
+    for client, scores in enumerate(asked.scores):
+        order = np.lexsort((rng.random(asked.num_trials), scores))
+        votes[client, order] = entries
+    votes[: design.num_liars] = worst_ballot(entries, asked.accuracies)
+    if asked.rung < num_sums:
+        choice = PrivateChoice(epsilon, DELTA, noise_only=design.noise_only)
+        chooser = chooser_of(choice, design.num_clients, num_sums, asked.seed)
+        assert isinstance(chooser.release, Release)
+        ballots = dict(enumerate(votes))
+        sums = chooser.release.release(asked.rung, ballots, asked.num_trials)
+        facts = {**chooser.release.facts(asked.rung), "num_ballots": len(votes)}
+        return Choice(sums[0], {"mechanism": "gaussian", **facts})
+    best = votes.argmax(axis=1)
+    counts = np.bincount(best, minlength=asked.num_trials) * (not design.noise_only)
+    noise_rng = generator(asked.seed, asked.rung, Purpose.RELEASE_NOISE)
+    noisy = counts + noise_rng.exponential(1.0 / share, asked.num_trials)
+    scores = np.zeros(asked.num_trials)
+    scores[np.argmax(noisy)] = 1.0
+    return Choice(scores, {"mechanism": "noisy-max"})
+
+
+def vote_entries(num_trials: int) -> tuple[float, ...]:
+    """Return the entries of a vote, the best trial last: sum 0, norm 1."""
+    entries = np.zeros(num_trials)
+    entries[-1] = 1.0
+    entries -= entries.mean()
+    return tuple((entries / np.linalg.norm(entries)).tolist())
 
 
 # The rungs of a draw share one: it is the noise's calibration that takes time.
@@ -115,9 +157,11 @@ def chooser_of(
     return Chooser(choice, num_clients, num_rungs, noise_seed=seed)
 
 
-def worst_ballot(form: Ballot, accuracies: FloatArray) -> FloatArray:
-    """Return the ballot that does most for the worst trial, and against the best."""
-    entries = ballot_entries(len(accuracies), form)
+def worst_ballot(entries: Sequence[float], accuracies: FloatArray) -> FloatArray:
+    """Return the ballot that does most for the worst trial, and against the best.
+
+    Its entries are within those of an honest one, worst trial first.
+    """
     lie = np.zeros(len(accuracies))
     order = np.argsort(accuracies)
     lie[order[0]] = entries[-1]
@@ -196,11 +240,9 @@ def at_random(design: Design, asked: Question) -> Choice:
 
 
 OURS: dict[str, Method] = {
-    "ranks (the default)": partial(by_ballots, PrivateChoice(1, DELTA)),
-    "votes": partial(by_ballots, PrivateChoice(1, DELTA, ballot="votes")),
-    "noisy max of votes": partial(
-        by_ballots, PrivateChoice(1, DELTA, ballot="votes", last_rung="noisy-max")
-    ),
+    "ranks (ours)": by_ballots,
+    "votes": partial(by_votes, False),
+    "noisy max of votes": partial(by_votes, True),
 }
 PRIVATE_BASELINES: dict[str, Method] = {
     "Gaussian mean, norm sqrt(K)": partial(

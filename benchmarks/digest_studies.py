@@ -84,7 +84,6 @@ _OF_RUNS = {
     "metrics",
     "min_answers",
     "noise_multiplier",
-    "num_releases",
     "when_exhausted",
 }
 

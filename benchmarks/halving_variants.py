@@ -93,7 +93,7 @@ from flwr_fbo.tuner.choice import Choice, decision_scores
 from flwr_fbo.tuner.evidence import leads
 
 NUM_CLIENTS, NEW = 20, ("magic", "shuttle")
-RANKS = METHODS["ranks (the default)"]
+RANKS = METHODS["ranks (ours)"]
 TWO_RUNGS = Halving(18, (3, 27))
 
 # The tuner's, that before it, and one without bounds but the norm.
@@ -101,16 +101,14 @@ Form = Literal["filled", "scaled", "unscaled"]
 Lie = Literal["honest", "reversed", "for the worst", "NaN"]
 
 
-def partial_ballot(
-    scores: FloatArray, is_scored: Any, form: Form, rng: np.random.Generator
-) -> FloatArray:
+def partial_ballot(scores: FloatArray, is_scored: Any, form: Form) -> FloatArray:
     """Return a ballot about the trials that a client has scored."""
     if form == "filled":
-        return make_ballot(scores, is_scored, "ranks", rng)
+        return make_ballot(scores, is_scored)
     own = scores[is_scored]
-    entries = make_ballot(own, np.full(len(own), True), "ranks", rng)
+    entries = make_ballot(own, np.full(len(own), True))
     if form == "scaled" and entries.any():
-        lowest, *_, highest = ballot_entries(len(scores), "ranks")
+        lowest, *_, highest = ballot_entries(len(scores))
         scale = min(lowest / entries.min(), highest / entries.max(), 1.0)
         entries = np.clip(scale * entries, lowest, highest)
     ballot = np.zeros(len(scores))
@@ -120,24 +118,20 @@ def partial_ballot(
 
 def passed(ballot: FloatArray, form: Form) -> FloatArray:
     """Return what the server lets pass of a ballot."""
-    clipped: FloatArray = capped(ballot, len(ballot), "ranks")
+    clipped: FloatArray = capped(ballot, len(ballot))
     return ballot if form == "unscaled" else clipped
 
 
 def lying_ballot(
-    scores: FloatArray,
-    accuracies: FloatArray,
-    form: Form,
-    lie: Lie,
-    rng: np.random.Generator,
+    scores: FloatArray, accuracies: FloatArray, form: Form, lie: Lie
 ) -> FloatArray:
     """Return a liar's ballot, about all trials: as far as the server lets it pass."""
     if lie == "NaN":
         return no_scores(len(scores))
     if lie == "reversed":
-        return make_ballot(-scores, np.full(len(scores), True), "ranks", rng)
+        return make_ballot(-scores, np.full(len(scores), True))
     if form != "unscaled":
-        return worst_ballot("ranks", accuracies)
+        return worst_ballot(ballot_entries(len(accuracies)), accuracies)
     # Nothing bounds an entry but the norm.
     ballot = np.zeros(len(scores))
     ballot[np.argsort(accuracies)[[0, -1]]] = 0.5**0.5, -(0.5**0.5)
@@ -150,15 +144,14 @@ def by_partial_ballots(
     """Compare by ballots on trials that a share of the clients evaluates a round."""
     choice = PrivateChoice(design.epsilon, DELTA)
     chooser = chooser_of(choice, design.num_clients, asked.num_rungs, asked.seed)
-    rng = asked.rng(1)
     num_rounds = SCHEDULE.rungs[asked.rung].rounds
     is_missed = asked.rng(6).random(asked.scores.shape) < (1 - share) ** num_rounds
     ballots: dict[int, Any] = {}
     for client, scores in enumerate(asked.scores):
         if client < design.num_liars:
-            ballot = lying_ballot(scores, asked.accuracies, form, lie, rng)
+            ballot = lying_ballot(scores, asked.accuracies, form, lie)
         else:
-            ballot = partial_ballot(scores, ~is_missed[client], form, rng)
+            ballot = partial_ballot(scores, ~is_missed[client], form)
         ballots[client] = passed(ballot, form)
     release = chooser.release
     assert isinstance(release, Release)
@@ -218,7 +211,7 @@ class Variant:
         about = one, self.schedule, design, self.method, seed, self.keeps
         best, rungs, choices = climb(*about, self.decide)
         if self.keeps:
-            over_defaults = leads(rungs, choices, NUM_CLIENTS, "ranks")[0]
+            over_defaults = leads(rungs, choices, NUM_CLIENTS)[0]
             best = 0 if over_defaults and over_defaults.is_chance else best
         return float(trials.test[-1].max() - one.test[-1][best])
 

@@ -12,7 +12,7 @@ after 27 rounds: mean over draws that all methods share, with standard errors fo
 trainings. `benchmarks.choice_methods` says what the rows are; epsilon is that of all
 releases together, at delta 1e-3.
 
-Endpoint, written down before the run: the loss of ``ranks (the default)`` at epsilon 2,
+Endpoint, written down before the run: the loss of ``ranks (ours)`` at epsilon 2,
 in the mean over tasks, beside that of each private baseline, of *random choice* and of
 the *defaults*; *noise-only* as good as *random choice*.
 """

@@ -44,7 +44,6 @@ from .clients.bandits.neural_bandit_client import (
 from .clients.bandits.neural_bandit_client import neural_bandit_app as neural_bandit_app
 from .clients.bandits.policy_summary import PolicySummary as PolicySummary
 from .clients.tuning_journals import best_params as best_params
-from .clients.tuning_site import TuningClient as TuningClient
 from .grid import InProcessGrid as InProcessGrid
 from .integrations.mlflow_callback import MlflowCallback as MlflowCallback
 from .integrations.optuna_sampler import FederatedSampler as FederatedSampler
@@ -78,7 +77,6 @@ from .strategies.result import TuningResult as TuningResult
 from .strategies.secure_aggregation import SecureAggregation as SecureAggregation
 from .study.callbacks import Callback as Callback
 from .study.limits import Limits as Limits
-from .study.limits import SumLimits as SumLimits
 from .tuner.choice import PrivateChoice as PrivateChoice
 from .tuner.client_mod import tuner_mod as tuner_mod
 from .tuner.federation_result import FederationResult as FederationResult

@@ -6,7 +6,6 @@ from typing import Any
 from flwr_fbo import Durability, Privacy, Seeds
 
 _SEEDS = {"study_seed": "study", "feature_seed": "features", "noise_seed": "noise"}
-_SCHEDULES = ("release_after", "num_releases", "min_follow_probability")
 
 
 def waiting(options: dict[str, Any]) -> dict[str, Any]:
@@ -21,8 +20,8 @@ def grouped(options: dict[str, Any]) -> dict[str, Any]:
     options = waiting(options)
     seeds = _taken(options, list(_SEEDS))
     privacy = _taken(options, [field.name for field in fields(Privacy)])
-    if len([name for name in _SCHEDULES if name in privacy]) > 1:
-        del privacy["min_follow_probability"]  # the default of a test
+    if "release_after" in privacy:
+        privacy.pop("min_follow_probability", None)  # the default of a test
     if privacy:
         options["privacy"] = Privacy(**privacy)
     named = {_SEEDS[name]: seed for name, seed in seeds.items()}

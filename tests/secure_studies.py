@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ from flwr_fbo.study.secure_sums import SecureSums
 
 N, NUM_FEATURES = 5, 16
 SPACE = {"x": FloatDistribution(0.0, 1.0)}
-PRIVACY = Privacy(noise_multiplier=1.0, num_releases=2)
+PRIVACY = Privacy(noise_multiplier=1.0, release_after=range(2))
 _SIZES: dict[str, Any] = {"num_features": NUM_FEATURES, "num_candidates": 20}
 # Four sites must agree, and one may be absent.
 AGGREGATION = SecureAggregation(threshold=4, honest=4)
@@ -100,7 +100,7 @@ def fed_vote(**options: Any) -> FedVote:
 
 def dp_fts_de(**options: Any) -> DPFTSDE:
     agent = DPFTSDESettings(num_initial=2, num_sub_regions=2, **_SIZES)
-    privacy = Privacy(noise_multiplier=1.0, num_releases=2, sampling_probability=1.0)
+    privacy = replace(PRIVACY, sampling_probability=1.0)
     return DPFTSDE(SPACE, "maximize", N, agent=agent, **_defaults(privacy, options))
 
 

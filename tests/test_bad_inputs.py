@@ -31,7 +31,6 @@ from flwr_fbo import (
     Limits,
     LinearUCBSettings,
     NeuralPrivacy,
-    Privacy,
     Seeds,
     best_params,
     tuning_app,
@@ -89,7 +88,6 @@ PYTHON: list[tuple[Callable[[], Any], str, str]] = [
         "preset='papr'",
         "did you mean 'paper'",
     ),
-    (lambda: Privacy(num_releases=-1), "num_releases=-1", ">= 0"),
     (lambda: Durability(patience=-1), "patience=-1", "number"),
     (lambda: Seeds(study=-1), "study=-1", ">= 0"),
     (lambda: Limits(max_epsilon=3.0), "max_delta=None", "together"),
@@ -107,7 +105,6 @@ PYTHON: list[tuple[Callable[[], Any], str, str]] = [
         "params['x']=7.0",
         "from 0.0 to 1.0",
     ),
-    (lambda: tuning_app(make_objective, trial_timeout=0), "trial_timeout=0", "> 0"),
     (lambda: best_params(_context(), default=None), "default=None", "a dict"),
 ]
 

@@ -256,11 +256,11 @@ def from_json(part: Any, value: Any) -> Any:
         return tuple(from_json(part, one) for one in value)
     if part is None or value is None:
         return value
-    if isinstance(part, type) and hasattr(part, "from_json"):
-        return part.from_json(value)
+    made = part if isinstance(part, type) else part(value)
+    if hasattr(made, "from_json"):
+        return made.from_json(value)
     if not isinstance(value, Mapping):
         return value  # for the rule of the field
-    made = part if isinstance(part, type) else part(value)
     known, values = fields_by_name(made), {}
     for name, given in value.items():
         if name == "kind" and name not in known and hasattr(made, "kind"):

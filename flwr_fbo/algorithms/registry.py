@@ -50,8 +50,11 @@ ALGORITHMS: dict[str, Algorithm] = {}
 
 
 def register(algorithm: Algorithm) -> None:
-    """Let studies have an algorithm."""
+    """Let studies have an algorithm; its settings and facts say so in JSON."""
     ALGORITHMS[algorithm.name] = algorithm
+    algorithm.settings.kind = algorithm.name
+    if algorithm.facts is not None:
+        algorithm.facts.kind = algorithm.name
 
 
 def algorithm_in(values: Any) -> Algorithm:
@@ -93,7 +96,7 @@ def _ours(name: str, stem: str, facts: str = "", *, recommends: bool = False) ->
     facts : str
         Class, beside the settings, of its `Facts`.
     recommends : bool
-        Whether the folder has ``released.py``, with a ``released_function``.
+        Whether the folder's ``server.py`` has a ``released_function``.
     """
     folder = name.replace("-", "_")
     path = f"flwr_fbo.algorithms.{folder}"
@@ -102,7 +105,7 @@ def _ours(name: str, stem: str, facts: str = "", *, recommends: bool = False) ->
         settings=load(f"{path}.settings:{stem}Settings"),
         agent=f"{path}.agent:{stem}Agent",
         facts=load(f"{path}.settings:{facts}") if facts else None,
-        released=f"{path}.released:released_function" if recommends else "",
+        released=f"{path}.server:released_function" if recommends else "",
         strategy=f"flwr_fbo.strategies.{folder}:{stem}",
     )
     register(algorithm)

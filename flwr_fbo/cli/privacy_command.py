@@ -34,8 +34,7 @@ from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
 from flwr_fbo.strategies.fed_vote import GUIDING, FedVote
 from flwr_fbo.strategies.fed_warm_start import FedWarmStart
-from flwr_fbo.strategies.options import Privacy, Seeds
-from flwr_fbo.strategies.presets import preset_of, private_strategies
+from flwr_fbo.strategies.options import Privacy, Seeds, preset_of, private_strategies
 from flwr_fbo.strategies.release_plan import published_delta
 
 HEADINGS = {
@@ -310,7 +309,7 @@ def _vote_lines(question: Question, dimensions: int) -> list[str]:
         privacy=Privacy(
             noise_multiplier=question.noise_multiplier,
             sampling_probability=s.sampling_probability,
-            num_releases=question.num_releases,
+            release_after=range(question.num_releases),
         ),
         seeds=_UNUSED,
     )

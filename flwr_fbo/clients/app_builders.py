@@ -37,7 +37,6 @@ def tuning_app(
     make_objective: Callable[[Context], Objective],
     *,
     enqueue: Sequence[Params] = (),
-    trial_timeout: float | None = None,
     space: Mapping[str, BaseDistribution] | None = None,
     direction: Direction | None = None,
     limits: Limits | None = None,
@@ -70,8 +69,6 @@ def tuning_app(
         exception in it is the client's error, not a failed trial.
     enqueue : sequence of dict
         Known-good settings, evaluated first.
-    trial_timeout : float, optional
-        Seconds after which an evaluation is ended and counts as failed.
     space, direction : optional
         Space and direction that the study must have. The server owns both; a different
         study is the client's error.
@@ -88,9 +85,7 @@ def tuning_app(
     server sends to others is private. A site's log has the details of an error; the
     server learns the error's type.
     """
-    return site_app(
-        TuningSite(make_objective, enqueue, trial_timeout, space, direction, limits)
-    )
+    return site_app(TuningSite(make_objective, enqueue, space, direction, limits))
 
 
 def add_tuning(
@@ -99,7 +94,6 @@ def add_tuning(
     compare: Compare | None,
     *,
     enqueue: Sequence[Params] = (),
-    trial_timeout: float | None = None,
     space: Mapping[str, BaseDistribution] | None = None,
     direction: Direction | None = None,
     limits: Limits | None = None,
@@ -143,7 +137,7 @@ def add_tuning(
     ClientApp
         The same app.
     """
-    site = TuningSite(make_objective, enqueue, trial_timeout, space, direction, limits)
+    site = TuningSite(make_objective, enqueue, space, direction, limits)
     _check(compare)
     add_site(app, site, TUNE_ACTION)
     if compare is not None:
@@ -157,7 +151,6 @@ def with_tuning(
     compare: Compare | None,
     *,
     enqueue: Sequence[Params] = (),
-    trial_timeout: float | None = None,
     space: Mapping[str, BaseDistribution] | None = None,
     direction: Direction | None = None,
     limits: Limits | None = None,
@@ -211,7 +204,7 @@ def with_tuning(
     """
     require(callable(client_fn), "client_fn", client_fn, "a function")
     _check(compare)
-    site = TuningSite(make_objective, enqueue, trial_timeout, space, direction, limits)
+    site = TuningSite(make_objective, enqueue, space, direction, limits)
 
     def own_client(context: Context) -> Client:
         if compare is not None:

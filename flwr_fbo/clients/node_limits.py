@@ -18,19 +18,12 @@ from flwr.clientapp.typing import ClientAppCallable, Mod
 
 from flwr_fbo._common.validation import did_you_mean
 from flwr_fbo.clients.site_journal import NodeConfigError
-from flwr_fbo.study.limits import NO_LIMITS, Limits, SumLimits
+from flwr_fbo.study.limits import NO_LIMITS, Limits
 
-
-def _node_names(kind: type[Limits] | type[SumLimits]) -> dict[str, str]:
-    """Return the key of the node config for each limit that is a number."""
-    names = [f.name for f in fields(kind) if f.name != "sums"]
-    return {name: f"fbo-{name.replace('_', '-')}" for name in names}
-
-
-# The entries of the node config that are limits, and those that are none.
-_OF_SUMS, _NAMES = _node_names(SumLimits), _node_names(Limits)
+# The entries of the node config that are limits, by name, and those that are none.
+_NAMES = {f.name: f"fbo-{f.name.replace('_', '-')}" for f in fields(Limits)}
 _OTHER_ENTRIES = {"fbo-folder", "fbo-roster", "fbo-key"}
-_ENTRIES = {*_OF_SUMS.values(), *_NAMES.values(), *_OTHER_ENTRIES}
+_ENTRIES = {*_NAMES.values(), *_OTHER_ENTRIES}
 
 # How near to one of ours a key is that is taken for it: max-epsilon is.
 _CLOSE = 0.84
@@ -82,7 +75,7 @@ def hearing(context: Context) -> Iterator[None]:
 def _heard(context: Context) -> list[Limits]:
     record = context.state.config_records.get(_RECORD)
     rows = [] if record is None else json.loads(str(record["limits"]))
-    return [Limits(**{**row, "sums": SumLimits(**row["sums"])}) for row in rows]
+    return [Limits(**row) for row in rows]
 
 
 def site_limits(context: Context, own: Limits | None = None) -> tuple[Limits, ...]:
@@ -101,22 +94,17 @@ def node_limits(context: Context) -> Limits:
         If one is not allowed or not known; the text names the key.
     """
     _check_known(context.node_config, _ENTRIES)
-    sums, given = (
-        {
-            field: _number(context.node_config[key])
-            for field, key in known.items()
-            if key in context.node_config
-        }
-        for known in (_OF_SUMS, _NAMES)
-    )
+    given = {
+        name: _number(context.node_config[key])
+        for name, key in _NAMES.items()
+        if key in context.node_config
+    }
     try:
-        if not sums and not given:
-            return NO_LIMITS
-        return Limits(**given, sums=SumLimits(**sums))
+        return Limits(**given) if given else NO_LIMITS
     except ValueError as error:
         text = str(error)
-        for field, key in (_NAMES | _OF_SUMS).items():
-            text = text.replace(field, key)
+        for name, key in _NAMES.items():
+            text = text.replace(name, key)
         key = text.partition("=")[0]
         raise NodeConfigError(
             f"node config {text}", public=f"node config {key} is not allowed."

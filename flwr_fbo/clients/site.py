@@ -34,12 +34,14 @@ from flwr_fbo.clients.site_journal import configured_folder
 from flwr_fbo.clients.site_rules import SiteRules
 from flwr_fbo.clients.time_limit import TimeLimit
 from flwr_fbo.study.codec import Instruction, Phase, is_instruction
-from flwr_fbo.study.limits import Limits, require_private, size_limits
-from flwr_fbo.study.message_sizes import (
+from flwr_fbo.study.limits import (
+    Limits,
     check_arrays,
     check_config,
     check_numbers,
     check_steps,
+    require_private,
+    size_limits,
 )
 
 Arrays = Sequence[NDArray[Any]]

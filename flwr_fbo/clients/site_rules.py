@@ -24,10 +24,11 @@ tuner, sum              a ballot in a sum          privacy, sums        the rele
 tuner, settings         the app's own reply        none                 none
 ======================  =========================  ===================  =============
 
-*Privacy* is ``max_epsilon``, ``max_delta`` and ``max_releases``; *sums* is `SumLimits`;
-*share* is ``max_uniform_share``, which only a bandit's decisions have. All releases of
-a bandit are one mechanism, and one charge. The limits on sizes bind every message. What
-the app trained is not covered by a tuner's guarantee: see `PrivateChoice`.
+*Privacy* is ``max_epsilon``, ``max_delta`` and ``max_releases``; *sums* is
+``min_agents`` to ``min_noise_multiplier``; *share* is ``max_uniform_share``, which only
+a bandit's decisions have. All releases of a bandit are one mechanism, and one charge.
+The limits on sizes bind every message. What the app trained is not covered by a tuner's
+guarantee: see `PrivateChoice`.
 """
 
 from __future__ import annotations
@@ -63,7 +64,6 @@ from flwr_fbo.privacy.spending import (
 )
 from flwr_fbo.study.limits import (
     Limits,
-    SumLimits,
     limits_text,
     refused,
     require_private,
@@ -153,7 +153,7 @@ class SiteRules:
         identity = sum_identity(self._context)
         identity.check(sums, known_slot)
         for limits in self._all:
-            limits.sums.check(sums, promise)
+            limits.check_secure(sums, promise)
         if unprotected and (identity.roster is not None or self._wants_sums):
             raise refused(f"the study asks for {unprotected}, which no sum hides")
         return identity
@@ -165,7 +165,7 @@ class SiteRules:
 
     @property
     def _wants_sums(self) -> bool:
-        return any(limits.sums != SumLimits() for limits in self._all)
+        return any(limits.of_sums for limits in self._all)
 
     def admit(self, key: StudyKey, promise: Promise, strategy: str) -> None:
         """Raise `StudyRefusedError` if a study, as a whole, would exceed a limit.

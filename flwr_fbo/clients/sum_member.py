@@ -31,36 +31,6 @@ _PROGRESS, _MEMBER, _SHARE = "sum-progress", "sum-member", "sum-share"
 _NO_SHARE = np.zeros(0, dtype=np.int64)
 
 
-@dataclass(frozen=True)
-class SumRequest:
-    """One exchange of a secure sum, as the server asks a site for it.
-
-    Attributes
-    ----------
-    sums : SecureSums
-    about : str
-        What is summed, as JSON: the same for all sites.
-    release : int
-        From 1, as the site was promised it.
-    slot : int
-        The site's.
-    attempt : int
-        Number that the server draws afresh.
-    exchange : int
-        From 1 to 5.
-    payload : vector of uint8
-        Anything.
-    """
-
-    sums: SecureSums
-    about: str
-    release: int
-    slot: int
-    attempt: int
-    exchange: int
-    payload: NDArray[np.uint8]
-
-
 @dataclass
 class _Progress:
     """How far the sum of one release is.
@@ -107,14 +77,32 @@ class SumMember:
 
     def answer(
         self,
-        request: SumRequest,
+        sums: SecureSums,
+        about: str,
+        release: int,
+        slot: int,
+        attempt: int,
+        exchange: int,
+        payload: NDArray[np.uint8],
         contribution: Callable[[], FloatArray],
     ) -> NDArray[np.uint8]:
         """Return the reply to one exchange of a secure sum.
 
         Parameters
         ----------
-        request : SumRequest
+        sums : SecureSums
+        about : str
+            What is summed, as JSON: the same for all sites.
+        release : int
+            From 1, as the site was promised it.
+        slot : int
+            The site's.
+        attempt : int
+            Number that the server draws afresh.
+        exchange : int
+            From 1 to 5.
+        payload : vector of uint8
+            Anything.
         contribution : callable
             Returns what the site adds, shape (P * M,), norm 1 at most.
 
@@ -123,11 +111,10 @@ class SumMember:
         SumRefusedError
             If an honest server would not ask that; nothing has left.
         """
-        sums, release, attempt = request.sums, request.release, request.attempt
-        group = sums.group_of(request.slot)
-        progress, state, share = self._begun(release, attempt, request.exchange)
-        terms = sums.terms(request.about, release, group, attempt)
-        member = Member(terms, request.slot, self._key, self._roster, state)
+        group = sums.group_of(slot)
+        progress, state, share = self._begun(release, attempt, exchange)
+        terms = sums.terms(about, release, group, attempt)
+        member = Member(terms, slot, self._key, self._roster, state)
 
         def numbers() -> NDArray[np.uint64]:
             nonlocal share
@@ -136,7 +123,7 @@ class SumMember:
                 share = noise.draw_share()
             return noise.wrapped(noise.encode(contribution()) + share)
 
-        reply = member.answer(request.exchange, request.payload, numbers)
+        reply = member.answer(exchange, payload, numbers)
         progress.has_unmasked = progress.has_unmasked or member.has_unmasked
         self._put(
             {

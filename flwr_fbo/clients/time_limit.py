@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import cast
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.algorithms.search.trial import Objective, OutOfTimeError, Trial
@@ -47,17 +48,10 @@ class TimeLimit:
 
     def on_environment(self, environment: BanditEnvironment) -> BanditEnvironment:
         """Return the environment, as one that begins no trial too late."""
-        return _LimitedEnvironment(environment, self)
 
+        def contexts(t: int) -> FloatArray:
+            self.check()
+            return environment.contexts(t)
 
-@dataclass(frozen=True)
-class _LimitedEnvironment:
-    environment: BanditEnvironment
-    limit: TimeLimit
-
-    def contexts(self, t: int) -> FloatArray:
-        self.limit.check()
-        return self.environment.contexts(t)
-
-    def reward(self, x: FloatArray) -> float:
-        return self.environment.reward(x)
+        limited = SimpleNamespace(contexts=contexts, reward=environment.reward)
+        return cast(BanditEnvironment, limited)

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 from flwr.app import Context
 
 from flwr_fbo._common.conversion import mapping, mappings, plain
-from flwr_fbo._common.fields import check_fields, choice, positive, ruled
+from flwr_fbo._common.fields import check_fields, choice, ruled
 from flwr_fbo._common.validation import require
 from flwr_fbo.algorithms.search.agent import Agent
 from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.algorithms.search.study import TuningInstruction, TuningStudy
-from flwr_fbo.algorithms.search.timeout import time_limit as trial_limit
 from flwr_fbo.algorithms.search.trial import (
     Objective,
     ObjectiveFailedError,
@@ -32,7 +31,6 @@ from flwr_fbo.clients.site import (
     InstructionError,
     Metrics,
     Site,
-    SiteClient,
 )
 from flwr_fbo.clients.site_journal import held_journal, record_name
 from flwr_fbo.clients.site_rules import SiteRules
@@ -66,8 +64,6 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
         Takes the client's context, returns the objective; called before a trial.
     enqueue : sequence of dict
         Known-good settings, evaluated first.
-    trial_timeout : float, optional
-        Seconds after which an evaluation is ended and counts as failed.
     space : mapping of str to Optuna distribution, optional
         What the study's space must be, and in this order.
     direction : {"maximize", "minimize"}, optional
@@ -80,7 +76,6 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
         metadata=ruled(_check_function)
     )
     enqueue: Sequence[Params] = ()
-    trial_timeout: float | None = field(default=None, metadata=positive(optional=True))
     space: Mapping[str, BaseDistribution] | None = None
     direction: Direction | None = field(
         default=None, metadata=choice(Direction, optional=True)
@@ -217,10 +212,8 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
             level = logging.DEBUG if simulated else logging.INFO
             last = instruction.num_iterations
             objective = _logged(objective, agent.agent, last, level)
-            with trial_limit(objective, self.trial_timeout) as limited:
-                in_time = time_limit.on_objective(limited)
-                iteration = instruction.iteration
-                agent.play(in_time, iteration, vectors, release, made_after)
+            in_time = time_limit.on_objective(objective)
+            agent.play(in_time, instruction.iteration, vectors, release, made_after)
         best = agent.agent.best_value if instruction.report_best_value else None
         metrics: Metrics = {} if best is None else {"best-value": best}
         sends = release > 0 and instruction.study.secure is None
@@ -230,14 +223,12 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
         self, agent: RecordedTuner, instruction: TuningInstruction, arrays: Arrays
     ) -> Answer:
         """Answer one exchange of a secure sum."""
-        from flwr_fbo.clients.sum_member import SumRequest
-
         secure, release = instruction.study.secure, instruction.release
         if secure is None or len(arrays) != 1 or release not in agent.made_after:
             text = f"Release {release} cannot be summed now."
             raise InstructionError(text, public=text)
         about = instruction.planned, instruction.slot
-        request = SumRequest(
+        reply = agent.member.answer(
             secure,
             instruction.study.text,
             release,
@@ -245,9 +236,6 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
             instruction.attempt,
             instruction.exchange,
             arrays[0],
-        )
-        reply = agent.member.answer(
-            request,
             lambda: secure.release.contribution(*about, agent.message(release)),
         )
         return Answer([reply])
@@ -266,68 +254,6 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
             )
             raise ObjectiveFailedError(text, public=text)
         return objective
-
-
-class TuningClient(SiteClient):
-    """Tunes one site's objective in a federation.
-
-    Examples
-    --------
-    >>> from flwr.clientapp import ClientApp
-    >>> from optuna.distributions import FloatDistribution
-    >>> from flwr_fbo import FedVote, InProcessGrid, TuningClient
-    >>> def make_objective(context):
-    ...     return lambda trial: -abs(trial.suggest_float("x", 0, 1) - 0.3)
-    >>> def client_fn(context):
-    ...     return TuningClient(make_objective, context).to_client()
-    >>> app = ClientApp(client_fn=client_fn)
-    >>> space = {"x": FloatDistribution(0, 1)}
-    >>> strategy = FedVote(space, "maximize", num_agents=4, epsilon=8, delta=1e-3)
-    >>> result = strategy.start(InProcessGrid(app, num_nodes=4), num_rounds=4)
-    >>> len(result.rounds)
-    4
-
-    Parameters
-    ----------
-    make_objective : callable
-        Function from the client's context to the objective. The objective takes a
-        `Trial`, a dict of parameters with Optuna's ``suggest_`` methods, and returns a
-        float. After an exception (``optuna.TrialPruned`` too) or a value that is not
-        finite the trial has failed, and the agent goes on.
-    context : flwr.app.Context
-        The client's context. The agent's memory is a journal in the folder that
-        ``fbo-folder`` of the node or run config names, else in ``context.state``.
-    enqueue : sequence of dict
-        Known-good settings, evaluated first.
-    trial_timeout : float, optional
-        Seconds after which an evaluation is ended and counts as failed.
-    space, direction, limits : optional
-        See `tuning_app`.
-
-    Notes
-    -----
-    The server reads each message: in a study of `FedVote` the site's exact best
-    setting, in one of `DPFTSDE` or `FTS` a sample of the site's model. Only what the
-    server sends to others is private.
-    """
-
-    def __init__(
-        self,
-        make_objective: Callable[[Context], Objective],
-        context: Context,
-        *,
-        enqueue: Sequence[Params] = (),
-        trial_timeout: float | None = None,
-        space: Mapping[str, BaseDistribution] | None = None,
-        direction: Direction | None = None,
-        limits: Limits | None = None,
-    ) -> None:
-        super().__init__(
-            lambda: TuningSite(
-                make_objective, enqueue, trial_timeout, space, direction, limits
-            ),
-            context,
-        )
 
 
 def _logged(

@@ -20,17 +20,14 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 import numpy as np
 from flwr.serverapp import (
     GaussianPrivacyEvent,
     NeighboringRelation,
-    PrivacyAccountant,
     PrivacyConfig,
     RdpAccountant,
     SamplingMethod,
@@ -39,7 +36,6 @@ from flwr.serverapp import PrivacySpent as PrivacySpent
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.validation import (
-    is_number,
     require,
     require_choice,
     require_int,
@@ -49,17 +45,11 @@ from flwr_fbo.privacy.budget import (
     LEAST_NOISE,
     check_delta,
     check_epsilon,
-    gaussian_delta,
-    gaussian_epsilon,
+    poisson_epsilon,
 )
 from flwr_fbo.privacy.sampling import Subsampling
 
-if TYPE_CHECKING:
-    from flwr_fbo.privacy.loss_distribution import Composed, Losses
-
 Method = Literal["pld", "rdp", "moments"]
-OwnMethod = Literal["pld", "moments"]
-Ledger = Mapping[GaussianPrivacyEvent, int]
 
 # The moments that the papers take: integer orders, nothing between.
 _ORDERS = np.arange(1.0, 33.0)
@@ -68,124 +58,8 @@ _ORDERS = np.arange(1.0, 33.0)
 class ReleaseAccountant:
     """Charges releases, one by one; reports what they have spent.
 
-    Parameters
-    ----------
-    sampling : float or Subsampling
-        Sampling scheme: `ReleaseSettings.subsampling`, or the probability q in (0, 1]
-        of Poisson sampling.
-    delta : float
-        Delta in (0, 1) at which epsilon is reported.
-    method : {"pld", "rdp", "moments"}
-        Accountant. Only ``"rdp"`` knows a fixed sample size; epsilon is then under the
-        replace-one relation, and is *not comparable* with the others.
-    """
-
-    def __init__(
-        self, sampling: float | Subsampling, delta: float, method: Method = "pld"
-    ) -> None:
-        check_delta(delta)
-        require_choice("method", method, Method)
-        if not isinstance(sampling, Subsampling):
-            sampling = Subsampling.poisson(sampling)
-        is_poisson = sampling.sampling == "poisson"
-        ok = is_poisson or method == "rdp"
-        require(ok, "method", method, "'rdp', where the sample size is fixed")
-        self._sampling = sampling
-        self._delta = float(delta)
-        self._method = method
-        # Each way of sampling is amplified under a relation of its own.
-        scheme = (NeighboringRelation.REPLACE_ONE, SamplingMethod.WITHOUT_REPLACEMENT)
-        if is_poisson:
-            scheme = (NeighboringRelation.ADD_OR_REMOVE_ONE, SamplingMethod.POISSON)
-        config = PrivacyConfig(self._delta, sampling.population_size, *scheme)
-        # Flower's has dp-accounting behind it, which knows both ways of sampling.
-        self._accountant: PrivacyAccountant = (
-            RdpAccountant(config)
-            if method == "rdp"
-            else LedgerAccountant(config, method)
-        )
-        # Flower's is the one that logs, and silence takes as long as a look at epsilon.
-        self._quietly = _quiet_absl if method == "rdp" else nullcontext
-        self._charges: Counter[float] = Counter()
-        # Not composed until epsilon is asked for, and equal releases at once.
-        self._pending: Counter[float] = Counter()
-        self._spent: PrivacySpent | None = None  # until there is another charge
-
-    def charge(self, noise_multiplier: float, num_releases: int = 1) -> None:
-        """Add releases with noise ``noise_multiplier`` times their sensitivity."""
-        require_positive("noise_multiplier", noise_multiplier)
-        require_int("num_releases", num_releases, 1)
-        self._charges[float(noise_multiplier)] += num_releases
-        self._pending[float(noise_multiplier)] += num_releases
-        self._spent = None
-
-    def spent(self) -> PrivacySpent:
-        """Return epsilon at delta for all releases so far.
-
-        Infinite where one of them had noise of less than 1e-3 times its sensitivity.
-        """
-        num_releases = self._charges.total()
-        if not self._charges:
-            return PrivacySpent(0.0, self._delta, 0, self._method)
-        if min(self._charges) < LEAST_NOISE:
-            return PrivacySpent(math.inf, self._delta, num_releases, self._method)
-        if self._spent is None:
-            with self._quietly():
-                self._settle()
-                self._spent = self._accountant.get_privacy_spent()
-        return self._spent
-
-    def would_exceed(self, max_epsilon: float, noise_multiplier: float) -> bool:
-        """Return whether one release more would spend more than ``max_epsilon``.
-
-        Cheap with ``"pld"`` and ``"moments"``; Flower's Renyi accountant replays all.
-        """
-        require_positive("noise_multiplier", noise_multiplier)
-        if min(noise_multiplier, *self._charges, math.inf) < LEAST_NOISE:
-            return True
-        event = self._event(noise_multiplier)
-        with self._quietly():
-            self._settle()
-            return self._accountant.would_exceed(event, max_epsilon)
-
-    def _settle(self) -> None:
-        """Hand what is pending to the accountant."""
-        for noise_multiplier, count in self._pending.items():
-            self._accountant.compose(self._event(noise_multiplier), count)
-        self._pending.clear()
-
-    def _event(self, noise_multiplier: float) -> GaussianPrivacyEvent:
-        return GaussianPrivacyEvent(
-            noise_multiplier=noise_multiplier,
-            sample_size=self._sampling.sample_size,
-            population_size=self._sampling.population_size,
-        )
-
-
-@contextmanager
-def _quiet_absl() -> Iterator[None]:
-    """Silence dp-accounting on the Renyi orders it leaves out.
-
-    Leaving an order out can only raise epsilon, and it says so for every order and
-    every release. Without a root handler absl would install one, and every later line
-    of Flower's log would be printed twice.
-    """
-    logger, handler = logging.getLogger("absl"), logging.NullHandler()
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    logging.root.addHandler(handler)
-    try:
-        yield
-    finally:
-        logging.root.removeHandler(handler)
-        logger.setLevel(level)
-
-
-class LedgerAccountant:
-    """Flower's ``PrivacyAccountant`` on a ledger of Poisson-subsampled Gaussian events.
-
-    Epsilon is a function of the ledger alone: how often it was asked for in between, or
-    whether the accountant was restored, does not show in its last digit.
+    Epsilon is a function of the charges alone: how often it was asked for in between
+    does not show in its last digit.
 
     With ``"pld"`` all releases are one Gaussian mechanism where nobody is left out, and
     epsilon is exact (Dong, Roth & Su, 2022, corollary 2). With sampling the losses are
@@ -204,162 +78,97 @@ class LedgerAccountant:
 
     Parameters
     ----------
-    config : PrivacyConfig
-        With Poisson sampling, or no amplification: ``WITHOUT_REPLACEMENT`` is refused,
-        as it is Flower's ``RdpAccountant`` that knows such events.
-    method : {"pld", "moments"}
-        How epsilon is computed.
+    sampling : float or Subsampling
+        Sampling scheme: `ReleaseSettings.subsampling`, or the probability q in (0, 1]
+        of Poisson sampling.
+    delta : float
+        Delta in (0, 1) at which epsilon is reported.
+    method : {"pld", "rdp", "moments"}
+        Accountant. Only ``"rdp"``, Flower's, knows a fixed sample size; epsilon is then
+        under the replace-one relation, and is *not comparable* with the others.
     """
 
-    def __init__(self, config: PrivacyConfig, method: OwnMethod = "pld") -> None:
-        ok = config.sampling_method is not SamplingMethod.WITHOUT_REPLACEMENT
-        allowed = f"poisson or no-amplification, where the method is {method!r}"
-        require(ok, "sampling_method", config.sampling_method.value, allowed)
-        self._config = config
-        self._method = method
-        self._ledger: dict[GaussianPrivacyEvent, int] = {}
-        # What is composed of the ledger; see `composed_halves`.
-        self._head: Composed = ((), 0.0, None)
-        self._most: Composed = ((), 0.0, None)
-
-    @property
-    def config(self) -> PrivacyConfig:
-        """The privacy configuration."""
-        return self._config
-
-    @property
-    def num_releases(self) -> int:
-        """Releases composed so far."""
-        return sum(self._ledger.values())
-
-    def compose(self, event: GaussianPrivacyEvent, count: int = 1) -> None:
-        """Add ``count`` releases like ``event``."""
-        self._ledger = self._with(event, count)
-
-    def get_epsilon(self, delta: float) -> float:
-        """Return epsilon at ``delta`` of all releases so far."""
+    def __init__(
+        self, sampling: float | Subsampling, delta: float, method: Method = "pld"
+    ) -> None:
         check_delta(delta)
-        return self._epsilon(self._ledger, delta) if self._ledger else 0.0
+        require_choice("method", method, Method)
+        if not isinstance(sampling, Subsampling):
+            sampling = Subsampling.poisson(sampling)
+        ok = sampling.sampling == "poisson" or method == "rdp"
+        require(ok, "method", method, "'rdp', where the sample size is fixed")
+        self._sampling = sampling
+        self._delta = float(delta)
+        self._method = method
+        self._charges: Counter[float] = Counter()
+        self._spent: PrivacySpent | None = None  # until there is another charge
 
-    def get_delta(self, epsilon: float) -> float:
-        """Return delta at ``epsilon`` of all releases so far."""
-        ok = is_number(epsilon) and 0 <= epsilon < math.inf
-        require(ok, "epsilon", epsilon, "a finite number >= 0")
-        if not self._ledger:
-            return 0.0
-        if self._method == "moments":
-            exponents = self._moments(self._ledger) - _ORDERS * epsilon
-            return float(np.exp(min(0.0, np.min(exponents))))
-        if self._takes_all(self._ledger):
-            return gaussian_delta(epsilon, _mu(self._ledger))
-        from flwr_fbo.privacy.loss_distribution import joint_delta
+    def charge(self, noise_multiplier: float, num_releases: int = 1) -> None:
+        """Add releases with noise ``noise_multiplier`` times their sensitivity."""
+        require_positive("noise_multiplier", noise_multiplier)
+        require_int("num_releases", num_releases, 1)
+        self._charges[float(noise_multiplier)] += num_releases
+        self._spent = None
 
-        most, last = self._halves(self._ledger)
-        directions = zip(most, last, strict=True)
-        return max(joint_delta(one, other, epsilon) for one, other in directions)
+    def spent(self) -> PrivacySpent:
+        """Return epsilon at delta for all releases so far.
 
-    def get_privacy_spent(self, delta: float | None = None) -> PrivacySpent:
-        """Return epsilon at ``delta``, or else at the configuration's."""
-        delta = self._config.target_delta if delta is None else delta
-        epsilon = self.get_epsilon(delta)
-        return PrivacySpent(epsilon, delta, self.num_releases, self._method)
-
-    def would_exceed(
-        self,
-        event: GaussianPrivacyEvent,
-        max_epsilon: float | None = None,
-        count: int = 1,
-    ) -> bool:
-        """Return whether ``count`` more releases like ``event`` exceed a limit."""
-        limit = self._config.max_epsilon if max_epsilon is None else max_epsilon
-        require_positive("max_epsilon", limit)
-        assert limit is not None
-        after = self._epsilon(self._with(event, count), self._config.target_delta)
-        return after > limit
-
-    def state_dict(self) -> dict[str, object]:
-        """Return configuration and ledger, as JSON."""
-        return {
-            "backend": self._method,
-            "config": asdict(self._config),
-            "ledger": [[asdict(event), count] for event, count in self._ledger.items()],
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from what ``state_dict`` returned.
-
-        Raises
-        ------
-        ValueError
-            If it is of another method or configuration.
+        Infinite where one of them had noise of less than 1e-3 times its sensitivity.
         """
-        own = self.state_dict()
-        for name in ("backend", "config"):
-            found = state.get(name)
-            require(found == own[name], name, found, f"only {own[name]}")
-        restored = LedgerAccountant(self._config, self._method)
-        for fields, count in state["ledger"]:
-            restored.compose(GaussianPrivacyEvent(**fields), count)
-        self._ledger = restored._ledger
+        if self._spent is None:
+            self._spent = self._spent_by(self._charges)
+        return self._spent
 
-    def _with(
-        self, event: GaussianPrivacyEvent, count: int
-    ) -> dict[GaussianPrivacyEvent, int]:
-        """Return the ledger with an event more; equal ones are one entry."""
-        require_int("count", count, 1)
-        population, z = self._config.population_size, event.noise_multiplier
-        ok = event.population_size == population
-        require(ok, "population_size", event.population_size, f"only {population}")
-        require(z >= LEAST_NOISE, "noise_multiplier", z, f"at least {LEAST_NOISE}")
-        return {**self._ledger, event: self._ledger.get(event, 0) + count}
+    def would_exceed(self, max_epsilon: float, noise_multiplier: float) -> bool:
+        """Return whether one release more would spend more than ``max_epsilon``."""
+        require_positive("noise_multiplier", noise_multiplier)
+        after = self._charges + Counter([float(noise_multiplier)])
+        return self._spent_by(after).epsilon > max_epsilon
 
-    def _probability(self, event: GaussianPrivacyEvent) -> float:
-        """Return the sampling probability that the event is accounted with."""
-        if self._config.sampling_method is SamplingMethod.NO_AMPLIFICATION:
-            return 1.0
-        return event.sample_size / event.population_size
+    def _spent_by(self, charges: Counter[float]) -> PrivacySpent:
+        is_counted = len(charges) > 0 and min(charges) >= LEAST_NOISE
+        if is_counted and self._method == "rdp":
+            return _renyi_spent(self._sampling, charges, self._delta)
+        epsilon = math.inf if charges else 0.0
+        if is_counted:
+            epsilon = self._epsilon(charges)
+        return PrivacySpent(epsilon, self._delta, charges.total(), self._method)
 
-    def _takes_all(self, ledger: Ledger) -> bool:
-        """Return whether everybody is in every release."""
-        return all(self._probability(event) == 1.0 for event in ledger)
-
-    def _epsilon(self, ledger: Ledger, delta: float) -> float:
-        """Return epsilon at ``delta`` of a ledger that is not empty."""
+    def _epsilon(self, charges: Counter[float]) -> float:
+        q = self._sampling.sample_size / self._sampling.population_size
         if self._method == "moments":
-            return float(np.min((self._moments(ledger) - math.log(delta)) / _ORDERS))
-        if self._takes_all(ledger):
-            return gaussian_epsilon(delta, _mu(ledger))
-        # It loads SciPy's signal processing, which only some studies need.
-        from flwr_fbo.privacy.loss_distribution import largest_epsilon
-
-        return largest_epsilon(self._halves(ledger), delta)
-
-    def _halves(self, ledger: Ledger) -> tuple[Losses, Losses]:
-        from flwr_fbo.privacy.loss_distribution import composed_halves
-
-        entries = tuple(
-            (self._probability(event), event.noise_multiplier, count)
-            for event, count in ledger.items()
-        )
-        self._head, self._most, halves = composed_halves(
-            entries, self._head, self._most
-        )
-        return halves
-
-    def _moments(self, ledger: Ledger) -> FloatArray:
-        """Return the log moments of all releases together: those of each, added up."""
-        total = np.zeros(len(_ORDERS))
-        for event, count in ledger.items():
-            q, z = self._probability(event), event.noise_multiplier
-            total += count * _log_moments(q, z)
-        return total
+            moments = sum(count * _log_moments(q, z) for z, count in charges.items())
+            return float(np.min((moments - math.log(self._delta)) / _ORDERS))
+        entries = tuple((q, z, count) for z, count in charges.items())
+        return poisson_epsilon(entries, self._delta)
 
 
-def _mu(ledger: Ledger) -> float:
-    """Return sensitivity over noise of all releases together."""
-    items = ledger.items()
-    squares = (count * (1.0 / event.noise_multiplier) ** 2 for event, count in items)
-    return math.sqrt(sum(squares))
+def _renyi_spent(
+    sampling: Subsampling, charges: Mapping[float, int], delta: float
+) -> PrivacySpent:
+    """Return what Flower's Renyi accountant says, which knows both ways of sampling.
+
+    Each way is amplified under a relation of its own.
+    """
+    scheme = (NeighboringRelation.REPLACE_ONE, SamplingMethod.WITHOUT_REPLACEMENT)
+    if sampling.sampling == "poisson":
+        scheme = (NeighboringRelation.ADD_OR_REMOVE_ONE, SamplingMethod.POISSON)
+    size, population = sampling.sample_size, sampling.population_size
+    accountant = RdpAccountant(PrivacyConfig(delta, population, *scheme))
+    # dp-accounting says of every Renyi order that it leaves out that this raises
+    # epsilon. Without a root handler absl would install one, and every later line of
+    # Flower's log would be printed twice.
+    logger, handler = logging.getLogger("absl"), logging.NullHandler()
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    logging.root.addHandler(handler)
+    try:
+        for z, count in charges.items():
+            accountant.compose(GaussianPrivacyEvent(z, size, population), count)
+        return accountant.get_privacy_spent()
+    finally:
+        logging.root.removeHandler(handler)
+        logger.setLevel(level)
 
 
 @lru_cache(maxsize=1024)

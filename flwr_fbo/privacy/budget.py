@@ -101,6 +101,28 @@ def gaussian_epsilon(delta: float, mu: float) -> float:
     return root * (1.0 + 1e-9) + 1e-12
 
 
+def poisson_epsilon(
+    entries: tuple[tuple[float, float, int], ...], delta: float
+) -> float:
+    """Return epsilon at ``delta`` of Poisson-sampled Gaussian mechanisms, by ``pld``.
+
+    Parameters
+    ----------
+    entries : tuple of (float, float, int)
+        Sampling probability, noise multiplier and number of releases; one at least.
+    delta : float
+        In (0, 1).
+    """
+    if all(q == 1.0 for q, _, _ in entries):
+        # Independent Gaussian mechanisms compose as one: their mu^2 = 1/z^2 add up.
+        squares = sum(count * (1.0 / z) ** 2 for _, z, count in entries)
+        return gaussian_epsilon(delta, math.sqrt(squares))
+    # It loads SciPy's signal processing, which only some studies need.
+    from flwr_fbo.privacy.loss_distribution import sampled_epsilon
+
+    return sampled_epsilon(entries, delta)
+
+
 @lru_cache(maxsize=128, typed=True)  # True is not allowed, and equals 1.0
 def gaussian_mu(epsilon: float, delta: float) -> float:
     """Return the largest mu, to 1e-9, whose mechanism is (epsilon, delta)-DP.

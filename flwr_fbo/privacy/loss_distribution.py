@@ -255,44 +255,32 @@ Entries = tuple[Entry, ...]
 # The losses if an agent is left out, and if it is added: the relation is both, so that
 # epsilon is the larger one of the two.
 Losses = tuple[LossDistribution, LossDistribution]
-# Entries that have been composed, the step of their grid, and their losses, None of no
-# entries. Always from the first entry on: bit by bit the same.
-Composed = tuple[Entries, float, Losses | None]
-
 # The releases after the last multiple of this are composed apart: they change.
 _BLOCK = 4
+# Entries that are composed without a look at the cache, one within the other.
+_DEEP = 100
 
 
 def sampled_epsilon(entries: Entries, delta: float) -> float:
-    """Return epsilon at ``delta`` of releases of any sampling probabilities."""
-    *_, halves = composed_halves(entries, ((), 0.0, None), ((), 0.0, None))
-    return largest_epsilon(halves, delta)
+    """Return epsilon at ``delta`` of releases of any sampling probabilities.
 
-
-def composed_halves(
-    entries: Entries, head: Composed, most: Composed
-) -> tuple[Composed, Composed, tuple[Losses, Losses]]:
-    """Return the losses of all releases but the last few, and of these, as a pair.
-
-    ``head`` and ``most`` are what was composed before: of all entries but the last, and
-    of all releases but the last few. What they are now is returned before the pair, for
-    the next call: a study that asks for epsilon each round composes what it has seldom.
+    All releases but the last few are composed, and these apart from them: a study that
+    asks for epsilon each round composes what it has seldom.
     """
     step = _grid_step(entries)
     *before, (q, z, count) = entries
     few = (count - 1) % _BLOCK + 1
-    longest = (*before, (q, z, count - few)) if count > few else tuple(before)
-    if most[:2] != (longest, step):
-        head = _extended(head, entries[:-1], step)
-        most = _extended(head, longest, step)
-    nothing = LossDistribution.nothing(step)
-    losses = most[2] or (nothing, nothing)
-    return head, most, (losses, _self_composed(q, z, few, step))
+    most = (*before, (q, z, count - few)) if count > few else tuple(before)
+    for end in range(_DEEP, len(most), _DEEP):  # into the cache, before it is too deep
+        _composed(most[:end], step)
+    return largest_epsilon(
+        _composed(most, step), _self_composed(q, z, few, step), delta
+    )
 
 
-def largest_epsilon(halves: tuple[Losses, Losses], delta: float) -> float:
-    """Return epsilon in the worse of the two directions."""
-    (left_out, added), (others_left_out, others_added) = halves
+def largest_epsilon(some: Losses, others: Losses, delta: float) -> float:
+    """Return epsilon of two mechanisms together, in the worse of the directions."""
+    (left_out, added), (others_left_out, others_added) = some, others
     epsilon = joint_epsilon(left_out, others_left_out, delta)
     # It is seldom the other one, and to see that takes one look.
     if joint_delta(added, others_added, epsilon) <= delta:
@@ -300,15 +288,14 @@ def largest_epsilon(halves: tuple[Losses, Losses], delta: float) -> float:
     return joint_epsilon(added, others_added, delta)
 
 
-def _extended(done: Composed, entries: Entries, step: float) -> Composed:
-    """Return what is composed of ``entries``, beginning with what is done."""
-    known, its_step, losses = done
-    if its_step != step or entries[: len(known)] != known:
-        known, losses = (), None
-    for entry in entries[len(known) :]:
-        more = _self_composed(*entry, step)
-        losses = more if losses is None else _both(losses, more)
-    return entries, step, losses
+@lru_cache(maxsize=128)
+def _composed(entries: Entries, step: float) -> Losses:
+    """Return the losses of entries together: always from the first on, bit by bit."""
+    if not entries:
+        nothing = LossDistribution.nothing(step)
+        return nothing, nothing
+    more = _self_composed(*entries[-1], step)
+    return more if len(entries) == 1 else _both(_composed(entries[:-1], step), more)
 
 
 def _both(some: Losses, others: Losses) -> Losses:

@@ -38,7 +38,7 @@ from flwr_fbo.privacy.weights import WeightSchedule
 # What is larger could overflow in a sum without clipping.
 _LARGEST_ENTRY = 1e100
 
-Calibration = Literal["joint", "published", "published-per-region"]
+Calibration = Literal["joint", "published"]
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,10 @@ class ReleaseSettings:
         integer, without replacement; under its relation, replace-one, the sensitivity
         is twice as large, only Renyi accounting knows it, and its epsilon is not
         comparable with that of the other.
-    calibration : {"joint", "published", "published-per-region"}
+    calibration : {"joint", "published"}
         What z is multiplied with. ``"joint"``: the exact sensitivity of the P vectors
         together. ``"published"``: phi_max S, as in the paper, which is up to sqrt(P)
-        times that. ``"published-per-region"``: the same with the largest weight of each
-        sub-region. The published noise does not double where the sample has a fixed
+        times that. The published noise does not double where the sample has a fixed
         size (section 5.2, footnote 14): z is then charged at half its value, or more.
     noise_only : bool
         The control: every contribution is replaced by zero, all else stays.
@@ -158,20 +157,18 @@ class PlannedRelease(ABC):
         s = self.settings
         if s.noise_multiplier == 0:
             return np.zeros(s.num_sub_regions)
-        scale: FloatArray
         if s.calibration == "joint":
-            scale = np.full(s.num_sub_regions, self.sensitivity(iteration))
+            scale = self.sensitivity(iteration)
         else:
-            scale = s.clip_norm * self.weights(iteration).max(axis=0)
-            if s.calibration == "published":
-                scale = np.full(s.num_sub_regions, scale.max())
-        return np.asarray(s.noise_multiplier * scale / s.sampling_probability)
+            scale = s.clip_norm * float(self.weights(iteration).max())
+        std = s.noise_multiplier * scale / s.sampling_probability
+        return np.full(s.num_sub_regions, std)
 
     def effective_noise_multiplier(self, iteration: int) -> float:
         """Return noise over exact sensitivity: what the round is charged at.
 
-        It equals ``noise_multiplier`` under ``"joint"``. Under the published
-        calibrations it exceeds that, or half of it where the sample has a fixed size.
+        It equals ``noise_multiplier`` under ``"joint"``. Under
+        ``"published"`` it exceeds that, or half of it with samples of a fixed size.
         """
         s = self.settings
         if s.noise_multiplier == 0 or s.calibration == "joint":

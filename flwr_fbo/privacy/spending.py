@@ -16,7 +16,7 @@ import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, astuple, dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from flwr_fbo._common.fields import (
     instance,
     integer,
     number,
-    ruled,
+    several,
 )
 from flwr_fbo._common.validation import require
 from flwr_fbo.journal.file_formats import LEDGER_KIND
@@ -40,7 +40,12 @@ from flwr_fbo.journal.journal import Journal, open_patiently
 from flwr_fbo.journal.journal_file import JournalError, JournalHeldError
 from flwr_fbo.journal.npy import from_json_array, to_json_array
 from flwr_fbo.journal.tables import LedgerRow
-from flwr_fbo.privacy.budget import LEAST_NOISE, check_delta, gaussian_epsilon
+from flwr_fbo.privacy.budget import (
+    LEAST_NOISE,
+    check_delta,
+    gaussian_epsilon,
+    poisson_epsilon,
+)
 from flwr_fbo.privacy.sampling import PROBABILITY
 
 FILE_NAME, KIND = "spending.sqlite", LEDGER_KIND
@@ -98,7 +103,7 @@ def composed_epsilon(charges: Iterable[Charge], delta: float) -> float:
     """Return epsilon at ``delta`` of all charges together.
 
     Exact where everybody is in every release (one Gaussian mechanism; Dong, Roth & Su,
-    2022, corollary 2); else the upper bound of `LedgerAccountant`. Infinite where a
+    2022, corollary 2); else the upper bound of `ReleaseAccountant`. Infinite where a
     release had noise of less than 1e-3 times its sensitivity.
 
     Parameters
@@ -118,13 +123,7 @@ def composed_epsilon(charges: Iterable[Charge], delta: float) -> float:
     entries = tuple((q, z, count) for (q, z), count in sorted(counts.items()))
     if not entries:
         return 0.0
-    if all(q == 1.0 for q, _, _ in entries):
-        # Independent Gaussian mechanisms compose as one: their mu^2 = 1/z^2 add up.
-        mu = math.sqrt(sum(count / z**2 for _, z, count in entries))
-        return gaussian_epsilon(delta, mu)
-    from flwr_fbo.privacy.loss_distribution import sampled_epsilon
-
-    return sampled_epsilon(entries, delta)
+    return poisson_epsilon(entries, delta)
 
 
 def least_epsilon(charges: Iterable[Charge], delta: float) -> float:
@@ -163,13 +162,6 @@ def epsilon_text(charges: Iterable[Charge], delta: float) -> str:
     return f"{composed_epsilon(together, delta):.4g}"
 
 
-_CHARGES = "a tuple of Charge"
-
-
-def _are_charges(value: Any) -> bool:
-    return isinstance(value, tuple) and all(isinstance(c, Charge) for c in value)
-
-
 @dataclass(frozen=True)
 class Promise:
     """What a study will release of a site at most, and under which noise.
@@ -190,12 +182,9 @@ class Promise:
         what that trial changes in later ones: see `LinearUCBSettings`.
     """
 
-    # As JSON each one is a list of its fields' values.
     charges: tuple[Charge, ...] = field(
         default=(),
-        metadata=ruled(
-            lambda name, value: require(_are_charges(value), name, value, _CHARGES)
-        ),
+        metadata=several(instance(Charge, part=Charge), allowed="a tuple of Charge"),
     )
     private: bool = field(default=False, metadata=flag())
     caveat: str = field(default="", metadata=instance(str, allowed="a text"))
@@ -232,16 +221,6 @@ class Promise:
                     return replace(charge, num_releases=1)
                 release -= charge.num_releases
         return Charge(0.0)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
-        return {**asdict(self), "charges": [astuple(c) for c in self.charges]}
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Promise:
-        """Return the promise that ``to_dict`` gave."""
-        charges = tuple(Charge(*entry) for entry in fields["charges"])
-        return cls(**{**fields, "charges": charges})
 
 
 def require_own(path: Path) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -20,16 +21,25 @@ from flwr.serverapp.strategy import Strategy
 
 from flwr_fbo._common.conversion import plain
 from flwr_fbo._common.text import ranges_text
-from flwr_fbo._common.validation import require, require_int, require_positive
+from flwr_fbo._common.validation import (
+    require,
+    require_choice,
+    require_int,
+    require_positive,
+)
 from flwr_fbo._compat import (
     ClientApi,
     instruction_content,
     message_type,
-    reply_arrays,
     to_array_record,
 )
-from flwr_fbo.strategies.enrolment import Enrolment, first_line, matched
-from flwr_fbo.strategies.options import Durability, StudyOptions, check_folder
+from flwr_fbo.strategies.enrolment import (
+    Enrolment,
+    first_line,
+    matched,
+    one_array,
+)
+from flwr_fbo.strategies.options import Durability, check_folder, documented
 from flwr_fbo.strategies.result import StudyResult
 from flwr_fbo.strategies.round_progress import Waiting, duration
 from flwr_fbo.strategies.study_record import (
@@ -38,10 +48,20 @@ from flwr_fbo.strategies.study_record import (
     StudyRecord,
     studies_beside,
 )
-from flwr_fbo.study.callbacks import Round, Started, tell
+from flwr_fbo.study.callbacks import (
+    Callback,
+    Round,
+    Started,
+    check_callbacks,
+    tell,
+)
 from flwr_fbo.study.codec import Study
-from flwr_fbo.study.limits import StudyRefusedError, size_limits
-from flwr_fbo.study.message_sizes import check_config, check_steps
+from flwr_fbo.study.limits import (
+    StudyRefusedError,
+    check_config,
+    check_steps,
+    size_limits,
+)
 from flwr_fbo.study.server import Server, Step
 
 _log = logging.getLogger("flwr.fbo")
@@ -57,20 +77,30 @@ class StudyStrategy(Strategy, Generic[ResultT]):
     server : Server
     study : Study
         The study's settings, which all agents are told.
-    options : StudyOptions, optional
+    folder, durability, client_api, callbacks
+        See `FedVote`.
     """
 
     result_type: type[ResultT]
     record_kind: str = KIND
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.__doc__ = documented(cls.__doc__)
+
     def __init__(
         self,
         server: Server,
         study: Study,
-        options: StudyOptions | None = None,
+        folder: str | Path | None = None,
+        durability: Durability | None = None,
+        client_api: ClientApi = "both",
+        callbacks: Sequence[Callback] = (),
     ) -> None:
-        options = StudyOptions() if options is None else options
-        durability = options.durability or Durability()
+        require_choice("client_api", client_api, ClientApi)
+        durability = Durability() if durability is None else durability
+        ok = isinstance(durability, Durability)
+        require(ok, "durability", durability, "a Durability")
         num_agents, least = server.num_agents, durability.min_agents
         fits = least is None or least <= num_agents
         require(fits, "min_agents", least, f"at most num_agents={num_agents}")
@@ -79,12 +109,12 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         require(fits, "keys", keys, f"one for each slot, 0 to {num_agents - 1}")
         self.server = server
         self.study = study
-        self._callbacks = tuple(options.callbacks)
-        self._client_api: ClientApi = options.client_api
+        self._callbacks = check_callbacks(callbacks)
+        self._client_api: ClientApi = client_api
         self._durability = durability
-        self._enrolment = Enrolment(num_agents, options.client_api, durability)
+        self._enrolment = Enrolment(num_agents, client_api, durability)
         self._min_agents = num_agents if least is None else least
-        self._folder = check_folder("folder", options.folder)
+        self._folder = check_folder("folder", folder)
         self._record = StudyRecord(None, {})
         self._started = self._running = False
         self._timeout = 3600.0
@@ -544,23 +574,3 @@ class StudyStrategy(Strategy, Generic[ResultT]):
 def vectors_record(vectors: np.ndarray[Any, Any] | None) -> ArrayRecord | None:
     """Return what the server half has released, as Flower sends it."""
     return None if vectors is None else to_array_record([vectors])
-
-
-def one_array(
-    slot: int, reply: Message, wanted: bool = True
-) -> np.ndarray[Any, Any] | None:
-    """Return the one array of a reply, or None if there is not exactly one.
-
-    One that is good for nothing is named in the log; no honest client sends it.
-    """
-    try:
-        arrays = reply_arrays(reply.content)
-        reason = "" if all(np.isfinite(a).all() for a in arrays) else "NaN or infinite"
-        if wanted and len(arrays) != 1:
-            reason = f"{len(arrays)} arrays in place of one"
-    except Exception as error:  # bytes of a stranger can fail in any way
-        arrays = []
-        reason = type(error).__name__  # its text may quote them
-    if reason:
-        _log.warning("\t> agent %d: its message counts as zero: %s", slot, reason)
-    return arrays[0] if len(arrays) == 1 else None

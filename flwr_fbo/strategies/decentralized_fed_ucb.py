@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,28 +25,12 @@ from flwr_fbo.strategies.linear_bandit_strategy import (
     Schedule,
     check_trigger,
 )
-from flwr_fbo.strategies.options import Durability, StudyOptions
+from flwr_fbo.strategies.options import Durability
 from flwr_fbo.strategies.study_record import PEER_KIND
 from flwr_fbo.study.callbacks import Callback
 from flwr_fbo.study.server import Step
 
 _log = logging.getLogger("flwr.fbo")
-
-
-@dataclass(frozen=True)
-class _PeerStep(Step):
-    """What agents are asked in one round; ``release``: for their sums.
-
-    Attributes
-    ----------
-    num_trials : int
-        How many they have played then, if they have environments.
-    believed : int
-        The last synchronisation whose messages have all arrived.
-    """
-
-    num_trials: int = 0
-    believed: int = 0
 
 
 class DecentralizedFedUCB(LinearBanditStrategy):
@@ -101,8 +85,7 @@ class DecentralizedFedUCB(LinearBanditStrategy):
         Number T of trials of an agent; by default gamma after the last synchronisation.
     noise_seed
         See `FedUCB`.
-    folder, durability, client_api, callbacks
-        See `StudyOptions`.
+    {options}
 
     Raises
     ------
@@ -150,21 +133,14 @@ class DecentralizedFedUCB(LinearBanditStrategy):
             interval,
             schedule,
             num_trials,
-            StudyOptions(folder, durability, client_api, callbacks),
+            folder,
+            durability,
+            client_api,
+            callbacks,
         )
-        self._steps = self._scheduled()
-
-    def _scheduled(self) -> list[_PeerStep]:
-        """Return a step for every round of a schedule."""
-        sent = {t: number for number, t in enumerate(self._times, 1)}
-        arrived = {t + self._hops: number for t, number in sent.items()}
-        after = {t + hop for t in sent for hop in range(self._hops + 1)}
-        steps, believed = [], 0
-        for iteration, t in enumerate(sorted(after | {self._num_trials})):
-            believed = arrived.get(t, believed)
-            release = sent.get(t, 0)
-            steps.append(_PeerStep(iteration, release, num_trials=t, believed=believed))
-        return steps
+        # After how many trials there is a round, where there is a schedule.
+        after = {t + hop for t in self._times for hop in range(self._hops + 1)}
+        self._played = sorted(after | {self._num_trials}) if self._times else []
 
     def default_rounds(self) -> int:
         """Return as many as all planned synchronisations take.
@@ -176,12 +152,12 @@ class DecentralizedFedUCB(LinearBanditStrategy):
         """
         require(self.study.trigger is None, "num_rounds", None, "given, with a trigger")
         planned = self.study.settings.releases.max_releases
-        return len(self._steps) if self._times else (self._hops + 1) * planned + 1
+        return len(self._played) if self._times else (self._hops + 1) * planned + 1
 
     def _plan(self, horizon: int) -> None:
         """Refuse a number of rounds that leaves messages under way."""
         if self._times:
-            wanted = len(self._steps)
+            wanted = len(self._played)
             require(horizon + 1 == wanted, "num_rounds", horizon + 1, f"{wanted}")
         elif self.study.trigger is None:
             rounds = self._hops + 1  # of a synchronisation
@@ -190,23 +166,33 @@ class DecentralizedFedUCB(LinearBanditStrategy):
             allowed = f"1 more than a multiple of {rounds}, at most {most + 1}"
             require(ok, "num_rounds", horizon + 1, allowed)
 
-    def _decide(self, iteration: int) -> _PeerStep:
-        if self._times:
-            return self._steps[iteration]
-        if self.study.trigger is not None:
-            return _PeerStep(iteration, num_trials=iteration + 1)
-        if iteration == 0:
-            return _PeerStep(iteration)
-        number, hop = divmod(iteration - 1, self._hops + 1)
-        believed = number + (hop == self._hops)
-        return _PeerStep(iteration, 0 if hop else number + 1, believed=believed)
+    def _decide(self, iteration: int) -> Step:
+        return Step(iteration, self._asked_in(iteration)["synchronisation"])
 
     def _fields_for(self, step: Step) -> dict[str, Any]:
-        assert isinstance(step, _PeerStep)
+        return self._asked_in(step.iteration)
+
+    def _asked_in(self, iteration: int) -> dict[str, int]:
+        """Return what agents are asked in an iteration: the fields of an instruction.
+
+        How many trials they have played then, if they have environments; which sums
+        they send; and the last synchronisation whose messages have all arrived.
+        """
+        played = number = believed = 0
+        if self._times:
+            played = self._played[iteration]
+            number = self._times.index(played) + 1 if played in self._times else 0
+            believed = sum(t + self._hops <= played for t in self._times)
+        elif self.study.trigger is not None:
+            played = iteration + 1
+        elif iteration > 0:
+            number, hop = divmod(iteration - 1, self._hops + 1)
+            believed = number + (hop == self._hops)
+            number = 0 if hop else number + 1
         return {
-            "num_trials": step.num_trials,
-            "synchronisation": step.release,
-            "believed": step.believed,
+            "num_trials": played,
+            "synchronisation": number,
+            "believed": believed,
         }
 
     def _outgoing(self, slots: Mapping[int, int], step: Step) -> dict[int, ArrayRecord]:
@@ -220,7 +206,7 @@ class DecentralizedFedUCB(LinearBanditStrategy):
         count: Any = reply_metrics(reply.content).get("num-releases")
         planned = self.study.settings.releases.max_releases
         ok = type(count) is int and 0 <= count <= planned
-        return PeerReply(_arrays_of(slot, reply), count if ok else 0)
+        return _arrays_of(slot, reply), count if ok else 0
 
 
 def _arrays_of(slot: int, reply: Message) -> list[Any]:

@@ -16,8 +16,7 @@ from flwr_fbo.algorithms.dp_fts_de.settings import DPFTSDESettings
 from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.space.search_space import Params
-from flwr_fbo.strategies.options import Durability, Privacy, Seeds, StudyOptions
-from flwr_fbo.strategies.presets import Preset
+from flwr_fbo.strategies.options import Durability, Preset, Privacy, Seeds
 from flwr_fbo.strategies.release_plan import private_study
 from flwr_fbo.strategies.secure_aggregation import SecureAggregation
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
@@ -143,5 +142,5 @@ class DPFTSDE(TuningStrategy):
             aggregation=aggregation,
             seeds=seeds,
         )
-        options = StudyOptions(folder, durability, client_api, callbacks)
-        super().__init__(releases.server, study, metrics, options, seeds, releases)
+        about = releases.server, study, metrics, seeds, releases
+        super().__init__(*about, folder, durability, client_api, callbacks)

@@ -13,7 +13,6 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from flwr_fbo._compat import (
     instruction_content,
     key_fingerprints,
     message_type,
+    reply_arrays,
     reply_metrics,
     to_array_record,
 )
@@ -56,12 +56,8 @@ _MOST_NAMES = 20
 _FINAL = re.compile(r"\b(StudyRefusedError|NodeConfigError)\b")
 
 
-@dataclass(frozen=True)
-class _Claim:
-    """What a client says as it enrols: its slot, -1 if it knows none, its journal."""
-
-    slot: int
-    journal: int | None = None
+# What a client says as it enrols: its slot, -1 if it knows none, and its journal.
+_Claim = tuple[int, int | None]
 
 
 class TooFewAgentsError(RuntimeError):
@@ -258,10 +254,11 @@ class Enrolment:
             return claims
         proven, found = {}, key_fingerprints(grid, claims)
         for node, claim in claims.items():
-            if claim.slot in self._keys and self._keys[claim.slot] != found.get(node):
+            slot, _ = claim
+            if slot in self._keys and self._keys[slot] != found.get(node):
                 key = found.get(node, "no key")
                 self._refused[node] = (
-                    f"agent-id={claim.slot} came with {key}, not with its key in "
+                    f"agent-id={slot} came with {key}, not with its key in "
                     "Durability(keys=)"
                 )
                 trouble.append((node, self._refused[node]))
@@ -278,30 +275,30 @@ class Enrolment:
         holders = {slot: holder for holder, slot in self.slots.items()}
         owners = {journal: slot for slot, journal in self.journals.items()}
         free = 0  # no slot below it is
-        for node in sorted(claims, key=lambda n: (claims[n].slot < 0, n)):
-            claim = claims[node]
-            owner = -1 if claim.journal is None else owners.get(claim.journal, -1)
+        for node in sorted(claims, key=lambda n: (claims[n][0] < 0, n)):
+            claimed, journal = claims[node]
+            owner = -1 if journal is None else owners.get(journal, -1)
             # It may not have heard of what it was issued: a client is told with its
             # first instruction.
-            wanted = claim.slot if claim.slot >= 0 else owner
+            wanted = claimed if claimed >= 0 else owner
             while free in holders:
                 free += 1
-            refusal = self._refusal(wanted, claim.journal, holders, free)
+            refusal = self._refusal(wanted, journal, holders, free)
             if refusal:
                 self._refused[node] = refusal
                 trouble.append((node, refusal))
                 continue
             slot = wanted if wanted >= 0 else free
             holder = holders.get(slot)
-            reason = self._conflict(slot, claim.journal, owner, holder in connected)
+            reason = self._conflict(slot, journal, owner, holder in connected)
             if reason:
                 trouble.append((node, reason))
                 continue
             if holder is not None:
                 del self.slots[holder]  # came back under another node id
             self.slots[node], holders[slot] = slot, node
-            if claim.journal is not None:
-                self.journals[slot], owners[claim.journal] = claim.journal, slot
+            if journal is not None:
+                self.journals[slot], owners[journal] = journal, slot
         return trouble
 
     def _conflict(
@@ -376,7 +373,7 @@ def _read_claims(
         slot: Any = metrics.get("agent-id")
         journal: Any = metrics.get("journal")
         if isinstance(slot, int) and not isinstance(slot, bool):
-            claims[node] = _Claim(slot, journal if isinstance(journal, int) else None)
+            claims[node] = slot, journal if isinstance(journal, int) else None
         else:
             why = "client is not a flwr_fbo client (it sent no agent-id)"
             trouble.append((node, why))
@@ -416,3 +413,23 @@ def first_line(reason: str | None) -> str:
     lines = [line.strip() for line in (reason or "").splitlines() if line.strip()]
     line = lines[-1] if lines else "no reason given"
     return printable(line[:_LONGEST_REASON])
+
+
+def one_array(
+    slot: int, reply: Message, wanted: bool = True
+) -> np.ndarray[Any, Any] | None:
+    """Return the one array of a reply, or None if there is not exactly one.
+
+    One that is good for nothing is named in the log; no honest client sends it.
+    """
+    try:
+        arrays = reply_arrays(reply.content)
+        reason = "" if all(np.isfinite(a).all() for a in arrays) else "NaN or infinite"
+        if wanted and len(arrays) != 1:
+            reason = f"{len(arrays)} arrays in place of one"
+    except Exception as error:  # bytes of a stranger can fail in any way
+        arrays = []
+        reason = type(error).__name__  # its text may quote them
+    if reason:
+        _log.warning("\t> agent %d: its message counts as zero: %s", slot, reason)
+    return arrays[0] if len(arrays) == 1 else None

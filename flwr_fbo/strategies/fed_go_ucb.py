@@ -32,7 +32,7 @@ from flwr_fbo.algorithms.fed_go_ucb.study import (
 from flwr_fbo.models.network import Network, RewardModel
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.strategies.base import StudyStrategy, vectors_record
-from flwr_fbo.strategies.options import Durability, StudyOptions
+from flwr_fbo.strategies.options import Durability
 from flwr_fbo.strategies.result import NeuralBanditResult
 from flwr_fbo.strategies.study_record import NEURAL_KIND
 from flwr_fbo.study.callbacks import Callback
@@ -83,8 +83,7 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
     noise_seed : int, optional
         Seed of the agents' noise, *for experiments only*: the study is then not
         private.
-    folder, durability, client_api, callbacks
-        See `StudyOptions`.
+    {options}
 
     Raises
     ------
@@ -144,8 +143,7 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
             noise_seed,
         )
         server = FedGOUCBServer(study, model, num_evaluations)
-        options = StudyOptions(folder, durability, client_api, callbacks)
-        super().__init__(server, study, options)
+        super().__init__(server, study, folder, durability, client_api, callbacks)
         self._given_seed = seed
         self._num_evaluations = num_evaluations
         self._informed: set[int] = set()  # nodes that have w0

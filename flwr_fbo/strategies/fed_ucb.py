@@ -25,7 +25,7 @@ from flwr_fbo.strategies.linear_bandit_strategy import (
     Schedule,
     check_trigger,
 )
-from flwr_fbo.strategies.options import Durability, StudyOptions
+from flwr_fbo.strategies.options import Durability
 from flwr_fbo.strategies.study_record import BANDIT_KIND
 from flwr_fbo.study.callbacks import Callback
 from flwr_fbo.study.server import Step
@@ -85,8 +85,7 @@ class FedUCB(LinearBanditStrategy):
     noise_seed : int, optional
         Seed of the agents' noise, *for experiments only*: the study is then not
         private.
-    folder, durability, client_api, callbacks
-        See `StudyOptions`.
+    {options}
 
     Raises
     ------
@@ -134,7 +133,10 @@ class FedUCB(LinearBanditStrategy):
             interval,
             schedule,
             num_trials,
-            StudyOptions(folder, durability, client_api, callbacks),
+            folder,
+            durability,
+            client_api,
+            callbacks,
         )
 
     def default_rounds(self) -> int:

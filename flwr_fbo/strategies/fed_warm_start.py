@@ -35,11 +35,10 @@ from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.strategies.options import (
     SCHEDULES,
     Durability,
+    Preset,
     Privacy,
     Seeds,
-    StudyOptions,
 )
-from flwr_fbo.strategies.presets import Preset
 from flwr_fbo.strategies.release_plan import private_study
 from flwr_fbo.strategies.secure_aggregation import SecureAggregation
 from flwr_fbo.strategies.study_record import FILE_NAME, KIND, read_ledger
@@ -199,8 +198,8 @@ class FedWarmStart(TuningStrategy):
             server_type=partial(FedWarmStartServer, cohort_sizes=self.cohort_sizes),
             facts=WarmStartFacts(known=known),
         )
-        options = StudyOptions(folder, durability, client_api, callbacks)
-        super().__init__(releases.server, study, metrics, options, seeds, releases)
+        about = releases.server, study, metrics, seeds, releases
+        super().__init__(*about, folder, durability, client_api, callbacks)
 
     def summary(self) -> None:
         """Log the settings, and who starts when."""

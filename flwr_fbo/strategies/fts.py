@@ -14,7 +14,7 @@ from flwr_fbo.algorithms.fts.server import FTSServer
 from flwr_fbo.algorithms.fts.settings import FTSSettings
 from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.space.search_space import Params
-from flwr_fbo.strategies.options import Durability, Seeds, StudyOptions
+from flwr_fbo.strategies.options import Durability, Seeds
 from flwr_fbo.strategies.release_plan import tuning_study
 from flwr_fbo.strategies.study_record import RELAY_KIND
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
@@ -84,5 +84,5 @@ class FTS(TuningStrategy):
         seeds = Seeds() if seeds is None else seeds
         study = tuning_study(space, direction, agent, seeds, portfolio)
         server = FTSServer(num_agents, agent.message_length, agent.share_after)
-        options = StudyOptions(folder, durability, client_api, callbacks)
-        super().__init__(server, study, metrics, options, seeds)
+        about = server, study, metrics, seeds, None
+        super().__init__(*about, folder, durability, client_api, callbacks)

@@ -9,12 +9,14 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from flwr.app import Message
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.validation import is_number, require, require_int
+from flwr_fbo._compat import ClientApi
 from flwr_fbo.algorithms.decentralized_fed_ucb.server import DecentralizedFedUCBServer
 from flwr_fbo.algorithms.fed_ucb.server import FedUCBServer, spent_by_agent
 from flwr_fbo.algorithms.linear_bandit.planning import SharingPlan
@@ -28,8 +30,9 @@ from flwr_fbo.algorithms.linear_bandit.study import (
 )
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.strategies.base import StudyStrategy
-from flwr_fbo.strategies.options import StudyOptions
+from flwr_fbo.strategies.options import Durability
 from flwr_fbo.strategies.result import BanditResult
+from flwr_fbo.study.callbacks import Callback
 from flwr_fbo.study.codec import Phase
 from flwr_fbo.study.server import Step
 
@@ -51,7 +54,8 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
     schedule : sequence of int, or DeterminantTrigger, optional
     num_trials : int, optional
         See `FedUCB`.
-    options : StudyOptions
+    folder, durability, client_api, callbacks
+        See `FedUCB`.
 
     Raises
     ------
@@ -74,7 +78,10 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
         interval: float | None,
         schedule: Schedule | None,
         num_trials: int | None,
-        options: StudyOptions,
+        folder: str | Path | None,
+        durability: Durability | None,
+        client_api: ClientApi,
+        callbacks: Sequence[Callback],
     ) -> None:
         either = "a number of seconds without schedule=, and None with it"
         require((interval is None) != (schedule is None), "interval", interval, either)
@@ -82,7 +89,7 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
             is_short = is_number(interval) and 0 <= interval <= _LONGEST_INTERVAL
             allowed = "a number of seconds, 0 to ten years"
             require(is_short, "interval", interval, allowed)
-        super().__init__(server, study, options)
+        super().__init__(server, study, folder, durability, client_api, callbacks)
         self._interval = interval
         self._times: tuple[int, ...] = ()
         if schedule is not None and study.trigger is None:

@@ -1,18 +1,22 @@
-"""What strategies have in common besides the algorithm: privacy, durability, seeds."""
+"""What strategies have in common besides the algorithm: privacy, durability, seeds.
+
+And presets, by name, and the parameters that several strategies document alike.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
+from functools import cache
 from pathlib import Path
+from textwrap import indent
 from typing import Any, Literal, Self
 
 from flwr_fbo._common.fields import (
     check_fields,
     choice,
     flag,
-    instance,
     integer,
     number,
     positive,
@@ -23,12 +27,14 @@ from flwr_fbo._common.validation import (
     is_number,
     require,
     require_int,
+    require_known,
 )
-from flwr_fbo._compat import ClientApi
+from flwr_fbo.algorithms.registry import ALGORITHMS, load
+from flwr_fbo.algorithms.search.settings import SearchSettings
 from flwr_fbo.privacy.accounting import Method
 from flwr_fbo.privacy.release import Calibration
 from flwr_fbo.privacy.sampling import Sampling
-from flwr_fbo.study.callbacks import Callback, check_callbacks
+from flwr_fbo.privacy.weights import WeightSchedule
 
 _FINGERPRINT = re.compile("SHA256:[A-Za-z0-9+/]{43}")
 
@@ -48,7 +54,7 @@ def check_folder(field: str, folder: str | Path | None) -> Path | None:
     return Path(folder)
 
 
-SCHEDULES = ("release_after", "num_releases", "min_follow_probability")
+SCHEDULES = ("release_after", "min_follow_probability")
 
 
 def _check_iterations(name: str, value: Any) -> None:
@@ -71,7 +77,7 @@ class Privacy:
     ...     {"C": FloatDistribution(1e-3, 1e3, log=True)},
     ...     "maximize",
     ...     num_agents=20,
-    ...     privacy=Privacy(noise_multiplier=2.0, max_epsilon=4.0, num_releases=2),
+    ...     privacy=Privacy(noise_multiplier=2.0, max_epsilon=4.0),
     ...     delta=1e-3,
     ... )
 
@@ -88,18 +94,16 @@ class Privacy:
     sampling : {"poisson", "fixed-size"}
         How agents are sampled; see `ReleaseSettings`. A fixed size needs
         ``accountant="rdp"``; do not compare its epsilon with Poisson sampling's.
-    calibration : {"joint", "published", "published-per-region"}
+    calibration : {"joint", "published"}
         How z becomes noise; see `ReleaseSettings`. ``"joint"`` gives the least noise
         for a given z.
     accountant : {"pld", "rdp", "moments"}
         Method that counts epsilon: the tightest, Flower's Renyi accountant, or the
         papers'.
     release_after : collection of int, optional
-        Iterations, from 0, after which there is a release. Give at most one of this and
-        the next two. A round without a release costs no privacy, and agents keep their
+        Iterations, from 0, after which there is a release; not together with the next
+        one. A round without a release costs no privacy, and agents keep their
         last vectors.
-    num_releases : int, optional
-        Number of releases, >= 0: one after each of the first iterations.
     min_follow_probability : float, optional
         Probability, from 0 to below 1, with which an agent must follow a release.
         Releases end when it is lower; with 0 there is one after every iteration.
@@ -134,7 +138,6 @@ class Privacy:
     release_after: Collection[int] | None = field(
         default=None, metadata=ruled(_check_iterations, optional=True)
     )
-    num_releases: int | None = field(default=None, metadata=integer(0, optional=True))
     min_follow_probability: float | None = field(
         default=None, metadata=number(0, below=1, optional=True)
     )
@@ -171,8 +174,6 @@ class Privacy:
         iterations = range(horizon)
         if self.release_after is not None:
             return tuple(t for t in iterations if t in self.release_after)
-        if self.num_releases is not None:
-            return tuple(iterations[: self.num_releases])
         least = self.min_follow_probability or 0.0
         return tuple(t for t in iterations if follow_probability(t + 1) >= least)
 
@@ -276,45 +277,6 @@ class Durability:
 
 
 @dataclass(frozen=True)
-class StudyOptions:
-    """How the server runs a study, whatever the algorithm.
-
-    Every strategy has these as parameters of its own.
-
-    Attributes
-    ----------
-    folder : str or Path, optional
-        Absolute path of the folder with the server's durable record, one folder a
-        study. If the run is killed, a new run with the same folder and settings
-        continues after the last completed round.
-    durability : Durability, optional
-        Which agents a study waits for, and when it gives up.
-    client_api : {"both", "message", "numpy", "action"}
-        Kind of client that reads the messages. `NumPyClient` and Message-API clients
-        both read ``"both"``, but Flower's own client mods refuse it: with mods, name
-        your kind of client. ``"action"`` is for apps with `add_tuning`.
-    callbacks : list or tuple of Callback
-        Objects that are told of each round and of the result. See `Callback`.
-
-    Raises
-    ------
-    ValueError
-        If one is not allowed; the message names it.
-    """
-
-    folder: str | Path | None = field(default=None, metadata=ruled(check_folder))
-    durability: Durability | None = field(
-        default=None, metadata=instance(Durability, optional=True)
-    )
-    client_api: ClientApi = field(default="both", metadata=choice(ClientApi))
-    callbacks: Sequence[Callback] = ()
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        check_callbacks(self.callbacks)
-
-
-@dataclass(frozen=True)
 class Seeds:
     """Seeds of a tuning study; by default the operating system draws them.
 
@@ -351,3 +313,118 @@ class Seeds:
 
     def __post_init__(self) -> None:
         check_fields(self)
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Settings of a private tuning strategy.
+
+    A strategy has them as ``presets``, by name; without names it has one, named "".
+
+    Attributes
+    ----------
+    agent : SearchSettings
+    privacy : Privacy
+    weights : WeightSchedule
+        Weights of the agents in each sub-region; by default all weigh the same.
+    """
+
+    agent: SearchSettings
+    privacy: Privacy
+    weights: WeightSchedule = field(default_factory=lambda: WeightSchedule(peak=0.0))
+
+    def privacy_with(self, privacy: Privacy | None) -> Privacy:
+        """Return what is given, and the preset's for what is not."""
+        if privacy is None:
+            return self.privacy
+        require(isinstance(privacy, Privacy), "privacy", privacy, "a Privacy")
+        return privacy.filled(self.privacy)
+
+
+@cache
+def private_strategies() -> dict[str, Any]:
+    """Return the strategies with presets by name, for files and commands."""
+    named = {a.strategy for a in ALGORITHMS.values() if a.strategy}
+    return {one.__name__: one for one in map(load, sorted(named)) if one.presets}
+
+
+def preset_of(strategy: str, preset: str | None) -> Preset:
+    """Return the settings of a strategy by name, as files and commands give them.
+
+    Raises
+    ------
+    ValueError
+        If there is no such strategy, or it has no such preset.
+    """
+    require_known("strategy", strategy, private_strategies())
+    presets: dict[str, Preset] = private_strategies()[strategy].presets
+    if "" in presets:
+        require(preset is None, "preset", preset, f"left out, with {strategy}")
+        return presets[""]
+    preset = next(iter(presets)) if preset is None else preset
+    require_known("preset", preset, presets)
+    return presets[preset]
+
+
+# Parameters that several strategies have, documented once. A line
+# ``{space, direction}`` of a strategy's docstring stands for the text of these
+# parameters. It is inserted as the class is made, for ``help()`` and Sphinx alike.
+_TEXT = """
+space : mapping of str to Optuna distribution
+    The search space of all agents.
+direction : {"maximize", "minimize"}
+num_agents : int
+    Number N of agents, the slots of the study.
+epsilon : float, optional
+    Epsilon that the whole study may spend at ``delta``, from 1e-3 to 1e3. The noise is
+    computed from it: the smallest noise multiplier for the planned releases.
+    ``privacy`` may give the noise in its place.
+delta : float, optional
+    In (0, 1), and far below 1 / N. Must be given where ``epsilon`` is; else it is the
+    published 1 / N^1.1, which is too large for a small federation: 0.17 for five
+    agents.
+portfolio : sequence of dict or str
+    Settings that each site evaluates before its own search, which learns from them:
+    after those that the site enqueued, and before the centre or the initial points. A
+    list of settings; a learner of `Portfolio.known`; or ``"auto"``, the learner that
+    the names in ``space`` decide. By default there are none.
+aggregation : SecureAggregation, optional
+    How the sites sum their messages, so that the server learns the noisy sum alone.
+    Without it the server is trusted: it reads each message and adds the noise.
+seeds : Seeds, optional
+    Seeds of draws, features and noise; by default the operating system draws them.
+metrics : collection of str
+    Metrics that clients report, averaged and logged: ``"best-value"`` or nothing. No
+    privacy guarantee covers them.
+folder : str or Path, optional
+    Absolute path of the folder with the server's durable record, one folder a study. If
+    the run is killed, a new run with the same folder and settings continues after the
+    last completed round.
+durability : Durability, optional
+    Which agents a study waits for, and when it gives up.
+client_api : {"both", "message", "numpy", "action"}
+    Kind of client that reads the messages. `NumPyClient` and Message-API clients both
+    read ``"both"``, but Flower's own client mods refuse it: with mods, name your kind
+    of client. ``"action"`` is for apps with `add_tuning`.
+callbacks : list or tuple of Callback
+    Objects that are told of each round and of the result. See `Callback`.
+"""
+
+# The text of each entry, by its name.
+_ENTRIES = {
+    entry.partition(" :")[0]: entry for entry in re.split(r"\n(?=\S)", _TEXT.strip())
+}
+_HOST = "folder", "durability", "client_api", "callbacks"
+_ENTRIES["options"] = "\n".join(map(_ENTRIES.__getitem__, _HOST))
+
+
+def documented(docstring: str | None) -> str | None:
+    """Return a class's docstring with the text of the shared parameters."""
+
+    def text(line: re.Match[str]) -> str:
+        entries = map(_ENTRIES.__getitem__, line[2].split(", "))
+        return indent("\n".join(entries), line[1])
+
+    # Python 3.13 has taken away the indentation.
+    marker = re.compile(r"^( *)\{([a-z_, ]+)\}$", re.MULTILINE)
+    return docstring and marker.sub(text, docstring)

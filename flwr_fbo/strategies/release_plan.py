@@ -24,9 +24,12 @@ from flwr_fbo.privacy.secure_release import SecureRelease
 from flwr_fbo.privacy.spending import Charge, Promise, SpendingLedger, StudyKey
 from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.space.search_space import Params, SearchSpace
-from flwr_fbo.strategies.collectors import PlainCollector, SecureCollector
 from flwr_fbo.strategies.options import Privacy, Seeds, check_folder
-from flwr_fbo.strategies.secure_aggregation import SecureAggregation
+from flwr_fbo.strategies.secure_aggregation import (
+    PlainCollector,
+    SecureAggregation,
+    SecureCollector,
+)
 from flwr_fbo.study.codec import fresh_seed
 from flwr_fbo.study.server import Step
 

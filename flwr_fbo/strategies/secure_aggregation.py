@@ -1,26 +1,37 @@
-"""The option of tuning strategies that keeps messages from the server.
+"""How the messages of a release come to the server: each, or as their sum alone.
 
-Secure sums of a study's messages, from the server's side, exchange by exchange.
+`SecureAggregation` is the option of tuning strategies that keeps messages from the
+server: secure sums, from the server's side, exchange by exchange.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
+
+from flwr.app import Message
 
 from flwr_fbo._common.fields import check_fields, integer, ruled
 from flwr_fbo._common.validation import require
-from flwr_fbo.privacy.secure_release import SecureTotal
+from flwr_fbo.algorithms.dp_fts_de.server import DPFTSDEServer
+from flwr_fbo.algorithms.search.study import TuningStudy
+from flwr_fbo.privacy.release import PlannedRelease
+from flwr_fbo.privacy.secure_release import SecureRelease, SecureTotal
 from flwr_fbo.secure_sum.aggregator import Aggregator
 from flwr_fbo.secure_sum.graph import MAX_COMPLETE
-from flwr_fbo.secure_sum.roster import Roster
-from flwr_fbo.secure_sum.terms import Exchange, default_threshold
+from flwr_fbo.secure_sum.roster import Roster, digest_of
+from flwr_fbo.secure_sum.terms import Exchange, SumFailedError, default_threshold
+from flwr_fbo.strategies.enrolment import one_array
 from flwr_fbo.strategies.options import check_folder
 from flwr_fbo.study.secure_sums import SecureSums, SumGroup
+from flwr_fbo.study.server import Step
+
+_log = logging.getLogger("flwr.fbo")
 
 # Takes the release, the exchange, the attempt and requests; returns replies by slot.
 Ask = Callable[[int, int, int, Mapping[int, Any]], dict[int, Any]]
@@ -137,20 +148,18 @@ def check_pinned(roster: Roster | None, slots: range) -> None:
     require(ok, "roster", f"{len(pinned)} sites", allowed)
 
 
-class SumKeeper(Protocol):
-    """Keeps the sum that is open.
-
-    Attributes
-    ----------
-    open_sum : bytes
-        State of the sum that may have been unmasked; empty without one.
-    """
-
-    open_sum: bytes
-
-
-class SecureExchanges:
-    """Plays the server's half of secure sums.
+def exchanged_sum(
+    sums: SecureSums,
+    about: str,
+    release: int,
+    group: int,
+    *,
+    roster: Roster | None,
+    open_sum: bytes,
+    keep: Callable[[bytes], None],
+    ask: Ask,
+) -> SecureTotal:
+    """Play the server's half of a secure sum; return the sum for a release.
 
     Until a sum may have been unmasked it can be tried again, with other sites. From the
     last exchange on it cannot: two sums of the same messages would differ by some of
@@ -158,57 +167,164 @@ class SecureExchanges:
 
     Parameters
     ----------
-    keeper : SumKeeper
-        Keeps the sum that is open.
-    roster : Roster, optional
+    sums : SecureSums
+    about : str
+        What is summed, as JSON.
+    release : int
+        As its sites number it, from 1.
+    group : int
+        Group of sites that are summed.
+    roster : Roster or None
         Public keys of the sites.
+    open_sum : bytes
+        State of the sum that may have been unmasked; empty without one.
+    keep : callable
+        Takes this state, which is on disk before the next request leaves.
     ask : callable
-        Sends the requests of one exchange. What the keeper has is on disk first.
+        Sends the requests of one exchange.
+
+    Raises
+    ------
+    SumFailedError
+        If too few sites were there.
+    """
+    attempt, state = secrets.randbits(62), b""
+    if open_sum:
+        kept = json.loads(open_sum)
+        attempt, state = kept["attempt"], kept["aggregator"].encode()
+    terms = sums.terms(about, release, group, attempt)
+    aggregator = Aggregator(terms, roster, state)
+    while aggregator.exchange != Exchange.DONE:
+        if aggregator.exchange == Exchange.UNMASK:
+            kept = {"attempt": attempt, "aggregator": aggregator.state.decode()}
+            keep(json.dumps(kept).encode())
+        exchange = int(aggregator.exchange)
+        requests = aggregator.requests()
+        aggregator.receive(ask(release, exchange, attempt, requests))
+    return SecureTotal(aggregator.summed, aggregator.total)
+
+
+class PlainCollector:
+    """Hands all messages to a trusted server, which reads them and adds the noise.
+
+    Parameters
+    ----------
+    server : DPFTSDEServer
+    min_answers : int or None
+        Agents that must answer before a release; None for the server's own number.
     """
 
-    def __init__(self, keeper: SumKeeper, roster: Roster | None, ask: Ask) -> None:
-        self._keeper = keeper
-        self.roster = roster
-        self._ask = ask
+    def __init__(self, server: DPFTSDEServer, min_answers: int | None) -> None:
+        self._server, self._min_answers = server, min_answers
 
-    def sum_of(
-        self, sums: SecureSums, about: str, release: int, group: int
-    ) -> SecureTotal:
-        """Return the sum for a release.
+    def plan(self, release: PlannedRelease) -> tuple[PlannedRelease, None]:
+        """Return the mechanism, and nothing that sites need to know."""
+        return release, None
 
-        Parameters
-        ----------
-        sums : SecureSums
-        about : str
-            What is summed, as JSON.
-        release : int
-            As its sites number it, from 1.
-        group : int
-            Group of sites that are summed.
+    def needed(self, step: Step, num_enrolled: int) -> int:
+        """Return how many agents must answer before a step's release."""
+        if self._min_answers is not None:
+            return self._min_answers
+        return self._server.fewest_answers(step.release, num_enrolled)
 
-        Raises
-        ------
-        SumFailedError
-            If too few sites were there.
+    def read(self, slot: int, reply: Message) -> Any:
+        """Return the message in a reply."""
+        return one_array(slot, reply)
+
+    def release(
+        self, study: TuningStudy, step: Step, messages: Mapping[int, Any], ask: Ask
+    ) -> bool:
+        """Have the server release the messages; return whether it did."""
+        self._server.receive(step, dict(sorted(messages.items())))
+        return True
+
+    def trust(self) -> list[str]:
+        """Return what the server learns of a site, for the log."""
+        readable = self._server.readable
+        return [f"the server is trusted: it reads in each agent's message {readable}"]
+
+
+class SecureCollector:
+    """Has the sites sum their messages and add the noise: see `SecureAggregation`.
+
+    Parameters
+    ----------
+    server : DPFTSDEServer
+    aggregation : SecureAggregation
+    num_features : int
+        M, the length of a message.
+
+    Raises
+    ------
+    ValueError
+        If the numbers, or the roster, do not fit the sites that sum together.
+    """
+
+    def __init__(
+        self, server: DPFTSDEServer, aggregation: SecureAggregation, num_features: int
+    ) -> None:
+        self._server, self.aggregation = server, aggregation
+        self._num_features = num_features
+        self.roster = aggregation.load_roster()
+        self._groups = tuple(map(aggregation.group, server.groups()))
+        for slots in server.groups():
+            check_pinned(self.roster, slots)
+
+    def plan(self, release: PlannedRelease) -> tuple[PlannedRelease, SecureSums]:
+        """Return the mechanism with the sites' noise, and how the sites sum."""
+        assert isinstance(release, SecureRelease)
+        groups, digest = self._groups, digest_of(self.roster)
+        secure = SecureSums(release.settings, self._num_features, groups, digest)
+        for group in range(len(groups)):
+            secure.noise(group)  # which names what does not fit
+        excess = max((g.excess for g in groups), default=1.0)
+        return release.with_excess(excess), secure
+
+    def needed(self, step: Step, num_enrolled: int) -> int:
+        """Return how many agents must answer before a step's release."""
+        return self._groups[self._server.group_of(step.release)].min_summed
+
+    def read(self, slot: int, reply: Message) -> None:
+        """Return nothing: no message is in a reply where the sites sum them."""
+
+    def release(
+        self, study: TuningStudy, step: Step, messages: Mapping[int, Any], ask: Ask
+    ) -> bool:
+        """Have the sites sum their messages, and the server release the sum.
+
+        False if too few sites were there; then it can be tried again.
         """
-        attempt, state = self._opened()
-        terms = sums.terms(about, release, group, attempt)
-        aggregator = Aggregator(terms, self.roster, state)
-        while aggregator.exchange != Exchange.DONE:
-            if aggregator.exchange == Exchange.UNMASK:
-                self._open(attempt, aggregator.state)
-            exchange = int(aggregator.exchange)
-            requests = aggregator.requests()
-            aggregator.receive(self._ask(release, exchange, attempt, requests))
-        return SecureTotal(aggregator.summed, aggregator.total)
+        sums, group = study.secure, self._server.group_of(step.release)
+        assert sums is not None
+        # As its sites number it: a cohort is in one release, which is its first.
+        number = self._server.release_number(self._groups[group].first_slot, step)
 
-    def _open(self, attempt: int, state: bytes) -> None:
-        kept = {"attempt": attempt, "aggregator": state.decode()}
-        self._keeper.open_sum = json.dumps(kept).encode()
+        def keep(state: bytes) -> None:
+            self._server.open_sum = state
 
-    def _opened(self) -> tuple[int, bytes]:
-        """Return the attempt that may have been unmasked, or a new one."""
-        if not self._keeper.open_sum:
-            return secrets.randbits(62), b""
-        kept = json.loads(self._keeper.open_sum)
-        return kept["attempt"], kept["aggregator"].encode()
+        try:
+            summed = exchanged_sum(
+                sums,
+                study.text,
+                number,
+                group,
+                roster=self.roster,
+                open_sum=self._server.open_sum,
+                keep=keep,
+                ask=ask,
+            )
+        except SumFailedError as error:
+            _log.warning("The release is postponed, at no epsilon: %s", error)
+            return False
+        self._server.receive_sum(step, sums.noise(group), summed)
+        return True
+
+    def trust(self) -> list[str]:
+        """Return what the server learns of a site, for the log."""
+        lines = [
+            "secure aggregation: the server learns the noisy sum, and who answered",
+            # A site knows its own noise.
+            "epsilon holds against the server with at most "
+            f"{self.aggregation.colluding} colluding agents",
+        ]
+        return lines if self.roster is not None else [*lines, f"WARNING: {NO_ROSTER}"]

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,6 +19,7 @@ from flwr.app import ConfigRecord, Message, MetricRecord, MetricRecordValues
 from flwr_fbo._common.text import counted
 from flwr_fbo._common.validation import is_number, require
 from flwr_fbo._compat import (
+    ClientApi,
     instruction_content,
     message_type,
     reply_metrics,
@@ -31,14 +33,13 @@ from flwr_fbo.algorithms.search.recommendation import (
 from flwr_fbo.algorithms.search.study import TuningInstruction, TuningStudy
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.secure_sum.terms import Exchange
-from flwr_fbo.strategies.base import StudyStrategy, one_array
-from flwr_fbo.strategies.enrolment import first_line, matched
-from flwr_fbo.strategies.options import Seeds, StudyOptions
-from flwr_fbo.strategies.presets import Preset
+from flwr_fbo.strategies.base import StudyStrategy
+from flwr_fbo.strategies.enrolment import first_line, matched, one_array
+from flwr_fbo.strategies.options import Durability, Preset, Seeds
 from flwr_fbo.strategies.release_plan import ReleasePlan
 from flwr_fbo.strategies.result import TuningResult
 from flwr_fbo.strategies.round_progress import Waiting
-from flwr_fbo.strategies.shared_parameters import documented
+from flwr_fbo.study.callbacks import Callback
 from flwr_fbo.study.codec import Phase
 from flwr_fbo.study.server import Server, Step
 
@@ -63,11 +64,12 @@ class TuningStrategy(StudyStrategy[TuningResult]):
     metrics : collection of str
         Metrics that clients report, averaged and logged: ``"best-value"`` or nothing.
         No privacy guarantee covers them.
-    options : StudyOptions, optional
     seeds : Seeds, optional
         Those that were given, for the record.
     releases : ReleasePlan, optional
         Plan of private releases.
+    folder, durability, client_api, callbacks
+        See `FedVote`.
 
     Notes
     -----
@@ -89,20 +91,19 @@ class TuningStrategy(StudyStrategy[TuningResult]):
     # From which round on an agent plays, where that is not the first.
     _from_when = ""
 
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        cls.__doc__ = documented(cls.__doc__)
-
     def __init__(
         self,
         server: Server,
         study: TuningStudy,
         metrics: Collection[str] = (),
-        options: StudyOptions | None = None,
         seeds: Seeds | None = None,
         releases: ReleasePlan | None = None,
+        folder: str | Path | None = None,
+        durability: Durability | None = None,
+        client_api: ClientApi = "both",
+        callbacks: Sequence[Callback] = (),
     ) -> None:
-        super().__init__(server, study, options)
+        super().__init__(server, study, folder, durability, client_api, callbacks)
         ok = isinstance(metrics, Collection) and not isinstance(metrics, str)
         ok = ok and all(name in METRICS for name in metrics)
         require(ok, "metrics", metrics, f"a collection of names out of {METRICS}")

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from flwr_fbo.privacy.continual_settings import ContinualSettings
 
 # Raised when a message of an older version would be misunderstood.
-PROTOCOL_VERSION = 16
+PROTOCOL_VERSION = 17
 _VERSION, _KIND = "fbo-protocol", "fbo-kind"
 
 # Where the study is in a config.

@@ -1,22 +1,40 @@
-"""What a site takes part in, whatever the server says: privacy, sizes and time."""
+"""What a site takes part in, whatever the server says: privacy, sizes and time.
+
+Sizes are looked at before anything of a message is built. A server writes the study
+that a site plays, and a number in it can be worth hours or gigabytes. So each integer
+of a study is below a limit, which its field names (see `flwr_fbo._common.fields`); one
+that no field is known for is below ``max_points``. What is costly only together, such
+as many candidates of many features, shows in `Study.steps`, once the study is made.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import Field, asdict, dataclass, field
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
-from flwr_fbo._common.conversion import take_plain
+import numpy as np
+from numpy.typing import NDArray
+
 from flwr_fbo._common.errors import PublicError
-from flwr_fbo._common.validation import (
-    is_number,
-    require,
-    require_int,
-    require_positive,
+from flwr_fbo._common.fields import (
+    DEFAULT_CAP,
+    FREE,
+    cap_of,
+    check_fields,
+    fields_by_name,
+    flag,
+    fraction,
+    integer,
+    number,
+    part_of,
+    positive,
 )
+from flwr_fbo._common.validation import is_number, require
 from flwr_fbo.privacy.spending import Charge, Promise, composed_epsilon, least_epsilon
+from flwr_fbo.study.codec import STUDY_ENTRY, Study, read_json
 
 if TYPE_CHECKING:
     from flwr_fbo.study.secure_sums import SecureSums
@@ -41,93 +59,26 @@ DEFAULT_SIZES: dict[str, float] = {
 }
 
 
+# What no study needs: lists within lists, entries of a config, characters of one.
+_MOST_LEVELS, _MOST_ENTRIES, _LONGEST_ENTRY = 8, 100, 1_000
+_NO_STUDY = "the study is not JSON that a strategy writes"
+# Arrays of a message: as many as an agent has peers, a few times over.
+_ARRAYS_A_PEER = 4
+
+# Of sums: with any of them a site takes part in no study that it could be read in.
+_OF_SUMS = (
+    "min_agents",
+    "min_threshold",
+    "min_honest",
+    "min_colluding",
+    "min_noise_multiplier",
+)
+_COUNT = integer(1, optional=True)
+_EPSILON = number(most=math.inf, above=0, allowed="a number > 0", optional=True)
+
+
 class StudyRefusedError(PublicError, RuntimeError):
     """A study promises less, or would release more, than a site wants."""
-
-
-@dataclass(frozen=True)
-class SumLimits:
-    """What a site wants of the secure sums that it takes part in.
-
-    With any of them it takes part in no tuning study without secure aggregation, and in
-    no bandit study without noise of its own.
-
-    Examples
-    --------
-    >>> from flwr_fbo import Limits, SumLimits
-    >>> limits = Limits(sums=SumLimits(min_agents=20, min_honest=14))
-
-    Attributes
-    ----------
-    min_agents : int, optional
-        Smallest number of sites whose messages are summed.
-    min_threshold : int, optional
-        Smallest number of sites that must agree on a sum.
-    min_honest : int, optional
-        Smallest number of sites whose noise alone is enough. It limits how much more
-        noise a sum has than planned, and protects nobody.
-    min_colluding : int, optional
-        Smallest number of sites, >= 0, that may collude with the server: the others
-        of a sum alone give the planned noise. Without it the server chooses.
-    min_noise_multiplier : float, optional
-        Smallest noise multiplier of a sum.
-
-    Raises
-    ------
-    ValueError
-        If a value is not allowed.
-    """
-
-    min_agents: int | None = None
-    min_threshold: int | None = None
-    min_honest: int | None = None
-    min_colluding: int | None = None
-    min_noise_multiplier: float | None = None
-
-    def __post_init__(self) -> None:
-        take_plain(self)
-        for name in ("min_agents", "min_threshold", "min_honest"):
-            if getattr(self, name) is not None:
-                require_int(name, getattr(self, name), 1)
-        if self.min_colluding is not None:
-            require_int("min_colluding", self.min_colluding, 0)
-        if self.min_noise_multiplier is not None:
-            require_positive("min_noise_multiplier", self.min_noise_multiplier)
-
-    def check(self, secure: SecureSums | None, promise: Promise) -> None:
-        """Raise `StudyRefusedError` unless messages are summed as the site wants.
-
-        Parameters
-        ----------
-        secure : SecureSums, optional
-            How a tuning study sums them.
-        promise : Promise
-            What the study says that it costs.
-        """
-        wanted = {name: v for name, v in vars(self).items() if v is not None}
-        if secure is None:
-            if wanted:
-                name = next(iter(wanted))
-                raise refused(f"no secure aggregation, which {name} needs")
-            return
-        z = secure.settings.noise_multiplier
-        if any(c.noise_multiplier > z * (1 + _ROUNDING) for c in promise.charges):
-            raise refused("the sites of a sum add less noise than the study promises")
-        if any(c.sampling_probability < 1 for c in promise.charges):
-            raise refused(
-                "all sites are summed, and the study promises a sample of them"
-            )
-        found = {
-            "min_agents": min(g.num_slots for g in secure.groups),
-            "min_threshold": min(g.threshold for g in secure.groups),
-            "min_honest": min(g.honest for g in secure.groups),
-            "min_colluding": min(g.colluding for g in secure.groups),
-            "min_noise_multiplier": z,
-        }
-        for name, least in wanted.items():
-            if found[name] < least:
-                text = f"{name}={least:g}, and the study has {found[name]:g}"
-                raise refused(text, public=name)
 
 
 @dataclass(frozen=True)
@@ -168,8 +119,20 @@ class Limits:
     allow_fixed_rows : bool
         Whether an epsilon may be for one trial with all other rows fixed, as it is with
         ``local_data="own"`` (see `LinearUCBSettings`). Of effect with ``max_epsilon``.
-    sums : SumLimits
-        What the site wants of secure sums.
+    min_agents : int, optional
+        Smallest number of sites whose messages are summed. With this one, or any of the
+        next four, a site takes part in no tuning study without secure aggregation, and
+        in no bandit study without noise of its own.
+    min_threshold : int, optional
+        Smallest number of sites that must agree on a sum.
+    min_honest : int, optional
+        Smallest number of sites whose noise alone is enough. It limits how much more
+        noise a sum has than planned, and protects nobody.
+    min_colluding : int, optional
+        Smallest number of sites, >= 0, that may collude with the server: the others of
+        a sum alone give the planned noise. Without it the server chooses.
+    min_noise_multiplier : float, optional
+        Smallest noise multiplier of a sum.
     max_agents : int, optional
         Agents of a study: 100,000 unless given here or in the node config.
     max_peers : int, optional
@@ -213,52 +176,42 @@ class Limits:
     about a second and 200 MB at most (``python -m tests.adversaries.lying_server``).
     """
 
-    max_epsilon: float | None = None
-    max_delta: float | None = None
-    max_releases: int | None = None
-    max_uniform_share: float | None = None
-    allow_fixed_rows: bool = False
-    max_agents: int | None = None
-    max_peers: int | None = None
-    max_features: int | None = None
-    max_points: int | None = None
-    max_choices: int | None = None
-    max_dimension: int | None = None
-    max_synchronisations: int | None = None
-    max_steps: int | None = None
-    max_characters: int | None = None
-    max_numbers: int | None = None
-    max_trials: int | None = None
-    max_seconds: float | None = None
-    sums: SumLimits = SumLimits()
+    max_epsilon: float | None = field(default=None, metadata=_EPSILON)
+    max_delta: float | None = field(default=None, metadata=fraction(optional=True))
+    max_releases: int | None = field(default=None, metadata=_COUNT)
+    max_uniform_share: float | None = field(
+        default=None, metadata=number(0, 1, optional=True)
+    )
+    allow_fixed_rows: bool = field(default=False, metadata=flag())
+    min_agents: int | None = field(default=None, metadata=_COUNT)
+    min_threshold: int | None = field(default=None, metadata=_COUNT)
+    min_honest: int | None = field(default=None, metadata=_COUNT)
+    min_colluding: int | None = field(default=None, metadata=integer(0, optional=True))
+    min_noise_multiplier: float | None = field(
+        default=None, metadata=positive(optional=True)
+    )
+    max_agents: int | None = field(default=None, metadata=_COUNT)
+    max_peers: int | None = field(default=None, metadata=_COUNT)
+    max_features: int | None = field(default=None, metadata=_COUNT)
+    max_points: int | None = field(default=None, metadata=_COUNT)
+    max_choices: int | None = field(default=None, metadata=_COUNT)
+    max_dimension: int | None = field(default=None, metadata=_COUNT)
+    max_synchronisations: int | None = field(default=None, metadata=_COUNT)
+    max_steps: int | None = field(default=None, metadata=_COUNT)
+    max_characters: int | None = field(default=None, metadata=_COUNT)
+    max_numbers: int | None = field(default=None, metadata=_COUNT)
+    max_trials: int | None = field(default=None, metadata=_COUNT)
+    max_seconds: float | None = field(default=None, metadata=positive(optional=True))
 
     def __post_init__(self) -> None:
-        take_plain(self)
-        for field in ("max_epsilon", "max_delta"):
-            value = getattr(self, field)
-            ok = value is None or (is_number(value) and value > 0)
-            require(ok, field, value, "a number > 0")
+        check_fields(self)
         epsilon, delta = self.max_epsilon, self.max_delta
-        require(delta is None or delta < 1, "max_delta", delta, "below 1")
         if epsilon != math.inf:
             together = "given, or not, together with max_"
             ok = delta is None or epsilon is not None
             require(ok, "max_epsilon", epsilon, f"{together}delta={delta}")
             ok = epsilon is None or delta is not None
             require(ok, "max_delta", delta, f"{together}epsilon={epsilon}")
-        for field in ("max_releases", *DEFAULT_SIZES):
-            if field != "max_seconds" and getattr(self, field) is not None:
-                require_int(field, getattr(self, field), 1)
-        share = self.max_uniform_share
-        ok = share is None or (is_number(share) and 0 <= share <= 1)
-        require(ok, "max_uniform_share", share, "a number in [0, 1]")
-        if self.max_seconds is not None:
-            require_positive("max_seconds", self.max_seconds)
-        allowed = "True or False"
-        value = self.allow_fixed_rows
-        require(isinstance(value, bool), "allow_fixed_rows", value, allowed)
-        ok = isinstance(self.sums, SumLimits)
-        require(ok, "sums", self.sums, "a SumLimits")
 
     @cached_property
     def bound_epsilon(self) -> bool:
@@ -292,6 +245,46 @@ class Limits:
             )
         if unprotected:
             raise refused(f"the study asks for {unprotected}, which is not private")
+
+    @cached_property
+    def of_sums(self) -> dict[str, float]:
+        """What the site wants of the secure sums that it takes part in, by name."""
+        values = {name: getattr(self, name) for name in _OF_SUMS}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def check_secure(self, secure: SecureSums | None, promise: Promise) -> None:
+        """Raise `StudyRefusedError` unless messages are summed as the site wants.
+
+        Parameters
+        ----------
+        secure : SecureSums, optional
+            How a tuning study sums them.
+        promise : Promise
+            What the study says that it costs.
+        """
+        if secure is None:
+            if self.of_sums:
+                name = next(iter(self.of_sums))
+                raise refused(f"no secure aggregation, which {name} needs")
+            return
+        z = secure.settings.noise_multiplier
+        if any(c.noise_multiplier > z * (1 + _ROUNDING) for c in promise.charges):
+            raise refused("the sites of a sum add less noise than the study promises")
+        if any(c.sampling_probability < 1 for c in promise.charges):
+            raise refused(
+                "all sites are summed, and the study promises a sample of them"
+            )
+        found = {
+            "min_agents": min(g.num_slots for g in secure.groups),
+            "min_threshold": min(g.threshold for g in secure.groups),
+            "min_honest": min(g.honest for g in secure.groups),
+            "min_colluding": min(g.colluding for g in secure.groups),
+            "min_noise_multiplier": z,
+        }
+        for name, least in self.of_sums.items():
+            if found[name] < least:
+                text = f"{name}={least:g}, and the study has {found[name]:g}"
+                raise refused(text, public=name)
 
     def check_uniform_share(self, share: float) -> None:
         """Raise `StudyRefusedError` if too many decisions are made at random."""
@@ -353,7 +346,7 @@ def limits_text(limits: Iterable[Limits]) -> str:
     given = [
         f"{name}={value:g}"
         for one in limits
-        for name, value in (*vars(one).items(), *vars(one.sums).items())
+        for name, value in asdict(one).items()
         if is_number(value)
     ]
     return ", ".join(dict.fromkeys(given))
@@ -379,3 +372,159 @@ def refused(why: str, public: str = "") -> StudyRefusedError:
     """Return the error; all of it is public, unless another reason is."""
     text = "This site takes no part: {}."
     return StudyRefusedError(text.format(why), public=text.format(public or why))
+
+
+def check_config(limits: Limits, config: Mapping[str, Any], study: type[Study]) -> None:
+    """Raise `StudyRefusedError` if a config, or the study in it, is too large.
+
+    Parameters
+    ----------
+    limits : Limits
+        With every size: see `size_limits`.
+    config : mapping
+        What `Instruction.to_config` wrote, or whatever else was sent.
+    study : type
+        Dataclass of the site's kind of study.
+    """
+    _check_count("entries of the config", len(config), _MOST_ENTRIES)
+    for name, value in config.items():
+        if name != STUDY_ENTRY and hasattr(value, "__len__"):
+            _check_count("an entry of the config", len(value), _LONGEST_ENTRY)
+    text = config.get(STUDY_ENTRY, "{}")
+    if not isinstance(text, str):
+        raise refused(_NO_STUDY)
+    limits.check_size("max_characters", len(text), "len(study)")
+    _check_study(limits, text, study)
+
+
+@lru_cache(maxsize=8)  # every message brings the whole study again
+def _check_study(limits: Limits, text: str, study: type[Study]) -> None:
+    values = _read(text)
+    if not isinstance(values, dict):
+        raise refused(_NO_STUDY)
+    if isinstance(values.get("space"), str):
+        _check_space(limits, values["space"])
+    _check_sizes(limits, values, study)
+
+
+def _check_sizes(
+    limits: Limits,
+    value: Any,
+    part: Any,
+    cap: str = DEFAULT_CAP,
+    name: str = "",
+    level: int = 0,
+) -> None:
+    """Look at each integer of a study, whatever is in what.
+
+    Parameters
+    ----------
+    limits : Limits
+    value : JSON value
+    part : type or callable, optional
+        Dataclass of the objects in the value: see `flwr_fbo._common.fields.ruled`.
+    cap : str
+        Limit of the integers in the value; or ``FREE``.
+    name : str
+        Field that has the value.
+    level : int
+        In how many lists and objects the value is.
+    """
+    _check_count("lists within lists", level, _MOST_LEVELS)
+    if isinstance(value, dict):
+        known = _fields_of(part, value)
+        for key, below in value.items():
+            one = known.get(key)
+            if one is None:  # no strategy writes it
+                _check_sizes(limits, below, None, DEFAULT_CAP, key, level + 1)
+            else:
+                _check_sizes(limits, below, part_of(one), cap_of(one), key, level + 1)
+    elif isinstance(value, list):
+        for below in value:
+            _check_sizes(limits, below, part, cap, name, level + 1)
+    elif isinstance(value, int) and cap != FREE:
+        limits.check_size(cap, value, name[:_LONGEST_ENTRY])
+
+
+def _fields_of(part: Any, value: Mapping[str, Any]) -> Mapping[str, Field[Any]]:
+    """Return the fields of a JSON object: none of one that no strategy writes."""
+    if part is None:
+        return {}
+    if not isinstance(part, type):
+        try:
+            part = part(value)
+        except (KeyError, TypeError, ValueError):
+            return {}
+    return fields_by_name(part)
+
+
+def _check_space(limits: Limits, text: str) -> None:
+    """Look at a space, which is JSON of pairs of a name and a distribution's JSON."""
+    pairs = _read(text)
+    if not isinstance(pairs, list):
+        raise refused(_NO_STUDY)
+    limits.check_size("max_dimension", len(pairs), "len(space)")
+    choices = sum(_choices_of(pair) for pair in pairs)
+    limits.check_size("max_choices", choices, "choices of the space")
+
+
+def _choices_of(pair: Any) -> int:
+    """Return how many choices a distribution has, in either format of Optuna's."""
+    if not (isinstance(pair, list) and len(pair) == 2 and isinstance(pair[1], str)):
+        raise refused(_NO_STUDY)
+    content = _read(pair[1])
+    if not isinstance(content, dict):
+        raise refused(_NO_STUDY)
+    holders = [content, content.get("attributes")]
+    found: list[Any] = [one.get("choices") for one in holders if isinstance(one, dict)]
+    return sum(len(choices) for choices in found if isinstance(choices, list | str))
+
+
+def _read(text: str) -> Any:
+    try:
+        return read_json(text)
+    except (ValueError, RecursionError):
+        raise refused(_NO_STUDY) from None
+
+
+def check_numbers(limits: Limits, sizes: Sequence[float]) -> None:
+    """Raise `StudyRefusedError` if arrays are too many, or have too many numbers.
+
+    Parameters
+    ----------
+    limits : Limits
+        With every size.
+    sizes : sequence of float
+        Of each array, in numbers of eight bytes.
+    """
+    assert limits.max_peers is not None
+    _check_count("arrays", len(sizes), _ARRAYS_A_PEER * limits.max_peers)
+    limits.check_size("max_numbers", sum(sizes), "numbers in arrays")
+
+
+def check_arrays(limits: Limits, arrays: Sequence[NDArray[Any]]) -> None:
+    """Raise `StudyRefusedError` unless arrays are of numbers, and not too many."""
+    if any(array.dtype.kind not in "fiu" for array in arrays):
+        raise refused("an array that came along is not of numbers")
+    check_numbers(limits, [array.nbytes / 8 for array in arrays])
+
+
+def check_steps(
+    limits: Limits, study: Study, arrays: Sequence[NDArray[Any]] = ()
+) -> None:
+    """Raise `StudyRefusedError` if a message of a study would take too long."""
+    num_rows = len(arrays[0]) if len(arrays) and np.ndim(arrays[0]) else 0
+    assert limits.max_steps is not None
+    steps = study.steps(num_rows)
+    total, most = sum(steps.values()), max(steps, key=steps.__getitem__)
+    if total > limits.max_steps:
+        steps_text = f"a message takes about {total:.2g} steps, most of them for {most}"
+        raise refused(
+            f"{steps_text}, and max_steps={limits.max_steps}",
+            public=f"{steps_text}: more than max_steps",
+        )
+
+
+def _check_count(what: str, count: int, most: int) -> None:
+    if count > most:
+        raise refused(f"{what}: {count} are more than {most}")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.fields import check_fields, flag, ruled
-from flwr_fbo._common.fields import choice as one_of
 from flwr_fbo._common.validation import require
 from flwr_fbo._common.version import __version__
 from flwr_fbo.privacy.accounting import (
@@ -19,7 +18,7 @@ from flwr_fbo.privacy.accounting import (
     calibrate_noise_multiplier,
 )
 from flwr_fbo.privacy.budget import check_delta, check_epsilon
-from flwr_fbo.privacy.noise import NoisyMax, OsEntropy, SeededEntropy
+from flwr_fbo.privacy.noise import OsEntropy, SeededEntropy
 from flwr_fbo.privacy.release import PlannedRelease, Release, ReleaseSettings
 from flwr_fbo.privacy.secure_release import SecureRelease, SecureTotal
 from flwr_fbo.privacy.spending import Charge, Promise
@@ -27,10 +26,8 @@ from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.secure_sum.roster import Roster, digest_of
 from flwr_fbo.strategies.secure_aggregation import NO_ROSTER, SecureAggregation
 from flwr_fbo.study.secure_sums import SecureSums, SumGroup
-from flwr_fbo.tuner.ballots import Ballot, MessageForm, capped, make_vote
+from flwr_fbo.tuner.ballots import capped
 from flwr_fbo.tuner.trial_thread import ScoreSource
-
-LastRung = Literal["release", "noisy-max"]
 
 # Share of the scores of the rung before: see `decision_scores`.
 _CARRIED = 0.5
@@ -45,8 +42,8 @@ class PrivateChoice:
     Examples
     --------
     >>> from flwr_fbo import PrivateChoice
-    >>> PrivateChoice(epsilon=2, delta=1e-3).ballot
-    'ranks'
+    >>> PrivateChoice(epsilon=2, delta=1e-3)
+    PrivateChoice(epsilon=2, delta=0.001, noise_only=False)
 
     Attributes
     ----------
@@ -54,16 +51,6 @@ class PrivateChoice:
         Privacy budget of all choices together, from 1e-3 to 1e3; the rungs share it.
     delta : float
         In (0, 1), at which epsilon holds.
-    ballot : {"ranks", "votes"}
-        Form of a client's message about the trials of a rung. ``"ranks"``: ranks of
-        which the best stand out, capped. ``"votes"``: the best trial; a third of the
-        clients, lying, can make such a choice worse than a random one.
-    last_rung : {"release", "noisy-max"}
-        How the last rung is decided. ``"release"``: by the noisy sum of the ballots, as
-        the others are. ``"noisy-max"``: by the votes in the ballots, of which only the
-        winner is released, under pure epsilon; better with ten honest clients, and as
-        easy to lie to as ``"votes"``. Its share of epsilon is one in the number of
-        rungs.
     noise_only : bool
         The control: every ballot is replaced by zero, so that scores are noise alone.
 
@@ -99,8 +86,7 @@ class PrivateChoice:
     the same release, at no further epsilon, and as uncertain as epsilon demands: a
     federation in which one client has scores looks much like one in which no client
     has. The tuner ends with an error if, at level 0.01, more than half of the clients
-    have no score, and the trials do not differ from noise. A noisy max reveals neither:
-    if it decides the only rung, and no client has a score, the choice is random.
+    have no score, and the trials do not differ from noise.
 
     Without ``aggregation`` the server reads each ballot and adds the noise: it is
     trusted. With `SecureAggregation` it learns the noisy sum of each rung's ballots,
@@ -111,8 +97,6 @@ class PrivateChoice:
 
     epsilon: float = field(metadata=ruled(lambda _, epsilon: check_epsilon(epsilon)))
     delta: float = field(metadata=ruled(lambda _, delta: check_delta(delta)))
-    ballot: Ballot = field(default="ranks", metadata=one_of(Ballot))
-    last_rung: LastRung = field(default="release", metadata=one_of(LastRung))
     noise_only: bool = field(default=False, metadata=flag())
 
     def __post_init__(self) -> None:
@@ -193,8 +177,7 @@ class Chooser:
         self.group: SumGroup | None = None
         self.roster: Roster | None = None
         self.num_clients = num_clients
-        self._num_sums = num_rungs
-        self._noisy_max: NoisyMax | None = None
+        self._num_rungs = num_rungs
         if aggregation is not None:
             _check_secure(aggregation, settings, noise_seed)
             slots = range(num_clients)
@@ -213,14 +196,8 @@ class Chooser:
         if settings is None:
             self.trust = "the server reads each client's exact scores"
             return
-        epsilon = settings.epsilon
-        if settings.last_rung == "noisy-max":
-            share = epsilon / num_rungs
-            self._noisy_max = NoisyMax(share, noise_seed)
-            epsilon, self._num_sums = epsilon - share, num_rungs - 1
-        if self._num_sums == 0:
-            return
-        z = calibrate_noise_multiplier(epsilon, settings.delta, 1.0, self._num_sums)
+        about = settings.epsilon, settings.delta, 1.0, num_rungs
+        z = calibrate_noise_multiplier(*about)
         planned = ReleaseSettings(
             num_agents=num_clients,
             clip_norm=1.0,
@@ -241,21 +218,6 @@ class Chooser:
         """Whether the clients' metrics stay at the clients."""
         return self.settings is not None or self.score_source == "server"
 
-    @property
-    def knows_leads(self) -> bool:
-        """Whether each rung releases scores whose noise is known."""
-        return self.settings is not None and self._noisy_max is None
-
-    def form(self, rung: int) -> MessageForm:
-        """Return what clients are asked for at the end of a rung, from 0.
-
-        Votes where votes are counted: the best of many trials have the same capped
-        rank.
-        """
-        if self.settings is None:
-            return "exact"
-        return self.settings.ballot if rung < self._num_sums else "votes"
-
     def sums(self, num_trials: int) -> SecureSums | None:
         """Return how ballots on K trials are summed; None: the server reads each."""
         if self.group is None:
@@ -267,10 +229,9 @@ class Chooser:
     def choose(
         self, rung: int, messages: Mapping[int, Any] | SecureTotal, num_trials: int
     ) -> Choice:
-        """Release the mean of the ballots with noise, or the winner of the last rung.
+        """Release the mean of the ballots with noise.
 
-        The mean is over all N clients, whoever has answered. The winner's score is 1,
-        and that of all others 0.
+        The mean is over all N clients, whoever has answered.
 
         Parameters
         ----------
@@ -293,15 +254,10 @@ class Chooser:
         allowed = f"at least the {len(messages)} clients that gave a ballot"
         enough = len(messages) <= self.num_clients
         require(enough, "num_agents", self.num_clients, allowed)
-        if rung >= self._num_sums:
-            return self._winner(rung, messages, num_trials)
-        release, form = self.release, self.settings.ballot
+        release = self.release
         assert isinstance(release, Release)
         # Whatever a client says of one trial, it says no more than an honest one may.
-        ballots = {
-            slot: capped(message, num_trials, form)
-            for slot, message in messages.items()
-        }
+        ballots = {slot: capped(m, num_trials) for slot, m in messages.items()}
         scores = release.release(rung, ballots, num_trials)[0]
         facts = {**release.facts(rung), "num_ballots": len(messages)}
         return Choice(scores, {"mechanism": "gaussian", **facts})
@@ -317,63 +273,27 @@ class Chooser:
         facts["num_ballots"] = len(summed.slots)
         return Choice(scores, {"mechanism": "gaussian", **facts})
 
-    def _winner(
-        self, rung: int, messages: Mapping[int, Any], num_trials: int
-    ) -> Choice:
-        noisy_max, settings = self._noisy_max, self.settings
-        assert noisy_max is not None
-        assert settings is not None
-        counts = [0] * num_trials
-        for slot in range(self.num_clients):
-            vote = make_vote(messages.get(slot), num_trials)
-            if vote is not None and not settings.noise_only:
-                counts[vote] += 1
-        scores = np.zeros(num_trials)
-        scores[noisy_max.choose(rung, counts)] = 1.0
-        facts = {
-            "mechanism": "noisy-max",
-            "epsilon": noisy_max.epsilon,
-            "private": noisy_max.private,
-            "noise_only": settings.noise_only,
-            "flwr_fbo": __version__,
-        }
-        return Choice(scores, facts)
-
     def promise(self, first_rung: int) -> Promise:
-        """Return what the rungs from one on, from 0, release of a client.
-
-        No ledger adds up a noisy max.
-        """
+        """Return what the rungs from one on, from 0, release of a client."""
         if self.settings is None:
             return Promise()
-        num, charges = self._num_sums - first_rung, []
-        if self.release is not None and num > 0:
-            z = self.release.settings.noise_multiplier
-            charges.append(Charge(z, num_releases=num))
-        caveat = ""
-        if self._noisy_max is not None:
-            charges.append(Charge(0.0))
-            caveat = "ends with a noisy max, which a site's ledger cannot add up"
-        return Promise(tuple(charges), self.private, caveat, self.settings.delta)
+        assert self.release is not None
+        z, num = self.release.settings.noise_multiplier, self._num_rungs - first_rung
+        charges = (Charge(z, num_releases=num),) if num > 0 else ()
+        return Promise(charges, self.private, delta=self.settings.delta)
 
     def spent(self, num_rungs: int) -> PrivacySpent | None:
         """Return epsilon at delta of the first rungs; None where it was never private.
 
-        Of the sums exactly; that of the winner is added to it. With a ``noise_seed`` it
-        is what real noise would have spent.
+        With a ``noise_seed`` it is what real noise would have spent.
         """
         if self.settings is None:
             return None
+        assert self.release is not None
         accountant = ReleaseAccountant(1.0, self.settings.delta)
-        if self.release is not None and num_rungs > 0:
-            num_sums = min(num_rungs, self._num_sums)
-            z = self.release.settings.noise_multiplier
-            accountant.charge(z, num_sums)
-        spent = accountant.spent()
-        if self._noisy_max is None or num_rungs <= self._num_sums:
-            return spent
-        epsilon = spent.epsilon + self._noisy_max.epsilon
-        return PrivacySpent(epsilon, spent.delta, num_rungs, spent.accounting_method)
+        if num_rungs > 0:
+            accountant.charge(self.release.settings.noise_multiplier, num_rungs)
+        return accountant.spent()
 
 
 def _check_secure(
@@ -385,10 +305,8 @@ def _check_secure(
     with_secure = "with secure aggregation"
     require(settings is not None, "privacy", settings, f"given, {with_secure}")
     assert settings is not None
-    last, is_control = settings.last_rung, settings.noise_only
-    # A winner is no sum, and the control's noise alone is none of the clients'.
-    require(last == "release", "privacy.last_rung", last, f"'release', {with_secure}")
-    allowed = f"False, {with_secure}"
+    # The control's noise alone is none of the clients'.
+    is_control, allowed = settings.noise_only, f"False, {with_secure}"
     require(not is_control, "privacy.noise_only", is_control, allowed)
     require(seed is None, "seeds.noise", seed, "None, where the clients draw the noise")
 
@@ -459,7 +377,7 @@ def decision_scores(
     `python -m benchmarks.halving_variants`.
 
     Exact means are compared as they are: there is no noise to average, and the later
-    mean is the truer one. So is the winner that a noisy max releases.
+    mean is the truer one.
 
     Parameters
     ----------

@@ -24,7 +24,6 @@ from flwr.clientapp.typing import ClientAppCallable
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.errors import PublicError, log_once
-from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo._compat import SECURE_AGGREGATION_RECORD, secure_aggregation_stage
 from flwr_fbo.clients.node_limits import hearing
 from flwr_fbo.clients.recorded_agent import of_another_slot
@@ -37,12 +36,11 @@ from flwr_fbo.clients.site_journal import (
 )
 from flwr_fbo.clients.site_rules import SiteRules
 from flwr_fbo.clients.sum_identity import SumIdentity
-from flwr_fbo.clients.sum_member import SumMember, SumRequest
+from flwr_fbo.clients.sum_member import SumMember
 from flwr_fbo.clients.time_limit import TimeLimit
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.secure_sum.terms import Exchange, SumRefusedError
-from flwr_fbo.study.limits import refused
-from flwr_fbo.study.message_sizes import check_numbers
+from flwr_fbo.study.limits import check_numbers, refused
 from flwr_fbo.study.secure_sums import SecureSums
 from flwr_fbo.tuner.ballots import make_ballot, no_scores
 from flwr_fbo.tuner.envelope import (
@@ -179,10 +177,10 @@ def _read(message: Message, context: Context) -> tuple[SiteRules, Header | None]
         longest = max((len(one) for one in header.settings), default=0)
         sizes.check_size("max_dimension", longest, "settings of a trial")
     elif isinstance(header, BallotHeader | SumHeader):
-        asked = header if isinstance(header, BallotHeader) else header.asked
+        asked = header if isinstance(header, BallotHeader) else header.ballot
         sizes.check_size("max_features", len(asked.trials), "trials of a ballot")
-    if isinstance(header, TrialsHeader | SumHeader) and header.summed is not None:
-        sums = header.summed
+    if isinstance(header, TrialsHeader | SumHeader) and header.sums is not None:
+        sums = header.sums
         agents = [sums.settings.num_agents, *(g.slots.stop for g in sums.groups)]
         sizes.check_size("max_agents", max(agents), "num_agents")
         sizes.check_size("max_features", sums.num_features, "num_features")
@@ -203,8 +201,8 @@ def _run_trials(
 ) -> Message:
     """Return the replies of all trials of a send."""
     unprotected = "" if header.is_hidden else _EXACT
-    identity = _admit(rules, header, header.summed, unprotected)
-    slot = -1 if header.summed is None else identity.own_slot(context)
+    identity = _admit(rules, header, header.sums, unprotected)
+    slot = -1 if header.sums is None else identity.own_slot(context)
     states = TrialStates(context.state, header.attempt, header.alive)
     contents = unpack(message.content, range(len(header.trials)))
     replies: dict[int, RecordDict] = {}
@@ -235,10 +233,10 @@ def _run_trials(
         read |= overlay.read
     # Once more, as the app's own clients may have limits of which nobody knew before.
     rules = SiteRules(context, configured_folder(context))
-    _admit(rules, header, header.summed, unprotected)
+    _admit(rules, header, header.sums, unprotected)
     if unprotected and _is_evaluate(message):
         rules.charge_unprotected((KIND, header.attempt))
-    answer = ReplyHeader(errors, sorted(read), slot)
+    answer = ReplyHeader(errors, tuple(sorted(read)), slot)
     return Message(pack(answer, replies), reply_to=message)
 
 
@@ -299,9 +297,9 @@ def _ballot(
     message: Message, context: Context, header: BallotHeader, rules: SiteRules
 ) -> Message:
     """Return what the client says about the trials of a rung."""
-    unprotected = _EXACT if header.form == "exact" else ""
+    unprotected = _EXACT if header.is_exact else ""
     _admit(rules, header, None, unprotected)
-    rules.charge((KIND, header.attempt), header.promised, header.release)
+    rules.charge((KIND, header.attempt), header.promise, header.release)
     arrays = ArrayRecord({"ballot": Array(_vector(context, header))})
     rules.let_go(arrays)
     content = RecordDict({HEADER: header_record(ReplyHeader()), BALLOT: arrays})
@@ -325,8 +323,8 @@ def _sum(
     JournalError
         If it is asked for another client's slot.
     """
-    asked, sums = header.asked, header.summed
-    if asked.form == "exact" or len(asked.trials) != sums.num_features:
+    asked, sums = header.ballot, header.sums
+    if asked.is_exact or len(asked.trials) != sums.num_features:
         raise refused("a secure sum is of one bounded ballot")
     identity = _admit(rules, asked, sums)
     own = identity.own_slot(context)
@@ -338,20 +336,11 @@ def _sum(
         begin = header.exchange == Exchange.ADVERTISE
         if not _is_known(journal, header, begin):
             # Charged once a rung, before anything about the client can leave.
-            rules.charge((KIND, asked.attempt), asked.promised, asked.release)
+            rules.charge((KIND, asked.attempt), asked.promise, asked.release)
             ballot = _vector(context, asked)
             journal.put({_ABOUT: np.array(header.about), _BALLOT: ballot})
         member = SumMember(
             journal.load_unnumbered(), journal.put, identity.key, identity.roster
-        )
-        request = SumRequest(
-            sums,
-            header.about,
-            asked.release,
-            header.slot,
-            header.attempt,
-            header.exchange,
-            message.content.array_records[SUM]["request"].numpy(),
         )
 
         def contribution() -> FloatArray:
@@ -359,7 +348,16 @@ def _sum(
             assert ballot is not None
             return sums.release.contribution(0, header.slot, ballot)
 
-        reply = member.answer(request, contribution)
+        reply = member.answer(
+            sums,
+            header.about,
+            asked.release,
+            header.slot,
+            header.attempt,
+            header.exchange,
+            message.content.array_records[SUM]["request"].numpy(),
+            contribution,
+        )
         if header.exchange == Exchange.UNMASK:  # it is never needed again
             journal.put({_BALLOT: np.zeros(0)})
     arrays = ArrayRecord({"reply": Array(reply)})
@@ -370,7 +368,7 @@ def _sum(
 def _is_known(journal: Journal, header: SumHeader, may_begin: bool) -> bool:
     """Return whether the ballot that is asked for is on record; refuse another one."""
     stored = journal.load_array(_ABOUT)
-    about, release = None if stored is None else str(stored), header.asked.release
+    about, release = None if stored is None else str(stored), header.ballot.release
     if about == header.about:
         return True
     if about is not None:
@@ -422,11 +420,11 @@ def _vector(context: Context, header: BallotHeader) -> FloatArray:
             f"client {client} has no finite score in any of the {num_trials} trials of "
             f"rung {rung}",
         )
-    if header.form == "exact":
+    if header.is_exact:
         return np.stack([values, weights])
     if is_silent:
         return no_scores(len(values))
-    return make_ballot(values, weights > 0, header.form, _ties(context, header))
+    return make_ballot(values, weights > 0)
 
 
 def _admit(
@@ -442,17 +440,9 @@ def _admit(
     StudyRefusedError
         If the site does not allow what is left.
     """
-    promise = header.promised
+    promise = header.promise
     # The key decides the slot: an app's partition-id is about its data.
     identity = rules.check_sums(sums, promise, unprotected=unprotected)
     rules.check(promise, unprotected)
     rules.admit((KIND, header.attempt), promise, "FederationTuner")
     return identity
-
-
-def _ties(context: Context, header: BallotHeader) -> np.random.Generator:
-    """Return what breaks ties: fresh, or another for each client and rung."""
-    if header.tie_seed is None:
-        return np.random.default_rng()
-    client = int(context.node_config.get("partition-id", context.node_id))
-    return generator(header.tie_seed, client, header.rung, Purpose.MESSAGE)

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field
 from math import inf, isfinite
 from typing import Any, ClassVar
 
@@ -18,18 +17,17 @@ from flwr.app import ConfigRecord, RecordDict
 
 from flwr_fbo._common.fields import (
     check_fields,
-    choice,
     flag,
     from_json,
+    instance,
     integer,
     ruled,
-    seed,
+    to_json,
 )
 from flwr_fbo._common.validation import is_number, require
 from flwr_fbo.privacy.spending import Promise
 from flwr_fbo.study.codec import read_json
 from flwr_fbo.study.secure_sums import SecureSums
-from flwr_fbo.tuner.ballots import MessageForm
 
 # Of its record, and in a site's ledger.
 KIND = "federation-tuner"
@@ -49,7 +47,7 @@ def _check_attempt(name: str, attempt: Any) -> None:
 
 
 def _check_trials(name: str, trials: Any) -> None:
-    ok = isinstance(trials, list) and all(
+    ok = isinstance(trials, tuple) and all(
         type(t) is int and 0 <= t < 2**63 for t in trials
     )
     ok = ok and len(set(trials)) == len(trials)
@@ -64,7 +62,7 @@ def _check_settings(name: str, settings: Any) -> None:
 
 
 def _check_all_settings(name: str, settings: Any) -> None:
-    require(isinstance(settings, list), name, settings, "one for each trial")
+    require(isinstance(settings, tuple), name, settings, "one for each trial")
     for one in settings:
         _check_settings(name, one)
 
@@ -90,21 +88,13 @@ def _check_errors(name: str, errors: Any) -> None:
 
 
 def _check_keys(name: str, keys: Any) -> None:
-    ok = isinstance(keys, list) and all(isinstance(key, str) for key in keys)
+    ok = isinstance(keys, tuple) and all(isinstance(key, str) for key in keys)
     require(ok, name, keys, "a list of keys")
-
-
-def _check_promise(_: str, promise: Any) -> None:
-    Promise.from_dict(promise)
-
-
-def _check_sums(_: str, sums: Any) -> None:
-    from_json(SecureSums, sums)
 
 
 _ATTEMPT = ruled(_check_attempt)
 _TRIALS = ruled(_check_trials)
-_PROMISE = ruled(_check_promise)
+_PROMISE = instance(Promise, part=Promise)
 
 
 @dataclass(frozen=True)
@@ -115,49 +105,38 @@ class TrialsHeader:
     ----------
     attempt : str
         Names this run of the tuner: what clients have of others is forgotten.
-    trials : list of int
+    trials : tuple of int
         Whose messages they are, in order.
-    settings : list of dict
+    settings : tuple of dict
         What each overlays the run config with.
-    alive : list of int
+    alive : tuple of int
         All trials that may still come; what clients have of others is forgotten.
     metric : dict of str to float
         Weight in the score of each of some metrics in a reply to ``evaluate``. Empty:
         the server scores the trials.
     is_hidden : bool
         Whether scores stay at the client.
-    promise : dict
-        Of a `Promise`: what the rungs that are left release.
-    sums : dict, optional
-        Of `SecureSums`: how ballots are summed. None: the server reads each.
+    promise : Promise
+        What the rungs that are left release.
+    sums : SecureSums, optional
+        How ballots are summed. None: the server reads each.
     rung, rounds : int
         Which rung it is, from 1, and its rounds of training, for the app's loggers.
     """
 
     kind: ClassVar[str] = "trials"
     attempt: str = field(metadata=_ATTEMPT)
-    trials: list[int] = field(metadata=_TRIALS)
-    settings: list[dict[str, Any]] = field(metadata=ruled(_check_all_settings))
-    alive: list[int] = field(metadata=_TRIALS)
+    trials: tuple[int, ...] = field(metadata=_TRIALS)
+    settings: tuple[dict[str, Any], ...] = field(metadata=ruled(_check_all_settings))
+    alive: tuple[int, ...] = field(metadata=_TRIALS)
     metric: dict[str, float] = field(metadata=ruled(_check_metric))
     is_hidden: bool = field(metadata=flag())
-    promise: dict[str, Any] = field(metadata=_PROMISE)
-    sums: dict[str, Any] | None = field(
-        default=None, metadata=ruled(_check_sums, optional=True)
+    promise: Promise = field(metadata=_PROMISE)
+    sums: SecureSums | None = field(
+        default=None, metadata=instance(SecureSums, optional=True, part=SecureSums)
     )
     rung: int = field(default=1, metadata=integer(1, _MOST_RELEASES))
     rounds: int = field(default=1, metadata=integer(1))
-
-    @cached_property
-    def promised(self) -> Promise:
-        """The promise."""
-        return Promise.from_dict(self.promise)
-
-    @cached_property
-    def summed(self) -> SecureSums | None:
-        """How ballots are summed, if they are."""
-        found: SecureSums | None = from_json(SecureSums, self.sums)
-        return found
 
 
 @dataclass(frozen=True)
@@ -169,16 +148,14 @@ class BallotHeader:
     attempt : str
     rung : int
         From 0.
-    trials : list of int
+    trials : tuple of int
         The candidates, in the order of the ballot's entries.
-    failed : list of int
+    failed : tuple of int
         Those of them whose `main` has failed: worse than all others.
-    form : {"ranks", "votes", "exact"}
-        Of the ballot; ``"exact"``: scores and their weights, which is not private.
+    is_exact : bool
+        Whether scores and their weights are asked for, which is not private.
     maximize : bool
-    tie_seed : int or None
-        Breaks ties, in an experiment that is to repeat.
-    promise : dict
+    promise : Promise
         As in `TrialsHeader`.
     release : int
         Which of the releases that are promised this is, from 1. A ballot is always
@@ -188,18 +165,12 @@ class BallotHeader:
     kind: ClassVar[str] = "ballot"
     attempt: str = field(metadata=_ATTEMPT)
     rung: int = field(metadata=integer(0, _MOST_RELEASES))
-    trials: list[int] = field(metadata=_TRIALS)
-    failed: list[int] = field(metadata=_TRIALS)
-    form: MessageForm = field(metadata=choice(MessageForm))
+    trials: tuple[int, ...] = field(metadata=_TRIALS)
+    failed: tuple[int, ...] = field(metadata=_TRIALS)
+    is_exact: bool = field(metadata=flag())
     maximize: bool = field(metadata=flag())
-    tie_seed: int | None = field(metadata=seed())
-    promise: dict[str, Any] = field(metadata=_PROMISE)
+    promise: Promise = field(metadata=_PROMISE)
     release: int = field(metadata=integer(1, _MOST_RELEASES))
-
-    @cached_property
-    def promised(self) -> Promise:
-        """The promise."""
-        return Promise.from_dict(self.promise)
 
 
 @dataclass(frozen=True)
@@ -208,10 +179,9 @@ class SumHeader:
 
     Attributes
     ----------
-    ballot : dict
-        Of the `BallotHeader` of the rung.
-    sums : dict
-        Of `SecureSums`.
+    ballot : BallotHeader
+        That of the rung.
+    sums : SecureSums
     slot : int
         The client's.
     exchange : int
@@ -221,29 +191,17 @@ class SumHeader:
     """
 
     kind: ClassVar[str] = "sum"
-    ballot: dict[str, Any] = field(
-        metadata=ruled(lambda _, ballot: _check(BallotHeader(**ballot)))
-    )
-    sums: dict[str, Any] = field(metadata=ruled(_check_sums))
+    ballot: BallotHeader = field(metadata=instance(BallotHeader, part=BallotHeader))
+    sums: SecureSums = field(metadata=instance(SecureSums, part=SecureSums))
     slot: int = field(metadata=integer(0))
     exchange: int = field(metadata=integer(1, 5))
     attempt: int = field(metadata=integer(0, 2**63 - 1))
 
-    @cached_property
-    def asked(self) -> BallotHeader:
-        """What the ballots are about."""
-        return BallotHeader(**self.ballot)
-
-    @cached_property
-    def summed(self) -> SecureSums:
-        """How they are summed."""
-        found: SecureSums = from_json(SecureSums, self.sums)
-        return found
-
     @property
     def about(self) -> str:
         """What is summed, as JSON: the same for all clients, in all exchanges."""
-        return json.dumps({"ballot": self.ballot, "sums": self.sums}, sort_keys=True)
+        about = {"ballot": to_json(self.ballot), "sums": to_json(self.sums)}
+        return json.dumps(about, sort_keys=True)
 
 
 @dataclass(frozen=True)
@@ -262,7 +220,7 @@ class ReplyHeader:
     ----------
     errors : dict of str to str
         Why a trial's message has no reply, by its place in the send.
-    read : list of str
+    read : tuple of str
         Which of the tuned keys the client has read.
     slot : int
         The client's in secure sums, where it knows it; else -1.
@@ -271,7 +229,7 @@ class ReplyHeader:
 
     kind: ClassVar[str] = "reply"
     errors: dict[str, str] = field(default_factory=dict, metadata=ruled(_check_errors))
-    read: list[str] = field(default_factory=list, metadata=ruled(_check_keys))
+    read: tuple[str, ...] = field(default=(), metadata=ruled(_check_keys))
     slot: int = field(default=-1, metadata=integer(-1))
 
 
@@ -295,11 +253,13 @@ def _check(header: Header) -> None:
         trials, failed = header.trials, header.failed
         require(len(trials) > 0, "trials", trials, "one at least")
         require(set(failed) <= set(trials), "failed", failed, "some of the trials")
+    elif isinstance(header, SumHeader):
+        _check(header.ballot)
 
 
 def header_record(header: Header) -> ConfigRecord:
     """Return the record of a header."""
-    return ConfigRecord({"kind": header.kind, "fields": json.dumps(asdict(header))})
+    return ConfigRecord({"kind": header.kind, "fields": json.dumps(to_json(header))})
 
 
 def read_header(content: RecordDict, most_characters: float = inf) -> Header | None:
@@ -325,7 +285,7 @@ def read_header(content: RecordDict, most_characters: float = inf) -> Header | N
     length = len(str(text))
     require(length <= most_characters, "length", length, f"to {most_characters:g}")
     try:
-        header = _KINDS[str(kind)](**read_json(str(text)))
+        header: Header = from_json(_KINDS[str(kind)], read_json(str(text)))
         _check(header)
     except (AttributeError, KeyError, RecursionError, TypeError) as error:
         raise ValueError(f"The header is not one of {kind!r}: {error!r}.") from None

@@ -22,7 +22,7 @@ from flwr.serverapp.exception import AggregationError
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
-from flwr_fbo.tuner.ballots import Ballot, ballot_entries
+from flwr_fbo.tuner.ballots import ballot_entries
 from flwr_fbo.tuner.choice import (
     Choice,
     PrivateChoice,
@@ -82,15 +82,12 @@ class Lead:
 
 
 def leads(
-    trials: Sequence[Sequence[int]],
-    choices: Sequence[Choice],
-    num_agents: int,
-    form: Ballot,
+    trials: Sequence[Sequence[int]], choices: Sequence[Choice], num_agents: int
 ) -> tuple[Lead | None, Lead | None]:
     """Return the lead of the best trial over the defaults, and over the runner-up.
 
     None where the defaults are the best, or the last rung was not decided by a sum of
-    ballots: a winner has no lead, and exact scores have no known noise.
+    ballots: exact scores have no known noise.
 
     Parameters
     ----------
@@ -100,8 +97,6 @@ def leads(
         What each rung released.
     num_agents : int
         N, by which the sums of ballots were divided.
-    form : {"ranks", "votes"}
-        Of the ballots.
     """
     if any(choice.facts.get("mechanism") != "gaussian" for choice in choices):
         return None, None
@@ -126,7 +121,7 @@ def leads(
         return None, runner_up
     p_value = None
     if all(0 in rung for rung in trials):
-        drawn = _null_leads(plans, num_agents, form)
+        drawn = _null_leads(plans, num_agents)
         as_far = int(np.sum(drawn >= lead(0)))
         p_value = (1 + as_far) / (1 + len(drawn))
     over_defaults = Lead(best, 0, lead(0), p_value)
@@ -148,7 +143,7 @@ def _std_of_lead(
 
 @lru_cache(maxsize=16)
 def _null_leads(
-    plans: tuple[tuple[int, int, float], ...], num_agents: int, form: Ballot
+    plans: tuple[tuple[int, int, float], ...], num_agents: int
 ) -> FloatArray:
     """Draw the lead over the defaults of tuners in which no trial is better.
 
@@ -161,7 +156,7 @@ def _null_leads(
     rng = np.random.default_rng(0)  # so that the same record has the same p-value
     total, before = np.zeros((2, _NUM_NULLS, plans[0][0]))
     for number, (num_trials, num_ballots, noise_std) in enumerate(plans):
-        entries = np.tile(ballot_entries(num_trials, form), (_NUM_NULLS, 1))
+        entries = np.tile(ballot_entries(num_trials), (_NUM_NULLS, 1))
         num_drawn = min(num_ballots, _MOST_CLIENTS)
         sums = np.zeros_like(entries)
         for _ in range(num_drawn):
@@ -182,12 +177,22 @@ def _null_leads(
     return np.where(before[:, 1] > before[:, 0], drawn, -np.inf)
 
 
-@dataclass(frozen=True)
-class Evidence:
-    """What the scores of one rung say.
+def rung_evidence(
+    scores: FloatArray, noise_std: float, num_agents: int
+) -> tuple[float, float, float]:
+    """Return what the scores of one rung say.
 
-    Attributes
+    Parameters
     ----------
+    scores : ndarray of shape (K,)
+        Sums of ballots over N, with noise; K >= 2.
+    noise_std : float
+        > 0, of each score.
+    num_agents : int
+        N.
+
+    Returns
+    -------
     p_value : float
         Probability that noise alone makes the trials as different as they are.
     num_silent : float
@@ -195,30 +200,12 @@ class Evidence:
     std : float
         Of this estimate.
     """
+    from scipy.special import chdtrc
 
-    p_value: float
-    num_silent: float
-    std: float
-
-    @classmethod
-    def of(cls, scores: FloatArray, noise_std: float, num_agents: int) -> Evidence:
-        """Return what scores say.
-
-        Parameters
-        ----------
-        scores : ndarray of shape (K,)
-            Sums of ballots over N, with noise; K >= 2.
-        noise_std : float
-            > 0, of each score.
-        num_agents : int
-            N.
-        """
-        from scipy.special import chdtrc
-
-        energy = float(np.sum((scores - scores.mean()) ** 2)) / noise_std**2
-        p_value = float(chdtrc(len(scores) - 1, energy))
-        in_common = float(scores.sum()) / len(scores) ** 0.5
-        return cls(p_value, num_agents * in_common, num_agents * noise_std)
+    energy = float(np.sum((scores - scores.mean()) ** 2)) / noise_std**2
+    p_value = float(chdtrc(len(scores) - 1, energy))
+    in_common = float(scores.sum()) / len(scores) ** 0.5
+    return p_value, num_agents * in_common, num_agents * noise_std
 
 
 def check_evidence(
@@ -245,31 +232,32 @@ def check_evidence(
     is_sum = facts.get("mechanism") == "gaussian" and not facts["noise_only"]
     if not is_sum or len(scores) < 2:
         return
-    found = Evidence.of(scores, facts["noise_std"][0], num_agents)
+    about = scores, facts["noise_std"][0], num_agents
+    p_value, num_silent, std = rung_evidence(*about)
     num_ballots, rung = facts["num_ballots"], number + 1
-    silent = min(round(found.num_silent), num_ballots)
+    silent = min(round(num_silent), num_ballots)
     noise = (
         f"The scores that rung {rung} released do not differ from noise alone "
-        f"(p = {found.p_value:.2f})"
+        f"(p = {p_value:.2f})"
     )
-    is_most = found.num_silent > num_ballots / 2 + _SURE * found.std
-    if is_most and found.p_value > _ERROR_LEVEL:
+    is_most = num_silent > num_ballots / 2 + _SURE * std
+    if is_most and p_value > _ERROR_LEVEL:
         raise AggregationError(
             f"{noise}, and about {silent} of {num_ballots} clients have no finite "
             "score in any trial: there is nothing to choose by. Is the metric NaN? "
             "The log of each site says whether it has scores. With folder=, another "
             "try needs a new folder."
         )
-    if found.num_silent > _SURE * found.std:
+    if num_silent > _SURE * std:
         _log.warning(
             "About %d of %d clients have no finite score in any trial of rung %d "
             "(standard error %.1f).",
             silent,
             num_ballots,
             rung,
-            found.std,
+            std,
         )
-    if found.p_value > _LEVEL:
+    if p_value > _LEVEL:
         _log.warning("%s: which of its trials are best may be chance.", noise)
 
 
@@ -287,7 +275,6 @@ def kept_if_all_agree(
     num_agents : int
         N >= 1, all of which give a ballot.
     privacy : PrivateChoice
-        Whose last rung is a release.
 
     Returns
     -------
@@ -300,13 +287,13 @@ def kept_if_all_agree(
     about = privacy.epsilon, privacy.delta, 1.0, len(rungs)
     noise_std = calibrate_noise_multiplier(*about) / num_agents
     plans = tuple((rung.num_trials, num_agents, noise_std) for rung in rungs)
-    drawn = np.sort(_null_leads(plans, num_agents, privacy.ballot))
+    drawn = np.sort(_null_leads(plans, num_agents))
     # The largest lead that is not yet beyond chance.
     lead_of_chance = drawn[-math.floor(_BEATEN_LEVEL * (1 + len(drawn)))]
     mean = variance = 0.0
     for plan in plans:
         std = _std_of_lead(*plan, num_agents)
-        worst, *_, best = ballot_entries(plan[0], privacy.ballot)
+        worst, *_, best = ballot_entries(plan[0])
         mean += (best - worst) / std / math.sqrt(len(plans))
         variance += 2 * (noise_std / std) ** 2 / len(plans)
     return float(ndtr((lead_of_chance - mean) / math.sqrt(variance)))

@@ -163,8 +163,7 @@ class FederationResult:
         What the server learned of a client's ballots.
     over_defaults : Lead or None
         How far the best trial of the last rung is ahead of the app's defaults. None
-        where they are the best themselves, and where it is not known: without privacy,
-        and with a noisy max.
+        where they are the best themselves, and where it is not known: without privacy.
     over_runner_up : Lead or None
         The same over the second best of the last rung.
     """

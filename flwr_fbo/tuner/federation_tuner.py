@@ -127,15 +127,14 @@ class FederationTuner:
         privacy: ``privacy`` is None.
     aggregation : SecureAggregation, optional
         How the clients sum their ballots, so that the server learns the noisy sum of
-        each rung alone. It needs ``last_rung="release"``, and takes five more exchanges
-        a rung. Without it the server is trusted: it reads each ballot and adds the
-        noise.
+        each rung alone. It takes five more exchanges a rung. Without it the server is
+        trusted: it reads each ballot and adds the noise.
     keep_defaults : bool
         Whether the app's defaults stay the choice unless another trial beats them
         beyond chance: where no trial is better, they are beaten in 1 of 50 tuners at
         most. They are trained in all rungs then, in place of the last trial that would
-        go on. False: the best score is chosen, however small its lead. Without privacy,
-        and with a noisy max, the best is always chosen: see the notes.
+        go on. False: the best score is chosen, however small its lead. Without privacy
+        the best is always chosen: see the notes.
     folder : str or Path, optional
         An absolute path: where the tuner keeps what it has released, one folder a
         tuner. A run that is killed can be started again with it: rungs that are decided
@@ -150,7 +149,7 @@ class FederationTuner:
         are not allowed. It shows the trials as they go on, in its own storage: those
         that do not survive are pruned. It needs exact scores: ``privacy`` is None.
     seeds : Seeds, optional
-        ``study`` makes settings and ties repeat. ``noise`` is for experiments only. No
+        ``study`` makes settings repeat. ``noise`` is for experiments only. No
         ``features``: there are none.
     callbacks : list or tuple of Callback
         Told of each rung and of the result. See `Callback`.
@@ -176,14 +175,14 @@ class FederationTuner:
     *How trials are compared.* Where a rung releases a noisy sum of ballots, by its
     scores plus half of those that decided the rung before: trials that were ahead
     before keep a part of their lead. This averages the noise, and costs no epsilon.
-    Exact means and the winner of a noisy max are taken as they are.
+    Exact means are taken as they are.
 
     *How sure a choice is.* ``result.over_defaults`` says by how many standard
     deviations of chance the best trial is ahead of the defaults, over all rungs, and
     how often that would be if no trial were better. Chance is the noise, and clients
     that order the trials at random. It is not the chance in the training itself: two
     trainings with the same settings differ, too. It costs no epsilon. Of exact means
-    the chance is not known, and a noisy max releases no lead.
+    the chance is not known.
 
     With ``aggregation`` no ballot reaches the server but masked: clients add the noise,
     and the guarantee holds towards the server. With a roster that the clients pin
@@ -334,8 +333,7 @@ class FederationTuner:
                     self._chooser,
                     self._weights,
                     self.direction == "maximize",
-                    self._seeds.study,
-                    self._keep_defaults and self._chooser.knows_leads,
+                    self._keep_defaults and self.privacy is not None,
                     record,
                     rungs,
                     self._folder,
@@ -376,7 +374,7 @@ class FederationTuner:
     def _check_power(self) -> None:
         """Warn if the defaults are kept even if all clients agree."""
         privacy = self.privacy
-        if privacy is None or not (self._keep_defaults and self._chooser.knows_leads):
+        if privacy is None or not self._keep_defaults:
             return
         warning = too_few_clients(self.schedule, self.num_agents, privacy)
         if warning:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from flwr.serverapp.exception import AggregationError
 
-from flwr_fbo._common.fields import to_json
+from flwr_fbo._common.fields import from_json, to_json
 from flwr_fbo.privacy.secure_release import SecureTotal
 from flwr_fbo.secure_sum.roster import Roster
 from flwr_fbo.secure_sum.terms import SumFailedError
-from flwr_fbo.strategies.secure_aggregation import SecureExchanges
+from flwr_fbo.strategies.secure_aggregation import exchanged_sum
 from flwr_fbo.study.secure_sums import SecureSums
 from flwr_fbo.tuner.envelope import BallotHeader, SumHeader
 from flwr_fbo.tuner.shared_sends import SharedSends
@@ -44,20 +43,18 @@ class SecureRungs:
         self, sends: SharedSends, record: TunerRecord, roster: Roster | None
     ) -> None:
         self._sends, self._record = sends, record
-        self._exchanges = SecureExchanges(self, roster, self._ask)
-        self._ballot: dict[str, Any] = {}
-        self._sums: dict[str, Any] = {}
+        self._roster = roster
+        self._asked: tuple[BallotHeader, SecureSums] | None = None
 
-    @property
-    def open_sum(self) -> bytes:
-        """State of the sum that may have been unmasked; empty without one."""
+    def _open_sum(self) -> bytes:
+        """Return the state of the sum that may have been unmasked, or nothing."""
         kept = self._record.open_sum()
         return b"" if kept is None else kept["sum"].encode()
 
-    @open_sum.setter
-    def open_sum(self, state: bytes) -> None:
-        nodes = list(self._sends.voters.slots.items())
-        kept = {"ballot": self._ballot, "nodes": nodes, "sum": state.decode()}
+    def _keep(self, state: bytes) -> None:
+        assert self._asked is not None
+        ballot, nodes = to_json(self._asked[0]), list(self._sends.voters.slots.items())
+        kept = {"ballot": ballot, "nodes": nodes, "sum": state.decode()}
         self._record.save_open_sum(kept)
 
     def open_ballot(self) -> BallotHeader | None:
@@ -66,7 +63,7 @@ class SecureRungs:
         if kept is None:
             return None
         self._sends.voters.slots = dict(kept["nodes"])
-        asked = BallotHeader(**kept["ballot"])
+        asked: BallotHeader = from_json(BallotHeader, kept["ballot"])
         _log.warning(
             "The ballots of rung %d were being summed: the same clients are asked for "
             "the same sum.",
@@ -82,14 +79,24 @@ class SecureRungs:
         AggregationError
             If too few clients answer.
         """
-        self._ballot, self._sums = asdict(asked), to_json(sums)
+        self._asked = asked, sums
         about = self._header(0, 1, 0).about
-        was_open, reason = bool(self.open_sum), ""
+        was_open, reason = bool(self._open_sum()), ""
         for _ in range(_MOST_ATTEMPTS):
-            if not self.open_sum:
+            open_sum = self._open_sum()
+            if not open_sum:
                 self._sends.assign_slots()
             try:
-                total = self._exchanges.sum_of(sums, about, asked.release, 0)
+                total = exchanged_sum(
+                    sums,
+                    about,
+                    asked.release,
+                    0,
+                    roster=self._roster,
+                    open_sum=open_sum,
+                    keep=self._keep,
+                    ask=self._ask,
+                )
             except SumFailedError as error:
                 reason = str(error)
                 _log.warning("Rung %d: %s", asked.rung + 1, reason)
@@ -97,7 +104,7 @@ class SecureRungs:
             if was_open:  # the slots were an earlier run's
                 self._sends.voters.slots = {}
             return total
-        if self.open_sum:
+        if self._open_sum():
             reason += (
                 " It may have been unmasked, so these ballots are never summed again: "
                 "start the tuner again with its folder when the same clients are there."
@@ -116,4 +123,5 @@ class SecureRungs:
         return self._sends.exchange(asked)
 
     def _header(self, slot: int, exchange: int, attempt: int) -> SumHeader:
-        return SumHeader(self._ballot, self._sums, slot, exchange, attempt)
+        assert self._asked is not None
+        return SumHeader(*self._asked, slot, exchange, attempt)

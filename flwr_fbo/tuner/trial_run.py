@@ -18,9 +18,9 @@ from flwr.serverapp import Grid
 from flwr.serverapp.exception import AggregationError
 
 from flwr_fbo._common.errors import log_once
-from flwr_fbo._common.fields import to_json
 from flwr_fbo.privacy.secure_release import SecureTotal
 from flwr_fbo.space.search_space import Params
+from flwr_fbo.strategies.round_progress import duration
 from flwr_fbo.study.callbacks import Callback, DecidedRung, tell
 from flwr_fbo.tuner.choice import Choice, Chooser, decision_scores, server_choice
 from flwr_fbo.tuner.choice import survivors as best_of
@@ -82,8 +82,6 @@ class TrialRun:
     weights : dict of str to float
         Of the metrics whose weighted sum is a score.
     maximize : bool
-    tie_seed : int or None
-        Breaks ties, in an experiment that is to repeat.
     keeps_defaults : bool
         Whether trial 0 goes on to the last rung in any case.
     record : TunerRecord
@@ -105,7 +103,6 @@ class TrialRun:
     chooser: Chooser
     weights: dict[str, float]
     maximize: bool
-    tie_seed: int | None
     keeps_defaults: bool
     record: TunerRecord
     rungs: list[Rung]
@@ -169,7 +166,8 @@ class TrialRun:
                 f"with a positive weight, in any trial of rung {number + 1}."
             )
         # The study's name, as the ledger of each site has it.
-        facts = {**choice.facts, "study_id": asked.attempt, "failed": asked.failed}
+        failed = list(asked.failed)
+        facts = {**choice.facts, "study_id": asked.attempt, "failed": failed}
         choice = choice._replace(facts=facts)
         kept = None
         if self.keeps_defaults and planned.num_survivors > 1 and 0 in alive:
@@ -338,13 +336,13 @@ class TrialRun:
         sums, number = self.chooser.sums(len(self._alive)), len(self.rungs)
         return TrialsHeader(
             attempt=self._attempt,
-            trials=numbers,
-            settings=[self.settings[number] for number in numbers],
-            alive=self._alive,
+            trials=tuple(numbers),
+            settings=tuple(self.settings[number] for number in numbers),
+            alive=tuple(self._alive),
             metric={} if self.chooser.score_source == "server" else self.weights,
             is_hidden=self.chooser.hides_metrics,
-            promise=self.chooser.promise(self._first_rung).to_dict(),
-            sums=to_json(sums),
+            promise=self.chooser.promise(self._first_rung),
+            sums=sums,
             rung=number + 1,
             rounds=self.schedule.rungs[number].rounds,
         )
@@ -353,12 +351,11 @@ class TrialRun:
         return BallotHeader(
             attempt=self._attempt,
             rung=rung,
-            trials=[trial.number for trial in trials],
-            failed=[trial.number for trial in trials if trial.failure is not None],
-            form=self.chooser.form(rung),
+            trials=tuple(trial.number for trial in trials),
+            failed=tuple(t.number for t in trials if t.failure is not None),
+            is_exact=self.chooser.settings is None,
             maximize=self.maximize,
-            tie_seed=self.tie_seed,
-            promise=self.chooser.promise(self._first_rung).to_dict(),
+            promise=self.chooser.promise(self._first_rung),
             release=rung - self._first_rung + 1,
         )
 
@@ -465,7 +462,7 @@ class Progress:
         if done <= 0:
             return "the time left is not known yet"
         seconds = (self._clock() - self._began) * left / done
-        return f"about {_duration(seconds)} left"
+        return f"about {duration(seconds)} left"
 
     def _done(self, rung: int, trials: Sequence[TrialThread]) -> float:
         """Return the shared rounds that are done, in parts."""
@@ -497,11 +494,3 @@ def _name_trial(record: logging.LogRecord) -> bool:
     if record.levelno < logging.WARNING:
         record.levelno, record.levelname = logging.DEBUG, "DEBUG"
     return True
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    if seconds < 100 * 60:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"

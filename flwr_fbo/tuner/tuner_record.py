@@ -153,9 +153,7 @@ def recorded_leads(
         return None, None
     trials = [row.facts["trials"] for row in rows]
     choices = [Choice(row.vectors, row.facts) for row in rows]
-    over_defaults, over_runner_up = leads(
-        trials, choices, identity["num_agents"], privacy["ballot"]
-    )
+    over_defaults, over_runner_up = leads(trials, choices, identity["num_agents"])
     may_keep = identity.get("keep_defaults", True)
     # Defaults with which main fails are no choice, however few clients there are.
     has_failed = any(0 in row.facts.get("failed", ()) for row in rows)
@@ -167,22 +165,13 @@ def recorded_leads(
 def recorded_spent(
     identity: Mapping[str, Any], rows: Sequence[LedgerRow]
 ) -> PrivacySpent | None:
-    """Charge the releases of a ledger again; None without privacy.
-
-    The winner of a noisy max has an epsilon of its own, which is added.
-    """
+    """Charge the releases of a ledger again; None without privacy."""
     if identity["privacy"] is None:
         return None
     accountant = ReleaseAccountant(1.0, identity["privacy"]["delta"])
-    of_winner = 0.0
     for row in rows:
-        if row.facts["mechanism"] == "gaussian":
-            accountant.charge(row.facts["noise_multiplier"])
-        else:
-            of_winner += row.facts["epsilon"]
-    sums = accountant.spent()
-    epsilon = sums.epsilon + of_winner
-    return PrivacySpent(epsilon, sums.delta, len(rows), sums.accounting_method)
+        accountant.charge(row.facts["noise_multiplier"])
+    return accountant.spent()
 
 
 def not_private_because(identity: Mapping[str, Any]) -> str:

@@ -34,7 +34,6 @@ from flwr_fbo import (
     NeuralPrivacy,
     PeerGraph,
     SearchSpace,
-    TuningClient,
     linear_bandit_app,
     neural_bandit_app,
     tuning_app,
@@ -50,6 +49,8 @@ from flwr_fbo.algorithms.linear_bandit.study import (
     LinearBanditStudy,
 )
 from flwr_fbo.algorithms.search.study import TuningInstruction, TuningStudy
+from flwr_fbo.clients.site import SiteClient
+from flwr_fbo.clients.tuning_site import TuningSite
 from flwr_fbo.study.codec import STUDY_ENTRY, Config, Instruction, Phase, Study
 
 Lie = Callable[[dict[str, Any]], None]
@@ -82,7 +83,7 @@ def _app_of(client: Callable[[Context], Any]) -> ClientApp:
 APPS: dict[tuple[str, str], Callable[[], ClientApp]] = {
     ("tuning", "message"): lambda: tuning_app(lambda context: _objective),
     ("tuning", "numpy"): lambda: _app_of(
-        lambda c: TuningClient(lambda _: _objective, c)
+        lambda c: SiteClient(lambda: TuningSite(lambda _: _objective), c)
     ),
     ("linear-bandit", "message"): lambda: linear_bandit_app(
         make_environment=_make_environment, limits=ANY
@@ -364,7 +365,7 @@ def _hostile() -> list[Dialogue]:
     lies.study(
         "100,000 charges",
         "tuning",
-        _at("promise", "charges", value=[[1, 1, 1]] * 100_000),
+        _at("promise", "charges", value=[{"noise_multiplier": 1.0}] * 100_000),
         "len.charges.|len.study.",
     )
     lies.text("a study of 50 MB", lambda: "1" * 50_000_000, r"len\(study\)")

@@ -108,24 +108,30 @@ LONG = [*range(30_000)]
 VALUES: list[Any] = [
     *(None, False, True, "", "a", "b", "../x", [], {}, [0], [[]], {"a": 1}, [0, 0]),
     *(0, 1, 2, 3, -1, 10**4, 2**31, 2**63, 10**30, 0.0, 0.5, -0.5, 1e300, 1e-300),
-    *("exact", "ranks", "votes", "enrol", "round", "sum", [1, 0], ["0"], "x" * 10**5),
+    *("exact", "ranks", "enrol", "round", "sum", [1, 0], ["0"], "x" * 10**5),
     LONG,
 ]
 FALSY: list[Any] = [0, 0.0, False, None, "", [], {}]
 LOUD = [0.0, 0.5, 1.0, 3.0, 8.0]
+
+
+def _charge(z: float, q: float = 1.0, num_releases: int = 1) -> Any:
+    return to_json(Charge(z, q, num_releases))
+
+
 # What a field of a name is replaced by as often: what could get it past a check.
 NEARLY: dict[str, list[Any]] = {
     "release": [*FALSY, -1, 0.5, True, 1.0, 2],
     "study_id": ["b", "c", "d", "e"],
     "attempt": ["b", "c", "d", "e", 1, 2],
-    "charges": [[], *([[z, 1.0, 1]] for z in LOUD), [[20.0, 0.01, 3]]],
+    "charges": [[], *([_charge(z)] for z in LOUD), [_charge(20.0, 0.01, 3)]],
     "epsilon": LOUD,
     "num_exploration": [1, 2, 50, None],
     "exploration": [
         {"kind": "ellipsoid-sampling", "num_draws": 4, "uniform_share": 0.5},
         {"kind": "inverse-gap-weighting", "scale": 30.0},
     ],
-    "form": ["exact", "ranks"],
+    "is_exact": [True, False],
     "is_hidden": [False],
     "report_best_value": [True],
     "send_release": [False],
@@ -302,15 +308,13 @@ def _sums(num_features: int, num_sub_regions: int = 1) -> SecureSums:
 
 
 def _tuner(phase: Phase, sums: SecureSums | None = None) -> Asked:
-    promise = PROMISE.to_dict()
-    ballot = BallotHeader("a", 0, [0, 1], [], "votes", True, None, promise, 1)
+    ballot = BallotHeader("a", 0, (0, 1), (), False, True, PROMISE, 1)
     if phase is Phase.SUM and sums is not None:
-        return _tuners(SumHeader(asdict(ballot), to_json(sums), 0, 1, 1))
+        return _tuners(SumHeader(ballot, sums, 0, 1, 1))
     if phase is Phase.ROUND:
         return _tuners(ballot)
-    about = [0, 1], [{"x": 0.0}, {"x": 1.0}], [0, 1]
-    given = to_json(sums)
-    return _tuners(TrialsHeader("a", *about, {"acc": 1.0}, True, promise, given))
+    about = (0, 1), ({"x": 0.0}, {"x": 1.0}), (0, 1)
+    return _tuners(TrialsHeader("a", *about, {"acc": 1.0}, True, PROMISE, sums))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from flwr_fbo.algorithms.fed_vote.settings import VoteCount
 from flwr_fbo.algorithms.fed_warm_start.settings import Cohorts, WarmStartFacts
 from flwr_fbo.algorithms.registry import ALGORITHMS, Algorithm, load
 from flwr_fbo.algorithms.search.study import TuningStudy
-from flwr_fbo.strategies.presets import private_strategies
+from flwr_fbo.strategies.options import private_strategies
 
 SPACE = SearchSpace({"x": FloatDistribution(0, 1)})
 

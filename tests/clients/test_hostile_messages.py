@@ -60,9 +60,10 @@ from flwr_fbo.study.limits import (
     DEFAULT_SIZES,
     NO_LIMITS,
     StudyRefusedError,
+    check_config,
+    check_steps,
     size_limits,
 )
-from flwr_fbo.study.message_sizes import check_config, check_steps
 from flwr_fbo.study.secure_sums import SecureSums, SumGroup
 from tests.adversaries.hostile_messages import (
     APPS,
@@ -244,7 +245,7 @@ def test_every_number_of_a_study_has_a_limit_or_needs_none() -> None:
         *("TuningStudy", "DPFTSDESettings", "FTSSettings", "RandomSearchSettings"),
         *("FedVoteSettings", "VoteCount", "FedWarmStartSettings", "WarmStartFacts"),
         *("Cohorts", "Knowledge", "KnownRelease", "SecureSums", "ReleaseSettings"),
-        *("WeightSchedule", "SumGroup", "Promise", "LinearBanditStudy"),
+        *("WeightSchedule", "SumGroup", "Promise", "Charge", "LinearBanditStudy"),
         *("LinearUCBSettings", "ContinualSettings", "Optimism", "EllipsoidSampling"),
         *("InverseGapWeighting", "FeatureEncoder", "Number", "Category"),
         *("RewardTimeout", "SiteDeviation", "DeterminantTrigger", "PeerGraph"),
@@ -283,7 +284,9 @@ def test_a_malformed_secure_sum_is_refused(secure: Any) -> None:
     values: Any = replace(tuning(), secure=summed).to_dict()
     if isinstance(secure, dict):
         secure = {**values["secure"], **secure}
-    with pytest.raises(ValueError, match=r"(secure|settings)=.* is not allowed"):
+    with pytest.raises(
+        ValueError, match=r"(secure|settings)=.* is not allowed|has no num"
+    ):
         TuningStudy.from_dict({**values, "secure": secure})
 
 

@@ -23,7 +23,6 @@ from optuna.distributions import FloatDistribution
 from flwr_fbo import (
     LinearBanditClient,
     NeuralBanditClient,
-    TuningClient,
     add_tuning,
     linear_bandit_app,
     neural_bandit_app,
@@ -295,7 +294,6 @@ def _tuning(options: dict[str, Any]) -> list[Callable[[], ClientApp]]:
     options = dict(options)
     make = options.pop("make", _objective)
     return [
-        lambda: _client_fn(lambda context: TuningClient(make, context, **options)),
         lambda: tuning_app(make, **options),
         lambda: add_tuning(ClientApp(), make, None, **options),
         lambda: ClientApp(client_fn=with_tuning(_fails, make, None, **options)),

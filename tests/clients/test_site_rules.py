@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,6 @@ from flwr_fbo import (
     LinearUCBSettings,
     Network,
     Seeds,
-    TuningClient,
     add_tuning,
     linear_bandit_app,
     tuner_mod,
@@ -80,7 +79,8 @@ from tests.algorithms.fed_go_ucb.test_private_agent import PRIVACY
 from tests.algorithms.fed_go_ucb.test_private_agent import SETTINGS as NEURAL_SETTINGS
 from tests.clients.test_site_budget import Environment, Node
 
-PROMISE = Promise((Charge(20.0),), private=True).to_dict()
+PROMISE = to_json(Promise((Charge(20.0),), private=True))
+[CHARGE] = PROMISE["charges"]
 NODE = {
     "agent-id": 0,
     "fbo-max-epsilon": 0.5,
@@ -115,8 +115,8 @@ class Site:
         return reply
 
     def run_trials(self, promise: Any = PROMISE, is_hidden: bool = True) -> Message:
-        settings = [{"x": 0.0}, {"x": 1.0}]
-        numbers = [0, 1]
+        settings = {"x": 0.0}, {"x": 1.0}
+        numbers = 0, 1
         header = TrialsHeader(
             "a", numbers, settings, numbers, {"acc": 1.0}, is_hidden, promise
         )
@@ -132,9 +132,8 @@ def _ballot(**fields: Any) -> BallotHeader:
         "rung": 0,
         "trials": [0, 1],
         "failed": [],
-        "form": "votes",
+        "is_exact": False,
         "maximize": True,
-        "tie_seed": None,
         "promise": PROMISE,
         "release": 1,
     }
@@ -189,7 +188,7 @@ def test_there_is_no_sum_without_a_charge(release: Any, tmp_path: Path) -> None:
     site.run_trials()
 
     def ask(asked: BallotHeader) -> Message:
-        header = SumHeader(asdict(asked), to_json(_sums()), 0, 1, 1)
+        header = SumHeader(asked, _sums(), 0, 1, 1)
         request = ArrayRecord({"request": Array(np.zeros(0, np.uint8))})
         return site.ask(RecordDict({HEADER: header_record(header), SUM: request}))
 
@@ -211,17 +210,15 @@ WRONG = [
     ("trials", {"0": 1}),
     ("failed", [7]),
     ("failed", None),
-    ("form", "raw"),
-    ("form", ["votes"]),
+    ("is_exact", "raw"),
+    ("is_exact", 1),
     ("maximize", 1),
-    ("tie_seed", "1"),
-    ("tie_seed", -1),
     ("promise", None),
     ("promise", {**PROMISE, "private": 1}),
-    ("promise", {**PROMISE, "charges": [["20"]]}),
+    ("promise", {**PROMISE, "charges": [{**CHARGE, "noise_multiplier": "20"}]}),
     ("promise", {**PROMISE, "charges": 5}),
     ("promise", {**PROMISE, "caveat": None}),
-    ("promise", {**PROMISE, "charges": [[20.0, 1.0, -1]]}),
+    ("promise", {**PROMISE, "charges": [{**CHARGE, "num_releases": -1}]}),
 ]
 
 
@@ -263,16 +260,22 @@ def _seconds(site: Site, header: Header) -> tuple[float, Message]:
 
 
 def test_a_tuners_message_is_bounded_before_it_is_parsed() -> None:
-    many = list(range(24_000))
+    many: Any = list(range(24_000))
     site = Site(_app())
     for header in (
         _ballot(trials=many, failed=many),
-        TrialsHeader("a", [], [], many, {"acc": 1.0}, True, PROMISE),
+        TrialsHeader("a", (), (), many, {"acc": 1.0}, True, PROMISE),
         TrialsHeader(
-            "a", [0], [dict.fromkeys(map(str, many), 1)], [0], {"x": 1.0}, True, {}
+            "a",
+            (0,),
+            (dict.fromkeys(map(str, many), 1),),
+            (0,),
+            {"x": 1.0},
+            True,
+            PROMISE,
         ),
         _ballot(attempt="x" * 10**7),
-        _ballot(promise={**PROMISE, "charges": [[20.0, 1.0, 1]] * 20_000}),
+        _ballot(promise={**PROMISE, "charges": [CHARGE] * 20_000}),
     ):
         seconds, reply = _seconds(site, header)
         assert reply.has_error()
@@ -289,7 +292,7 @@ def test_trials_of_a_message_end_in_time(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 LIMITS = Limits(max_epsilon=0.5, max_delta=1e-5)
-LOUD = Promise((Charge(0.6),), private=True).to_dict()
+LOUD = to_json(Promise((Charge(0.6),), private=True))
 
 
 def _objective(context: Context) -> Callable[[Any], float]:
@@ -325,16 +328,6 @@ def _of_clients() -> ClientApp:
     return ClientApp(client_fn=client_fn, mods=[tuner_mod])
 
 
-def _of_a_tuning_client() -> ClientApp:
-    class Both(TuningClient):
-        evaluate = Trainer.evaluate
-
-    def client_fn(context: Context) -> Any:
-        return Both(_objective, context, limits=LIMITS).to_client()
-
-    return ClientApp(client_fn=client_fn, mods=[tuner_mod])
-
-
 def _for_numpy() -> RecordDict:
     config = ConfigRecord({})
     return RecordDict(
@@ -344,7 +337,7 @@ def _for_numpy() -> RecordDict:
 
 @pytest.mark.parametrize(
     "make",
-    [_beside_add_tuning, _before_its_functions, _of_clients, _of_a_tuning_client],
+    [_beside_add_tuning, _before_its_functions, _of_clients],
 )
 def test_limits_of_the_app_bind_a_tuner(
     make: Callable[[], ClientApp], tmp_path: Path
@@ -353,16 +346,16 @@ def test_limits_of_the_app_bind_a_tuner(
     for promise, is_hidden in ((LOUD, True), (PROMISE, False)):
         site = Site(make(), **folder)
         header = TrialsHeader(
-            "a", [0], [{"x": 0.0}], [0], {"acc": 1.0}, is_hidden, promise
+            "a", (0,), ({"x": 0.0},), (0,), {"acc": 1.0}, is_hidden, promise
         )
         reply = site.ask(pack(header, {0: _for_numpy()}))
         assert "StudyRefusedError" in str(reply.error.reason)
         reply = site.ask_ballot(promise=promise, trials=[0])
         assert reply.has_error() == (promise == LOUD)
     site = Site(make(), **folder)
-    header = TrialsHeader("b", [0], [{"x": 0.0}], [0], {"acc": 1.0}, True, PROMISE)
+    header = TrialsHeader("b", (0,), ({"x": 0.0},), (0,), {"acc": 1.0}, True, PROMISE)
     assert not site.ask(pack(header, {0: _for_numpy()})).has_error()
-    reply = site.ask_ballot(attempt="b", form="exact", trials=[0])
+    reply = site.ask_ballot(attempt="b", is_exact=True, trials=[0])
     assert "exact scores" in str(reply.error.reason)
 
 
@@ -416,7 +409,7 @@ def test_a_site_that_wants_sums_takes_part_in_no_bandit_without_noise() -> None:
 def test_exact_metrics_are_in_the_ledger(tmp_path: Path) -> None:
     site = Site(_app(), **{"fbo-folder": str(tmp_path)})
     for _ in range(2):
-        site.run_trials(Promise().to_dict(), is_hidden=False)
+        site.run_trials(Promise(), is_hidden=False)
     with SpendingLedger.held(tmp_path) as ledger:
         assert ledger.charges() == [Charge(0.0)]
 
@@ -436,7 +429,7 @@ def test_no_reply_about_a_site_is_let_go_without_a_charge() -> None:
 def test_sums_of_too_many_are_refused_before_they_are_made() -> None:
     sums = replace(_sums(), groups=(SumGroup(0, 10**8, 2, 0, 10**8),))
     assert sums.groups[0].num_slots > MAX_COMPLETE
-    header = TrialsHeader("a", [], [], [], {"x": 1.0}, True, PROMISE, to_json(sums))
+    header = TrialsHeader("a", (), (), (), {"x": 1.0}, True, PROMISE, to_json(sums))
     seconds, reply = _seconds(Site(_app()), header)
     assert "max_agents" in str(reply.error.reason)
     assert seconds < 0.5

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from flwr_fbo.algorithms.fed_vote.settings import FedVoteSettings
 from flwr_fbo.algorithms.search.study import TuningStudy
-from flwr_fbo.clients.sum_member import SumMember, SumRequest
+from flwr_fbo.clients.sum_member import SumMember
 from flwr_fbo.privacy.integer_noise import IntegerNoise
 from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.secure_sum.aggregator import Aggregator
@@ -60,9 +60,16 @@ class Site:
     ) -> NDArray[np.uint8]:
         """Answer in a new process, which has the journal alone."""
         member = SumMember(dict(self.journal), self.put, None, None)
-        about = SECURE, STUDY.text, release, self.slot
-        asked = SumRequest(*about, attempt, exchange, request)
-        return member.answer(asked, lambda: self.contribution)
+        return member.answer(
+            SECURE,
+            STUDY.text,
+            release,
+            self.slot,
+            attempt,
+            exchange,
+            request,
+            lambda: self.contribution,
+        )
 
 
 class Sum:

@@ -68,7 +68,7 @@ def test_a_round_without_a_release_costs_nothing_and_sends_nothing() -> None:
 
 def test_a_release_is_sent_until_it_is_acknowledged() -> None:
     grid = Watching(fails=(("2", 1), ("3", 1)))
-    strategy(num_releases=1).start(grid, num_rounds=6)
+    strategy(release_after=[0]).start(grid, num_rounds=6)
     assert [grid.sent[str(r)] for r in range(2, 6)] == [
         [1, 1, 1, 1],
         [0, 1, 0, 0],
@@ -88,7 +88,7 @@ def test_by_default_releases_stop_when_few_follow() -> None:
 
 @cache
 def _two_releases() -> float:
-    study = strategy(num_releases=2)
+    study = strategy(release_after=[0, 1])
     study.start(InProcessGrid(numpy_app(), NUM_AGENTS), num_rounds=4)
     return study.privacy_spent.epsilon
 

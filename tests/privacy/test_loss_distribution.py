@@ -82,7 +82,7 @@ def test_the_worse_direction_counts_whichever_it_is() -> None:
     one, other = (joint_epsilon(loss, loss, 1e-3) for loss in (left_out, added))
     assert one > other + 0.1
     for losses in ((left_out, added), (added, left_out)):
-        assert largest_epsilon((losses, losses), 1e-3) == one
+        assert largest_epsilon(losses, losses, 1e-3) == one
 
 
 def test_what_is_not_composed_yet_spends_as_much() -> None:

@@ -38,8 +38,6 @@ def landmine(calibration: Calibration) -> Release:
 @pytest.mark.parametrize(
     ("calibration", "expected"),
     [
-        # Region 0 has 8 agents, the others 7.
-        ("published-per-region", [7.86, 8.98, 8.98, 8.98]),
         ("published", [8.98] * 4),
         ("joint", [4.49] * 4),
     ],

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from flwr_fbo._common.fields import from_json, to_json
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.accounting import ReleaseAccountant
 from flwr_fbo.privacy.budget import gaussian_epsilon
@@ -90,7 +91,7 @@ def test_a_wrong_charge_is_named(field: str, charge: dict[str, Any]) -> None:
 
 def test_a_promise_travels_as_json() -> None:
     promise = Promise((Charge(1.5, 0.2), Charge(2.5)), True, "says less")
-    assert Promise.from_dict(json.loads(json.dumps(promise.to_dict()))) == promise
+    assert from_json(Promise, json.loads(json.dumps(to_json(promise)))) == promise
 
 
 def test_a_release_is_charged_once_and_survives_the_process(tmp_path: Path) -> None:

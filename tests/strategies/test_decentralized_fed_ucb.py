@@ -29,10 +29,9 @@ from flwr_fbo import (
     linear_bandit_app,
 )
 from flwr_fbo._compat import to_array_record
-from flwr_fbo.algorithms.decentralized_fed_ucb.peer_message import PeerMessage
 from flwr_fbo.algorithms.decentralized_fed_ucb.server import (
     DecentralizedFedUCBServer,
-    PeerReply,
+    PeerMessage,
 )
 from flwr_fbo.algorithms.linear_bandit.agent import LinearUCBAgent
 from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
@@ -429,9 +428,9 @@ def test_the_server_counts_what_it_is_told_without_mail() -> None:
     server = DecentralizedFedUCBServer(
         LinearBanditStudy(SETTINGS, M, noise_seed=1, graph=COMPLETE)
     )
-    server.receive(server.step(0), {0: PeerReply([], 2)})
+    server.receive(server.step(0), {0: ([], 2)})
     assert server.num_releases == [2, 0, 0, 0, 0, 0]
-    server.receive(server.step(1), {0: PeerReply([], 1), 1: PeerReply([], 0)})
+    server.receive(server.step(1), {0: ([], 1), 1: ([], 0)})
     assert server.num_releases == [2, 0, 0, 0, 0, 0]
     assert len(server.ledger) == 1
 

@@ -37,7 +37,6 @@ from flwr_fbo.journal.journal import Journal
 from flwr_fbo.lab.baselines.random_search import LocalServer, RandomSearchSettings
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.enrolment import TooFewAgentsError
-from flwr_fbo.strategies.options import StudyOptions
 from flwr_fbo.strategies.release_plan import published_delta
 from flwr_fbo.strategies.study_record import read_ledger
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
@@ -460,8 +459,8 @@ def test_controls_share_nothing() -> None:
     study = TuningStudy(
         SearchSpace(SPACE), "maximize", RandomSearchSettings(), study_seed=1
     )
-    options = StudyOptions(durability=Durability(patience=0.0))
-    control = TuningStrategy(LocalServer(NUM_AGENTS), study, options=options)
+    durability = Durability(patience=0.0)
+    control = TuningStrategy(LocalServer(NUM_AGENTS), study, durability=durability)
     grid = InProcessGrid(numpy_app(), NUM_AGENTS)
     result = control.start(grid, num_rounds=3)
     assert len(result.arrays) == 0

@@ -144,7 +144,7 @@ def test_a_warm_start_is_no_recommendation() -> None:
 
 
 def test_without_a_release_it_says_so() -> None:
-    result = run(FedVote, 3, 2, privacy=Privacy(num_releases=0, noise_multiplier=1))
+    result = run(FedVote, 3, 2, privacy=Privacy(release_after=(), noise_multiplier=1))
     assert repr(result.recommendation) == repr(Recommendation())  # its score is NaN
     assert result.recommendation.reason == NOTHING
     assert str(result).startswith("Recommended for all sites: none: nothing was")

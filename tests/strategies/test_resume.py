@@ -24,7 +24,6 @@ from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.lab.baselines.random_search import LocalServer, RandomSearchSettings
 from flwr_fbo.space.search_space import SearchSpace
-from flwr_fbo.strategies.options import StudyOptions
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 from tests.federation import (
     AGENT,
@@ -145,8 +144,7 @@ def test_methods_without_releases_go_on_too(tmp_path: Path) -> None:
         config = {"fbo-folder": str(folder)}
         grid = DyingGrid(numpy_app(), NUM_AGENTS, run_config=dict(config))
         grid.dies_in = dies_in
-        options = StudyOptions(folder)
-        method = TuningStrategy(LocalServer(NUM_AGENTS), study, options=options)
+        method = TuningStrategy(LocalServer(NUM_AGENTS), study, folder=folder)
         method.start(grid, num_rounds=4)
         return grid.agents(method.study)
 

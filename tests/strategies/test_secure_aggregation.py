@@ -23,7 +23,6 @@ from flwr_fbo import (
     Privacy,
     SecureAggregation,
     Seeds,
-    SumLimits,
     add_tuning,
     tuning_app,
     with_tuning,
@@ -31,7 +30,7 @@ from flwr_fbo import (
 from flwr_fbo._compat import ClientApi, NumPyClient
 from flwr_fbo.privacy.spending import SpendingLedger
 from flwr_fbo.secure_sum.roster import Roster, SigningKey
-from flwr_fbo.strategies.collectors import SecureCollector
+from flwr_fbo.strategies.secure_aggregation import SecureCollector
 from tests.federation import numpy_app
 from tests.secure_studies import (
     APP,
@@ -106,9 +105,9 @@ def test_it_is_what_a_trusted_server_releases(played: Played) -> None:
     make, secure = played.make, played.strategy
     settings = secure.server.release.settings
     q = settings.sampling_probability if make is dp_fts_de else None
-    num = None if make is fed_warm_start else 2
+    after = None if make is fed_warm_start else range(2)
     seeds = Seeds(study=1, features=2, noise=3)
-    silent = Privacy(noise_multiplier=1e-9, num_releases=num, sampling_probability=q)
+    silent = Privacy(noise_multiplier=1e-9, release_after=after, sampling_probability=q)
     trusted = make(aggregation=None, privacy=silent, seeds=seeds)
     configs = node_configs(secure.server.num_agents)
     trusted.start(SumGrid(configs), num_rounds=ROUNDS)
@@ -379,7 +378,7 @@ def test_a_site_with_minima_takes_part_in_secure_sums_only(limit: str) -> None:
 def test_each_minimum_holds_in_app_and_node_config(field: str, value: Any) -> None:
     entry = f"fbo-{field.replace('_', '-')}"
     named: dict[str, Any] = {entry: value}
-    app = tuning_app(make_objective, limits=Limits(sums=SumLimits(**{field: value})))
+    app = tuning_app(make_objective, limits=Limits(**{field: value}))
     for grid in (
         SumGrid(node_configs(), app),
         SumGrid(node_configs(**named)),

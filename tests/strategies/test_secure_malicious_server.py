@@ -128,12 +128,12 @@ def _less_noise(study: Study) -> None:
 def _less_noise_promised(study: Study) -> None:
     _less_noise(study)
     for charge in study["promise"]["charges"]:
-        charge[0] = 0.5
+        charge["noise_multiplier"] = 0.5
 
 
 def _sample_promised(study: Study) -> None:
     for charge in study["promise"]["charges"]:
-        charge[1] = 1e-9
+        charge["sampling_probability"] = 1e-9
 
 
 CHANGES: list[tuple[Callable[[Study], None], str]] = [

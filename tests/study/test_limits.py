@@ -13,7 +13,6 @@ from flwr_fbo import (
     Limits,
     LinearBanditClient,
     NeuralBanditClient,
-    TuningClient,
     add_tuning,
     linear_bandit_app,
     neural_bandit_app,
@@ -128,7 +127,6 @@ def test_every_app_takes_limits() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda limits: TuningClient(_environment, _context(), limits=limits),
         lambda limits: LinearBanditClient(_context(), limits=limits),
         lambda limits: NeuralBanditClient(_context(), _environment, limits=limits),
     ],

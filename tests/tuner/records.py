@@ -28,10 +28,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "privacy": PrivateChoice(epsilon=4.0, delta=1e-3),
         "seeds": Seeds(study=1),
     },
-    "noisy-max": {
-        "privacy": PrivateChoice(4.0, 1e-3, last_rung="noisy-max"),
-        "seeds": Seeds(study=1),
-    },
     "seeded": {},
     "exact": {"privacy": None},
 }

@@ -8,7 +8,7 @@ import pytest
 
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.budget import gaussian_epsilon
-from flwr_fbo.tuner.ballots import ballot_entries, make_ballot
+from flwr_fbo.tuner.ballots import ballot_entries
 from flwr_fbo.tuner.choice import (
     Choice,
     Chooser,
@@ -34,7 +34,7 @@ def _spent(chooser: Chooser, num_rungs: int) -> PrivacySpent:
 
 
 def _ballots(best: int, num_ballots: int = N) -> dict[int, Any]:
-    entries = np.roll(ballot_entries(K, "ranks")[::-1], best)
+    entries = np.roll(ballot_entries(K)[::-1], best)
     return dict.fromkeys(range(num_ballots), entries)
 
 
@@ -69,11 +69,10 @@ def test_half_of_what_decided_a_rung_is_carried_into_the_next() -> None:
     assert choices[2].scores.tolist() == [1.0, 2.0]
 
 
-@pytest.mark.parametrize("mechanism", ["exact", "server", "noisy-max"])
-def test_exact_scores_and_winners_are_taken_as_they_are(mechanism: str) -> None:
-    before = "gaussian" if mechanism == "noisy-max" else mechanism
+@pytest.mark.parametrize("mechanism", ["exact", "server"])
+def test_exact_scores_are_taken_as_they_are(mechanism: str) -> None:
     choices = [
-        _released(-np.inf, 9.0, 8.0, mechanism=before),
+        _released(-np.inf, 9.0, 8.0, mechanism=mechanism),
         _released(0.0, 1.0, mechanism=mechanism),
     ]
     assert decision_scores([[0, 1, 2], [1, 2]], choices).tolist() == [0.0, 1.0]
@@ -114,53 +113,27 @@ def test_one_client_changes_the_sum_by_its_bound_at_most(lie: float) -> None:
 
 @pytest.mark.parametrize("message", [None, np.ones(K + 1), [1.0] * K])
 def test_a_malformed_ballot_counts_as_none(message: Any) -> None:
-    for last_rung in ("release", "noisy-max"):
-        chooser = _chooser(last_rung=last_rung)
-        honest = _ballots(2, N - 1)
-        with_it = chooser.choose(0, {**honest, N - 1: message}, K)
-        assert with_it.scores.tolist() == chooser.choose(0, honest, K).scores.tolist()
+    chooser, honest = _chooser(), _ballots(2, N - 1)
+    with_it = chooser.choose(0, {**honest, N - 1: message}, K)
+    assert with_it.scores.tolist() == chooser.choose(0, honest, K).scores.tolist()
 
 
-def test_noisy_max_releases_the_winner_only() -> None:
-    choice = _chooser(last_rung="noisy-max").choose(0, _ballots(2), K)
-    assert choice.scores.tolist() == [0.0, 0.0, 1.0, 0.0]
-    assert choice.facts["mechanism"] == "noisy-max"
-
-
-@pytest.mark.parametrize("num_rungs", [1, 2])
-def test_noisy_max_is_charged_besides_the_sums(num_rungs: int) -> None:
-    chooser = _chooser(num_rungs, last_rung="noisy-max")
-    spent = _spent(chooser, num_rungs)
-    assert 1.99 < spent.epsilon <= 2.0
-    mechanisms = [
-        chooser.choose(r, _ballots(2), K).facts["mechanism"] for r in range(num_rungs)
-    ]
-    assert mechanisms == ["gaussian"] * (num_rungs - 1) + ["noisy-max"]
-    assert spent.epsilon - _spent(chooser, num_rungs - 1).epsilon == pytest.approx(
-        2.0 / num_rungs
-    )
-
-
-@pytest.mark.parametrize("last_rung", ["release", "noisy-max"])
-def test_noise_only_chooses_as_random_choice_does(last_rung: str) -> None:
+def test_noise_only_chooses_as_random_choice_does() -> None:
     """All clients are for one trial, and it wins one time in K."""
     draws = 600
     wins = 0
     for seed in range(draws):
-        chooser = _chooser(noise_only=True, noise_seed=seed, last_rung=last_rung)
+        chooser = _chooser(noise_only=True, noise_seed=seed)
         wins += survivors(chooser.choose(0, _ballots(2), K).scores, 1) == [2]
     error = math.sqrt(draws * (1 / K) * (1 - 1 / K))
     assert abs(wins - draws / K) < 4 * error
 
 
 def test_real_noise_does_not_repeat_and_is_private() -> None:
-    for last_rung in ("release", "noisy-max"):
-        chooser = _chooser(noise_seed=None, last_rung=last_rung)
-        assert chooser.private
-        assert chooser.choose(0, {}, K).facts["private"] is True
-        # All alike, of 4 winners: a chance of 4e-9.
-        drawn = {tuple(chooser.choose(0, {}, K).scores) for _ in range(15)}
-        assert len(drawn) > 1
+    chooser = _chooser(noise_seed=None)
+    assert chooser.private
+    assert chooser.choose(0, {}, K).facts["private"] is True
+    assert len({tuple(chooser.choose(0, {}, K).scores) for _ in range(2)}) == 2
     assert not _chooser().private
 
 
@@ -230,8 +203,6 @@ def test_more_clients_than_the_release_is_for_are_refused() -> None:
     [
         ("epsilon", math.inf),
         ("delta", 0.0),
-        ("ballot", "rank"),
-        ("last_rung", "gaussian"),
         ("noise_only", 1),
     ],
 )
@@ -239,18 +210,6 @@ def test_bad_settings_are_named(field: str, value: Any) -> None:
     options: dict[str, Any] = {"epsilon": 1.0, "delta": DELTA, field: value}
     with pytest.raises(ValueError, match=f"^{field}="):
         PrivateChoice(**options)
-
-
-def test_noisy_max_counts_the_best_of_many_trials() -> None:
-    """Of 32 trials the two best have the same capped rank: no ballot to count."""
-    num_trials, best = 32, 31
-    scores = np.linspace(0.0, 0.5, num_trials)
-    scores[[0, best]] = 0.9, 1.0
-    chooser = _chooser(2, epsilon=1000.0, last_rung="noisy-max")
-    assert (chooser.form(0), chooser.form(1)) == ("ranks", "votes")
-    rng, scored = np.random.default_rng(0), np.full(num_trials, True)
-    ballots = {slot: make_ballot(scores, scored, "votes", rng) for slot in range(N)}
-    assert survivors(chooser.choose(1, ballots, num_trials).scores, 1) == [best]
 
 
 @pytest.mark.parametrize(

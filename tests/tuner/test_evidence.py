@@ -13,10 +13,10 @@ from flwr_fbo import Halving, PrivateChoice
 from flwr_fbo.tuner.ballots import ballot_entries, make_ballot, no_scores
 from flwr_fbo.tuner.choice import Choice, Chooser
 from flwr_fbo.tuner.evidence import (
-    Evidence,
     check_evidence,
     kept_if_all_agree,
     leads,
+    rung_evidence,
     too_few_clients,
 )
 from tests.tuner.apps import in_process, main_of, server_context, tuner
@@ -51,13 +51,13 @@ def _federation(num_silent: int, num_alike: int = 0, num_trials: int = K) -> Bal
             return no_scores(num_trials)
         scores = np.arange(num_trials, dtype=np.float64)
         scores = scores if slot < num_silent + num_alike else rng.random(num_trials)
-        return make_ballot(scores, scored, "ranks", rng)
+        return make_ballot(scores, scored)
 
     return ballot_of
 
 
-def _found(choice: Choice) -> Evidence:
-    return Evidence.of(choice.scores, choice.facts["noise_std"][0], N)
+def _found(choice: Choice) -> tuple[float, float, float]:
+    return rung_evidence(choice.scores, choice.facts["noise_std"][0], N)
 
 
 def _share_of_errors(choices: list[Choice], number: int = 0) -> float:
@@ -73,14 +73,15 @@ def _share_of_errors(choices: list[Choice], number: int = 0) -> float:
 @pytest.mark.parametrize("num_silent", [0, 3, 6])
 def test_clients_without_scores_are_counted(num_silent: int) -> None:
     """Whatever the ballots of the others; the standard error is the noise's."""
-    found = [_found(choice) for choice in _choices(_federation(num_silent), 400)]
-    counts = np.array([one.num_silent for one in found])
-    assert counts.mean() == pytest.approx(num_silent, abs=4 * found[0].std / 20)
-    assert counts.std() == pytest.approx(found[0].std, rel=0.15)
+    found = [_found(choice)[1:] for choice in _choices(_federation(num_silent), 400)]
+    std = found[0][1]
+    counts = np.array([num_silent for num_silent, _ in found])
+    assert counts.mean() == pytest.approx(num_silent, abs=4 * std / 20)
+    assert counts.std() == pytest.approx(std, rel=0.15)
 
 
 def test_without_scores_the_p_value_is_that_of_noise() -> None:
-    found = [_found(choice).p_value for choice in _choices(_federation(N), 400)]
+    found = [_found(choice)[0] for choice in _choices(_federation(N), 400)]
     assert kstest(found, "uniform").pvalue > 1e-3
 
 
@@ -103,9 +104,7 @@ def test_trials_that_differ_are_no_error_for_a_few_clients_alone() -> None:
     assert _share_of_errors(choices) == 0.0
 
 
-@pytest.mark.parametrize(
-    "facts", [{"noise_only": True}, {"mechanism": "noisy-max"}, {"mechanism": "exact"}]
-)
+@pytest.mark.parametrize("facts", [{"noise_only": True}, {"mechanism": "exact"}])
 def test_what_is_no_sum_of_ballots_says_nothing(
     facts: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -159,10 +158,10 @@ def _is_kept(
     trials = [list(range(rung.num_trials)) for rung in schedule.rungs]
     choices = []
     for number, rung in enumerate(schedule.rungs):
-        worst, *others, best = ballot_entries(rung.num_trials, privacy.ballot)
+        worst, *others, best = ballot_entries(rung.num_trials)
         ballots = dict.fromkeys(range(num_agents), np.array([worst, best, *others]))
         choices.append(chooser.choose(number, ballots, rung.num_trials))
-    over_defaults, _ = leads(trials, choices, num_agents, privacy.ballot)
+    over_defaults, _ = leads(trials, choices, num_agents)
     return over_defaults is None or over_defaults.is_chance
 
 
@@ -209,7 +208,6 @@ def test_no_epsilon_is_enough_if_clients_agree_by_chance() -> None:
         ({"privacy": PrivateChoice(8.0, 1e-3)}, False),
         ({"keep_defaults": False}, False),
         ({"privacy": None}, False),
-        ({"privacy": PrivateChoice(0.5, 1e-3, last_rung="noisy-max")}, False),
     ],
 )
 def test_too_few_clients_are_warned_of_before_anything_is_sent(

@@ -93,8 +93,6 @@ SMALL_NOISE = 1000.0, 1e-3
 PATHS: dict[str, dict[str, Any]] = {
     "exact": {"privacy": None},
     "ranks": {"privacy": PrivateChoice(*SMALL_NOISE)},
-    "votes": {"privacy": PrivateChoice(*SMALL_NOISE, ballot="votes")},
-    "noisy max": {"privacy": PrivateChoice(*SMALL_NOISE, last_rung="noisy-max")},
     "secure sums": {
         "privacy": PrivateChoice(*SMALL_NOISE),
         "aggregation": SecureAggregation(threshold=4, honest=4),
@@ -226,7 +224,7 @@ def _error_of(path: str, start: Callable[[], Any]) -> str:
     return ""
 
 
-@pytest.mark.parametrize("path", ["exact", "ranks", "votes", "secure sums"])
+@pytest.mark.parametrize("path", ["exact", "ranks", "secure sums"])
 def test_without_any_weight_it_is_an_error(path: str) -> None:
     unweighted = FedAvg(evaluate_metrics_aggr_fn=lambda records, key: MetricRecord())
     main = _main(lambda: unweighted)
@@ -234,7 +232,7 @@ def test_without_any_weight_it_is_an_error(path: str) -> None:
     assert "finite score" in error
 
 
-@pytest.mark.parametrize("path", ["ranks", "votes", "secure sums"])
+@pytest.mark.parametrize("path", ["ranks", "secure sums"])
 @of_both_schedules
 def test_without_any_score_a_private_choice_is_an_error(
     path: str, schedule: Halving

@@ -31,7 +31,7 @@ def _loss(path: Path, design: methods.Design, method: methods.Method) -> float:
 
 
 def test_the_default_loses_less_than_every_private_baseline(table: Path) -> None:
-    ranks = _loss(table, HONEST, methods.OURS["ranks (the default)"])
+    ranks = _loss(table, HONEST, methods.OURS["ranks (ours)"])
     baselines = methods.PRIVATE_BASELINES
     losses = {name: _loss(table, HONEST, one) for name, one in baselines.items()}
     assert len(losses) == 4
@@ -42,7 +42,7 @@ def test_lies_break_votes_and_not_ranks(table: Path) -> None:
     lies = replace(HONEST, num_liars=10)
     at_random = _loss(table, lies, methods.at_random)
     assert _loss(table, lies, methods.OURS["votes"]) > 0.7 * at_random
-    assert _loss(table, lies, methods.OURS["ranks (the default)"]) < 0.3 * at_random
+    assert _loss(table, lies, methods.OURS["ranks (ours)"]) < 0.3 * at_random
 
 
 @pytest.mark.parametrize("name", [*methods.OURS, *methods.PRIVATE_BASELINES])

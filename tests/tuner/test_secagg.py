@@ -235,9 +235,9 @@ def test_a_trial_does_not_go_on_with_a_protocol_from_outside() -> None:
         _main()(grid, server_context())
     plain = recording(_app())
     plain.contexts = grid.contexts
-    promise = Promise((Charge(5.0),), private=True).to_dict()
-    settings, metric = [{"learning-rate": HIT}], {"loss": 1.0}
-    header = TrialsHeader("a", [0], settings, [0], metric, True, promise)
+    promise = Promise((Charge(5.0),), private=True)
+    settings, metric = ({"learning-rate": HIT},), {"loss": 1.0}
+    header = TrialsHeader("a", (0,), settings, (0,), metric, True, promise)
     in_trial = [
         Message(pack(header, {0: m.content}), m.metadata.dst_node_id, "train")
         for m in outside

@@ -204,7 +204,7 @@ def test_no_ballot_leaves_in_the_clear() -> None:
     sums = [record["reply"].numpy() for record in arrays]
     assert len(sums) == 5 * NUM_CLIENTS
     assert {a.dtype for a in sums} == {np.dtype(np.uint8)}
-    entries = np.asarray(ballot_entries(6, "ranks"))
+    entries = np.asarray(ballot_entries(6))
     text = b"".join(a.tobytes() for a in sums)
     for dtype in (np.float64, np.float32):
         for entry in entries.astype(dtype):
@@ -218,7 +218,7 @@ def test_a_plain_run_has_ballots_in_the_clear() -> None:
     records = [r.content.array_records for r in grid.replies]
     ballots = [r["fbo-ballot"]["ballot"].numpy() for r in records if "fbo-ballot" in r]
     text = b"".join(ballot.tobytes() for ballot in ballots)
-    assert np.float64(ballot_entries(6, "ranks")[0]).tobytes() in text
+    assert np.float64(ballot_entries(6)[0]).tobytes() in text
 
 
 @pytest.mark.parametrize("exchange", [1, 3, 4])
@@ -489,7 +489,7 @@ def test_exact_scores_are_refused_beside_a_secure_sum() -> None:
     grid = _grid()
 
     def change(message: Message, fields: dict[str, Any]) -> None:
-        fields["ballot"]["form"] = "exact"
+        fields["ballot"]["is_exact"] = True
         _rewrite(message, fields)
 
     grid.change = change
@@ -573,10 +573,6 @@ def test_a_slot_is_one_nodes(caplog: pytest.LogCaptureFixture) -> None:
     [
         ("aggregation", {"aggregation": "secure"}),
         ("privacy", {"privacy": None}),
-        (
-            "privacy.last_rung",
-            {"privacy": PrivateChoice(2.0, 1e-3, last_rung="noisy-max")},
-        ),
         ("privacy.noise_only", {"privacy": PrivateChoice(2.0, 1e-3, noise_only=True)}),
         ("seeds.noise", {"seeds": Seeds(noise=1)}),
         ("threshold", {"aggregation": SecureAggregation(threshold=9)}),

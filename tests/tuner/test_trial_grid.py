@@ -92,8 +92,9 @@ def test_what_the_server_has_put_into_a_config_stays() -> None:
 
     grid = InProcessGrid(app, 1)
     settings = {**SETTINGS, "epochs": 2}
-    promise = Promise((Charge(5.0),), private=True).to_dict()
-    header = TrialsHeader("a", [0], [settings], [0], {"accuracy": 1.0}, True, promise)
+    promise = Promise((Charge(5.0),), private=True)
+    metric = {"accuracy": 1.0}
+    header = TrialsHeader("a", (0,), (settings,), (0,), metric, True, promise)
     config = ConfigRecord({"learning-rate": 0.1})
     content = pack(header, {0: RecordDict({"fitins.config": config})})
     [node] = grid.get_node_ids()

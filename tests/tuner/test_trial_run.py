@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from flwr_fbo import Halving
-from flwr_fbo.tuner import trial_run
 from flwr_fbo.tuner.trial_run import Progress
 from tests.tuner.apps import RUN_CONFIG, main_of, message_app, server_context, tuner
 from tests.tuner.test_shared_sends import SECONDS_A_SEND, SlowGrid
@@ -103,10 +102,3 @@ def test_a_run_that_goes_on_trains_its_trials_from_the_start() -> None:
     assert here.left(1, trials) == "about 60 s left"
     trials[0].has_ended = True
     assert here.left(1, trials) == "about 36 s left"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"), [(59.6, "60 s"), (600, "10 min"), (9000, "2.5 h")]
-)
-def test_durations_are_short(seconds: float, words: str) -> None:
-    assert trial_run._duration(seconds) == words

@@ -30,7 +30,7 @@ def test_the_record_is_the_result(kind: str, tmp_path: Path) -> None:
         assert spent.epsilon == pytest.approx(result.privacy_spent.epsilon)
         assert spent.epsilon <= identity["privacy"]["epsilon"] + 1e-9
         assert spent.num_releases == result.privacy_spent.num_releases
-    assert (not_private_because(identity) == "") == (kind in ("private", "noisy-max"))
+    assert (not_private_because(identity) == "") == (kind == "private")
 
 
 def test_a_tuner_that_was_ended_has_spent_its_first_rung(tmp_path: Path) -> None:

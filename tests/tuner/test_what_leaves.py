@@ -156,14 +156,13 @@ def test_a_failure_at_a_client_says_no_value() -> None:
     assert not any("the score is" in text for text in texts)
 
 
-@pytest.mark.parametrize("last_rung", ["release", "noisy-max"])
-def test_noise_only_chooses_as_random_choice_does(last_rung: Any) -> None:
+def test_noise_only_chooses_as_random_choice_does() -> None:
     """Among two trials of which one is far better, over many seeds of the noise."""
     from flwr_fbo import Seeds
 
     wins = []
     for seed in range(8):
-        privacy = PrivateChoice(1000.0, 1e-3, last_rung=last_rung, noise_only=True)
+        privacy = PrivateChoice(1000.0, 1e-3, noise_only=True)
         study = tuner(
             privacy=privacy,
             schedule=Halving(2, (1,)),

@@ -18,11 +18,18 @@ import numpy as np
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.validation import require
 from flwr_fbo.algorithms.dp_fts_de.server import DPFTSDEServer
+from flwr_fbo.algorithms.fed_warm_start.agent import head_start
 from flwr_fbo.algorithms.fed_warm_start.knowledge import Knowledge, KnownRelease
 from flwr_fbo.algorithms.fed_warm_start.settings import (
     Cohorts,
     FedWarmStartSettings,
     WarmStartFacts,
+)
+from flwr_fbo.algorithms.search.recommendation import (
+    BY_CHANCE,
+    SIGNIFICANCE,
+    Recommendation,
+    ReleasedFunction,
 )
 from flwr_fbo.algorithms.search.settings import Facts
 from flwr_fbo.algorithms.search.study import TuningStudy
@@ -205,3 +212,26 @@ def _is_short(slot: int, message: Any) -> bool:
         _log.warning(text, slot, norm)
         return False
     return True
+
+
+def released_function(
+    study: TuningStudy, ledger: Sequence[LedgerRow]
+) -> ReleasedFunction | None:
+    """Take the posterior probability that sites share nothing."""
+    facts, agent = study.facts, study.agent
+    assert isinstance(agent, FedWarmStartSettings)
+    assert isinstance(facts, WarmStartFacts)
+    if not ledger and facts.known is None:
+        return None
+    released = b"".join(row.vectors.tobytes() for row in ledger)
+    cohorts = facts.cohorts or Cohorts(1)
+    about = agent, cohorts, study.space, study.feature_seed
+    start = head_start(*about, released, facts.known)
+    best = study.space.snap(start.tops[0])
+    score = float(start.shared(best[None])[0])
+    p0 = start.shared.null_probability
+    certain = start.is_followed and p0 <= SIGNIFICANCE
+    reason = "" if certain else BY_CHANCE
+    params = None if reason else study.space.from_unit(best)
+    found = Recommendation(params, reason, score, None, p0, is_start=True)
+    return ReleasedFunction(start.shared, best, found)

@@ -22,6 +22,8 @@ class Facts:
     planned.
     """
 
+    kind: ClassVar[str]  # name of the algorithm, once it is registered
+
     def check(
         self, space: SearchSpace, direction: Direction, agent: SearchSettings
     ) -> None:
@@ -59,6 +61,7 @@ class SearchSettings:
 
     # Whether agents start at one point, and search by improvement: see `LeanAgent`.
     is_lean: ClassVar[bool] = False
+    kind: ClassVar[str]  # name of the algorithm, once it is registered
 
     num_features: int = field(default=100, metadata=integer(1, cap="max_features"))
     num_sub_regions: int = field(default=1, metadata=integer(1, cap="max_dimension"))

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from flwr_fbo._common.fields import (
     check_fields,
     choice,
-    from_json,
     holds,
     instance,
     ruled,
     seed,
-    to_json,
 )
 from flwr_fbo._common.validation import refuse, require
 from flwr_fbo.algorithms.registry import algorithm_in, algorithm_of, load
@@ -44,8 +42,11 @@ def _settings_in(values: Any) -> type[SearchSettings]:
     return algorithm_in(values).settings
 
 
-def _facts_in(values: Any) -> type[Facts] | None:
-    return algorithm_in(values).facts
+def _facts_in(values: Any) -> type[Facts]:
+    facts = algorithm_in(values).facts
+    if facts is None:
+        refuse("facts", values, "None, with this algorithm")
+    return facts
 
 
 def _check_portfolio(name: str, value: Any) -> None:
@@ -56,7 +57,8 @@ def _check_portfolio(name: str, value: Any) -> None:
     require(len(value) <= _MOST_LISTED, f"len({name})", len(value), allowed)
 
 
-def _secure_sums(values: Any = None) -> type[SecureSums]:
+def _secure_sums(values: Any) -> type[SecureSums]:
+    require(isinstance(values, Mapping), "secure", values, "an object, or None")
     # A client process loads what its message needs: most studies have no such sums.
     from flwr_fbo.study.secure_sums import SecureSums
 
@@ -94,7 +96,7 @@ class TuningStudy(Study):
         before its own first points.
     """
 
-    space: SearchSpace = field(metadata=instance(SearchSpace))
+    space: SearchSpace = field(metadata=instance(SearchSpace, part=SearchSpace))
     direction: Direction = field(metadata=choice(Direction))
     agent: SearchSettings = field(metadata=holds(_settings_in))
     study_seed: int | None = field(default=None, metadata=seed())
@@ -140,57 +142,6 @@ class TuningStudy(Study):
     def enrolment(self) -> Config:
         """Return the config that asks a client which slot it holds."""
         return TuningInstruction(Phase.ENROL, self).to_config()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the study as JSON values."""
-        kind = {"kind": algorithm_of(self.agent).name}
-        facts, secure = self.facts, self.secure
-        return {
-            "space": self.space.to_json(),
-            "direction": self.direction,
-            "agent": {**kind, **to_json(self.agent)},
-            "study_seed": self.study_seed,
-            "feature_seed": self.feature_seed,
-            "study_id": self.study_id,
-            "promise": self.promise.to_dict(),
-            "facts": None if facts is None else {**kind, **to_json(facts)},
-            "secure": to_json(secure),
-            "portfolio": [dict(params) for params in self.portfolio],
-        }
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> TuningStudy:
-        """Return the study that ``to_dict`` gave."""
-        agent, facts, secure = dict(fields["agent"]), fields["facts"], fields["secure"]
-        algorithm = algorithm_in(agent)
-        del agent["kind"]
-        settings: Any = algorithm.settings
-        allowed = "an object, or None"
-        require(
-            secure is None or isinstance(secure, Mapping), "secure", secure, allowed
-        )
-        return cls(
-            space=SearchSpace.from_json(fields["space"]),
-            direction=fields["direction"],
-            agent=from_json(settings, agent),
-            study_seed=fields["study_seed"],
-            feature_seed=fields["feature_seed"],
-            study_id=fields["study_id"],
-            promise=Promise.from_dict(fields["promise"]),
-            facts=None if facts is None else _facts(dict(facts)),
-            secure=from_json(None if secure is None else _secure_sums(), secure),
-            portfolio=fields["portfolio"],
-        )
-
-
-def _facts(values: dict[str, Any]) -> Facts:
-    """Return the facts in JSON values; `TuningStudy` refuses another algorithm's."""
-    kind = _facts_in(values)
-    require(kind is not None, "facts", values, "None, with this algorithm")
-    assert kind is not None
-    del values["kind"]
-    facts: Facts = from_json(kind, values)
-    return facts
 
 
 def create_agent(study: TuningStudy, slot: int, entropy: int) -> Agent:

@@ -15,6 +15,7 @@ import numpy as np
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 
 from flwr_fbo._common.arrays import one_blas_thread
+from flwr_fbo._common.fields import from_json
 from flwr_fbo._common.pictures import BLUE, ORANGE, VERMILION
 from flwr_fbo._common.text import counted
 from flwr_fbo.algorithms.search.agent import Agent
@@ -93,7 +94,7 @@ def tuning_page(journal: Journal) -> Page:
 
 def privacy_section(journal: Journal) -> Section:
     """Return what a site was charged: in this study, and in all of its ledger."""
-    promise = Promise.from_dict(journal.identity["promise"])
+    promise = from_json(Promise, journal.identity["promise"])
     notes = notes_of(journal.load_array(NOTES))
     delta = DEFAULT_DELTA if promise.delta is None else promise.delta
     own = [Charge(*note["charge"]) for note in notes]

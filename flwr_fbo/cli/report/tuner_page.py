@@ -126,8 +126,7 @@ def _scores(rungs: Sequence[Rung], is_private: bool) -> Section:
     line = (
         "A score is the mean of the clients' ballots with noise. Ballots are about the "
         "trials of one rung: scores of several rungs cannot be compared. A rung was "
-        "decided by its scores plus half of what decided the rung before. A noisy max "
-        "releases its winner only: 1, and 0 for all others."
+        "decided by its scores plus half of what decided the rung before."
         if is_private
         else "A score is the exact mean, negated where the metric is minimised."
     )

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.validation import require
-from flwr_fbo.algorithms.decentralized_fed_ucb.peer_message import Bytes, PeerMessage
+from flwr_fbo.algorithms.decentralized_fed_ucb.server import Bytes, PeerMessage
 from flwr_fbo.clients.bandits.recorded_bandit import RecordedBandit
 from flwr_fbo.journal.journal_file import JournalError
 

@@ -313,15 +313,9 @@ class TunerAuditPlan(TuningAuditPlan):
     Attributes
     ----------
     choice : PrivateChoice
-        Whose rungs all end with a release.
     """
 
     choice: PrivateChoice = field(kw_only=True)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        last = self.choice.last_rung
-        require(last == "release", "last_rung", last, "'release', for an audit")
 
     @classmethod
     def of(
@@ -342,7 +336,7 @@ class TunerAuditPlan(TuningAuditPlan):
     @property
     def direction(self) -> FloatArray:
         """A ballot for the second trial."""
-        return np.array(ballot_entries(_NUM_TRIALS, self.choice.ballot))
+        return np.array(ballot_entries(_NUM_TRIALS))
 
     def describe(self) -> dict[str, str]:
         """Return what is drawn, in words."""

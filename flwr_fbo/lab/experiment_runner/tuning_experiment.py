@@ -74,9 +74,8 @@ from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.strategies.dp_fts_de import DPFTSDE
 from flwr_fbo.strategies.fed_vote import FedVote
 from flwr_fbo.strategies.fed_warm_start import FedWarmStart
-from flwr_fbo.strategies.options import Privacy
+from flwr_fbo.strategies.options import Preset, Privacy, preset_of
 from flwr_fbo.strategies.options import Seeds as StudySeeds
-from flwr_fbo.strategies.presets import Preset, preset_of
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 
 

@@ -1,10 +1,6 @@
 """What a user writes: Optuna's suggest_*, plain dicts, limits, known-good settings."""
 
-import logging
 import math
-import os
-import time
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,11 +10,9 @@ from flwr.app import Context
 
 from flwr_fbo import InProcessGrid, tuning_app
 from flwr_fbo.algorithms.search.agent import play_round
-from flwr_fbo.algorithms.search.timeout import TrialTimeoutError, time_limit
 from flwr_fbo.algorithms.search.trial import SpaceMismatchError, Trial
 from flwr_fbo.strategies.enrolment import TooFewAgentsError
 from tests.federation import (
-    AGENT,
     NUM_AGENTS,
     SPACE,
     assert_same,
@@ -129,49 +123,6 @@ def test_a_known_good_setting_outside_the_space_is_named(
     assert "enqueue[0]: params['C']=1000000000.0" in caplog.text  # at the site
 
 
-def test_a_trial_that_takes_too_long_is_ended() -> None:
-    """Or that ends its process: the next one gets a new one."""
-
-    def objective(trial: Trial) -> float:
-        value = float(trial["x"])
-        if value == 1.0:
-            time.sleep(600)
-        if value == 2.0:
-            raise KeyError("column")
-        if value == 3.0:
-            os._exit(3)
-        return value
-
-    with (
-        time_limit(objective, 0.1) as limited,
-        pytest.raises(TrialTimeoutError, match=r"ended after 0\.1 s"),
-    ):
-        limited(Trial({"x": 1.0}, {}))
-    with time_limit(objective, 600.0) as limited:
-        assert limited(Trial({"x": -1.0}, {})) == -1.0
-        with pytest.raises(KeyError, match="column"):
-            limited(Trial({"x": 2.0}, {}))
-        with pytest.raises(RuntimeError, match="ended its process"):
-            limited(Trial({"x": 3.0}, {}))
-        assert limited(Trial({"x": -3.0}, {})) == -3.0
-    with time_limit(objective, None) as limited:
-        assert limited is objective
-
-
-def test_a_timeout_is_a_failed_trial(caplog: pytest.LogCaptureFixture) -> None:
-    def make(context: Context) -> Any:
-        return lambda trial: time.sleep(600)
-
-    study = strategy(num_agents=1, agent=replace(AGENT, num_initial=1))
-    grid = InProcessGrid(tuning_app(make, trial_timeout=0.1), 1)
-    with caplog.at_level(logging.WARNING, "flwr.fbo"):
-        result = study.start(grid, num_rounds=2)
-    assert "TrialTimeoutError: ended after 0.1 s" in caplog.text
-    (agent,) = grid.agents(study.study)
-    assert np.isnan(agent.values).all()
-    assert [(r.answered, r.failed) for r in result.rounds] == [(1, 0)] * 2
-
-
 def test_a_client_may_declare_what_it_is_made_for(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -190,8 +141,6 @@ def test_a_client_may_declare_what_it_is_made_for(
 
 
 def test_declarations_are_checked_at_once() -> None:
-    with pytest.raises(ValueError, match="trial_timeout=0"):
-        tuning_app(make_objective, trial_timeout=0)
     with pytest.raises(ValueError, match="direction='up'"):
         tuning_app(make_objective, direction="up")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"space=\{\}"):

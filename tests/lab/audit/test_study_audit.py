@@ -49,7 +49,7 @@ def one_release(
     "audited",
     [
         one_release(),
-        one_release(8, 4, num_features=3, calibration="published-per-region"),
+        one_release(8, 4, num_features=3, calibration="published"),
         one_release(1, sampling_probability=1.0, absence="zeros"),
     ],
 )

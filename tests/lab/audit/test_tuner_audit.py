@@ -16,7 +16,7 @@ from flwr_fbo.lab.audit.default_studies import (
 )
 from flwr_fbo.lab.audit.planted_faults import FAULTS
 from flwr_fbo.lab.audit.study_audit import StreamEntropy, audit
-from flwr_fbo.lab.audit.tuning_audit import TunerAuditPlan, TuningAuditPlan
+from flwr_fbo.lab.audit.tuning_audit import TuningAuditPlan
 from flwr_fbo.privacy.budget import gaussian_epsilon
 from flwr_fbo.tuner.choice import Chooser
 from flwr_fbo.tuner.envelope import BALLOT
@@ -94,12 +94,6 @@ def test_faults_of_a_tuners_choices_are_found(fault: str) -> None:
 def test_correct_choices_of_a_tuner_are_not_flagged() -> None:
     result = audit(federation_tuner(1000), StreamEntropy(1))
     assert 0.3 * EPSILON < result.epsilon_lower < EPSILON
-
-
-def test_a_noisy_max_is_no_release_of_sums() -> None:
-    choice = PrivateChoice(EPSILON, DELTA, last_rung="noisy-max")
-    with pytest.raises(ValueError, match="last_rung='noisy-max'"):
-        TunerAuditPlan.of(choice, 5, 2, 1000)
 
 
 # --- Bounds that are close to the promise

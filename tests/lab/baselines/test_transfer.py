@@ -36,7 +36,6 @@ from flwr_fbo.lab.baselines.transfer import (
 from flwr_fbo.lab.simulation.loop import run_loop
 from flwr_fbo.models.features import RandomFeatures
 from flwr_fbo.models.gp import Hyperparameters, posterior_weights
-from flwr_fbo.strategies.options import StudyOptions
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 from tests.federation import (
     NUM_AGENTS,
@@ -241,9 +240,7 @@ def test_through_flower_and_without(
             SearchSpace(SPACE), "maximize", settings, study_seed=11, feature_seed=12
         )
         server = FTSServer(NUM_AGENTS, settings.message_length, settings.share_after)
-        return TuningStrategy(
-            server, study, options=StudyOptions(durability=Durability(patience=0.0))
-        )
+        return TuningStrategy(server, study, durability=Durability(patience=0.0))
 
     with_flower, without = strategy(), strategy()
     grid = CountingGrid(numpy_app(), NUM_AGENTS)

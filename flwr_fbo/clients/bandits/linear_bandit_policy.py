@@ -436,15 +436,16 @@ class LinearBanditPolicy:
         # An empty one is being written by the client.
         if not self._path.is_file() or self._path.stat().st_size == 0:
             raise NotEnrolledError(reason)
-        kept = self._taken()
+        kept, has_changed = self._taken(), False
         if kept is None:
             journal = open_patiently(None, self._path, self._patience)
         else:
             journal = kept.journal
-            if patiently(journal.reopen, self._patience):
-                kept = None  # another process has changed it
+            has_changed = patiently(journal.reopen, self._patience)
         with journal:
             bandit = kept or RecordedBandit(journal)
+            if has_changed:
+                bandit.follow()
             if bandit.slot == NO_SLOT:
                 raise NotEnrolledError(reason)
             yield bandit

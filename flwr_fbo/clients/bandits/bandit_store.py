@@ -13,6 +13,7 @@ newest-arms  the version of the named arms that are offered now
 arms-v      version v of them
 outside     how many values were outside of their bounds, by field
 timed-out   how many rewards did not come in time
+corrected   how many rewards were corrected before their release
 window-j    what trials rewarded between releases j and j + 1 add to the running sum
 rewarded-j  how many these are, by stream
 histories   logs from before the study, by name: how many trials each has, the releases
@@ -345,6 +346,34 @@ class BanditStore:
         rewards = np.array([number("value", value) for value in values.values()])
         trials = [self._awaited(ticket) for ticket in values]
         self._complete(trials, self._releases.without_excess(rewards).tolist(), {})
+
+    def correct(self, given: Any, value: Any) -> None:
+        """Replace a reward that no release has yet; see `LinearBanditPolicy.correct`.
+
+        Agents know of it by the number of corrections.
+        """
+        ticket, reward = whole_number("ticket", given), number("value", value)
+        trial = self._journal.trial(ticket) if 0 <= ticket < 2**63 else None
+        allowed = "a ticket whose reward has come, and is in no release yet"
+        release = self.num_releases
+        is_open = trial is not None and trial.state == "complete"
+        ok = trial is not None and is_open and trial.iteration == release
+        require(ok, "ticket", given, allowed)
+        assert trial is not None
+        if self._is_over(trial.finished - trial.started):
+            raise LateRewardError(ticket, trial.value)
+        [reward] = self._releases.without_excess(np.array([reward])).tolist()
+        action = action_of(trial)
+        before, after = self._releases.outer_products(
+            [action, action], [trial.value, reward]
+        )
+        window = self.window(release).copy()
+        streams = window.reshape(-1, *window.shape[-2:])
+        streams[ticket % len(streams)] += after - before
+        count = np.array(int(self.state.get("corrected", 0)) + 1)
+        changed = {f"window-{release}": window, "corrected": count}
+        self._journal.complete_trials(release, [(ticket, reward)], changed)
+        self.state |= changed
 
     def cancel(self, ticket: int) -> None:
         """Record that a decision gets no reward."""

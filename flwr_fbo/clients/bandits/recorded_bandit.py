@@ -210,10 +210,11 @@ class RecordedBandit(RecordedBanditAgent):
         return included, contributors, times
 
     @property
-    def _received(self) -> tuple[int, bytes, tuple[int, int, int]]:
-        """What agents are made of: the slot, the total and its numbers."""
-        total = self._state.get("total", np.zeros(0))
-        return self.slot, total.tobytes(), self._numbers
+    def _received(self) -> tuple[Any, ...]:
+        """What agents are made of: slot, total and its numbers; and corrections."""
+        total, none = self._state.get("total", np.zeros(0)), np.array(0)
+        corrected = int(self._state.get("corrected", none))
+        return self.slot, total.tobytes(), self._numbers, corrected
 
     def _agent_of(self, ticket: int) -> LinearUCBAgent:
         """Return whose turn a trial is: estimators are played in turn."""
@@ -315,6 +316,11 @@ class RecordedBandit(RecordedBanditAgent):
         for agent, own, count in zip(self._made, totals, counts, strict=True):
             if count > agent.num_trials:
                 agent.tell_sum(own - agent.running_sum, count - agent.num_trials)
+
+    def correct(self, ticket: int, value: float) -> None:
+        """Replace a reward; see `LinearBanditPolicy.correct`."""
+        self.store.correct(ticket, value)
+        self._made = []  # who were told another one
 
     def add_history(
         self,

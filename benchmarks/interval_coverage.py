@@ -40,7 +40,7 @@ from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import SeededEntropy
 
 NUM_SITES, NUM_TRIALS, NUM_RELEASES, EVERY = 3, 60, 4, 10
-NUM_SEEDS, LEAST = 30, 0.98
+NUM_SEEDS, LEAST = 12, 0.98
 Mean = Callable[[str, Mapping[str, Any]], float]
 
 

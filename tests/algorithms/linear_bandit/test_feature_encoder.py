@@ -243,7 +243,7 @@ def test_what_is_not_encoded(context: Any, arms: Any, message: str) -> None:
 
 @pytest.mark.parametrize("given", [None, math.nan, np.float64("nan"), "left out"])
 def test_a_missing_value_is_what_was_declared(given: Any) -> None:
-    declared = {
+    declared: dict[str, Number | Category] = {
         "age": Number(0, 110, missing=55),
         "arrival": Category(ARRIVAL.values, missing="unknown"),
     }
@@ -266,13 +266,15 @@ def test_no_mean_reward_in_range_has_a_larger_parameter(shape: str) -> None:
     """Of least norm; and some have nearly as large a one."""
     pairs = replace(SHARED, interactions=[("age", "arrival"), ("price", "arrival")])
     encoder = {"shared": SHARED, "blocks": BLOCKS, "pairs": pairs}[shape]
+    corners: dict[str, Any]
     corners = {"age": (0, 110), "arrival": ARRIVAL.values, "price": (0, 100)}
-    names = [name for name, _ in (*encoder.context, *encoder.arm)]
+    fields, own = dict(encoder.context), dict(encoder.arm)
+    names = [*fields, *own]
     rows = []
     for values in itertools.product(*(corners[name] for name in names)):
         given = dict(zip(names, values, strict=True))
-        context = {name: given[name] for name, _ in encoder.context}
-        arm = {name: given[name] for name, _ in encoder.arm}
+        context = {name: given[name] for name in fields}
+        arm = {name: given[name] for name in own}
         for name in encoder.blocks or ("ward",):
             rows.append(encoder.encode(context, [(name, arm)], 2.0).features[0])
     X = np.array(rows)

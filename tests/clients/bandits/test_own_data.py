@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -89,24 +90,25 @@ def test_a_reward_is_corrected_until_its_release(
         with policy._held() as bandit:  # all play the same
             bandit.release(1)
             bandit.receive(bandit.release(1), 1, 1, 1)
+    as_numpy: Any = np.int64  # as it comes from a data frame
     tickets = []
     for i in range(6):
         actions = np.roll(ARMS, i, axis=0)[:1]
         first = right.choose(actions)
         right.reward(first.ticket, 0.25)
         tickets.append(wrong.choose(actions).ticket)
-        wrong.reward(np.int64(tickets[-1]), i % 2 == 0)
+        wrong.reward(as_numpy(tickets[-1]), i % 2 == 0)
     wrong.summary(), other.summary()  # both have believed the wrong rewards
     for ticket in tickets:
-        wrong.correct(np.int64(ticket), 0.25)
+        wrong.correct(as_numpy(ticket), 0.25)
     for policy in (wrong, other, LinearBanditPolicy.open(tmp_path / "b")):
         one, two = policy.summary(), right.summary()
         np.testing.assert_allclose(one.estimate, two.estimate)
         np.testing.assert_allclose(one.confidence_width, two.confidence_width)
     assert [d.reward for d in other.decisions()] == 6 * [0.25]
     with wrong._held() as one_bandit, right._held() as other_bandit:
-        sums = (bandit.store.running_sum(2) for bandit in (one_bandit, other_bandit))
-        np.testing.assert_array_equal(*sums)
+        sums = [bandit.store.running_sum(2) for bandit in (one_bandit, other_bandit)]
+        np.testing.assert_array_equal(sums[0], sums[1])
         one_bandit.release(2)
     for refused in (tickets[0], 99, -1, 2**70):
         with pytest.raises(ValueError, match=r"ticket=.*in no release yet"):

@@ -252,7 +252,7 @@ class Confidence:
         volume = log_det - d * math.log(copies * bounds.rho_min)
         chance = 2 * math.log(2 * self._union / self._alpha)
         radius = np.sqrt(chance + np.maximum(volume, 0))
-        norm = settings.parameter_norm
+        norm = settings.norm_bound
         prior: FloatArray | float = norm * math.sqrt(bounds.rho_max) + bounds.kappa
         if settings.formula == "observed":
             longest = norm * bounds.rho_max + bounds.cross_norm

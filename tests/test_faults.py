@@ -179,5 +179,5 @@ def test_a_site_is_away_for_half_of_the_rounds(
     away = {2, 3, 5}
     result = play(tmp_path, away=away)
     assert [r.absent for r in result.rounds] == [n in away for n in range(1, 7)]
-    assert caplog.text.count("absent: agents 3") == 3
+    assert caplog.text.count("absent: agent 3") == 3
     assert_whole(tmp_path, result, {3: 3})

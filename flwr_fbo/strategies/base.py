@@ -464,7 +464,8 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         slots = sorted(self._enrolment.slots[node] for node in late)
         lines = sorted(failures) + [f"agent {slot}: no reply in time" for slot in slots]
         if self._absent:
-            lines.append(f"absent: agents {ranges_text(self._absent)}")
+            agents = "agent" if len(self._absent) == 1 else "agents"
+            lines.append(f"absent: {agents} {ranges_text(self._absent)}")
         for line in lines:
             _log.warning("\t> %s", line)
         self._num_empty = 0 if answers else self._num_empty + 1

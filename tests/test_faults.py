@@ -5,6 +5,7 @@ The others need a SuperLink: tests/test_deployment.py.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import time
 from collections.abc import Callable, Collection
@@ -20,6 +21,7 @@ from flwr_fbo.privacy.spending import SpendingLedger
 from flwr_fbo.strategies.options import Durability
 from tests.federation import SPACE, objective_of
 
+ROOT = Path(__file__).parents[1]
 NUM_SITES, NUM_ROUNDS = 4, 6
 AGENT = FedVoteSettings(num_features=16, num_candidates=20)
 During = Callable[[int], None]
@@ -181,3 +183,14 @@ def test_a_site_is_away_for_half_of_the_rounds(
     assert [r.absent for r in result.rounds] == [n in away for n in range(1, 7)]
     assert caplog.text.count("absent: agent 3") == 3
     assert_whole(tmp_path, result, {3: 3})
+
+
+def test_the_page_names_tests_that_there_are() -> None:
+    page = (ROOT / "examples/deployment/README.md").read_text()
+    [section] = re.findall("^## What happens when .*?(?=^## )", page, re.M | re.S)
+    named = re.findall(r"`(tests/[\w/]+\.py)`: ((?:`\w+`(?:, )?)+)", section)
+    assert len(named) >= 15
+    for file, words in named:
+        tests = re.findall(r"^def test_(\w+)", (ROOT / file).read_text(), re.M)
+        for word in re.findall(r"`(\w+)`", words):
+            assert [test for test in tests if word in test], f"{file}: {word}"

@@ -19,7 +19,7 @@ from flwr.serverapp.exception import AggregationError
 from flwr.serverapp.strategy import Strategy
 
 from flwr_fbo._common.conversion import plain
-from flwr_fbo._common.text import ranges_text
+from flwr_fbo._common.text import agents_text
 from flwr_fbo._common.validation import require, require_int, require_positive
 from flwr_fbo._compat import (
     ClientApi,
@@ -38,7 +38,7 @@ from flwr_fbo.strategies.study_record import (
     StudyRecord,
     studies_beside,
 )
-from flwr_fbo.study.callbacks import Round, Started, tell
+from flwr_fbo.study.callbacks import Round, Started, tell, tell_of_end
 from flwr_fbo.study.codec import Study
 from flwr_fbo.study.limits import StudyRefusedError, size_limits
 from flwr_fbo.study.message_sizes import check_config, check_steps
@@ -175,9 +175,9 @@ class StudyStrategy(Strategy, Generic[ResultT]):
             name, done = self.study.study_id, len(self._rounds)
             _log.info("study %s, as the ledger of each site has it", name)
             settings = {
-                name: value
-                for name, value in identity.items()
-                if name != "kind" and "seed" not in name  # seeds are not public
+                entry: value
+                for entry, value in identity.items()
+                if entry != "kind" and "seed" not in entry  # seeds are not public
             }
             started = Started(name, type(self).__name__, settings, done)
             tell(self._callbacks, "on_start", started)
@@ -198,7 +198,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
                     )
                     result = self.result_type(**vars(flower), rounds=self._rounds)
             except BaseException as error:
-                tell(self._callbacks, "on_error", error)
+                tell_of_end(self._callbacks, name, self._folder, error)
                 raise
             finally:
                 self._running = False
@@ -464,8 +464,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         slots = sorted(self._enrolment.slots[node] for node in late)
         lines = sorted(failures) + [f"agent {slot}: no reply in time" for slot in slots]
         if self._absent:
-            agents = "agent" if len(self._absent) == 1 else "agents"
-            lines.append(f"absent: {agents} {ranges_text(self._absent)}")
+            lines.append(f"absent: {agents_text(self._absent)}")
         for line in lines:
             _log.warning("\t> %s", line)
         self._num_empty = 0 if answers else self._num_empty + 1

@@ -273,6 +273,12 @@ class JournalFile:
             return JournalHeldError(
                 f"{text}: another process holds it; only one may use a journal."
             )
+        if "disk is full" in str(error):
+            return JournalError(
+                f"{text}: its disk is full. Make space: what it holds is whole, and "
+                "the study goes on with it.",
+                public="This site's disk is full.",
+            )
         return JournalError(f"{text}: {error}.")
 
     def _damaged(self, what: str) -> JournalError:

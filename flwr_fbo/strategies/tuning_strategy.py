@@ -266,10 +266,10 @@ class TuningStrategy(StudyStrategy[TuningResult]):
         epsilon = spent.epsilon if math.isfinite(spent.epsilon) else None
         self._rounds[-1] = replace(self._rounds[-1], epsilon=epsilon)
         _log.info(
-            "Privacy spent so far: epsilon = %.3f at delta = %.3g, %d releases",
+            "Privacy spent so far: epsilon = %.3f at delta = %.3g, %s",
             spent.epsilon,
             spent.delta,
-            spent.num_releases,
+            counted(spent.num_releases, "release"),
         )
 
     def _reported(self, answers: Mapping[int, Message]) -> MetricRecord | None:
@@ -298,11 +298,11 @@ class TuningStrategy(StudyStrategy[TuningResult]):
             )
         _log.info("%s", result.recommendation)
         _log.info(
-            "Privacy spent: epsilon = %.3f at delta = %.3g (%s), %d releases%s",
+            "Privacy spent: epsilon = %.3f at delta = %.3g (%s), %s%s",
             spent.epsilon,
             spent.delta,
             spent.accounting_method,
-            spent.num_releases,
+            counted(spent.num_releases, "release"),
             "" if server.release.private else "; NOT PRIVATE, see the summary",
         )
 

@@ -27,7 +27,7 @@ from tests.documents import (
 # A page whose commands are alternatives, as those of a README are.
 EXPERIMENTS = ROOT / "docs/how-to/run-experiments.md"
 PAGES = sorted({*ROOT.glob("docs/**/*.md")} - {EXPERIMENTS})
-READMES = [ROOT / "README.md", ROOT / "experiments/README.md"]
+READMES = [ROOT / "README.md", *sorted(ROOT.glob("experiments/**/README.md"))]
 READMES += [*sorted(ROOT.glob("examples/*/README.md")), EXPERIMENTS]
 # The commands of this one follow each other: tests/test_deployment_page.py runs them.
 MENUS = [path for path in READMES if path != ROOT / "examples/deployment/README.md"]

@@ -315,7 +315,7 @@ def draw_series(axes: Any, experiment: TuningExperiment, runs: Sequence[Run]) ->
     for color, marker, label in zip((BLUE, ORANGE), MARKERS, series, strict=False):
         names = sorted((n for n in private if label in private[n].series), key=x.get)
         points = [(x[name], ends[name]) for name in names]
-        draw_points(axes, points, (color, "-", marker), label)
+        draw_points(axes, points, (color, "-", marker), f"DP-FTS-DE, {label}")
     # Random search is far away: it would press all others together.
     near = [estimate for name, estimate in ends.items() if name != "random"]
     means = np.array([estimate.mean for estimate in near])

@@ -39,6 +39,7 @@ from flwr_fbo.lab.experiment_runner.tuning_experiment import (
 from flwr_fbo.lab.experiment_runner.tuning_table import TuningRun
 from flwr_fbo.lab.tasks.base import Task
 from flwr_fbo.lab.tasks.synthetic import SyntheticTask
+from flwr_fbo.privacy.accounting import ReleaseAccountant
 
 FOLDER = Path(__file__).parents[3] / "experiments"
 TOML = """\
@@ -370,10 +371,50 @@ def test_bars_end_within_the_picture(figure: TuningExperiment) -> None:
     bars = np.concatenate(
         [bar for drawn in axes.containers for bar in drawn.lines[2][0].get_segments()]
     )
-    assert len(bars) == 2 * 4
+    assert len(bars) == 2 * 2
     assert np.ptp(bars[:, 1]) > 0.3
     assert low < bars[:, 1].min()
     assert high > bars[:, 1].max()
+
+
+def test_the_error_is_drawn_against_the_papers_epsilon(
+    figure: TuningExperiment,
+) -> None:
+    """What is to be maximised as 1 less it, and noise-only as one level."""
+    _, axes = new_figure()
+    _draw_own_form(axes, figure, _runs(figure, {"quiet": HIGH, "loud": LOW}))
+    assert axes.get_ylabel().startswith("1 - ")
+    [drawn] = axes.containers
+    x, y = drawn.lines[0].get_data(orig=False)
+    np.testing.assert_allclose(y, [1 - np.mean(LOW), 1 - np.mean(HIGH)], rtol=1e-6)
+    accountant = ReleaseAccountant(0.35, 1e-2, "moments")
+    accountant.charge(1.0, 2)
+    assert x[1] == pytest.approx(accountant.spent().epsilon)
+    labels = axes.get_legend_handles_labels()[1]
+    assert "DP-FTS-DE, z" in labels
+    assert "noise-only: 0.4900" in labels
+
+
+def test_curves_of_a_series_have_a_panel(
+    figure: TuningExperiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved: list[Any] = []
+    monkeypatch.setattr(
+        "flwr_fbo.lab.experiment_runner.figure.save",
+        lambda made, runs, path: saved.append(made),
+    )
+    curves = {
+        "a": Curve("FTS-DE, P = 2", "open", num_sub_regions=2, series=("P = 2",)),
+        "b": Curve("FTS-DE, P = 3", "open", num_sub_regions=3, series=("P = 3",)),
+    }
+    methods = ("alone", "random")
+    plan = replace(
+        figure, claims=(), form="convergence", curves=curves, methods=methods
+    )
+    draw(plan, _runs(plan, {}), tmp_path / "a.png")
+    panels = [axes.get_legend_handles_labels()[1] for axes in saved[0].axes]
+    shared = ["TS", "random"]
+    assert panels == [[*shared, "FTS-DE, P = 2"], [*shared, "FTS-DE, P = 3"]]
 
 
 def test_no_two_curves_look_alike(figure: TuningExperiment) -> None:
@@ -528,6 +569,17 @@ def test_published_figures_are_complete() -> None:
         assert plan.privacy.delta == pytest.approx(plan.num_agents**-1.1)
         if plan.form == "tradeoff":
             assert any(curve.series for curve in plan.curves.values())
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("paper", ["dp-fts-de", "fed-go-ucb", "feducb", "fts"])
+def test_a_papers_page_has_the_table_that_its_command_prints(
+    paper: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(FOLDER.parent)
+    table = CliRunner().invoke(app, ["claims", paper], catch_exceptions=False).output
+    assert table.count("\n") > 7
+    assert table in (FOLDER / paper / "README.md").read_text()
 
 
 def test_what_two_figures_share_has_one_recipe() -> None:

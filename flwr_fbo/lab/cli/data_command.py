@@ -14,7 +14,6 @@ from rich.table import Table
 
 from flwr_fbo.cli.commands import AsJson, add, group
 from flwr_fbo.cli.output import plain_errors
-from flwr_fbo.lab.cli.export_emnist_command import export_emnist
 from flwr_fbo.lab.datasets.base import Dataset, data_folder
 from flwr_fbo.lab.datasets.catalogue import DATASETS, find_dataset
 from flwr_fbo.lab.datasets.download import fetch
@@ -77,7 +76,6 @@ def download(
 
 add(app, "list", list_data)
 add(app, "download", download)
-add(app, "export-emnist", export_emnist)
 
 
 def _values(dataset: Dataset, found: str | None) -> dict[str, Any]:

@@ -5,8 +5,7 @@ Three files hold such digits, and the first that is there is read (``source()``)
 1. ``emnist/emnist_all.sqlite``, as TensorFlow Federated publishes it: 3,383 writers,
    about 101 images each to train on and 12 to test (Caldas et al., LEAF, 2018; Cohen et
    al., EMNIST, 2017). Its pixels, 1.0 = background, are turned over here.
-2. ``emnist/emnist_digits.npz``, the first writers of that file in the same order, as
-   ``flwr-fbo data export-emnist`` writes them: the same arrays.
+2. ``emnist/emnist_digits.npz``, arrays of the first writers of that file.
 3. ``digits/digits_by_writer_100.npz``, a stand-in of the same origin, NIST SD19: MNIST
    images with the writers of QMNIST (Yadav & Bottou, 2019). 100 writers of 100 to 130
    images, a ninth of them to test. Pixels have 8 bits, and the digits are centred by

@@ -25,7 +25,6 @@ from flwr_fbo._common.pictures import (
     in_legend,
 )
 from flwr_fbo._common.text import counted
-from flwr_fbo._common.validation import require
 from flwr_fbo.lab.experiment_runner.base import (
     ALONE,
     MARKERS,
@@ -55,7 +54,6 @@ from flwr_fbo.lab.experiment_runner.linear_bandit_experiment import (
 from flwr_fbo.lab.experiment_runner.transfer_experiment import TransferExperiment
 from flwr_fbo.lab.experiment_runner.tuning_experiment import (
     TuningExperiment,
-    TuningPrivacy,
 )
 from flwr_fbo.lab.experiment_runner.tuning_table import OptimisationExperiment
 
@@ -287,12 +285,6 @@ def _draw_at_places(
             draw_level(axes, values[base], looks[base], f"{label}: {mean}")
 
 
-# Of our own strategies, beside the published one.
-_STYLES_OF_SETTINGS = {"FedVote": "-", "FedWarmStart": "--"}
-
-Results = tuple[TuningExperiment, Sequence[Run]]
-
-
 def draw_series(axes: Any, experiment: TuningExperiment, runs: Sequence[Run]) -> None:
     """Draw the error in the end against epsilon, as fig. 3 of the paper has it.
 
@@ -377,43 +369,6 @@ def _draw_messages(
     title = drawable(f"{experiment.name}: {experiment.num_agents} agents")
     figure.suptitle(f"{title}, {seeds_of(experiment, runs)}", fontsize=10)
     save(figure, runs, path)
-
-
-def draw_tradeoff(results: Sequence[Results], until: int | None, path: Target) -> None:
-    """Write a PNG: utility against epsilon, one standard error as bars and bands.
-
-    Parameters
-    ----------
-    results : sequence of (Experiment, runs)
-        Of one task, number of agents and horizon.
-    until : int, optional
-        Utility is the mean best value over evaluations 1 to this; all unless given.
-    path : Path or binary file
-
-    Raises
-    ------
-    ValueError
-        If the results are not of one task, or there are not as many evaluations.
-    """
-    first = results[0][0]
-    for experiment, _ in results:
-        for name in ("task", "num_agents", "num_evaluations"):
-            here, expected = getattr(experiment, name), getattr(first, name)
-            allowed = f"{expected}, as in the first results"
-            require(here == expected, name, here, allowed)
-    last = first.num_evaluations
-    until = last if until is None else until
-    require(1 <= until <= last, "until", until, f"1 to {last}")
-    figure, axes = new_figure()
-    for setting in sorted({experiment.setting for experiment, _ in results}):
-        group = [one for one in results if one[0].setting == setting]
-        _draw_setting(axes, setting, group, until)
-    settings = [experiment.privacy for experiment, _ in results]
-    _label_epsilon(axes, [_epsilon_of(*one) for one in results], settings)
-    axes.set_ylabel(f"best {first.task.unit}, mean of evaluations 1 to {until}")
-    title = f"{first.task.name}: {first.num_agents} agents"
-    axes.set_title(title, fontsize=10)
-    name_beside(figure, [run for _, runs in results for run in runs], path)
 
 
 # What is drawn in each panel of a sweep, beside a private method: line and name.
@@ -556,16 +511,6 @@ def _places(field: SweptField, values: Sequence[Value]) -> dict[Value, float]:
     return {value: float(value) for value in values}
 
 
-def _label_epsilon(
-    axes: Any, epsilons: Sequence[float], settings: Sequence[TuningPrivacy]
-) -> None:
-    ticks = _ticks(epsilons)
-    label_values(axes, "log", ticks, [f"{tick:.2g}" for tick in ticks])
-    deltas = ", ".join(f"{d:.3g}" for d in sorted({s.delta for s in settings}))
-    accountants = ", ".join(sorted({s.accountant.upper() for s in settings}))
-    axes.set_xlabel(f"epsilon at delta = {deltas} ({accountants})")
-
-
 def _ticks(epsilons: Sequence[float]) -> list[float]:
     """Return where labels do not overlap: each a quarter or more above the last."""
     ticks: list[float] = []
@@ -573,36 +518,6 @@ def _ticks(epsilons: Sequence[float]) -> list[float]:
         if not ticks or epsilon > 1.25 * ticks[-1]:
             ticks.append(epsilon)
     return ticks
-
-
-def _epsilon_of(experiment: TuningExperiment, runs: Sequence[Run]) -> float:
-    """Return what the private method spent."""
-    spent = [run.epsilon for run in runs if run.method == "private"]
-    require(len(spent) > 0, "results", experiment.name, "results of private")
-    return max(spent)
-
-
-def _draw_setting(
-    axes: Any, setting: str, group: Sequence[Results], until: int
-) -> None:
-    """Draw what does not depend on epsilon as lines, the rest as points."""
-    first = group[0][0]
-    style = _STYLES_OF_SETTINGS.get(first.strategy, ":")
-    looks = looks_of(first)
-    for name in first.methods:
-        points = []
-        for experiment, runs in group:
-            if name in experiment.methods:
-                curves = curves_by_method(experiment.methods, runs)[name]
-                utility = Estimate.of(curves[:, :until].mean(axis=1))
-                points.append((_epsilon_of(experiment, runs), utility))
-        look = (looks[name][0], style, looks[name][2])
-        label = f"{first.label_of(name)} ({setting})"
-        if first.known_methods[name].noisy:
-            draw_points(axes, sorted(points, key=itemgetter(0)), look, label)
-        else:  # the level with the most runs: epsilon has no part in it
-            level = max((end for _, end in points), key=lambda end: end.num_runs)
-            draw_level(axes, level, look, label)
 
 
 # Names of more lines than this stand beside a figure: below it they would be cut off.

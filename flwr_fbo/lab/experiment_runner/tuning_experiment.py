@@ -922,11 +922,6 @@ class TuningExperiment(OptimisationExperiment):
         return lines
 
     @property
-    def setting(self) -> str:
-        """Strategy and preset, for a legend."""
-        return f"{self.strategy} {self.preset or ''}".rstrip()
-
-    @property
     def base(self) -> Preset:
         """What the federated methods and their controls set unless a curve does."""
         preset = preset_of(self.strategy, self.preset)

@@ -20,7 +20,6 @@ from flwr_fbo.lab.experiment_runner.claims import findings
 from flwr_fbo.lab.experiment_runner.config import load_experiment
 from flwr_fbo.lab.experiment_runner.figure import (
     draw,
-    draw_tradeoff,
     looks_of,
     new_figure,
     own_form,
@@ -333,12 +332,8 @@ def test_runs_of_another_figure_are_taken_over(
 
 
 def test_a_figure_has_a_picture(figure: TuningExperiment, tmp_path: Path) -> None:
-    """As its form is, and against epsilon."""
-    runs = _runs(figure, {"quiet": HIGH})
-    draw(figure, runs, tmp_path / "a.png")
-    draw_tradeoff([(figure, runs)], 1, tmp_path / "b.png")
-    for name in ("a.png", "b.png"):
-        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+    draw(figure, _runs(figure, {"quiet": HIGH}), tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_picture_begins_where_methods_differ_and_has_all_names(

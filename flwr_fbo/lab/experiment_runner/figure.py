@@ -60,8 +60,10 @@ from flwr_fbo.lab.experiment_runner.tuning_table import OptimisationExperiment
 Target = Path | IO[bytes]
 
 # Tol's muted palette, where a figure has more lines than `COLORS`.
-_MORE_COLORS = ("#332288", "#44aa99", "#999933", "#882255", "#aa4499", "#117733")
-_MORE_COLORS += ("#661100", "#6699cc", "#ddcc77", "#88ccee")
+_MORE_COLORS: tuple[str, ...] = (
+    *("#332288", "#44aa99", "#999933", "#882255", "#aa4499", "#117733"),
+    *("#661100", "#6699cc", "#ddcc77", "#88ccee"),
+)
 
 
 def looks_of(experiment: Experiment) -> dict[str, Look]:
@@ -302,10 +304,13 @@ def draw_series(axes: Any, experiment: TuningExperiment, runs: Sequence[Run]) ->
             label = "noise-only" if is_control else experiment.label_of(name)
             label = f"{label}: {ends[name].mean:.4f}"
             draw_level(axes, ends[name], look, label)
-    x = {name: experiment.published_epsilon(name) for name in private}
+    ours = {name: epsilon_of(runs, name) for name in private}
+    x = {name: experiment.published_epsilon(name) or ours[name] for name in private}
     series = dict.fromkeys(one for c in private.values() for one in c.series)
     for color, marker, label in zip((BLUE, ORANGE), MARKERS, series, strict=False):
-        names = sorted((n for n in private if label in private[n].series), key=x.get)
+        names = sorted(
+            (n for n in private if label in private[n].series), key=x.__getitem__
+        )
         points = [(x[name], ends[name]) for name in names]
         draw_points(axes, points, (color, "-", marker), f"DP-FTS-DE, {label}")
     # Random search is far away: it would press all others together.
@@ -315,13 +320,17 @@ def draw_series(axes: Any, experiment: TuningExperiment, runs: Sequence[Run]) ->
     low, high = (means - bars).min(), (means + bars).max()
     margin = 0.05 * (high - low or 1.0)
     axes.set_ylim(low - margin, high + margin)
-    by_pld = {x[name]: epsilon_of(runs, name) for name in private}
-    ticks = _ticks([*by_pld])
-    label_values(axes, "log", ticks, [f"{t:.3g}\n({by_pld[t]:.2g})" for t in ticks])
+    beside = {x[name]: ours[name] for name in private}
+    of_paper = experiment.privacy.sampling == "poisson"
+    texts = {
+        at: f"{at:.3g}\n({own:.2g})" if of_paper else f"{at:.3g}"
+        for at, own in beside.items()
+    }
+    ticks = _ticks([*beside])
+    label_values(axes, "log", ticks, [texts[at] for at in ticks])
     delta, accountant = experiment.privacy.delta, experiment.privacy.accountant.upper()
-    axes.set_xlabel(
-        f"epsilon at delta = {delta:.3g} by the moments accountant (by {accountant})"
-    )
+    by = f"by moments ({accountant})" if of_paper else f"by {accountant}"
+    axes.set_xlabel(f"epsilon {by} at delta = {delta:.3g}")
     unit = experiment.task.unit
     error = unit if experiment.lower_is_better else f"1 - {unit}"
     axes.set_ylabel(f"{error}, evaluation {experiment.num_evaluations}")
@@ -338,7 +347,8 @@ def _draw_messages(
     """
     figure, (left, middle, right) = new_figure(num_panels=3)
     known = experiment.known_methods
-    places = {name: experiment.lengthscale_of(name) for name in experiment.methods}
+    ran = [name for name in experiment.methods if name in {run.method for run in runs}]
+    places = {name: experiment.lengthscale_of(name) for name in ran}
     names = sorted(filter(experiment.measures, places), key=places.__getitem__)
     for axes, of in ((left, "correlation"), (middle, "percentile")):
         values = curves_by_method(names, runs, of)
@@ -372,7 +382,7 @@ def _draw_messages(
 
 
 # What is drawn in each panel of a sweep, beside a private method: line and name.
-_LINES = {
+_LINES: dict[str, tuple[Any, str]] = {
     "private": ("-", "private"),
     "noise-only": (":", "noise-only"),
     "open": ("--", "without noise"),
@@ -412,8 +422,7 @@ def _draw_sweep(
         for (base, others), names in lines.items():
             if base in kinds:
                 used.add(kinds[base])
-                color = colors.get(others, "#000000")
-                look = (color, _LINES[kinds[base]][0], "o")
+                look = (colors.get(others, "#000000"), _LINES[kinds[base]][0], "o")
                 _draw_line(axes, experiment, runs, names, look)
         axes.set_title(METHODS[panel].label, fontsize=10)
         axes.set(xlabel=experiment.axes[0], xscale="log", yscale="log")

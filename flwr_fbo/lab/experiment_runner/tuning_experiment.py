@@ -766,12 +766,15 @@ class TuningExperiment(OptimisationExperiment):
         chosen = self.known_methods[method]
         return self.num_references > 0 and "open" in (chosen.base, chosen.name)
 
-    def published_epsilon(self, curve: str) -> float:
+    def published_epsilon(self, curve: str) -> float | None:
         """Return what a private curve spends by the paper's moments accountant.
 
-        As the paper counts it: each release at q and z, with Poisson sampling.
+        As the paper counts it: each release at q and z. None where samples have a fixed
+        size, which it does not cover.
         """
         privacy = self.curves[curve].privacy(self.privacy)
+        if privacy.sampling != "poisson":
+            return None
         q, z = privacy.sampling_probability, privacy.noise_multiplier
         assert q is not None
         assert z is not None

@@ -25,7 +25,7 @@ from tests.documents import (
 )
 
 PAGES = sorted(ROOT.glob("docs/**/*.md"))
-READMES = [ROOT / "README.md", ROOT / "experiments/README.md"]
+READMES = [ROOT / "README.md", *sorted(ROOT.glob("experiments/**/README.md"))]
 READMES += sorted(ROOT.glob("examples/*/README.md"))
 # The commands of this one follow each other: tests/test_deployment_page.py runs them.
 MENUS = [path for path in READMES if path != ROOT / "examples/deployment/README.md"]

@@ -5,8 +5,8 @@ algorithm 1. V = S + U + shift I and u likewise, where S is the sum over all age
 was synchronised last and U what the agent has observed since (equation 2); it plays the
 action with the largest upper confidence bound. Where this module differs:
 
-- After a synchronisation U is zero. The listing sets it to the new sum (line 24), which
-  would count everything twice; equation 2 is right.
+- After a synchronisation U is zero, as in line 1 and equation 2. The listing sets it to
+  rho_min I (line 24), which would add 1 / (2 M) to the regularisation.
 - The width is that of the *proof* of Proposition 2: the statement has d log det V for
   log det V. With ``width="exact"`` it is that of the noise's sum, and with
   ``"observed"`` what noise and shift can do to theta is bounded by the V that was

@@ -20,7 +20,6 @@ from flwr_fbo.lab.experiment_runner.claims import findings
 from flwr_fbo.lab.experiment_runner.config import load_experiment
 from flwr_fbo.lab.experiment_runner.figure import (
     draw,
-    draw_tradeoff,
     looks_of,
     new_figure,
     own_form,
@@ -39,6 +38,7 @@ from flwr_fbo.lab.experiment_runner.tuning_experiment import (
 from flwr_fbo.lab.experiment_runner.tuning_table import TuningRun
 from flwr_fbo.lab.tasks.base import Task
 from flwr_fbo.lab.tasks.synthetic import SyntheticTask
+from flwr_fbo.privacy.accounting import ReleaseAccountant
 
 FOLDER = Path(__file__).parents[3] / "experiments"
 TOML = """\
@@ -332,12 +332,8 @@ def test_runs_of_another_figure_are_taken_over(
 
 
 def test_a_figure_has_a_picture(figure: TuningExperiment, tmp_path: Path) -> None:
-    """As its form is, and against epsilon."""
-    runs = _runs(figure, {"quiet": HIGH})
-    draw(figure, runs, tmp_path / "a.png")
-    draw_tradeoff([(figure, runs)], 1, tmp_path / "b.png")
-    for name in ("a.png", "b.png"):
-        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+    draw(figure, _runs(figure, {"quiet": HIGH}), tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_picture_begins_where_methods_differ_and_has_all_names(
@@ -370,10 +366,50 @@ def test_bars_end_within_the_picture(figure: TuningExperiment) -> None:
     bars = np.concatenate(
         [bar for drawn in axes.containers for bar in drawn.lines[2][0].get_segments()]
     )
-    assert len(bars) == 2 * 4
+    assert len(bars) == 2 * 2
     assert np.ptp(bars[:, 1]) > 0.3
     assert low < bars[:, 1].min()
     assert high > bars[:, 1].max()
+
+
+def test_the_error_is_drawn_against_the_papers_epsilon(
+    figure: TuningExperiment,
+) -> None:
+    """What is to be maximised as 1 less it, and noise-only as one level."""
+    _, axes = new_figure()
+    _draw_own_form(axes, figure, _runs(figure, {"quiet": HIGH, "loud": LOW}))
+    assert axes.get_ylabel().startswith("1 - ")
+    [drawn] = axes.containers
+    x, y = drawn.lines[0].get_data(orig=False)
+    np.testing.assert_allclose(y, [1 - np.mean(LOW), 1 - np.mean(HIGH)], rtol=1e-6)
+    accountant = ReleaseAccountant(0.35, 1e-2, "moments")
+    accountant.charge(1.0, 2)
+    assert x[1] == pytest.approx(accountant.spent().epsilon)
+    labels = axes.get_legend_handles_labels()[1]
+    assert "DP-FTS-DE, z" in labels
+    assert "noise-only: 0.4900" in labels
+
+
+def test_curves_of_a_series_have_a_panel(
+    figure: TuningExperiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved: list[Any] = []
+    monkeypatch.setattr(
+        "flwr_fbo.lab.experiment_runner.figure.save",
+        lambda made, runs, path: saved.append(made),
+    )
+    curves = {
+        "a": Curve("FTS-DE, P = 2", "open", num_sub_regions=2, series=("P = 2",)),
+        "b": Curve("FTS-DE, P = 3", "open", num_sub_regions=3, series=("P = 3",)),
+    }
+    methods = ("alone", "random")
+    plan = replace(
+        figure, claims=(), form="convergence", curves=curves, methods=methods
+    )
+    draw(plan, _runs(plan, {}), tmp_path / "a.png")
+    panels = [axes.get_legend_handles_labels()[1] for axes in saved[0].axes]
+    shared = ["TS", "random"]
+    assert panels == [[*shared, "FTS-DE, P = 2"], [*shared, "FTS-DE, P = 3"]]
 
 
 def test_no_two_curves_look_alike(figure: TuningExperiment) -> None:
@@ -468,17 +504,20 @@ def test_a_published_figure_has_its_runs_beside_its_toml(
     assert "9 of 18 runs are in" in invoke("run", "paper/fig9", "--jobs=1")
     (folder / "fig10.toml").write_text(toml.replace("paper/fig9", "paper/fig10"))
     assert "All 18 runs are in" in invoke("run", "paper/fig10", "--jobs=1")
-    _, _, row = runner.invoke(app, ["claims", "paper/fig9"]).output.splitlines()
-    name, seeds, minutes, *cells = row.strip("| ").split(" | ")
-    assert (name, seeds) == ("paper/fig9", "2")
+    title, _, _, _, first, second = runner.invoke(
+        app, ["claims", "paper/fig9"]
+    ).output.splitlines()
     took = sum(run.seconds for run in read_results(folder / "fig9.jsonl")[1]) / 60
-    assert minutes == f"{took:.3g}"
-    texts, came_out, verdicts = cells
-    first = "1. less noise is better (3.2)"
-    assert texts == f"{first}<br>2. FTS is faster than TS (not in the paper)"
-    assert came_out.startswith("1. in the end ")
-    assert "<br>2. in the mean " in came_out
-    assert "confirmed" in verdicts
+    assert title == f"paper/fig9: A figure. {took:.3g} CPU minutes."
+    assert first.startswith("| less noise is better (3.2) | in the end ")
+    text = "| FTS is faster than TS (not in the paper) | in the mean "
+    assert second.startswith(text)
+    *_, one, other = runner.invoke(app, ["claims", "paper"]).output.splitlines()
+    assert one.startswith("| paper/fig10 | 2 | ")
+    name, seeds, minutes, number, *counts = other.strip("| ").split(" | ")
+    assert (name, seeds, minutes, number) == ("paper/fig9", "2", f"{took:.3g}", "2")
+    verdicts = [line.split(" | ")[2] for line in (first, second)]
+    assert sum(map(int, counts)) == sum(v != "not confirmed |" for v in verdicts)
     assert not (tmp_path / "results").exists()
     # What is not the published figure is not among its runs.
     shorter = load_experiment(folder / "fig9.toml").with_steps(11)
@@ -502,8 +541,7 @@ def test_a_published_figure_has_as_many_runs_of_all_agents_elsewhere(
 
 
 def test_published_figures_are_complete() -> None:
-    """Each has controls, its paper's delta, and a claim; the table has its command."""
-    table = (FOLDER / "README.md").read_text()
+    """Each has controls, its paper's delta, a claim, and a row on its paper's page."""
     files = sorted(FOLDER.glob("*/*.toml"))
     assert len(files) > 50
     for path in files:
@@ -519,14 +557,24 @@ def test_published_figures_are_complete() -> None:
         elif isinstance(plan, NonlinearBanditExperiment):
             controls = {"n-go-ucb", "random", "no-phase-one", "each-once"}
         assert controls <= {name.split("@")[0] for name in plan.methods}
-        mark = f"| {plan.name} | "
-        [row] = [line for line in table.splitlines() if line.startswith(mark)]
-        assert all(claim.text in row for claim in plan.claims)
+        page = (path.parent / "README.md").read_text()
+        assert page.count(f"\n| {plan.name} | ") == 1
         if not isinstance(plan, TuningExperiment):
             continue
         assert plan.privacy.delta == pytest.approx(plan.num_agents**-1.1)
         if plan.form == "tradeoff":
             assert any(curve.series for curve in plan.curves.values())
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("paper", ["dp-fts-de", "fed-go-ucb", "feducb", "fts"])
+def test_a_papers_page_has_the_table_that_its_command_prints(
+    paper: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(FOLDER.parent)
+    table = CliRunner().invoke(app, ["claims", paper], catch_exceptions=False).output
+    assert table.count("\n") > 7
+    assert table in (FOLDER / paper / "README.md").read_text()
 
 
 def test_what_two_figures_share_has_one_recipe() -> None:

@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -357,9 +356,6 @@ def test_the_command(file: Path, tmp_path: Path) -> None:
     }
     assert values["methods"]["non-private"]["epsilon"] is None
     assert "failed_trials" not in values
-    refused = _invoke("tradeoff", str(tmp_path / "mine"))
-    assert refused.exit_code == 1
-    assert re.search(r"Error: results='.*mine' is not allowed", refused.output)
 
 
 def test_claims_of_bandits_count_trials(experiment: BanditExperiment) -> None:

@@ -188,14 +188,14 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
         print(f"| {about} |", " | ".join(cells), "|")
     for name, part in (("chosen on", CHOSEN_ON), ("judged on", JUDGES)):
         for arm, by_task in added.items():
-            values = {task: by_task[task] for task in part if task in by_task}
-            if values:
-                means = {task: float(one.mean()) for task, one in values.items()}
+            chosen = {task: by_task[task] for task in part if task in by_task}
+            if chosen:
+                means = {task: float(one.mean()) for task, one in chosen.items()}
                 worst = min(means, key=lambda task: means[task])
                 print(
                     f"{name} {len(means)} tables, {arm}: "
                     f"{np.mean(list(means.values())):+.4f}, 95 % bound "
-                    f"{lower_bound(values):+.4f}, worst {means[worst]:+.4f} ({worst})"
+                    f"{lower_bound(chosen):+.4f}, worst {means[worst]:+.4f} ({worst})"
                 )
 
 

@@ -45,7 +45,10 @@ from flwr_fbo.study.server import Server, Step
 
 _log = logging.getLogger("flwr.fbo")
 
-METRICS = ("best-value",)
+BEST_VALUE = "best-value"
+METRICS = (BEST_VALUE,)
+# A larger value, and a negative one of that size, is left out.
+LARGEST_REPORTED = 1e100
 # Seconds for one exchange of a secure sum; no trial is played in it.
 _EXCHANGE_TIMEOUT = 300.0
 
@@ -149,7 +152,7 @@ class TuningStrategy(StudyStrategy[TuningResult]):
             num_released=len(self.server.ledger),
             made_after=self.server.made_after,
             num_iterations=self._horizon or 0,
-            report_best_value="best-value" in self._metrics,
+            report_best_value=BEST_VALUE in self._metrics,
         ).to_config()
 
     def _take(self, step: Step, answers: Mapping[int, Message]) -> None:
@@ -277,7 +280,7 @@ class TuningStrategy(StudyStrategy[TuningResult]):
         means: dict[str, MetricRecordValues] = {}
         for name in self._metrics:
             values = [reply_metrics(a.content).get(name) for a in answers.values()]
-            numbers = [v for v in values if is_number(v) and abs(v) < 1e100]
+            numbers = [v for v in values if is_number(v) and abs(v) < LARGEST_REPORTED]
             if numbers:
                 means[f"mean-{name}"] = float(np.mean(numbers))
         return MetricRecord(means) if means else None

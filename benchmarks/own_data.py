@@ -497,6 +497,27 @@ def show(path: Path) -> None:
         print(f"promises held at alpha {alpha:g}: {held[alpha]} of {2 * len(BAR)}")
 
 
+def table(path: Path) -> None:
+    """Print the docs' table, at alpha .3: mean regret, and that less alone's +- s.e."""
+    by: dict[tuple[Any, ...], dict[int, float]] = defaultdict(dict)
+    for row in _read(path):
+        if row["alpha"] in (0.0, ALPHAS[0]):
+            key = row["environment"], row["method"], row["epsilon"]
+            by[key][row["seed"]] = row["regret"]
+    columns = [(TAKEN, 4.0), (TAKEN, 8.0), ("released", 4.0), ("released", 8.0)]
+    for name in {**BAR, **HARD}:
+        alone = by[name, "alone", 0.0]
+        cells = [f"{np.mean([*alone.values()]):.1f}"]
+        for kind, epsilon in [*columns, ("pooled", math.inf)]:
+            own = by[name, kind, epsilon]
+            less = [own[seed] - alone[seed] for seed in own]
+            error = f" ± {sem(less):.1f}" if len(less) > 1 else ""
+            cells.append(f"{np.mean(less):+.1f}{error}" if own else "")
+        dimension = TABLES[{**BAR, **HARD}[name].table]().dimension
+        about = f"{name} ({dimension}; {len(alone)})"
+        print(f"| {' | '.join([about, *cells])} |")
+
+
 def _bound(gains: list[float]) -> str:
     """Return the mean gain over environments, and its lower 95 % bound."""
     if len(gains) < 2:
@@ -520,16 +541,15 @@ def plan_of(env: Environment, epsilon: float) -> SharingPlan:
 def main() -> None:
     """Run a stage, or show its rows."""
     parser = argparse.ArgumentParser()
-    stages = ["choose", "bar", "pooled", "refused", "show"]
+    stages = ["choose", "bar", "pooled", "refused", "show", "table"]
     parser.add_argument("stage", choices=stages)
     parser.add_argument("rows", type=Path)
     given = parser.parse_args()
-    if given.stage == "show":
-        show(given.rows)
-    elif given.stage == "refused":
-        run_refused(given.rows)
-    else:
+    done = {"show": show, "table": table, "refused": run_refused}.get(given.stage)
+    if done is None:
         run(given.stage, given.rows)
+    else:
+        done(given.rows)
 
 
 if __name__ == "__main__":

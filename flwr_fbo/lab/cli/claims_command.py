@@ -92,7 +92,7 @@ def print_claims(experiment: Experiment, runs: Sequence[Run], console: Console) 
         return
     console.print("\nWhat is claimed, and what these runs show (95% t intervals):")
     for finding in findings(experiment, runs):
-        came_out = outcome(finding, experiment.step)
+        came_out = outcome(finding)
         text = f"- {finding.claim.text}: {came_out}: {finding.verdict}"
         console.print(text)
 
@@ -174,7 +174,7 @@ class _Found:
         plan, num_seeds, came_out, verdict = self.plan, 0, self.missing, "-"
         with suppress(ValueError):  # a method has not been run yet
             finding = finding_of(claim, plan, self.runs)
-            num_seeds, came_out = finding.gain.num_runs, outcome(finding, plan.step)
+            num_seeds, came_out = finding.gain.num_runs, outcome(finding)
             verdict = finding.verdict
             if num_seeds < plan.num_seeds:
                 verdict += f" ({num_seeds} of {plan.num_seeds} seeds)"
@@ -182,19 +182,11 @@ class _Found:
         return num_seeds, text, came_out, verdict
 
 
-def outcome(finding: Finding, step: str) -> str:
-    """Return what came out for a claim, in figures.
-
-    Parameters
-    ----------
-    finding : Finding
-    step : str
-        What the claim's steps are called.
-    """
+def outcome(finding: Finding) -> str:
+    """Return what came out for a claim, in figures."""
     claim = finding.claim
-    until = "" if claim.until is None else f" to {step} {claim.until}"
     of_scalars = claim.by == "scalars"
-    text = f"{_WHEN[claim.by]}{until} {_number(finding.gain, of_scalars)}"
+    text = f"{_WHEN[claim.by]} {_number(finding.gain, of_scalars)}"
     if finding.over_noise_only is not None:
         over = _number(finding.over_noise_only, of_scalars)
         text += f", over its noise-only {over}"

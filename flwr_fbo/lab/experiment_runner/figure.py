@@ -377,7 +377,8 @@ def _draw_messages(
         axes.set_xlabel("lengthscale of messages")
         axes.legend(frameon=False, fontsize=9)
     title = drawable(f"{experiment.name}: {experiment.num_agents} agents")
-    figure.suptitle(f"{title}, {seeds_of(experiment, runs)}", fontsize=10)
+    num_seeds = counted(len(common_seeds(names, runs)), "seed")
+    figure.suptitle(f"{title}, {num_seeds}", fontsize=10)
     save(figure, runs, path)
 
 

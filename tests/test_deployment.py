@@ -268,7 +268,7 @@ def test_whatever_is_killed_the_study_goes_on(
     partial = [
         row.iteration
         for row in ledger
-        if fields["rounds"][row.iteration]["results"] < NUM_SITES
+        if fields["rounds"][row.iteration]["answered"] < NUM_SITES
     ]
     same_until = min(partial, default=num_rounds)
     assert same_until > ledger[0].iteration

@@ -146,7 +146,7 @@ def test_a_night_that_ends_with_an_error(
     assert f"{values['flwr_fbo_epsilon', '']:.3f}" == spent
     ledger = _shown("ledger", "show", record).splitlines()
     assert ledger[0] == f"Study {labels['study']} of 10 agents"
-    assert re.match(r"1 row, from \d{4}-\d\d-\d\d \d\d:\d\d:\d\d to ", ledger[1])
+    assert re.match(r"Committed from \d{4}-\d\d-\d\d \d\d:\d\d:\d\d to ", ledger[1])
     assert ledger[2].startswith(f"1 release: epsilon = {float(spent):.3f}")
     own = _shown("ledger", "show", str(tmp_path / "site-0"))
     assert f"epsilon = {float(spent):.3f}" in own

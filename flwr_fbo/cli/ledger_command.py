@@ -152,7 +152,7 @@ def _print(console: Console, found: Found) -> None:
     if rows:
         times = [row.committed for row in rows]
         first, last = (committed_text(at) for at in (min(times), max(times)))
-        lines.append(f"{counted(len(rows), 'row')}, from {first} to {last}")
+        lines.append(f"Committed from {first} to {last}")
     else:
         lines.append(counted(0, "release"))
     for whose, one in found.spent:

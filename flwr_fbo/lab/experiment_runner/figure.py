@@ -649,8 +649,14 @@ def _name_lines(figure: Any, axes: Any) -> None:
 def draw_curves(
     axes: Any, experiment: Experiment, curves: Mapping[str, NDArray[np.float64]]
 ) -> None:
-    """Draw a line and a band a method."""
+    """Draw a line and a band a method; one line for methods that do the same."""
     shown = slice(experiment.first_shown, None)
     x = experiment.steps[shown]
+    lines: dict[bytes, dict[str, Any]] = {}
     for name, style in line_styles(experiment, dict.fromkeys(curves, x)).items():
-        draw_mean(axes, x, curves[name][:, shown], linewidth=1.6, **style)
+        values = np.ascontiguousarray(curves[name][:, shown])
+        first = lines.setdefault(values.tobytes(), {**style, "curves": values})
+        if first["label"] != style["label"]:
+            first["label"] += f" = {style['label']}"
+    for line in lines.values():
+        draw_mean(axes, x, linewidth=1.6, **line)

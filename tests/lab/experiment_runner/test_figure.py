@@ -17,9 +17,10 @@ from flwr_fbo.cli import app
 from flwr_fbo.lab.cli.claims_command import outcome
 from flwr_fbo.lab.experiment_runner.base import Claim
 from flwr_fbo.lab.experiment_runner.claims import findings
-from flwr_fbo.lab.experiment_runner.config import load_experiment
+from flwr_fbo.lab.experiment_runner.config import builtin_experiments, load_experiment
 from flwr_fbo.lab.experiment_runner.figure import (
     draw,
+    draw_curves,
     looks_of,
     new_figure,
     own_form,
@@ -343,7 +344,8 @@ def test_a_picture_begins_where_methods_differ_and_has_all_names(
         "flwr_fbo.lab.experiment_runner.figure.save",
         lambda made, runs, path: saved.append(made),
     )
-    draw(plan, _runs(plan, {}), tmp_path / "a.png")
+    levels = {name: [0.1 * k, 0.2, 0.3] for k, name in enumerate(plan.methods)}
+    draw(plan, _runs(plan, levels), tmp_path / "a.png")
     [made] = saved
     [legend] = made.legends
     assert len(legend.get_texts()) == len(plan.methods)
@@ -577,3 +579,15 @@ def test_what_two_figures_share_has_one_recipe() -> None:
     )
     for name in convergence.methods:
         assert trade.recipe(name) == convergence.recipe(name)
+
+
+def test_methods_that_do_the_same_are_one_line() -> None:
+    from matplotlib.figure import Figure
+
+    plan = load_experiment(builtin_experiments()["digits-start"])
+    same = np.linspace([0.1, 0.2], [0.5, 0.6], 30).T
+    curves = {"alone": same - 0.05, "list": same, "private": same, "blind": same + 0.1}
+    axes = Figure().subplots()
+    draw_curves(axes, plan, curves)
+    names = axes.get_legend_handles_labels()[1]
+    assert names == ["alone", "list = list + start", "blind start"]

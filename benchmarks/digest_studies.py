@@ -558,12 +558,9 @@ _TRANSFER = {
         "alone",
         "random",
         "fts",
-        "fts-similar",
         "rgpe",
         "taf",
-        "taf-narrow",
         "noise-only",
-        "similar-noise-only",
     ],
 }
 _LINEAR = {

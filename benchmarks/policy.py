@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 
 from benchmarks.measure import Bar, Row, Section, alternate, compare
 from flwr_fbo import ContinualSettings, LinearBanditPolicy, LinearUCBSettings
-from flwr_fbo._common.arrays import one_blas_thread
+from flwr_fbo._common.arrays import FloatArray, one_blas_thread
+from flwr_fbo.algorithms.linear_bandit.settings import LocalData
 from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
 from flwr_fbo.clients.bandits.bandit_journals import LINEAR_KIND as KIND
 from flwr_fbo.clients.bandits.bandit_journals import last_journal
@@ -22,10 +24,17 @@ from flwr_fbo.journal.tables import LedgerRow
 
 D, K, CALLS = 10, 100, 10
 FEW, MANY, MOST_RATIO = 16, 4096, 1.3
-RELEASES = ContinualSettings(MANY, D, epsilon=1.0, delta=1e-5)
-STUDY = LinearBanditStudy(
-    LinearUCBSettings(RELEASES, local_data="released"), 100, study_id="policy"
-)
+FEW_ACTIONS, DECISIONS, MOST_MS = 10, 10_000, 3.0
+
+
+def study(num_releases: int, local_data: LocalData) -> LinearBanditStudy:
+    """Return a study of so many releases."""
+    releases = ContinualSettings(num_releases, D, epsilon=1.0, delta=1e-5)
+    settings = LinearUCBSettings(releases, local_data=local_data)
+    return LinearBanditStudy(settings, 100, study_id="policy")
+
+
+STUDY = study(MANY, "released")
 ACTIONS = np.random.default_rng(0).uniform(-1, 1, (K, D)) / np.sqrt(D)
 
 
@@ -55,7 +64,55 @@ def measure(quick: bool) -> list[Section]:
         "before each choice Flower's client, another holder, has recorded a new "
         "total. The bar is for the ratio: a policy reads only what has changed."
     )
-    return [Section("A decision at a site", text, rows)]
+    return [Section("A decision at a site", text, rows), shared(repeats)]
+
+
+def shared(repeats: int) -> Section:
+    """Return the section of two processes that take turns at one journal."""
+    works: dict[str, Callable[[], object]] = {}
+    actions = ACTIONS[:FEW_ACTIONS]
+    megabytes = {}
+    with tempfile.TemporaryDirectory() as parent:
+        for local_data in get_args(LocalData):
+            folder = Path(parent) / local_data
+            fill(folder, 10, study(10, local_data))
+            one, other = (LinearBanditPolicy.open(folder) for _ in range(2))
+            for _ in range(0, DECISIONS, 1000):
+                choices = one.choose_many([actions] * 1000)
+                one.reward_many({choice.ticket: 0.5 for choice in choices})
+            size = last_journal(folder, KIND).stat().st_size
+            megabytes[local_data] = size / 1e6
+            works[local_data] = partial(take_turns, one, other, actions)
+        works = {name: one_blas_thread(work) for name, work in works.items()}
+        seconds = alternate(works, repeats)
+    each = {name: 1e3 * values / CALLS / 2 for name, values in seconds.items()}
+    rows = [
+        compare(
+            f"local_data={name!r}",
+            each,
+            name,
+            "released",
+            quality=f"{megabytes[name]:.1f} MB",
+            bar=lambda row: Bar.at_most(row.seconds[0], MOST_MS, " ms a call"),
+            unit="ms",
+        )
+        for name in works
+    ]
+    text = (
+        f"CPU time of a call: `choose` among {FEW_ACTIONS} actions of d = {D}, and "
+        f"`reward` by another holder of the journal, in turns, with {DECISIONS:,} "
+        "decisions on record; and the size of the journal then."
+    )
+    return Section("Two processes at a site", text, rows)
+
+
+def take_turns(
+    one: LinearBanditPolicy, other: LinearBanditPolicy, actions: FloatArray
+) -> None:
+    """Choose here and give the reward there, and the other way about."""
+    for i in range(CALLS):
+        here, there = (one, other) if i % 2 else (other, one)
+        there.reward(here.choose(actions).ticket, 0.5)
 
 
 def bar(row: Row) -> Bar:
@@ -63,14 +120,12 @@ def bar(row: Row) -> Bar:
     return Bar.at_most(row.ratio, MOST_RATIO)
 
 
-def fill(folder: Path, num_releases: int) -> None:
+def fill(folder: Path, num_releases: int, of: LinearBanditStudy = STUDY) -> None:
     """Write a journal with trials and releases, as one that was played has them."""
     rng = np.random.default_rng(1)
-    size = RELEASES.sum_shape
-    with Journal(
-        RecordedBandit.identity_of(STUDY), last_journal(folder, KIND)
-    ) as journal:
-        bandit = RecordedBandit(journal, STUDY)
+    size = of.settings.releases.sum_shape
+    with Journal(RecordedBandit.identity_of(of), last_journal(folder, KIND)) as journal:
+        bandit = RecordedBandit(journal, of)
         bandit.join(0, bandit.number)
         draws = {
             f"draw-{k}": rng.standard_normal((D + 1) * (D + 2) // 2)

@@ -122,9 +122,12 @@ class Federation:
         listed: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         self._objectives, self.seed = objectives, seed
-        self._num_evaluations, self._listed = num_evaluations, listed
+        self._num_evaluations = num_evaluations
         axes = {name: FloatDistribution(0.0, 1.0) for name in names_of(dim)}
         self.space = SearchSpace(axes)
+        self._listed = [dict(params) for params in listed]
+        points = [self.space.to_unit(params) for params in self._listed]
+        self._given = np.array(points).reshape(-1, dim)
         self.alone = self._played(range(len(objectives)), None, None)
 
     @one_blas_thread
@@ -140,7 +143,7 @@ class Federation:
         for slot in slots:
             about = self.space, "maximize", SETTINGS, slot, self.seed, self.seed
             agents.append(FedWarmStartAgent(*about, facts=WarmStartFacts(cohorts)))
-            agents[-1].list_first([dict(params) for params in self._listed])
+            agents[-1].list_first(self._listed)
             if first is not None:
                 agents[-1].enqueue([self.space.from_unit(x) for x in first[slot]])
         num_first = agents[0].num_first
@@ -185,7 +188,8 @@ class Federation:
             rows.append((total + z * rng.standard_normal(len(total))) / num)
             vectors = np.array(rows)
             about = SETTINGS, cohorts, self.space, self.seed, vectors.tobytes()
-            followed.append(head_start(*about).is_followed)
+            start = head_start(*about)
+            followed.append(start.is_followed and start.is_above(self._given))
             last = cohort + 1 == len(cohorts.cohort_sizes)
             nexts = range(slots.stop, num) if last else cohorts.slots(cohort + 1)
             if followed[-1]:

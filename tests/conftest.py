@@ -25,7 +25,7 @@ settings.load_profile("no-deadline")
 MEMORY = Path("/dev/shm")
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def new_faults() -> Iterator[None]:
     """Forget the faults of other tests, which would only be counted in this one."""
     yield
@@ -63,10 +63,10 @@ def _is_long(item: pytest.Item) -> bool:
     return any(item.get_closest_marker(name) for name in ("slow", "gate"))
 
 
-def pytest_collection_finish() -> None:
-    """Let garbage collection pass over what lives until the end: all tests' modules.
+@pytest.fixture(autouse=True, scope="module")
+def _few_objects_to_collect() -> None:
+    """Let garbage collection pass over what was there before this module's tests.
 
-    Flower collects at each model it reads, which takes up to half a second with them.
+    Flower collects at each model it reads: half a second, with all that was imported.
     """
-    gc.collect()
     gc.freeze()

@@ -43,8 +43,9 @@ def parse_flwr_fbo(command: list[str]) -> None:
     context = _parse(get_command(flwr_fbo_app), command[1:])
     names = context.params.get("experiments", [context.params.get("experiment")])
     for name in filter(None, names):
-        figure = ROOT / "experiments" / f"{name}.toml"
-        assert name == "mine.toml" or figure.exists() or find_experiment(name)
+        paper = ROOT / "experiments" / name
+        there = paper.is_dir() or paper.with_suffix(".toml").exists()
+        assert name == "mine.toml" or there or find_experiment(name)
 
 
 def _parse(node: click.Command, arguments: list[str]) -> click.Context:

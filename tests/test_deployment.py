@@ -23,6 +23,7 @@ from flwr_fbo.clients.tuning_record import recorded_agent
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import LedgerRow, Trial
 from flwr_fbo.lab.simulation.loop import run_loop
+from flwr_fbo.privacy.spending import SpendingLedger
 from flwr_fbo.strategies.study_record import read_ledger
 from tests.deployed import DEPLOYMENT, await_condition, begun, process_named
 from tests.engine import FlwrRun
@@ -172,8 +173,12 @@ def _record(federation: Any) -> tuple[dict[str, Any], list[LedgerRow]]:
 
 def _num_rounds(federation: Any) -> int:
     """Return how many rounds the runs so far have printed; a little behind."""
-    printed = "".join(p.read_text() for p in federation.folder.glob("run-*.out"))
-    return printed.count(" agents answered in ")
+    return _printed(federation).count(" agents answered in ")
+
+
+def _printed(federation: Any) -> str:
+    """Return what the runs so far have printed."""
+    return "".join(p.read_text() for p in federation.folder.glob("run-*.out"))
 
 
 def _await_round(federation: Any, number: int) -> None:
@@ -263,7 +268,7 @@ def test_whatever_is_killed_the_study_goes_on(
     partial = [
         row.iteration
         for row in ledger
-        if fields["rounds"][row.iteration]["results"] < NUM_SITES
+        if fields["rounds"][row.iteration]["answered"] < NUM_SITES
     ]
     same_until = min(partial, default=num_rounds)
     assert same_until > ledger[0].iteration
@@ -289,6 +294,59 @@ def test_whatever_is_killed_the_study_goes_on(
         assert len(trials) <= len(evaluated) <= len(trials) + cut_off[site]
     assert cut_off[0] > 0
     assert cut_off[1] > 0
+    _assert_charged_once(federation, ledger)
+
+
+def _assert_charged_once(federation: Any, ledger: list[LedgerRow]) -> None:
+    """Assert that no site's ledger has a release twice, or one that was not made."""
+    assert len({row.iteration for row in ledger}) == len(ledger)
+    for site in range(NUM_SITES):
+        with SpendingLedger.held(federation.folder / f"site-{site}/journal") as own:
+            charged = [row.facts["release"] for row in own.rows]
+        assert sorted(set(charged)) == sorted(charged)
+        assert 0 < len(charged) <= len(ledger)
+
+
+@pytest.mark.slow
+def test_a_run_that_is_stopped_and_a_database_that_is_lost(federation: Any) -> None:
+    """`flwr stop`, then a SuperLink that dies with its database: it goes on."""
+    num_rounds = 5
+    keys = [f"site-{site}" for site in range(NUM_SITES)]
+    federation.start_superlink()
+    _start_sites(federation, {}, NUM_SITES)
+    fingerprints = " ".join(_fingerprint(federation, i) for i in range(NUM_SITES))
+    config = _config(federation, num_rounds, keys=f'"{fingerprints}"')
+    with begun(federation, APP, config) as end:
+        _await_round(federation, 1)
+        run = re.search(r"started run (\d+)", _printed(federation))
+        assert run is not None
+        federation.flwr("stop", run[1], "loopback")
+        end(120)
+    assert "finished:stopped" in federation.flwr("list", "loopback", "--format", "json")
+    done = len(_record(federation)[0]["rounds"])
+    assert 0 < done < num_rounds
+
+    with begun(federation, APP, config) as end:
+        _await_round(federation, _num_rounds(federation) + 1)
+        federation.processes["superlink"].kill()
+        federation.processes.pop("superlink").wait()
+        end(200)
+    for path in federation.folder.glob("superlink.db*"):
+        path.unlink()
+    federation.start_superlink()
+    for site in keys:
+        (federation.keys / site / "registered").unlink()
+        federation.register(site)
+        federation.stop(site)
+        _start_site(federation, int(site[-1]))
+    with begun(federation, APP, config) as end:
+        printed = end(400)
+    assert "Resuming the study" in printed
+    assert "(score " in printed, printed
+    fields, ledger = _record(federation)
+    numbers = [round_["server_round"] for round_ in fields["rounds"]]
+    assert numbers == list(range(1, num_rounds + 1))
+    _assert_charged_once(federation, ledger)
 
 
 def _evaluating(federation: Any, site: int) -> int:

@@ -5,6 +5,7 @@ SuperLink, proxy and SuperNodes listen on 127.0.0.1, and run until the page ends
 """
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -40,6 +41,16 @@ PRINTED = {
     "flwr run ": "Recommended for all sites: ",
     "flwr list ": "finished:completed",
 }
+
+
+def commands_under(page: Path, containers: bool) -> Iterator[Command]:
+    """Yield the page's commands: those of its section on containers, or the others."""
+    heading = ""
+    for block in blocks_of(page):
+        assert block.language == "console", block
+        heading = ([heading, *re.findall("^## (.*)", block.gap, re.M)])[-1]
+        if (heading == "In containers") == containers:
+            yield from commands_of(block)
 
 
 class Terminals:
@@ -136,14 +147,12 @@ def test_the_page_runs_from_a_clean_folder(
 ) -> None:
     [pip] = (one for one in NOT_RUN if one.pattern == "pip install ")
     typed = []
-    for block in blocks_of(PAGE):
-        assert block.language == "console", block
-        for command in commands_of(block):
-            if command.words[0] == "pip":
-                pip.check(command.words)
-            else:
-                terminals.type(command)
-                typed.append(command.words[0])
+    for command in commands_under(PAGE, containers=False):
+        if command.words[0] == "pip":
+            pip.check(command.words)
+        else:
+            terminals.type(command)
+            typed.append(command.words[0])
     assert typed.count("flower-supernode") == 2 + 1 + 3
     assert typed.count("nginx") == 1
     assert [word for word in typed if word == "flwr-fbo"]

@@ -11,8 +11,13 @@ from typing import Any
 
 import click
 import pytest
+from flwr.app import Context, RecordDict
+from flwr.serverapp.strategy import FedAvg, Result
 
 import flwr_fbo
+from benchmarks.pictures import FOLDER, PICTURES, THEMES
+from benchmarks.tuned_examples import EXAMPLES, imported
+from flwr_fbo import InProcessGrid
 from flwr_fbo.cli.commands import COMMANDS, load_command
 from tests.before_and_after import diff
 from tests.documents import (
@@ -25,10 +30,11 @@ from tests.documents import (
 )
 
 PAGES = sorted(ROOT.glob("docs/**/*.md"))
-READMES = [ROOT / "README.md", ROOT / "experiments/README.md"]
+READMES = [ROOT / "README.md", *sorted(ROOT.glob("experiments/**/README.md"))]
 READMES += sorted(ROOT.glob("examples/*/README.md"))
 # The commands of this one follow each other: tests/test_deployment_page.py runs them.
-MENUS = [path for path in READMES if path != ROOT / "examples/deployment/README.md"]
+_RUN_ELSEWHERE = (ROOT / "README.md", ROOT / "examples/deployment/README.md")
+MENUS = [path for path in READMES if path not in _RUN_ELSEWHERE]
 # They take seconds.
 OF_THE_GATE = ("docs/app/bandits-in-practice.md", "docs/app/track-and-export.md")
 # They run experiments, or count the epsilon of many releases.
@@ -88,12 +94,38 @@ def test_the_demo_prints_what_the_readme_shows(
     assert_output(run_command(demo.split()), f"...\n{shown.text}...\n", "make demo")
 
 
-def _readme(page: Page) -> None:
-    spent = page.names["result"].privacy_spent
-    assert spent.num_releases == 1
-    assert 7.9 < spent.epsilon <= 8
+@pytest.mark.gate
+def test_the_readme_runs_as_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the app that it names in place of the reader's own."""
+    monkeypatch.chdir(tmp_path)
+    with imported(EXAMPLES / "tune-fedavg-sklearn" / "after") as example:
+
+        class NotingFedAvg(FedAvg):
+            def start(self, *args: Any, **kwargs: Any) -> Result:
+                results.append(super().start(*args, **kwargs))
+                return results[-1]
+
+        def main(grid: Any, context: Any) -> float:
+            example.server.main(grid, context)
+            tests: Any = results[-1].evaluate_metrics_serverapp
+            return float(tests[max(tests)]["accuracy"])
+
+        results: list[Result] = []
+        monkeypatch.setattr(example.server, "FedAvg", NotingFedAvg)
+        page = Page(ROOT / "README.md", menu=True)
+        config = dict(example.config)
+        page.names["main"] = main
+        page.names["grid"] = InProcessGrid(example.client.app, 20, run_config=config)
+        page.names["context"] = Context(1, 1, {}, RecordDict(), config)
+        page.run()
+    python = [b.text for b in blocks_of(page.path) if b.language == "python"]
+    assert len(python) == 3
+    for text in python:  # an example is read at a glance
+        assert len([line for line in text.splitlines() if line]) <= 15
     assert page.names["strategy"].server.release.private
-    assert page.names["strategy"].cohort_sizes == (4,)
+    assert page.names["strategy"].cohort_sizes == (9, 5)
 
 
 def _your_own_objective(page: Page) -> None:
@@ -116,7 +148,7 @@ def _bandits_in_practice(page: Page) -> None:
     assert first.arm != second.arm
     assert [*page.names["policy"].awaited] == [second.ticket]
     assert page.names["policy"].decisions()[0].context == {"age": 71, "severity": 4}
-    assert page.names["differing"].summary().deviation.shape == (2,)
+    assert page.names["policy"].summary().num_logged == 1000
 
 
 def _neural_bandits(page: Page) -> None:
@@ -155,7 +187,6 @@ STAND_INS = {
 
 # What a page must come to, where it prints what differs from run to run.
 CHECKS: dict[str, Callable[[Page], None]] = {
-    "README.md": _readme,
     "docs/app/bandits-in-practice.md": _bandits_in_practice,
     "docs/app/put-it-in-your-app.md": _put_it_in_your_app,
     "docs/app/your-own-objective.md": _your_own_objective,
@@ -215,6 +246,25 @@ def test_links_between_pages_and_files_lead_somewhere() -> None:
         for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", path.read_text()):
             if not target.startswith(("http://", "https://")):
                 assert (path.parent / target).exists(), f"{_name(path)}: {target}"
+
+
+def test_pictures_are_as_drawn() -> None:
+    for draw in PICTURES:
+        for name, theme in THEMES.items():
+            file = FOLDER / f"{draw.__name__}-{name}.svg"
+            assert file.read_text(encoding="utf-8") == str(draw(theme)), file.name
+
+
+def test_pictures_have_a_text_for_those_who_do_not_see_them() -> None:
+    count = 0
+    for path in (*PAGES, *READMES):
+        text = path.read_text()
+        count += len(re.findall(r"!\[[^\]]{20}", text))
+        assert not re.search(r"!\[[^\]]{0,19}\]", text), _name(path)
+        for directive in re.findall(r"```{image}(.*?)```", text, re.DOTALL):
+            assert re.search(r"^:alt: .{20}", directive, re.MULTILINE), _name(path)
+            count += 1
+    assert count > 9
 
 
 def test_modules_that_pages_name_exist() -> None:

@@ -88,6 +88,11 @@ def ranges_text(numbers: Sequence[int]) -> str:
     return ", ".join(f"{a} to {b}" if b > a else str(a) for a, b in ranges)
 
 
+def agents_text(slots: Sequence[int]) -> str:
+    """Return increasing slots in words, such as ``"agents 0 to 2, 5"``."""
+    return f"agent{'' if len(slots) == 1 else 's'} {ranges_text(slots)}"
+
+
 class PrintableFilter(logging.Filter):
     """Lets every record of a logger pass, made printable: message and traceback."""
 

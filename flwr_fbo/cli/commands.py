@@ -26,7 +26,6 @@ COMMANDS = {
         "lab.cli.claims_command:claims",
         "Print what papers claim, and what came out.",
     ),
-    "tradeoff": ("lab.cli.tradeoff_command:tradeoff", "Draw utility against epsilon."),
     "export": (
         "cli.export_command:export",
         "Copy trials to Optuna, or releases to a file.",

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from flwr_fbo._common.text import counted
 from flwr_fbo.cli.commands import add, group
-from flwr_fbo.cli.ledger_kinds import LEDGER_KINDS, LedgerKind
+from flwr_fbo.cli.ledger_kinds import LEDGER_KINDS, LedgerKind, committed_text
 from flwr_fbo.cli.output import RULED, finite, plain_errors, wide_console
 from flwr_fbo.cli.report.page import identity_in_words
 from flwr_fbo.clients.bandits.bandit_journals import LINEAR_KIND as SITE_KIND
@@ -142,9 +142,29 @@ def _read(path: Path, delta: float | None) -> Found:
 
 
 def _print(console: Console, found: Found) -> None:
-    kind, rows = found.kind, found.rows
-    for name, value in sorted(identity_in_words(found.identity).items()):
-        console.print(f"{name}: {value}", highlight=False, soft_wrap=True)
+    """Print who has spent how much and when, each release, and then the settings."""
+    kind, rows, identity = found.kind, found.rows, found.identity
+    lines = []
+    if "study_id" in identity:
+        agents = identity.get("num_agents")
+        of = "" if agents is None else f" of {counted(agents, 'agent')}"
+        lines.append(f"Study {identity['study_id']}{of}")
+    if rows:
+        times = [row.committed for row in rows]
+        first, last = (committed_text(at) for at in (min(times), max(times)))
+        lines.append(f"Committed from {first} to {last}")
+    else:
+        lines.append(counted(0, "release"))
+    for whose, one in found.spent:
+        releases = counted(one.num_releases, "release")
+        lines.append(
+            f"{releases}{whose}: epsilon = {one.epsilon:.4f} "
+            f"at delta = {one.delta:g} ({one.accounting_method})"
+        )
+    if not all(row.facts.get("private", True) for row in rows):
+        lines.append(f"NOT PRIVATE: {kind.why_not}")
+    for line in lines:
+        console.print(line, highlight=False)
     table = Table(box=RULED, padding=(0, 1, 0, 0))
     for heading in kind.columns:
         # What an auditor looks for stays whole in a narrow terminal; the rest folds.
@@ -153,16 +173,8 @@ def _print(console: Console, found: Found) -> None:
     for row in rows:
         table.add_row(*kind.cells(row))
     console.print(table)
-    if not rows:
-        console.print(counted(0, "release"))
-    for whose, one in found.spent:
-        releases = counted(one.num_releases, "release")
-        console.print(
-            f"{releases}{whose}: epsilon = {one.epsilon:.4f} "
-            f"at delta = {one.delta:g} ({one.accounting_method})"
-        )
-    if not all(row.facts.get("private", True) for row in rows):
-        console.print(f"NOT PRIVATE: {kind.why_not}")
+    for name, value in sorted(identity_in_words(identity).items()):
+        console.print(f"{name}: {value}", highlight=False, soft_wrap=True)
 
 
 def _json(found: Found) -> dict[str, Any]:

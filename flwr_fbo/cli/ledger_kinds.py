@@ -131,11 +131,14 @@ def _columns(**cells: Cell) -> dict[str, Cell]:
     return {**_TIMES, **named, "version": _fact("flwr_fbo")}
 
 
+def committed_text(seconds: float) -> str:
+    """Return a time of a ledger in this machine's own time zone."""
+    return datetime.fromtimestamp(seconds).isoformat(" ", "seconds")
+
+
 _TIMES: dict[str, Cell] = {
     "iteration": lambda row: str(row.iteration),
-    "committed": lambda row: datetime.fromtimestamp(row.committed).isoformat(
-        " ", "seconds"
-    ),
+    "committed": lambda row: committed_text(row.committed),
 }
 
 

@@ -15,6 +15,7 @@ from flwr_fbo.cli.commands import SHOW_EXPERIMENT, AsCsv, AsJson, loaded
 from flwr_fbo.cli.output import RULED, csv_of, finite, plain_errors, wide_console
 from flwr_fbo.cli.report.server_page import spent_in_words
 from flwr_fbo.journal.journal import Journal
+from flwr_fbo.strategies.study_record import FILE_NAME as SERVER_FILE_NAME
 from flwr_fbo.tuner.federation_result import (
     chosen_trial,
     outcome,
@@ -66,6 +67,11 @@ def show(
         if tuner.is_file():
             _show_tuner(tuner, as_json, as_csv)
             return
+        if (results / SERVER_FILE_NAME).is_file():
+            raise ValueError(
+                f"{results} is a study's record: `flwr-fbo report {results}` makes a "
+                f"page of it, and `flwr-fbo ledger show {results}` lists its releases."
+            )
         loaded(SHOW_EXPERIMENT)(results, until, as_json, as_csv)
 
 

@@ -17,7 +17,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._common.version import __version__
-from flwr_fbo.journal.checksums import TRIALS_IN_PART, Part, Row
+from flwr_fbo.journal.checksums import TRIALS_IN_PART, Part, Row, part_of
 from flwr_fbo.journal.journal_file import (
     JournalError,
     JournalFile,
@@ -345,11 +345,22 @@ class Journal:
             rows = self._store.rows("state", lambda number, _: number == 0)
             return arrays_of([row for row in rows if row[1] == 0])
 
+    @property
+    def unnumbered_digest(self) -> int:
+        """What changes with the arrays of `load_unnumbered`; of a file."""
+        assert isinstance(self._store, JournalFile)
+        return self._store.digest("state", 0)
+
     def load_array(self, name: str) -> NDArray[Any] | None:
         """Return one array, or None if there is none, in a time that is bounded."""
+        return self.load_arrays([name]).get(name)
+
+    def load_arrays(self, names: Collection[str]) -> dict[str, NDArray[Any]]:
+        """Return those of these arrays that there are; only their parts are read."""
+        parts = {part_of("state", name) for name in names}
         with self._store.explained():
-            row = self._store.row("state", name)
-            return None if row is None else arrays_of([row])[name]
+            rows = self._store.rows("state", lambda number, _: number in parts)
+            return arrays_of([row for row in rows if row[0] in names])
 
     def change_state(
         self,

@@ -116,8 +116,8 @@ class JournalFile:
         self._parts = _no_parts()
         # What a transaction has changed, as it was when that began.
         self._before: dict[tuple[str, int], Part] = {}
-        # The rows of parts, as they were read last.
-        self._checked: frozenset[Any] = frozenset()
+        # By table, the rows that were checked last: of trials those of one part.
+        self._checked: dict[str, frozenset[Row]] = {}
         # The rows of each table and part that have been read, by the first column.
         self._read: dict[tuple[str, int], dict[Any, Row]] = {}
         self.identity = self._hold(identity)
@@ -150,9 +150,9 @@ class JournalFile:
 
     def _open(self) -> sqlite3.Connection:
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             # Only a new file: closing an old one would drop this process's lock on it.
             if not self.path.exists():
+                self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
                 flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
                 os.close(os.open(self.path, flags, 0o600))
         except OSError as error:
@@ -273,16 +273,25 @@ class JournalFile:
             return JournalHeldError(
                 f"{text}: another process holds it; only one may use a journal."
             )
+        if "disk is full" in str(error):
+            return JournalError(
+                f"{text}: its disk is full. Make space: what it holds is whole, and "
+                "the study goes on with it.",
+                public="This site's disk is full.",
+            )
         return JournalError(f"{text}: {error}.")
 
     def _damaged(self, what: str) -> JournalError:
         return JournalError(f"The journal {self.path} is damaged: {what}.")
 
-    def _check(self, *about: Any) -> None:
+    def _check(self, table: str, number: int, rows: list[Row], part: Part) -> None:
         """Raise JournalError if rows are not those of a part; see `damage_of`."""
-        damage = damage_of(*about)
+        checked = self._checked.get(table, frozenset())
+        damage = damage_of(table, number, rows, part, checked)
         if damage is not None:
             raise self._damaged(damage)
+        if table not in ("state", "ledger"):  # whose rows may be large
+            self._checked[table] = frozenset(rows)
 
     def _read_parts(self) -> None:
         """Read the checksums of all parts, unless the head is the one that is known."""
@@ -301,8 +310,7 @@ class JournalFile:
             if name == "head" and isinstance(total, bytes):  # not checked, but compared
                 self._parts["part"][number] = Part(count, int.from_bytes(total, "big"))
         rows = [row for row in rows if row[0] != "head"]
-        self._check("part", 0, rows, self._parts["part"][0], self._checked)
-        self._checked = frozenset(rows)
+        self._check("part", 0, rows, self._parts["part"][0])
         for name, number, count, total, *rest in rows:
             self._parts[name][number] = Part(count, int.from_bytes(total, "big"), *rest)
 
@@ -355,6 +363,10 @@ class JournalFile:
     def count(self, table: str) -> int:
         """Return how many rows a table has."""
         return sum(part.num_rows for part in self._parts[table].values())
+
+    def digest(self, table: str, number: int) -> int:
+        """Return what changes with the rows of a part: the sum of their digests."""
+        return self._parts[table][number].total
 
     @property
     def last_release(self) -> int:
@@ -446,7 +458,7 @@ class JournalFile:
             read[key] = _kept(table, new)
 
     def close(self) -> None:
-        """Let the file go, and the memory of its rows; nothing is lost without it."""
+        """Let the file go, and the memory of most rows; nothing is lost without it."""
         self._connection.close()
         self._read = {at: rows for at, rows in self._read.items() if at[0] != "trial"}
 

@@ -220,7 +220,7 @@ class ContinualSettings:
         """
         n, d = self.num_releases or 1, self.dimension
         numbers = self.num_streams * (d + 1) * (d + 2) // 2
-        noise = 0 if self.epsilon == math.inf else 8000 * numbers
+        noise = 0 if self.epsilon == math.inf else 1000 * numbers
         return {
             f"num_releases={n}": n**2 / 20,
             f"noise of dimension={d}": noise,

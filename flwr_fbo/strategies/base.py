@@ -20,7 +20,7 @@ from flwr.serverapp.exception import AggregationError
 from flwr.serverapp.strategy import Strategy
 
 from flwr_fbo._common.conversion import plain
-from flwr_fbo._common.text import ranges_text
+from flwr_fbo._common.text import agents_text
 from flwr_fbo._common.validation import (
     require,
     require_choice,
@@ -54,6 +54,7 @@ from flwr_fbo.study.callbacks import (
     Started,
     check_callbacks,
     tell,
+    tell_of_end,
 )
 from flwr_fbo.study.codec import Study
 from flwr_fbo.study.limits import (
@@ -205,9 +206,9 @@ class StudyStrategy(Strategy, Generic[ResultT]):
             name, done = self.study.study_id, len(self._rounds)
             _log.info("study %s, as the ledger of each site has it", name)
             settings = {
-                name: value
-                for name, value in identity.items()
-                if name != "kind" and "seed" not in name  # seeds are not public
+                entry: value
+                for entry, value in identity.items()
+                if entry != "kind" and "seed" not in entry  # seeds are not public
             }
             started = Started(name, type(self).__name__, settings, done)
             tell(self._callbacks, "on_start", started)
@@ -228,7 +229,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
                     )
                     result = self.result_type(**vars(flower), rounds=self._rounds)
             except BaseException as error:
-                tell(self._callbacks, "on_error", error)
+                tell_of_end(self._callbacks, name, self._folder, error)
                 raise
             finally:
                 self._running = False
@@ -494,7 +495,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         slots = sorted(self._enrolment.slots[node] for node in late)
         lines = sorted(failures) + [f"agent {slot}: no reply in time" for slot in slots]
         if self._absent:
-            lines.append(f"absent: agents {ranges_text(self._absent)}")
+            lines.append(f"absent: {agents_text(self._absent)}")
         for line in lines:
             _log.warning("\t> %s", line)
         self._num_empty = 0 if answers else self._num_empty + 1

@@ -19,7 +19,7 @@ import numpy as np
 from flwr.app import ConfigRecord, Message
 from flwr.serverapp import Grid
 
-from flwr_fbo._common.text import counted, printable
+from flwr_fbo._common.text import agents_text, counted, printable
 from flwr_fbo._compat import (
     ClientApi,
     instruction_content,
@@ -160,6 +160,7 @@ class Enrolment:
             if over:
                 trouble += [(node, self._last_reason(node)) for node in hopeless]
                 few = "this grid has too few nodes" if complete else "too few nodes"
+                few += self._missing(grid, nodes)
                 if len(present) >= needed:
                     few = "all of them wait for the release of a cohort that is absent"
                 reasons = "; ".join(self._told(grid, trouble)) or few
@@ -171,14 +172,25 @@ class Enrolment:
             if logged != (len(nodes), len(present)):
                 logged = len(nodes), len(present)
                 _log.info(
-                    "Waiting for agents: %s connected, %d enrolled, %d wanted.",
+                    "Waiting for agents: %s connected, %d enrolled, %d wanted%s.",
                     counted(len(nodes), "node"),
                     len(present),
                     wanted,
+                    self._missing(grid, nodes),
                 )
             time.sleep(min(1.0, max(0.0, deadline - time.monotonic())))
         self._begun = True
         return in_order
+
+    def _missing(self, grid: Grid, nodes: list[int]) -> str:
+        """Return which slots are not connected, as far as that is known."""
+        if self._keys is not None:
+            there = set(key_fingerprints(grid, nodes).values())
+            missing = [s for s, key in self._keys.items() if key not in there]
+        else:
+            known = {self.slots[node] for node in nodes if node in self.slots}
+            missing = sorted(set(range(self._num_agents)) - known) if known else []
+        return f"; missing: {agents_text(sorted(missing))}" if missing else ""
 
     def _hopeless(self, node: int) -> bool:
         """Return whether a node is refused, or failed too often to be asked again."""

@@ -87,9 +87,14 @@ class TuningResult(StudyResult):
         One setting for the federation, or with `FedWarmStart` a start for new sites,
         and how sure it is. It is computed from released vectors alone, and so costs no
         privacy.
+    verdict : str
+        Whether sites that started from releases did better or worse than those that
+        searched alone. Only `FedWarmStart` with ``metrics=["best-value"]`` can tell, of
+        two sites of each kind or more; else it is empty.
     """
 
     recommendation: Recommendation = field(default_factory=Recommendation)
+    verdict: str = ""
 
     @property
     def recommended(self) -> Params | None:
@@ -107,7 +112,8 @@ class TuningResult(StudyResult):
         return found.params if found.is_start else None
 
     def _lines(self) -> list[str]:
-        return [str(self.recommendation), *super()._lines()]
+        told = [self.verdict] if self.verdict else []
+        return [str(self.recommendation), *told, *super()._lines()]
 
 
 @dataclass(repr=False)

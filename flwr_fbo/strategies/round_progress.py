@@ -12,7 +12,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 from rich.console import Console
 
-from flwr_fbo._common.text import ranges_text
+from flwr_fbo._common.text import agents_text
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -78,7 +78,7 @@ class Waiting:
             f"{self._what}: {num_asked - len(awaited)} of {num_asked} agents have "
             f"answered, {self.seconds:.0f} s"
         )
-        return f"{line}; awaited: {ranges_text(awaited)}" if awaited else line
+        return f"{line}; awaited: {agents_text(awaited)}" if awaited else line
 
     def _tell(self) -> None:
         console = Console(stderr=True)

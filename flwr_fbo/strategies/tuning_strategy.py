@@ -45,7 +45,10 @@ from flwr_fbo.study.server import Server, Step
 
 _log = logging.getLogger("flwr.fbo")
 
-METRICS = ("best-value",)
+BEST_VALUE = "best-value"
+METRICS = (BEST_VALUE,)
+# A larger value, and a negative one of that size, is left out.
+LARGEST_REPORTED = 1e100
 # Seconds for one exchange of a secure sum; no trial is played in it.
 _EXCHANGE_TIMEOUT = 300.0
 
@@ -149,7 +152,7 @@ class TuningStrategy(StudyStrategy[TuningResult]):
             num_released=len(self.server.ledger),
             made_after=self.server.made_after,
             num_iterations=self._horizon or 0,
-            report_best_value="best-value" in self._metrics,
+            report_best_value=BEST_VALUE in self._metrics,
         ).to_config()
 
     def _take(self, step: Step, answers: Mapping[int, Message]) -> None:
@@ -266,10 +269,10 @@ class TuningStrategy(StudyStrategy[TuningResult]):
         epsilon = spent.epsilon if math.isfinite(spent.epsilon) else None
         self._rounds[-1] = replace(self._rounds[-1], epsilon=epsilon)
         _log.info(
-            "Privacy spent so far: epsilon = %.3f at delta = %.3g, %d releases",
+            "Privacy spent so far: epsilon = %.3f at delta = %.3g, %s",
             spent.epsilon,
             spent.delta,
-            spent.num_releases,
+            counted(spent.num_releases, "release"),
         )
 
     def _reported(self, answers: Mapping[int, Message]) -> MetricRecord | None:
@@ -277,7 +280,7 @@ class TuningStrategy(StudyStrategy[TuningResult]):
         means: dict[str, MetricRecordValues] = {}
         for name in self._metrics:
             values = [reply_metrics(a.content).get(name) for a in answers.values()]
-            numbers = [v for v in values if is_number(v) and abs(v) < 1e100]
+            numbers = [v for v in values if is_number(v) and abs(v) < LARGEST_REPORTED]
             if numbers:
                 means[f"mean-{name}"] = float(np.mean(numbers))
         return MetricRecord(means) if means else None
@@ -298,11 +301,11 @@ class TuningStrategy(StudyStrategy[TuningResult]):
             )
         _log.info("%s", result.recommendation)
         _log.info(
-            "Privacy spent: epsilon = %.3f at delta = %.3g (%s), %d releases%s",
+            "Privacy spent: epsilon = %.3f at delta = %.3g (%s), %s%s",
             spent.epsilon,
             spent.delta,
             spent.accounting_method,
-            spent.num_releases,
+            counted(spent.num_releases, "release"),
             "" if server.release.private else "; NOT PRIVATE, see the summary",
         )
 

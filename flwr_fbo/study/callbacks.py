@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from flwr_fbo._common.validation import require_all
@@ -168,3 +169,17 @@ def tell(callbacks: Iterable[Callback], method: str, fact: Any) -> None:
                 method,
                 error,
             )
+
+
+def tell_of_end(
+    callbacks: Iterable[Callback], study: str, folder: Path | None, error: BaseException
+) -> None:
+    """Log that a study ends without a result, and what to do; tell the callbacks."""
+    told = f"{type(error).__name__}: {error}".removesuffix(": ").removesuffix(".")
+    then = (
+        "Nothing of it is recorded"
+        if folder is None
+        else (f"What was done is in {folder}: a run with that folder goes on")
+    )
+    _log.error("study %s ends without a result: %s. %s.", study, told, then)
+    tell(callbacks, "on_error", error)

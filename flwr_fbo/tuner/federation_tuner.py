@@ -27,7 +27,13 @@ from flwr_fbo.secure_sum.roster import digest_of
 from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.strategies.options import Seeds, check_folder
 from flwr_fbo.strategies.secure_aggregation import SecureAggregation
-from flwr_fbo.study.callbacks import Callback, Started, check_callbacks, tell
+from flwr_fbo.study.callbacks import (
+    Callback,
+    Started,
+    check_callbacks,
+    tell,
+    tell_of_end,
+)
 from flwr_fbo.study.codec import fresh_seed
 from flwr_fbo.tuner.choice import Chooser, PrivateChoice
 from flwr_fbo.tuner.envelope import check_weights
@@ -343,7 +349,7 @@ class FederationTuner:
                 try:
                     run.climb()
                 except BaseException as error:
-                    tell(self._callbacks, "on_error", error)
+                    tell_of_end(self._callbacks, record.name(), self._folder, error)
                     raise
                 finally:
                     end_of_faults()

@@ -390,7 +390,6 @@ def _hostile() -> list[Dialogue]:
     )
     for name, size, refused in (
         ("dimension", 1_000, "dimension=1000.*max_dimension"),
-        ("dimension", 256, "steps, .*noise of dimension=256.*max_steps"),
         ("num_releases", 2**17, "num_releases=131072.*max_synchronisations"),
         ("num_releases", 2**62, "num_releases=.*max_synchronisations"),
         ("num_streams", 1_000, "num_streams=1000.*max_dimension"),
@@ -401,6 +400,13 @@ def _hostile() -> list[Dialogue]:
             _at("settings", "releases", name, value=size),
             refused,
         )
+    costly = asdict(ContinualSettings(200, 256, epsilon=1.0, delta=1e-5))
+    lies.study(
+        "dimension=256, 200 releases",
+        "linear-bandit",
+        _at("settings", "releases", value=costly),
+        "steps, .*num_releases=200 of dimension=256.*max_steps",
+    )
     for path, lie, refused in (
         (("num_parameters",), HUGE, "num_parameters=.*max_features"),
         (("network", "width"), HUGE, "width=.*max_features"),
@@ -519,7 +525,7 @@ LARGEST = [
             linear, PeerGraph.named("star", 1_000, hops=1, pooling="neighbourhood")
         ),
     ),
-    _large("dimension 108", partial(linear, dimension=108, num_releases=20)),
+    _large("dimension 256", partial(linear, dimension=256, num_releases=20)),
     _large("20,000 synchronisations", partial(linear, num_releases=20_000)),
     _large(
         "dimension 256, not private",

@@ -104,7 +104,7 @@ def test_run_reports_and_show_repeats_it(played: Played) -> None:
     assert shown.splitlines()[2:] == lines[2 : len(shown.splitlines())]
 
 
-def test_other_epsilons_and_what_they_buy(tmp_path: Path) -> None:
+def test_another_epsilon_has_a_folder_of_its_own(tmp_path: Path) -> None:
     voting = TOML.replace('preset = "paper-synthetic"', 'strategy = "FedVote"')
     voting = re.sub("noise_m.*\nsampling.*\n", "epsilon = 2.0\n", voting)
     methods = 'methods = ["alone", "random", "private", "noise-only"]'
@@ -117,18 +117,14 @@ def test_other_epsilons_and_what_they_buy(tmp_path: Path) -> None:
     assert "2 of 4 runs are in" in " ".join(
         result.output.split()
     )  # those that epsilon leaves alone
-    folders = [str(tmp_path / name) for name in ("mine", "mine-epsilon-8")]
-    figure = tmp_path / "figure.png"
-    drawn = _invoke("tradeoff", *folders, "--until=2", f"--figure={figure}")
-    assert drawn.exit_code == 0, drawn.output
-    assert figure.stat().st_size > 10_000
-    early = _invoke("show", folders[0], "--until=1")
+    early = _invoke("show", str(tmp_path / "mine"), "--until=1")
     assert "evaluations 1 to 1;" in " ".join(early.output.split())
     for arguments, words in (
         ((*run, "--epsilon=0"), "epsilon=0.0 is not allowed"),
-        (("show", folders[0], "--until=13"), "until=13 is not allowed: 1 to 12"),
-        (("tradeoff", *folders, "--until=20"), "until=20 is not allowed: 1 to 12"),
-        (("tradeoff", str(tmp_path / "gone")), "No such file"),
+        (
+            ("show", str(tmp_path / "mine"), "--until=13"),
+            "until=13 is not allowed: 1 to 12",
+        ),
     ):
         assert words in _one_line_error(_invoke(*arguments))
 

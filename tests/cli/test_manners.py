@@ -183,7 +183,6 @@ MISTAKES = (
     ("show", "{binary}"),
     ("report", "{binary}"),
     ("claims", "{folder}"),
-    ("tradeoff", "{binary}"),
     ("export", "{binary}", "sqlite:///{folder}/a.db"),
     ("export", "{gone}", "nothing"),
     ("ledger", "show", "{folder}"),

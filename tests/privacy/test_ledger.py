@@ -15,11 +15,12 @@ from typer.testing import CliRunner
 
 from flwr_fbo import InProcessGrid
 from flwr_fbo.cli import app
+from flwr_fbo.cli.ledger_kinds import committed_text
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.strategies.enrolment import first_line
-from flwr_fbo.strategies.study_record import KIND
+from flwr_fbo.strategies.study_record import KIND, read_ledger
 from tests.federation import NUM_AGENTS, numpy_app, strategy
 
 
@@ -141,6 +142,23 @@ def test_an_auditor_can_read_it(tmp_path: Path) -> None:
     assert np.array(values["releases"][0]["vectors"]).shape == (4, 30)
     assert f"epsilon = {values['epsilon']:.4f}" in shown.output
     assert values["study"]["num_rounds"] == 4
+
+
+def test_it_begins_with_who_when_and_how_much(recorded: Path) -> None:
+    """And its dates are whole in a narrow terminal; settings come last."""
+    command = ["ledger", "show", str(recorded)]
+    shown = CliRunner().invoke(app, command, env={"COLUMNS": "60"}).output
+    with Journal.snapshot(recorded / "server.sqlite") as journal:
+        study = read_ledger(journal)[0]["study"]["study_id"]
+        times = [committed_text(row.committed) for row in journal.ledger()]
+    first, second, *rest = shown.splitlines()
+    assert first == f"Study {study} of {NUM_AGENTS} agents"
+    assert second == f"Committed from {times[0]} to {times[-1]}"
+    assert rest[0].startswith("3 releases: epsilon = ")
+    for at in times:
+        assert [line for line in rest if f" {at} " in line]
+    assert shown.index("NOT PRIVATE") < shown.index("committed")
+    assert shown.index(f" {times[-1]} ") < shown.index("weights: ")
 
 
 def test_seeded_noise_is_marked_in_the_ledger(recorded: Path) -> None:

@@ -1,6 +1,9 @@
 """FedWarmStart over Flower: cohorts, one message a site, and going on."""
 
+import re
+import shutil
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +25,7 @@ from flwr_fbo import (
 )
 from flwr_fbo._compat import reply_arrays
 from flwr_fbo.algorithms.fed_warm_start.agent import head_start
-from flwr_fbo.algorithms.fed_warm_start.server import FedWarmStartServer
+from flwr_fbo.algorithms.fed_warm_start.server import FedWarmStartServer, verdict
 from flwr_fbo.algorithms.fed_warm_start.settings import (
     Cohorts,
     FedWarmStartSettings,
@@ -40,6 +43,7 @@ from flwr_fbo.privacy.spending import Charge, SpendingLedger
 from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.strategies.enrolment import TooFewAgentsError
 from flwr_fbo.strategies.fed_warm_start import FedWarmStart
+from flwr_fbo.strategies.result import TuningResult
 from flwr_fbo.study.server import Step
 from tests.federation import assert_same
 
@@ -121,6 +125,49 @@ def test_each_site_sends_once_and_plays_once_its_cohort_has_begun() -> None:
     assert first == {0: 1, 1: 1, 2: 1, 3: 4, 4: 4, 5: 7, 6: 7}
     assert [len(row.vectors) for row in study.server.ledger] == [1, 1]
     assert released(study.server).shape == (2, 16)
+
+
+def test_a_verdict_sets_followers_beside_pioneers() -> None:
+    """By hand: means of three rounds, (1, 2, 3) of pioneers and (0, 0.2) of others."""
+    facts = WarmStartFacts(Cohorts(N, SIZES))
+    study = replace(strategy().study, facts=facts)
+    own = {0: [1.0, 1.0, 1.0], 1: [1.0, 2.0, 3.0], 2: [3.0, 3.0, 3.0]}
+    others = {3: [0.0, 0.0, 0.0], 6: [0.2, 0.2, 0.2], 5: [9.0]}  # one is not done
+    told = verdict(study, own | others)
+    assert told.startswith("Sites that started from releases cannot be told from")
+    # Variances 1 / 3 and .02 / 2; by Welch 2.12 degrees of freedom, t 4.08.
+    low, high = -1.9 - 4.08 * 0.586, -1.9 + 4.08 * 0.586
+    found = re.search(r"alone: (\S+) \(95 % interval (\S+) to ([^;]+);", told)
+    assert found is not None
+    assert [float(one) for one in found.groups()] == pytest.approx(
+        [-1.9, low, high], abs=0.02
+    )
+    worse = verdict(study, own | {slot: [-9.0] * 3 for slot in (3, 4)})
+    assert "did worse than the pioneers, who searched alone: -11" in worse
+    upside = replace(study, direction="minimize")
+    assert "did better than" in verdict(upside, own | {s: [-9.0] * 3 for s in (3, 4)})
+    assert verdict(study, own | {3: [1.0] * 3}) == ""
+    assert verdict(study, {}) == ""
+
+
+@pytest.mark.gate
+def test_a_result_and_a_report_say_the_verdict(tmp_path: Path) -> None:
+    def start(num_rounds: int = ROUNDS, **more: Any) -> TuningResult:
+        study = strategy(folder=tmp_path / "server", **more)
+        grid = InProcessGrid(tuning_app(make_objective), N)
+        result = study.start(grid, num_rounds=num_rounds)
+        assert isinstance(result, TuningResult)
+        return result
+
+    told = start(metrics=["best-value"])
+    assert "the pioneers, who searched alone: " in told.verdict
+    assert told.verdict in repr(told)
+    assert start(metrics=["best-value"]).verdict == told.verdict  # from its record
+    assert CliRunner().invoke(cli, ["report", str(tmp_path / "server")]).exit_code == 0
+    page = " ".join((tmp_path / "server" / "report.html").read_text().split())
+    assert told.verdict in page
+    shutil.rmtree(tmp_path / "server")
+    assert start().verdict == ""
 
 
 def test_a_study_costs_what_one_release_costs(

@@ -51,9 +51,9 @@ def test_who_has_answered_is_told_while_others_are_awaited(
         begin = f"round {number} of 2 of study {study.study.study_id}: "
         told = [re.sub(r", \d+ s", "", m) for m in lines if m.startswith(begin)]
         assert told == [
-            f"{begin}1 of 4 agents have answered; awaited: 1 to 3",
-            f"{begin}2 of 4 agents have answered; awaited: 2 to 3",
-            f"{begin}3 of 4 agents have answered; awaited: 3",
+            f"{begin}1 of 4 agents have answered; awaited: agents 1 to 3",
+            f"{begin}2 of 4 agents have answered; awaited: agents 2 to 3",
+            f"{begin}3 of 4 agents have answered; awaited: agent 3",
             f"{begin}4 of 4 agents have answered",
         ]
         said = [m for m in caplog.messages if m.startswith(begin)]

@@ -43,7 +43,7 @@ def main() -> int:
         help="keys, logs, journals and the study's record (default: ./federation)",
     )
     parser.add_argument(
-        "--num-rounds", type=int, default=6, help="of the study (default: 6)"
+        "--num-rounds", type=int, default=3, help="of the study (default: 3)"
     )
     arguments = parser.parse_args()
     if arguments.folder.resolve().is_relative_to(APP.resolve()):

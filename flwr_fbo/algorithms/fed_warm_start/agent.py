@@ -10,6 +10,11 @@ evaluations (`LedPosterior`). From then on it searches as if it were alone.
 *The gate.* Nothing is shared with posterior probability p0. Where p0 is above 0.18, or
 h is all but flat, an agent takes no notice of the release. All draws are keyed by site
 and by evaluation, so it then does what it would do alone, to the last bit.
+
+*Settings that are given.* What the site enqueued and what the study lists comes before
+h's maximiser, which takes the place of the centre. It does so, and h leads, only if the
+shared function is larger there than at each given setting with a posterior probability
+of 95 %. Else the agent takes no notice of the release.
 """
 
 from __future__ import annotations
@@ -39,6 +44,8 @@ if TYPE_CHECKING:
 # A release is followed up to this p0: then sites with unrelated Gaussian functions
 # follow in at most one release in ten (`test_shared_function`).
 MOST_NULL = 0.18
+# And if the shared function's maximum is this likely above a setting that is given.
+LEAST_ABOVE = 0.95
 # And if h varies by at least this, in units of a site's own variance.
 _LEAST_VARIANCE = 0.03
 # 2**10 points that h's mean and maximisers are looked for among, and as many again,
@@ -70,6 +77,11 @@ class HeadStart:
         """Whether enough is shared for agents to start from it."""
         certain = self.shared.null_probability <= MOST_NULL
         return certain and self.shared.variance >= _LEAST_VARIANCE
+
+    def is_above(self, given: FloatArray) -> bool:
+        """Whether the maximum is clearly above all given settings, shape (k, D)."""
+        above = self.shared.probability_above(self.tops[0], given)
+        return bool(np.all(above >= LEAST_ABOVE))
 
 
 @lru_cache(maxsize=8)  # a process may be host to many agents of one study
@@ -219,7 +231,8 @@ class FedWarmStartAgent(LeanAgent):
         cohorts = Cohorts(self.slot + 1) if self._cohorts is None else self._cohorts
         about = self.settings, cohorts, self.space, self._feature_seed
         start = head_start(*about, self._released.tobytes(), self._known)
-        return start if start.is_followed else None
+        is_followed = start.is_followed and start.is_above(self._given)
+        return start if is_followed else None
 
     @one_blas_thread
     def _follow(self, vectors: FloatArray, iteration: int) -> FloatArray | None:

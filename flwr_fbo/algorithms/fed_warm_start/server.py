@@ -8,12 +8,14 @@ asked for, and would not be taken.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.validation import require
@@ -40,6 +42,8 @@ _log = logging.getLogger("flwr.fbo")
 
 # What an honest message's norm may be off by; it is 1, or 0.
 _ROUNDING = 1e-9
+# Where the journal keeps what sites have reported.
+REPORTED = "reported"
 
 
 class FedWarmStartServer(DPFTSDEServer):
@@ -71,6 +75,9 @@ class FedWarmStartServer(DPFTSDEServer):
     ----------
     cohorts : Cohorts
         Who sends in which of the planned releases; nobody until `plan_facts`.
+    reported : dict of int to list of float
+        Best values that a slot reports, after each of its first rounds; in a study
+        whose sites agreed to report them.
     """
 
     is_parallel = True
@@ -82,6 +89,19 @@ class FedWarmStartServer(DPFTSDEServer):
         super().__init__(*about, **more)
         self._wanted = Cohorts(self.num_agents, tuple(cohort_sizes))
         self.cohorts = Cohorts(self.num_agents)
+        self.reported: dict[int, list[float]] = {}
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return what `DPFTSDEServer` returns, and what was reported."""
+        state = super().state_dict()
+        if self.reported:
+            state[REPORTED] = np.array(json.dumps(self.reported))
+        return state
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Continue from what ``state_dict`` returned."""
+        super().load_state_dict(state)
+        self.reported = reported_in(state)
 
     def plan_facts(self, before: Facts | None) -> WarmStartFacts:
         """Fix the cohorts: those whose releases fit into the rounds and the budget."""
@@ -198,6 +218,49 @@ def knowledge_of(
     pool = agent.pool(study.space, study.feature_seed)
     points = tuple(map(tuple, pool.tolist()))
     return Knowledge(study.space, study.direction, points, tuple(own))
+
+
+def reported_in(state: Mapping[str, NDArray[Any]]) -> dict[int, list[float]]:
+    """Return what a server's state has of `FedWarmStartServer.reported`."""
+    found = json.loads(str(state[REPORTED])) if REPORTED in state else {}
+    return {int(slot): values for slot, values in found.items()}
+
+
+def verdict(study: TuningStudy, reported: Mapping[int, Sequence[float]]) -> str:
+    """Say whether sites that started from releases did better than the pioneers.
+
+    These searched alone. A site counts by the mean of the best values that it reported
+    in its first ``share_after`` rounds; the interval is Welch's. Empty where fewer than
+    two sites of a kind have reported so many, and where pioneers start warm, too.
+    """
+    facts, agent = study.facts, study.agent
+    assert isinstance(facts, WarmStartFacts)
+    assert isinstance(agent, FedWarmStartSettings)
+    cohorts, num = facts.cohorts or Cohorts(1), agent.share_after
+    means: tuple[list[float], list[float]] = [], []
+    for slot, values in reported.items():
+        if len(values) >= num:
+            means[cohorts.cohort_of(slot) > 0].append(float(np.mean(values[:num])))
+    if facts.known is not None or min(map(len, means)) < 2:
+        return ""
+    from scipy.special import stdtrit
+
+    pioneers, followers = map(np.array, means)
+    sign = 1.0 if study.direction == "maximize" else -1.0
+    gain = sign * float(followers.mean() - pioneers.mean())
+    variances = [one.var(ddof=1) / len(one) for one in (pioneers, followers)]
+    free = [v * v / (len(one) - 1) for v, one in zip(variances, means, strict=True)]
+    total = float(np.sum(variances))
+    half = stdtrit(total**2 / np.sum(free), 0.975) * np.sqrt(total) if total else 0.0
+    low, high = gain - half, gain + half
+    did = "cannot be told from"
+    if low > 0 or high < 0:
+        did = "did better than" if low > 0 else "did worse than"
+    return (
+        f"Sites that started from releases {did} the pioneers, who searched alone: "
+        f"{gain:+.3g} (95 % interval {low:+.3g} to {high:+.3g}; positive is better), "
+        f"the mean best value of their first {num} rounds, as reported"
+    )
 
 
 def _is_short(slot: int, message: Any) -> bool:

@@ -19,12 +19,12 @@ kind a smooth sum of unrelated functions would pass for agreement.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
-from scipy.special import logsumexp
+from scipy.special import logsumexp, ndtr
 
 from flwr_fbo._common.arrays import FloatArray, one_blas_thread
 
@@ -41,6 +41,8 @@ _NUM_KEPT = 10
 # Beliefs about standardised values that differ by less are equal: their ranks would
 # be those of rounding errors.
 _FLAT, _DECIMALS = 1e-6, 9
+# Of a difference of g at two places.
+_LEAST_VARIANCE = 1e-12
 # A shared part of more variance would leave nothing to a site itself.
 _LARGEST_VARIANCE = 0.95
 
@@ -79,6 +81,12 @@ class SharedFunction:
         Of the draws that it is averaged over.
     weights : ndarray of shape (k, m)
         Of the pool's points, in each draw.
+    shares : ndarray of shape (k,)
+        Posterior probability of each draw; together 1 less ``null_probability``.
+    scales : ndarray of shape (k,)
+        Variance of the prior of g at a point.
+    roots : ndarray of shape (k, m, m)
+        A square root of what the releases take from the covariance of g.
     offset : float
         The mean over the points given as ``reference``: `__call__` leaves it out.
     variance : float
@@ -90,6 +98,9 @@ class SharedFunction:
     pool: FloatArray
     lengthscales: FloatArray
     weights: FloatArray
+    shares: FloatArray
+    scales: FloatArray
+    roots: FloatArray
     offset: float
     variance: float
     null_probability: float
@@ -101,6 +112,30 @@ class SharedFunction:
         for lengthscales, weights in zip(self.lengthscales, self.weights, strict=True):
             total += matern(x, self.pool, lengthscales) @ weights
         return total
+
+    @one_blas_thread
+    def probability_above(self, x: FloatArray, others: FloatArray) -> FloatArray:
+        """Return how likely g is larger at x than at each of others, shape (n,).
+
+        Given that anything is shared: see ``null_probability``.
+
+        Parameters
+        ----------
+        x : ndarray of shape (D,)
+        others : ndarray of shape (n, D)
+        """
+        found = np.zeros(len(others))
+        for k, lengthscales in enumerate(self.lengthscales):
+            points = np.vstack([x, others])
+            to_pool = matern(points, self.pool, lengthscales)
+            away = to_pool[0] - to_pool[1:]
+            mean = away @ self.weights[k] / self.shares[k]
+            apart = 1.0 - matern(points[:1], others, lengthscales)[0]
+            variance = 2.0 * self.scales[k] * apart
+            variance -= ((away @ self.roots[k]) ** 2).sum(axis=1)
+            deviation = np.sqrt(np.maximum(variance, _LEAST_VARIANCE))
+            found += self.shares[k] * ndtr(mean / deviation)
+        return np.asarray(found / self.shares.sum())
 
 
 @one_blas_thread
@@ -134,14 +169,15 @@ def shared_function(
     noise = np.maximum(m * noise_std[:, None] ** 2, _LEAST_NOISE)
     lengths = _MEDIAN * np.exp(_SPREAD * rng.standard_normal((_NUM_DRAWS, dim)))
     white = _log_density(u, noise)
-    own, shared, weights = [], [], []
+    own, shared, weights, bases = [], [], [], []
     for lengthscales in lengths:
         eigenvalues, vectors, scale = _centred_kernel(pool, lengthscales)
         rotated = u @ vectors
-        log_evidence, alone, spectrum = _evidence(rotated, eigenvalues, noise, sizes)
+        log_evidence, alone, *spectra = _evidence(rotated, eigenvalues, noise, sizes)
         own.append(alone)
         shared.append(log_evidence)
-        weights.append(scale * (vectors @ spectrum))
+        weights.append(scale * (vectors @ spectra[0]))
+        bases.append((scale, vectors, spectra[1]))
     # Both kinds of r^2 = 0 have equal odds. An evidence is the mean over lengthscales,
     # which are drawn from their prior.
     null = np.logaddexp(white, logsumexp(own) - np.log(_NUM_DRAWS)) - np.log(2.0)
@@ -151,12 +187,29 @@ def shared_function(
     kept = np.argsort(-share, kind="stable")[:_NUM_KEPT]
     # Bayesian model averaging: where nothing is shared g is 0, with probability p0.
     share = (1.0 - p0) * share[kept] / share[kept].sum()
-    centred = np.array(weights)[kept] * share[:, None]
-    raw = SharedFunction(pool, lengths[kept], centred, 0.0, 0.0, p0)
-    values = raw(reference)
+    found = SharedFunction(
+        pool,
+        lengths[kept],
+        np.array(weights)[kept] * share[:, None],
+        share,
+        np.array([bases[k][0] for k in kept]),
+        np.array([_root(*bases[k]) for k in kept]),
+        offset=0.0,
+        variance=0.0,
+        null_probability=p0,
+    )
+    values = found(reference)
     variance = min(float(values.var()), _LARGEST_VARIANCE)
-    offset = float(values.mean())
-    return SharedFunction(pool, lengths[kept], centred, offset, variance, p0)
+    return replace(found, offset=float(values.mean()), variance=variance)
+
+
+def _root(scale: float, vectors: FloatArray, taken: FloatArray) -> FloatArray:
+    """Return a square root of what is taken from the covariance, shape (m, m).
+
+    By rows of the pool's points. K is centred: the mean of a column says nothing.
+    """
+    root = scale * vectors * np.sqrt(taken)
+    return np.asarray(root - root.mean(axis=0))
 
 
 def _centred_kernel(
@@ -180,10 +233,11 @@ def _evidence(
     eigenvalues: FloatArray,
     noise: FloatArray,
     sizes: NDArray[np.int64],
-) -> tuple[float, float, FloatArray]:
-    """Return log evidence with r^2 > 0 and with r^2 = 0, and g's weights, shape (m,).
+) -> tuple[float, float, FloatArray, FloatArray]:
+    """Return log evidence with r^2 > 0 and with r^2 = 0, and two spectra, shape (m,).
 
-    g's posterior mean is K times the weights, in the eigenvectors of K.
+    In the eigenvectors of K, g's posterior mean is K times the first one, and its
+    posterior covariance is K less K times the second one times K.
     """
     per_site = eigenvalues / sizes[:, None]
     alone = _log_density(rotated, per_site + noise + _LEFT_OVER)
@@ -201,7 +255,8 @@ def _evidence(
     # observations, direction by direction), averaged over r^2 by its posterior.
     share = np.exp(log_density - logsumexp(log_density))
     weights = np.sqrt(_AGREEMENT)[:, None] * pulled / gain
-    return together, alone, share @ weights
+    taken = _AGREEMENT[:, None] * precision / gain
+    return together, alone, share @ weights, share @ taken
 
 
 def _log_density(u: FloatArray, variance: FloatArray) -> float:

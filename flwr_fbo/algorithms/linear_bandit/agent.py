@@ -5,8 +5,8 @@ algorithm 1. V = S + U + shift I and u likewise, where S is the sum over all age
 was synchronised last and U what the agent has observed since (equation 2); it plays the
 action with the largest upper confidence bound. Where this module differs:
 
-- After a synchronisation U is zero. The listing sets it to the new sum (line 24), which
-  would count everything twice; equation 2 is right.
+- After a synchronisation U is zero, as in line 1 and equation 2. The listing sets it to
+  rho_min I (line 24), which would add 1 / (2 M) to the regularisation.
 - The width is that of the *proof* of Proposition 2: the statement has d log det V for
   log det V. With ``width="exact"`` it is that of the noise's sum, and with
   ``"observed"`` what noise and shift can do to theta is bounded by the V that was
@@ -71,6 +71,8 @@ class LinearUCBAgent:
     ----------
     running_sum : ndarray of shape (d + 1, d + 1)
         Sum of [x; y][x; y]' over the agent's trials: what `ContinualRelease` takes.
+    num_trials : int
+        How many trials it has.
     """
 
     def __init__(
@@ -82,7 +84,7 @@ class LinearUCBAgent:
     ) -> None:
         self._confidence, self.settings = confidence, confidence.settings
         size = self.settings.releases.dimension + 1
-        self.running_sum = np.zeros((size, size))
+        self.running_sum, self.num_trials = np.zeros((size, size)), 0
         total = np.zeros((size, size)) if total is None else total
         self.receive(total, confidence.num_synchronisations, own, num_others)
 
@@ -163,6 +165,7 @@ class LinearUCBAgent:
         releases = self.settings.releases
         [product] = releases.outer_products([x], [reward])
         self.running_sum += product
+        self.num_trials += 1
         if self._own is not None:
             self._own.observe_sum(product, 1)
         elif self.settings.local_data == "raw":
@@ -175,6 +178,7 @@ class LinearUCBAgent:
     def tell_sum(self, total: FloatArray, num_trials: int) -> None:
         """Record many trials by the sum of their [x; y][x; y]', as `tell` does one."""
         self.running_sum += total
+        self.num_trials += num_trials
         if self._own is not None:
             self._own.observe_sum(total, num_trials)
         elif self.settings.local_data == "raw":

@@ -252,7 +252,7 @@ class Confidence:
         volume = log_det - d * math.log(copies * bounds.rho_min)
         chance = 2 * math.log(2 * self._union / self._alpha)
         radius = np.sqrt(chance + np.maximum(volume, 0))
-        norm = settings.parameter_norm
+        norm = settings.norm_bound
         prior: FloatArray | float = norm * math.sqrt(bounds.rho_max) + bounds.kappa
         if settings.formula == "observed":
             longest = norm * bounds.rho_max + bounds.cross_norm
@@ -277,12 +277,15 @@ class Confidence:
         """Return what a sum of releases, shape (..., d + 1, d + 1), lets one believe.
 
         S + shift I, and more where an eigenvalue is still below rho_min: only if the
-        bounds fail, or without noise by rounding.
+        bounds fail, or without noise by rounding. As published it begins, before any
+        release, with M rho_min I (Algorithm 1, line 1).
         """
         from flwr_fbo.models.ellipsoid import Ellipsoid
 
         d, copies, bounds = self.settings.releases.dimension, self._copies, self.bounds
-        matrix = total[..., :d, :d] + copies * bounds.shift * np.eye(d)
+        begins = self._as_published and not np.any(total)
+        shift = bounds.rho_min if begins else bounds.shift
+        matrix = total[..., :d, :d] + copies * shift * np.eye(d)
         missing = copies * bounds.rho_min - np.linalg.eigvalsh(matrix)[..., 0]
         matrix = matrix + np.maximum(missing, 0.0)[..., None, None] * np.eye(d)
         return Ellipsoid(matrix, total[..., :d, d], watched=True)

@@ -184,6 +184,33 @@ class FeatureEncoder:
         products = sum(sizes[a] * sizes[b] for a, b in self._interactions)
         return self._num_blocks * (1 + sum(sizes.values()) + products)
 
+    def parameter_norm(self, max_reward: float, max_norm: float = 1.0) -> float:
+        """Return a bound S on ||theta||: B sqrt(K G C) / L.
+
+        With K blocks, or 1, and C the largest number of coordinates of a field or an
+        interaction. It holds where the mean reward of each arm is a linear function of
+        the features that stays within [-B, B] at all values that the fields declare.
+
+        *Proof.* Take an arm, and draw a number's encoding from {-1, 1} and a category
+        evenly. The parts of the mean reward that are due to each group of features
+        alone (its analysis of variance) are orthogonal, so that their mean squares add
+        up to B^2 at most. The sum of squares of a group's coefficients is its mean
+        square times its number of categories, C at most. Features are these, times L /
+        sqrt(G).
+
+        Parameters
+        ----------
+        max_reward : float
+            B > 0.
+        max_norm : float
+            L > 0.
+        """
+        sizes = {name: len(one.labels(name)) for name, one in self._fields.items()}
+        products = [sizes[a] * sizes[b] for a, b in self._interactions]
+        largest = max([1, *sizes.values(), *products])
+        count = self._num_blocks * largest
+        return max_reward * math.sqrt(count) / (self._scale * max_norm)
+
     @cached_property
     def feature_names(self) -> tuple[str, ...]:
         """The d names of the features, such as ``"home: age"`` or ``"age x price"``."""

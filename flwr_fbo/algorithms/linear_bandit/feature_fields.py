@@ -34,7 +34,7 @@ class Number:
     --------
     >>> from flwr_fbo import Number
     >>> Number(0, 110)
-    Number(low=0.0, high=110.0)
+    Number(low=0.0, high=110.0, missing=None)
 
     Attributes
     ----------
@@ -42,10 +42,15 @@ class Number:
         Lower bound, finite. Smaller numbers are clipped to it.
     high : float
         Upper bound, finite, above ``low``. Larger numbers are clipped to it.
+    missing : float, optional
+        What a missing value is taken for: None, NaN, or a field that is not given. An
+        error unless given. To tell missing values apart, declare a `Category` beside
+        the number.
     """
 
     low: float = field(metadata=number())
     high: float = field(metadata=number())
+    missing: float | None = field(default=None, metadata=number(optional=True))
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -54,6 +59,11 @@ class Number:
         ok = self.low < self.high and math.isfinite(self.high - self.low)
         allowed = f"above low={self.low}, at a distance that a float holds"
         require(ok, "high", self.high, allowed)
+        if self.missing is not None:
+            ok = self.low <= self.missing <= self.high
+            allowed = f"a number from {self.low} to {self.high}"
+            require(ok, "missing", self.missing, allowed)
+            object.__setattr__(self, "missing", float(self.missing))
 
     @property
     def allowed(self) -> str:
@@ -70,6 +80,8 @@ class Number:
         ValueError names ``where`` if the value is not a number.
         """
         given = plain(value)
+        if self.missing is not None and is_missing(given):
+            given = self.missing
         if not is_number(given):
             require(False, where, value, self.allowed)
         clipped = float(min(max(given, self.low), self.high))
@@ -100,16 +112,21 @@ class Category:
     --------
     >>> from flwr_fbo import Category
     >>> Category(["walk-in", "ambulance"])
-    Category(values=('walk-in', 'ambulance'))
+    Category(values=('walk-in', 'ambulance'), missing=None)
 
     Attributes
     ----------
     values : sequence of str
         Known categories: two or more, distinct and printable; kept as a tuple. Any
         other text is encoded as zeros.
+    missing : str, optional
+        What a missing value is taken for: None, NaN, or a field that is not given. Any
+        text: one of ``values``, or another, which is encoded as zeros. An error unless
+        given.
     """
 
     values: Sequence[str]
+    missing: str | None = None
 
     def __post_init__(self) -> None:
         allowed = "a list of two or more distinct, printable texts"
@@ -117,6 +134,8 @@ class Category:
         ok = len(values) >= 2 and all(value.isprintable() for value in values)
         require(ok and len(set(values)) == len(values), "values", values, allowed)
         object.__setattr__(self, "values", values)
+        if self.missing is not None:
+            require_name("missing", self.missing)
 
     @property
     def allowed(self) -> str:
@@ -132,6 +151,8 @@ class Category:
 
         ValueError names ``where`` if the value is not a text.
         """
+        if self.missing is not None and is_missing(plain(value)):
+            value = self.missing
         if not isinstance(value, str):
             require(False, where, value, self.allowed)
         return [float(value == known) for known in self.values], value in self.values
@@ -170,6 +191,11 @@ class Encoded:
     outside: dict[str, int]
 
 
+def is_missing(value: Any) -> bool:
+    """Return whether a value is None or NaN."""
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
 def field_kind(values: Mapping[str, Any]) -> type[Field]:
     """Return the class of a field in JSON."""
     return Category if "values" in values else Number
@@ -197,9 +223,9 @@ def encoded_row(
     row: list[float] = []
     outside: list[str] = []
     for name, one in fields.items():
-        if name not in values:
+        if name not in values and one.missing is None:
             raise ValueError(f"{where}[{name!r}] is missing: give {one.allowed}.")
-        encoding, is_inside = one.encode(values[name], f"{where}[{name!r}]")
+        encoding, is_inside = one.encode(values.get(name), f"{where}[{name!r}]")
         row += encoding
         if not is_inside:
             outside.append(name)

@@ -50,7 +50,8 @@ _PRIOR = np.array([0.98] + [0.02 / 6] * 6)
 # The reward variance is estimated as if so many trials had shown the largest one, and
 # is at least this share of it.
 _PRIOR_TRIALS, _LEAST_VARIANCE = 20.0, 0.08
-# ||theta||^2, over the square of the bound S, is taken to be in this range.
+# ||theta||^2, over the square of the range of rewards that sigma is half of, is taken
+# to be in this range.
 _NORMS = 0.25, 400.0
 _TINY = np.finfo(float).tiny
 
@@ -146,7 +147,7 @@ class Others:
             alone = OwnData.of(settings, own, num_own)
             rotated = across @ alone.matrix @ directions
             target = _times(across, alone.target)
-            low, high = (bound * settings.parameter_norm**2 for bound in _NORMS)
+            low, high = (bound * 4 * settings.noise_scale**2 for bound in _NORMS)
             estimate = _solved(rotated, target)
             for _ in range(2):
                 length = np.clip(np.square(estimate).sum(-1), low, high)

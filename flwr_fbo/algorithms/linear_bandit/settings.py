@@ -271,8 +271,10 @@ class LinearUCBSettings:
     noise_scale : float
         Scale sigma > 0 of the reward noise: rewards are sigma-subgaussian around
         x'theta. Rewards in [0, 1] have sigma = 1/2 (Hoeffding, 1963).
-    parameter_norm : float
-        Bound S > 0 on ||theta||; where sites differ also on each site's own.
+    parameter_norm : float, optional
+        Bound S > 0 on ||theta||; where sites differ also on each site's own. Unless
+        given it follows from the encoder (`FeatureEncoder.parameter_norm`), and is 1
+        without one. A summary prints it: intervals hold only if it does.
     alpha : float
         In (0, 1): how likely any agent's ellipsoid may ever miss theta.
     ridge : float
@@ -331,7 +333,7 @@ class LinearUCBSettings:
         metadata=choice(LocalData, optional=True),
     )
     noise_scale: float = field(default=0.5, metadata=positive())
-    parameter_norm: float = field(default=1.0, metadata=positive())
+    parameter_norm: float | None = field(default=None, metadata=positive(optional=True))
     alpha: float = field(default=0.01, metadata=fraction())
     ridge: float = field(default=1.0, metadata=positive())
     width: Width | float | None = field(
@@ -418,6 +420,17 @@ class LinearUCBSettings:
         if self.width is None and self.local_data == "own":
             return _OWN_WIDTH * self.noise_scale
         return self.width
+
+    @property
+    def norm_bound(self) -> float:
+        """S: ``parameter_norm``, or what follows from the encoder, or 1."""
+        if self.parameter_norm is not None:
+            return self.parameter_norm
+        releases = self.releases
+        if self.encoder is None:
+            return 1.0
+        bounds = releases.max_reward, releases.max_action_norm
+        return self.encoder.parameter_norm(*bounds)
 
     @property
     def feature_names(self) -> tuple[str, ...]:

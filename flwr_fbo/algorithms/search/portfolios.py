@@ -194,20 +194,6 @@ LEARNERS: dict[str, _Learner] = {
             "solver": _choices("liblinear", "saga"),
         },
     ),
-    "fedavg": _Learner(
-        "network trained by FedAvg, SGD at the clients and momentum at the server",
-        {
-            "learning_rate": _log_float(1e-3, 1.0),
-            "local_epochs": _log_int(1, 8),
-            "batch_size": _log_int(8, 64),
-            "server_learning_rate": _log_float(0.1, 2.0),
-            "server_momentum": FloatDistribution(0.0, 0.9),
-        },
-        {
-            "learning_rate": ("lr", "client_learning_rate"),
-            "local_epochs": ("num_local_epochs", "epochs"),
-        },
-    ),
 }
 
 

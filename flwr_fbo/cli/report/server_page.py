@@ -11,10 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.pictures import BLUE
 from flwr_fbo._common.text import counted, humanised
+from flwr_fbo.algorithms.fed_warm_start.server import reported_in, verdict
 from flwr_fbo.algorithms.search.recommendation import (
     ReleasedFunction,
     released_function,
@@ -65,6 +67,7 @@ def server_page(journal: Journal) -> Page:
     rounds, num_agents = stored["rounds"], identity["num_agents"]
     sections = [
         _recommendation(stored["study"], ledger, identity["kind"] == KIND),
+        *_verdict(stored["study"], journal.load_state()),
         _privacy(kind, identity, ledger, rounds),
         _participation(rounds, num_agents),
         _communication(kind, ledger, rounds, num_agents),
@@ -115,6 +118,15 @@ def _recommendation(
     )
     maps = [score_map(study.space, released)] if study.space.dim == 2 else []
     return Section("Recommendation", [first, *slices(study.space, released), *maps])
+
+
+def _verdict(
+    stored: Mapping[str, Any], state: Mapping[str, NDArray[Any]]
+) -> list[Section]:
+    """Return whether later sites gained, where sites have reported best values."""
+    reported = reported_in(state)
+    told = verdict(TuningStudy.from_dict(stored), reported) if reported else ""
+    return [Section("Whether it helped", [f"{told}."])] if told else []
 
 
 def slices(space: SearchSpace, released: ReleasedFunction) -> list[str | Figure]:

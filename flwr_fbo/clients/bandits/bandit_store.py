@@ -5,13 +5,15 @@ trial       one row a decision; its number is the ticket, and it has
             params  {"chosen": index, "propensity": p}; of named arms also "context",
                     and "arms", the version of their table; and "eligible", the names,
                     where they are not all
-            point   the actions, shape (K, d); of named arms the chosen one only, shape
-                    (d,), as the others follow from the context
+                    of vectors that are those of an earlier trial, "actions", its number
+            point   the chosen action, shape (d,), where the others follow from the
+                    context or an earlier trial; else all actions, shape (K, d)
 
 newest-arms  the version of the named arms that are offered now
 arms-v      version v of them
 outside     how many values were outside of their bounds, by field
 timed-out   how many rewards did not come in time
+corrected   how many rewards were corrected before their release
 window-j    what trials rewarded between releases j and j + 1 add to the running sum
 rewarded-j  how many these are, by stream
 histories   logs from before the study, by name: how many trials each has, the releases
@@ -54,6 +56,8 @@ from flwr_fbo.privacy.continual import is_on_grid
 
 # The version of the table that the encoder's blocks make, where none was set.
 _OF_BLOCKS = 0
+# How many different sets of vectors a process looks for among earlier ones.
+_SETS_KEPT = 16
 
 
 class LateRewardError(ValueError):
@@ -138,11 +142,18 @@ class BanditStore:
         self._journal, self._settings, self._learn = journal, settings, learn
         self._releases = settings.releases
         self._tables: dict[int, ArmTable] = {}
+        # The trials that have the last different sets of vectors, by their bytes.
+        self._sets: dict[bytes, int] = {}
 
     def put(self, arrays: dict[str, NDArray[Any]]) -> None:
         """Record arrays: all at once."""
         self._journal.put(arrays)
         self.state |= arrays
+
+    def forget_windows(self) -> None:
+        """Read the newest window again where it is needed: it may have changed."""
+        for name in (f"{of}-{self.num_releases}" for of in ("window", "rewarded")):
+            self.state.pop(name, None)
 
     @property
     def num_releases(self) -> int:
@@ -250,11 +261,14 @@ class BanditStore:
             outside.update(offer.outside)
         counts = {"outside": to_json_array(outside)}
         arrays = counts if outside != self.outside else {}
-        rows = []
+        rows: list[tuple[dict[str, Any], FloatArray]] = []
+        number = self._journal.num_trials
         for offer, (index, propensity) in zip(offers, chosen, strict=True):
             params = {"chosen": index, "propensity": propensity, **offer.record}
-            is_named = "context" in params
-            rows.append((params, offer.features[index] if is_named else offer.features))
+            if "context" not in params:
+                params |= self._as_earlier(offer.features, number + len(rows))
+            is_known = "context" in params or "actions" in params
+            rows.append((params, offer.features[index] if is_known else offer.features))
         tickets = self._journal.add_trials(self.num_releases, rows, arrays)
         self.state |= arrays
         return [
@@ -263,6 +277,24 @@ class BanditStore:
                 offers, chosen, tickets, strict=True
             )
         ]
+
+    def _as_earlier(self, features: FloatArray, number: int) -> dict[str, int]:
+        """Return which earlier trial has these vectors, if one of the last few has.
+
+        Else they are remembered as those of trial ``number``.
+        """
+        if not self._sets and number > 0:  # those of another process
+            last = self._journal.trial(number - 1)
+            if last is not None and "actions" in last.params:
+                last = self._journal.trial(last.params["actions"])
+            if last is not None and last.point.ndim == 2:
+                self._sets[last.point.tobytes()] = last.number
+        content = features.tobytes()
+        known = self._sets.pop(content, None)
+        self._sets[content] = number if known is None else known
+        if len(self._sets) > _SETS_KEPT:
+            del self._sets[next(iter(self._sets))]
+        return {} if known is None else {"actions": known}
 
     @property
     def outside(self) -> dict[str, int]:
@@ -290,6 +322,10 @@ class BanditStore:
         record, eligible = trial.params, trial.params.get("eligible")
         if "context" in record:
             offer = self._named(record["arms"], record["context"], eligible)
+        elif "actions" in record:
+            earlier = self._journal.trial(record["actions"])
+            assert earlier is not None
+            offer = Offer.of_vectors(earlier.point)
         else:
             offer = Offer.of_vectors(trial.point)
         return Decision(
@@ -310,6 +346,34 @@ class BanditStore:
         rewards = np.array([number("value", value) for value in values.values()])
         trials = [self._awaited(ticket) for ticket in values]
         self._complete(trials, self._releases.without_excess(rewards).tolist(), {})
+
+    def correct(self, given: Any, value: Any) -> None:
+        """Replace a reward that no release has yet; see `LinearBanditPolicy.correct`.
+
+        Agents know of it by the number of corrections.
+        """
+        ticket, reward = whole_number("ticket", given), number("value", value)
+        trial = self._journal.trial(ticket) if 0 <= ticket < 2**63 else None
+        allowed = "a ticket whose reward has come, and is in no release yet"
+        release = self.num_releases
+        is_open = trial is not None and trial.state == "complete"
+        ok = trial is not None and is_open and trial.iteration == release
+        require(ok, "ticket", given, allowed)
+        assert trial is not None
+        if self._is_over(trial.finished - trial.started):
+            raise LateRewardError(ticket, trial.value)
+        [reward] = self._releases.without_excess(np.array([reward])).tolist()
+        action = action_of(trial)
+        before, after = self._releases.outer_products(
+            [action, action], [trial.value, reward]
+        )
+        window = self.window(release).copy()
+        streams = window.reshape(-1, *window.shape[-2:])
+        streams[ticket % len(streams)] += after - before
+        count = np.array(int(self.state.get("corrected", 0)) + 1)
+        changed = {f"window-{release}": window, "corrected": count}
+        self._journal.complete_trials(release, [(ticket, reward)], changed)
+        self.state |= changed
 
     def cancel(self, ticket: int) -> None:
         """Record that a decision gets no reward."""
@@ -544,17 +608,18 @@ class BanditStore:
         From release ``first`` on, before release ``last``, logs among them.
         """
         releases = range(first, last)
-        names = [f"{kind}-{j}" for kind in ("window", "history") for j in releases]
+        sums = [f"{kind}-{j}" for kind in ("window", "history") for j in releases]
+        names = {*sums, *(f"rewarded-{j}" for j in releases)}
+        found = self._journal.load_arrays(names)
         zero = np.zeros(self._releases.sum_shape)
-        state = self._journal.load_state()
-        sums = [zero, *(state.get(name, zero) for name in names)]
+        total = np.sum([zero, *(found.get(name, zero) for name in sums)], axis=0)
         counts = np.zeros(self._releases.num_streams, dtype=np.int64)
         for j in releases:
-            counts += state.get(f"rewarded-{j}", 0)
+            counts += found.get(f"rewarded-{j}", 0)
         for log in self._logs.values():
             if log["after"] in releases:
                 counts += self._by_stream(log["trials"])
-        return np.asarray(np.sum(sums, axis=0)), counts.tolist()
+        return np.asarray(total), counts.tolist()
 
     def _by_stream(self, num_trials: int) -> NDArray[np.int64]:
         """Return how many trials of a log each stream has."""

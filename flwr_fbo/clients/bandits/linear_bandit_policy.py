@@ -304,6 +304,35 @@ class LinearBanditPolicy:
                 {plain(t): v for t, v in mapping("values", values).items()}
             )
 
+    def correct(self, ticket: int, value: float) -> None:
+        """Replace a reward that was recorded, as long as no release has it.
+
+        Parameters
+        ----------
+        ticket : int
+            Ticket that `choose` returned, whose reward has been given.
+        value : float or bool
+            The right reward, as in `reward`.
+
+        Raises
+        ------
+        LateRewardError
+            If the study's `RewardTimeout` ended before the reward came.
+        ValueError
+            If there is no such reward, or a release has it: what has left a site cannot
+            be taken back. Or if the value is outside the bounds. Nothing is recorded
+            then.
+        JournalError
+            If it could not be recorded.
+
+        Notes
+        -----
+        *Formal guarantees.* The trial is in the sums once, with the new reward, so that
+        the guarantee is that of the trial as it was corrected.
+        """
+        with self._held() as bandit:
+            bandit.correct(plain(ticket), plain(value))
+
     def add_history(
         self,
         actions: Any,
@@ -436,15 +465,16 @@ class LinearBanditPolicy:
         # An empty one is being written by the client.
         if not self._path.is_file() or self._path.stat().st_size == 0:
             raise NotEnrolledError(reason)
-        kept = self._taken()
+        kept, has_changed = self._taken(), False
         if kept is None:
             journal = open_patiently(None, self._path, self._patience)
         else:
             journal = kept.journal
-            if patiently(journal.reopen, self._patience):
-                kept = None  # another process has changed it
+            has_changed = patiently(journal.reopen, self._patience)
         with journal:
             bandit = kept or RecordedBandit(journal)
+            if has_changed:
+                bandit.follow()
             if bandit.slot == NO_SLOT:
                 raise NotEnrolledError(reason)
             yield bandit

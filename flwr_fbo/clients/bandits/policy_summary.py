@@ -176,7 +176,7 @@ class PolicySummary:
         return (
             f"All intervals hold together with a probability of at least "
             f"{1 - self.settings.alpha:.4g}, if mean rewards{above} are x'theta with "
-            f"||theta|| <= {self.settings.parameter_norm:g}."
+            f"||theta|| <= {self.settings.norm_bound:.4g}."
         )
 
     def __str__(self) -> str:

@@ -82,6 +82,23 @@ class RecordedBandit(RecordedBanditAgent):
         self.study = study or LinearBanditStudy.from_dict(journal.identity)
         settings = self.study.settings
         self.store = BanditStore(journal, settings, self._state, self._learn)
+        self._made: list[LinearUCBAgent] = []
+        self._is_told = False
+        self._digest = -1
+
+    def follow(self) -> None:
+        """Take what another process has changed in the journal."""
+        vars(self).pop("_mechanism", None)
+        self._is_told = False
+        self.store.forget_windows()
+        digest = self._journal.unnumbered_digest
+        if digest == self._digest:
+            return
+        before = self._received
+        self._digest = digest
+        self._state = self.store.state = self._journal.load_unnumbered()
+        if before != self._received:
+            self._made = []
 
     @property
     def num_releases(self) -> int:
@@ -97,7 +114,7 @@ class RecordedBandit(RecordedBanditAgent):
         """Take the slot that the server names; see `RecordedBanditAgent.join`."""
         require_index("slot", slot, self.study.num_agents)
         super().join(slot, number)
-        vars(self).pop("agents", None)  # of no slot
+        self._made = []  # of no slot
 
     def _facts_of(self, slot: int) -> dict[str, NDArray[Any]]:
         """Return the pool, which takes long to find, and its share of alpha."""
@@ -174,24 +191,38 @@ class RecordedBandit(RecordedBanditAgent):
 
     # Learning
 
-    @cached_property
+    @property
     def agents(self) -> list[LinearUCBAgent]:
         """The agent, or the several in turn, with what it has learned so far."""
-        num_synchronisations = int(self._state.get("synchronisations", 0))
-        included = int(self._state.get("included", 0))
-        contributors = int(self._state.get("contributors", 0))
-        total = self._state.get("total")
-        self.agents = self._agents(total, included, contributors, num_synchronisations)
-        self._tell_own()
-        return self.agents
+        if not self._made:
+            self._made = self._agents(self._state.get("total"), *self._numbers)
+            self._is_told = False
+        if not self._is_told:
+            self._tell_own()
+            self._is_told = True
+        return self._made
+
+    @property
+    def _numbers(self) -> tuple[int, int, int]:
+        """How many releases, agents and synchronisations are in the total."""
+        names = "included", "contributors", "synchronisations"
+        included, contributors, times = (int(self._state.get(n, 0)) for n in names)
+        return included, contributors, times
+
+    @property
+    def _received(self) -> tuple[Any, ...]:
+        """What agents are made of: slot, total and its numbers; and corrections."""
+        total, none = self._state.get("total", np.zeros(0)), np.array(0)
+        corrected = int(self._state.get("corrected", none))
+        return self.slot, total.tobytes(), self._numbers, corrected
 
     def _agent_of(self, ticket: int) -> LinearUCBAgent:
         """Return whose turn a trial is: estimators are played in turn."""
         return self.agents[ticket % len(self.agents)]
 
     def _learn(self, trial: Trial, value: float) -> None:
-        # Agents that are made later find the trials in the journal.
-        if self._uses_own and "agents" in vars(self):
+        # Agents that are made, or told, later find the trials in the journal.
+        if self._uses_own and self._is_told:
             self._agent_of(trial.number).tell(action_of(trial), value)
 
     def receive(
@@ -229,8 +260,7 @@ class RecordedBandit(RecordedBanditAgent):
                 "synchronisations": np.array(num_synchronisations),
             }
         )
-        self.agents = estimators
-        self._tell_own()
+        self._made, self._is_told = estimators, False
 
     @property
     def _uses_own(self) -> bool:
@@ -272,20 +302,25 @@ class RecordedBandit(RecordedBanditAgent):
         ]
 
     def _tell_own(self) -> None:
-        """Tell the agent its own trials that are not in the total, if it uses them.
+        """Tell the agent its own trials that it was not told, if it uses them.
 
-        By their sums: to read the trials would take longer the more there are. With
-        "raw" one that was told them one by one has an older bound on the eigenvalues,
-        and so wider intervals; both hold.
+        These are not in the total. By their sums: to read the trials would take longer
+        the more there are. With "raw" one that was told them one by one has an older
+        bound on the eigenvalues, and so wider intervals; both hold.
         """
         if not self._uses_own:
             return
         included = min(int(self._state.get("included", 0)), self.num_releases)
         total, counts = self.store.sum_of(included, self.num_releases + 1)
         totals = total.reshape(-1, *total.shape[-2:])
-        for agent, own, count in zip(self.agents, totals, counts, strict=True):
-            if count:
-                agent.tell_sum(own, count)
+        for agent, own, count in zip(self._made, totals, counts, strict=True):
+            if count > agent.num_trials:
+                agent.tell_sum(own - agent.running_sum, count - agent.num_trials)
+
+    def correct(self, ticket: int, value: float) -> None:
+        """Replace a reward; see `LinearBanditPolicy.correct`."""
+        self.store.correct(ticket, value)
+        self._made = []  # who were told another one
 
     def add_history(
         self,
@@ -297,7 +332,7 @@ class RecordedBandit(RecordedBanditAgent):
     ) -> int:
         """Record what logged trials add; see `LinearBanditPolicy.add_history`."""
         added = self.store.add_history(actions, rewards, contexts, arms, name)
-        vars(self).pop("agents", None)  # who may act on the site's raw trials
+        self._is_told = False
         return added
 
     def wants_synchronisation(self) -> bool:
@@ -335,8 +370,7 @@ class RecordedBandit(RecordedBanditAgent):
         """Return what the agent has learned, and what that is made of."""
         self.store.expire()
         study, store, releases = self.study, self.store, self.study.settings.releases
-        included = int(self._state.get("included", 0))
-        contributors = int(self._state.get("contributors", 0))
+        included, contributors, _ = self._numbers
         shape = (*releases.sum_shape[:-2], releases.dimension)
         estimates = np.array([agent.estimate for agent in self.agents])
         widths = np.array([agent.confidence_width for agent in self.agents])

@@ -286,7 +286,7 @@ class _DrawnAgain(ContinualRelease):
 
 
 class _SynchronisedTwice(ContinualRelease):
-    """What was in the sum before is added to it, as in line 24 of FedUCB's listing."""
+    """What was in the sum before is added to it again."""
 
     def __init__(self, settings: ContinualSettings, entropy: Entropy) -> None:
         super().__init__(settings, entropy)

@@ -25,9 +25,13 @@ from flwr_fbo.lab.experiment_runner.config import (
 from flwr_fbo.lab.experiment_runner.curves import Estimate
 from flwr_fbo.lab.experiment_runner.results import place_of, read_results
 
-_HEADER = """\
-| figure | seeds | CPU minutes | claim (section) | what came out | verdict |
-| --- | --- | --- | --- | --- | --- |"""
+_DETAILS = """\
+| claim (section) | what came out | verdict |
+| --- | --- | --- |"""
+_SUMMARY = """\
+| figure | seeds | CPU minutes | claims | confirmed | noise-only as well | contrary |
+| --- | --- | --- | --- | --- | --- | --- |"""
+_COUNTED = ("confirmed", "noise-only does as well", "not confirmed: the contrary")
 _WHEN = {
     "final": "in the end",
     "mean": "in the mean",
@@ -38,7 +42,7 @@ _WHEN = {
 
 def claims(
     experiments: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME|FILE...")
+        list[str] | None, typer.Argument(metavar="NAME|FILE|PAPER...")
     ] = None,
     output: Annotated[
         Path | None,
@@ -49,24 +53,37 @@ def claims(
         ),
     ] = None,
 ) -> None:
-    """Print a Markdown table: what papers claim, what came out, and what it cost.
+    """Print a Markdown table: what papers claim, and what came out.
 
-    The verdicts follow a rule: see flwr_fbo/lab/experiment_runner/claims.py. An
-    experiment without results is "not run". Without a name the command lists the
+    Of one experiment each claim has a row; of several, or of all figures of a PAPER,
+    each experiment has one, which counts verdicts. These follow a rule: see
+    flwr_fbo/lab/experiment_runner/claims.py. Without a name the command lists the
     experiments that have claims.
 
     Examples
     --------
     $ flwr-fbo claims
     $ flwr-fbo claims dp-fts-de/fig3d
+    $ flwr-fbo claims dp-fts-de
     """
     with plain_errors(ValueError):
         if not experiments:
             typer.echo("\n".join(_listed()))
             return
-        found = [_Found.of(name, output) for name in experiments]
-    text = "\n".join([_HEADER, *(one.row() for one in found)])
-    typer.echo(printable(text))
+        names = [name for one in experiments for name in _names_of(one)]
+        found = [_Found.of(name, output) for name in names]
+    if names == experiments[:1]:
+        lines = [found[0].title(), "", _DETAILS, *found[0].details()]
+    else:
+        lines = [_SUMMARY, *(one.summary() for one in found)]
+    typer.echo(printable("\n".join(lines)))
+
+
+def _names_of(name: str) -> list[str]:
+    """Return the figures of a paper that have claims, or an experiment's own name."""
+    figures = published_experiments()
+    of_paper = [figure for figure in figures if figure.startswith(f"{name}/")]
+    return [f for f in of_paper if load_experiment(figures[f]).claims] or [name]
 
 
 def print_claims(experiment: Experiment, runs: Sequence[Run], console: Console) -> None:
@@ -75,7 +92,7 @@ def print_claims(experiment: Experiment, runs: Sequence[Run], console: Console) 
         return
     console.print("\nWhat is claimed, and what these runs show (95% t intervals):")
     for finding in findings(experiment, runs):
-        came_out = outcome(finding, experiment.step)
+        came_out = outcome(finding)
         text = f"- {finding.claim.text}: {came_out}: {finding.verdict}"
         console.print(text)
 
@@ -129,22 +146,35 @@ class _Found:
         of_plan = [run for run in runs if run.method in same]
         return cls(plan, of_plan, "not run" if of_plan else "run with other settings")
 
-    def row(self) -> str:
-        """Return the row of the claims, which are numbered in each of its cells."""
+    def _minutes(self) -> str:
+        return f"{sum(run.seconds for run in self.runs) / 60:.3g}"
+
+    def title(self) -> str:
+        """Return the figure, and what its runs took."""
+        return (
+            f"{self.plan.name}: {self.plan.description}. {self._minutes()} CPU minutes."
+        )
+
+    def details(self) -> list[str]:
+        """Return a row a claim."""
+        cells = [self._cells(claim) for claim in self.plan.claims]
+        return [f"| {' | '.join(texts)} |" for _, *texts in cells]
+
+    def summary(self) -> str:
+        """Return the row of the figure, which counts verdicts."""
         cells = [self._cells(claim) for claim in self.plan.claims]
         seeds = "-".join(map(str, sorted({num_seeds for num_seeds, *_ in cells})))
-        minutes = f"{sum(run.seconds for run in self.runs) / 60:.3g}"
-        columns = [
-            _numbered(column) for column in zip(*(c[1:] for c in cells), strict=True)
-        ]
-        return f"| {' | '.join([self.plan.name, seeds, minutes, *columns])} |"
+        verdicts = [verdict for *_, verdict in cells]
+        counts = [sum(v.startswith(one) for v in verdicts) for one in _COUNTED]
+        row = [self.plan.name, seeds, self._minutes(), len(cells), *counts]
+        return f"| {' | '.join(map(str, row))} |"
 
     def _cells(self, claim: Claim) -> tuple[int, str, str, str]:
         """Return the seeds, the text, what came out and the verdict."""
         plan, num_seeds, came_out, verdict = self.plan, 0, self.missing, "-"
         with suppress(ValueError):  # a method has not been run yet
             finding = finding_of(claim, plan, self.runs)
-            num_seeds, came_out = finding.gain.num_runs, outcome(finding, plan.step)
+            num_seeds, came_out = finding.gain.num_runs, outcome(finding)
             verdict = finding.verdict
             if num_seeds < plan.num_seeds:
                 verdict += f" ({num_seeds} of {plan.num_seeds} seeds)"
@@ -152,26 +182,11 @@ class _Found:
         return num_seeds, text, came_out, verdict
 
 
-def _numbered(lines: Sequence[str]) -> str:
-    """Return lines of one cell of a Markdown table; once where they are the same."""
-    if len({*lines}) == 1:
-        return lines[0]
-    return "<br>".join(f"{number}. {line}" for number, line in enumerate(lines, 1))
-
-
-def outcome(finding: Finding, step: str) -> str:
-    """Return what came out for a claim, in figures.
-
-    Parameters
-    ----------
-    finding : Finding
-    step : str
-        What the claim's steps are called.
-    """
+def outcome(finding: Finding) -> str:
+    """Return what came out for a claim, in figures."""
     claim = finding.claim
-    until = "" if claim.until is None else f" to {step} {claim.until}"
     of_scalars = claim.by == "scalars"
-    text = f"{_WHEN[claim.by]}{until} {_number(finding.gain, of_scalars)}"
+    text = f"{_WHEN[claim.by]} {_number(finding.gain, of_scalars)}"
     if finding.over_noise_only is not None:
         over = _number(finding.over_noise_only, of_scalars)
         text += f", over its noise-only {over}"

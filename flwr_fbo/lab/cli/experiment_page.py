@@ -143,7 +143,7 @@ def _claims(experiment: Experiment, runs: Sequence[Run]) -> Section:
         return Section("Claims")
     found = findings(experiment, runs)
     rows = [
-        (one.claim.text, outcome(one, experiment.step), one.verdict) for one in found
+        (one.claim.text, outcome(one), one.verdict) for one in found
     ]
     caption = "Differences are positive where the claim holds; ± one standard error."
     table = Table(("claim", "what came out", "verdict"), rows, caption, numeric=False)

@@ -189,8 +189,6 @@ class Claim:
     by : {"final", "mean", "scalars", "seconds"}
         At the last step, or in the mean of all; by fewer scalars sent, if counted; or
         by fewer CPU seconds of a run, which compare on one machine only.
-    until : int, optional
-        The last step that counts, from 1; all unless given.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -199,7 +197,6 @@ class Claim:
     better: str
     than: str
     by: Literal["final", "mean", "scalars", "seconds"] = "final"
-    until: int | None = field(default=None, metadata=integer(1, optional=True))
     section: str = ""
 
     def __post_init__(self) -> None:
@@ -207,9 +204,6 @@ class Claim:
             value = getattr(self, name)
             require("|" not in value, name, value, "no '|', which ends a cell")
         require(self.better != self.than, "than", self.than, "another than better")
-        check_fields(self)
-        whole = self.until is None or self.by != "seconds"
-        require(whole, "until", self.until, "left out, with by='seconds'")
 
     @property
     def methods(self) -> tuple[str, str]:
@@ -329,8 +323,6 @@ class Experiment(ABC):
         for name in (one for claim in self.claims for one in claim.methods):
             require_known("claims", name, self.methods)
         for claim in self.claims:
-            ok = claim.until is None or claim.until <= self.num_steps
-            require(ok, "until", claim.until, f"at most {self.num_steps}")
             ok = self.counts_scalars or claim.by != "scalars"
             require(ok, "by", claim.by, "only where scalars are counted")
 

@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flwr_fbo._common.validation import require
 from flwr_fbo.lab.experiment_runner.base import Claim, Experiment, Run
@@ -78,24 +77,16 @@ def finding_of(claim: Claim, experiment: Experiment, runs: Sequence[Run]) -> Fin
     of = claim.by if claim.by in ("scalars", "seconds") else "curve"
     values = curves_by_method(needed, runs, of)
     sign = -1.0 if of != "curve" or experiment.lower_is_better else 1.0
-    counted = _counted_steps(claim, experiment)
+    # Steps that are not evenly spaced have no mean.
+    every = claim.by != "mean" or len(np.unique(np.diff(experiment.steps))) <= 1
+    allowed = f"not 'mean', where not all {experiment.step}s are kept"
+    require(every, "by", claim.by, allowed)
 
     def over(other: str) -> Estimate:
         gap = sign * (values[claim.better] - values[other])
         if claim.by == "seconds":  # one number a run
             return Estimate.of(gap)
-        gap = gap[:, counted]
         return Estimate.of(gap.mean(axis=1) if claim.by == "mean" else gap[:, -1])
 
     beside = over(control) if control is not None else None
     return Finding(claim, over(claim.than), beside)
-
-
-def _counted_steps(claim: Claim, experiment: Experiment) -> NDArray[np.bool_]:
-    """Return which of the experiment's steps a claim is of."""
-    steps, step = experiment.steps, experiment.step
-    last = claim.until or steps[-1]
-    require(last in steps, "until", claim.until, f"an {step} that was kept")
-    every = claim.by != "mean" or len(np.unique(np.diff(steps))) <= 1
-    require(every, "by", claim.by, f"not 'mean', where not all {step}s are kept")
-    return np.asarray(steps <= last)

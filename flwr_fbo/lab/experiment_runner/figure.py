@@ -6,7 +6,8 @@ messages, the time and the number of agents.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
 from typing import IO, Any
@@ -15,14 +16,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.pictures import COLORS, drawable, fonts_for, in_legend
+from flwr_fbo._common.pictures import (
+    BLUE,
+    COLORS,
+    ORANGE,
+    drawable,
+    fonts_for,
+    in_legend,
+)
 from flwr_fbo._common.text import counted
-from flwr_fbo._common.validation import require
 from flwr_fbo.lab.experiment_runner.base import (
     ALONE,
     MARKERS,
     OPEN,
     RANDOM,
+    UNINFORMED,
     Experiment,
     Look,
     Run,
@@ -41,17 +49,21 @@ from flwr_fbo.lab.experiment_runner.linear_bandit_experiment import (
     Sweep,
     SweptField,
     Value,
-    label_at,
     text_of,
 )
 from flwr_fbo.lab.experiment_runner.transfer_experiment import TransferExperiment
 from flwr_fbo.lab.experiment_runner.tuning_experiment import (
     TuningExperiment,
-    TuningPrivacy,
 )
 from flwr_fbo.lab.experiment_runner.tuning_table import OptimisationExperiment
 
 Target = Path | IO[bytes]
+
+# Tol's muted palette, where a figure has more lines than `COLORS`.
+_MORE_COLORS: tuple[str, ...] = (
+    *("#332288", "#44aa99", "#999933", "#882255", "#aa4499", "#117733"),
+    *("#661100", "#6699cc", "#ddcc77", "#88ccee"),
+)
 
 
 def looks_of(experiment: Experiment) -> dict[str, Look]:
@@ -66,7 +78,7 @@ def looks_of(experiment: Experiment) -> dict[str, Look]:
     controls = {known[name].noise_only: name for name in names}
     others = [n for n in experiment.methods if n not in looks and n not in controls]
     taken = {part for look in looks.values() for part in look}
-    colors = [color for color in COLORS if color not in taken] or list(COLORS)
+    colors = [color for color in (*COLORS, *_MORE_COLORS) if color not in taken]
     markers = [one for one in MARKERS if one not in taken] or list(MARKERS)
     for i, name in enumerate(others):
         again, color = divmod(i, len(colors))
@@ -123,14 +135,20 @@ def seeds_of(experiment: Experiment, runs: Sequence[Run]) -> str:
 
 
 def new_figure(num_panels: int = 1) -> tuple[Any, Any]:
-    """Return a figure that no screen is needed for, and its axes; of several, all."""
+    """Return a figure that no screen is needed for, and its axes; of several, all.
+
+    Four panels are in two rows, others in one.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    width = 8.0 if num_panels == 1 else 5.5 * num_panels
-    figure = Figure(figsize=(width, 5.0), layout="constrained")
+    rows = 2 if num_panels == 4 else 1
+    columns = num_panels // rows
+    width = {1: 8.0, 2: 11.0}.get(columns, 4.4 * columns)
+    figure = Figure(figsize=(width, 4.0 * rows + 1.0), layout="constrained")
     FigureCanvasAgg(figure)
-    return figure, figure.subplots(1, num_panels)
+    axes = figure.subplots(rows, columns)
+    return figure, axes if num_panels == 1 else axes.ravel()
 
 
 def save(figure: Any, runs: Sequence[Run], path: Target) -> None:
@@ -269,39 +287,32 @@ def _draw_at_places(
             draw_level(axes, values[base], looks[base], f"{label}: {mean}")
 
 
-# Of the lines of a method, at one value each of what else is swept.
-_STYLES = ("-", "--", "-.")
-# Of our own strategies, beside the published one.
-_STYLES_OF_SETTINGS = {"FedVote": "-", "FedWarmStart": "--"}
-
-Results = tuple[TuningExperiment, Sequence[Run]]
-
-
 def draw_series(axes: Any, experiment: TuningExperiment, runs: Sequence[Run]) -> None:
-    """Draw what is best in the end against epsilon, as the papers draw it.
+    """Draw the error in the end against epsilon, as fig. 3 of the paper has it.
 
-    Each series of curves is a line, its noise-only controls a dotted one; what does not
-    depend on epsilon is a level.
+    Epsilon is the paper's, by its accountant; that by PLD is beside it. Each series of
+    curves is a line; what does not depend on epsilon is a level.
     """
-    ends = ends_of(experiment, runs)
-    looks = looks_of(experiment)
-    known = experiment.known_methods
-    levels = [name for name in experiment.methods if not known[name].noisy]
-    for name in levels:
-        label = f"{experiment.label_of(name)}: {ends[name].mean:.4f}"
-        draw_level(axes, ends[name], looks[name], label)
-    taken = {part for name in levels for part in looks[name]}
-    colors = [color for color in COLORS if color not in taken]
-    series = dict.fromkeys(s for c in experiment.curves.values() for s in c.series)
-    for color, marker, label in zip(colors, MARKERS, series, strict=False):
-        names = [n for n, curve in experiment.curves.items() if label in curve.series]
-        names.sort(key=lambda name: epsilon_of(runs, name))
-        x = [epsilon_of(runs, name) for name in names]
-        controls = [str(known[name].noise_only) for name in names]
-        for members, style in ((names, "-"), (controls, ":")):
-            points = list(zip(x, (ends[name] for name in members), strict=True))
-            suffix = "" if members is names else ", noise-only"
-            draw_points(axes, points, (color, style, marker), label + suffix)
+    ends, looks = ends_of(experiment, runs), looks_of(experiment)
+    if not experiment.lower_is_better:
+        ends = {n: replace(end, mean=1.0 - end.mean) for n, end in ends.items()}
+    private = {name: c for name, c in experiment.curves.items() if c.series}
+    for name in experiment.methods:
+        if name not in private:
+            is_control = experiment.known_methods[name].base == "noise-only"
+            look = UNINFORMED if is_control else looks[name]
+            label = "noise-only" if is_control else experiment.label_of(name)
+            label = f"{label}: {ends[name].mean:.4f}"
+            draw_level(axes, ends[name], look, label)
+    ours = {name: epsilon_of(runs, name) for name in private}
+    x = {name: experiment.published_epsilon(name) or ours[name] for name in private}
+    series = dict.fromkeys(one for c in private.values() for one in c.series)
+    for color, marker, label in zip((BLUE, ORANGE), MARKERS, series, strict=False):
+        names = sorted(
+            (n for n in private if label in private[n].series), key=x.__getitem__
+        )
+        points = [(x[name], ends[name]) for name in names]
+        draw_points(axes, points, (color, "-", marker), f"DP-FTS-DE, {label}")
     # Random search is far away: it would press all others together.
     near = [estimate for name, estimate in ends.items() if name != "random"]
     means = np.array([estimate.mean for estimate in near])
@@ -309,9 +320,20 @@ def draw_series(axes: Any, experiment: TuningExperiment, runs: Sequence[Run]) ->
     low, high = (means - bars).min(), (means + bars).max()
     margin = 0.05 * (high - low or 1.0)
     axes.set_ylim(low - margin, high + margin)
-    epsilons = [epsilon_of(runs, n) for n, c in experiment.curves.items() if c.series]
-    _label_epsilon(axes, epsilons, [experiment.privacy])
-    axes.set_ylabel(in_the_end(experiment))
+    beside = {x[name]: ours[name] for name in private}
+    of_paper = experiment.privacy.sampling == "poisson"
+    texts = {
+        at: f"{at:.3g}\n({own:.2g})" if of_paper else f"{at:.3g}"
+        for at, own in beside.items()
+    }
+    ticks = _ticks([*beside])
+    label_values(axes, "log", ticks, [texts[at] for at in ticks])
+    delta, accountant = experiment.privacy.delta, experiment.privacy.accountant.upper()
+    by = f"by moments ({accountant})" if of_paper else f"by {accountant}"
+    axes.set_xlabel(f"epsilon {by} at delta = {delta:.3g}")
+    unit = experiment.task.unit
+    error = unit if experiment.lower_is_better else f"1 - {unit}"
+    axes.set_ylabel(f"{error}, evaluation {experiment.num_evaluations}")
     axes.set_title(title_of(experiment, runs), fontsize=10)
 
 
@@ -325,7 +347,8 @@ def _draw_messages(
     """
     figure, (left, middle, right) = new_figure(num_panels=3)
     known = experiment.known_methods
-    places = {name: experiment.lengthscale_of(name) for name in experiment.methods}
+    ran = [name for name in experiment.methods if name in {run.method for run in runs}]
+    places = {name: experiment.lengthscale_of(name) for name in ran}
     names = sorted(filter(experiment.measures, places), key=places.__getitem__)
     for axes, of in ((left, "correlation"), (middle, "percentile")):
         values = curves_by_method(names, runs, of)
@@ -354,87 +377,119 @@ def _draw_messages(
         axes.set_xlabel("lengthscale of messages")
         axes.legend(frameon=False, fontsize=9)
     title = drawable(f"{experiment.name}: {experiment.num_agents} agents")
-    figure.suptitle(f"{title}, {seeds_of(experiment, runs)}", fontsize=10)
+    num_seeds = counted(len(common_seeds(names, runs)), "seed")
+    figure.suptitle(f"{title}, {num_seeds}", fontsize=10)
     save(figure, runs, path)
 
 
-def draw_tradeoff(results: Sequence[Results], until: int | None, path: Target) -> None:
-    """Write a PNG: utility against epsilon, one standard error as bars and bands.
+# What is drawn in each panel of a sweep, beside a private method: line and name.
+_LINES: dict[str, tuple[Any, str]] = {
+    "private": ("-", "private"),
+    "noise-only": (":", "noise-only"),
+    "open": ("--", "without noise"),
+    "independent": ("-.", "agents alone"),
+    "random": ((0, (1, 5)), "random play"),
+}
+_WITHOUT_NOISE = {"fed-ucb": "non-private", "cliques": "cliques-non-private"}
 
-    Parameters
-    ----------
-    results : sequence of (Experiment, runs)
-        Of one task, number of agents and horizon.
-    until : int, optional
-        Utility is the mean best value over evaluations 1 to this; all unless given.
-    path : Path or binary file
 
-    Raises
-    ------
-    ValueError
-        If the results are not of one task, or there are not as many evaluations.
+def _draw_sweep(
+    experiment: BanditExperiment, runs: Sequence[Run], path: Target
+) -> None:
+    """Write a PNG: a panel for each private method, a colour for each setting.
+
+    Regret against the sweep's axis, or against trials where it has none. On log scales:
+    agents that learn nothing would press all others together.
     """
-    first = results[0][0]
-    for experiment, _ in results:
-        for name in ("task", "num_agents", "num_evaluations"):
-            here, expected = getattr(experiment, name), getattr(first, name)
-            allowed = f"{expected}, as in the first results"
-            require(here == expected, name, here, allowed)
-    last = first.num_evaluations
-    until = last if until is None else until
-    require(1 <= until <= last, "until", until, f"1 to {last}")
-    figure, axes = new_figure()
-    for setting in sorted({experiment.setting for experiment, _ in results}):
-        group = [one for one in results if one[0].setting == setting]
-        _draw_setting(axes, setting, group, until)
-    settings = [experiment.privacy for experiment, _ in results]
-    _label_epsilon(axes, [_epsilon_of(*one) for one in results], settings)
-    axes.set_ylabel(f"best {first.task.unit}, mean of evaluations 1 to {until}")
-    title = f"{first.task.name}: {first.num_agents} agents"
-    axes.set_title(title, fontsize=10)
-    name_beside(figure, [run for _, runs in results for run in runs], path)
+    from matplotlib.lines import Line2D
 
-
-def draw_sweep(axes: Any, experiment: BanditExperiment, runs: Sequence[Run]) -> None:
-    """Draw an agent's regret after all trials against what is swept.
-
-    A line for each method and value of whatever else is swept, dotted for noise-only; a
-    level where the axis has no part in it. The regret is on a log scale: agents that
-    learn nothing would press all others together.
-    """
     sweep = experiment.sweep
     assert sweep is not None
-    assert sweep.axis is not None
-    ends = ends_of(experiment, runs)
-    field, values = FIELDS[sweep.axis], sweep.values[sweep.axis]
-    places = _places(field, values)
     lines = _lines_of(experiment, sweep.axis)
-    variants = list(dict.fromkeys(others for _, others in lines))
-    for (base, others), names in lines.items():
-        look = _look_of(base, variants.index(others), len(variants))
-        label = label_at(experiment.plain(names[0]).label_of(base), others)
-        methods = [experiment.known_methods[name] for name in names]
-        if methods[0].depends_on(sweep.axis):
-            if field.scale == "names":  # nothing lies between two of them
-                look = (look[0], "", look[2])
-            pairs = [(places[dict(m.point)[sweep.axis]], ends[m.name]) for m in methods]
-            draw_points(axes, sorted(pairs, key=itemgetter(0)), look, label)
-        else:
-            end = ends[names[0]]
-            draw_level(axes, end, look, f"{label}: {end.mean:.3g}")
+    bases = list(dict.fromkeys(base for base, _ in lines))
+    panels = [b for b in bases if METHODS[b].noisy and METHODS[b].noise_only]
+    settings = list(dict.fromkeys(others for _, others in lines if others)) or [()]
+    colors = dict(zip(settings, (*COLORS, *_MORE_COLORS), strict=False))
+    figure, all_axes = new_figure(num_panels=len(panels))
+    used: set[str] = set()
+    for axes, panel in zip(np.atleast_1d(all_axes), panels, strict=True):
+        kinds = {
+            panel: "private",
+            METHODS[panel].noise_only: "noise-only",
+            _WITHOUT_NOISE.get(panel, f"{panel}-open"): "open",
+            "independent": "independent",
+            "random": "random",
+        }
+        for (base, others), names in lines.items():
+            if base in kinds:
+                used.add(kinds[base])
+                look = (colors.get(others, "#000000"), _LINES[kinds[base]][0], "o")
+                _draw_line(axes, experiment, runs, names, look)
+        axes.set_title(METHODS[panel].label, fontsize=10)
+        axes.set(xlabel=experiment.axes[0], xscale="log", yscale="log")
+        if sweep.axis is not None:
+            _label_axis(axes, sweep)
+    shared = [axes.get_ylim() for axes in np.atleast_1d(all_axes)]
+    for axes in np.atleast_1d(all_axes):
+        axes.set_ylim(min(low for low, _ in shared), max(high for _, high in shared))
+    np.atleast_1d(all_axes)[0].set_ylabel(
+        f"{experiment.axes[1]}, {experiment.num_iterations:,} trials"
+    )
+    handles = [
+        Line2D([], [], color=color, marker="s", ls="", label=_told(others))
+        for others, color in colors.items()
+        if others
+    ]
+    handles += [
+        Line2D([], [], color="#7f7f7f", ls=style, label=label)
+        for kind, (style, label) in _LINES.items()
+        if kind in used
+    ]
+    figure.suptitle(
+        f"{experiment.name}: {_fixed(experiment, sweep)}; {seeds_of(experiment, runs)}",
+        fontsize=10,
+    )
+    figure.legend(
+        handles=handles, loc="outside lower center", ncols=5, frameon=False, fontsize=9
+    )
+    save(figure, runs, path)
+
+
+def _draw_line(
+    axes: Any,
+    experiment: BanditExperiment,
+    runs: Sequence[Run],
+    names: Sequence[str],
+    look: Look,
+) -> None:
+    """Draw a method at one setting: through the sweep's axis, or against trials."""
+    assert experiment.sweep is not None
+    axis, known = experiment.sweep.axis, experiment.known_methods
+    curves = curves_by_method(names, runs)
+    if axis is None:
+        style = {"color": look[0], "linestyle": look[1], "linewidth": 1.5}
+        draw_mean(axes, experiment.steps, curves[names[0]], **style)
+    elif known[names[0]].depends_on(axis):
+        places = _places(FIELDS[axis], experiment.sweep.values[axis])
+        ends = {n: Estimate.of(curve[:, -1]) for n, curve in curves.items()}
+        points = [(places[dict(known[n].point)[axis]], ends[n]) for n in names]
+        draw_points(axes, sorted(points, key=itemgetter(0)), look, "")
+    else:
+        draw_level(axes, Estimate.of(curves[names[0]][:, -1]), look, "")
+
+
+def _label_axis(axes: Any, sweep: Sweep) -> None:
+    """Name the swept field and its values below a panel."""
+    assert sweep.axis is not None
+    field, values = FIELDS[sweep.axis], sweep.values[sweep.axis]
+    places = [*_places(field, values).values()]
     scale = "linear" if field.scale == "names" else field.scale
-    texts = [text_of(value) for value in values]
-    label_values(axes, scale, [places[value] for value in values], texts)
-    y_label = f"{experiment.axes[1]}, {experiment.num_iterations:,} trials"
-    axes.set(xlabel=field.text, ylabel=y_label, yscale="log")
-    axes.yaxis.set_major_formatter("{x:g}")
-    # Three lines: in one, names and settings would run into those beside the axes.
-    title = f"{experiment.name}\n{_fixed(experiment, sweep)}"
-    axes.set_title(f"{title}\n{seeds_of(experiment, runs)}", fontsize=10)
+    label_values(axes, scale, places, [text_of(value) for value in values])
+    axes.set_xlabel(field.text)
 
 
 def _lines_of(
-    experiment: BanditExperiment, axis: str
+    experiment: BanditExperiment, axis: str | None
 ) -> dict[tuple[str, Point], list[str]]:
     """Return the methods that make a line, by base method and what else is swept."""
     lines: dict[tuple[str, Point], list[str]] = {}
@@ -445,14 +500,9 @@ def _lines_of(
     return lines
 
 
-def _look_of(base: str, variant: int, num_variants: int) -> Look:
-    """Return a method's colour, and style and marker of one of its lines."""
-    color, _, marker = METHODS[base].look or (COLORS[0], "-", MARKERS[0])
-    if num_variants > 1:
-        marker = MARKERS[variant % len(MARKERS)]
-    noise_only = METHODS[base].noisy and not METHODS[base].releases
-    style = ":" if noise_only else _STYLES[variant % len(_STYLES)]
-    return color, style, marker
+def _told(settings: Iterable[tuple[str, Value]]) -> str:
+    """Return settings of swept fields in letters."""
+    return ", ".join(f"{FIELDS[n].letter} = {text_of(v)}" for n, v in settings)
 
 
 def _fixed(experiment: BanditExperiment, sweep: Sweep) -> str:
@@ -460,8 +510,8 @@ def _fixed(experiment: BanditExperiment, sweep: Sweep) -> str:
     fixed = [name for name in FIELDS if name not in sweep.values]
     if experiment.graph is None:
         fixed = [name for name in fixed if name not in ("graph", "hops")]
-    settings = [(FIELDS[name].letter, experiment.setting(name)) for name in fixed]
-    return ", ".join(f"{n} = {text_of(v)}" for n, v in settings if v is not None)
+    settings = ((name, experiment.setting(name)) for name in fixed)
+    return _told((name, value) for name, value in settings if value is not None)
 
 
 def _places(field: SweptField, values: Sequence[Value]) -> dict[Value, float]:
@@ -471,16 +521,6 @@ def _places(field: SweptField, values: Sequence[Value]) -> dict[Value, float]:
     return {value: float(value) for value in values}
 
 
-def _label_epsilon(
-    axes: Any, epsilons: Sequence[float], settings: Sequence[TuningPrivacy]
-) -> None:
-    ticks = _ticks(epsilons)
-    label_values(axes, "log", ticks, [f"{tick:.2g}" for tick in ticks])
-    deltas = ", ".join(f"{d:.3g}" for d in sorted({s.delta for s in settings}))
-    accountants = ", ".join(sorted({s.accountant.upper() for s in settings}))
-    axes.set_xlabel(f"epsilon at delta = {deltas} ({accountants})")
-
-
 def _ticks(epsilons: Sequence[float]) -> list[float]:
     """Return where labels do not overlap: each a quarter or more above the last."""
     ticks: list[float] = []
@@ -488,36 +528,6 @@ def _ticks(epsilons: Sequence[float]) -> list[float]:
         if not ticks or epsilon > 1.25 * ticks[-1]:
             ticks.append(epsilon)
     return ticks
-
-
-def _epsilon_of(experiment: TuningExperiment, runs: Sequence[Run]) -> float:
-    """Return what the private method spent."""
-    spent = [run.epsilon for run in runs if run.method == "private"]
-    require(len(spent) > 0, "results", experiment.name, "results of private")
-    return max(spent)
-
-
-def _draw_setting(
-    axes: Any, setting: str, group: Sequence[Results], until: int
-) -> None:
-    """Draw what does not depend on epsilon as lines, the rest as points."""
-    first = group[0][0]
-    style = _STYLES_OF_SETTINGS.get(first.strategy, ":")
-    looks = looks_of(first)
-    for name in first.methods:
-        points = []
-        for experiment, runs in group:
-            if name in experiment.methods:
-                curves = curves_by_method(experiment.methods, runs)[name]
-                utility = Estimate.of(curves[:, :until].mean(axis=1))
-                points.append((_epsilon_of(experiment, runs), utility))
-        look = (looks[name][0], style, looks[name][2])
-        label = f"{first.label_of(name)} ({setting})"
-        if first.known_methods[name].noisy:
-            draw_points(axes, sorted(points, key=itemgetter(0)), look, label)
-        else:  # the level with the most runs: epsilon has no part in it
-            level = max((end for _, end in points), key=lambda end: end.num_runs)
-            draw_level(axes, level, look, label)
 
 
 # Names of more lines than this stand beside a figure: below it they would be cut off.
@@ -531,8 +541,6 @@ def own_form(experiment: Experiment) -> Callable[..., None] | None:
         return draw_series
     if isinstance(experiment, TransferExperiment):
         return _FORMS.get(experiment.form)
-    if isinstance(experiment, BanditExperiment) and experiment.sweep is not None:
-        return draw_sweep if experiment.sweep.axis is not None else None
     return None
 
 
@@ -549,6 +557,8 @@ def draw(experiment: Experiment, runs: Sequence[Run], path: Target) -> None:
             name_beside(figure, runs, path)
         elif isinstance(experiment, TuningExperiment) and experiment.form == "messages":
             _draw_messages(experiment, runs, path)
+        elif isinstance(experiment, BanditExperiment) and experiment.sweep:
+            _draw_sweep(experiment, runs, path)
         elif experiment.counts_scalars:
             _draw_communication(experiment, runs, path)
         else:
@@ -561,19 +571,44 @@ def _draw_convergence(
     """Write a PNG: mean over runs as lines, one standard error as bands."""
     from matplotlib.ticker import MaxNLocator
 
-    figure, axes = new_figure()
-    draw_curves(axes, experiment, curves_by_method(experiment.methods, runs))
-    axes.set(xlabel=experiment.axes[0], ylabel=experiment.axes[1])
+    panels = _panels_of(experiment)
+    figure, all_axes = new_figure(num_panels=len(panels))
+    curves = curves_by_method(experiment.methods, runs)
+    for axes, names in zip(np.atleast_1d(all_axes), panels, strict=True):
+        draw_curves(axes, experiment, {name: curves[name] for name in names})
+        axes.set(xlabel=experiment.axes[0], ylabel=experiment.axes[1])
+        if experiment.log_axes:
+            axes.set(xscale="log", yscale="log")
+        else:
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if len(panels) > 1:
+            corner = "upper right" if experiment.lower_is_better else "lower right"
+            axes.legend(loc=corner, frameon=False, fontsize=8)
+    if len(panels) > 1:
+        figure.suptitle(title_of(experiment, runs), fontsize=10)
+        save(figure, runs, path)
+        return
     axes.set_title(title_of(experiment, runs), fontsize=10)
-    if experiment.log_axes:
-        axes.set(xscale="log", yscale="log")
-    else:
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if len(experiment.methods) > _MOST_NAMES_BELOW:
         name_beside(figure, runs, path)
     else:
         _name_lines(figure, axes)
         save(figure, runs, path)
+
+
+def _panels_of(experiment: Experiment) -> list[list[str]]:
+    """Return the methods of each panel: one a series, all in one without any.
+
+    What is in no series is in each panel.
+    """
+    if not isinstance(experiment, TuningExperiment):
+        return [[*experiment.methods]]
+    series = {n: m.curve.series for n, m in experiment.known_methods.items()}
+    named = dict.fromkeys(one for n in experiment.methods for one in series[n])
+    return [
+        [n for n in experiment.methods if not series[n] or panel in series[n]]
+        for panel in named
+    ] or [[*experiment.methods]]
 
 
 def _draw_communication(
@@ -614,8 +649,14 @@ def _name_lines(figure: Any, axes: Any) -> None:
 def draw_curves(
     axes: Any, experiment: Experiment, curves: Mapping[str, NDArray[np.float64]]
 ) -> None:
-    """Draw a line and a band a method."""
+    """Draw a line and a band a method; one line for methods that do the same."""
     shown = slice(experiment.first_shown, None)
     x = experiment.steps[shown]
+    lines: dict[bytes, dict[str, Any]] = {}
     for name, style in line_styles(experiment, dict.fromkeys(curves, x)).items():
-        draw_mean(axes, x, curves[name][:, shown], linewidth=1.6, **style)
+        values = np.ascontiguousarray(curves[name][:, shown])
+        first = lines.setdefault(values.tobytes(), {**style, "curves": values})
+        if first["label"] != style["label"]:
+            first["label"] += f" = {style['label']}"
+    for line in lines.values():
+        draw_mean(axes, x, linewidth=1.6, **line)

@@ -338,6 +338,12 @@ def _baseline(
     return _simulation(experiment, settings, pooling).baseline(name)
 
 
+def _alone(experiment: BanditExperiment) -> BanditSimulation:
+    """Return agents that play plain LinUCB: ridge 1, and the default's alpha."""
+    settings = LinearUCBSettings(experiment.releases("tree"), local_data="own")
+    return _simulation(experiment, settings, "neighbourhood").baseline("independent")
+
+
 def _control(name: Control, **values: Any) -> BanditMethod:
     play = partial(_private, control=name)
     return BanditMethod(name, name, play, releases=False, **values)
@@ -434,6 +440,15 @@ METHODS = by_name(
         look=(palette.ORANGE, ":", "P"),
     ),
     _open("independent", releases=False, scheduled=False, look=ALONE),
+    BanditMethod(
+        "alone",
+        "LinUCB alone",
+        _alone,
+        releases=False,
+        scheduled=False,
+        usual=False,
+        look=(ALONE[0], ":", "v"),
+    ),
     _control("noise-only", noisy=True, look=UNINFORMED),
     _control("random", scheduled=False, look=RANDOM),
 )

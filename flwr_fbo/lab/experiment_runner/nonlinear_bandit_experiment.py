@@ -268,14 +268,12 @@ METHODS = by_name(
         _federated,
         counts_phase_one=False,
         is_reading=True,
-        look=(palette.BLUE, ":", "D"),
     ),
     NonlinearMethod(
         "linearised",
         "linearised",
         _linearised,
         is_reading=True,
-        look=(palette.BLUE, "--", "<"),
     ),
     NonlinearMethod(
         "code-defaults",
@@ -283,7 +281,6 @@ METHODS = by_name(
         _usual,
         ("width",),
         is_reading=True,
-        look=(palette.GREEN, ":", "<"),
     ),
 )
 

@@ -160,7 +160,7 @@ class TransferMethod(Method):
         return self.informed and not self.zeroed
 
 
-_FTS, _SIMILAR = FTSSettings(), FTSSettings(weighting="similarity")
+_FTS = FTSSettings()
 _LEARNER = partial(TransferMethod, controls=_CONTROLS)
 METHODS = by_name(
     TransferMethod("alone", "TS", _FTS, informed=False, look=ALONE),
@@ -168,24 +168,9 @@ METHODS = by_name(
         "random", "random", RandomSearchSettings(), informed=False, look=RANDOM
     ),
     _LEARNER("fts", "FTS", _FTS, noise_only="noise-only", look=OURS),
-    TransferMethod(
-        "fts-similar",
-        "FTS, similarity",
-        _SIMILAR,
-        controls=(*_CONTROLS, "similar-noise-only"),
-        noise_only="similar-noise-only",
-        look=(palette.SKY, "--", "d"),
-    ),
     _LEARNER("rgpe", "RGPE", RGPESettings(), look=OPEN),
     _LEARNER("taf", "TAF (0.5)", TAFSettings(), look=(palette.PINK, "-.", "x")),
-    _LEARNER(
-        "taf-narrow",
-        "TAF (0.1)",
-        TAFSettings(bandwidth=0.1),
-        look=(palette.ORANGE, ":", "P"),
-    ),
     TransferMethod("noise-only", "noise-only", _FTS, zeroed=True, look=UNINFORMED),
-    TransferMethod("similar-noise-only", "similar, noise-only", _SIMILAR, zeroed=True),
 )
 
 

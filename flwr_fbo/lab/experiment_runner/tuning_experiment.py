@@ -66,6 +66,7 @@ from flwr_fbo.lab.experiment_runner.tuning_table import (
 from flwr_fbo.lab.simulation.loop import run_loop
 from flwr_fbo.lab.simulation.progress import telling
 from flwr_fbo.lab.tasks.base import STRICT, Objective
+from flwr_fbo.privacy.accounting import ReleaseAccountant
 from flwr_fbo.privacy.budget import check_delta, check_epsilon
 from flwr_fbo.privacy.release import Calibration
 from flwr_fbo.privacy.sampling import Sampling, check_sampling_probability
@@ -199,7 +200,8 @@ class Curve(AgentChanges):
     sampling_probability : float, optional
         q, of ``"private"``.
     series : tuple of str
-        The lines that it is a point of, where utility is drawn against epsilon.
+        The lines that it is a point of, where utility is drawn against epsilon; else
+        the panels that it is in, all of them unless given.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -221,8 +223,6 @@ class Curve(AgentChanges):
             value = getattr(self, name)
             ok = value is None or self.method != "alone"
             require(ok, name, value, "left out, with method='alone'")
-        ok = not self.series or self.method == "private"
-        require(ok, "series", self.series, f"left out, with method={self.method!r}")
 
     def privacy(self, shared: TuningPrivacy) -> TuningPrivacy:
         """Return the privacy setting of this curve."""
@@ -748,9 +748,11 @@ class TuningExperiment(OptimisationExperiment):
             require(ok, "num_references", self.num_references, allowed)
         if self.form == "tradeoff":
             private = {n for n, c in self.curves.items() if c.method == "private"}
-            alone = sorted(n for n in private if not self.curves[n].series)
+            wrong = sorted(
+                n for n, c in self.curves.items() if bool(c.series) != (n in private)
+            )
             allowed = "private curves, each in a series, where form is 'tradeoff'"
-            require(len(private) > 0 and not alone, "curves", alone, allowed)
+            require(len(private) > 0 and not wrong, "curves", wrong, allowed)
 
     @property
     def first_shown(self) -> int:
@@ -760,9 +762,13 @@ class TuningExperiment(OptimisationExperiment):
     @property
     def known_methods(self) -> Mapping[str, TuningMethod]:
         """All methods that it could have, by name, as the strategy calls them."""
-        labels = _LABELS.get(self.strategy, {})
+        curves = self.curves.values()
+        labels = dict(_LABELS.get(self.strategy, {}))
         if self.list_first:
-            labels = {**labels, "private": "list + start"}
+            labels["private"] = "list + start"
+        of_paper = (c.method == "alone" and c.num_sub_regions == 1 for c in curves)
+        if any(of_paper):
+            labels["alone"] = "TS in sub-regions (ours)"
         known = {**METHODS, **(_LEAN if self.base.agent.is_lean else {})}
         return {
             name: replace(method, label=labels.get(name, method.label))
@@ -779,6 +785,22 @@ class TuningExperiment(OptimisationExperiment):
         """Whether a method's messages are compared with the agents' objectives."""
         chosen = self.known_methods[method]
         return self.num_references > 0 and "open" in (chosen.base, chosen.name)
+
+    def published_epsilon(self, curve: str) -> float | None:
+        """Return what a private curve spends by the paper's moments accountant.
+
+        As the paper counts it: each release at q and z. None where samples have a fixed
+        size, which it does not cover.
+        """
+        privacy = self.curves[curve].privacy(self.privacy)
+        if privacy.sampling != "poisson":
+            return None
+        q, z = privacy.sampling_probability, privacy.noise_multiplier
+        assert q is not None
+        assert z is not None
+        accountant = ReleaseAccountant(q, self.privacy.delta, "moments")
+        accountant.charge(z, self.num_evaluations - self.base.agent.num_initial)
+        return accountant.spent().epsilon
 
     def lengthscale_of(self, method: str) -> float:
         """Return l of a method's messages, where agents send functions."""
@@ -900,9 +922,9 @@ class TuningExperiment(OptimisationExperiment):
             r = Estimate.of(np.array([run.correlation for run in of_method]))
             p = Estimate.of(np.array([run.percentile for run in of_method]))
             others.append(
-                f"{self.label_of(name)}: correlation of a message with the sender's "
-                f"own objective {r.mean:+.3f} ± {r.standard_error:.3f}, percentile "
-                f"of a followed point {p.mean:.3f} ± {p.standard_error:.3f}."
+                f"{self.label_of(name)}: correlation of a message with its sender's "
+                f"objective {r.mean:+.3f} ± {r.standard_error:.3f}, percentile of a "
+                f"followed point {p.mean:.3f} ± {p.standard_error:.3f}."
             )
         return title, [first, privacy, *others]
 
@@ -926,11 +948,6 @@ class TuningExperiment(OptimisationExperiment):
         if private is not None and private.final_over_alone is not None:
             lines += at_the_end(private.label, private.final_over_alone, self._alone)
         return lines
-
-    @property
-    def setting(self) -> str:
-        """Strategy and preset, for a legend."""
-        return f"{self.strategy} {self.preset or ''}".rstrip()
 
     @property
     def base(self) -> Preset:

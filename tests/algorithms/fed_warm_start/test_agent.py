@@ -128,6 +128,31 @@ def test_a_closed_gate_equals_alone_array_for_array(vectors: FloatArray) -> None
     assert not np.array_equal(played(led, 9).points, alone.points)
 
 
+FAR, NEAR = {"x": 0.1, "y": 0.9, "depth": 8}, {"x": 0.98, "y": 0.22, "depth": 7}
+
+
+@pytest.mark.parametrize("give", ["list_first", "enqueue"])
+def test_a_given_setting_is_displaced_only_by_what_is_clearly_better(
+    vectors: FloatArray, give: str
+) -> None:
+    def given(params: dict[str, Any], cohorts: Cohorts | None) -> FedWarmStartAgent:
+        one = agent(9, cohorts)
+        getattr(one, give)([params])
+        if cohorts is not None:
+            one.receive(vectors)
+        return played(one, 8)
+
+    start = head_start(SETTINGS, COHORTS, SPACE, 5, vectors.tobytes())
+    points = np.array([SPACE.to_unit(FAR), SPACE.to_unit(NEAR)])
+    assert start.is_above(points[:0])
+    assert [start.is_above(x[None]) for x in points] == [True, False]
+    assert not start.is_above(points)
+    for params, same in ((NEAR, True), (FAR, False)):
+        led, alone = given(params, COHORTS), given(params, None)
+        assert np.array_equal(led.points, alone.points) == same
+        np.testing.assert_array_equal(led.points[0], SPACE.to_unit(params))
+
+
 def test_led_points_are_of_the_federation(vectors: FloatArray) -> None:
     led = agent(9, num_led=3)
     led.receive(vectors)
@@ -143,7 +168,7 @@ def test_led_points_are_of_the_federation(vectors: FloatArray) -> None:
     assert closed.sources == ["start"]
     enqueued = agent(9)
     enqueued.receive(vectors)
-    enqueued.enqueue([{"x": 0.25, "y": 0.75, "depth": 2}])
+    enqueued.enqueue([FAR])
     enqueued.ask(0)
     assert enqueued.sources == ["enqueued"]
     played(enqueued, 1)

@@ -88,7 +88,7 @@ def test_smooth_sums_of_unrelated_sites_are_not_taken_for_agreement() -> None:
         total = np.sum([rank_vector(drawn(rng, length)) for _ in range(4)], axis=0)
         mean = (total + 0.48 * rng.standard_normal(m))[None] / 4
         u = np.sqrt(m) * (mean - mean.mean())
-        shared, own, _ = module._evidence(
+        shared, own, *_ = module._evidence(
             u @ vectors, eigenvalues, noise, np.array([4])
         )
         against_noise += shared - module._log_density(u, noise) > np.log(4.0)
@@ -114,8 +114,10 @@ def test_the_evidence_is_that_of_all_releases_together() -> None:
     kernel = (vectors * eigenvalues) @ vectors.T
     sizes, noise = np.array([3, 7]), np.array([[0.5], [0.2]])
     u = rng.standard_normal((2, 6))
-    found, alone, weights = module._evidence(u @ vectors, eigenvalues, noise, sizes)
-    densities, means = [], []
+    found, alone, weights, taken = module._evidence(
+        u @ vectors, eigenvalues, noise, sizes
+    )
+    densities, means, reductions = [], [], []
     for r2 in [0.0, *module._AGREEMENT]:
         blocks = [
             (1 - r2) / n * kernel + (v[0] + module._LEFT_OVER) * np.eye(6)
@@ -129,11 +131,34 @@ def test_the_evidence_is_that_of_all_releases_together() -> None:
         densities.append(density + 6 * np.log(2 * np.pi))
         cross = np.sqrt(r2) * np.hstack([kernel, kernel])
         means.append(cross @ np.linalg.solve(covariance, stacked))
+        reductions.append(cross @ np.linalg.solve(covariance, cross.T))
     assert alone == pytest.approx(densities[0])
     share = np.exp(densities[1:])
     assert found == pytest.approx(np.log(share.mean()))
     mean = share @ np.array(means[1:]) / share.sum()
     np.testing.assert_allclose(kernel @ vectors @ weights, mean, atol=1e-9)
+    reduction = np.einsum("r,rij->ij", share, reductions[1:]) / share.sum()
+    root = kernel @ vectors * np.sqrt(taken)
+    np.testing.assert_allclose(root @ root.T, reduction, atol=1e-9)
+
+
+@pytest.mark.gate
+def test_what_is_surely_larger_is_known() -> None:
+    """In draws of Gaussian functions it is right as often as it says."""
+    said, right = [], []
+    for seed in range(24):
+        h, shared = released(seed, 0.9, 0.5, (9,))
+        best = int(np.argmax(h(POOL)))
+        said += h.probability_above(POOL[best], POOL[::8]).tolist()
+        right += (shared[best] > shared[::8]).tolist()
+    sure = np.array(said) >= 0.95
+    assert sure.mean() > 0.3
+    assert np.mean(np.array(right)[sure]) > 0.95
+    assert np.mean(right) == pytest.approx(np.mean(said), abs=0.1)
+    h, _ = released(0, 0.9, 0.5, (9,))
+    assert h.probability_above(POOL[3], POOL[3:4]).tolist() == [0.5]
+    both = [h.probability_above(POOL[i], POOL[j : j + 1]) for i, j in ((3, 9), (9, 3))]
+    assert np.sum(both) == pytest.approx(1.0)
 
 
 def test_releases_count_by_their_precision() -> None:

@@ -218,10 +218,13 @@ def test_paper_width(releases: ContinualSettings) -> None:
     expected = 0.5 * math.sqrt(2 * math.log(2 / 0.1) + log_ratio)
     expected += 7 * math.sqrt(bounds.rho_max) + 7 * bounds.kappa
     assert width_of(s, V) == pytest.approx(expected)
-    empty = s.ellipsoid(np.zeros((D + 1, D + 1)))
-    np.testing.assert_allclose(
-        empty.factor @ empty.factor.T, 7 * bounds.shift * np.eye(D)
-    )
+    # Algorithm 1 begins with M rho_min I (line 1); each release brings its own shift.
+    for total, least in (
+        (np.zeros((D + 1, D + 1)), 7 * bounds.rho_min),
+        (np.eye(D + 1), 1 + 7 * bounds.shift),
+    ):
+        factor = s.ellipsoid(total).factor
+        np.testing.assert_allclose(factor @ factor.T, least * np.eye(D))
 
 
 def test_the_authors_width_is_a_hundredth_of_the_papers() -> None:

@@ -1,5 +1,6 @@
 """What contexts and arms become: never too long, told apart, the same everywhere."""
 
+import itertools
 import json
 import math
 from collections.abc import Callable
@@ -238,6 +239,56 @@ def test_what_is_not_encoded(context: Any, arms: Any, message: str) -> None:
     for _ in range(2):
         with pytest.raises(ValueError, match=message):
             SHARED.encode(context, arms)
+
+
+@pytest.mark.parametrize("given", [None, math.nan, np.float64("nan"), "left out"])
+def test_a_missing_value_is_what_was_declared(given: Any) -> None:
+    declared: dict[str, Number | Category] = {
+        "age": Number(0, 110, missing=55),
+        "arrival": Category(ARRIVAL.values, missing="unknown"),
+    }
+    encoder = replace(SHARED, context=declared)
+    expected = encoder.encode({"age": 55, "arrival": "unknown"}, ARMS).features
+    context = {} if given == "left out" else dict.fromkeys(declared, given)
+    encoded = encoder.encode(context, ARMS)
+    np.testing.assert_array_equal(encoded.features, expected)
+    assert encoded.outside == {"arrival": 1}  # a text that is no category
+    [logged] = encoder.encode_log([context, PATIENT], ["ward", "home"], ARMS)
+    np.testing.assert_array_equal(logged.features[0], expected[0])
+    with pytest.raises(ValueError, match="missing=111"):
+        Number(0, 110, missing=111)
+    with pytest.raises(ValueError, match="missing=''"):
+        Category(ARRIVAL.values, missing="")
+
+
+@pytest.mark.parametrize("shape", ["shared", "blocks", "pairs"])
+def test_no_mean_reward_in_range_has_a_larger_parameter(shape: str) -> None:
+    """Of least norm; and some have nearly as large a one."""
+    pairs = replace(SHARED, interactions=[("age", "arrival"), ("price", "arrival")])
+    encoder = {"shared": SHARED, "blocks": BLOCKS, "pairs": pairs}[shape]
+    corners: dict[str, Any]
+    corners = {"age": (0, 110), "arrival": ARRIVAL.values, "price": (0, 100)}
+    fields, own = dict(encoder.context), dict(encoder.arm)
+    names = [*fields, *own]
+    rows = []
+    for values in itertools.product(*(corners[name] for name in names)):
+        given = dict(zip(names, values, strict=True))
+        context = {name: given[name] for name in fields}
+        arm = {name: given[name] for name in own}
+        for name in encoder.blocks or ("ward",):
+            rows.append(encoder.encode(context, [(name, arm)], 2.0).features[0])
+    X = np.array(rows)
+    bound, rng = encoder.parameter_norm(0.5, 2.0), np.random.default_rng(0)
+    found = []
+    for _ in range(300):
+        theta = rng.normal(size=X.shape[1]) * (rng.random(X.shape[1]) < 0.3)
+        means = X @ theta
+        if not means.any():
+            continue
+        theta = np.linalg.lstsq(X, 0.5 * means / np.abs(means).max(), rcond=1e-9)[0]
+        found.append(np.linalg.norm(theta))
+    assert max(found) <= bound * (1 + 1e-9)
+    assert max(found) > 0.6 * bound
 
 
 def test_other_things_that_are_not_encoded() -> None:

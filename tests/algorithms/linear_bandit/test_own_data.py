@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.optimize import nnls
 
-from flwr_fbo import ContinualSettings, LinearUCBSettings
+from flwr_fbo import ContinualSettings, FeatureEncoder, LinearUCBSettings, Number
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.algorithms.linear_bandit.agent import LinearUCBAgent, OwnPart
 from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
@@ -252,3 +252,35 @@ def test_the_error_names_what_there_is_to_choose() -> None:
         "'raw'",
     ]
     assert all("Protected: " in line and "Costs " in line for line in lines[1:])
+
+
+def test_after_a_drift_a_site_falls_back_to_its_own_data() -> None:
+    """Others' last sum is from before; its worth is the monitor that tells."""
+    before, after = THETA, -THETA
+    own = clean_sum(before, 100, 4)
+    shared = clean_sum(before, 20_000, 5)
+    agent = LinearUCBAgent(Confidence.of(SETTINGS, 20))
+    agent.receive(shared + own, 1, OwnPart(own, own, 100), 19)
+    worth = agent.worth_of_others
+    assert worth is not None
+    assert worth > 100
+    later = clean_sum(after, 150, 6)
+    agent.tell_sum(later, 150)
+    fallen = agent.worth_of_others
+    assert fallen is not None
+    assert fallen < 1
+    alone = weighed(SETTINGS, own + later, 250, None).estimate
+    np.testing.assert_allclose(agent.estimate, alone, atol=0.02)
+    # Released sums have no such way back: with raw trials they still say what was.
+    raw = LinearUCBAgent(Confidence.of(replace(SETTINGS, local_data="raw"), 20))
+    raw.receive(shared + own, 1)
+    raw.tell_sum(later, 150)
+    assert float(raw.estimate @ before) > 0 > float(agent.estimate @ before)
+
+
+def test_the_bound_on_theta_is_the_encoders_unless_given() -> None:
+    encoder = FeatureEncoder({"age": Number(0, 9)}, blocks=("ward", "home"))
+    settings = replace(SETTINGS, encoder=encoder)
+    assert settings.norm_bound == encoder.parameter_norm(0.5) == pytest.approx(1.0)
+    assert replace(settings, parameter_norm=3.0).norm_bound == 3.0
+    assert SETTINGS.norm_bound == 1.0

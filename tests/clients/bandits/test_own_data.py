@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,11 +11,14 @@ from flwr.app import Context, RecordDict
 
 from flwr_fbo import (
     ContinualSettings,
+    FeatureEncoder,
     Limits,
     LinearBanditPolicy,
     LinearUCBSettings,
+    Number,
     RewardTimeout,
 )
+from flwr_fbo.algorithms.linear_bandit.settings import LocalData
 from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
 from flwr_fbo.clients.bandits.linear_bandit_client import LinearBanditSite
 from flwr_fbo.study.limits import StudyRefusedError
@@ -73,6 +77,65 @@ def test_another_process_believes_the_same(tmp_path: Path, window: int | None) -
         np.testing.assert_allclose(fresh.estimate, kept.estimate)
         np.testing.assert_allclose(fresh.confidence_width, kept.confidence_width)
         assert fresh.worth_of_others == pytest.approx(kept.worth_of_others)
+
+
+@pytest.mark.parametrize("local_data", ["own", "raw", "released"])
+def test_a_reward_is_corrected_until_its_release(
+    tmp_path: Path, local_data: LocalData
+) -> None:
+    settings = replace(SETTINGS, local_data=local_data)
+    right, wrong = (enrolled(tmp_path / name, settings) for name in ("a", "b"))
+    other = LinearBanditPolicy.open(tmp_path / "b")
+    for policy in (right, wrong):
+        with policy._held() as bandit:  # all play the same
+            bandit.release(1)
+            bandit.receive(bandit.release(1), 1, 1, 1)
+    as_numpy: Any = np.int64  # as it comes from a data frame
+    tickets = []
+    for i in range(6):
+        actions = np.roll(ARMS, i, axis=0)[:1]
+        first = right.choose(actions)
+        right.reward(first.ticket, 0.25)
+        tickets.append(wrong.choose(actions).ticket)
+        wrong.reward(as_numpy(tickets[-1]), i % 2 == 0)
+    wrong.summary(), other.summary()  # both have believed the wrong rewards
+    for ticket in tickets:
+        wrong.correct(as_numpy(ticket), 0.25)
+    for policy in (wrong, other, LinearBanditPolicy.open(tmp_path / "b")):
+        one, two = policy.summary(), right.summary()
+        np.testing.assert_allclose(one.estimate, two.estimate)
+        np.testing.assert_allclose(one.confidence_width, two.confidence_width)
+    assert [d.reward for d in other.decisions()] == 6 * [0.25]
+    with wrong._held() as one_bandit, right._held() as other_bandit:
+        sums = [bandit.store.running_sum(2) for bandit in (one_bandit, other_bandit)]
+        np.testing.assert_array_equal(sums[0], sums[1])
+        one_bandit.release(2)
+    for refused in (tickets[0], 99, -1, 2**70):
+        with pytest.raises(ValueError, match=r"ticket=.*in no release yet"):
+            wrong.correct(refused, 0.5)
+    last = wrong.choose(ARMS)
+    with pytest.raises(ValueError, match=r"ticket=6 .*whose reward has come"):
+        wrong.correct(last.ticket, 0.5)
+    wrong.reward(last.ticket, True)
+    with pytest.raises(ValueError, match="rewards"):
+        wrong.correct(last.ticket, 1.5)
+    assert other.decisions()[-1].reward == 1.0
+
+
+def test_an_arm_that_has_room_joins_a_study_of_blocks(tmp_path: Path) -> None:
+    encoder = FeatureEncoder({"age": Number(0, 100)}, blocks=("ward", "home", "new"))
+    releases = replace(RELEASES, dimension=encoder.dimension)
+    policy = enrolled(tmp_path, replace(SETTINGS, releases=releases, encoder=encoder))
+    everything = policy.arms
+    policy.set_arms(everything.remove("new"))
+    for age in range(0, 100, 4):
+        choice = policy.choose({"age": age})
+        assert choice.arm != "new"
+        policy.reward(choice.ticket, 0.2)
+    policy.set_arms(policy.arms.add("new"))
+    # Nobody knows it yet, so that it is tried.
+    assert policy.choose({"age": 50}).arm == "new"
+    assert policy.decisions()[0].arms == ("ward", "home")
 
 
 def test_the_summary_says_what_others_are_worth(tmp_path: Path) -> None:

@@ -101,6 +101,29 @@ def test_a_decision_among_vectors_is_read_back(tmp_path: Path, kind: str) -> Non
         np.testing.assert_array_equal(awaited[choice.ticket], VECTORS[choice.index])
 
 
+def test_vectors_that_come_again_are_on_record_once(tmp_path: Path) -> None:
+    policy = enrolled(tmp_path, VECTOR_SETTINGS)
+    other = LinearBanditPolicy.open(tmp_path)
+    rng = np.random.default_rng(0)
+    few, many = (rng.uniform(-0.5, 0.5, (K, 3)) for K in (2, 400))
+    for each in (policy, other, LinearBanditPolicy.open(tmp_path)):
+        for actions in (many, few, many):
+            each.reward(each.choose(actions).ticket, 0.5)
+    policy.choose_slate(many, 2)
+    decisions = again(tmp_path)
+    for decision, actions in zip(decisions, 3 * [many, few, many], strict=False):
+        np.testing.assert_array_equal(decision.features, actions)
+        assert decision.reward == 0.5
+    # Of the slate, the second one is among others.
+    assert [len(d.features) for d in decisions[-2:]] == [400, 399]
+    with Journal(None, tmp_path / FILE_NAME) as journal:
+        points = [trial.point.shape for trial in journal.trials()]
+    # Another process knows those of the last trial only.
+    again_few = [(3,), (2, 3), (3,)]
+    first = [(400, 3), (2, 3), (3,)]
+    assert points == [*first, *again_few, *again_few, (3,), (399, 3)]
+
+
 @pytest.mark.parametrize("kind", ["optimism", "inverse gap"])
 def test_many_decisions_are_those_one_by_one(tmp_path: Path, kind: str) -> None:
     settings = exploring(SETTINGS, kind)

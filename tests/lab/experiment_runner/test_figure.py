@@ -17,10 +17,10 @@ from flwr_fbo.cli import app
 from flwr_fbo.lab.cli.claims_command import outcome
 from flwr_fbo.lab.experiment_runner.base import Claim
 from flwr_fbo.lab.experiment_runner.claims import findings
-from flwr_fbo.lab.experiment_runner.config import load_experiment
+from flwr_fbo.lab.experiment_runner.config import builtin_experiments, load_experiment
 from flwr_fbo.lab.experiment_runner.figure import (
     draw,
-    draw_tradeoff,
+    draw_curves,
     looks_of,
     new_figure,
     own_form,
@@ -39,6 +39,7 @@ from flwr_fbo.lab.experiment_runner.tuning_experiment import (
 from flwr_fbo.lab.experiment_runner.tuning_table import TuningRun
 from flwr_fbo.lab.tasks.base import Task
 from flwr_fbo.lab.tasks.synthetic import SyntheticTask
+from flwr_fbo.privacy.accounting import ReleaseAccountant
 
 FOLDER = Path(__file__).parents[3] / "experiments"
 TOML = """\
@@ -167,7 +168,6 @@ def test_one_sub_region_is_the_whole_space(figure: TuningExperiment) -> None:
         ),
         ('than = "alone"', 'than = "fts"', "than='fts' is not allowed: another than"),
         ("FTS is", "FTS | is", "text='FTS . is faster than TS' is not allowed"),
-        ('by = "mean"', "until = 13", "until=13 is not allowed: at most 12"),
     ],
 )
 def test_a_typo_in_a_figure_is_named(
@@ -264,14 +264,10 @@ def test_final_and_mean_are_what_they_say(figure: TuningExperiment) -> None:
     claims = (
         Claim("a", "fts", "alone"),
         Claim("b", "fts", "alone", by="mean"),
-        Claim("c", "fts", "alone", until=11),
     )
-    final, mean, early = findings(replace(figure, claims=claims), runs)
+    final, mean = findings(replace(figure, claims=claims), runs)
     assert final.gain.mean == pytest.approx(1 - 0.51)
     assert mean.gain.mean == pytest.approx((0 - 0.51 + 1 - 0.51) / 12)
-    assert early.gain.mean == pytest.approx(0.0 - 0.51)
-    with pytest.raises(ValueError, match="until=0 is not allowed"):
-        Claim("d", "fts", "alone", until=0)
 
 
 def test_fewer_seconds_are_better(figure: TuningExperiment) -> None:
@@ -287,9 +283,7 @@ def test_fewer_seconds_are_better(figure: TuningExperiment) -> None:
     assert finding.verdict == "confirmed"
     assert finding.over_noise_only is None
     said = "fewer CPU seconds +3.1667 ± 0.1667"
-    assert outcome(finding, "evaluation") == said
-    with pytest.raises(ValueError, match=r"until=3 .*left out, with by='seconds'"):
-        replace(claim, until=3)
+    assert outcome(finding) == said
     one = [run for run in runs if run.seed == 0]
     (finding,) = findings(replace(figure, claims=(claim,)), one)
     assert finding.verdict == "no verdict: one seed"
@@ -332,12 +326,8 @@ def test_runs_of_another_figure_are_taken_over(
 
 
 def test_a_figure_has_a_picture(figure: TuningExperiment, tmp_path: Path) -> None:
-    """As its form is, and against epsilon."""
-    runs = _runs(figure, {"quiet": HIGH})
-    draw(figure, runs, tmp_path / "a.png")
-    draw_tradeoff([(figure, runs)], 1, tmp_path / "b.png")
-    for name in ("a.png", "b.png"):
-        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+    draw(figure, _runs(figure, {"quiet": HIGH}), tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_picture_begins_where_methods_differ_and_has_all_names(
@@ -354,7 +344,8 @@ def test_a_picture_begins_where_methods_differ_and_has_all_names(
         "flwr_fbo.lab.experiment_runner.figure.save",
         lambda made, runs, path: saved.append(made),
     )
-    draw(plan, _runs(plan, {}), tmp_path / "a.png")
+    levels = {name: [0.1 * k, 0.2, 0.3] for k, name in enumerate(plan.methods)}
+    draw(plan, _runs(plan, levels), tmp_path / "a.png")
     [made] = saved
     [legend] = made.legends
     assert len(legend.get_texts()) == len(plan.methods)
@@ -370,10 +361,50 @@ def test_bars_end_within_the_picture(figure: TuningExperiment) -> None:
     bars = np.concatenate(
         [bar for drawn in axes.containers for bar in drawn.lines[2][0].get_segments()]
     )
-    assert len(bars) == 2 * 4
+    assert len(bars) == 2 * 2
     assert np.ptp(bars[:, 1]) > 0.3
     assert low < bars[:, 1].min()
     assert high > bars[:, 1].max()
+
+
+def test_the_error_is_drawn_against_the_papers_epsilon(
+    figure: TuningExperiment,
+) -> None:
+    """What is to be maximised as 1 less it, and noise-only as one level."""
+    _, axes = new_figure()
+    _draw_own_form(axes, figure, _runs(figure, {"quiet": HIGH, "loud": LOW}))
+    assert axes.get_ylabel().startswith("1 - ")
+    [drawn] = axes.containers
+    x, y = drawn.lines[0].get_data(orig=False)
+    np.testing.assert_allclose(y, [1 - np.mean(LOW), 1 - np.mean(HIGH)], rtol=1e-6)
+    accountant = ReleaseAccountant(0.35, 1e-2, "moments")
+    accountant.charge(1.0, 2)
+    assert x[1] == pytest.approx(accountant.spent().epsilon)
+    labels = axes.get_legend_handles_labels()[1]
+    assert "DP-FTS-DE, z" in labels
+    assert "noise-only: 0.4900" in labels
+
+
+def test_curves_of_a_series_have_a_panel(
+    figure: TuningExperiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved: list[Any] = []
+    monkeypatch.setattr(
+        "flwr_fbo.lab.experiment_runner.figure.save",
+        lambda made, runs, path: saved.append(made),
+    )
+    curves = {
+        "a": Curve("FTS-DE, P = 2", "open", num_sub_regions=2, series=("P = 2",)),
+        "b": Curve("FTS-DE, P = 3", "open", num_sub_regions=3, series=("P = 3",)),
+    }
+    methods = ("alone", "random")
+    plan = replace(
+        figure, claims=(), form="convergence", curves=curves, methods=methods
+    )
+    draw(plan, _runs(plan, {}), tmp_path / "a.png")
+    panels = [axes.get_legend_handles_labels()[1] for axes in saved[0].axes]
+    shared = ["TS", "random"]
+    assert panels == [[*shared, "FTS-DE, P = 2"], [*shared, "FTS-DE, P = 3"]]
 
 
 def test_no_two_curves_look_alike(figure: TuningExperiment) -> None:
@@ -468,17 +499,20 @@ def test_a_published_figure_has_its_runs_beside_its_toml(
     assert "9 of 18 runs are in" in invoke("run", "paper/fig9", "--jobs=1")
     (folder / "fig10.toml").write_text(toml.replace("paper/fig9", "paper/fig10"))
     assert "All 18 runs are in" in invoke("run", "paper/fig10", "--jobs=1")
-    _, _, row = runner.invoke(app, ["claims", "paper/fig9"]).output.splitlines()
-    name, seeds, minutes, *cells = row.strip("| ").split(" | ")
-    assert (name, seeds) == ("paper/fig9", "2")
+    title, _, _, _, first, second = runner.invoke(
+        app, ["claims", "paper/fig9"]
+    ).output.splitlines()
     took = sum(run.seconds for run in read_results(folder / "fig9.jsonl")[1]) / 60
-    assert minutes == f"{took:.3g}"
-    texts, came_out, verdicts = cells
-    first = "1. less noise is better (3.2)"
-    assert texts == f"{first}<br>2. FTS is faster than TS (not in the paper)"
-    assert came_out.startswith("1. in the end ")
-    assert "<br>2. in the mean " in came_out
-    assert "confirmed" in verdicts
+    assert title == f"paper/fig9: A figure. {took:.3g} CPU minutes."
+    assert first.startswith("| less noise is better (3.2) | in the end ")
+    text = "| FTS is faster than TS (not in the paper) | in the mean "
+    assert second.startswith(text)
+    *_, one, other = runner.invoke(app, ["claims", "paper"]).output.splitlines()
+    assert one.startswith("| paper/fig10 | 2 | ")
+    name, seeds, minutes, number, *counts = other.strip("| ").split(" | ")
+    assert (name, seeds, minutes, number) == ("paper/fig9", "2", f"{took:.3g}", "2")
+    verdicts = [line.split(" | ")[2] for line in (first, second)]
+    assert sum(map(int, counts)) == sum(v != "not confirmed |" for v in verdicts)
     assert not (tmp_path / "results").exists()
     # What is not the published figure is not among its runs.
     shorter = load_experiment(folder / "fig9.toml").with_steps(11)
@@ -502,8 +536,7 @@ def test_a_published_figure_has_as_many_runs_of_all_agents_elsewhere(
 
 
 def test_published_figures_are_complete() -> None:
-    """Each has controls, its paper's delta, and a claim; the table has its command."""
-    table = (FOLDER / "README.md").read_text()
+    """Each has controls, its paper's delta, a claim, and a row on its paper's page."""
     files = sorted(FOLDER.glob("*/*.toml"))
     assert len(files) > 50
     for path in files:
@@ -519,14 +552,24 @@ def test_published_figures_are_complete() -> None:
         elif isinstance(plan, NonlinearBanditExperiment):
             controls = {"n-go-ucb", "random", "no-phase-one", "each-once"}
         assert controls <= {name.split("@")[0] for name in plan.methods}
-        mark = f"| {plan.name} | "
-        [row] = [line for line in table.splitlines() if line.startswith(mark)]
-        assert all(claim.text in row for claim in plan.claims)
+        page = (path.parent / "README.md").read_text()
+        assert page.count(f"\n| {plan.name} | ") == 1
         if not isinstance(plan, TuningExperiment):
             continue
         assert plan.privacy.delta == pytest.approx(plan.num_agents**-1.1)
         if plan.form == "tradeoff":
             assert any(curve.series for curve in plan.curves.values())
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("paper", ["dp-fts-de", "fed-go-ucb", "feducb", "fts"])
+def test_a_papers_page_has_the_table_that_its_command_prints(
+    paper: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(FOLDER.parent)
+    table = CliRunner().invoke(app, ["claims", paper], catch_exceptions=False).output
+    assert table.count("\n") > 7
+    assert table in (FOLDER / paper / "README.md").read_text()
 
 
 def test_what_two_figures_share_has_one_recipe() -> None:
@@ -536,3 +579,15 @@ def test_what_two_figures_share_has_one_recipe() -> None:
     )
     for name in convergence.methods:
         assert trade.recipe(name) == convergence.recipe(name)
+
+
+def test_methods_that_do_the_same_are_one_line() -> None:
+    from matplotlib.figure import Figure
+
+    plan = load_experiment(builtin_experiments()["digits-start"])
+    same = np.linspace([0.1, 0.2], [0.5, 0.6], 30).T
+    curves = {"alone": same - 0.05, "list": same, "private": same, "blind": same + 0.1}
+    axes = Figure().subplots()
+    draw_curves(axes, plan, curves)
+    names = axes.get_legend_handles_labels()[1]
+    assert names == ["alone", "list = list + start", "blind start"]

@@ -20,7 +20,6 @@ from flwr_fbo.lab.experiment_runner.config import (
     load_experiment,
 )
 from flwr_fbo.lab.experiment_runner.curves import Estimate
-from flwr_fbo.lab.experiment_runner.figure import draw_tradeoff
 from flwr_fbo.lab.experiment_runner.linear_bandit_experiment import BanditExperiment
 from flwr_fbo.lab.experiment_runner.nonlinear_bandit_experiment import (
     NonlinearBanditExperiment,
@@ -466,27 +465,6 @@ def test_another_epsilon_takes_over_what_it_does_not_touch(tmp_path: Path) -> No
         results.take_over(tmp_path / "a", longer)
         results.take_over(tmp_path / "gone", longer)
         assert results.runs == []
-
-
-def test_the_tradeoff_is_drawn_from_results_of_one_task(tmp_path: Path) -> None:
-    voting = replace(
-        SMALL, strategy="FedVote", privacy=TuningPrivacy(1e-3, epsilon=2.0)
-    )
-    runs = _runs({name: [0.5, 0.6] for name in NAMES})
-    both = [(voting, runs), (voting.with_epsilon(8.0), runs), (SMALL, runs)]
-    draw_tradeoff(both, None, tmp_path / "figure.png")
-    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
-    known = ("alone", "random", "private", "noise-only")
-    fewer = replace(voting.with_epsilon(4.0), methods=known)
-    for some in ([*both, (fewer, runs)], [(fewer, runs), *both]):
-        draw_tradeoff(some, 2, tmp_path / "figure.png")
-    with pytest.raises(ValueError, match="num_agents=5 is not allowed: 4, as in"):
-        draw_tradeoff([*both, (replace(SMALL, num_agents=5), runs)], 2, tmp_path)
-    with pytest.raises(ValueError, match="until=13 is not allowed: 1 to 12"):
-        draw_tradeoff(both, 13, tmp_path)
-    only = replace(SMALL, methods=("alone",))
-    with pytest.raises(ValueError, match="results of private"):
-        draw_tradeoff([(only, _runs({"alone": [0.5]}))], 1, tmp_path)
 
 
 def test_liars_all_praise_one_place(monkeypatch: pytest.MonkeyPatch) -> None:

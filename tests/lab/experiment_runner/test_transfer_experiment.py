@@ -93,7 +93,7 @@ def test_targets_share_their_initial_points(experiment: TransferExperiment) -> N
     starts = {tuple(tuple(row[:3]) for row in run.best_so_far) for run in runs}
     assert len(starts) == 1
     by_name = {run.method: run for run in runs}
-    informed = {"fts", "fts-similar", "rgpe", "taf", "taf-narrow"}
+    informed = {"fts", "rgpe", "taf"}
     for name, run in by_name.items():
         assert math.isinf(run.epsilon) == (name in informed)
         assert run.private == (name not in informed)
@@ -244,7 +244,7 @@ def test_concurrent_agents_send_what_they_know_by_then(
 
 def test_run_reports_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    methods = 'methods = ["alone", "random", "fts", "taf-narrow", "noise-only"]\n'
+    methods = 'methods = ["alone", "random", "fts", "taf", "noise-only"]\n'
     (tmp_path / "transfer.toml").write_text(methods + TOML)
     runner = CliRunner()
     result = runner.invoke(app, ["run", "transfer.toml", "--jobs=1"])
@@ -253,12 +253,7 @@ def test_run_reports_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert "mean over 2 targets" in said
     assert "NOT PRIVATE: messages are passed on" in said
     assert "- FTS is faster: in the mean" in said
-    assert "TAF (0.1) cannot be told from TS by these runs: " in said
-    refused = runner.invoke(app, ["tradeoff", "results/transfer"])
-    assert refused.exit_code == 1
-    assert "results='results/transfer' is not allowed: results of tuning" in " ".join(
-        refused.output.split()
-    )
+    assert "TAF (0.5) cannot be told from TS by these runs: " in said
     refused = runner.invoke(app, ["run", "transfer.toml", "--epsilon=2"])
     assert refused.exit_code == 1
     assert "epsilon=2.0 is not allowed" in " ".join(refused.output.split())

@@ -1,0 +1,179 @@
+"""The pictures of the documentation that explain: each in a light and a dark version.
+
+    python -m benchmarks.pictures [--into docs/images]
+
+*study* is how a study goes, *rung* how a tuner chooses among trials, and *bandit* a
+month of a private bandit. They are SVG files with text, 600 units wide.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import NamedTuple
+
+FOLDER = Path(__file__).parents[1] / "docs" / "images"
+
+
+class Theme(NamedTuple):
+    """Colours, as an SVG has them."""
+
+    text: str
+    line: str
+    site: str
+    server: str
+    noise: str
+
+
+THEMES = {
+    "light": Theme("#1f2328", "#57606a", "#ddf4e4", "#dbe9fb", "#b35900"),
+    "dark": Theme("#e6edf3", "#9ea7b3", "#1d3b29", "#1c3352", "#f0a04b"),
+}
+
+
+class Drawing:
+    """An SVG, element by element."""
+
+    def __init__(self, theme: Theme, height: int, title: str) -> None:
+        self.theme, self.height, self.title = theme, height, title
+        self.parts: list[str] = []
+
+    def text(
+        self, x: float, y: float, lines: str, color: str = "", anchor: str = "middle"
+    ) -> None:
+        """Write lines of text around a point, 20 units apart."""
+        rows = lines.split("\n")
+        for i, row in enumerate(rows):
+            height = y + 5.5 + 20 * (i - (len(rows) - 1) / 2)
+            self.parts.append(
+                f'<text x="{x:g}" y="{height:g}" fill="{color or self.theme.text}" '
+                f'text-anchor="{anchor}">{row}</text>'
+            )
+
+    def box(
+        self, x: float, y: float, width: float, height: float, fill: str, lines: str
+    ) -> None:
+        """Draw a box with text in its middle."""
+        self.parts.append(
+            f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="8" '
+            f'fill="{fill}" stroke="{self.theme.line}"/>'
+        )
+        self.text(x + width / 2, y + height / 2, lines)
+
+    def arrow(
+        self, x1: float, y1: float, x2: float, y2: float, color: str = ""
+    ) -> None:
+        """Draw an arrow from one point to another."""
+        color = color or self.theme.line
+        length = ((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5
+        dx, dy = (x2 - x1) / length, (y2 - y1) / length
+        tail = f"{x2 - 9 * dx:g} {y2 - 9 * dy:g}"
+        left = f"{x2 - 10 * dx - 5 * dy:g} {y2 - 10 * dy + 5 * dx:g}"
+        right = f"{x2 - 10 * dx + 5 * dy:g} {y2 - 10 * dy - 5 * dx:g}"
+        self.parts += [
+            f'<path d="M{x1:g} {y1:g} L{tail}" stroke="{color}" stroke-width="2"/>',
+            f'<path d="M{x2:g} {y2:g} L{left} L{right} Z" fill="{color}"/>',
+        ]
+
+    def dot(self, x: float, y: float, radius: float, color: str) -> None:
+        """Draw a filled circle."""
+        self.parts.append(
+            f'<circle cx="{x:g}" cy="{y:g}" r="{radius:g}" fill="{color}"/>'
+        )
+
+    def __str__(self) -> str:
+        """Return the SVG."""
+        head = (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 600 {self.height}" '
+            'font-family="Helvetica, Arial, sans-serif" font-size="16" role="img">'
+        )
+        title = f"<title>{self.title}</title>"
+        return "\n".join((head, title, *self.parts, "</svg>\n"))
+
+
+def study(theme: Theme) -> Drawing:
+    """Draw how a study goes: sites, server and noise."""
+    picture = Drawing(theme, 316, "Sites send vectors, the server adds noise")
+    for i, name in enumerate(("site 1", "site 2", "site N")):
+        y = 12 + 102 * i
+        picture.box(
+            8, y, 190, 86, theme.site, f"{name}\ntries settings on\ndata that stay here"
+        )
+        picture.arrow(204, y + 34, 372, 114 + 33 * i)
+        picture.arrow(372, 132 + 33 * i, 204, y + 56, theme.noise)
+    picture.text(103, 208, "⋮")
+    picture.box(
+        380,
+        100,
+        212,
+        112,
+        theme.server,
+        "server\nadds up the vectors,\nadds random noise",
+    )
+    picture.text(390, 60, "one short vector")
+    picture.text(420, 252, "the noisy sum, to all sites:", theme.noise)
+    picture.text(420, 274, "epsilon says what it reveals", theme.noise)
+    return picture
+
+
+def rung(theme: Theme) -> Drawing:
+    """Draw how a tuner chooses: two rungs of eight and two trials."""
+    picture = Drawing(theme, 330, "Eight trials, ballots with noise, two go on")
+    picture.text(
+        8, 24, "rung 1: eight settings, each trained for one round", anchor="start"
+    )
+    for i in range(8):
+        picture.box(8 + 74 * i, 42, 64, 36, theme.server, f"trial {i}")
+    picture.text(8, 112, "each client sends one ballot about all eight", anchor="start")
+    for i, label in enumerate(("client 1", "client 2", "client N")):
+        picture.box(130 + 112 * i, 130, 100, 36, theme.site, label)
+        picture.arrow(180 + 112 * i, 168, 236 + 56 * i, 196)
+    picture.box(150, 198, 284, 36, theme.server, "sum of the ballots + noise")
+    picture.arrow(292, 236, 292, 268, theme.noise)
+    picture.text(308, 252, "the two best go on", theme.noise, anchor="start")
+    picture.box(222, 272, 64, 36, theme.server, "trial 3")
+    picture.box(298, 272, 64, 36, theme.server, "trial 6")
+    picture.text(378, 290, "rung 2: to round four", anchor="start")
+    return picture
+
+
+def bandit(theme: Theme) -> Drawing:
+    """Draw a month of a private bandit at one site."""
+    picture = Drawing(theme, 290, "Decisions every day, a noisy sum every week")
+    picture.box(8, 12, 584, 48, theme.server, "server: adds up the sums of all sites")
+    picture.box(8, 168, 584, 74, theme.site, "")
+    picture.text(
+        20, 186, "site: chooses an action, and gets its reward", anchor="start"
+    )
+    for week in range(4):
+        left = 24 + 142 * week
+        for day in range(7):
+            picture.dot(left + 15 * day, 220, 4.5, theme.line)
+        edge = left + 112
+        picture.arrow(edge - 8, 166, edge - 8, 64)
+        picture.arrow(edge + 12, 64, edge + 12, 166, theme.noise)
+        picture.text(left + 45, 264, f"week {week + 1}")
+    picture.text(24, 104, "sum", anchor="start")
+    picture.text(24, 126, "+ noise", anchor="start")
+    picture.text(172, 104, "total of all,", theme.noise, anchor="start")
+    picture.text(172, 126, "then in use", theme.noise, anchor="start")
+    return picture
+
+
+PICTURES = (study, rung, bandit)
+
+
+def main() -> None:
+    """Draw all of them."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--into", type=Path, default=FOLDER)
+    folder: Path = parser.parse_args().into
+    for draw in PICTURES:
+        for name, theme in THEMES.items():
+            file = folder / f"{draw.__name__}-{name}.svg"
+            file.write_text(str(draw(theme)), encoding="utf-8")
+            print(file)
+
+
+if __name__ == "__main__":
+    main()

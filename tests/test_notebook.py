@@ -1,0 +1,33 @@
+"""The notebook of the examples: ten cells, which run from top to bottom."""
+
+import contextlib
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import pytest
+
+NOTEBOOK = Path(__file__).parents[1] / "examples" / "first-steps.ipynb"
+
+
+@pytest.mark.gate
+def test_it_runs_and_shows_a_gain_and_its_cost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    matplotlib.use("Agg")
+    cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+    assert len(cells) == 10
+    assert not any(cell.get("outputs") for cell in cells)
+    names: dict[str, Any] = {}
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        for cell in cells:
+            if cell["cell_type"] == "code":
+                exec(compile("".join(cell["source"]), str(NOTEBOOK), "exec"), names)
+    first = [agent.values[0] for agent in names["agents"]]
+    pioneers, later = first[: names["num_pioneers"]], first[names["num_pioneers"] :]
+    assert sum(later) / len(later) > sum(pioneers) / len(pioneers) + 0.1
+    assert 1.9 < names["result"].privacy_spent.epsilon <= 2
+    assert "epsilon 2: noise multiplier 1.45" in printed.getvalue()

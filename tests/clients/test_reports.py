@@ -157,12 +157,14 @@ OF_NODE = {
     "a folder that cannot be": Case(
         "JournalError " + ADVICE, node_config=FOLDER, prepare=_file
     ),
+}
+# Where all kinds read the node config by the same code, one kind has all cases.
+OF_ANY = {
+    "no limit": OF_NODE["no limit"],
     "wrong limits of the app": Case(
         "ValueError " + ADVICE, options={"limits": _Hidden()}, is_built=False
     ),
 }
-# Where all kinds read the node config by the same code, one kind has all cases.
-OF_ANY = {name: OF_NODE[name] for name in ("no limit", "wrong limits of the app")}
 TUNING_CASES = {
     **OF_NODE,
     "a limit": Case(
@@ -182,7 +184,6 @@ TUNING_CASES = {
         "SpaceMismatchError: enqueue[0] does not fit the study's space " + ADVICE,
         {"enqueue": [{SECRET: 1.0}]},
     ),
-    "enqueue": Case("ValueError " + ADVICE, {"enqueue": SECRET}, is_built=False),
     "a space": Case(
         "SpaceMismatchError: This client declares another space than the study has "
         + ADVICE,

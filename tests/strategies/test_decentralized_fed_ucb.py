@@ -321,7 +321,7 @@ def test_the_server_never_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     def watched(step: Step, messages: Any) -> None:
         whole(step, messages)
         if step.iteration == 0:
-            sent.extend(one for m in messages.values() for one in m.mail)
+            sent.extend(one for mail, _ in messages.values() for one in mail)
             for slot in range(M):
                 for mine in strategy.server.mail_for(slot):
                     assert any(mine is one for one in sent)

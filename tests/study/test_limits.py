@@ -39,10 +39,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     )),
     ({"max_epsilon": 4.0}, r"max_delta=None .* max_epsilon=4"),
     ({"max_delta": 0.1}, r"max_epsilon=None .* max_delta=0.1"),
-    ({"max_epsilon": 4.0, "max_delta": 1.0}, r"max_delta=1.0 .* below 1"),
+    ({"max_epsilon": 4.0, "max_delta": 1.0}, r"max_delta=1.0 .* between 0 and 1"),
     ({"max_releases": 0}, r"max_releases=0 .* an integer >= 1"),
     ({"max_releases": "many"}, r"max_releases='many'"),
-    ({"max_uniform_share": 1.1}, r"max_uniform_share=1.1 .* in \[0, 1\]"),
+    ({"max_uniform_share": 1.1}, r"max_uniform_share=1.1 .* from 0 to 1"),
     ({"max_uniform_share": "few"}, r"max_uniform_share='few'"),
 ]  # fmt: skip
 

@@ -127,17 +127,9 @@ class DecentralizedFedUCB(LinearBanditStrategy):
         agents = graph.num_agents
         study = LinearBanditStudy(settings, agents, trigger, noise_seed, graph)
         self._hops = self._shortest_gap = self._trials_after_last = graph.hops
-        super().__init__(
-            DecentralizedFedUCBServer(study),
-            study,
-            interval,
-            schedule,
-            num_trials,
-            folder,
-            durability,
-            client_api,
-            callbacks,
-        )
+        server = DecentralizedFedUCBServer(study)
+        super().__init__(server, study, folder, durability, client_api, callbacks)
+        self._schedule(interval, schedule, num_trials)
         # After how many trials there is a round, where there is a schedule.
         after = {t + hop for t in self._times for hop in range(self._hops + 1)}
         self._played = sorted(after | {self._num_trials}) if self._times else []

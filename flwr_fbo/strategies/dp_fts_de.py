@@ -142,5 +142,6 @@ class DPFTSDE(TuningStrategy):
             aggregation=aggregation,
             seeds=seeds,
         )
-        about = releases.server, study, metrics, seeds, releases
-        super().__init__(*about, folder, durability, client_api, callbacks)
+        server = releases.server
+        super().__init__(server, study, folder, durability, client_api, callbacks)
+        self._compose(metrics, seeds, releases)

@@ -127,17 +127,9 @@ class FedUCB(LinearBanditStrategy):
     ) -> None:
         trigger = check_trigger(settings, schedule)
         study = LinearBanditStudy(settings, num_agents, trigger, noise_seed)
-        super().__init__(
-            FedUCBServer(study),
-            study,
-            interval,
-            schedule,
-            num_trials,
-            folder,
-            durability,
-            client_api,
-            callbacks,
-        )
+        server = FedUCBServer(study)
+        super().__init__(server, study, folder, durability, client_api, callbacks)
+        self._schedule(interval, schedule, num_trials)
 
     def default_rounds(self) -> int:
         """Return as many as all planned synchronisations take.

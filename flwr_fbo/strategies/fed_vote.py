@@ -144,8 +144,9 @@ class FedVote(TuningStrategy):
             server_type=FedVoteServer,
             schedule=None if scheduled else votes_after,
         )
-        about = releases.server, study, metrics, seeds, releases
-        super().__init__(*about, folder, durability, client_api, callbacks)
+        server = releases.server
+        super().__init__(server, study, folder, durability, client_api, callbacks)
+        self._compose(metrics, seeds, releases)
 
     @property
     def smallest_crowd(self) -> int:

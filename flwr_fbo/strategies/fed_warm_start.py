@@ -55,7 +55,6 @@ from flwr_fbo.strategies.tuning_strategy import (
     TuningStrategy,
 )
 from flwr_fbo.study.callbacks import Callback
-from flwr_fbo.study.server import Step
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -211,19 +210,18 @@ class FedWarmStart(TuningStrategy):
             server_type=partial(FedWarmStartServer, cohort_sizes=self.cohort_sizes),
             facts=WarmStartFacts(known=known),
         )
-        about = releases.server, study, metrics, seeds, releases
-        super().__init__(*about, folder, durability, client_api, callbacks)
+        server = releases.server
+        super().__init__(server, study, folder, durability, client_api, callbacks)
+        self._compose(metrics, seeds, releases)
 
-    def _after_round(self, step: Step, answers: Mapping[int, Message]) -> None:
-        super()._after_round(step, answers)
+    def _hear(self, answers: Mapping[int, Message]) -> None:
         for slot, answer in answers.items() if self._metrics else ():
             best = reply_metrics(answer.content).get(BEST_VALUE)
             told = self.server.reported.setdefault(slot, [])
             if len(told) < self._share_after and is_number(best):
                 told.append(float(np.clip(best, -LARGEST_REPORTED, LARGEST_REPORTED)))
 
-    def _end(self, result: TuningResult) -> None:
-        super()._end(result)
+    def _conclude(self, result: TuningResult) -> None:
         result.verdict = verdict(self.study, self.server.reported)
         if result.verdict:
             _log.info("%s", result.verdict)

@@ -84,5 +84,5 @@ class FTS(TuningStrategy):
         seeds = Seeds() if seeds is None else seeds
         study = tuning_study(space, direction, agent, seeds, portfolio)
         server = FTSServer(num_agents, agent.message_length, agent.share_after)
-        about = server, study, metrics, seeds, None
-        super().__init__(*about, folder, durability, client_api, callbacks)
+        super().__init__(server, study, folder, durability, client_api, callbacks)
+        self._compose(metrics, seeds)

@@ -9,14 +9,12 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from flwr.app import Message
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.validation import is_number, require, require_int
-from flwr_fbo._compat import ClientApi
 from flwr_fbo.algorithms.decentralized_fed_ucb.server import DecentralizedFedUCBServer
 from flwr_fbo.algorithms.fed_ucb.server import FedUCBServer, spent_by_agent
 from flwr_fbo.algorithms.linear_bandit.planning import SharingPlan
@@ -30,9 +28,7 @@ from flwr_fbo.algorithms.linear_bandit.study import (
 )
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.strategies.base import StudyStrategy
-from flwr_fbo.strategies.options import Durability
 from flwr_fbo.strategies.result import BanditResult
-from flwr_fbo.study.callbacks import Callback
 from flwr_fbo.study.codec import Phase
 from flwr_fbo.study.server import Step
 
@@ -50,10 +46,6 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
     ----------
     server : FedUCBServer or DecentralizedFedUCBServer
     study : LinearBanditStudy
-    interval : float, optional
-    schedule : sequence of int, or DeterminantTrigger, optional
-    num_trials : int, optional
-        See `FedUCB`.
     folder, durability, client_api, callbacks
         See `FedUCB`.
 
@@ -71,29 +63,23 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
     _shortest_gap = 1
     _trials_after_last = 0
 
-    def __init__(
+    def _schedule(
         self,
-        server: FedUCBServer | DecentralizedFedUCBServer,
-        study: LinearBanditStudy,
         interval: float | None,
         schedule: Schedule | None,
         num_trials: int | None,
-        folder: str | Path | None,
-        durability: Durability | None,
-        client_api: ClientApi,
-        callbacks: Sequence[Callback],
     ) -> None:
+        """Set when agents synchronise; see `FedUCB`."""
         either = "a number of seconds without schedule=, and None with it"
         require((interval is None) != (schedule is None), "interval", interval, either)
         if interval is not None:
             is_short = is_number(interval) and 0 <= interval <= _LONGEST_INTERVAL
             allowed = "a number of seconds, 0 to ten years"
             require(is_short, "interval", interval, allowed)
-        super().__init__(server, study, folder, durability, client_api, callbacks)
         self._interval = interval
         self._times: tuple[int, ...] = ()
-        if schedule is not None and study.trigger is None:
-            planned = study.settings.releases.max_releases
+        if schedule is not None and self.study.trigger is None:
+            planned = self.study.settings.releases.max_releases
             self._times = _check_times(schedule, planned, self._shortest_gap)
         self._num_trials = self._check_trials(num_trials)
         self._last_round = 0.0  # Unix time

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,7 +19,6 @@ from flwr.app import ConfigRecord, Message, MetricRecord, MetricRecordValues
 from flwr_fbo._common.text import counted
 from flwr_fbo._common.validation import is_number, require
 from flwr_fbo._compat import (
-    ClientApi,
     instruction_content,
     message_type,
     reply_metrics,
@@ -35,13 +34,12 @@ from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.secure_sum.terms import Exchange
 from flwr_fbo.strategies.base import StudyStrategy
 from flwr_fbo.strategies.enrolment import first_line, matched, one_array
-from flwr_fbo.strategies.options import Durability, Preset, Seeds
+from flwr_fbo.strategies.options import Preset, Seeds
 from flwr_fbo.strategies.release_plan import ReleasePlan
 from flwr_fbo.strategies.result import TuningResult
 from flwr_fbo.strategies.round_progress import Waiting
-from flwr_fbo.study.callbacks import Callback
 from flwr_fbo.study.codec import Phase
-from flwr_fbo.study.server import Server, Step
+from flwr_fbo.study.server import Step
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -64,13 +62,6 @@ class TuningStrategy(StudyStrategy[TuningResult]):
     ----------
     server : Server
     study : TuningStudy
-    metrics : collection of str
-        Metrics that clients report, averaged and logged: ``"best-value"`` or nothing.
-        No privacy guarantee covers them.
-    seeds : Seeds, optional
-        Those that were given, for the record.
-    releases : ReleasePlan, optional
-        Plan of private releases.
     folder, durability, client_api, callbacks
         See `FedVote`.
 
@@ -94,26 +85,37 @@ class TuningStrategy(StudyStrategy[TuningResult]):
     # From which round on an agent plays, where that is not the first.
     _from_when = ""
 
-    def __init__(
+    # See `_compose`.
+    releases: ReleasePlan | None = None
+    _metrics: tuple[str, ...] = ()
+    _given_seed: int | None = None
+    # Messages of the release that is open, by slot.
+    _collected: Mapping[int, Any] = MappingProxyType({})
+
+    def _compose(
         self,
-        server: Server,
-        study: TuningStudy,
-        metrics: Collection[str] = (),
-        seeds: Seeds | None = None,
+        metrics: Collection[str],
+        seeds: Seeds | None,
         releases: ReleasePlan | None = None,
-        folder: str | Path | None = None,
-        durability: Durability | None = None,
-        client_api: ClientApi = "both",
-        callbacks: Sequence[Callback] = (),
     ) -> None:
-        super().__init__(server, study, folder, durability, client_api, callbacks)
+        """Say what the study has besides its server.
+
+        Parameters
+        ----------
+        metrics : collection of str
+            Metrics that clients report, averaged and logged: ``"best-value"`` or
+            nothing. No privacy guarantee covers them.
+        seeds : Seeds or None
+            Those that were given, for the record.
+        releases : ReleasePlan, optional
+            Plan of private releases.
+        """
         ok = isinstance(metrics, Collection) and not isinstance(metrics, str)
         ok = ok and all(name in METRICS for name in metrics)
         require(ok, "metrics", metrics, f"a collection of names out of {METRICS}")
         self._metrics = tuple(metrics)
         self._given_seed = None if seeds is None else seeds.features
         self.releases = releases
-        self._collected: dict[int, Any] = {}  # of the release that is open, by slot
 
     def default_rounds(self) -> int:
         """Return 41: what comes first, and 40 queries of an agent."""
@@ -163,11 +165,11 @@ class TuningStrategy(StudyStrategy[TuningResult]):
             return
         if not step.release:
             return
-        collector = releases.collector
+        collector, collected = releases.collector, dict(self._collected)
         for slot, reply in answers.items():
-            if self.server.sends(slot, step) and slot not in self._collected:
-                self._collected[slot] = collector.read(slot, reply)
-        answered = len(self._collected)
+            if self.server.sends(slot, step) and slot not in collected:
+                collected[slot] = collector.read(slot, reply)
+        self._collected, answered = collected, len(collected)
         needed = collector.needed(step, len(self._enrolment.slots))
         if answered < needed:
             _log.warning(
@@ -180,7 +182,7 @@ class TuningStrategy(StudyStrategy[TuningResult]):
         self._warn_of_few(step, answered)
         # Charged before it leaves: after a crash it may have left.
         if releases.may_leave(self.study, step) and collector.release(
-            self.study, step, self._collected, self._ask_in_sum
+            self.study, step, collected, self._ask_in_sum
         ):
             self._collected = {}
 
@@ -263,6 +265,7 @@ class TuningStrategy(StudyStrategy[TuningResult]):
         return found
 
     def _after_round(self, step: Step, answers: Mapping[int, Message]) -> None:
+        self._hear(answers)
         if self.releases is None:
             return
         spent = self.privacy_spent
@@ -274,6 +277,9 @@ class TuningStrategy(StudyStrategy[TuningResult]):
             spent.delta,
             counted(spent.num_releases, "release"),
         )
+
+    def _hear(self, answers: Mapping[int, Message]) -> None:
+        """Take note of what agents report besides their messages."""
 
     def _reported(self, answers: Mapping[int, Message]) -> MetricRecord | None:
         """Return the mean of the metrics that were asked for."""
@@ -308,6 +314,10 @@ class TuningStrategy(StudyStrategy[TuningResult]):
             counted(spent.num_releases, "release"),
             "" if server.release.private else "; NOT PRIVATE, see the summary",
         )
+        self._conclude(result)
+
+    def _conclude(self, result: TuningResult) -> None:
+        """Add what the method alone knows, after the last round."""
 
     def _plans(self) -> list[str]:
         if self._horizon is None:

@@ -498,6 +498,8 @@ _TUNING = {
 }
 _LEAN = {
     **_TUNING,
+    "list_first": False,
+    "num_references": 0,
     "num_evaluations": 12,
     "methods": [
         "alone",
@@ -534,6 +536,8 @@ _WARM_STARTS = {
 }
 _PUBLISHED = {
     **_TUNING,
+    "list_first": False,
+    "num_references": 0,
     "num_evaluations": 13,
     "strategy": "DPFTSDE",
     "preset": "paper-synthetic",

@@ -9,7 +9,7 @@ import typer
 
 from flwr_fbo._common.validation import require
 from flwr_fbo.cli.output import plain_errors
-from flwr_fbo.clients.reviewed_apps import Bundle, TrustedAppsError
+from flwr_fbo.clients.reviewed_apps import Bundle, UnreviewedAppError
 from flwr_fbo.clients.reviewed_apps import trust as put_on_list
 
 
@@ -33,7 +33,7 @@ def trust(
     $ flwr-fbo trust hospitals.fab
     $ flwr-fbo trust hospitals.fab /etc/fbo/trusted-apps
     """
-    with plain_errors(ValueError, TrustedAppsError):
+    with plain_errors(ValueError, UnreviewedAppError):
         found = Bundle.of(bundle.read_bytes())
         require(bool(found.name), "BUNDLE", str(bundle), "an app bundle (.fab)")
         is_new = file is not None and put_on_list(found, file)

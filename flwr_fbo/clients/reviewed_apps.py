@@ -33,11 +33,7 @@ _LONGEST_PROJECT, _LONGEST_NAME = 2**20, 100
 
 
 class UnreviewedAppError(PublicError, RuntimeError):
-    """An app is not one that a site has reviewed."""
-
-
-class TrustedAppsError(RuntimeError):
-    """The list of reviewed apps cannot be used; the message says why."""
+    """An app is not one that a site has reviewed, or its list of these is no use."""
 
 
 @dataclass(frozen=True)
@@ -78,22 +74,22 @@ def trusted_digests(file: Path) -> set[str]:
 
     Raises
     ------
-    TrustedAppsError
+    UnreviewedAppError
         If the file is missing, has another line, or others may write it.
     """
     try:
         about, lines = file.stat(), file.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise TrustedAppsError(f"{file} cannot be read: {error}.") from None
+        raise UnreviewedAppError(f"{file} cannot be read: {error}.") from None
     is_own = about.st_uid in (0, os.geteuid())
     if not is_own or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise TrustedAppsError(f"{file} is not used: others may write it.")
+        raise UnreviewedAppError(f"{file} is not used: others may write it.")
     digests = set()
     for line in filter(str.strip, lines):
         digest = line.split()[0]
         if not _DIGEST.fullmatch(digest):
             text = f"{file} is not used: {line!r} does not begin with a SHA-256."
-            raise TrustedAppsError(text)
+            raise UnreviewedAppError(text)
         digests.add(digest)
     return digests
 
@@ -103,7 +99,7 @@ def trust(bundle: Bundle, file: Path) -> bool:
 
     Raises
     ------
-    TrustedAppsError
+    UnreviewedAppError
         If there is a list that cannot be used.
     OSError
         If it cannot be written.
@@ -120,7 +116,7 @@ def require_reviewed(content: bytes, file: Path) -> None:
     """Raise `UnreviewedAppError` unless a bundle is in a list of reviewed apps."""
     try:
         trusted = trusted_digests(file)
-    except TrustedAppsError as error:
+    except UnreviewedAppError as error:
         _log.error("No app is run: %s", error)
         text = "This site's list of reviewed apps cannot be used."
         raise UnreviewedAppError(text, public=text) from None

@@ -21,7 +21,6 @@ from flwr_fbo.algorithms.search.study import TuningInstruction, TuningStudy
 from flwr_fbo.algorithms.search.trial import (
     Objective,
     ObjectiveFailedError,
-    SpaceMismatchError,
     Trial,
 )
 from flwr_fbo.clients.recorded_agent import of_another_slot
@@ -38,7 +37,7 @@ from flwr_fbo.clients.time_limit import TimeLimit
 from flwr_fbo.clients.tuning_journals import agent_id, journal_path, note_last_study
 from flwr_fbo.clients.tuning_record import RecordedTuner, agent_identity
 from flwr_fbo.space.search_space import Params, SearchSpace
-from flwr_fbo.study.codec import Phase
+from flwr_fbo.study.codec import Phase, StudyMismatchError
 from flwr_fbo.study.limits import Limits
 
 if TYPE_CHECKING:
@@ -100,13 +99,13 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
     def check(self, context: Context, study: TuningStudy, rules: SiteRules) -> None:
         """Raise unless the study is the one that the client is made for."""
         if self.space is not None and SearchSpace(self.space) != study.space:
-            raise SpaceMismatchError(
+            raise StudyMismatchError(
                 f"This client declares the space {dict(self.space)}, the study has "
                 f"{study.space.distributions}.",
                 public="This client declares another space than the study has.",
             )
         if self.direction is not None and self.direction != study.direction:
-            raise SpaceMismatchError(
+            raise StudyMismatchError(
                 f"This client declares direction={self.direction!r}, the study has "
                 f"{study.direction!r}.",
                 public="This client declares another direction than the study has.",
@@ -115,7 +114,7 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
             try:
                 study.space.to_unit(params)
             except ValueError as error:
-                raise SpaceMismatchError(
+                raise StudyMismatchError(
                     f"enqueue[{i}]: {error}",
                     public=f"enqueue[{i}] does not fit the study's space.",
                 ) from error
@@ -196,7 +195,7 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
         ObjectiveFailedError
             If ``make_objective`` raised, or gave no function; if the objective gives
             no numbers.
-        SpaceMismatchError
+        StudyMismatchError
             If the study has another space or direction than the client declares.
         """
         if instruction.phase is Phase.SUM:

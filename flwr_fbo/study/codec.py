@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.errors import PublicError
 from flwr_fbo._common.fields import fields_by_name, from_json, to_json
 from flwr_fbo._common.validation import (
     refuse,
@@ -52,6 +53,10 @@ _ROUNDING = 1e-12
 _SMALLEST = 1e-300
 
 Config = dict[str, int | str | bool]
+
+
+class StudyMismatchError(PublicError, ValueError):
+    """A study is not the one that a client is made for: another space, or model."""
 
 
 class Phase(Enum):

@@ -23,7 +23,7 @@ from flwr.app import (
 from flwr.clientapp.typing import ClientAppCallable
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.errors import PublicError, log_once
+from flwr_fbo._common.errors import log_once
 from flwr_fbo._compat import SECURE_AGGREGATION_RECORD, secure_aggregation_stage
 from flwr_fbo.clients.node_limits import hearing
 from flwr_fbo.clients.recorded_agent import of_another_slot
@@ -94,10 +94,6 @@ _PATIENCE = 1.0
 _ABOUT, _BALLOT = "about", "ballot"
 # Characters of a server's message in an error.
 _LONGEST_QUOTE = 500
-
-
-class UnsupportedModError(PublicError):
-    """A mod behind `tuner_mod` that does not fit `main`."""
 
 
 def tuner_mod(
@@ -261,9 +257,9 @@ def _call(
         reply = call_next(inner_message, inner)
     except KeyError as error:
         if error.args == (SECURE_AGGREGATION_RECORD,):
-            raise UnsupportedModError(_NO_WORKFLOW, public=_NO_WORKFLOW) from error
+            raise InstructionError(_NO_WORKFLOW, public=_NO_WORKFLOW) from error
         if secure_aggregation_stage(content):  # the mod takes the stage out
-            raise UnsupportedModError(_NO_MOD, public=_NO_MOD) from error
+            raise InstructionError(_NO_MOD, public=_NO_MOD) from error
         raise
     if inner.state is not state:  # the app has put another in its place
         state.clear()

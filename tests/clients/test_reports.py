@@ -177,15 +177,15 @@ TUNING_CASES = {
         {"make": _fails},
     ),
     "an enqueued value": Case(
-        "SpaceMismatchError: enqueue[1] does not fit the study's space " + ADVICE,
+        "StudyMismatchError: enqueue[1] does not fit the study's space " + ADVICE,
         {"enqueue": [GOOD, {**GOOD, "x": NUMBER}]},
     ),
     "an enqueued name": Case(
-        "SpaceMismatchError: enqueue[0] does not fit the study's space " + ADVICE,
+        "StudyMismatchError: enqueue[0] does not fit the study's space " + ADVICE,
         {"enqueue": [{SECRET: 1.0}]},
     ),
     "a space": Case(
-        "SpaceMismatchError: This client declares another space than the study has "
+        "StudyMismatchError: This client declares another space than the study has "
         + ADVICE,
         {"space": {"x": FloatDistribution(0, NUMBER)}},
     ),
@@ -194,7 +194,7 @@ TUNING_CASES = {
         {"make": lambda context: lambda trial: trial[SECRET]},
     ),
     "a range that is asked for": Case(
-        "SpaceMismatchError " + ADVICE,
+        "StudyMismatchError " + ADVICE,
         {"make": lambda context: lambda t: t.suggest_float("x", 0.0, NUMBER)},
     ),
     "a journal of another study": Case(
@@ -258,7 +258,7 @@ NEURAL_CASES = {
         {"make_model": _fails},
     ),
     "a model of another study": Case(
-        "ModelMismatchError: The study has a network, and this client has model= "
+        "StudyMismatchError: The study has a network, and this client has model= "
         + ADVICE,
         {"make_model": lambda context: _Hidden()},
         is_secret=False,

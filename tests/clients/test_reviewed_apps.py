@@ -19,7 +19,6 @@ from flwr_fbo import _compat
 from flwr_fbo.cli import app
 from flwr_fbo.cli.superexec_command import write_launchers
 from flwr_fbo.clients.reviewed_apps import (
-    TrustedAppsError,
     UnreviewedAppError,
     require_reviewed,
     trusted_digests,
@@ -126,7 +125,7 @@ def test_without_a_list_that_can_be_used_nothing_runs(
 ) -> None:
     file = tmp_path / "apps"
     PREPARE[case](file)
-    with pytest.raises(TrustedAppsError, match=str(file)):
+    with pytest.raises(UnreviewedAppError, match=str(file)):
         trusted_digests(file)
     with pytest.raises(UnreviewedAppError, match="cannot be used"):
         require_reviewed(bundle(), file)
@@ -143,7 +142,7 @@ def test_a_list_of_another_user_is_not_used(
     file.write_text("")
     about = os.stat_result((0o100644, 1, 1, 1, 77, 77, 0, 0, 0, 0))
     monkeypatch.setattr(Path, "stat", lambda path, **_: about)
-    with pytest.raises(TrustedAppsError, match="others may write it"):
+    with pytest.raises(UnreviewedAppError, match="others may write it"):
         trusted_digests(file)
     monkeypatch.setattr(os, "geteuid", lambda: 77)
     assert trusted_digests(file) == set()

@@ -13,7 +13,7 @@ from flwr.app import Context, RecordDict
 
 from flwr_fbo.algorithms.dp_fts_de.settings import DPFTSDESettings
 from flwr_fbo.algorithms.search.study import TuningInstruction, TuningStudy
-from flwr_fbo.algorithms.search.trial import SpaceMismatchError, Trial
+from flwr_fbo.algorithms.search.trial import Trial
 from flwr_fbo.clients.tuning_journals import agent_id, journal_path, kept_agent
 from flwr_fbo.clients.tuning_site import TuningSite
 from flwr_fbo.journal.journal import Journal
@@ -21,7 +21,7 @@ from flwr_fbo.journal.journal_file import JournalError, JournalHeldError
 from flwr_fbo.journal.tables import Trial as Recorded
 from flwr_fbo.privacy.spending import SpendingLedger
 from flwr_fbo.space.search_space import SearchSpace
-from flwr_fbo.study.codec import Phase
+from flwr_fbo.study.codec import Phase, StudyMismatchError
 from tests.federation import SPACE, objective_of
 from tests.killing import NUM_KILLS, killed_after
 
@@ -194,7 +194,7 @@ def test_a_fault_of_the_app_is_no_trial(tmp_path: Path) -> None:
 
     asked = _asked(0)
     for _ in range(6):
-        with pytest.raises(SpaceMismatchError):
+        with pytest.raises(StudyMismatchError):
             TuningSite(lambda context: wrong).answer(_context(tmp_path), [], asked)
     assert not _trials(tmp_path)
     _answer(tmp_path, 0)

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
 
-from flwr_fbo._common.errors import PublicError
 from flwr_fbo._common.fields import (
     FREE,
     check_fields,
@@ -28,12 +27,9 @@ from flwr_fbo.study.codec import (
     Instruction,
     Phase,
     Study,
+    StudyMismatchError,
     require_study_id,
 )
-
-
-class ModelMismatchError(PublicError, ValueError):
-    """A study and a client have not one reward model."""
 
 
 @dataclass(frozen=True)
@@ -101,17 +97,17 @@ class FedGOUCBStudy(Study):
 
         Raises
         ------
-        ModelMismatchError
+        StudyMismatchError
             If the two do not fit each other.
         """
         if self.network is not None:
             if own is not None:
                 text = "The study has a network, and this client has model=."
-                raise ModelMismatchError(text, public=text)
+                raise StudyMismatchError(text, public=text)
             return self.network
         if own is None or own.num_parameters != self.num_parameters:
             found = "none" if own is None else f"one of {own.num_parameters}"
-            raise ModelMismatchError(
+            raise StudyMismatchError(
                 f"The study has a model of {self.num_parameters} parameters, which "
                 f"every client has to bring as model=; this one has {found}.",
                 public="The study has a model, which every client has to bring as "

@@ -19,20 +19,20 @@ from flwr_fbo.algorithms.search.trial import (
     Objective,
     ObjectiveFailedError,
     OutOfTimeError,
-    SpaceMismatchError,
     Trial,
 )
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import TrialSource
 from flwr_fbo.models.failures import Trials, winsorised, with_failures
 from flwr_fbo.space.search_space import Params, SearchSpace, SubRegions
+from flwr_fbo.study.codec import StudyMismatchError
 
 _log = logging.getLogger("flwr.fbo")
 
 # The square of a larger value would overflow in the model.
 _LARGEST_VALUE = 1e100
 # Errors that end an evaluation without a trial: a fault of the app, not of a setting.
-_NOT_A_TRIAL = (SpaceMismatchError, ObjectiveFailedError, OutOfTimeError)
+_NOT_A_TRIAL = (StudyMismatchError, ObjectiveFailedError, OutOfTimeError)
 # Evaluations that were cut off this many times count as failed: the trial itself may be
 # what ends the client.
 _MAX_CUTS = 5
@@ -320,7 +320,7 @@ def evaluate(objective: Objective, trial: Trial, who: str) -> float:
 
     Raises
     ------
-    SpaceMismatchError
+    StudyMismatchError
         If the objective asks for another space: a fault of the app, not of a trial.
     ObjectiveFailedError
         If what it returns is no number, but a tuple, say: likewise.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from flwr_fbo._common.conversion import plain
 from flwr_fbo._common.errors import PublicError
+from flwr_fbo.study.codec import StudyMismatchError
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -20,19 +21,15 @@ class ObjectiveFailedError(PublicError, RuntimeError):
     """A site has no objective, or one that fails always: a fault of the app."""
 
 
-class SpaceMismatchError(PublicError, ValueError):
-    """An objective asks for a parameter that the study does not declare like that."""
-
-
 class OutOfTimeError(RuntimeError):
     """The trials of a message took too long, so that this one does not begin."""
 
 
-class UnknownAttributeError(SpaceMismatchError, AttributeError):
+class UnknownAttributeError(StudyMismatchError, AttributeError):
     """An objective asks a trial for something that it does not have."""
 
 
-class UnknownParameterError(SpaceMismatchError, KeyError):
+class UnknownParameterError(StudyMismatchError, KeyError):
     """An objective reads a parameter that the study does not declare."""
 
     def __str__(self) -> str:
@@ -61,7 +58,7 @@ class Trial(dict[str, Any]):
 
     Notes
     -----
-    A ``suggest_`` method returns the study's value. It raises `SpaceMismatchError`
+    A ``suggest_`` method returns the study's value. It raises `StudyMismatchError`
     where the objective's name, range, step, scale or choices are not the declared ones,
     as does ``trial[name]`` of another name: the two cannot disagree silently.
     """
@@ -154,9 +151,9 @@ class Trial(dict[str, Any]):
     def _value(self, name: str, asked: BaseDistribution) -> Any:
         declared = self.distributions.get(name)
         if declared is None:
-            raise SpaceMismatchError(self._undeclared(name))
+            raise StudyMismatchError(self._undeclared(name))
         if declared != asked:
-            raise SpaceMismatchError(
+            raise StudyMismatchError(
                 f"The objective asks for {name!r} as {asked}, the study declares "
                 f"{declared}."
             )

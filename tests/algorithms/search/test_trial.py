@@ -10,8 +10,9 @@ from flwr.app import Context
 
 from flwr_fbo import InProcessGrid, tuning_app
 from flwr_fbo.algorithms.search.agent import play_round
-from flwr_fbo.algorithms.search.trial import SpaceMismatchError, Trial
+from flwr_fbo.algorithms.search.trial import Trial
 from flwr_fbo.strategies.enrolment import TooFewAgentsError
+from flwr_fbo.study.codec import StudyMismatchError
 from tests.federation import (
     NUM_AGENTS,
     SPACE,
@@ -74,7 +75,7 @@ ASKS: list[tuple[Any, str]] = [
 
 def test_another_space_is_the_apps_fault_and_no_failed_trial() -> None:
     for ask, words in ASKS:
-        with pytest.raises(SpaceMismatchError, match=words):
+        with pytest.raises(StudyMismatchError, match=words):
             ask(Trial(PARAMS, SPACE))
 
     def make(context: Context) -> Any:

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings
+from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings, NeuralPrivacy
 from flwr_fbo.lab.simulation.neural_bandits import (
     LinearModel,
     NeuralBanditSimulation,
@@ -35,7 +35,6 @@ from flwr_fbo.lab.simulation.neural_bandits import (
 )
 from flwr_fbo.lab.tasks.nonlinear_bandit import ClusterBanditTask, Rewarded, Table
 from flwr_fbo.models.network import Network
-from flwr_fbo.privacy.neural_privacy import NeuralPrivacy
 
 AGENTS, ROUNDS, NOISE = 10, 100, 0.3
 TUNING, SEEDS = range(1000, 1002), range(2000, 2004)

@@ -23,12 +23,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings
+from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings, NeuralPrivacy
 from flwr_fbo.lab.simulation.neural_bandits import NeuralBanditSimulation, Sharing
 from flwr_fbo.lab.tasks.nonlinear_bandit import Function, FunctionBanditTask
 from flwr_fbo.models.langevin import LangevinSettings
 from flwr_fbo.models.network import Network
-from flwr_fbo.privacy.neural_privacy import NeuralPrivacy
 
 _REWARD_RANGES: dict[Function, tuple[float, float]] = {
     "hartmann": (-1.0, 1.0),

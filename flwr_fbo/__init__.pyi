@@ -3,6 +3,7 @@
 from ._common.version import __version__ as __version__
 from .algorithms.dp_fts_de.settings import DPFTSDESettings as DPFTSDESettings
 from .algorithms.fed_go_ucb.settings import FedGOUCBSettings as FedGOUCBSettings
+from .algorithms.fed_go_ucb.settings import NeuralPrivacy as NeuralPrivacy
 from .algorithms.fed_vote.settings import FedVoteSettings as FedVoteSettings
 from .algorithms.fed_warm_start.knowledge import Knowledge as Knowledge
 from .algorithms.fed_warm_start.settings import (
@@ -59,7 +60,6 @@ from .off_policy.estimators import ips as ips
 from .off_policy.estimators import snips as snips
 from .off_policy.policies import evaluate_policy as evaluate_policy
 from .privacy.continual_settings import ContinualSettings as ContinualSettings
-from .privacy.neural_privacy import NeuralPrivacy as NeuralPrivacy
 from .privacy.weights import WeightSchedule as WeightSchedule
 from .space.search_space import SearchSpace as SearchSpace
 from .strategies.decentralized_fed_ucb import DecentralizedFedUCB as DecentralizedFedUCB

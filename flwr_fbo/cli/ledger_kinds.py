@@ -11,6 +11,7 @@ import numpy as np
 
 from flwr_fbo._common.fields import from_json
 from flwr_fbo.algorithms.fed_go_ucb.server import spent_by_neural_agent
+from flwr_fbo.algorithms.fed_go_ucb.settings import NeuralPrivacy
 from flwr_fbo.algorithms.fed_ucb.server import spent_by_agent
 from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
 from flwr_fbo.clients.bandits.bandit_journals import LINEAR_KIND as SITE_KIND
@@ -18,7 +19,6 @@ from flwr_fbo.clients.bandits.bandit_journals import NEURAL_KIND as NEURAL_SITE_
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
-from flwr_fbo.privacy.neural_privacy import NeuralPrivacy
 from flwr_fbo.privacy.sampling import Subsampling
 from flwr_fbo.privacy.spending import KIND as SPENDING_KIND
 from flwr_fbo.privacy.spending import UNPROTECTED, Charge, composed_epsilon

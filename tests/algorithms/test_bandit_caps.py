@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from flwr_fbo._common.fields import FREE, fields_by_name
-from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings
+from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings, NeuralPrivacy
 from flwr_fbo.algorithms.fed_go_ucb.study import FedGOUCBStudy
 from flwr_fbo.algorithms.linear_bandit.exploration import EllipsoidSampling, Optimism
 from flwr_fbo.algorithms.linear_bandit.feature_encoder import FeatureEncoder
@@ -21,7 +21,6 @@ from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
 from flwr_fbo.models.langevin import LangevinSettings
 from flwr_fbo.models.network import Network
 from flwr_fbo.privacy.continual_settings import ContinualSettings
-from flwr_fbo.privacy.neural_privacy import NeuralPrivacy
 
 CAPS: dict[type, dict[str, str]] = {
     LinearBanditStudy: {"num_agents": "max_agents", "noise_seed": FREE},

@@ -27,13 +27,12 @@ from numpy.typing import NDArray
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.version import __version__
-from flwr_fbo.algorithms.fed_go_ucb.settings import AgentReply
+from flwr_fbo.algorithms.fed_go_ucb.settings import AgentReply, NeuralPrivacy
 from flwr_fbo.algorithms.fed_go_ucb.study import FedGOUCBStudy
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.models.langevin import LangevinDynamics
 from flwr_fbo.models.network import RewardModel
 from flwr_fbo.privacy.accounting import PrivacySpent
-from flwr_fbo.privacy.neural_privacy import NeuralPrivacy
 from flwr_fbo.study.codec import is_array, is_raw_sum, is_release
 from flwr_fbo.study.server import Server, Step
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from flwr_fbo.algorithms.fed_go_ucb.settings import NeuralPrivacy
 from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings
 from flwr_fbo.lab.audit.bandit_audit import BanditAuditPlan
 from flwr_fbo.lab.audit.secure_audit import SecureAuditPlan
@@ -21,7 +22,6 @@ from flwr_fbo.lab.audit.tuning_audit import (
 )
 from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
 from flwr_fbo.privacy.continual_settings import ContinualSettings
-from flwr_fbo.privacy.neural_privacy import NeuralPrivacy
 from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.tuner.choice import PrivateChoice

@@ -9,12 +9,11 @@ import pytest
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo.algorithms.fed_go_ucb.agent import FedGOUCBAgent
-from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings
+from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings, NeuralPrivacy
 from flwr_fbo.lab.simulation.neural_bandits import NeuralBanditSimulation, Sharing
 from flwr_fbo.lab.tasks.nonlinear_bandit import FunctionBanditTask, NonlinearBandit
 from flwr_fbo.models.langevin import LangevinSettings
 from flwr_fbo.models.network import Network
-from flwr_fbo.privacy.neural_privacy import NeuralPrivacy
 from tests.algorithms.fed_go_ucb.servers import server_of
 
 # T0 is no multiple of N: two agents make a third evaluation in phase I.

@@ -557,6 +557,7 @@ _TRANSFER = {
     "num_initial": 3,
     "num_observations": 6,
     "follow": "inverse-sqrt",
+    "refit_every": 5,
     "messages": {"num_features": 20, "lengthscale": 0.03, "regularization": 0.01},
     "methods": [
         "alone",

@@ -71,6 +71,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -469,7 +470,7 @@ def show(path: Path) -> None:
     for row in _read(path):
         key = row["environment"], row["method"], row["epsilon"], row["alpha"]
         by[key][row["seed"]] = row["regret"]
-    kinds = sorted({key[1:3] for key in by if key[1] != "alone"})
+    kinds = sorted({key[1:3] for key in by if key[1] not in ("alone", "pooled")})
     names = list(dict.fromkeys(key[0] for key in by))
     held: Counter[float] = Counter()
     for alpha in ALPHAS:
@@ -488,7 +489,6 @@ def show(path: Path) -> None:
                     f"alone {sum(alone.values()) / len(alone):6.1f}  ratio {mean:.3f}  "
                     f"worst seed {max(each):.3f}  "
                     f"promised {1 - _promised(name, epsilon):.3f}"
-                    * (epsilon < math.inf)
                 )
             alike = [
                 1 - r for name, r in zip(names, ratios, strict=True) if name in BAR
@@ -497,25 +497,38 @@ def show(path: Path) -> None:
         print(f"promises held at alpha {alpha:g}: {held[alpha]} of {2 * len(BAR)}")
 
 
+COLUMNS = [(TAKEN, 4.0), (TAKEN, 8.0), ("released", 4.0), ("released", 8.0)]
+
+
 def table(path: Path) -> None:
-    """Print the docs' table, at alpha .3: mean regret, and that less alone's +- s.e."""
+    """Print the docs' tables.
+
+    Of alpha .3 the regret of alone, and how much more others have, +- s.e. over seeds;
+    and of each alpha the mean ratio to that of alone, where sites are alike or not.
+    """
     by: dict[tuple[Any, ...], dict[int, float]] = defaultdict(dict)
     for row in _read(path):
-        if row["alpha"] in (0.0, ALPHAS[0]):
-            key = row["environment"], row["method"], row["epsilon"]
-            by[key][row["seed"]] = row["regret"]
-    columns = [(TAKEN, 4.0), (TAKEN, 8.0), ("released", 4.0), ("released", 8.0)]
-    for name in {**BAR, **HARD}:
-        alone = by[name, "alone", 0.0]
-        cells = [f"{np.mean([*alone.values()]):.1f}"]
-        for kind, epsilon in [*columns, ("pooled", math.inf)]:
-            own = by[name, kind, epsilon]
-            less = [own[seed] - alone[seed] for seed in own]
-            error = f" ± {sem(less):.1f}" if len(less) > 1 else ""
-            cells.append(f"{np.mean(less):+.1f}{error}" if own else "")
-        dimension = TABLES[{**BAR, **HARD}[name].table]().dimension
-        about = f"{name} ({dimension}; {len(alone)})"
-        print(f"| {' | '.join([about, *cells])} |")
+        key = row["environment"], row["method"], row["epsilon"], row["alpha"]
+        by[key][row["seed"]] = row["regret"]
+    ratios: dict[tuple[str, float], list[list[float]]] = defaultdict(list)
+    for alpha, (name, env) in product(ALPHAS, {**BAR, **HARD}.items()):
+        alone = by[name, "alone", 0.0, alpha]
+        about = f"{name} ({TABLES[env.table]().dimension}; {len(alone)})"
+        cells, means = [f"{np.mean([*alone.values()]):.1f}"], []
+        for kind, epsilon in [*COLUMNS, ("pooled", math.inf)]:
+            own = by[name, kind, epsilon, 0.0 if kind == "released" else alpha]
+            more = [own[seed] - alone[seed] for seed in own]
+            error = f" ± {sem(more):.1f}" if len(more) > 1 else ""
+            cells.append(f"{np.mean(more):+.1f}{error}")
+            beside = np.mean([alone[seed] for seed in own])
+            means.append(float(np.mean([*own.values()]) / beside))
+        ratios["alike" if name in BAR else "differ", alpha].append(means)
+        if alpha == ALPHAS[0]:
+            print(f"| {' | '.join([about, *cells])} |")
+    print()
+    for (kind, alpha), each in ratios.items():
+        figures = [f"{figure:.2f}" for figure in np.mean(each, axis=0)]
+        print(f"| {kind} ({len(each)}), alpha {alpha:g} | {' | '.join(figures)} |")
 
 
 def _bound(gains: list[float]) -> str:

@@ -196,6 +196,7 @@ def test_votes_have_no_weights(plan: TuningExperiment) -> None:
         )
 
 
+@pytest.mark.gate
 def test_messages_are_compared_with_the_senders_own_objective(
     plan: TuningExperiment,
 ) -> None:

@@ -167,7 +167,7 @@ def _run(image: Image, script: str, known: Mapping[str, str]) -> None:
     root.mkdir(exist_ok=True)
     work.mkdir(exist_ok=True)
     mounts = [
-        *_files("/", image.upper, work, root),
+        *_files(image.upper, work, root),
         f"mount --bind {image.upper}/tmp {root}/tmp",
         f"exec chroot {root} sh -c {shlex.quote(script)}",
     ]
@@ -182,9 +182,9 @@ def _run(image: Image, script: str, known: Mapping[str, str]) -> None:
     assert done.returncode == 0, f"RUN {script}\n{done.stdout}"
 
 
-def _files(lower: str, upper: Path, work: Path, root: Path) -> list[str]:
-    """Return how all files are mounted."""
-    options = f"lowerdir={lower},upperdir={upper},workdir={work}"
+def _files(upper: Path, work: Path, root: Path) -> list[str]:
+    """Return how files are mounted above those of this machine."""
+    options = f"lowerdir=/,upperdir={upper},workdir={work}"
     return [
         f"mount -t overlay o -o {options} {root}",
         f"mount --rbind /dev {root}/dev",
@@ -310,9 +310,10 @@ class Compose:
         folder = self.folder / "containers" / f"{name}-{self.starts.get(name, 0)}"
         self.starts[name] = self.starts.get(name, 0) + 1
         root, upper, work = (folder / one for one in ("root", "upper", "work"))
-        for path in (root, upper, work):
+        for path in (root, work):
             path.mkdir(parents=True)
-        mounts = _files(f"{image.upper}:/", upper, work, root)
+        _call(f"cp --archive {image.upper} {upper}")
+        mounts = _files(upper, work, root)
         for source, target, option in self._mounted(name, folder):
             make = "mkdir -p" if source.is_dir() else "touch"
             mounts += [

@@ -15,6 +15,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -108,35 +109,30 @@ def test_the_unit_of_a_site(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def example(tmp_path: Path) -> Path:
-    """A copy of the example, with the wheel beside it."""
+def compose(tmp_path: Path) -> Iterator[Compose]:
+    """The services of a copy of the example, with the wheel beside it."""
+    reason = why_not()
+    if find_spec("build") is None or find_spec("hatchling") is None:
+        reason = "needs build and hatchling, of the extra dev"
+    if reason:
+        if "FLWR_FBO_REQUIRE_CONTAINERS" in os.environ:
+            pytest.fail(f"FLWR_FBO_REQUIRE_CONTAINERS is set, but: {reason}")
+        pytest.skip(reason)
     ignored = shutil.ignore_patterns("__pycache__", "federation", "by-hand", "*.whl")
     folder = Path(shutil.copytree(EXAMPLE, tmp_path / "deployment", ignore=ignored))
     command = ("-m", "build", "--no-isolation", "--wheel", "--outdir", str(folder))
     subprocess.run(
         [sys.executable, *command, str(ROOT)], check=True, capture_output=True
     )
-    return folder
-
-
-@pytest.fixture
-def compose(example: Path, tmp_path: Path) -> Iterator[Compose]:
-    """Its services; they end with the test."""
-    if reason := why_not():
-        if "FLWR_FBO_REQUIRE_CONTAINERS" in os.environ:
-            pytest.fail(f"FLWR_FBO_REQUIRE_CONTAINERS is set, but: {reason}")
-        pytest.skip(reason)
-    made = Compose(example / "compose.yaml", {"FBO_UID": str(USER)}, tmp_path)
+    made = Compose(folder / "compose.yaml", {"FBO_UID": str(USER)}, tmp_path)
     yield made
     made.down()
 
 
 @pytest.mark.slow
-def test_the_containers_run_a_study_as_the_page_says(
-    compose: Compose, example: Path
-) -> None:
+def test_the_containers_run_a_study_as_the_page_says(compose: Compose) -> None:
     for command in _commands():
-        _type(command, compose, example)
+        _type(command, compose)
     listed = compose.run("superlink", "flwr", "list", "hospitals", "--format", "json")
     assert json.loads(listed.stdout)["runs"][0]["status"] == "finished:completed"
     _check_users_and_files(compose)
@@ -144,18 +140,18 @@ def test_the_containers_run_a_study_as_the_page_says(
     _check_restarts(compose)
 
 
-def _type(command: Command, compose: Compose, example: Path) -> None:
+def _type(command: Command, compose: Compose) -> None:
     """Run a command of the page; ``docker compose`` is played."""
     words = command.words
     if words[:2] != ["docker", "compose"]:
         if words[0] not in ("make", "cp", "echo"):  # the wheel is there
             subprocess.run(
                 ["bash", "-c", command.line],
-                cwd=example,
+                cwd=compose.context,
                 check=True,
                 capture_output=True,
             )
-            for path in (example / "by-hand").iterdir():  # as whoever typed it
+            for path in (compose.context / "by-hand").iterdir():  # as whoever typed it
                 os.chown(path, USER, USER)
         return
     verb, *rest = words[2:]

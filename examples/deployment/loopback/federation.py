@@ -87,7 +87,7 @@ class Federation:
     def start_proxy(self) -> None:
         """Start nginx with ``proxy/``; SuperNodes that start then go through it."""
         folder = self.folder / "proxy"
-        (folder / "temporary").mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         for name in ("ca.crt", "server.pem", "server.key"):
             shutil.copy(self.keys / name, folder)
         for path in _PROXY.iterdir():

@@ -142,9 +142,7 @@ def _claims(experiment: Experiment, runs: Sequence[Run]) -> Section:
     if not experiment.claims:
         return Section("Claims")
     found = findings(experiment, runs)
-    rows = [
-        (one.claim.text, outcome(one), one.verdict) for one in found
-    ]
+    rows = [(one.claim.text, outcome(one), one.verdict) for one in found]
     caption = "Differences are positive where the claim holds; ± one standard error."
     table = Table(("claim", "what came out", "verdict"), rows, caption, numeric=False)
     line = "What a paper claims, and what these runs show (95% t intervals)."

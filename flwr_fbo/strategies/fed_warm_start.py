@@ -14,13 +14,11 @@ from itertools import accumulate
 from pathlib import Path
 from typing import ClassVar
 
-import numpy as np
-from flwr.app import Message
 from optuna.distributions import BaseDistribution
 
 from flwr_fbo._common.conversion import takes_plain
-from flwr_fbo._common.validation import is_number, require, require_int
-from flwr_fbo._compat import ClientApi, reply_metrics
+from flwr_fbo._common.validation import require, require_int
+from flwr_fbo._compat import ClientApi
 from flwr_fbo.algorithms.fed_warm_start.knowledge import Knowledge, known_from
 from flwr_fbo.algorithms.fed_warm_start.server import (
     FedWarmStartServer,
@@ -46,14 +44,9 @@ from flwr_fbo.strategies.options import (
     Seeds,
 )
 from flwr_fbo.strategies.release_plan import private_study
-from flwr_fbo.strategies.result import TuningResult
 from flwr_fbo.strategies.secure_aggregation import SecureAggregation
 from flwr_fbo.strategies.study_record import FILE_NAME, KIND, read_ledger
-from flwr_fbo.strategies.tuning_strategy import (
-    BEST_VALUE,
-    LARGEST_REPORTED,
-    TuningStrategy,
-)
+from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 from flwr_fbo.study.callbacks import Callback
 
 _log = logging.getLogger("flwr.fbo")
@@ -192,7 +185,6 @@ class FedWarmStart(TuningStrategy):
         if cohorts is None:
             cohorts = default_cohorts(num_agents, 1.0 if z is None else z)
         self.cohort_sizes = Cohorts(num_agents, tuple(cohorts)).cohort_sizes
-        self._share_after = agent.share_after
         due = accumulate(agent.share_after for _ in self.cohort_sizes)
         after, base = tuple(evaluations - 1 for evaluations in due), self.presets[""]
         study, releases = private_study(
@@ -207,24 +199,21 @@ class FedWarmStart(TuningStrategy):
             portfolio=portfolio,
             aggregation=aggregation,
             seeds=seeds,
-            server_type=partial(FedWarmStartServer, cohort_sizes=self.cohort_sizes),
+            server_type=partial(
+                FedWarmStartServer,
+                cohort_sizes=self.cohort_sizes,
+                num_kept=agent.share_after,
+            ),
             facts=WarmStartFacts(known=known),
         )
         server = releases.server
         super().__init__(server, study, folder, durability, client_api, callbacks)
         self._compose(metrics, seeds, releases)
 
-    def _hear(self, answers: Mapping[int, Message]) -> None:
-        for slot, answer in answers.items() if self._metrics else ():
-            best = reply_metrics(answer.content).get(BEST_VALUE)
-            told = self.server.reported.setdefault(slot, [])
-            if len(told) < self._share_after and is_number(best):
-                told.append(float(np.clip(best, -LARGEST_REPORTED, LARGEST_REPORTED)))
-
-    def _conclude(self, result: TuningResult) -> None:
-        result.verdict = verdict(self.study, self.server.reported)
-        if result.verdict:
-            _log.info("%s", result.verdict)
+    @property
+    def verdict(self) -> str:
+        """Whether followers did better or worse than pioneers; see `TuningResult`."""
+        return verdict(self.study, self.server.reported)
 
     def summary(self) -> None:
         """Log the settings, and who starts when."""

@@ -45,8 +45,8 @@ _log = logging.getLogger("flwr.fbo")
 
 BEST_VALUE = "best-value"
 METRICS = (BEST_VALUE,)
-# A larger value, and a negative one of that size, is left out.
-LARGEST_REPORTED = 1e100
+# Values that are larger in size are left out.
+_LARGEST_REPORTED = 1e100
 # Seconds for one exchange of a secure sum; no trial is played in it.
 _EXCHANGE_TIMEOUT = 300.0
 
@@ -265,9 +265,11 @@ class TuningStrategy(StudyStrategy[TuningResult]):
         return found
 
     def _after_round(self, step: Step, answers: Mapping[int, Message]) -> None:
-        self._hear(answers)
         if self.releases is None:
             return
+        if self._metrics:
+            for slot, value in _metric(BEST_VALUE, answers).items():
+                self.releases.server.note_best(slot, value)
         spent = self.privacy_spent
         epsilon = spent.epsilon if math.isfinite(spent.epsilon) else None
         self._rounds[-1] = replace(self._rounds[-1], epsilon=epsilon)
@@ -278,17 +280,12 @@ class TuningStrategy(StudyStrategy[TuningResult]):
             counted(spent.num_releases, "release"),
         )
 
-    def _hear(self, answers: Mapping[int, Message]) -> None:
-        """Take note of what agents report besides their messages."""
-
     def _reported(self, answers: Mapping[int, Message]) -> MetricRecord | None:
         """Return the mean of the metrics that were asked for."""
         means: dict[str, MetricRecordValues] = {}
         for name in self._metrics:
-            values = [reply_metrics(a.content).get(name) for a in answers.values()]
-            numbers = [v for v in values if is_number(v) and abs(v) < LARGEST_REPORTED]
-            if numbers:
-                means[f"mean-{name}"] = float(np.mean(numbers))
+            if found := _metric(name, answers):
+                means[f"mean-{name}"] = float(np.mean(list(found.values())))
         return MetricRecord(means) if means else None
 
     def _end(self, result: TuningResult) -> None:
@@ -296,7 +293,7 @@ class TuningStrategy(StudyStrategy[TuningResult]):
             return
         server, spent = self.releases.server, self.privacy_spent
         result.privacy_spent = spent
-        result.recommendation = self.recommendation
+        result.recommendation, result.verdict = self.recommendation, self.verdict
         made, planned = len(server.ledger), server.num_allowed
         if made < planned:
             _log.warning(
@@ -306,6 +303,8 @@ class TuningStrategy(StudyStrategy[TuningResult]):
                 planned,
             )
         _log.info("%s", result.recommendation)
+        if result.verdict:
+            _log.info("%s", result.verdict)
         _log.info(
             "Privacy spent: epsilon = %.3f at delta = %.3g (%s), %s%s",
             spent.epsilon,
@@ -314,10 +313,6 @@ class TuningStrategy(StudyStrategy[TuningResult]):
             counted(spent.num_releases, "release"),
             "" if server.release.private else "; NOT PRIVATE, see the summary",
         )
-        self._conclude(result)
-
-    def _conclude(self, result: TuningResult) -> None:
-        """Add what the method alone knows, after the last round."""
 
     def _plans(self) -> list[str]:
         if self._horizon is None:
@@ -362,6 +357,11 @@ class TuningStrategy(StudyStrategy[TuningResult]):
         return released.recommendation
 
     @property
+    def verdict(self) -> str:
+        """Whether the federation helped, where that can be told; see `TuningResult`."""
+        return ""
+
+    @property
     def privacy_spent(self) -> PrivacySpent:
         """Epsilon at delta of all releases so far, in Flower's type.
 
@@ -369,3 +369,13 @@ class TuningStrategy(StudyStrategy[TuningResult]):
         """
         assert self.releases is not None, "nothing private is released"
         return self.releases.server.privacy_spent
+
+
+def _metric(name: str, answers: Mapping[int, Message]) -> dict[int, float]:
+    """Return the numbers that agents report, by slot."""
+    values = {s: reply_metrics(a.content).get(name) for s, a in answers.items()}
+    return {
+        slot: float(value)
+        for slot, value in values.items()
+        if is_number(value) and abs(value) < _LARGEST_REPORTED
+    }

@@ -56,6 +56,8 @@ class FedWarmStartServer(DPFTSDEServer):
     ----------
     cohort_sizes : sequence of int
         Sites of each cohort that sends, in the order of slots.
+    num_kept : int
+        Reported best values of a slot that are kept.
 
     Formal guarantees
     -----------------
@@ -76,17 +78,22 @@ class FedWarmStartServer(DPFTSDEServer):
     cohorts : Cohorts
         Who sends in which of the planned releases; nobody until `plan_facts`.
     reported : dict of int to list of float
-        Best values that a slot reports, after each of its first rounds; in a study
-        whose sites agreed to report them.
+        Best values that a slot reports, a round each; in a study whose sites report
+        them.
     """
 
     is_parallel = True
     readable = "how it ranks the pool's points, and so where its best setting lies"
 
     def __init__(
-        self, *about: Any, cohort_sizes: Sequence[int] = (), **more: Any
+        self,
+        *about: Any,
+        cohort_sizes: Sequence[int] = (),
+        num_kept: int = 0,
+        **more: Any,
     ) -> None:
         super().__init__(*about, **more)
+        self._num_kept = num_kept
         self._wanted = Cohorts(self.num_agents, tuple(cohort_sizes))
         self.cohorts = Cohorts(self.num_agents)
         self.reported: dict[int, list[float]] = {}
@@ -102,6 +109,12 @@ class FedWarmStartServer(DPFTSDEServer):
         """Continue from what ``state_dict`` returned."""
         super().load_state_dict(state)
         self.reported = reported_in(state)
+
+    def note_best(self, slot: int, value: float) -> None:
+        """Keep what a slot reports first."""
+        values = self.reported.setdefault(slot, [])
+        if len(values) < self._num_kept:
+            values.append(value)
 
     def plan_facts(self, before: Facts | None) -> WarmStartFacts:
         """Fix the cohorts: those whose releases fit into the rounds and the budget."""

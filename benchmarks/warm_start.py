@@ -50,7 +50,8 @@ from optuna.distributions import FloatDistribution
 from scipy.stats import ttest_1samp
 
 from flwr_fbo._common.arrays import FloatArray, one_blas_thread
-from flwr_fbo.algorithms.fed_warm_start.agent import FedWarmStartAgent, head_start
+from flwr_fbo.algorithms.fed_warm_start.agent import FedWarmStartAgent
+from flwr_fbo.algorithms.fed_warm_start.head_start import head_start
 from flwr_fbo.algorithms.fed_warm_start.settings import (
     Cohorts,
     FedWarmStartSettings,

@@ -24,7 +24,7 @@ from flwr_fbo import (
     tuning_app,
 )
 from flwr_fbo._compat import reply_arrays
-from flwr_fbo.algorithms.fed_warm_start.agent import head_start
+from flwr_fbo.algorithms.fed_warm_start.head_start import head_start
 from flwr_fbo.algorithms.fed_warm_start.server import FedWarmStartServer, verdict
 from flwr_fbo.algorithms.fed_warm_start.settings import (
     Cohorts,

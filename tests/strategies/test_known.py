@@ -22,7 +22,7 @@ from flwr_fbo import (
     Seeds,
     tuning_app,
 )
-from flwr_fbo.algorithms.fed_warm_start.agent import head_start
+from flwr_fbo.algorithms.fed_warm_start.head_start import head_start
 from flwr_fbo.algorithms.fed_warm_start.settings import Cohorts, WarmStartFacts
 from flwr_fbo.algorithms.search.agent import Agent, play_round
 from flwr_fbo.algorithms.search.study import create_agent

@@ -12,7 +12,8 @@ from optuna.distributions import (
 
 from flwr_fbo import SearchSpace
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo.algorithms.fed_warm_start.agent import FedWarmStartAgent, head_start
+from flwr_fbo.algorithms.fed_warm_start.agent import FedWarmStartAgent
+from flwr_fbo.algorithms.fed_warm_start.head_start import head_start
 from flwr_fbo.algorithms.fed_warm_start.led_gp import LedPosterior
 from flwr_fbo.algorithms.fed_warm_start.settings import (
     Cohorts,

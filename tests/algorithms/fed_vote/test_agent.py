@@ -359,7 +359,7 @@ def test_a_smallest_crowd_is_followed_and_half_of_it_is_not(
 
 
 def test_a_study_without_a_release_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    for options in ({"num_releases": 0}, {"release_after": (50,)}):
+    for options in ({"release_after": ()}, {"release_after": (50,)}):
         caplog.clear()
         study = strategy(**options)
         study.plan(40 if options else 1)

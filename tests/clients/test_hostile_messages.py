@@ -285,7 +285,7 @@ def test_a_malformed_secure_sum_is_refused(secure: Any) -> None:
     if isinstance(secure, dict):
         secure = {**values["secure"], **secure}
     with pytest.raises(
-        ValueError, match=r"(secure|settings)=.* is not allowed|has no num"
+        ValueError, match=r"(secure|settings)=.* is not allowed|has no "
     ):
         TuningStudy.from_dict({**values, "secure": secure})
 

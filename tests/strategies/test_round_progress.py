@@ -98,7 +98,13 @@ def test_time_left_counts_the_exchanges_of_secure_sums(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO, "flwr.fbo")
-    monkeypatch.setattr(base.StudyStrategy, "_stop_waiting", lambda _: 10.0)
+    stop = base.StudyStrategy._stop_waiting
+
+    def stop_after_ten_seconds(study: base.StudyStrategy[Any]) -> float:
+        stop(study)  # its thread would write into the logs of other tests
+        return 10.0
+
+    monkeypatch.setattr(base.StudyStrategy, "_stop_waiting", stop_after_ten_seconds)
     seeds = Seeds(study=1, features=0)
     study = FedVote(
         SPACE,

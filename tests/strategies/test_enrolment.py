@@ -315,6 +315,23 @@ def test_a_slot_is_given_to_the_key_that_is_listed_for_it(
     assert study._enrolment.slots == dict(zip(rest, range(4), strict=True))
 
 
+def test_who_is_missing_is_told_by_the_listed_keys(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Before anybody is asked: nobody else knows whom to phone."""
+    caplog.set_level(logging.INFO, "flwr.fbo")
+    grid = KeyGrid(NUM_AGENTS)
+    grid.is_complete = False
+    del grid.contexts[next(iter(grid.contexts))]
+    study = strategy(authenticated=True, keys=LISTED, patience=0.1)
+    study.plan(4)
+    study._running = True
+    with pytest.raises(TooFewAgentsError, match="too few nodes; missing: agent 0"):
+        list(study.configure_train(1, ArrayRecord(), ConfigRecord(), grid))
+    assert not grid.asked
+    assert "0 enrolled, 4 wanted; missing: agent 0." in caplog.text
+
+
 def test_a_listed_key_keeps_its_slot_under_another_node_id() -> None:
     """Such as after the SuperLink's database was lost."""
     grid = KeyGrid(NUM_AGENTS)

@@ -433,7 +433,8 @@ class BanditStore:
         if not trials:
             return
         release = self.num_releases
-        added, counts = (part.copy() for part in self.window(release))
+        window, rewarded = self.window(release)
+        added, counts = window.copy(), rewarded.copy()
         streams = added.reshape(-1, *added.shape[-2:])
         for trial, value in zip(trials, values, strict=True):
             # One by one: the products of many would take much memory.

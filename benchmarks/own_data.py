@@ -62,8 +62,8 @@ time ended; ``table`` says how many): at epsilon 4 a mean gain of .181 at alpha 
 .124 at alpha 1, with lower bounds (two-sided) of .072 and .016; at most 4.8 % worse in
 an environment and 8.4 % in a seed; at epsilon 8 a mean gain of .294 and .220. The
 planner's promise held in 11 of 12 cells of `BAR` at alpha .3, and in 9 of 12 at 1. Its
-"do not" (``benchmarks/own_data_refused.jsonl``) missed its bar: it was right in five of seven
-settings that were played; where it was wrong own saved 6 and 10 %.
+"do not" (``benchmarks/own_data_refused.jsonl``) missed its bar: it was right in five of
+seven settings that were played; where it was wrong own saved 6 and 10 %.
 """
 
 from __future__ import annotations

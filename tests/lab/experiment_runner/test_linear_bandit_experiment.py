@@ -304,7 +304,7 @@ def test_results_come_back(experiment: BanditExperiment, tmp_path: Path) -> None
     with ResultsFile(tmp_path / "other", other) as results:
         results.take_over(path, other)
         taken = {run.method for run in results.runs}
-    assert taken == {"independent", "non-private", "random"}
+    assert taken == {"independent", "alone", "non-private", "random"}
     cut = _made("random", 7, 1.0, regret=[1.0] * 64)
     path.write_text(path.read_text() + cut.to_json() + "\n")
     with pytest.raises(ValueError, match=f"is damaged in line {len(made) + 2}"):

@@ -25,7 +25,7 @@ settings.load_profile("no-deadline")
 MEMORY = Path("/dev/shm")
 
 
-@pytest.fixture(autouse=True, scope="module")
+@pytest.fixture(autouse=True)
 def new_faults() -> Iterator[None]:
     """Forget the faults of other tests, which would only be counted in this one."""
     yield

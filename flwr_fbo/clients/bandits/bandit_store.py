@@ -142,6 +142,8 @@ class BanditStore:
         self._journal, self._settings, self._learn = journal, settings, learn
         self._releases = settings.releases
         self._tables: dict[int, ArmTable] = {}
+        # The window that was read last: its number, sum, and trials by stream.
+        self._window: tuple[int, FloatArray, NDArray[np.int64]] | None = None
         # The trials that have the last different sets of vectors, by their bytes.
         self._sets: dict[bytes, int] = {}
 
@@ -150,10 +152,9 @@ class BanditStore:
         self._journal.put(arrays)
         self.state |= arrays
 
-    def forget_windows(self) -> None:
+    def forget_window(self) -> None:
         """Read the newest window again where it is needed: it may have changed."""
-        for name in (f"{of}-{self.num_releases}" for of in ("window", "rewarded")):
-            self.state.pop(name, None)
+        self._window = None
 
     @property
     def num_releases(self) -> int:
@@ -367,13 +368,15 @@ class BanditStore:
         before, after = self._releases.outer_products(
             [action, action], [trial.value, reward]
         )
-        window = self.window(release).copy()
+        window, counts = self.window(release)
+        window = window.copy()
         streams = window.reshape(-1, *window.shape[-2:])
         streams[ticket % len(streams)] += after - before
-        count = np.array(int(self.state.get("corrected", 0)) + 1)
-        changed = {f"window-{release}": window, "corrected": count}
+        count = {"corrected": np.array(int(self.state.get("corrected", 0)) + 1)}
+        changed = {f"window-{release}": window, **count}
         self._journal.complete_trials(release, [(ticket, reward)], changed)
-        self.state |= changed
+        self.state |= count
+        self._window = release, window, counts
 
     def cancel(self, ticket: int) -> None:
         """Record that a decision gets no reward."""
@@ -430,9 +433,9 @@ class BanditStore:
         if not trials:
             return
         release = self.num_releases
-        added = self.window(release).copy()
+        window, rewarded = self.window(release)
+        added, counts = window.copy(), rewarded.copy()
         streams = added.reshape(-1, *added.shape[-2:])
-        counts = self._rewarded(release).copy()
         for trial, value in zip(trials, values, strict=True):
             # One by one: the products of many would take much memory.
             [product] = self._releases.outer_products([action_of(trial)], [value])
@@ -441,7 +444,8 @@ class BanditStore:
         changed = {**arrays, f"window-{release}": added, f"rewarded-{release}": counts}
         pairs = [(trial.number, v) for trial, v in zip(trials, values, strict=True)]
         self._journal.complete_trials(release, pairs, changed)
-        self.state |= changed
+        self.state |= arrays
+        self._window = release, added, counts
         for trial, value in zip(trials, values, strict=True):
             self._learn(trial, value)
 
@@ -574,25 +578,22 @@ class BanditStore:
 
     # Sums
 
-    def window(self, release: int) -> FloatArray:
-        """Return what trials rewarded after a release, and before the next, add."""
-        name = f"window-{release}"
-        if name not in self.state:
-            self.state[name] = self._array(name)
-        return self.state[name]
+    def window(self, release: int) -> tuple[FloatArray, NDArray[np.int64]]:
+        """Return what trials rewarded after a release, and before the next, add.
+
+        And how many these are, by stream.
+        """
+        if self._window is None or self._window[0] != release:
+            names = f"window-{release}", f"rewarded-{release}"
+            known = self._journal.load_arrays(names)
+            total = known.get(names[0], np.zeros(self._releases.sum_shape))
+            none = np.zeros(self._releases.num_streams, dtype=np.int64)
+            self._window = release, total, known.get(names[1], none)
+        return self._window[1:]
 
     def _array(self, name: str) -> FloatArray:
         known = self._journal.load_array(name)
         return np.zeros(self._releases.sum_shape) if known is None else known
-
-    def _rewarded(self, release: int) -> NDArray[np.int64]:
-        """Return how many trials that window has, by stream."""
-        name = f"rewarded-{release}"
-        if name not in self.state:
-            known = self._journal.load_array(name)
-            none = np.zeros(self._releases.num_streams, dtype=np.int64)
-            self.state[name] = none if known is None else known
-        return self.state[name]
 
     def window_of(self, last: int) -> tuple[int, int]:
         """Return the releases between which the trials of release ``last`` are."""

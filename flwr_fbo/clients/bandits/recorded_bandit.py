@@ -90,7 +90,7 @@ class RecordedBandit(RecordedBanditAgent):
         """Take what another process has changed in the journal."""
         vars(self).pop("_mechanism", None)
         self._is_told = False
-        self.store.forget_windows()
+        self.store.forget_window()
         digest = self._journal.unnumbered_digest
         if digest == self._digest:
             return

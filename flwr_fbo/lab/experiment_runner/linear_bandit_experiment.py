@@ -450,7 +450,6 @@ METHODS = by_name(
         _alone,
         releases=False,
         scheduled=False,
-        usual=False,
         look=(ALONE[0], ":", "v"),
     ),
     _control("noise-only", noisy=True, look=UNINFORMED),

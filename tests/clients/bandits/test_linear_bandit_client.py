@@ -33,6 +33,7 @@ from flwr_fbo.algorithms.linear_bandit.study import (
 from flwr_fbo.cli import app
 from flwr_fbo.clients.bandits.bandit_journals import LINEAR_KIND as KIND
 from flwr_fbo.clients.bandits.bandit_journals import last_journal
+from flwr_fbo.clients.bandits.bandit_store import action_of
 from flwr_fbo.clients.bandits.linear_bandit_client import LinearBanditSite
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
@@ -399,7 +400,7 @@ def test_a_site_that_is_killed_repeats_its_releases(tmp_path: Path) -> None:
     def history(folder: Path) -> tuple[list[Any], list[Any]]:
         with Journal(None, last_journal(folder, KIND)) as journal:
             trials = [
-                (t.point.tolist(), t.value, t.iteration) for t in journal.trials()
+                (action_of(t).tolist(), t.value, t.iteration) for t in journal.trials()
             ]
             return trials, [row.vectors.tolist() for row in journal.ledger()]
 

@@ -507,7 +507,7 @@ def test_many_rewards_are_recorded_at_once_or_none(tmp_path: Path) -> None:
         one.reward(choice.ticket, value)
     for policy in (one, many):
         with policy._held() as bandit:
-            window = bandit.store.window(0)
+            window, _ = bandit.store.window(0)
         x = np.array([[*d.features[d.chosen], d.reward] for d in policy.decisions()])
         np.testing.assert_allclose(window, x.T @ x, atol=1e-8)
 
@@ -525,7 +525,7 @@ def test_a_cancelled_decision_gets_no_reward(tmp_path: Path) -> None:
     policy.reward(kept.ticket, 0.5)
     with policy._held() as bandit:
         x = np.array([*VECTORS[kept.index], 0.5])
-        np.testing.assert_allclose(bandit.store.window(0), np.outer(x, x), atol=1e-8)
+        np.testing.assert_allclose(bandit.store.window(0)[0], np.outer(x, x), atol=1e-8)
     rewards = [decision.reward for decision in again(tmp_path)]
     assert rewards[0] == 0.5
     assert math.isnan(rewards[1])

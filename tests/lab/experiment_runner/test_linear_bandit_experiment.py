@@ -54,6 +54,7 @@ ALL = (
     "non-private",
     "full",
     "independent",
+    "alone",
     "noise-only",
     "random",
 )
@@ -129,11 +130,11 @@ def test_all_methods_of_a_seed_play_the_same_trials(
     assert epsilon == {
         **dict.fromkeys(("fed-ucb", "fed-ucb-raw", "paper"), 8.0),
         **dict.fromkeys(("non-private", "full"), math.inf),
-        **dict.fromkeys(("independent", "noise-only", "random"), 0.0),
+        **dict.fromkeys(("independent", "alone", "noise-only", "random"), 0.0),
         "paper-noise-only": 0.0,
     }
     private = {name for name, run in runs.items() if run.private}
-    assert private == {"independent", "random"}  # seeded noise protects nobody
+    assert private == {"independent", "alone", "random"}  # seeded noise protects nobody
     final = {name: run.regret[-1] for name, run in runs.items()}
     assert final["full"] < final["non-private"] < final["independent"]
     assert final["independent"] < 0.8 * final["random"]
@@ -303,7 +304,7 @@ def test_results_come_back(experiment: BanditExperiment, tmp_path: Path) -> None
     with ResultsFile(tmp_path / "other", other) as results:
         results.take_over(path, other)
         taken = {run.method for run in results.runs}
-    assert taken == {"independent", "non-private", "random"}
+    assert taken == {"independent", "alone", "non-private", "random"}
     cut = _made("random", 7, 1.0, regret=[1.0] * 64)
     path.write_text(path.read_text() + cut.to_json() + "\n")
     with pytest.raises(ValueError, match=f"is damaged in line {len(made) + 2}"):
@@ -330,7 +331,7 @@ def test_the_command(file: Path, tmp_path: Path) -> None:
     assert _invoke(*run, "--seeds=1").exit_code == 0
     result = _invoke(*run)
     assert result.exit_code == 0, result.output
-    assert "8 of 16 runs are in" in " ".join(result.output.split())
+    assert "9 of 18 runs are in" in " ".join(result.output.split())
     table = result.output[result.output.index("Regret of an agent in 250") :]
     lines = table[: table.index("Results:")].splitlines()
     assert max(len(line) for line in lines) <= 80

@@ -359,17 +359,17 @@ def _draw_messages(
     middle.axhline(0.5, color=RANDOM[0], ls=RANDOM[1], label="random points")
     middle.set(ylabel="percentile of followed points", ylim=(0.0, 1.0))
     sign = -1.0 if experiment.lower_is_better else 1.0
+    curves = curves_by_method(ran, runs)
     for base in ("open", "private", "noise-only"):
         gains = []
         for name in sorted(places, key=places.__getitem__):
             if base == (known[name].base or name):
-                curves = curves_by_method([name, "alone"], runs)
                 gain = sign * (curves[name] - curves["alone"])[:, -1]
                 gains.append((places[name], Estimate.of(gain)))
         look = known[base].look
         if gains and look:
             draw_points(right, gains, look, known[base].label)
-    right.axhline(0.0, color=ALONE[0], ls=ALONE[1], label="TS")
+    right.axhline(0.0, color=ALONE[0], ls=ALONE[1], label="TS in sub-regions")
     right.set_ylabel(f"best {experiment.task.unit} in the end: gain over TS")
     ticks = sorted(set(places.values()))
     for axes in (left, middle, right):
@@ -377,7 +377,7 @@ def _draw_messages(
         axes.set_xlabel("lengthscale of messages")
         axes.legend(frameon=False, fontsize=9)
     title = drawable(f"{experiment.name}: {experiment.num_agents} agents")
-    num_seeds = counted(len(common_seeds(names, runs)), "seed")
+    num_seeds = counted(len(common_seeds(ran, runs)), "seed")
     figure.suptitle(f"{title}, {num_seeds}", fontsize=10)
     save(figure, runs, path)
 

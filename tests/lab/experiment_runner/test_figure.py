@@ -401,7 +401,8 @@ def test_curves_of_a_series_have_a_panel(
     plan = replace(
         figure, claims=(), form="convergence", curves=curves, methods=methods
     )
-    draw(plan, _runs(plan, {}), tmp_path / "a.png")
+    ends = {"alone": LOW, "random": [0.1, 0.1, 0.2], "a": HIGH}
+    draw(plan, _runs(plan, ends), tmp_path / "a.png")
     panels = [axes.get_legend_handles_labels()[1] for axes in saved[0].axes]
     shared = ["TS", "random"]
     assert panels == [[*shared, "FTS-DE, P = 2"], [*shared, "FTS-DE, P = 3"]]

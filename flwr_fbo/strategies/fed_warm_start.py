@@ -60,7 +60,9 @@ class FedWarmStart(TuningStrategy):
     """Federated tuning in which sites that start later start from what others know.
 
     The first cohort of sites searches alone. Each of its sites sends one message, the
-    server releases their sum with noise, and the sites after it start from that.
+    server releases their sum with noise, and the sites after it start from that. Where
+    settings are enqueued or listed they do so only if the sum says, with a posterior
+    probability of 95 %, that it leads to a better place.
 
     Examples
     --------

@@ -125,7 +125,7 @@ def test_the_readme_runs_as_it_is_written(
     for text in python:  # an example is read at a glance
         assert len([line for line in text.splitlines() if line]) <= 15
     assert page.names["strategy"].server.release.private
-    assert page.names["strategy"].cohort_sizes == (9, 5)
+    assert page.names["strategy"].cohort_sizes == (9,)
 
 
 def _your_own_objective(page: Page) -> None:

@@ -248,6 +248,24 @@ def test_links_between_pages_and_files_lead_somewhere() -> None:
                 assert (path.parent / target).exists(), f"{_name(path)}: {target}"
 
 
+def test_links_to_a_section_lead_to_one() -> None:
+    """Sphinx looks at pages only: here are README, its siblings and examples, too."""
+
+    def anchors(path: Path) -> set[str]:
+        headings = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
+        plain = [re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings]
+        return {heading.strip().replace(" ", "-") for heading in plain}
+
+    others = [
+        ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+    ]
+    for path in (*READMES, *others):
+        for name, anchor in re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", path.read_text()):
+            if not name.startswith("http"):
+                target = path.parent / name if name else path
+                assert anchor in anchors(target), f"{_name(path)}: {name}#{anchor}"
+
+
 def test_pictures_are_as_drawn() -> None:
     for draw in PICTURES:
         for name, theme in THEMES.items():

@@ -25,7 +25,7 @@ napoleon_use_rtype = False
 napoleon_custom_sections = [("Formal guarantees", "notes_style")]
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
-autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_default_options = {"members": True}
 # An extra that is not needed to read about it.
 autodoc_mock_imports = ["torch"]
 python_maximum_signature_line_length = 88

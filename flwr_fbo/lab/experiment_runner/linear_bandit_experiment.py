@@ -450,7 +450,7 @@ METHODS = by_name(
         _alone,
         releases=False,
         scheduled=False,
-        look=(ALONE[0], ":", "v"),
+        look=(ALONE[0], "--", "o"),
     ),
     _control("noise-only", noisy=True, look=UNINFORMED),
     _control("random", scheduled=False, look=RANDOM),

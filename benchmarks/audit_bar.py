@@ -12,9 +12,7 @@ audits they exceed it, and CPU seconds an audit.
 """
 
 import argparse
-import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ from joblib import Parallel, delayed
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.rows import add_rows, read_rows
 from flwr_fbo.lab.audit.default_studies import SECURE_STUDIES, STUDIES
 from flwr_fbo.lab.audit.secure_audit import SECURE_FAULTS
 from flwr_fbo.lab.audit.study_audit import StreamEntropy, audit
@@ -77,7 +76,7 @@ def main() -> None:
     counts = {c: options.audits or NUM_AUDITS.get(c, 10) for c in cases}
     done = {
         (row["case"], row["seed"])
-        for row in _rows(options.results)
+        for row in read_rows(options.results)
         if row["draws"] == options.draws
     }
     # Seed by seed, so that a part of the bar has a part of each case.
@@ -88,16 +87,10 @@ def main() -> None:
         if seed < counts[case] and (case, seed) not in done
     ]
     workers = Parallel(n_jobs=options.jobs, return_as="generator_unordered")
-    with options.results.open("a") as file:
-        for row in workers(missing):
-            print(json.dumps(row), file=file, flush=True)
-    rows = [r for r in _rows(options.results) if r["draws"] == options.draws]
+    for row in workers(missing):
+        add_rows(options.results, [row])
+    rows = [r for r in read_rows(options.results) if r["draws"] == options.draws]
     Console().print(_table(cases, rows))
-
-
-def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    if path.exists():
-        yield from map(json.loads, path.read_text().splitlines())
 
 
 def _table(cases: list[str], rows: list[dict[str, Any]]) -> Table:

@@ -13,12 +13,12 @@ this experiment, where .05 had 3 times the regret. So seeds begin at 1.
 """
 
 import argparse
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.rows import add_rows, read_rows
 from flwr_fbo.algorithms.linear_bandit.exploration import (
     EllipsoidSampling,
     Exploration,
@@ -62,23 +62,16 @@ def play(path: Path, num_seeds: int) -> None:
     experiment = find_experiment("feducb")
     assert isinstance(experiment, BanditExperiment)
     plans = simulations(experiment)
-    for seed in range(1 + len(rows(path)), 1 + num_seeds):
+    for seed in range(1 + len(read_rows(path)), 1 + num_seeds):
         runs = play_together(list(plans.values()), seed, seed)
         regrets = [round(float(run.regret.sum()), 3) for run in runs]
         row = {"seed": seed, **dict(zip(plans, regrets, strict=True))}
-        with path.open("a") as file:
-            file.write(json.dumps(row) + "\n")
-
-
-def rows(path: Path) -> list[dict[str, float]]:
-    """Return the rows there are."""
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [json.loads(line) for line in lines]
+        add_rows(path, [row])
 
 
 def show(path: Path) -> None:
     """Print each kind's regret, an agent, and its ratio to that of `Optimism`."""
-    found, agents = rows(path), 100
+    found, agents = read_rows(path), 100
     print(f"{len(found)} seeds; regret of an agent after all trials")
     for name in (*KINDS, "random"):
         regret = Estimate.of(np.array([row[name] for row in found]) / agents)

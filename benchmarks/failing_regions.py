@@ -34,6 +34,7 @@ import optuna
 from optuna.distributions import FloatDistribution
 
 from benchmarks.problems import Problem, branin, hartmann
+from benchmarks.rows import add_rows, read_rows
 from flwr_fbo import DPFTSDE, FedVote, FedWarmStart, InProcessGrid, Seeds, tuning_app
 from flwr_fbo._common.arrays import FloatArray
 
@@ -171,8 +172,7 @@ def _ask_optuna(
 
 def play(path: Path, seeds: int, methods: list[str], kinds: list[str]) -> None:
     """Add the rows that the file lacks."""
-    lines = path.read_text().splitlines() if path.exists() else []
-    done = {tuple(json.loads(line)["run"]) for line in lines}
+    done = {tuple(row["run"]) for row in read_rows(path)}
     for seed in range(seeds):
         for method in methods:
             for function in functions():
@@ -189,8 +189,7 @@ def play(path: Path, seeds: int, methods: list[str], kinds: list[str]) -> None:
                             "best": [round(v, 6) for v in best.tolist()],
                             "failures": failures.tolist(),
                         }
-                        with path.open("a") as file:
-                            file.write(json.dumps(row) + "\n")
+                        add_rows(path, [row])
 
 
 def show(path: Path) -> None:

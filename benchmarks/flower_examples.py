@@ -37,6 +37,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.flower_data import save_tiny_bert
+from benchmarks.rows import add_rows, read_rows
 
 COMMIT = "fdef7afb1d"
 MOST_LINES = 15
@@ -236,22 +237,14 @@ def main() -> None:
     parser.add_argument("--in-process", action="store_true", help="no engine")
     options = parser.parse_args()
     more = ("--in-process",) if options.in_process else ()
-    rows = _rows(options.results)
+    rows = read_rows(options.results)
     done = {row["example"] for row in rows}
     for name in options.names or EXAMPLES:
         if EXAMPLES[name].why_not or name in done:
             continue
         found = list(runs(name, options.flower, options.seeds, *more))
-        with options.results.open("a") as file:  # all of an example, or nothing
-            for row in found:
-                print(json.dumps(row), file=file)
-    Console(width=150).print(table(_rows(options.results)))
-
-
-def _rows(path: Path) -> list[dict[str, Any]]:
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text().splitlines()]
+        add_rows(options.results, found)  # all of an example, or nothing
+    Console(width=150).print(table(read_rows(options.results)))
 
 
 if __name__ == "__main__":

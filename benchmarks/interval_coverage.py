@@ -14,7 +14,6 @@ with the mean of the problem.
 from __future__ import annotations
 
 import argparse
-import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from typing import Any, get_args
 
 import numpy as np
 
+from benchmarks.rows import add_rows, read_rows
 from flwr_fbo import (
     Category,
     ContinualSettings,
@@ -77,9 +77,10 @@ class Problem:
     only_own: bool = False
 
     def offer(self, seed: int, site: int, t: int) -> tuple[FloatArray, FloatArray]:
-        """Return actions, shape (K, d), and theta, of which means are less the middle.
+        """Return actions, shape (K, d), and theta.
 
-        Of an encoder, theta has the least norm of all with these means.
+        Their products are the mean rewards, less the middle of the range. Of an
+        encoder, theta has the least norm of all with these means.
         """
         if self.vectors is not None:
             return self.vectors(seed, site, t)
@@ -197,15 +198,15 @@ def _by_age(arm: str, values: Mapping[str, Any]) -> float:
 
 
 PROBLEMS = {
-    "wards": Problem("tutorials/linear-bandits", vectors=_wards, dimension=3),
+    "wards": Problem("docs/app/linear-bandits", vectors=_wards, dimension=3),
     "logs": Problem(
-        "how-to/bandits-from-logs",
+        "docs/app/bandits-in-practice",
         SEVERITY,
         dict.fromkeys(SEVERITY.blocks, NOTHING),
         _in_logs,
         reward_range=(-1, 1),
     ),
-    "practice": Problem("how-to/bandits-in-practice", SHARED, PLACES, _in_practice),
+    "practice": Problem("docs/app/bandits-in-practice", SHARED, PLACES, _in_practice),
     "triage": Problem(
         "examples/triage-bandit",
         TUMOURS,
@@ -283,7 +284,7 @@ def _holds(agent: LinearUCBAgent, theta: FloatArray) -> bool:
 
 def run(path: Path) -> None:
     """Play what the file has not, and write each row as it comes."""
-    done = {(r["problem"], r["local_data"]) for r in _read(path)}
+    done = {(r["problem"], r["local_data"]) for r in read_rows(path)}
     for name, problem in PROBLEMS.items():
         _, theta = problem.offer(0, 0, 0)
         for local_data in get_args(LocalData):
@@ -297,20 +298,13 @@ def run(path: Path) -> None:
                 "runs": len(held),
                 "covered": sum(held),
             }
-            with path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
+            add_rows(path, [row])
             print(row, flush=True)
-
-
-def _read(path: Path) -> list[dict[str, Any]]:
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
 def show(path: Path) -> None:
     """Print the share of runs that are covered, by problem and together."""
-    rows = _read(path)
+    rows = read_rows(path)
     by: dict[str, Counter[str]] = defaultdict(Counter)
     for row in rows:
         print(

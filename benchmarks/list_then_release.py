@@ -67,6 +67,7 @@ from optuna.distributions import (
 from scipy.stats.qmc import Sobol
 
 from benchmarks.make_portfolios import greedy, oboe_table
+from benchmarks.rows import read_rows
 from benchmarks.warm_start import (
     FEWER_EVALUATIONS,
     HIGH,
@@ -79,7 +80,6 @@ from benchmarks.warm_start import (
     add_missing,
     best_so_far,
     honest,
-    lines,
     lower_bound,
     nothing,
     path_of,
@@ -131,7 +131,7 @@ def write_tables(clones: Path, own: Path) -> None:
         )
     for learner in OF_OWN:
         space = SearchSpace(LEARNERS[learner].space)
-        rows = list(lines(own / f"{learner}.jsonl"))
+        rows = read_rows(own / f"{learner}.jsonl")
         points = [space.to_unit(params) for params in rows[0]["settings"]]
         scores = np.array([row["scores"] for row in rows])
         np.savez(OWN_TABLES / f"own_{learner}.npz", X=np.array(points), Y=scores)
@@ -214,7 +214,7 @@ def main() -> None:
         tasks = asked.more or (*CHOSEN_ON, *JUDGES)
         add_missing(asked.path, line_of, tasks, asked.seeds, asked.jobs)
     else:
-        show(list(lines(asked.path)))
+        show(read_rows(asked.path))
 
 
 if __name__ == "__main__":

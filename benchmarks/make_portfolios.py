@@ -68,7 +68,8 @@ from optuna.distributions import (
 )
 from scipy.stats.qmc import Sobol
 
-from benchmarks.warm_start import lines, path_of
+from benchmarks.rows import read_rows
+from benchmarks.warm_start import path_of
 from flwr_fbo._common.arrays import FloatArray, one_blas_thread
 from flwr_fbo.algorithms.fed_warm_start.agent import FedWarmStartAgent
 from flwr_fbo.algorithms.fed_warm_start.settings import FedWarmStartSettings
@@ -298,7 +299,7 @@ def own_table(learner: str, kinds: Sequence[str] = OWN_KINDS) -> Table:
                 np.array([space.to_unit(params) for params in row["settings"]]),
                 np.array(row["scores"]),
             )
-            for row in lines(OWN_TABLES / f"{learner}.jsonl")
+            for row in read_rows(OWN_TABLES / f"{learner}.jsonl")
             if kind_of(row["data_set"]) == source
         ]
         tables.append(Table.of(source, space, rows))
@@ -515,7 +516,7 @@ def gain_of(rows: Sequence[dict[str, Any]]) -> tuple[float, float]:
 
 def make(clones: Path, path: Path, learners: Sequence[str]) -> None:
     """Write the lists, and the rows that they are worth."""
-    kept = [row for row in lines(path) if row["learner"] not in learners]
+    kept = [row for row in read_rows(path) if row["learner"] not in learners]
     lists = json.loads(LISTS.read_text("utf-8")) if LISTS.is_file() else {}
     for learner in learners:
         table = table_of(learner, clones)
@@ -568,7 +569,7 @@ def main() -> None:
         clones, rows = asked.paths
         make(clones, rows, list(asked.learners))
     else:
-        show(list(lines(asked.paths[0])))
+        show(read_rows(asked.paths[0]))
 
 
 if __name__ == "__main__":

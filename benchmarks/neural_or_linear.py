@@ -17,7 +17,6 @@ Regret is that of all agents, on seeds 2000 to 2003. What the file has is not ru
 from __future__ import annotations
 
 import argparse
-import json
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from itertools import product
@@ -26,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.rows import add_rows, read_rows
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings, NeuralPrivacy
 from flwr_fbo.lab.simulation.neural_bandits import (
@@ -103,7 +103,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("rows", type=Path)
     path = parser.parse_args().rows
-    rows = _read(path)
+    rows = read_rows(path)
     done = {row["cell"] for row in rows}
     for table, rewarded in CELLS:
         cell = f"{table}, {rewarded}"
@@ -114,8 +114,7 @@ def main() -> None:
             {"cell": cell, "method": name, "regret": regret(played, SEEDS)}
             for name, played in methods(task).items()
         ]
-        with path.open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(row) + "\n" for row in new)
+        add_rows(path, new)
         rows += new
     by: dict[str, dict[str, FloatArray]] = defaultdict(dict)
     for row in rows:
@@ -124,12 +123,6 @@ def main() -> None:
         for name, values in regrets.items():
             error = values.std(ddof=1) / len(values) ** 0.5
             print(f"{cell:<18} {name:<24} {values.mean():7.1f} +- {error:.1f}")
-
-
-def _read(path: Path) -> list[dict[str, Any]]:
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
 if __name__ == "__main__":

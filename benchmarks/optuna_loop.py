@@ -27,7 +27,6 @@ training on the simulation engine are printed instead, with its start each, as i
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import random
 import time
@@ -42,12 +41,12 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvgM, Result
 from optuna.samplers import BaseSampler, GPSampler, RandomSampler, TPESampler
 
+from benchmarks.rows import add_rows, read_rows
 from benchmarks.trained_trials import (
     DEFAULTS,
     SPACE,
     TASKS,
     client_app,
-    drop_cut_line,
     initial_model,
     load_clients,
     num_correct,
@@ -231,16 +230,13 @@ def main() -> None:
         for name in names:
             time_on_engine(name)
         return
-    drop_cut_line(asked.file)
-    lines = [json.loads(line) for line in asked.file.read_text().splitlines()]
+    lines = read_rows(asked.file)
     done = {(line["task"], line["method"], line["seed"]) for line in lines}
-    with asked.file.open("a") as file:
-        for seed in range(asked.seeds):
-            for about in ((name, method, seed) for name in names for method in METHODS):
-                if about not in done:
-                    lines.append(line_of(*about))
-                    file.write(json.dumps(lines[-1]) + "\n")
-                    file.flush()
+    for seed in range(asked.seeds):
+        for about in ((name, method, seed) for name in names for method in METHODS):
+            if about not in done:
+                lines.append(line_of(*about))
+                add_rows(asked.file, lines[-1:])
     print(*table(lines), sep="\n")
 
 

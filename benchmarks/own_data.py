@@ -69,7 +69,6 @@ seven settings that were played; where it was wrong own saved 6 and 10 %.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -83,6 +82,7 @@ from numpy.typing import NDArray
 from scipy.stats import sem, t
 
 from benchmarks.classified_bandits import TABLES, Table
+from benchmarks.rows import add_rows, read_rows
 from flwr_fbo import ContinualSettings, LinearUCBSettings
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
@@ -389,22 +389,13 @@ def _groups(table: Table, num_sites: int) -> list[NDArray[np.int64]]:
     return [np.flatnonzero(table.group == group) for group in own]
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-
-
 def run(stage: str, path: Path) -> None:
     """Play what the file has not, and write each row as it comes."""
     environments = CHOICE if stage == "choose" else {**BAR, **HARD}
     kinds = ["released", *RULES] if stage == "choose" else ["released", TAKEN]
     seeds = range(100, 102) if stage == "choose" else range(4)
     epsilons = (4.0, 8.0)
-    done = {(row["environment"], row["seed"]) for row in _read(path)}
-    if stage == "pooled":
-        add_pooled(path)
-        return
+    done = {(row["environment"], row["seed"]) for row in read_rows(path)}
     for seed in seeds:
         for name, env in environments.items():
             if (name, seed) in done:
@@ -413,14 +404,13 @@ def run(stage: str, path: Path) -> None:
                 {"environment": name, "seed": seed, **row}
                 for row in play(env, epsilons, kinds, seed)
             ]
-            with path.open("a", encoding="utf-8") as file:
-                file.writelines(json.dumps(row) + "\n" for row in rows)
+            add_rows(path, rows)
             print(name, seed, flush=True)
 
 
 def add_pooled(path: Path) -> None:
     """Add what all sites have together without privacy, where that is missing."""
-    rows = _read(path)
+    rows = read_rows(path)
     done = {(r["environment"], r["seed"]) for r in rows if r["method"] == "pooled"}
     for name, seed in dict.fromkeys((r["environment"], r["seed"]) for r in rows):
         if (name, seed) in done:
@@ -428,8 +418,7 @@ def add_pooled(path: Path) -> None:
         env = {**BAR, **HARD}[name]
         played = play(env, (math.inf,), POOLED, seed)
         added = [{"environment": name, "seed": seed, **row} for row in played]
-        with path.open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(row) + "\n" for row in added)
+        add_rows(path, added)
         print(name, seed, flush=True)
 
 
@@ -448,15 +437,14 @@ def refused() -> Iterator[tuple[str, Environment, float]]:
 
 def run_refused(path: Path) -> None:
     """Play where the plan says that it does not pay, and show what that gives."""
-    rows = _read(path)
+    rows = read_rows(path)
     for name, env, epsilon in refused():
         if all(row["environment"] != name for row in rows):
             new = [
                 {"environment": name, "seed": 0, **row}
                 for row in play(env, (epsilon,), (TAKEN,), 0)
             ]
-            with path.open("a", encoding="utf-8") as file:
-                file.writelines(json.dumps(row) + "\n" for row in new)
+            add_rows(path, new)
             rows += new
         found = {
             row["method"]: row["regret"]
@@ -471,7 +459,7 @@ def run_refused(path: Path) -> None:
 def show(path: Path) -> None:
     """Print the mean regret over that of alone, by environment; and its worst seed."""
     by: dict[tuple[Any, ...], dict[int, float]] = defaultdict(dict)
-    for row in _read(path):
+    for row in read_rows(path):
         key = row["environment"], row["method"], row["epsilon"], row["alpha"]
         by[key][row["seed"]] = row["regret"]
     kinds = sorted({key[1:3] for key in by if key[1] not in ("alone", "pooled")})
@@ -511,7 +499,7 @@ def table(path: Path) -> None:
     and of each alpha the mean ratio to that of alone, where sites are alike or not.
     """
     by: dict[tuple[Any, ...], dict[int, float]] = defaultdict(dict)
-    for row in _read(path):
+    for row in read_rows(path):
         key = row["environment"], row["method"], row["epsilon"], row["alpha"]
         by[key][row["seed"]] = row["regret"]
     ratios: dict[tuple[str, float], list[list[float]]] = defaultdict(list)
@@ -562,7 +550,12 @@ def main() -> None:
     parser.add_argument("stage", choices=stages)
     parser.add_argument("rows", type=Path)
     given = parser.parse_args()
-    done = {"show": show, "table": table, "refused": run_refused}.get(given.stage)
+    done = {
+        "pooled": add_pooled,
+        "refused": run_refused,
+        "show": show,
+        "table": table,
+    }.get(given.stage)
     if done is None:
         run(given.stage, given.rows)
     else:

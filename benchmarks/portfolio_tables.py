@@ -12,7 +12,6 @@ for each data set that it lacks.
 from __future__ import annotations
 
 import argparse
-import json
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -32,7 +31,7 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
-from benchmarks.warm_start import lines
+from benchmarks.rows import add_rows, read_rows
 from flwr_fbo._common.arrays import FloatArray, one_blas_thread
 from flwr_fbo.algorithms.search.portfolios import LEARNERS
 from flwr_fbo.space.search_space import Params, SearchSpace
@@ -170,12 +169,10 @@ def main() -> None:
     asked = parser.parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)
     path = asked.folder / f"{asked.learner}.jsonl"
-    done = {row["data_set"] for row in lines(path)}
-    with path.open("a", encoding="utf-8") as file:
-        for data_set in DATA_SETS:
-            if data_set not in done:
-                file.write(json.dumps(row_of(asked.learner, data_set)) + "\n")
-                file.flush()
+    done = {row["data_set"] for row in read_rows(path)}
+    for data_set in DATA_SETS:
+        if data_set not in done:
+            add_rows(path, [row_of(asked.learner, data_set)])
 
 
 if __name__ == "__main__":

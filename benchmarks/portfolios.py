@@ -37,7 +37,6 @@ centre is no public knowledge. Endpoint as above.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Sequence
 from functools import cache
@@ -50,7 +49,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
 
 from benchmarks.portfolio_tables import Data, learner_of, score
-from benchmarks.warm_start import lines
+from benchmarks.rows import add_rows, read_rows
 from flwr_fbo._common.arrays import FloatArray, one_blas_thread
 from flwr_fbo.algorithms.fed_warm_start.agent import FedWarmStartAgent
 from flwr_fbo.algorithms.fed_warm_start.settings import FedWarmStartSettings
@@ -151,19 +150,17 @@ def row_of(learner: str, data_set: str, site: int, seed: int) -> dict[str, Any]:
 def play(path: Path, num_seeds: int, learners: Sequence[str]) -> None:
     """Add the lines that a file lacks."""
     keys = "learner", "data_set", "site", "seed"
-    done = {tuple(row[key] for key in keys) for row in lines(path)}
-    with path.open("a", encoding="utf-8") as file:
-        for case in (
-            (learner, data_set, site, seed)
-            for seed in range(num_seeds)
-            for site in range(FIRST_SITE, FIRST_SITE + NUM_SITES)
-            for data_set in DATA_SETS
-            for learner in learners
-            if data_set != "landmine-paper" or learner == "svc"
-        ):
-            if case not in done:
-                file.write(json.dumps(row_of(*case)) + "\n")
-                file.flush()
+    done = {tuple(row[key] for key in keys) for row in read_rows(path)}
+    for case in (
+        (learner, data_set, site, seed)
+        for seed in range(num_seeds)
+        for site in range(FIRST_SITE, FIRST_SITE + NUM_SITES)
+        for data_set in DATA_SETS
+        for learner in learners
+        if data_set != "landmine-paper" or learner == "svc"
+    ):
+        if case not in done:
+            add_rows(path, [row_of(*case)])
 
 
 def gains(rows: Sequence[dict[str, Any]]) -> dict[str, FloatArray]:
@@ -213,7 +210,7 @@ def main() -> None:
     if asked.what == "play":
         play(asked.rows, asked.seeds, asked.learners)
     else:
-        show(list(lines(asked.rows)))
+        show(read_rows(asked.rows))
 
 
 if __name__ == "__main__":

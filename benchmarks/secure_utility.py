@@ -38,7 +38,8 @@ from typing import Any
 import numpy as np
 from flwr.app import Context
 
-from benchmarks.warm_start import add_missing, lines
+from benchmarks.rows import read_rows
+from benchmarks.warm_start import add_missing
 from flwr_fbo import (
     FedVote,
     FedWarmStart,
@@ -200,7 +201,7 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.what == "play":
         add_missing(asked.rows, line_of, list(SETUPS), asked.seeds, asked.jobs)
-    show(list(lines(asked.rows)))
+    show(read_rows(asked.rows))
 
 
 if __name__ == "__main__":

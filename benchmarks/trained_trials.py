@@ -38,10 +38,10 @@ from optuna.distributions import FloatDistribution, IntDistribution
 from sklearn.datasets import load_digits
 from sklearn.preprocessing import StandardScaler
 
+from benchmarks.rows import add_rows, read_rows
 from flwr_fbo import InProcessGrid, tuner_mod
 from flwr_fbo._common.arrays import one_blas_thread
 from flwr_fbo._common.random import Purpose, generator
-from flwr_fbo._common.text import write_whole
 from flwr_fbo.lab.datasets import digits, emnist, har, magic, shuttle
 from flwr_fbo.lab.datasets.base import Split
 from flwr_fbo.space.search_space import Params, SearchSpace
@@ -324,15 +324,6 @@ def read_lines(path: Path) -> list[Mapping[str, Any]]:
     return sorted(lines, key=lambda line: int(line["trial"]))
 
 
-def drop_cut_line(path: Path) -> None:
-    """Make a file that is not there, and end another with its last whole line."""
-    path.touch()
-    text = path.read_text()
-    whole = text[: text.rfind("\n") + 1]
-    if whole != text:
-        write_whole(path, whole)
-
-
 def main() -> None:
     """Train what a file lacks."""
     parser = argparse.ArgumentParser(description="See the module.")
@@ -341,16 +332,13 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=64)
     parser.add_argument("--jobs", type=int, default=2)
     asked = parser.parse_args()
-    drop_cut_line(asked.file)
     settings = candidate_settings(SPACE, asked.trials, DEFAULTS, [], seed=0)
-    done = {line["trial"] for line in read_lines(asked.file)}
+    done = {line["trial"] for line in read_rows(asked.file)}
     missing = [number for number in range(asked.trials) if number not in done]
     work = (delayed(train_trial)(asked.task, n, settings[n]) for n in missing)
     lines = Parallel(n_jobs=asked.jobs, return_as="generator_unordered")(work)
-    with asked.file.open("a") as file:
-        for line in lines:
-            file.write(json.dumps(line) + "\n")
-            file.flush()
+    for line in lines:
+        add_rows(asked.file, [line])
 
 
 if __name__ == "__main__":

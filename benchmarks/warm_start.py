@@ -36,10 +36,9 @@ too where the gate stays closed: only what differs is played. Arms:
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -49,6 +48,7 @@ from joblib import Parallel, delayed
 from optuna.distributions import FloatDistribution
 from scipy.stats import ttest_1samp
 
+from benchmarks.rows import add_rows, read_rows
 from flwr_fbo._common.arrays import FloatArray, one_blas_thread
 from flwr_fbo.algorithms.fed_warm_start.agent import FedWarmStartAgent
 from flwr_fbo.algorithms.fed_warm_start.head_start import head_start
@@ -305,23 +305,11 @@ def add_missing(
 ) -> None:
     """Add the lines that a file lacks, as each is done."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    done = {(one["task"], one["seed"]) for one in lines(path)}
+    done = {(one["task"], one["seed"]) for one in read_rows(path)}
     cases = [(t, s) for s in range(num_seeds) for t in names if (t, s) not in done]
     parallel = Parallel(n_jobs=num_jobs, return_as="generator_unordered", batch_size=1)
-    with path.open("a", encoding="utf-8") as file:
-        for found in parallel(delayed(line_of)(*case) for case in cases):
-            file.write(json.dumps(found) + "\n")
-            file.flush()
-
-
-def lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield what a file has; its last line may have been cut off."""
-    if path.is_file():
-        for text in path.read_text("utf-8").splitlines():
-            try:
-                yield json.loads(text)
-            except ValueError:
-                continue
+    for found in parallel(delayed(line_of)(*case) for case in cases):
+        add_rows(path, [found])
 
 
 CONTROL = {
@@ -459,9 +447,9 @@ def main() -> None:
     if asked.what == "play":
         add_missing(asked.rows, line_of, asked.more or TASKS, asked.seeds, asked.jobs)
     elif asked.what == "show":
-        show(list(lines(asked.rows)))
+        show(read_rows(asked.rows))
     else:
-        draw(list(lines(asked.rows)), Path(asked.more[0]))
+        draw(read_rows(asked.rows), Path(asked.more[0]))
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ import numpy as np
 import optuna
 from optuna.samplers import BaseSampler, GPSampler, TPESampler
 
+from benchmarks.rows import read_rows
 from benchmarks.suggestion import BoTorch
 from benchmarks.warm_start import (
     FEWER_EVALUATIONS,
@@ -38,7 +39,6 @@ from benchmarks.warm_start import (
     Federation,
     best_so_far,
     honest,
-    lines,
     path_of,
 )
 from flwr_fbo.lab.tasks.table import Table, names_of, tables
@@ -150,7 +150,7 @@ def add_to(line: dict[str, Any], rivals: list[str]) -> dict[str, Any]:
 
 def play(path: Path, num_seeds: int, rivals: list[str]) -> None:
     """Add what a file lacks, table by table."""
-    known = {(line["task"], line["seed"]): line for line in lines(path)}
+    known = {(line["task"], line["seed"]): line for line in read_rows(path)}
     for seed in range(num_seeds):
         for task in TASKS:
             try:
@@ -165,7 +165,7 @@ def play(path: Path, num_seeds: int, rivals: list[str]) -> None:
 
 def show(path: Path) -> None:
     """Print what is ahead of what, by task and in the mean, over lines that have it."""
-    found = list(lines(path))
+    found = read_rows(path)
     names = ["alone", "warm start", *RIVALS]
     for chosen in (names[:2], *([*names[:2], name] for name in RIVALS)):
         own = [line for line in found if set(chosen) <= line["means"].keys()]

@@ -1,0 +1,33 @@
+"""Files of rows, a JSON object per line, that a benchmark adds to and goes on from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from flwr_fbo._common.text import write_whole
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a file, none if there is no file.
+
+    A last line without its end was cut off as it was written, and is no row.
+    """
+    text = path.read_text("utf-8") if path.is_file() else ""
+    return [json.loads(line) for line in _whole(text).splitlines()]
+
+
+def add_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Add rows to a file, which is made if it is not there, and whose cut line goes."""
+    path.touch()
+    text = path.read_text("utf-8")
+    if _whole(text) != text:
+        write_whole(path, _whole(text))
+    with path.open("a", encoding="utf-8") as file:
+        file.write("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def _whole(text: str) -> str:
+    return text[: text.rfind("\n") + 1]

@@ -410,9 +410,9 @@ def _draw_sweep(
     panels = [b for b in bases if METHODS[b].noisy and METHODS[b].noise_only]
     settings = list(dict.fromkeys(others for _, others in lines if others)) or [()]
     colors = dict(zip(settings, (*COLORS, *_MORE_COLORS), strict=False))
-    figure, all_axes = new_figure(num_panels=len(panels))
-    used: set[str] = set()
-    for axes, panel in zip(np.atleast_1d(all_axes), panels, strict=True):
+    figure, made = new_figure(num_panels=len(panels))
+    all_axes, used = np.atleast_1d(made), set[str]()
+    for axes, panel in zip(all_axes, panels, strict=True):
         kinds = {
             panel: "private",
             METHODS[panel].noise_only: "noise-only",
@@ -429,10 +429,10 @@ def _draw_sweep(
         axes.set(xlabel=experiment.axes[0], xscale="log", yscale="log")
         if sweep.axis is not None:
             _label_axis(axes, sweep)
-    shared = [axes.get_ylim() for axes in np.atleast_1d(all_axes)]
-    for axes in np.atleast_1d(all_axes):
+    shared = [axes.get_ylim() for axes in all_axes]
+    for axes in all_axes:
         axes.set_ylim(min(low for low, _ in shared), max(high for _, high in shared))
-    np.atleast_1d(all_axes)[0].set_ylabel(
+    all_axes[0].set_ylabel(
         f"{experiment.axes[1]}, {experiment.num_iterations:,} trials"
     )
     handles = [

@@ -554,15 +554,24 @@ class _Clipping:
         """Count what an agent sends from now on."""
         if math.isinf(self._limit):
             return
-        message = agent.message
 
-        def counted_message(iteration: int) -> FloatArray:
-            vector = message(iteration)
+        def count(vector: FloatArray) -> None:
             self.num_messages += 1
             self.num_clipped += int(np.linalg.norm(vector) > self._limit)
-            return vector
 
-        agent.message = counted_message  # type: ignore[method-assign]
+        _look_at_messages(agent, count)
+
+
+def _look_at_messages(agent: Agent, look: Callable[[FloatArray], None]) -> None:
+    """Have each message looked at that an agent makes from now on."""
+    message = agent.message
+
+    def seen_message(iteration: int) -> FloatArray:
+        vector = message(iteration)
+        look(vector)
+        return vector
+
+    agent.message = seen_message  # type: ignore[method-assign]
 
 
 class _Meaning:
@@ -599,19 +608,17 @@ class _Meaning:
         assert isinstance(settings, DPFTSDESettings)
         shared = settings.shared_features(self._space.dim, self._study.feature_seed)
         features = shared(self._points)
-        message, suggest = agent.message, agent.suggest
+        suggest = agent.suggest
 
         def value(x: FloatArray) -> float:
             return self._sign * objective(self._space.from_unit(x))
 
         values = np.array([value(x) for x in self._points])
 
-        def measured_message(iteration: int) -> FloatArray:
-            vector = message(iteration)
+        def compare(vector: FloatArray) -> None:
             if np.ptp(values) > 0:
                 r = np.corrcoef(features @ vector, values)[0, 1]
                 self.correlations.append(float(r))
-            return vector
 
         def measured_point(iteration: int) -> FloatArray:
             x = suggest(iteration)
@@ -621,7 +628,7 @@ class _Meaning:
                 self.percentiles.append(float(worse))
             return x
 
-        agent.message = measured_message  # type: ignore[method-assign]
+        _look_at_messages(agent, compare)
         agent.suggest = measured_point  # type: ignore[method-assign]
 
     @staticmethod

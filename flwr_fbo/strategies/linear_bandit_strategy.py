@@ -14,6 +14,7 @@ from typing import Any
 from flwr.app import Message
 
 from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.text import counted
 from flwr_fbo._common.validation import is_number, require, require_int
 from flwr_fbo.algorithms.decentralized_fed_ucb.server import DecentralizedFedUCBServer
 from flwr_fbo.algorithms.fed_ucb.server import FedUCBServer, spent_by_agent
@@ -179,10 +180,10 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
         result.estimate = self._estimate()
         spent = result.privacy_spent = self.privacy_spent
         _log.info(
-            "Each agent has spent epsilon = %.3f at delta = %.3g, %d releases%s",
+            "Each agent has spent epsilon = %.3f at delta = %.3g, %s%s",
             spent.epsilon,
             spent.delta,
-            spent.num_releases,
+            counted(spent.num_releases, "release"),
             "" if self.study.private else "; NOT PRIVATE, see the summary",
         )
 

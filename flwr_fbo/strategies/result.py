@@ -9,6 +9,7 @@ from flwr.serverapp.strategy import Result
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.conversion import frame_of
+from flwr_fbo._common.text import counted
 from flwr_fbo.algorithms.search.recommendation import Recommendation
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.space.search_space import Params
@@ -54,7 +55,7 @@ class StudyResult(Result):
             spent = self.privacy_spent
             lines.append(
                 f"Privacy spent: epsilon = {spent.epsilon:.3f} at delta = "
-                f"{spent.delta:.3g}, {spent.num_releases} releases"
+                f"{spent.delta:.3g}, {counted(spent.num_releases, 'release')}"
             )
         return lines
 

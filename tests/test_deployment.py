@@ -8,6 +8,7 @@ import signal
 import sys
 import tomllib
 from base64 import b64decode, b64encode
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from flwr_fbo.algorithms.search.agent import Agent
 from flwr_fbo.algorithms.search.study import create_agent
 from flwr_fbo.clients.tuning_record import recorded_agent
 from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.journal_file import JournalHeldError
 from flwr_fbo.journal.tables import LedgerRow, Trial
 from flwr_fbo.lab.simulation.loop import run_loop
 from flwr_fbo.privacy.spending import SpendingLedger
@@ -167,8 +169,14 @@ def _trials(folder: Path, site: int) -> list[Trial]:
 
 
 def _record(federation: Any) -> tuple[dict[str, Any], list[LedgerRow]]:
-    with Journal(None, federation.folder / "record" / "server.sqlite") as journal:
-        return read_ledger(journal)
+    path = federation.folder / "record" / "server.sqlite"
+
+    def read() -> Any:
+        # A run that was stopped is listed as such before its process has ended.
+        with suppress(JournalHeldError), Journal(None, path) as journal:
+            return read_ledger(journal)
+
+    return await_condition(read, "the end of the process that holds the record", 60)
 
 
 def _num_rounds(federation: Any) -> int:

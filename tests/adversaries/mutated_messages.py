@@ -187,17 +187,17 @@ class Asked:
             text = json.dumps(self.header.get("fields"))
             header = {"kind": self.header.get("kind", "none"), "fields": text}
             header = {k: v for k, v in header.items() if isinstance(v, str | int)}
-            content = RecordDict({HEADER: ConfigRecord(header)})
+            content = RecordDict({HEADER: ConfigRecord(_sendable(header))})
             content[SUM] = ArrayRecord({"request": Array(np.zeros(0, np.uint8))})
             return content
         config = {
             name: json.dumps(v) if isinstance(v, dict) or v is None else v
             for name, v in self.header.items()
-            if not isinstance(v, list) and not (type(v) is int and abs(v) >= 2**63)
+            if not isinstance(v, list)
         }
         given = {str(i): Array(array) for i, array in enumerate(self.arrays)}
         return RecordDict(
-            {"config": ConfigRecord(config), "arrays": ArrayRecord(given)}
+            {"config": ConfigRecord(_sendable(config)), "arrays": ArrayRecord(given)}
         )
 
     @property
@@ -244,8 +244,15 @@ class Asked:
         return fields.get("ballot", fields)
 
 
+def _sendable(values: dict[str, Any]) -> dict[str, Any]:
+    """Return what Flower can send: its integers have 64 bits."""
+    return {k: v for k, v in values.items() if type(v) is not int or abs(v) < 2**63}
+
+
 def _tuners(header: Header) -> Asked:
-    return Asked({"kind": header.kind, "fields": asdict(header)})
+    # As on its way: with lists, which are changed from within, in place of tuples.
+    fields = json.loads(json.dumps(asdict(header)))
+    return Asked({"kind": header.kind, "fields": fields})
 
 
 def _instruction(asked: Instruction, *arrays: Any) -> Asked:

@@ -171,12 +171,15 @@ def _trials(folder: Path, site: int) -> list[Trial]:
 def _record(federation: Any) -> tuple[dict[str, Any], list[LedgerRow]]:
     path = federation.folder / "record" / "server.sqlite"
 
-    def read() -> Any:
+    def read() -> tuple[dict[str, Any], list[LedgerRow]] | None:
         # A run that was stopped is listed as such before its process has ended.
         with suppress(JournalHeldError), Journal(None, path) as journal:
             return read_ledger(journal)
+        return None
 
-    return await_condition(read, "the end of the process that holds the record", 60)
+    found: tuple[dict[str, Any], list[LedgerRow]]
+    found = await_condition(read, "the end of the process that holds the record", 60)
+    return found
 
 
 def _num_rounds(federation: Any) -> int:

@@ -9,18 +9,23 @@ that nothing recorded was lost, and no release drawn twice. It takes minutes.
 """
 
 import argparse
+import inspect
 import os
+import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from tests.clients import test_tuning_site
+from tests.clients.bandits import test_linear_bandit_client
+from tests.privacy import test_recorded_releases
+from tests.strategies import test_resume
 
 ROOT = Path(__file__).parents[2]
 TESTS = (
-    "clients/test_tuning_site.py::test_a_client_that_is_killed_repeats_and_loses_nothing",
-    "privacy/test_recorded_releases.py::test_an_agent_that_is_killed_draws_no_release_twice",
-    "clients/test_linear_bandit_client.py::test_a_site_that_is_killed_repeats_its_releases",
-    "strategies/test_resume.py::test_a_killed_server_never_sends_two_vectors_for_one_round",
+    test_tuning_site.test_a_client_that_is_killed_repeats_and_loses_nothing,
+    test_recorded_releases.test_an_agent_that_is_killed_draws_no_release_twice,
+    test_linear_bandit_client.test_a_site_that_is_killed_repeats_its_releases,
+    test_resume.test_a_killed_server_never_sends_two_vectors_for_one_round,
 )
 
 
@@ -29,9 +34,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--kills", type=int, default=100, help="in each test")
     options, of_pytest = parser.parse_known_args()
-    os.environ["FLWR_FBO_NUM_KILLS"] = str(options.kills)
-    tests = [str(ROOT / "tests" / test) for test in TESTS]
-    sys.exit(pytest.main(["-s", f"--rootdir={ROOT}", *of_pytest, *tests]))
+    tests = [f"{inspect.getsourcefile(test)}::{test.__name__}" for test in TESTS]
+    # In a process of its own: here the number of kills has been read already.
+    given = {**os.environ, "FLWR_FBO_NUM_KILLS": str(options.kills)}
+    command = [sys.executable, "-m", "pytest", "-s", f"--rootdir={ROOT}"]
+    sys.exit(subprocess.run([*command, *of_pytest, *tests], env=given).returncode)
 
 
 if __name__ == "__main__":

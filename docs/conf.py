@@ -1,11 +1,16 @@
 """Sphinx: `make docs` builds the site into build/docs."""
 
+import re
+
+import click
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
 from sphinx.writers.html5 import HTML5Translator
 
 import flwr_fbo
+from flwr_fbo.cli.commands import load_command
 
 project = "flwr_fbo"
 author = "the authors of flwr_fbo"
@@ -46,6 +51,31 @@ def _block(translator: HTML5Translator, node: nodes.math_block) -> None:
     raise nodes.SkipNode
 
 
+class CommandHelp(SphinxDirective):
+    """Usage, text and options of a command of ``flwr-fbo``, from its ``--help``."""
+
+    required_arguments = 1
+    final_argument_whitespace = True
+
+    def run(self) -> list[nodes.Node]:
+        """Return the help as paragraphs and a list."""
+        name, *rest = self.arguments[0].split()
+        command = load_command(name)
+        for word in rest:
+            assert isinstance(command, click.Group)
+            command = command.commands[word]
+        context = click.Context(command, info_name=f"flwr-fbo {self.arguments[0]}")
+        usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
+        records = [p.get_help_record(context) for p in command.params]
+        rows = [one for one in filter(None, records) if one[1] != "[required]"]
+        options = "\n".join(f"- `{names}`: {text}" for names, text in rows)
+        page = f"```text\n{usage}\n```\n\n{command.help}\n\n{options}"
+        # An option in a sentence is code: its hyphens would become a dash.
+        page = re.sub(r"(`[^`]*`)|(--[a-z]+)", lambda m: m[1] or f"`{m[2]}`", page)
+        return self.parse_text_to_nodes(page.replace("\\[", "["))
+
+
 def setup(app: Sphinx) -> None:
     """Write formulas as MathML, which a page shows without any script or network."""
     app.add_html_math_renderer("mathml", (_inline, None), (_block, None))
+    app.add_directive("command-help", CommandHelp)

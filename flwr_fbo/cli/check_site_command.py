@@ -29,6 +29,7 @@ def check_site_command(
     Run it as the user of the SuperNode, before that starts: limits, folder, ledger and
     what is left of it, roster and key, OpenDP, versions, clock. The exit status is 1
     if studies would be refused. The limits of an app's own code are not known here.
+    A ledger of an older schema is upgraded, because the command opens it.
 
     Examples
     --------

@@ -31,9 +31,12 @@ def export(
     """Copy trials to Optuna, or releases to a file.
 
     The trials of a client's journal, or of a FederationTuner's folder, go to an Optuna
-    STORAGE, such as sqlite:///trials.db. Run it again to add new trials. The releases
-    of a FedWarmStart server go to the file --knowledge. Other studies and single sites
-    start from that file at no epsilon.
+    STORAGE, such as sqlite:///trials.db, for optuna-dashboard and other tools. Run it
+    again to add new trials. Those of a FederationTuner have released scores by round;
+    the last rung's are complete, the others pruned.
+
+    The releases of a FedWarmStart server go to the file --knowledge. Other studies and
+    single sites start from that file at no epsilon.
 
     Examples
     --------

@@ -55,7 +55,8 @@ def init(
 ) -> None:
     """Write a Flower app that tunes a model.
 
-    FOLDER is the current folder by default. The app gets the folder's name.
+    FOLDER is the current folder by default. The app gets the folder's name: letters,
+    digits and hyphens. Its README says how to run it, and what to change.
 
     Examples
     --------

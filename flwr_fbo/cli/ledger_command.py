@@ -67,6 +67,9 @@ def show(
     refused; a forgery by somebody who can write the file is not noticed. A ledger is
     also read while its server or site is running.
 
+    Agents that share a folder have data of their own: each has its own epsilon, and
+    there is no total over agents.
+
     Examples
     --------
     $ flwr-fbo ledger show /var/lib/fbo

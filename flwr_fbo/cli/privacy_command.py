@@ -129,6 +129,18 @@ def privacy(
 ) -> None:
     """Print the epsilon of a study by each accountant, or the z for an epsilon.
 
+    Nothing is run. Each row is one accountant, a method that computes epsilon. All of
+    them give valid limits, pld the tightest. Figures are rounded up: a study with these
+    figures keeps to its budget. A smaller delta costs more epsilon.
+
+    With DPFTSDE the middle column is for the same noise with the exact sensitivity, the
+    right one for this package's default noise.
+
+    With FedUCB it says whether a linear bandit pays. --rounds is then the number of
+    synchronisations. It assumes local_data="own", rewards in [0, 1] and sites that are
+    alike, and promises a quarter of the gain that the formula in
+    flwr_fbo.algorithms.linear_bandit.planning expects.
+
     Examples
     --------
     $ flwr-fbo privacy --agents 20 --rounds 40 --epsilon 2 --delta 1e-3

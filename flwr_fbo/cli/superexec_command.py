@@ -33,6 +33,10 @@ def superexec(
     Only client apps are run: a SuperNode that is asked for another kind of task does
     nothing.
 
+    Flower has no public interface between the arrival of a bundle and its use, so the
+    comparison stands in front of two functions of `flwr-clientapp`. If a version of
+    Flower does not have them, no app runs.
+
     Examples
     --------
     $ flwr-fbo superexec apps -- --insecure --runtime-api-address 127.0.0.1:9094

@@ -25,8 +25,9 @@ def trust(
     """Print the SHA-256 of an app bundle, and add it to the list of reviewed apps.
 
     Review the bundle first: it is a ZIP file with the app's code. A server may send
-    another app under the same name and version; its SHA-256 is another one. Give FILE
-    to an owner whom the SuperNode's user is not, such as root.
+    another app under the same name and version; its SHA-256 is another one. FILE is
+    text, one line per app: take a line out to trust an app no longer. Give FILE to an
+    owner whom the SuperNode's user is not, such as root.
 
     Examples
     --------

@@ -107,6 +107,9 @@ def audit(
 ) -> None:
     """Audit whole studies: bound their epsilon from below, compare with the promise.
 
+    Without arguments it audits a study of each private strategy, with the system's
+    entropy: this takes minutes.
+
     It draws many independent studies with a canary and as many without. The canary is
     one agent; in a bandit one trial. A test guesses from the releases whether the
     canary took part, and its success bounds epsilon. The exit status is 1 on a

@@ -45,8 +45,10 @@ def run(
         float | None,
         typer.Option(help="Another epsilon, in a folder of its own."),
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Worker processes.")] = os.cpu_count()
-    or 1,
+    jobs: Annotated[
+        int,
+        typer.Option(min=1, help="Worker processes.", show_default="one per core"),
+    ] = os.cpu_count() or 1,
     output: Annotated[
         Path | None,
         typer.Option(

@@ -39,11 +39,11 @@ of its own, and phase II differs:
 - phase I is left out: gradients of hundreds of numbers drown in their noise, and
   networks fitted by them were worse than random ones. So w0 is where the regression
   would start, which all agents know, and f(x; w0) is left out of what is learned;
-- an action has a few features (`models.reference_features`) in place of the network's
+- an action has a few features (`ReferenceFeatures`) in place of the network's
   gradient, which noise would cover, and its reward is clipped;
 - agents send by a public schedule;
 - an agent acts on released totals only, its own trials in between are not used. What it
-  believes is a posterior that knows how large the noise is (`models.noisy_sums`);
+  believes is a posterior that knows how large the noise is (`posterior_of_noisy_sum`);
 - it draws its estimate from that, N(theta_hat, beta V^-1), and plays the best action
   for it; before the first total from the prior. The most optimistic estimate would be
   the same for all agents and all trials between two totals, and so teach nothing. The

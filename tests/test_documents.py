@@ -14,12 +14,16 @@ import click
 import pytest
 from flwr.app import Context, RecordDict
 from flwr.serverapp.strategy import FedAvg, Result
+from optuna.distributions import FloatDistribution
 
 import flwr_fbo
 from benchmarks.pictures import FOLDER, PICTURES, THEMES
 from benchmarks.tuned_examples import EXAMPLES, imported
-from flwr_fbo import InProcessGrid, Seeds
+from flwr_fbo import FedVoteSettings, InProcessGrid, SearchSpace, Seeds
+from flwr_fbo.algorithms.fed_vote.settings import VoteCount
+from flwr_fbo.algorithms.fed_vote.votes import even_votes
 from flwr_fbo.cli.commands import COMMANDS, load_command
+from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
 from tests.before_and_after import diff
 from tests.documents import (
     ROOT,
@@ -160,13 +164,18 @@ def _neural_bandits(page: Page) -> None:
     assert "epsilon 8 for one evaluation" in page.printed
 
 
-def _when_federation_helps(page: Page) -> None:
-    crowds = page.names["crowds"]
-    rows = re.findall(r"^\| ([\d.]+) \| (.*) \|$", page.path.read_text(), re.MULTILINE)
+@pytest.mark.gate
+def test_the_table_of_votes_is_what_the_command_says() -> None:
+    """`flwr-fbo privacy --strategy FedVote`, but for what that takes to print."""
+    space = SearchSpace({name: FloatDistribution(0, 1) for name in ("C", "gamma")})
+    page = (ROOT / "docs/when-federation-helps.md").read_text()
+    rows = re.findall(r"^\| ([\d.]+) \| (.*) \|$", page, re.MULTILINE)
     assert len(rows) == 5
     for epsilon, row in rows:
+        z = calibrate_noise_multiplier(float(epsilon), 1e-3, 1.0, num_releases=3)
         for sites, cell in zip((5, 10, 30, 100), row.split(" | "), strict=True):
-            crowd = crowds[float(epsilon), sites]
+            votes = even_votes(FedVoteSettings(), VoteCount(sites, z), space, 0)
+            crowd = votes.smallest_crowd
             assert cell == (f"{crowd}: never" if crowd > sites else str(crowd))
 
 
@@ -195,7 +204,6 @@ CHECKS: dict[str, Callable[[Page], None]] = {
     "docs/app/your-own-objective.md": _your_own_objective,
     "docs/app/linear-bandits.md": _linear_bandits,
     "docs/app/neural-bandits.md": _neural_bandits,
-    "docs/when-federation-helps.md": _when_federation_helps,
 }
 
 

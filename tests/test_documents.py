@@ -1,6 +1,7 @@
 """The code in README and documentation runs as it is written."""
 
 import inspect
+import math
 import pkgutil
 import re
 import sys
@@ -250,6 +251,15 @@ def test_checks_and_slow_pages_exist() -> None:
     assert {*CHECKS, *NEEDS, *STAND_INS, *SLOW, *OF_THE_GATE} <= {
         _name(path) for path in (*PAGES, *MENUS)
     }
+
+
+def test_how_sure_an_observer_becomes_is_computed() -> None:
+    text = (ROOT / "docs/privacy/choose-epsilon.md").read_text()
+    found = re.findall(r"([\d.]+) % (?:sure )?at\s+epsilon (\d)", text)
+    assert [epsilon for _, epsilon in found] == ["1", "2", "4", "8"]
+    for sure, epsilon in found:
+        odds = math.exp(int(epsilon))
+        assert sure == f"{100 * odds / (1 + odds):.2f}"
 
 
 def test_links_between_pages_and_files_lead_somewhere() -> None:

@@ -370,7 +370,7 @@ def _cohort_lines(question: Question) -> list[str]:
         *lines,
         f"Last group: {num_agents - sum(sizes)} sites start in round "
         f"{after * len(sizes) + 1}, and send nothing.",
-        "Each site's message is in one release: the site pays epsilon once.",
+        "Each site's message is in one release, so a site spends epsilon once.",
     ]
 
 

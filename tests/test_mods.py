@@ -39,7 +39,7 @@ from flwr_fbo import (
 )
 from flwr_fbo.algorithms.search.agent import Agent
 from flwr_fbo.strategies.enrolment import TooFewAgentsError
-from tests.documents import ROOT
+from tests.documents import ROOT, Page
 from tests.federation import (
     NUM_AGENTS,
     SPACE,
@@ -92,7 +92,7 @@ def _action_app(mod: Mod) -> ClientApp:
     return add_tuning(ClientApp(mods=[mod]), make_objective, None)
 
 
-# The columns of the page.
+# Kinds of clients, which are the columns of the page, and `client_api`.
 CLIENTS: list[tuple[str, Callable[[Mod], ClientApp], str]] = [
     ("Message API", _message_app, "message"),
     ("Message API", _message_app, "both"),
@@ -102,6 +102,13 @@ CLIENTS: list[tuple[str, Callable[[Mod], ClientApp], str]] = [
 ]
 
 
+COLUMNS = list(dict.fromkeys(client for client, _, _ in CLIENTS))
+
+
+def _cell(name: str, client: int) -> str:
+    return MODS[name][COLUMNS.index(CLIENTS[client][0])]
+
+
 @cache
 def _plain_agents() -> list[Agent]:
     return run(numpy_app(), num_rounds=3)[1]
@@ -109,10 +116,10 @@ def _plain_agents() -> list[Agent]:
 
 def _cells() -> Iterator[Any]:
     """Yield name and column of each cell; most that say the same again are slow."""
-    for name, cells in MODS.items():
+    for name in MODS:
         for column, (_, _, client_api) in enumerate(CLIENTS):
             is_typical = name.endswith(("message_size_mod", "secaggplus_mod"))
-            is_fast = cells[column] == "refused" or is_typical
+            is_fast = _cell(name, column) == "refused" or is_typical
             marks = () if is_fast and client_api != "both" else pytest.mark.slow
             yield pytest.param(name, column, marks=marks)
 
@@ -122,7 +129,7 @@ def test_a_mod_changes_nothing_or_is_refused(name: str, column: int) -> None:
     _, make_app, client_api = CLIENTS[column]
     grid = InProcessGrid(make_app(_mod(name)), NUM_AGENTS)
     study = strategy(client_api=client_api)
-    expected = MODS[name][column]
+    expected = _cell(name, column)
     if expected == "works":
         study.start(grid, num_rounds=3)
         assert_same(grid.agents(study.study), _plain_agents())
@@ -136,6 +143,18 @@ def test_a_mod_changes_nothing_or_is_refused(name: str, column: int) -> None:
     assert study.privacy_spent.num_releases == 0
 
 
+def test_a_mod_for_training_only_leaves_the_tuning_alone() -> None:
+    """The page's `for_training` makes one of a mod that would be refused."""
+    page = Page(ROOT / "docs/app/mods.md")
+    page.run()
+    for_training = page.names["for_training"]
+    app = _numpy_app(for_training(_mod("flwr.client.mod.secaggplus_mod")))
+    study = strategy(client_api="numpy")
+    grid = InProcessGrid(app, NUM_AGENTS)
+    study.start(grid, num_rounds=3)
+    assert_same(grid.agents(study.study), _plain_agents())
+
+
 def test_the_table_has_all_mods_and_clients() -> None:
     public = {f"flwr.clientapp.mod.{name}" for name in flwr.clientapp.mod.__all__}
     legacy = set(flwr.client.mod.__all__) - {"make_ffn"}  # which is no mod
@@ -144,8 +163,7 @@ def test_the_table_has_all_mods_and_clients() -> None:
     assert flwr.client.mod.message_size_mod is flwr.clientapp.mod.message_size_mod
     assert set(MODS) == public | {f"flwr.client.mod.{name}" for name in legacy}
     (head,) = re.findall(r"^\| mod \| (.*) \|$", PAGE, re.MULTILINE)
-    columns = [f'{client}, `"{client_api}"`' for client, _, client_api in CLIENTS]
-    assert head.split(" | ") == columns
+    assert head.split(" | ") == COLUMNS
 
 
 @pytest.mark.parametrize("name", [n for n in MODS if n.endswith("DpMod")])

@@ -161,7 +161,6 @@ def _bandits_in_practice(page: Page) -> None:
 
 def _neural_bandits(page: Page) -> None:
     assert all(r.answered == 4 for r in page.names["result"].rounds)
-    assert "w0 has 76 numbers" in page.printed
     assert "epsilon 8 for one evaluation" in page.printed
 
 

@@ -140,7 +140,7 @@ def _your_own_objective(page: Page) -> None:
     assert 7.9 < page.names["result"].privacy_spent.epsilon <= 8.0
     assert len(page.names["study"].trials) == 21 + 3
     assert page.names["study"].trials[0].params["gamma"] == 0.03
-    assert len(page.printed.splitlines()) == 2 + 5 + 1
+    assert len(page.printed.splitlines()) == 2 + 5
 
 
 def _linear_bandits(page: Page) -> None:

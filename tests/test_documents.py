@@ -4,11 +4,9 @@ import inspect
 import math
 import pkgutil
 import re
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import click
@@ -70,8 +68,6 @@ def test_a_page_runs_as_it_is_written(
     monkeypatch.chdir(tmp_path)
     for package in NEEDS.get(_name(path), ()):
         pytest.importorskip(package, reason=f"the page needs {package}")
-    for module in STAND_INS.get(_name(path), ()):
-        monkeypatch.setitem(sys.modules, module, ModuleType(module))
     page = Page(path)
     page.run()
     if check := CHECKS.get(_name(path)):
@@ -181,20 +177,15 @@ def test_the_table_of_votes_is_what_the_command_says() -> None:
 
 def _put_it_in_your_app(page: Page) -> None:
     example, package = ROOT / "examples" / "plug-in-numpyclient", "digits_fedavg"
-    server, client = list(blocks_of(page.path))[:2]
-    assert server.text == (example / "after" / package / "server_app.py").read_text()
-    assert client.text == "".join(diff(example, f"{package}/client_app.py"))
+    shown = [block.text for block in blocks_of(page.path) if block.language == "diff"]
+    files = ("server_app.py", "client_app.py")
+    assert shown == ["".join(diff(example, f"{package}/{file}")) for file in files]
 
 
 # Packages of extras that the test of a page needs.
 NEEDS = {
     "docs/app/bandits-in-practice.md": ("pandas",),
     "docs/app/track-and-export.md": ("mlflow", "tensorboardX", "pandas"),
-}
-
-# Modules of an example that a page only shows. The example's own test runs them.
-STAND_INS = {
-    "docs/app/put-it-in-your-app.md": ("digits_fedavg", "digits_fedavg.task"),
 }
 
 # What a page must come to, where it prints what differs from run to run.
@@ -247,7 +238,7 @@ def test_first_pages_lead_to_the_tuner_of_a_federation_first() -> None:
 
 
 def test_checks_and_slow_pages_exist() -> None:
-    assert {*CHECKS, *NEEDS, *STAND_INS, *SLOW, *OF_THE_GATE} <= {
+    assert {*CHECKS, *NEEDS, *SLOW, *OF_THE_GATE} <= {
         _name(path) for path in (*PAGES, *MENUS)
     }
 

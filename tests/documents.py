@@ -181,9 +181,9 @@ class Page:
     def _shown_elsewhere(self, block: Block) -> None:
         """Do nothing: there are tests of their own for them.
 
-        A diff is compared with its files by tests/test_examples.py, the demo's output
-        in the README by tests/test_documents.py. The triage example's report takes
-        minutes: it is not compared.
+        A diff is compared with its files by tests/test_examples.py and
+        tests/test_documents.py. The triage example's report takes minutes: it is not
+        compared.
         """
 
 

@@ -16,7 +16,9 @@ from flwr.serverapp.strategy import FedAvg, Result
 from optuna.distributions import FloatDistribution
 
 import flwr_fbo
+from benchmarks import warm_start
 from benchmarks.pictures import FOLDER, PICTURES, THEMES
+from benchmarks.rows import read_rows
 from benchmarks.tuned_examples import EXAMPLES, imported
 from flwr_fbo import FedVoteSettings, InProcessGrid, SearchSpace, Seeds
 from flwr_fbo.algorithms.fed_vote.settings import VoteCount
@@ -152,6 +154,24 @@ def _bandits_in_practice(page: Page) -> None:
 def _neural_bandits(page: Page) -> None:
     assert all(r.answered == 4 for r in page.names["result"].rounds)
     assert "epsilon 8 for one evaluation" in page.printed
+
+
+@pytest.mark.gate
+def test_the_table_of_warm_starts_is_what_the_command_prints(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    warm_start.show(read_rows(ROOT / "benchmarks/warm_start.jsonl"))
+    printed = re.sub(r" \(\d+/\d+\)", "", capsys.readouterr().out)
+    page = (ROOT / "docs/when-federation-helps.md").read_text()
+    begin = page.index("| table (D; sites) |")
+    rows = page[begin : page.index("\n\n", begin)].splitlines()[2:]
+    assert len(rows) == len(warm_start.TASKS) + 1
+    for row in rows:
+        cells = row.split(" | ", 1)[1]
+        assert f" | {cells.removesuffix('|')}" in printed, row
+    bound = re.search(r"lower 95 % bound of (\S+)", page)
+    assert bound is not None
+    assert f"over alone: +0.0101, 95 % bound {bound[1]}" in printed
 
 
 @pytest.mark.gate

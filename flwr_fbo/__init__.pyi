@@ -22,7 +22,6 @@ from .algorithms.linear_bandit.feature_fields import Number as Number
 from .algorithms.linear_bandit.peer_graph import PeerGraph as PeerGraph
 from .algorithms.linear_bandit.settings import LinearUCBSettings as LinearUCBSettings
 from .algorithms.linear_bandit.settings import RewardTimeout as RewardTimeout
-from .algorithms.linear_bandit.settings import SiteDeviation as SiteDeviation
 from .algorithms.search.portfolios import Portfolio as Portfolio
 from .algorithms.search.trial import Objective as Objective
 from .algorithms.search.trial import Trial as Trial

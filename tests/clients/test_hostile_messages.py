@@ -32,7 +32,6 @@ from flwr_fbo import (
     Number,
     PeerGraph,
     RewardTimeout,
-    SiteDeviation,
 )
 from flwr_fbo._common.fields import FREE, cap_of, fields_by_name, part_of
 from flwr_fbo._compat import to_array_record
@@ -206,7 +205,6 @@ def _studies() -> Iterator[Study]:
             exploration=exploration,
             encoder=encoder,
             reward_timeout=RewardTimeout(60),
-            site_deviation=SiteDeviation(0.5),
         )
         yield LinearBanditStudy(settings, 4)
     raw = replace(linear().settings, local_data="raw")
@@ -248,7 +246,7 @@ def test_every_number_of_a_study_has_a_limit_or_needs_none() -> None:
         *("WeightSchedule", "SumGroup", "Promise", "Charge", "LinearBanditStudy"),
         *("LinearUCBSettings", "ContinualSettings", "Optimism", "EllipsoidSampling"),
         *("InverseGapWeighting", "FeatureEncoder", "Number", "Category"),
-        *("RewardTimeout", "SiteDeviation", "DeterminantTrigger", "PeerGraph"),
+        *("RewardTimeout", "DeterminantTrigger", "PeerGraph"),
         *("FedGOUCBStudy", "FedGOUCBSettings", "LangevinSettings", "NeuralPrivacy"),
         "Network",
     }

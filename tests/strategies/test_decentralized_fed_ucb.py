@@ -25,7 +25,6 @@ from flwr_fbo import (
     LinearBanditPolicy,
     LinearUCBSettings,
     PeerGraph,
-    SiteDeviation,
     linear_bandit_app,
 )
 from flwr_fbo._compat import to_array_record
@@ -147,7 +146,6 @@ SINGLE = replace(RING, num_estimators=1, pooling="neighbourhood")
         (RING, replace(SETTINGS, exploration=EllipsoidSampling())),
         (RING, replace(RAW, exploration=InverseGapWeighting())),
         # and has the agent's own part of its stream.
-        (RING, replace(SETTINGS, site_deviation=SiteDeviation(0.1, ["theta_0"]))),
         (RING, replace(SETTINGS, local_data="own")),
         (SINGLE, replace(SETTINGS, local_data="own")),
     ],

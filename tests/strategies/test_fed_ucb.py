@@ -110,7 +110,6 @@ def assert_as_simulated(
         "sampling, raw",
         "unknown horizon",
         "sliding window, raw",
-        "sites differ, raw",
         "inverse gap",
     ],
 )

@@ -215,7 +215,7 @@ def with_tuning(
         tell(limits)
         return _TwoStages(
             lambda: own_client(context),
-            lambda: SiteClient(lambda: site, context).to_client(),
+            lambda: SiteClient(site, context).to_client(),
         )
 
     return tuning_client_fn

@@ -291,18 +291,13 @@ class SiteClient(NumPyClient):
 
     Parameters
     ----------
-    make_site : callable
-        Returns the site; a ``client_fn`` is called by a message, so that what it raises
-        would reach the server.
+    site : Site
     context : flwr.app.Context
     """
 
-    def __init__(
-        self, make_site: Callable[[], Site[Any, Any]], context: Context
-    ) -> None:
-        self._site = reported(make_site)
-        self._context = context
-        tell(self._site.limits)
+    def __init__(self, site: Site[Any, Any], context: Context) -> None:
+        self._site, self._context = site, context
+        tell(site.limits)
 
     def fit(
         self, parameters: list[np.ndarray[Any, Any]], config: dict[str, Any]

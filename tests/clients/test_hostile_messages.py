@@ -46,8 +46,8 @@ from flwr_fbo.algorithms.linear_bandit.study import (
 )
 from flwr_fbo.algorithms.search.study import TuningInstruction, TuningStudy
 from flwr_fbo.algorithms.search.trial import OutOfTimeError
-from flwr_fbo.clients.bandits.linear_bandit_client import LinearBanditSite
-from flwr_fbo.clients.bandits.neural_bandit_client import NeuralBanditSite
+from flwr_fbo.clients.bandits.linear_bandit_site import LinearBanditSite
+from flwr_fbo.clients.bandits.neural_bandit_site import NeuralBanditSite
 from flwr_fbo.clients.node_limits import node_limits
 from flwr_fbo.clients.site import SiteError
 from flwr_fbo.clients.tuning_site import TuningSite

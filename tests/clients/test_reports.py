@@ -21,8 +21,6 @@ from flwr.clientapp import ClientApp
 from optuna.distributions import FloatDistribution
 
 from flwr_fbo import (
-    LinearBanditClient,
-    NeuralBanditClient,
     add_tuning,
     linear_bandit_app,
     neural_bandit_app,
@@ -211,7 +209,7 @@ TUNING_CASES = {
         prepare=_damaged(f"study-{TUNING.study_id}-agent-0.sqlite"),
     ),
 }
-# An environment of FedUCB that fails: see `test_linear_bandit_client`.
+# An environment of FedUCB that fails: see `test_linear_bandit_site`.
 LINEAR_CASES = {
     **OF_ANY,
     "a folder that cannot be": replace(
@@ -287,10 +285,6 @@ def _asked(study: Study, phase: Phase) -> tuple[Config, list[np.ndarray]]:
     return two.to_config(), []
 
 
-def _client_fn(make: Callable[[Context], Any]) -> ClientApp:
-    return ClientApp(client_fn=lambda context: make(context).to_client())
-
-
 def _tuning(options: dict[str, Any]) -> list[Callable[[], ClientApp]]:
     options = dict(options)
     make = options.pop("make", _objective)
@@ -304,7 +298,6 @@ def _tuning(options: dict[str, Any]) -> list[Callable[[], ClientApp]]:
 def _linear(options: dict[str, Any]) -> list[Callable[[], ClientApp]]:
     options = {"make_environment": _fails, **options}
     return [
-        lambda: _client_fn(lambda context: LinearBanditClient(context, **options)),
         lambda: linear_bandit_app(**options),
     ]
 
@@ -313,9 +306,6 @@ def _neural(options: dict[str, Any]) -> list[Callable[[], ClientApp]]:
     options = dict(options)
     make = options.pop("make_environment", _fails)
     return [
-        lambda: _client_fn(
-            lambda context: NeuralBanditClient(context, make, **options)
-        ),
         lambda: neural_bandit_app(make, **options),
     ]
 

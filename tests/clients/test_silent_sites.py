@@ -20,8 +20,8 @@ from flwr_fbo.algorithms.linear_bandit.study import (
     LinearBanditStudy,
 )
 from flwr_fbo.clients.bandits.bandit_journals import last_journal
-from flwr_fbo.clients.bandits.linear_bandit_client import LinearBanditSite
-from flwr_fbo.clients.bandits.neural_bandit_client import NeuralBanditSite
+from flwr_fbo.clients.bandits.linear_bandit_site import LinearBanditSite
+from flwr_fbo.clients.bandits.neural_bandit_site import NeuralBanditSite
 from flwr_fbo.clients.site import Answer
 from flwr_fbo.clients.tuning_site import TuningSite
 from flwr_fbo.journal.journal import Journal

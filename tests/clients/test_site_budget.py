@@ -19,8 +19,8 @@ from flwr_fbo.algorithms.linear_bandit.study import (
     LinearBanditStudy,
 )
 from flwr_fbo.algorithms.search.study import TuningInstruction, TuningStudy
-from flwr_fbo.clients.bandits.linear_bandit_client import LinearBanditSite
-from flwr_fbo.clients.bandits.neural_bandit_client import NeuralBanditSite
+from flwr_fbo.clients.bandits.linear_bandit_site import LinearBanditSite
+from flwr_fbo.clients.bandits.neural_bandit_site import NeuralBanditSite
 from flwr_fbo.clients.recorded_agent import RecordedAgent
 from flwr_fbo.clients.site import Answer, Site
 from flwr_fbo.clients.tuning_site import TuningSite

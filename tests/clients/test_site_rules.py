@@ -49,8 +49,8 @@ from flwr_fbo.algorithms.linear_bandit.study import (
     LinearBanditInstruction,
     LinearBanditStudy,
 )
-from flwr_fbo.clients.bandits.linear_bandit_client import LinearBanditSite
-from flwr_fbo.clients.bandits.neural_bandit_client import NeuralBanditSite
+from flwr_fbo.clients.bandits.linear_bandit_site import LinearBanditSite
+from flwr_fbo.clients.bandits.neural_bandit_site import NeuralBanditSite
 from flwr_fbo.clients.site_rules import SiteRules
 from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.privacy.spending import (

@@ -17,14 +17,13 @@ from flwr_fbo import (
     BanditResult,
     FedUCB,
     InProcessGrid,
-    LinearBanditClient,
     linear_bandit_app,
 )
 from flwr_fbo.algorithms.linear_bandit.settings import DeterminantTrigger
 from flwr_fbo.cli import app
 from flwr_fbo.clients.bandits.bandit_journals import LINEAR_KIND as KIND
 from flwr_fbo.clients.bandits.bandit_store import action_of
-from flwr_fbo.clients.bandits.linear_bandit_client import LinearBanditSite
+from flwr_fbo.clients.bandits.linear_bandit_site import LinearBanditSite
 from flwr_fbo.clients.site import SiteClient
 from flwr_fbo.clients.site_journal import record_name
 from flwr_fbo.journal.journal import Journal
@@ -61,8 +60,7 @@ CLOCK = "flwr_fbo.strategies.linear_bandit_strategy.time"
 
 def numpy_app() -> ClientApp:
     def client_fn(context: Context) -> Any:
-        client = LinearBanditClient(context, make_environment=make_environment)
-        return client.to_client()
+        return SiteClient(LinearBanditSite(None, make_environment), context).to_client()
 
     return ClientApp(client_fn=client_fn)
 
@@ -536,7 +534,7 @@ def test_who_asks_for_a_synchronisation_does_not_get_one_without_a_trigger() -> 
 
     def client_fn(context: Context) -> Any:
         lies = context.node_config["partition-id"] == 0
-        return SiteClient(lambda: liar if lies else site, context).to_client()
+        return SiteClient(liar if lies else site, context).to_client()
 
     strategy = fed_ucb(interval=0.0, noise_seed=NOISE_SEED)
     strategy.start(InProcessGrid(ClientApp(client_fn=client_fn), M))

@@ -11,8 +11,6 @@ from flwr.clientapp import ClientApp
 
 from flwr_fbo import (
     Limits,
-    LinearBanditClient,
-    NeuralBanditClient,
     add_tuning,
     linear_bandit_app,
     neural_bandit_app,
@@ -20,7 +18,6 @@ from flwr_fbo import (
     with_tuning,
 )
 from flwr_fbo.clients.node_limits import node_limits
-from flwr_fbo.clients.site import SiteError
 from flwr_fbo.clients.site_journal import NodeConfigError
 from flwr_fbo.privacy.spending import Charge, Promise
 from flwr_fbo.study.limits import StudyRefusedError
@@ -122,21 +119,6 @@ def test_every_app_takes_limits() -> None:
         with pytest.raises(ValueError, match=r"limits=3 is not allowed: Limits"):
             make(3)
         make(Limits(2.0, 1e-3))
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda limits: LinearBanditClient(_context(), limits=limits),
-        lambda limits: NeuralBanditClient(_context(), _environment, limits=limits),
-    ],
-)
-def test_every_client_takes_limits(make: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """A server's message makes it: what is wrong is said at the site."""
-    with pytest.raises(SiteError, match=r"^ValueError \(the site's log"):
-        make(3)
-    assert "limits=3 is not allowed: Limits" in caplog.text
-    make(Limits(2.0, 1e-3))
 
 
 @pytest.mark.parametrize(

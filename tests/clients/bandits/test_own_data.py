@@ -20,7 +20,7 @@ from flwr_fbo import (
 )
 from flwr_fbo.algorithms.linear_bandit.settings import LocalData
 from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
-from flwr_fbo.clients.bandits.linear_bandit_client import LinearBanditSite
+from flwr_fbo.clients.bandits.linear_bandit_site import LinearBanditSite
 from flwr_fbo.study.limits import StudyRefusedError
 from tests.clients.bandits.policies import enrolled
 

@@ -1,4 +1,4 @@
-"""Flower clients of FedUCB: they synchronise the bandit of one site."""
+"""A site of FedUCB: it synchronises the site's linear bandit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from flwr_fbo.clients.bandits.bandit_site import (
     require_function,
 )
 from flwr_fbo.clients.recorded_agent import older_copy
-from flwr_fbo.clients.site import Answer, Arrays, SiteClient, site_app
+from flwr_fbo.clients.site import Answer, Arrays, site_app
 from flwr_fbo.clients.site_journal import NodeConfigError
 from flwr_fbo.clients.site_rules import SiteRules
 from flwr_fbo.clients.time_limit import TimeLimit
@@ -172,56 +172,6 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, "RecordedBandit"]):
         with playing(self.make_environment, context) as environment:
             limited = time_limit.on_environment(environment)
             bandit.play(limited, instruction.num_trials)
-
-
-class LinearBanditClient(SiteClient):
-    """A `NumPyClient` that synchronises the bandit of one site.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from flwr.clientapp import ClientApp
-    >>> from flwr_fbo import (
-    ...     ContinualSettings, FedUCB, InProcessGrid, LinearBanditClient,
-    ...     LinearUCBSettings,
-    ... )
-    >>> class Ward:
-    ...     def contexts(self, t):
-    ...         return np.eye(3)  # the actions of trial t
-    ...     def reward(self, x):
-    ...         return float(x @ [0.2, 0.3, 0.8])
-    >>> def client_fn(context):
-    ...     return LinearBanditClient(
-    ...         context, make_environment=lambda context: Ward()
-    ...     ).to_client()
-    >>> releases = ContinualSettings(
-    ...     num_releases=2, dimension=3, epsilon=4.0, delta=1e-5
-    ... )
-    >>> settings = LinearUCBSettings(releases, local_data="own")
-    >>> strategy = FedUCB(settings, num_agents=4, schedule=[10, 20])
-    >>> grid = InProcessGrid(ClientApp(client_fn=client_fn), num_nodes=4)
-    >>> result = strategy.start(grid)
-    >>> strategy.server.num_releases
-    [2, 2, 2, 2]
-
-    Parameters
-    ----------
-    context : flwr.app.Context
-    folder, make_environment, limits : optional
-        See `linear_bandit_app`.
-    """
-
-    def __init__(
-        self,
-        context: Context,
-        *,
-        folder: str | Path | None = None,
-        make_environment: MakeEnvironment | None = None,
-        limits: Limits | None = None,
-    ) -> None:
-        super().__init__(
-            lambda: LinearBanditSite(folder, make_environment, limits), context
-        )
 
 
 def linear_bandit_app(

@@ -34,7 +34,7 @@ from flwr_fbo.cli import app
 from flwr_fbo.clients.bandits.bandit_journals import LINEAR_KIND as KIND
 from flwr_fbo.clients.bandits.bandit_journals import last_journal
 from flwr_fbo.clients.bandits.bandit_store import action_of
-from flwr_fbo.clients.bandits.linear_bandit_client import LinearBanditSite
+from flwr_fbo.clients.bandits.linear_bandit_site import LinearBanditSite
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.continual import ContinualRelease

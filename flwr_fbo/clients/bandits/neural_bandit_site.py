@@ -1,4 +1,4 @@
-"""Flower clients of Fed-GO-UCB: an agent with an environment that it plays in."""
+"""A site of Fed-GO-UCB: an agent with an environment that it plays in."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from flwr_fbo.clients.bandits.bandit_site import (
     playing,
     require_function,
 )
-from flwr_fbo.clients.site import Answer, Arrays, Metrics, SiteClient, site_app
+from flwr_fbo.clients.site import Answer, Arrays, Metrics, site_app
 from flwr_fbo.clients.time_limit import TimeLimit
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.models.network import RewardModel
@@ -113,49 +113,6 @@ class NeuralBanditSite(BanditSite[FedGOUCBInstruction, "RecordedNeuralAgent"]):
             wants = agent.agent.wants_synchronisation()
             metrics["wants-synchronisation"] = int(wants)
         return Answer([*answer], metrics)
-
-
-class NeuralBanditClient(SiteClient):
-    """A `NumPyClient` of `FedGOUCB`, around one agent and its environment.
-
-    Examples
-    --------
-    >>> from flwr.clientapp import ClientApp
-    >>> import numpy as np
-    >>> from flwr_fbo import (
-    ...     FedGOUCB, InProcessGrid, Network, NeuralBanditClient, FedGOUCBSettings
-    ... )
-    >>> class Kitchen:
-    ...     def contexts(self, t):
-    ...         return np.linspace(0, 1, 20)[:, None]  # the actions of trial t
-    ...     def reward(self, x):
-    ...         return float(np.sin(5 * x[0]))
-    >>> def client_fn(context):
-    ...     return NeuralBanditClient(context, lambda context: Kitchen()).to_client()
-    >>> settings = FedGOUCBSettings(num_exploration=0)  # phase II only
-    >>> model = Network(1, width=4)
-    >>> strategy = FedGOUCB(settings, model, num_agents=2, num_evaluations=4)
-    >>> grid = InProcessGrid(ClientApp(client_fn=client_fn), num_nodes=2)
-    >>> len(strategy.start(grid).w0)
-    13
-
-    Parameters
-    ----------
-    context : flwr.app.Context
-    make_environment, make_model, limits
-        See `neural_bandit_app`.
-    """
-
-    def __init__(
-        self,
-        context: Context,
-        make_environment: MakeEnvironment,
-        make_model: MakeModel | None = None,
-        limits: Limits | None = None,
-    ) -> None:
-        super().__init__(
-            lambda: NeuralBanditSite(make_environment, make_model, limits), context
-        )
 
 
 def neural_bandit_app(

@@ -33,7 +33,6 @@ from flwr_fbo._common.validation import (
     require_instance,
     require_int,
     require_known,
-    require_name,
     require_number,
     require_seed,
 )
@@ -144,11 +143,6 @@ def choice(literal: Any, *, optional: bool = False) -> Metadata:
 def seed() -> Metadata:
     """Allow None, and integers from 0 to 2**128 - 1."""
     return ruled(require_seed)
-
-
-def printable_name(*, optional: bool = False) -> Metadata:
-    """Allow a text that can be seen."""
-    return ruled(require_name, optional=optional)
 
 
 def instance(

@@ -6,7 +6,8 @@ import difflib
 import math
 import re
 import sys
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Collection, Iterable
+from pathlib import Path
 from typing import Any, NoReturn, TypeGuard, get_args
 
 # The largest number that a float holds.
@@ -174,13 +175,6 @@ def require_all(
         refuse(field, values, allowed)
 
 
-def require_distinct(
-    field: str, values: Collection[Hashable], allowed: str = "each once"
-) -> None:
-    """Raise ValueError if a value is repeated."""
-    require(len(set(values)) == len(values), field, values, allowed)
-
-
 def require_function(
     field: str, value: Any, allowed: str = "a function", *, optional: bool = False
 ) -> None:
@@ -211,3 +205,18 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     """Return a hint at the nearest known word, for an error; empty without one."""
     close = difflib.get_close_matches(str(word), sorted(known), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def check_folder(field: str, folder: str | Path | None) -> Path | None:
+    """Return the folder as a path, or None.
+
+    Raises
+    ------
+    ValueError
+        If it is not absolute: a ServerApp's working directory is the SuperLink's.
+    """
+    if folder is None:
+        return None
+    ok = isinstance(folder, str | Path) and Path(folder).is_absolute()
+    require(ok, field, folder, "an absolute path")
+    return Path(folder)

@@ -17,7 +17,6 @@ import sys
 import tempfile
 import tomllib
 import zipfile
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 
@@ -36,37 +35,28 @@ class UnreviewedAppError(PublicError, RuntimeError):
     """An app is not one that a site has reviewed, or its list of these is no use."""
 
 
-@dataclass(frozen=True)
-class Bundle:
-    """What an app bundle (FAB) is called, and what it is.
+def bundle_name(content: bytes) -> str:
+    """Return what an app bundle (FAB) is called; empty if a file is not a bundle.
 
-    Attributes
-    ----------
-    name : str
-        Publisher, name and version, as the bundle itself says: anybody can write them.
-    digest : str
-        SHA-256 of the whole file, in hexadecimal digits.
+    Publisher, name and version, as the bundle itself says: anybody can write them.
     """
+    try:
+        with (
+            zipfile.ZipFile(BytesIO(content)) as archive,
+            archive.open("pyproject.toml") as file,
+        ):
+            values = tomllib.loads(file.read(_LONGEST_PROJECT).decode())
+        project = values["project"]
+        publisher = values["tool"]["flwr"]["app"]["publisher"]
+        name = f"{publisher}/{project['name']} {project['version']}"
+    except Exception:  # a stranger's file can fail in any way
+        return ""
+    return " ".join(printable(name[:_LONGEST_NAME]).split())
 
-    name: str
-    digest: str
 
-    @classmethod
-    def of(cls, content: bytes) -> Bundle:
-        """Return what a file is; the name is empty if it is not a bundle."""
-        try:
-            with (
-                zipfile.ZipFile(BytesIO(content)) as archive,
-                archive.open("pyproject.toml") as file,
-            ):
-                values = tomllib.loads(file.read(_LONGEST_PROJECT).decode())
-            project = values["project"]
-            publisher = values["tool"]["flwr"]["app"]["publisher"]
-            name = f"{publisher}/{project['name']} {project['version']}"
-        except Exception:  # a stranger's file can fail in any way
-            name = ""
-        name = " ".join(printable(name[:_LONGEST_NAME]).split())
-        return cls(name, hashlib.sha256(content).hexdigest())
+def digest_of(content: bytes) -> str:
+    """Return the SHA-256 of a whole file, in hexadecimal digits."""
+    return hashlib.sha256(content).hexdigest()
 
 
 def trusted_digests(file: Path) -> set[str]:
@@ -94,7 +84,7 @@ def trusted_digests(file: Path) -> set[str]:
     return digests
 
 
-def trust(bundle: Bundle, file: Path) -> bool:
+def trust(content: bytes, file: Path) -> bool:
     """Add a bundle to a list of reviewed apps; return whether it was not there.
 
     Raises
@@ -104,11 +94,12 @@ def trust(bundle: Bundle, file: Path) -> bool:
     OSError
         If it cannot be written.
     """
-    if file.exists() and bundle.digest in trusted_digests(file):
+    digest = digest_of(content)
+    if file.exists() and digest in trusted_digests(file):
         return False
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     with open(os.open(file, flags, 0o644), "a") as lines:
-        lines.write(f"{bundle.digest}  {bundle.name}\n")
+        lines.write(f"{digest}  {bundle_name(content)}\n")
     return True
 
 
@@ -120,12 +111,12 @@ def require_reviewed(content: bytes, file: Path) -> None:
         _log.error("No app is run: %s", error)
         text = "This site's list of reviewed apps cannot be used."
         raise UnreviewedAppError(text, public=text) from None
-    if hashlib.sha256(content).hexdigest() in trusted:
+    digest = digest_of(content)
+    if digest in trusted:
         return
-    bundle = Bundle.of(content)
     text = (
-        f"This site has not reviewed this app: {bundle.name or 'not a bundle'}, "
-        f"SHA-256 {bundle.digest}. Nothing of it was run."
+        f"This site has not reviewed this app: {bundle_name(content) or 'not a bundle'}"
+        f", SHA-256 {digest}. Nothing of it was run."
     )
     _log.error("%s To trust it: flwr-fbo trust BUNDLE.fab %s", text, file)
     raise UnreviewedAppError(text, public=text)

@@ -20,7 +20,7 @@ from flwr.clientapp.typing import ClientAppCallable
 from numpy.typing import NDArray
 
 from flwr_fbo._common.errors import PublicError, log_fault
-from flwr_fbo._common.validation import require
+from flwr_fbo._common.validation import require, require_instance
 from flwr_fbo._compat import (
     CLIENT_APP_RAISED,
     NumPyClient,
@@ -179,9 +179,8 @@ class Site(ABC, Generic[AskedT, AgentT]):
 
     def check_limits(self) -> None:
         """Raise ValueError unless the limits are `Limits`, or None."""
-        limits = self.limits
-        ok = limits is None or isinstance(limits, Limits)
-        require(ok, "limits", limits, "Limits, or None")
+        allowed = "Limits, or None"
+        require_instance("limits", self.limits, Limits, allowed=allowed, optional=True)
 
     def folder_of(self, context: Context) -> Path | None:
         """Return where the site's journals are, if that is a folder."""

@@ -14,13 +14,14 @@ from flwr.app import Context
 
 from flwr_fbo._common.conversion import mapping, mappings, plain
 from flwr_fbo._common.fields import check_fields, choice, ruled
-from flwr_fbo._common.validation import require
+from flwr_fbo._common.validation import require_function
 from flwr_fbo.algorithms.search.agent import Agent
+from flwr_fbo.algorithms.search.agent_journal import agent_identity
 from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.algorithms.search.study import TuningInstruction, TuningStudy
 from flwr_fbo.algorithms.search.trial import (
+    AppFailedError,
     Objective,
-    ObjectiveFailedError,
     Trial,
 )
 from flwr_fbo.clients.recorded_agent import of_another_slot
@@ -35,7 +36,7 @@ from flwr_fbo.clients.site_journal import held_journal, record_name
 from flwr_fbo.clients.site_rules import SiteRules
 from flwr_fbo.clients.time_limit import TimeLimit
 from flwr_fbo.clients.tuning_journals import agent_id, journal_path, note_last_study
-from flwr_fbo.clients.tuning_record import RecordedTuner, agent_identity
+from flwr_fbo.clients.tuning_record import RecordedTuner
 from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.study.codec import Phase, StudyMismatchError
 from flwr_fbo.study.limits import Limits
@@ -47,10 +48,6 @@ _log = logging.getLogger("flwr.fbo")
 
 # Seconds to wait for the journal of an evaluation that is just ending.
 _PATIENCE = 1.0
-
-
-def _check_function(name: str, value: object) -> None:
-    require(callable(value), name, value, "a function")
 
 
 @dataclass(frozen=True)
@@ -72,7 +69,7 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
     """
 
     make_objective: Callable[[Context], Objective] = field(
-        metadata=ruled(_check_function)
+        metadata=ruled(require_function)
     )
     enqueue: Sequence[Params] = ()
     space: Mapping[str, BaseDistribution] | None = None
@@ -192,7 +189,7 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
             If a sum is asked for without an array, or before the message is on record.
         SumRefusedError
             If the server of a secure sum deviates from its protocol.
-        ObjectiveFailedError
+        AppFailedError
             If ``make_objective`` raised, or gave no function; if the objective gives
             no numbers.
         StudyMismatchError
@@ -245,13 +242,13 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
             objective = self.make_objective(context)
         except Exception as error:
             text = f"make_objective failed: {type(error).__name__}."
-            raise ObjectiveFailedError(text, public=text) from error
+            raise AppFailedError(text, public=text) from error
         if not callable(objective):
             text = (
                 f"make_objective returned a {type(objective).__name__}, not a function "
                 "of a trial."
             )
-            raise ObjectiveFailedError(text, public=text)
+            raise AppFailedError(text, public=text)
         return objective
 
 

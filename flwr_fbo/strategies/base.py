@@ -22,8 +22,10 @@ from flwr.serverapp.strategy import Strategy
 from flwr_fbo._common.conversion import plain
 from flwr_fbo._common.text import agents_text
 from flwr_fbo._common.validation import (
+    check_folder,
     require,
     require_choice,
+    require_instance,
     require_int,
     require_positive,
 )
@@ -39,7 +41,7 @@ from flwr_fbo.strategies.enrolment import (
     matched,
     one_array,
 )
-from flwr_fbo.strategies.options import Durability, check_folder, documented
+from flwr_fbo.strategies.options import Durability, documented
 from flwr_fbo.strategies.result import StudyResult
 from flwr_fbo.strategies.round_progress import Waiting, duration
 from flwr_fbo.strategies.study_record import (
@@ -100,8 +102,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
     ) -> None:
         require_choice("client_api", client_api, ClientApi)
         durability = Durability() if durability is None else durability
-        ok = isinstance(durability, Durability)
-        require(ok, "durability", durability, "a Durability")
+        require_instance("durability", durability, Durability)
         num_agents, least = server.num_agents, durability.min_agents
         fits = least is None or least <= num_agents
         require(fits, "min_agents", least, f"at most num_agents={num_agents}")

@@ -15,7 +15,12 @@ from flwr.app import Message
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.text import counted
-from flwr_fbo._common.validation import is_number, require, require_int
+from flwr_fbo._common.validation import (
+    is_number,
+    require,
+    require_instance,
+    require_int,
+)
 from flwr_fbo.algorithms.decentralized_fed_ucb.server import DecentralizedFedUCBServer
 from flwr_fbo.algorithms.fed_ucb.server import FedUCBServer, spent_by_agent
 from flwr_fbo.algorithms.linear_bandit.planning import SharingPlan
@@ -204,8 +209,7 @@ def check_trigger(
     settings: Any, schedule: Schedule | None
 ) -> DeterminantTrigger | None:
     """Return the trigger, if there is one, once the settings are of their type."""
-    is_of_type = isinstance(settings, LinearUCBSettings)
-    require(is_of_type, "settings", settings, "LinearUCBSettings")
+    require_instance("settings", settings, LinearUCBSettings)
     return schedule if isinstance(schedule, DeterminantTrigger) else None
 
 

@@ -30,6 +30,11 @@ class StudyResult(Result):
     privacy_spent: PrivacySpent | None = None
     rounds: list[Round] = field(default_factory=list)
 
+    @property
+    def found(self) -> dict[str, Any]:
+        """What came out, by what it is: for trackers. Empty unless it is settings."""
+        return {}
+
     def to_dataframe(self) -> Any:
         """Return the rounds as a ``pandas.DataFrame``: one row a round.
 
@@ -111,6 +116,15 @@ class TuningResult(StudyResult):
         """
         found = self.recommendation
         return found.params if found.is_start else None
+
+    @property
+    def found(self) -> dict[str, Any]:
+        """The setting, by what it is: ``"recommended"`` or ``"warm-start"``."""
+        recommendation = self.recommendation
+        if recommendation.params is None:
+            return {}
+        name = "warm-start" if recommendation.is_start else "recommended"
+        return {name: recommendation.params}
 
     def _lines(self) -> list[str]:
         told = [self.verdict] if self.verdict else []

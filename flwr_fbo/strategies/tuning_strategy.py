@@ -268,8 +268,7 @@ class TuningStrategy(StudyStrategy[TuningResult]):
         if self.releases is None:
             return
         if self._metrics:
-            for slot, value in _metric(BEST_VALUE, answers).items():
-                self.releases.server.note_best(slot, value)
+            self._note_best(_metric(BEST_VALUE, answers))
         spent = self.privacy_spent
         epsilon = spent.epsilon if math.isfinite(spent.epsilon) else None
         self._rounds[-1] = replace(self._rounds[-1], epsilon=epsilon)
@@ -279,6 +278,9 @@ class TuningStrategy(StudyStrategy[TuningResult]):
             spent.delta,
             counted(spent.num_releases, "release"),
         )
+
+    def _note_best(self, values: Mapping[int, float]) -> None:
+        """Take note of the best values that agents report, by slot; see `verdict`."""
 
     def _reported(self, answers: Mapping[int, Message]) -> MetricRecord | None:
         """Return the mean of the metrics that were asked for."""

@@ -31,6 +31,7 @@ from flwr_fbo._common.errors import end_of_faults
 from flwr_fbo._compat import TUNE_ACTION, ensure_task_identity, instruction_content
 from flwr_fbo.algorithms.fed_go_ucb.study import FedGOUCBInstruction
 from flwr_fbo.algorithms.linear_bandit.study import LinearBanditInstruction
+from flwr_fbo.algorithms.search.agent_journal import agent_identity
 from flwr_fbo.algorithms.search.study import TuningInstruction
 from flwr_fbo.clients.bandits.bandit_journals import LINEAR_KIND as LINEAR_KIND
 from flwr_fbo.clients.bandits.bandit_journals import NEURAL_KIND as NEURAL_KIND
@@ -38,7 +39,6 @@ from flwr_fbo.clients.bandits.recorded_bandit import RecordedBandit
 from flwr_fbo.clients.bandits.recorded_neural_agent import RecordedNeuralAgent
 from flwr_fbo.clients.site import SiteError
 from flwr_fbo.clients.tuning_journals import journal_path
-from flwr_fbo.clients.tuning_record import agent_identity
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.study.codec import Config, Phase, Study
 from tests.clients.test_site_budget import _study as tuning_study
@@ -84,9 +84,6 @@ class Case:
     prepare : callable, optional
         Takes the folder, before the message comes.
     phase : Phase
-    is_built : bool
-        Whether an app can be built. If not, it fails as its module is loaded, of which
-        Flower sends no text.
     is_secret : bool
         Whether the error quotes the secret, which the site's log then has.
     """
@@ -97,7 +94,6 @@ class Case:
     run_config: UserConfig = field(default_factory=dict)
     prepare: Callable[[Path], Any] | None = None
     phase: Phase = Phase.ROUND
-    is_built: bool = True
     is_secret: bool = True
 
 
@@ -157,12 +153,7 @@ OF_NODE = {
     ),
 }
 # Where all kinds read the node config by the same code, one kind has all cases.
-OF_ANY = {
-    "no limit": OF_NODE["no limit"],
-    "wrong limits of the app": Case(
-        "ValueError " + ADVICE, options={"limits": _Hidden()}, is_built=False
-    ),
-}
+OF_ANY = {"no limit": OF_NODE["no limit"]}
 TUNING_CASES = {
     **OF_NODE,
     "a limit": Case(
@@ -171,7 +162,7 @@ TUNING_CASES = {
         phase=Phase.ENROL,
     ),
     "make_objective": Case(
-        "ObjectiveFailedError: make_objective failed: ValueError " + ADVICE,
+        "AppFailedError: make_objective failed: ValueError " + ADVICE,
         {"make": _fails},
     ),
     "an enqueued value": Case(
@@ -188,7 +179,7 @@ TUNING_CASES = {
         {"space": {"x": FloatDistribution(0, NUMBER)}},
     ),
     "a name that is asked for": Case(
-        "UnknownParameterError " + ADVICE,
+        "StudyMismatchError " + ADVICE,
         {"make": lambda context: lambda trial: trial[SECRET]},
     ),
     "a range that is asked for": Case(
@@ -221,9 +212,6 @@ LINEAR_CASES = {
         node_config=LIMITS,
         is_secret=False,
     ),
-    "the app's folder": Case(
-        "ValueError " + ADVICE, {"folder": SECRET}, is_built=False
-    ),
     "a journal of another study": Case(
         "JournalError " + ADVICE,
         node_config=FOLDER,
@@ -248,11 +236,11 @@ LINEAR_CASES = {
 NEURAL_CASES = {
     **OF_ANY,
     "the environment": Case(
-        "EnvironmentFailedError: The environment failed: ValueError " + ADVICE,
+        "AppFailedError: The environment failed: ValueError " + ADVICE,
         {"make_environment": _fails},
     ),
     "the model": Case(
-        "EnvironmentFailedError: The environment failed: ValueError " + ADVICE,
+        "AppFailedError: The environment failed: ValueError " + ADVICE,
         {"make_model": _fails},
     ),
     "a model of another study": Case(
@@ -334,7 +322,7 @@ def test_an_error_at_a_site_is_told_without_its_values(
 ) -> None:
     """By both of Flower's client APIs; the site's log has all."""
     makers = apps(case.options)
-    for i, make in enumerate(makers if case.is_built else makers[:1]):
+    for i, make in enumerate(makers):
         end_of_faults()  # each app is a process of its own
         caplog.clear()
         folder = tmp_path / f"{i}-{SECRET}"

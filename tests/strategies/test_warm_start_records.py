@@ -18,8 +18,9 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.exception import AggregationError
 
 from flwr_fbo import Durability, InProcessGrid, Seeds, tuning_app
+from flwr_fbo.algorithms.search.agent_journal import KIND
 from flwr_fbo.algorithms.search.study import TuningStudy
-from flwr_fbo.clients.tuning_record import KIND, RecordedTuner
+from flwr_fbo.clients.tuning_record import RecordedTuner
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.tables import LedgerRow

@@ -110,11 +110,12 @@ class FedWarmStartServer(DPFTSDEServer):
         super().load_state_dict(state)
         self.reported = reported_in(state)
 
-    def note_best(self, slot: int, value: float) -> None:
-        """Keep what a slot reports first."""
-        values = self.reported.setdefault(slot, [])
-        if len(values) < self._num_kept:
-            values.append(value)
+    def note_best(self, values: Mapping[int, float]) -> None:
+        """Keep what each slot reports first."""
+        for slot, value in values.items():
+            kept = self.reported.setdefault(slot, [])
+            if len(kept) < self._num_kept:
+                kept.append(value)
 
     def plan_facts(self, before: Facts | None) -> WarmStartFacts:
         """Fix the cohorts: those whose releases fit into the rounds and the budget."""

@@ -26,14 +26,17 @@ from flwr_fbo._common.fields import holds
 from flwr_fbo._common.validation import (
     nearest,
     require,
+    require_instance,
     require_known,
     require_name,
     require_positive,
 )
 from flwr_fbo.algorithms.linear_bandit.feature_fields import (
+    Category,
     Encoded,
     Field,
     Fields,
+    Number,
     encoded_row,
     encoded_rows,
     field_kind,
@@ -143,8 +146,7 @@ class FeatureEncoder:
         """Make pairs of the fields of a context or an arm; return their names."""
         pairs = pairs_of(part, getattr(self, part))
         for name, one in pairs:
-            ok = isinstance(one, Field)
-            require(ok, f"{part}[{name!r}]", one, "a Number or a Category")
+            require_instance(f"{part}[{name!r}]", one, Number, Category)
         object.__setattr__(self, part, tuple(pairs))
         return [name for name, _ in pairs]
 

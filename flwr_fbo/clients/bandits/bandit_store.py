@@ -44,7 +44,7 @@ from flwr_fbo._common.conversion import (
     plain,
     whole_number,
 )
-from flwr_fbo._common.validation import require, require_name
+from flwr_fbo._common.validation import require, require_instance, require_name
 from flwr_fbo.algorithms.linear_bandit.arm_table import ArmTable
 from flwr_fbo.algorithms.linear_bandit.feature_encoder import FeatureEncoder
 from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings
@@ -182,7 +182,7 @@ class BanditStore:
         ValueError
             If there is no encoder, or it does not take them.
         """
-        require(isinstance(arms, ArmTable), "arms", arms, "an ArmTable")
+        require_instance("arms", arms, ArmTable)
         arms.check(self._encoder)
         newest = self._newest_arms
         if newest != _OF_BLOCKS and arms.arms == self.arms.arms:

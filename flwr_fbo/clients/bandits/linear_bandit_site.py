@@ -11,7 +11,7 @@ from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
 from flwr_fbo._common.conversion import take_plain
-from flwr_fbo._common.validation import require
+from flwr_fbo._common.validation import require, require_function
 from flwr_fbo.algorithms.linear_bandit.study import (
     LinearBanditInstruction,
     LinearBanditStudy,
@@ -20,7 +20,6 @@ from flwr_fbo.clients.bandits.bandit_site import (
     BanditSite,
     MakeEnvironment,
     playing,
-    require_function,
 )
 from flwr_fbo.clients.recorded_agent import older_copy
 from flwr_fbo.clients.site import Answer, Arrays, site_app
@@ -59,7 +58,7 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, "RecordedBandit"]):
         ok = folder is None or isinstance(folder, str | Path)
         ok = ok and (folder is None or Path(folder).is_absolute())
         require(ok, "folder", folder, "an absolute path")
-        require_function("make_environment", self.make_environment)
+        require_function("make_environment", self.make_environment, optional=True)
         self.check_limits()
 
     @property
@@ -120,7 +119,7 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, "RecordedBandit"]):
 
         Raises
         ------
-        EnvironmentFailedError
+        AppFailedError
             If the environment raised, or gave what is not allowed.
         """
         if instruction.study.graph is not None:

@@ -10,7 +10,7 @@ from flwr.app import Context
 from flwr.clientapp import ClientApp
 
 from flwr_fbo._common.conversion import take_plain
-from flwr_fbo._common.validation import require
+from flwr_fbo._common.validation import require_function
 from flwr_fbo.algorithms.fed_go_ucb.study import (
     FedGOUCBInstruction,
     FedGOUCBStudy,
@@ -19,7 +19,6 @@ from flwr_fbo.clients.bandits.bandit_site import (
     BanditSite,
     MakeEnvironment,
     playing,
-    require_function,
 )
 from flwr_fbo.clients.site import Answer, Arrays, Metrics, site_app
 from flwr_fbo.clients.time_limit import TimeLimit
@@ -54,9 +53,8 @@ class NeuralBanditSite(BanditSite[FedGOUCBInstruction, "RecordedNeuralAgent"]):
 
     def __post_init__(self) -> None:
         take_plain(self)
-        make = self.make_environment
-        require(callable(make), "make_environment", make, "a function")
-        require_function("make_model", self.make_model)
+        require_function("make_environment", self.make_environment)
+        require_function("make_model", self.make_model, optional=True)
         self.check_limits()
 
     @property
@@ -102,7 +100,7 @@ class NeuralBanditSite(BanditSite[FedGOUCBInstruction, "RecordedNeuralAgent"]):
 
         Raises
         ------
-        EnvironmentFailedError
+        AppFailedError
             If the environment or the model raised, or gave what is not allowed.
         """
         with playing(self.make_environment, context) as environment:

@@ -18,7 +18,7 @@ from flwr_fbo.algorithms.search.study import (
     TuningStudy,
     create_agent,
 )
-from flwr_fbo.algorithms.search.trial import ObjectiveFailedError, Trial
+from flwr_fbo.algorithms.search.trial import AppFailedError, Trial
 from flwr_fbo.lab.baselines.random_search import RandomSearchSettings
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.study.codec import Phase
@@ -270,7 +270,7 @@ def test_an_objective_that_returns_no_number_is_a_fault_of_the_app(
     returned: Any,
 ) -> None:
     kind = type(returned).__name__
-    with pytest.raises(ObjectiveFailedError, match=f"returned a {kind}, not a number"):
+    with pytest.raises(AppFailedError, match=f"returned a {kind}, not a number"):
         evaluate(lambda params: returned, Trial({"x": 1}, {}), "agent 3")
 
 

@@ -33,7 +33,7 @@ from flwr_fbo.clients.recorded_agent import RecordedAgent
 from flwr_fbo.clients.site_journal import configured_folder
 from flwr_fbo.clients.site_rules import SiteRules
 from flwr_fbo.clients.time_limit import TimeLimit
-from flwr_fbo.study.codec import Instruction, Phase, is_instruction
+from flwr_fbo.study.codec import Instruction, is_instruction
 from flwr_fbo.study.limits import (
     Limits,
     check_arrays,
@@ -143,7 +143,7 @@ class Site(ABC, Generic[AskedT, AgentT]):
         if self.only_private:
             require_private(study.promise)
         self.check(context, study, rules)
-        if instruction.phase is Phase.ENROL:
+        if instruction.phase == "enrol":
             rules.admit(key, study.promise, study.strategy)
             return Answer(metrics=self.claim(context, study, folder, rules))
         release = self.release_of(instruction)

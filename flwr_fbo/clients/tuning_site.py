@@ -38,7 +38,7 @@ from flwr_fbo.clients.time_limit import TimeLimit
 from flwr_fbo.clients.tuning_journals import agent_id, journal_path, note_last_study
 from flwr_fbo.clients.tuning_record import RecordedTuner
 from flwr_fbo.space.search_space import Params, SearchSpace
-from flwr_fbo.study.codec import Phase, StudyMismatchError
+from flwr_fbo.study.codec import StudyMismatchError
 from flwr_fbo.study.limits import Limits
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
         StudyMismatchError
             If the study has another space or direction than the client declares.
         """
-        if instruction.phase is Phase.SUM:
+        if instruction.phase == "sum":
             return self._sum(agent, instruction, arrays)
         release, made_after = instruction.release, instruction.made_after
         vectors = arrays[0] if len(arrays) else None

@@ -31,7 +31,6 @@ from flwr_fbo.journal.journal_file import (
     JournalError,
     JournalFile,
     JournalHeldError,
-    JournalSnapshot,
 )
 from flwr_fbo.journal.journal_memory import JournalMemory
 from flwr_fbo.journal.npy import to_npy
@@ -107,7 +106,7 @@ class Journal:
         for _attempt in range(_ATTEMPTS):
             with suppress(JournalError):
                 journal = cls.__new__(cls)
-                journal._store = JournalSnapshot(path)
+                journal._store = JournalFile(None, path, is_snapshot=True)
                 return journal
             time.sleep(_LONGEST_PAUSE / _ATTEMPTS)
         # A process that was killed may have left half a transaction: SQLite undoes it.

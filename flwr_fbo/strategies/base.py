@@ -166,11 +166,9 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         ------
         ValueError
             If an argument is not allowed; before any client is asked.
-        TooFewAgentsError
-            If too few agents enrol.
         AggregationError
-            If ``max_empty_rounds`` rounds in a row have no result: no reply, or only
-            errors.
+            If too few agents enrol, or ``max_empty_rounds`` rounds in a row have no
+            result: no reply, or only errors.
         JournalError
             If the folder cannot be used, is used by another run, or holds a study of
             other settings; the message names the difference.

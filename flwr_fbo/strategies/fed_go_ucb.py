@@ -33,14 +33,14 @@ from flwr_fbo.models.network import Network, RewardModel
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.strategies.base import StudyStrategy, vectors_record
 from flwr_fbo.strategies.options import Durability
-from flwr_fbo.strategies.result import NeuralBanditResult
+from flwr_fbo.strategies.result import BanditResult
 from flwr_fbo.strategies.study_record import NEURAL_KIND
 from flwr_fbo.study.callbacks import Callback
-from flwr_fbo.study.codec import Phase, fresh_seed
+from flwr_fbo.study.codec import fresh_seed
 from flwr_fbo.study.server import Step
 
 
-class FedGOUCB(StudyStrategy[NeuralBanditResult]):
+class FedGOUCB(StudyStrategy[BanditResult]):
     """Federated bandits with a neural network as reward model.
 
     Phase I: every agent explores, in the first round; then there is one round for each
@@ -63,7 +63,7 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
     >>> model = Network(1, width=4)
     >>> strategy = FedGOUCB(settings, model, num_agents=2, num_evaluations=4)
     >>> result = strategy.start(InProcessGrid(app, num_nodes=2))
-    >>> len(result.w0)
+    >>> len(result.estimate)
     13
 
     Parameters
@@ -107,7 +107,7 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
 
     server: FedGOUCBServer
     study: FedGOUCBStudy
-    result_type = NeuralBanditResult
+    result_type = BanditResult
     record_kind = NEURAL_KIND
 
     @takes_plain
@@ -165,7 +165,7 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
         starts, totals = self._along(node)
         heard = server.heard[slot]
         return FedGOUCBInstruction(
-            phase=Phase.ROUND,
+            phase="round",
             study=self.study,
             slot=slot,
             journal=self._enrolment.journals.get(slot, 0),
@@ -231,8 +231,8 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
             "given_seed": self._given_seed,
         }
 
-    def _end(self, result: NeuralBanditResult) -> None:
-        result.w0 = np.array(self.server.w0)
+    def _end(self, result: BanditResult) -> None:
+        result.estimate = np.array(self.server.w0)
         result.num_synchronisations = self.server.num_synchronisations
         result.privacy_spent = self.privacy_spent
 

@@ -35,7 +35,6 @@ from flwr_fbo.algorithms.linear_bandit.study import (
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.strategies.base import StudyStrategy
 from flwr_fbo.strategies.result import BanditResult
-from flwr_fbo.study.codec import Phase
 from flwr_fbo.study.server import Step
 
 _log = logging.getLogger("flwr.fbo")
@@ -101,7 +100,7 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
     def instruction(self, node: int, slot: int, step: Step) -> Mapping[str, Any]:
         """Return what the agent of ``slot`` is asked, as entries of a config."""
         return LinearBanditInstruction(
-            phase=Phase.ROUND,
+            phase="round",
             study=self.study,
             slot=slot,
             journal=self._enrolment.journals.get(slot, 0),
@@ -183,6 +182,7 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
 
     def _end(self, result: BanditResult) -> None:
         result.estimate = self._estimate()
+        result.num_synchronisations = max(self.server.num_releases)
         spent = result.privacy_spent = self.privacy_spent
         _log.info(
             "Each agent has spent epsilon = %.3f at delta = %.3g, %s%s",

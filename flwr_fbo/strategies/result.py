@@ -133,7 +133,7 @@ class TuningResult(StudyResult):
 
 @dataclass(repr=False)
 class BanditResult(StudyResult):
-    """The result of a linear bandit.
+    """The result of a bandit.
 
     Examples
     --------
@@ -163,26 +163,14 @@ class BanditResult(StudyResult):
     Attributes
     ----------
     estimate : ndarray of shape (d,), or None
-        Estimate of the shared parameter, from the sum that was synchronised last. It is
-        computed from released sums alone, and so costs no privacy. None where nothing
-        was released, or where nothing can be learned from the sum. Without noise a
-        lying agent can cause the latter.
+        Estimate of the shared parameter, from the sum that was synchronised last; of
+        `FedGOUCB` the parameters w0 that phase I has found. It is computed from what
+        was released alone, and so costs no privacy. None where nothing was released, or
+        where nothing can be learned from the sum. Without noise a lying agent can cause
+        the latter.
+    num_synchronisations : int
+        How often sums were shared: by the agent that did so most often.
     """
 
     estimate: FloatArray | None = None
-
-
-@dataclass(repr=False)
-class NeuralBanditResult(StudyResult):
-    """The result of Fed-GO-UCB.
-
-    Attributes
-    ----------
-    w0 : ndarray of shape (d_w,), or None
-        The parameters that phase I has found.
-    num_synchronisations : int
-        How often sums were shared.
-    """
-
-    w0: FloatArray | None = None
     num_synchronisations: int = 0

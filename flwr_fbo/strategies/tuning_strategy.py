@@ -38,7 +38,6 @@ from flwr_fbo.strategies.options import Preset, Seeds
 from flwr_fbo.strategies.release_plan import ReleasePlan
 from flwr_fbo.strategies.result import TuningResult
 from flwr_fbo.strategies.round_progress import Waiting
-from flwr_fbo.study.codec import Phase
 from flwr_fbo.study.server import Step
 
 _log = logging.getLogger("flwr.fbo")
@@ -146,7 +145,7 @@ class TuningStrategy(StudyStrategy[TuningResult]):
         """
         release = self.server.release_number(slot, step)
         return TuningInstruction(
-            phase=Phase.ROUND,
+            phase="round",
             study=self.study,
             slot=slot,
             iteration=step.iteration,
@@ -226,7 +225,7 @@ class TuningStrategy(StudyStrategy[TuningResult]):
         if server.open_sum:
             self._commit(is_round_done=False)
         instruction = TuningInstruction(
-            phase=Phase.SUM,
+            phase="sum",
             study=self.study,
             iteration=step.iteration,
             release=release,

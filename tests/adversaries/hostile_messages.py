@@ -51,7 +51,7 @@ from flwr_fbo.clients.bandits.linear_bandit_site import LinearBanditSite
 from flwr_fbo.clients.bandits.neural_bandit_site import NeuralBanditSite
 from flwr_fbo.clients.site import SiteClient
 from flwr_fbo.clients.tuning_site import TuningSite
-from flwr_fbo.study.codec import STUDY_ENTRY, Config, Instruction, Phase, Study
+from flwr_fbo.study.codec import STUDY_ENTRY, Config, Instruction, Study
 
 Lie = Callable[[dict[str, Any]], None]
 Arrays = list[NDArray[Any]]
@@ -161,11 +161,11 @@ HONEST: dict[str, Callable[[], Study]] = {
 }
 _ASKED: dict[str, Callable[[Any], list[Instruction]]] = {
     "tuning": lambda study: [
-        TuningInstruction(Phase.ROUND, study, 0, t, t + 1) for t in range(4)
+        TuningInstruction("round", study, 0, t, t + 1) for t in range(4)
     ],
     "linear-bandit": lambda study: [
         LinearBanditInstruction(
-            Phase.ROUND,
+            "round",
             study,
             0,
             0,
@@ -176,7 +176,7 @@ _ASKED: dict[str, Callable[[Any], list[Instruction]]] = {
         )
     ],
     "neural-bandit": lambda study: [
-        FedGOUCBInstruction(Phase.ROUND, study, 0, send_sums=True, release=1)
+        FedGOUCBInstruction("round", study, 0, send_sums=True, release=1)
     ],
 }
 

@@ -54,7 +54,7 @@ from flwr_fbo.clients.tuning_site import TuningSite
 from flwr_fbo.lab.baselines.random_search import RandomSearchSettings
 from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.privacy.spending import Charge, Promise
-from flwr_fbo.study.codec import STUDY_ENTRY, Phase, Study
+from flwr_fbo.study.codec import STUDY_ENTRY, Study
 from flwr_fbo.study.limits import (
     DEFAULT_SIZES,
     NO_LIMITS,
@@ -328,7 +328,7 @@ def test_a_limit_of_the_node_config_is_named_by_its_key() -> None:
 
 def test_a_site_may_allow_more_or_less() -> None:
     study = tuning(DPFTSDESettings(num_initial=6, num_candidates=20))
-    asked = TuningInstruction(Phase.ROUND, study, 0).to_config()
+    asked = TuningInstruction("round", study, 0).to_config()
     site = TuningSite(lambda _: lambda trial: 0.5)
     with pytest.raises(
         StudyRefusedError, match=r"trials of a message=6 .*max_trials=5"
@@ -388,20 +388,20 @@ def test_a_message_of_too_many_seconds_goes_on_with_the_next(
     clock = _Clock(monkeypatch)
     tuner = TuningSite(lambda _: lambda trial: clock.trial())
     study = tuning(DPFTSDESettings(num_initial=5, num_candidates=20))
-    asked = TuningInstruction(Phase.ROUND, study, 0, release=1).to_config()
+    asked = TuningInstruction("round", study, 0, release=1).to_config()
     _cut_off_and_asked_again(clock, tuner, asked, tmp_path / "tuning")
 
     clock = _Clock(monkeypatch)
     bandit = LinearBanditSite(make_environment=lambda _: _SlowEnvironment(clock))
     wanted = LinearBanditInstruction(
-        Phase.ROUND, linear(), 0, send_release=True, num_trials=5
+        "round", linear(), 0, send_release=True, num_trials=5
     )
     _cut_off_and_asked_again(clock, bandit, wanted.to_config(), tmp_path / "linear")
 
     clock = _Clock(monkeypatch)
     site = NeuralBanditSite(lambda _: _SlowEnvironment(clock))
     played = FedGOUCBInstruction(
-        Phase.ROUND, neural(), 0, num_evaluations=5, send_sums=True
+        "round", neural(), 0, num_evaluations=5, send_sums=True
     )
     _cut_off_and_asked_again(clock, site, played.to_config(), tmp_path / "neural")
 

@@ -93,7 +93,7 @@ class Case:
     node_config: UserConfig = field(default_factory=dict)
     run_config: UserConfig = field(default_factory=dict)
     prepare: Callable[[Path], Any] | None = None
-    phase: Phase = Phase.ROUND
+    phase: Phase = "round"
     is_secret: bool = True
 
 
@@ -133,7 +133,7 @@ OF_NODE = {
         "NodeConfigError: node config agent-id is not allowed: an integer from 0 to "
         "the number of agents - 1 " + ADVICE,
         node_config={**FOLDER, "agent-id": f"x{SECRET}"},
-        phase=Phase.ENROL,
+        phase="enrol",
     ),
     "no partition-id": Case(
         "NodeConfigError: node config partition-id is not allowed: an integer from 0 "
@@ -159,7 +159,7 @@ TUNING_CASES = {
     "a limit": Case(
         "StudyRefusedError: This site takes no part: max_epsilon " + ADVICE,
         node_config=LIMITS,
-        phase=Phase.ENROL,
+        phase="enrol",
     ),
     "make_objective": Case(
         "AppFailedError: make_objective failed: ValueError " + ADVICE,
@@ -204,7 +204,7 @@ TUNING_CASES = {
 LINEAR_CASES = {
     **OF_ANY,
     "a folder that cannot be": replace(
-        OF_NODE["a folder that cannot be"], phase=Phase.ENROL
+        OF_NODE["a folder that cannot be"], phase="enrol"
     ),
     "a limit": Case(
         "StudyRefusedError: This site takes no part: the study is not private: no "
@@ -219,13 +219,13 @@ LINEAR_CASES = {
             f"{LINEAR_KIND}-{LINEAR.study_id}.sqlite",
             RecordedBandit.identity_of(replace(LINEAR, noise_seed=int(SECRET))),
         ),
-        phase=Phase.ENROL,
+        phase="enrol",
     ),
     "a damaged journal": Case(
         "JournalError " + ADVICE,
         node_config=FOLDER,
         prepare=_damaged(f"{LINEAR_KIND}-{LINEAR.study_id}.sqlite"),
-        phase=Phase.ENROL,
+        phase="enrol",
     ),
     "a lost journal": Case(
         "JournalError: This agent's journal is lost, with the noise of its releases, "
@@ -256,14 +256,14 @@ NEURAL_CASES = {
             f"{NEURAL_KIND}-{NEURAL.study_id}.sqlite",
             RecordedNeuralAgent.identity_of(replace(NEURAL, seed=int(SECRET))),
         ),
-        phase=Phase.ENROL,
+        phase="enrol",
     ),
 }
 
 
 def _asked(study: Study, phase: Phase) -> tuple[Config, list[np.ndarray]]:
     """Return a message's config and arrays, for slot 0."""
-    slot = -1 if phase is Phase.ENROL else 0
+    slot = -1 if phase == "enrol" else 0
     if study is TUNING:
         return TuningInstruction(phase, study, slot, 0, 1).to_config(), []
     if study is LINEAR:
@@ -368,7 +368,7 @@ def _told(
 def test_a_message_that_is_not_for_the_client_is_told_in_full() -> None:
     """It quotes what the server itself has sent."""
     context = Context(1, 1, {}, RecordDict(), {})
-    config, arrays = _asked(TUNING, Phase.ROUND)
+    config, arrays = _asked(TUNING, "round")
     for wrong, public in (
         ({**config, "fbo-protocol": 1}, "the server sent 1 "),
         ({**config, "fbo-iteration": -3}, "iteration=-3 is not allowed: an integer"),

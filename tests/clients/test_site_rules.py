@@ -61,7 +61,6 @@ from flwr_fbo.privacy.spending import (
 )
 from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.secure_sum.graph import MAX_COMPLETE
-from flwr_fbo.study.codec import Phase
 from flwr_fbo.study.limits import StudyRefusedError
 from flwr_fbo.study.secure_sums import SecureSums, SumGroup
 from flwr_fbo.tuner.envelope import (
@@ -465,7 +464,7 @@ def _private_bandit(kind: str, limits: Limits) -> Any:
             LinearUCBSettings(releases, local_data="released"), 3, study_id=name
         )
         return study, lambda number: LinearBanditInstruction(
-            Phase.ROUND, study, 0, number, send_release=True, num_trials=2
+            "round", study, 0, number, send_release=True, num_trials=2
         ).to_config()
 
     def neural(name: str) -> Any:
@@ -475,7 +474,7 @@ def _private_bandit(kind: str, limits: Limits) -> Any:
         about = settings, 2, network.num_parameters, network, 1
         study = FedGOUCBStudy(*about, study_id=name)
         return study, lambda number: FedGOUCBInstruction(
-            Phase.ROUND, study, 0, number, 2, send_sums=True, release=1
+            "round", study, 0, number, 2, send_sums=True, release=1
         ).to_config()
 
     if kind == "linear":

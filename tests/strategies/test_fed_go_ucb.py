@@ -83,8 +83,8 @@ def undisturbed() -> tuple[list[dict[str, NDArray[Any]]], NDArray[np.float64]]:
     """Return what agents keep of the default study, and w0."""
     grid = InProcessGrid(APP, N)
     result = strategy_of().start(grid)
-    assert result.w0 is not None
-    return seen_by(grid), result.w0
+    assert result.estimate is not None
+    return seen_by(grid), result.estimate
 
 
 def assert_undisturbed(grid: InProcessGrid) -> None:
@@ -174,8 +174,8 @@ def test_plays_as_its_halves_do(settings: FedGOUCBSettings) -> None:
         expected = agent.state_dict()
         for name, values in expected.items():
             np.testing.assert_array_equal(state[name], values, err_msg=name)
-    assert result.w0 is not None
-    np.testing.assert_array_equal(result.w0, agents[0].w0)
+    assert result.estimate is not None
+    np.testing.assert_array_equal(result.estimate, agents[0].w0)
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_who_is_away_in_phase_one_is_left_out_and_comes_back() -> None:
     states = seen_by(grid)
     for state in states:
         assert len(state["outputs"]) == T - T0  # it has caught up
-        np.testing.assert_array_equal(state["w0"], result.w0)
+        np.testing.assert_array_equal(state["w0"], result.estimate)
 
 
 def _poisoned(slots: set[int]) -> ClientApp:
@@ -256,8 +256,8 @@ def test_gradients_that_are_not_finite_are_left_out() -> None:
     grid = InProcessGrid(_poisoned({0}), N)
     result = strategy_of().start(grid)
     assert all(r.answered == N for r in result.rounds)
-    assert result.w0 is not None
-    assert np.isfinite(result.w0).all()
+    assert result.estimate is not None
+    assert np.isfinite(result.estimate).all()
 
 
 def test_with_none_the_run_ends_and_a_new_one_goes_on(tmp_path: Path) -> None:
@@ -279,7 +279,7 @@ def test_with_none_the_run_ends_and_a_new_one_goes_on(tmp_path: Path) -> None:
         strategy_of(folder=tmp_path).start(grid)
     grid.poisoned = False
     result = strategy_of(folder=tmp_path).start(grid)
-    np.testing.assert_array_equal(result.w0, undisturbed()[1])
+    np.testing.assert_array_equal(result.estimate, undisturbed()[1])
     assert_undisturbed(grid)
     shown = CliRunner().invoke(cli, ["ledger", "show", str(tmp_path)])
     assert shown.exit_code == 0, shown.output

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from flwr.app import Context, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
+from flwr.serverapp.exception import AggregationError
 from typer.testing import CliRunner
 
 from flwr_fbo import (
@@ -31,7 +32,6 @@ from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.tables import Trial
 from flwr_fbo.lab.simulation.linear_bandits import BanditSimulation
 from flwr_fbo.lab.tasks.linear_bandit import LinearBanditEnvironment
-from flwr_fbo.strategies.enrolment import TooFewAgentsError
 from tests.federation import Unheard
 from tests.strategies.bandit_sites import (
     ACTIONS,
@@ -248,9 +248,7 @@ def test_two_agents_with_one_journal_are_not_enrolled(
     configs: list[UserConfig] = [{"agent-id": i} if named else {} for i in range(M)]
     shared: UserConfig = {"fbo-folder": str(tmp_path / "site")}
     grid = InProcessGrid(OPEN, M, node_configs=configs, run_config=shared)
-    with pytest.raises(
-        TooFewAgentsError, match="every agent needs a folder of its own"
-    ):
+    with pytest.raises(AggregationError, match="every agent needs a folder of its own"):
         site_strategy(tmp_path).start(grid)
 
 
@@ -421,7 +419,7 @@ def test_a_study_that_did_not_begin_begins_in_a_new_run(tmp_path: Path) -> None:
     """Sites that have enrolled in it know no other one."""
     sites = Sites(tmp_path)
     sites.silent = {3}
-    with pytest.raises(TooFewAgentsError, match="3 enrolled"):
+    with pytest.raises(AggregationError, match="3 enrolled"):
         site_strategy(tmp_path).start(sites)
     sites.silent = set()
     strategy = site_strategy(tmp_path)

@@ -130,9 +130,9 @@ def test_releases_of_two_studies_count_as_those_of_one(
         other = head_start(AGENT, cohorts, *about, rows, before)
         np.testing.assert_array_equal(other.tops, one.tops)
         places = np.random.default_rng(1).random((20, 2))
-        np.testing.assert_allclose(other.shared(places), one.shared(places), atol=1e-12)
-        assert other.shared.null_probability == pytest.approx(
-            one.shared.null_probability
+        np.testing.assert_allclose(other(places), one(places), atol=1e-12)
+        assert other.null_probability == pytest.approx(
+            one.null_probability
         )
 
 

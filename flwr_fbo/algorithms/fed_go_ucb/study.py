@@ -25,7 +25,6 @@ from flwr_fbo.privacy.spending import Charge, Promise
 from flwr_fbo.study.codec import (
     Config,
     Instruction,
-    Phase,
     Study,
     StudyMismatchError,
     require_study_id,
@@ -133,7 +132,7 @@ class FedGOUCBStudy(Study):
 
     def enrolment(self) -> Config:
         """Return the config that asks a client which slot it holds."""
-        return FedGOUCBInstruction(Phase.ENROL, self).to_config()
+        return FedGOUCBInstruction("enrol", self).to_config()
 
 
 @dataclass(frozen=True)

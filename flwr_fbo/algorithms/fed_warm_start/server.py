@@ -305,10 +305,10 @@ def released_function(
     about = agent, cohorts, study.space, study.feature_seed
     start = head_start(*about, released, facts.known)
     best = study.space.snap(start.tops[0])
-    score = float(start.shared(best[None])[0])
-    p0 = start.shared.null_probability
+    score = float(start(best[None])[0])
+    p0 = start.null_probability
     certain = start.is_followed and p0 <= SIGNIFICANCE
     reason = "" if certain else BY_CHANCE
     params = None if reason else study.space.from_unit(best)
     found = Recommendation(params, reason, score, None, p0, is_start=True)
-    return ReleasedFunction(start.shared, best, found)
+    return ReleasedFunction(start, best, found)

@@ -23,7 +23,6 @@ from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.study.codec import (
     Config,
     Instruction,
-    Phase,
     Study,
     fresh_seed,
     require_study_id,
@@ -141,7 +140,7 @@ class TuningStudy(Study):
 
     def enrolment(self) -> Config:
         """Return the config that asks a client which slot it holds."""
-        return TuningInstruction(Phase.ENROL, self).to_config()
+        return TuningInstruction("enrol", self).to_config()
 
 
 def create_agent(study: TuningStudy, slot: int, entropy: int) -> Agent:

@@ -136,7 +136,7 @@ def neural_bandit_app(
     >>> model = Network(1, width=4)
     >>> strategy = FedGOUCB(settings, model, num_agents=2, num_evaluations=4)
     >>> result = strategy.start(InProcessGrid(app, num_nodes=2))
-    >>> len(result.w0)
+    >>> len(result.estimate)
     13
 
     Parameters

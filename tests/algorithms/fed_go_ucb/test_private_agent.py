@@ -40,7 +40,7 @@ from flwr_fbo.lab.tasks.nonlinear_bandit import (
     FunctionBanditTask,
     NonlinearBanditEnvironment,
 )
-from flwr_fbo.models.network import CONSTANT_SHARE, ReferenceFeatures
+from flwr_fbo.models.network import CONSTANT_SHARE, reference_features
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.study.codec import PROTOCOL_VERSION
 from tests.algorithms.fed_go_ucb.servers import server_of
@@ -76,8 +76,8 @@ def agent_of(slot: int = 0, **fields: Any) -> FedGOUCBAgent:
     return FedGOUCBAgent(settings, MODEL, SEED, slot, N, SeededEntropy(SEED, slot))
 
 
-def features_at(w0: FloatArray) -> ReferenceFeatures:
-    return ReferenceFeatures(MODEL, w0, K, generator(SEED, Purpose.REFERENCE_POINTS))
+def features_at(w0: FloatArray) -> Callable[[FloatArray], FloatArray]:
+    return reference_features(MODEL, w0, K, generator(SEED, Purpose.REFERENCE_POINTS))
 
 
 def journal_of(context: Context) -> Journal:

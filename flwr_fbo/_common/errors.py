@@ -41,8 +41,8 @@ class PublicError(Exception):
         self.public = public
 
 
-class DataError(RuntimeError):
-    """A data set is missing or damaged; the message names the file and what to do."""
+class RefusedError(PublicError, RuntimeError):
+    """A site refuses what a server asks of it; nothing has left."""
 
 
 @dataclass

@@ -9,7 +9,7 @@ import typer
 
 from flwr_fbo._common.validation import require
 from flwr_fbo.cli.output import plain_errors
-from flwr_fbo.clients.reviewed_apps import UnreviewedAppError, bundle_name, digest_of
+from flwr_fbo.clients.reviewed_apps import bundle_name, digest_of
 from flwr_fbo.clients.reviewed_apps import trust as put_on_list
 
 
@@ -34,7 +34,7 @@ def trust(
     $ flwr-fbo trust hospitals.fab
     $ flwr-fbo trust hospitals.fab /etc/fbo/trusted-apps
     """
-    with plain_errors(ValueError, UnreviewedAppError):
+    with plain_errors(ValueError):
         content = bundle.read_bytes()
         name = bundle_name(content)
         require(name != "", "BUNDLE", str(bundle), "an app bundle (.fab)")

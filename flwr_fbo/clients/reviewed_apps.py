@@ -20,7 +20,7 @@ import zipfile
 from io import BytesIO
 from pathlib import Path
 
-from flwr_fbo._common.errors import PublicError
+from flwr_fbo._common.errors import RefusedError
 from flwr_fbo._common.text import printable
 from flwr_fbo._compat import run_client_app
 
@@ -29,10 +29,6 @@ _log = logging.getLogger("flwr.fbo")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 # Of a bundle that is not reviewed little is read, and little is told.
 _LONGEST_PROJECT, _LONGEST_NAME = 2**20, 100
-
-
-class UnreviewedAppError(PublicError, RuntimeError):
-    """An app is not one that a site has reviewed, or its list of these is no use."""
 
 
 def bundle_name(content: bytes) -> str:
@@ -64,22 +60,22 @@ def trusted_digests(file: Path) -> set[str]:
 
     Raises
     ------
-    UnreviewedAppError
+    RefusedError
         If the file is missing, has another line, or others may write it.
     """
     try:
         about, lines = file.stat(), file.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UnreviewedAppError(f"{file} cannot be read: {error}.") from None
+        raise RefusedError(f"{file} cannot be read: {error}.") from None
     is_own = about.st_uid in (0, os.geteuid())
     if not is_own or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise UnreviewedAppError(f"{file} is not used: others may write it.")
+        raise RefusedError(f"{file} is not used: others may write it.")
     digests = set()
     for line in filter(str.strip, lines):
         digest = line.split()[0]
         if not _DIGEST.fullmatch(digest):
             text = f"{file} is not used: {line!r} does not begin with a SHA-256."
-            raise UnreviewedAppError(text)
+            raise RefusedError(text)
         digests.add(digest)
     return digests
 
@@ -89,7 +85,7 @@ def trust(content: bytes, file: Path) -> bool:
 
     Raises
     ------
-    UnreviewedAppError
+    RefusedError
         If there is a list that cannot be used.
     OSError
         If it cannot be written.
@@ -104,13 +100,13 @@ def trust(content: bytes, file: Path) -> bool:
 
 
 def require_reviewed(content: bytes, file: Path) -> None:
-    """Raise `UnreviewedAppError` unless a bundle is in a list of reviewed apps."""
+    """Raise `RefusedError` unless a bundle is in a list of reviewed apps."""
     try:
         trusted = trusted_digests(file)
-    except UnreviewedAppError as error:
+    except RefusedError as error:
         _log.error("No app is run: %s", error)
         text = "This site's list of reviewed apps cannot be used."
-        raise UnreviewedAppError(text, public=text) from None
+        raise RefusedError(text, public=text) from None
     digest = digest_of(content)
     if digest in trusted:
         return
@@ -119,7 +115,7 @@ def require_reviewed(content: bytes, file: Path) -> None:
         f", SHA-256 {digest}. Nothing of it was run."
     )
     _log.error("%s To trust it: flwr-fbo trust BUNDLE.fab %s", text, file)
-    raise UnreviewedAppError(text, public=text)
+    raise RefusedError(text, public=text)
 
 
 def main() -> None:

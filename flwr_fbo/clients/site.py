@@ -33,7 +33,7 @@ from flwr_fbo.clients.recorded_agent import RecordedAgent
 from flwr_fbo.clients.site_journal import configured_folder
 from flwr_fbo.clients.site_rules import SiteRules
 from flwr_fbo.clients.time_limit import TimeLimit
-from flwr_fbo.study.codec import Instruction, is_instruction
+from flwr_fbo.study.codec import Instruction, StudyMismatchError, is_instruction
 from flwr_fbo.study.limits import (
     Limits,
     check_arrays,
@@ -49,10 +49,6 @@ Metrics = dict[str, int | float]
 AskedT = TypeVar("AskedT", bound=Instruction)
 AgentT = TypeVar("AgentT", bound=RecordedAgent)
 ResultT = TypeVar("ResultT")
-
-
-class InstructionError(PublicError, ValueError):
-    """A message is not one that this client can carry out."""
 
 
 # Metrics that say nothing of a site's data: the server has set them, or chance has.
@@ -114,13 +110,13 @@ class Site(ABC, Generic[AskedT, AgentT]):
 
         Raises
         ------
-        InstructionError
+        StudyMismatchError
             If the config is not of the site's kind of study.
         ValueError
             If the arrays are not, or a value of the node config is not allowed.
         ImportError
             If real noise is wanted and OpenDP is missing; the message names the extra.
-        StudyRefusedError
+        RefusedError
             If the study promises less, would release more, or costs more, than this
             site wants.
         OutOfTimeError
@@ -162,7 +158,7 @@ class Site(ABC, Generic[AskedT, AgentT]):
             return answer
 
     def check_data(self, context: Context, lengths: Sequence[int]) -> None:
-        """Raise `StudyRefusedError` if arrays of so many bytes are too large."""
+        """Raise `RefusedError` if arrays of so many bytes are too large."""
         numbers = [length / 8 for length in lengths]
         check_numbers(size_limits(site_limits(context, self.limits)), numbers)
 
@@ -170,7 +166,7 @@ class Site(ABC, Generic[AskedT, AgentT]):
         try:
             return self.instruction_type.from_config(config)
         except ValueError as error:  # it quotes what the server has sent itself
-            raise InstructionError(str(error), public=str(error)) from error
+            raise StudyMismatchError(str(error), public=str(error)) from error
 
     @property
     def only_private(self) -> bool:
@@ -344,7 +340,7 @@ def _content(site: Site[Any, Any], context: Context, asked: RecordDict) -> Recor
             'another strategy, or needs client_api="both" or "message" ("action" '
             "for add_tuning)."
         )
-        raise InstructionError(text, public=text)
+        raise StudyMismatchError(text, public=text)
     record = asked.array_records["arrays"]
     site.check_data(context, [len(array.data) for array in record.values()])
     arrays = [decoded(array) for array in record.values()]

@@ -54,7 +54,7 @@ class SumIdentity:
         return configured_slot(context) if self.slot < 0 else self.slot
 
     def check(self, sums: SecureSums | None, slot: int) -> None:
-        """Raise `StudyRefusedError` unless a study is summed under the pinned roster.
+        """Raise `RefusedError` unless a study is summed under the pinned roster.
 
         The roster decides, and not the server: without it a server could enrol sites
         of its own.

@@ -28,7 +28,6 @@ from flwr_fbo.clients.recorded_agent import of_another_slot
 from flwr_fbo.clients.site import (
     Answer,
     Arrays,
-    InstructionError,
     Metrics,
     Site,
 )
@@ -185,15 +184,14 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
 
         Raises
         ------
-        InstructionError
-            If a sum is asked for without an array, or before the message is on record.
-        SumRefusedError
+        RefusedError
             If the server of a secure sum deviates from its protocol.
         AppFailedError
             If ``make_objective`` raised, or gave no function; if the objective gives
             no numbers.
         StudyMismatchError
-            If the study has another space or direction than the client declares.
+            If a sum is asked for without an array, or before the message is on record;
+            if the study has another space or direction than the client declares.
         """
         if instruction.phase == "sum":
             return self._sum(agent, instruction, arrays)
@@ -222,7 +220,7 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
         secure, release = instruction.study.secure, instruction.release
         if secure is None or len(arrays) != 1 or release not in agent.made_after:
             text = f"Release {release} cannot be summed now."
-            raise InstructionError(text, public=text)
+            raise StudyMismatchError(text, public=text)
         about = instruction.planned, instruction.slot
         reply = agent.member.answer(
             secure,

@@ -20,6 +20,7 @@ from flwr.serverapp.exception import AggregationError
 from flwr.serverapp.strategy import Strategy
 
 from flwr_fbo._common.conversion import plain
+from flwr_fbo._common.errors import RefusedError
 from flwr_fbo._common.text import agents_text
 from flwr_fbo._common.validation import (
     check_folder,
@@ -60,7 +61,6 @@ from flwr_fbo.study.callbacks import (
 )
 from flwr_fbo.study.codec import Study
 from flwr_fbo.study.limits import (
-    StudyRefusedError,
     check_config,
     check_steps,
     size_limits,
@@ -243,7 +243,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         try:
             check_config(sizes, self.study.enrolment(), type(self.study))
             check_steps(sizes, self.study)
-        except StudyRefusedError as error:
+        except RefusedError as error:
             _log.warning(
                 "Sites refuse this study, but for those that allow more: %s",
                 str(error).removeprefix("This site takes no part: "),

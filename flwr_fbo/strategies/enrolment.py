@@ -54,7 +54,7 @@ _Trouble = tuple[int | None, str]
 # Of equal reasons at most so many nodes are named in a line.
 _MOST_NAMES = 20
 # What a site that refuses says: asking again changes nothing.
-_FINAL = re.compile(r"\b(StudyRefusedError|NodeConfigError)\b")
+_FINAL = re.compile(r"\b(RefusedError|NodeConfigError)\b")
 
 
 # What a client says as it enrols: its slot, -1 if it knows none, and its journal.

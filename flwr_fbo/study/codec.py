@@ -56,7 +56,7 @@ Config = dict[str, int | str | bool]
 
 
 class StudyMismatchError(PublicError, ValueError):
-    """A study is not the one that a client is made for: another space, or model."""
+    """A message, or its study, is not one that a client is made for."""
 
 
 # What a message asks for: to say which slot you hold, if you know; to play, and answer

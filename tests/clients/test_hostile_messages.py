@@ -33,6 +33,7 @@ from flwr_fbo import (
     PeerGraph,
     RewardTimeout,
 )
+from flwr_fbo._common.errors import RefusedError
 from flwr_fbo._common.fields import FREE, cap_of, fields_by_name, part_of
 from flwr_fbo._compat import to_array_record
 from flwr_fbo.algorithms.fed_go_ucb.study import FedGOUCBInstruction, FedGOUCBStudy
@@ -58,7 +59,6 @@ from flwr_fbo.study.codec import STUDY_ENTRY, Study
 from flwr_fbo.study.limits import (
     DEFAULT_SIZES,
     NO_LIMITS,
-    StudyRefusedError,
     check_config,
     check_steps,
     size_limits,
@@ -138,7 +138,7 @@ def test_a_hostile_message_is_refused_before_anything_is_built(
     assert isinstance(caught.value, SiteError)
     assert len(str(caught.value)) < 1_500
     [at_site] = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
-    assert "StudyRefusedError: " in at_site
+    assert "RefusedError: " in at_site
     assert re.search(dialogue.refused, str(at_site))
     brought = np.sum([len(array.data) for array in arrays.values()])
     assert peak < MOST_MEMORY + 2 * brought
@@ -273,7 +273,7 @@ def test_a_malformed_study_is_refused_by_the_field(
     with pytest.raises(SiteError):
         site.ask(config, to_array_record([]))
     [at_site] = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
-    assert re.search(f"(InstructionError|StudyRefusedError): .*{message}", at_site)
+    assert re.search(f"(StudyMismatchError|RefusedError): .*{message}", at_site)
 
 
 @pytest.mark.parametrize("secure", [7, [{}], {"settings": None}])
@@ -330,11 +330,9 @@ def test_a_site_may_allow_more_or_less() -> None:
     study = tuning(DPFTSDESettings(num_initial=6, num_candidates=20))
     asked = TuningInstruction("round", study, 0).to_config()
     site = TuningSite(lambda _: lambda trial: 0.5)
-    with pytest.raises(
-        StudyRefusedError, match=r"trials of a message=6 .*max_trials=5"
-    ):
+    with pytest.raises(RefusedError, match=r"trials of a message=6 .*max_trials=5"):
         Node(None, **{"fbo-max-trials": "5"}).ask(site, asked)
-    with pytest.raises(StudyRefusedError, match="num_initial=6 exceeds max_points=5"):
+    with pytest.raises(RefusedError, match="num_initial=6 exceeds max_points=5"):
         Node(None, **{"fbo-max-points": "5"}).ask(site, asked)
     large = linear(dimension=300, epsilon=np.inf)
     config = large.enrolment()

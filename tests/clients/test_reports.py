@@ -157,7 +157,7 @@ OF_ANY = {"no limit": OF_NODE["no limit"]}
 TUNING_CASES = {
     **OF_NODE,
     "a limit": Case(
-        "StudyRefusedError: This site takes no part: max_epsilon " + ADVICE,
+        "RefusedError: This site takes no part: max_epsilon " + ADVICE,
         node_config=LIMITS,
         phase="enrol",
     ),
@@ -207,7 +207,7 @@ LINEAR_CASES = {
         OF_NODE["a folder that cannot be"], phase="enrol"
     ),
     "a limit": Case(
-        "StudyRefusedError: This site takes no part: the study is not private: no "
+        "RefusedError: This site takes no part: the study is not private: no "
         "noise, seeded noise, or a trigger " + ADVICE,
         node_config=LIMITS,
         is_secret=False,
@@ -375,7 +375,7 @@ def test_a_message_that_is_not_for_the_client_is_told_in_full() -> None:
     ):
         for make in _tuning({}):
             text, _ = _told(make(), wrong, arrays, context)
-            assert text.startswith("InstructionError: ")
+            assert text.startswith("StudyMismatchError: ")
             assert public in text
     text, _ = _told(linear_bandit_app(), config, arrays, context)
     assert "This client takes part in linear-bandit studies" in text

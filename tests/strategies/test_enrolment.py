@@ -407,7 +407,7 @@ def test_all_who_refuse_are_named_with_slot_and_key(
         f"node {node} (slot {slot}, key {PRINTS[slot]})"
         for node, slot in ((1002, 1), (1003, 2))
     )
-    why = "client failed: SiteError: StudyRefusedError: This site takes no part: "
+    why = "client failed: SiteError: RefusedError: This site takes no part: "
     assert f"{first}, {second}: {why}" in str(error.value)
     told = [m for m in caplog.messages if m.startswith("Not enrolled: ")]
     assert len(told) == 1

@@ -131,9 +131,7 @@ def test_releases_of_two_studies_count_as_those_of_one(
         np.testing.assert_array_equal(other.tops, one.tops)
         places = np.random.default_rng(1).random((20, 2))
         np.testing.assert_allclose(other(places), one(places), atol=1e-12)
-        assert other.null_probability == pytest.approx(
-            one.null_probability
-        )
+        assert other.null_probability == pytest.approx(one.null_probability)
 
 
 def test_a_narrower_space_is_tuned_from_it(known: Knowledge) -> None:

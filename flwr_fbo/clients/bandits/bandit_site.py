@@ -54,7 +54,7 @@ class BanditSite(Site[AskedT, BanditT]):
         return share
 
     def check(self, context: Context, study: Any, rules: SiteRules) -> None:
-        """Raise `StudyRefusedError` where sums are wanted, and there is no noise."""
+        """Raise `RefusedError` where sums are wanted, and there is no noise."""
         rules.check_no_sums(study.promise)
 
     def claim(

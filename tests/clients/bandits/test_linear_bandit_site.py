@@ -25,6 +25,7 @@ from flwr_fbo import (
     Optimism,
     linear_bandit_app,
 )
+from flwr_fbo._common.errors import RefusedError
 from flwr_fbo.algorithms.linear_bandit.exploration import Exploration
 from flwr_fbo.algorithms.linear_bandit.settings import DeterminantTrigger
 from flwr_fbo.algorithms.linear_bandit.study import (
@@ -40,7 +41,6 @@ from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import SeededEntropy
-from flwr_fbo.study.limits import StudyRefusedError
 from tests.killing import NUM_KILLS, killed_after
 from tests.strategies.bandit_sites import (
     ACTIONS,
@@ -256,7 +256,7 @@ def test_a_site_takes_part_in_what_it_wants(
     if not refusal:
         strategy.start(sites)
         return
-    with pytest.raises(AggregationError, match="StudyRefusedError: This site takes"):
+    with pytest.raises(AggregationError, match="RefusedError: This site takes"):
         strategy.start(sites)
     assert re.search(refusal, caplog.text)
     assert not any(folder.exists() for folder in sites.folders)
@@ -283,7 +283,7 @@ def test_a_site_says_how_much_may_be_left_to_chance(
     if not refused:
         site.answer(context, [], study.enrolment())
         return
-    with pytest.raises(StudyRefusedError, match=refused) as error:
+    with pytest.raises(RefusedError, match=refused) as error:
         site.answer(context, [], study.enrolment())
     assert error.value.public == "This site takes no part: max_uniform_share."
 

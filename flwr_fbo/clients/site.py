@@ -32,7 +32,7 @@ from flwr_fbo.clients.node_limits import limiting, site_limits, tell
 from flwr_fbo.clients.recorded_agent import RecordedAgent
 from flwr_fbo.clients.site_journal import configured_folder
 from flwr_fbo.clients.site_rules import SiteRules
-from flwr_fbo.clients.time_limit import TimeLimit
+from flwr_fbo.clients.time_limit import CheckTime, time_limit
 from flwr_fbo.study.codec import Instruction, StudyMismatchError, is_instruction
 from flwr_fbo.study.limits import (
     Limits,
@@ -152,8 +152,8 @@ class Site(ABC, Generic[AskedT, AgentT]):
             if unprotected:
                 rules.charge_unprotected(key, agent)
             assert sizes.max_seconds is not None
-            time_limit = TimeLimit(sizes.max_seconds)
-            answer = self.play(context, agent, instruction, arrays, time_limit)
+            check_time = time_limit(sizes.max_seconds)
+            answer = self.play(context, agent, instruction, arrays, check_time)
             rules.let_go(answer.about_site)
             return answer
 
@@ -227,7 +227,7 @@ class Site(ABC, Generic[AskedT, AgentT]):
         agent: AgentT,
         instruction: AskedT,
         arrays: Arrays,
-        time_limit: TimeLimit,
+        check_time: CheckTime,
     ) -> Answer:
         """Do what is asked while there is time; return what goes back."""
 

@@ -33,7 +33,7 @@ from flwr_fbo.clients.site import (
 )
 from flwr_fbo.clients.site_journal import held_journal, record_name
 from flwr_fbo.clients.site_rules import SiteRules
-from flwr_fbo.clients.time_limit import TimeLimit
+from flwr_fbo.clients.time_limit import CheckTime, objective_in_time
 from flwr_fbo.clients.tuning_journals import agent_id, journal_path, note_last_study
 from flwr_fbo.clients.tuning_record import RecordedTuner
 from flwr_fbo.space.search_space import Params, SearchSpace
@@ -176,7 +176,7 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
         agent: RecordedTuner,
         instruction: TuningInstruction,
         arrays: Arrays,
-        time_limit: TimeLimit,
+        check_time: CheckTime,
     ) -> Answer:
         """Play a round, unless the message that is asked for is on record.
 
@@ -206,7 +206,7 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
             level = logging.DEBUG if simulated else logging.INFO
             last = instruction.num_iterations
             objective = _logged(objective, agent.agent, last, level)
-            in_time = time_limit.on_objective(objective)
+            in_time = objective_in_time(objective, check_time)
             agent.play(in_time, instruction.iteration, vectors, release, made_after)
         best = agent.agent.best_value if instruction.report_best_value else None
         metrics: Metrics = {} if best is None else {"best-value": best}

@@ -37,7 +37,7 @@ from flwr_fbo.clients.site_journal import (
 from flwr_fbo.clients.site_rules import SiteRules
 from flwr_fbo.clients.sum_identity import SumIdentity
 from flwr_fbo.clients.sum_member import SumMember
-from flwr_fbo.clients.time_limit import TimeLimit
+from flwr_fbo.clients.time_limit import time_limit
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.secure_sum.terms import Exchange, sum_refused
 from flwr_fbo.study.codec import StudyMismatchError
@@ -206,14 +206,14 @@ def _run_trials(
     errors: dict[str, str] = {}
     read: set[str] = set()
     assert rules.sizes.max_seconds is not None
-    time_limit = TimeLimit(rules.sizes.max_seconds)
+    check_time = time_limit(rules.sizes.max_seconds)
     for place, trial in enumerate(header.trials):
         settings = header.settings[place]
         current = FederationTrial(trial, header.rung, header.rounds, dict(settings))
         overlay = Overlay(context.run_config, settings, current)
         state = states.load(trial)
         try:
-            reported(time_limit.check)
+            reported(check_time)
             arguments = message, contents[place], context, call_next, overlay, state
             with hearing(context):
                 reply = reported(partial(_call, *arguments))

@@ -25,7 +25,7 @@ from flwr_fbo.clients.recorded_agent import older_copy
 from flwr_fbo.clients.site import Answer, Arrays, site_app
 from flwr_fbo.clients.site_journal import NodeConfigError
 from flwr_fbo.clients.site_rules import SiteRules
-from flwr_fbo.clients.time_limit import TimeLimit
+from flwr_fbo.clients.time_limit import CheckTime, environment_in_time
 from flwr_fbo.study.limits import Limits
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, "RecordedBandit"]):
         agent: RecordedBandit,
         instruction: LinearBanditInstruction,
         arrays: Arrays,
-        time_limit: TimeLimit,
+        check_time: CheckTime,
     ) -> Answer:
         """Take what came along, play in the environment, and release what is wanted.
 
@@ -126,13 +126,13 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, "RecordedBandit"]):
             # With a centre the next release is refused where one before is missing.
             if agent.num_releases < instruction.included:
                 raise older_copy(agent.num_releases, instruction.included)
-            self._play_trials(context, agent, instruction, time_limit)
+            self._play_trials(context, agent, instruction, check_time)
             return self._pass_on(agent, instruction, arrays)
         if len(arrays):
             agents = instruction.agents_in_total
             times = instruction.num_synchronisations
             agent.receive(arrays[0], instruction.included, agents, times)
-        self._play_trials(context, agent, instruction, time_limit)
+        self._play_trials(context, agent, instruction, check_time)
         trigger, wanted = instruction.study.trigger, instruction.send_release
         released = [agent.release(instruction.included + 1)] if wanted else []
         if trigger is None or wanted:
@@ -164,12 +164,12 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, "RecordedBandit"]):
         context: Context,
         bandit: RecordedBandit,
         instruction: LinearBanditInstruction,
-        time_limit: TimeLimit,
+        check_time: CheckTime,
     ) -> None:
         if self.make_environment is None:
             return
         with playing(self.make_environment, context) as environment:
-            limited = time_limit.on_environment(environment)
+            limited = environment_in_time(environment, check_time)
             bandit.play(limited, instruction.num_trials)
 
 

@@ -21,7 +21,7 @@ from flwr_fbo.clients.bandits.bandit_site import (
     playing,
 )
 from flwr_fbo.clients.site import Answer, Arrays, Metrics, site_app
-from flwr_fbo.clients.time_limit import TimeLimit
+from flwr_fbo.clients.time_limit import CheckTime, environment_in_time
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.models.network import RewardModel
 from flwr_fbo.study.limits import Limits
@@ -94,7 +94,7 @@ class NeuralBanditSite(BanditSite[FedGOUCBInstruction, "RecordedNeuralAgent"]):
         agent: RecordedNeuralAgent,
         instruction: FedGOUCBInstruction,
         arrays: Arrays,
-        time_limit: TimeLimit,
+        check_time: CheckTime,
     ) -> Answer:
         """Play in the environment, and answer with the arrays that are wanted.
 
@@ -104,7 +104,7 @@ class NeuralBanditSite(BanditSite[FedGOUCBInstruction, "RecordedNeuralAgent"]):
             If the environment or the model raised, or gave what is not allowed.
         """
         with playing(self.make_environment, context) as environment:
-            limited = time_limit.on_environment(environment)
+            limited = environment_in_time(environment, check_time)
             answer = agent.carry_out(instruction, arrays, limited)
         metrics: Metrics = {"num-evaluations": agent.agent.num_in_sums}
         if instruction.study.settings.privacy is None:

@@ -128,9 +128,9 @@ def fraction(*, optional: bool = False) -> Metadata:
     return ruled(require_fraction, optional=optional)
 
 
-def flag(*, optional: bool = False) -> Metadata:
+def flag() -> Metadata:
     """Allow True and False."""
-    return ruled(require_bool, optional=optional)
+    return ruled(require_bool)
 
 
 def choice(literal: Any, *, optional: bool = False) -> Metadata:
@@ -161,9 +161,7 @@ def instance(
     )
 
 
-def several(
-    one: Metadata, *, least: int = 0, allowed: str = "a tuple", optional: bool = False
-) -> Metadata:
+def several(one: Metadata, *, least: int = 0, allowed: str = "a tuple") -> Metadata:
     """Allow a tuple whose members keep a rule, such as ``several(integer(1))``.
 
     Parameters
@@ -182,7 +180,7 @@ def several(
         for value in values:
             one["rule"](name, value)
 
-    return ruled(rule, optional=optional, cap=one["cap"], part=one["part"])
+    return ruled(rule, cap=one["cap"], part=one["part"])
 
 
 def holds(part: Any, *, cap: str = DEFAULT_CAP) -> Metadata:

@@ -156,22 +156,10 @@ def _with_article(kind: type) -> str:
     return f"an {name}" if name[0] in letters else f"a {name}"
 
 
-def require_all(
-    field: str, values: Any, *kinds: type, allowed: str, of: Any = (list, tuple)
-) -> None:
-    """Raise ValueError unless ``values`` is a collection of instances of classes.
-
-    Parameters
-    ----------
-    field : str
-    values : object
-    *kinds : type
-    allowed : str
-        What the error says is allowed.
-    of : type, or tuple of types
-        What the collection is an instance of.
-    """
-    if not (isinstance(values, of) and all(isinstance(one, kinds) for one in values)):
+def require_all(field: str, values: Any, kind: type, *, allowed: str) -> None:
+    """Raise ValueError unless ``values`` is a list or tuple of instances of a class."""
+    is_list = isinstance(values, list | tuple)
+    if not (is_list and all(isinstance(one, kind) for one in values)):
         refuse(field, values, allowed)
 
 

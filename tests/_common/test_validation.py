@@ -48,7 +48,6 @@ def no(value: Any, allowed: str) -> str:
         (lambda v: require_instance("x", v, dict, allowed="keys"), 3, "keys"),
         (lambda v: require_all("x", v, str, allowed="texts"), ["a", 1], "texts"),
         (lambda v: require_all("x", v, str, allowed="texts"), "ab", "texts"),
-        (lambda v: require_all("x", v, str, allowed="t", of=tuple), ["a"], "t"),
         (lambda v: require_function("x", v), None, "a function"),
         (lambda v: require_function("x", v, "a key", optional=True), 3, "a key"),
     ],

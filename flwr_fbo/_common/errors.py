@@ -13,7 +13,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -39,6 +39,11 @@ class PublicError(Exception):
     def __init__(self, text: str, public: str = "") -> None:
         super().__init__(text)
         self.public = public
+
+    @classmethod
+    def told(cls, text: str) -> Self:
+        """Return an error whose whole text may leave the site."""
+        return cls(text, public=text)
 
 
 class RefusedError(PublicError, RuntimeError):

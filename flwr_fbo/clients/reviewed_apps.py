@@ -105,8 +105,9 @@ def require_reviewed(content: bytes, file: Path) -> None:
         trusted = trusted_digests(file)
     except RefusedError as error:
         _log.error("No app is run: %s", error)
-        text = "This site's list of reviewed apps cannot be used."
-        raise RefusedError(text, public=text) from None
+        raise RefusedError.told(
+            "This site's list of reviewed apps cannot be used."
+        ) from None
     digest = digest_of(content)
     if digest in trusted:
         return
@@ -115,7 +116,7 @@ def require_reviewed(content: bytes, file: Path) -> None:
         f", SHA-256 {digest}. Nothing of it was run."
     )
     _log.error("%s To trust it: flwr-fbo trust BUNDLE.fab %s", text, file)
-    raise RefusedError(text, public=text)
+    raise RefusedError.told(text)
 
 
 def main() -> None:

@@ -166,7 +166,7 @@ class Site(ABC, Generic[AskedT, AgentT]):
         try:
             return self.instruction_type.from_config(config)
         except ValueError as error:  # it quotes what the server has sent itself
-            raise StudyMismatchError(str(error), public=str(error)) from error
+            raise StudyMismatchError.told(str(error)) from error
 
     @property
     def only_private(self) -> bool:
@@ -335,12 +335,11 @@ def _content(site: Site[Any, Any], context: Context, asked: RecordDict) -> Recor
     """Return the content of the answer to a message of the Message API."""
     config: Mapping[str, Any] = asked.config_records.get("config") or {}
     if not is_instruction(config):
-        text = (
+        raise StudyMismatchError.told(
             "This message is not written for this app by the Message API: it is of "
             'another strategy, or needs client_api="both" or "message" ("action" '
             "for add_tuning)."
         )
-        raise StudyMismatchError(text, public=text)
     record = asked.array_records["arrays"]
     site.check_data(context, [len(array.data) for array in record.values()])
     arrays = [decoded(array) for array in record.values()]

@@ -98,7 +98,7 @@ def sum_identity(context: Context) -> SumIdentity:
         return SumIdentity()
     if roster is None or key is None:
         text = f"{_ROSTER} and {_KEY} are given together in the node config"
-        raise NodeConfigError(f"{text}.", public=f"{text}.")
+        raise NodeConfigError.told(f"{text}.")
     from flwr_fbo.secure_sum.roster import Roster, SigningKey
 
     with _named(_ROSTER):

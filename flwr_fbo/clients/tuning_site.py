@@ -219,8 +219,7 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
         """Answer one exchange of a secure sum."""
         secure, release = instruction.study.secure, instruction.release
         if secure is None or len(arrays) != 1 or release not in agent.made_after:
-            text = f"Release {release} cannot be summed now."
-            raise StudyMismatchError(text, public=text)
+            raise StudyMismatchError.told(f"Release {release} cannot be summed now.")
         about = instruction.planned, instruction.slot
         reply = agent.member.answer(
             secure,
@@ -239,14 +238,14 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
         try:
             objective = self.make_objective(context)
         except Exception as error:
-            text = f"make_objective failed: {type(error).__name__}."
-            raise AppFailedError(text, public=text) from error
+            raise AppFailedError.told(
+                f"make_objective failed: {type(error).__name__}."
+            ) from error
         if not callable(objective):
-            text = (
+            raise AppFailedError.told(
                 f"make_objective returned a {type(objective).__name__}, not a function "
                 "of a trial."
             )
-            raise AppFailedError(text, public=text)
         return objective
 
 

@@ -11,7 +11,6 @@ from enum import IntEnum
 from itertools import pairwise
 from typing import Any
 
-from flwr_fbo._common.errors import RefusedError
 from flwr_fbo._common.fields import check_fields, integer, ruled
 from flwr_fbo._common.validation import require, require_int
 
@@ -34,11 +33,6 @@ class Exchange(IntEnum):
     CONFIRM = 4
     UNMASK = 5
     DONE = 6
-
-
-def sum_refused(text: str) -> RefusedError:
-    """Return a member's refusal: it names slots and counts only, so all is public."""
-    return RefusedError(text, public=text)
 
 
 def default_threshold(num_members: int) -> int:

@@ -23,7 +23,7 @@ from flwr.app import (
 from flwr.clientapp.typing import ClientAppCallable
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.errors import log_once
+from flwr_fbo._common.errors import RefusedError, log_once
 from flwr_fbo._compat import SECURE_AGGREGATION_RECORD, secure_aggregation_stage
 from flwr_fbo.clients.node_limits import hearing
 from flwr_fbo.clients.recorded_agent import of_another_slot
@@ -39,7 +39,7 @@ from flwr_fbo.clients.sum_identity import SumIdentity
 from flwr_fbo.clients.sum_member import SumMember
 from flwr_fbo.clients.time_limit import time_limit
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.secure_sum.terms import Exchange, sum_refused
+from flwr_fbo.secure_sum.terms import Exchange
 from flwr_fbo.study.codec import StudyMismatchError
 from flwr_fbo.study.limits import check_numbers, refused
 from flwr_fbo.study.secure_sums import SecureSums
@@ -167,7 +167,7 @@ def _read(message: Message, context: Context) -> tuple[SiteRules, Header | None]
         header = read_header(message.content, sizes.max_characters)
     except ValueError as error:  # it quotes what the server has sent itself
         text = str(error)[:_LONGEST_QUOTE]
-        raise StudyMismatchError(text, public=text) from None
+        raise StudyMismatchError.told(text) from None
     if isinstance(header, TrialsHeader):
         sizes.check_size("max_trials", len(header.trials), "trials of a message")
         sizes.check_size("max_trials", len(header.alive), "trials of a tuner")
@@ -258,9 +258,9 @@ def _call(
         reply = call_next(inner_message, inner)
     except KeyError as error:
         if error.args == (SECURE_AGGREGATION_RECORD,):
-            raise StudyMismatchError(_NO_WORKFLOW, public=_NO_WORKFLOW) from error
+            raise StudyMismatchError.told(_NO_WORKFLOW) from error
         if secure_aggregation_stage(content):  # the mod takes the stage out
-            raise StudyMismatchError(_NO_MOD, public=_NO_MOD) from error
+            raise StudyMismatchError.told(_NO_MOD) from error
         raise
     if inner.state is not state:  # the app has put another in its place
         state.clear()
@@ -371,11 +371,11 @@ def _is_known(journal: Journal, header: SumHeader, may_begin: bool) -> bool:
     if about is not None:
         last = json.loads(about)["ballot"]["release"]
         if release <= last:
-            raise sum_refused(
+            raise RefusedError.told(
                 f"Release {release}: release {last} was asked for in other words."
             )
     if not may_begin:
-        raise sum_refused(
+        raise RefusedError.told(
             f"Release {release}: exchange {header.exchange} of a sum that did not "
             "begin here."
         )

@@ -101,8 +101,9 @@ class FedGOUCBStudy(Study):
         """
         if self.network is not None:
             if own is not None:
-                text = "The study has a network, and this client has model=."
-                raise StudyMismatchError(text, public=text)
+                raise StudyMismatchError.told(
+                    "The study has a network, and this client has model=."
+                )
             return self.network
         if own is None or own.num_parameters != self.num_parameters:
             found = "none" if own is None else f"one of {own.num_parameters}"

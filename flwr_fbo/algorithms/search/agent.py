@@ -346,8 +346,9 @@ def _number(returned: Any) -> float:
             return float(returned)
     except (TypeError, ValueError, RuntimeError):  # the last one is PyTorch's
         pass
-    text = f"The objective returned a {type(returned).__name__}, not a number."
-    raise AppFailedError(text, public=text)
+    raise AppFailedError.told(
+        f"The objective returned a {type(returned).__name__}, not a number."
+    )
 
 
 def play_round(

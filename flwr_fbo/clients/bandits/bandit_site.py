@@ -121,5 +121,6 @@ def playing(make: Callable[[Context], MadeT], context: Context) -> Iterator[Made
     except (JournalError, OutOfTimeError):
         raise
     except Exception as error:
-        text = f"The environment failed: {type(error).__name__}."
-        raise AppFailedError(text, public=text) from error
+        raise AppFailedError.told(
+            f"The environment failed: {type(error).__name__}."
+        ) from error

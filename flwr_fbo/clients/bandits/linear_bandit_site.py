@@ -85,11 +85,10 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, "RecordedBandit"]):
         """Raise NodeConfigError too if there is neither folder nor environment."""
         super().check(context, study, rules)
         if self.make_environment is None and self.folder_of(context) is None:
-            text = (
+            raise NodeConfigError.told(
                 "This site has no folder for its policy: give linear_bandit_app one, "
                 "or its node config an fbo-folder."
             )
-            raise NodeConfigError(text, public=text)
 
     def release_of(self, instruction: LinearBanditInstruction) -> int | None:
         """Return 1, the study's one charge, if the answer may carry a release.

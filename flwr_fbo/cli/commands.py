@@ -117,6 +117,7 @@ def group() -> typer.Typer:
     """Return a Typer for commands, as all of them are shown."""
     return typer.Typer(
         no_args_is_help=True,
+        suggest_commands=False,  # Click does
         add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,

@@ -306,7 +306,7 @@ class Journal:
 
         def wanted(number: int, part: Part) -> bool:
             is_late = (number + 1) * TRIALS_IN_PART > first
-            return is_late and (part.running > 0 or not running)
+            return is_late and (part.running if running else part.num_rows) > 0
 
         with self._store.explained():
             rows = [

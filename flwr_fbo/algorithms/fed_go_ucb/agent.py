@@ -39,7 +39,7 @@ of its own, and phase II differs:
 - phase I is left out: gradients of hundreds of numbers drown in their noise, and
   networks fitted by them were worse than random ones. So w0 is where the regression
   would start, which all agents know, and f(x; w0) is left out of what is learned;
-- an action has a few features (`ReferenceFeatures`) in place of the network's
+- an action has a few features (`reference_features`) in place of the network's
   gradient, which noise would cover, and its reward is clipped;
 - agents send by a public schedule;
 - an agent acts on released totals only, its own trials in between are not used. What it

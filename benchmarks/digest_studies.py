@@ -356,7 +356,6 @@ def _linear_settings(**changes: Any) -> LinearUCBSettings:
         exploration=chosen["exploration"],
         encoder=None,
         reward_timeout=None,
-        site_deviation=None,
     )
 
 

@@ -91,7 +91,7 @@ class Problem:
             name: _drawn(one, rng) for name, one in dict(self.encoder.context).items()
         }
         arms = [*self.arms.items()]
-        return self.encoder.encode(context, arms).features, self.theta
+        return self.encoder.encode(context, arms)[0], self.theta
 
     @cached_property
     def theta(self) -> FloatArray:
@@ -108,7 +108,7 @@ class Problem:
                     f: _drawn(one, rng) for f, one in dict(self.encoder.arm).items()
                 }
                 arm = varied if varied else own
-                rows.append(self.encoder.encode(context, [(name, arm)]).features[0])
+                rows.append(self.encoder.encode(context, [(name, arm)])[0][0])
                 means.append(self.mean(name, {**context, **arm}))
         middle = sum(self.reward_range) / 2
         X, y = np.array(rows), np.array(means) - middle

@@ -32,9 +32,9 @@ STOREYS = [
     {"privacy", "secure_sum"},
     {"study"},
     {"algorithms"},
-    {"_compat", "strategies", "clients"},
+    {"_compat", "strategies", "clients", "integrations"},
     {"tuner"},
-    {"integrations", "off_policy", "grid"},
+    {"off_policy", "grid"},
     {"cli"},
     {"lab"},
 ]

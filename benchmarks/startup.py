@@ -73,7 +73,7 @@ def _client(repeats: int) -> Section:
     with TemporaryDirectory() as folder:
         site = Path(folder) / "site.npz"
         np.savez(site, allow_pickle=False, **vars(partition(0, 3, 0)))
-        messages = {"enrolment": Phase.ENROL, "round": Phase.ROUND}
+        messages: dict[str, Phase] = {"enrolment": "enrol", "round": "round"}
         works: dict[str, Callable[[], object]] = {
             "the libraries alone": partial(_run, sys.executable, "-c", _OWN),
             "digits.client_app": partial(_import, "digits.client_app"),
@@ -113,7 +113,7 @@ def instruction(phase: Phase) -> Mapping[str, Any]:
         }
     )
     study = TuningStudy(space, "maximize", FedVoteSettings())
-    slot, iteration = (-1, 0) if phase is Phase.ENROL else (0, 1)
+    slot, iteration = (-1, 0) if phase == "enrol" else (0, 1)
     return TuningInstruction(phase, study, slot, iteration=iteration).to_config()
 
 
@@ -147,7 +147,7 @@ def answer(module: str, messages: list[dict[str, Any]], folder: Path) -> set[str
 
 
 def _echoed(phase: Phase, site: Path) -> None:
-    evaluates = {"evaluates": phase is Phase.ROUND}
+    evaluates = {"evaluates": phase == "round"}
     answer("benchmarks.echo", [asked(evaluates, site)], APP)
 
 

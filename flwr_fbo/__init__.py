@@ -8,8 +8,8 @@ import logging
 
 import lazy_loader
 
-from flwr_fbo._common.text import PrintableFilter
+from flwr_fbo._common.text import made_printable
 
-logging.getLogger("flwr.fbo").addFilter(PrintableFilter())
+logging.getLogger("flwr.fbo").addFilter(made_printable)
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

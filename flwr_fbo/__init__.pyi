@@ -22,7 +22,6 @@ from .algorithms.linear_bandit.feature_fields import Number as Number
 from .algorithms.linear_bandit.peer_graph import PeerGraph as PeerGraph
 from .algorithms.linear_bandit.settings import LinearUCBSettings as LinearUCBSettings
 from .algorithms.linear_bandit.settings import RewardTimeout as RewardTimeout
-from .algorithms.linear_bandit.settings import SiteDeviation as SiteDeviation
 from .algorithms.search.portfolios import Portfolio as Portfolio
 from .algorithms.search.trial import Objective as Objective
 from .algorithms.search.trial import Trial as Trial
@@ -32,17 +31,11 @@ from .clients.app_builders import with_tuning as with_tuning
 from .clients.bandits.bandit_store import LateRewardError as LateRewardError
 from .clients.bandits.decision import Choice as Choice
 from .clients.bandits.decision import Decision as Decision
-from .clients.bandits.linear_bandit_client import (
-    LinearBanditClient as LinearBanditClient,
-)
-from .clients.bandits.linear_bandit_client import linear_bandit_app as linear_bandit_app
 from .clients.bandits.linear_bandit_policy import (
     LinearBanditPolicy as LinearBanditPolicy,
 )
-from .clients.bandits.neural_bandit_client import (
-    NeuralBanditClient as NeuralBanditClient,
-)
-from .clients.bandits.neural_bandit_client import neural_bandit_app as neural_bandit_app
+from .clients.bandits.linear_bandit_site import linear_bandit_app as linear_bandit_app
+from .clients.bandits.neural_bandit_site import neural_bandit_app as neural_bandit_app
 from .clients.bandits.policy_summary import PolicySummary as PolicySummary
 from .clients.tuning_journals import best_params as best_params
 from .grid import InProcessGrid as InProcessGrid

@@ -64,7 +64,7 @@ def numpy_app(
     """Return a ClientApp of the older API: what `with_tuning` does with a message."""
 
     def client_fn(context: Context) -> Any:
-        return SiteClient(lambda: TuningSite(make), context).to_client()
+        return SiteClient(TuningSite(make), context).to_client()
 
     return ClientApp(client_fn=client_fn, mods=mods)
 

@@ -8,7 +8,16 @@ import networkx as nx
 import pytest
 
 import flwr_fbo
-from benchmarks.rooms import LEVEL, PICTURE, PlanError, draw, floors_of, read_rooms
+from benchmarks.rooms import (
+    LEVEL,
+    MOST_FLOORS,
+    MOST_ROOMS,
+    PICTURE,
+    PlanError,
+    draw,
+    floors_of,
+    read_rooms,
+)
 
 PACKAGE = Path(flwr_fbo.__file__).parent
 
@@ -110,6 +119,12 @@ def test_unknown_names_are_refused() -> None:
     name = "FedAvg"
     with pytest.raises(AttributeError, match="FedAvg"):
         getattr(flwr_fbo, name)
+
+
+def test_rooms_and_floors_are_few() -> None:
+    rooms = read_rooms()
+    assert len(rooms) <= MOST_ROOMS
+    assert max(floors_of(rooms).values()) < MOST_FLOORS
 
 
 def test_the_picture_in_the_docs_has_the_rooms_that_there_are() -> None:

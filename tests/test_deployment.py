@@ -19,8 +19,8 @@ from optuna.distributions import FloatDistribution
 
 from flwr_fbo import FedWarmStart, FedWarmStartSettings, InProcessGrid, Privacy, Seeds
 from flwr_fbo.algorithms.search.agent import Agent
+from flwr_fbo.algorithms.search.agent_journal import recorded_agent
 from flwr_fbo.algorithms.search.study import create_agent
-from flwr_fbo.clients.tuning_record import recorded_agent
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalHeldError
 from flwr_fbo.journal.tables import LedgerRow, Trial

@@ -22,6 +22,7 @@ from flwr.serverapp import (
     RdpAccountant,
     SamplingMethod,
 )
+from flwr.serverapp.exception import AggregationError
 from flwr.serverapp.strategy import (
     DifferentialPrivacyServerSideFixedClipping,
     FedAvg,
@@ -38,7 +39,6 @@ from flwr_fbo import (
     tuning_app,
 )
 from flwr_fbo.algorithms.search.agent import Agent
-from flwr_fbo.strategies.enrolment import TooFewAgentsError
 from tests.documents import ROOT, Page
 from tests.federation import (
     NUM_AGENTS,
@@ -135,7 +135,7 @@ def test_a_mod_changes_nothing_or_is_refused(name: str, column: int) -> None:
         assert_same(grid.agents(study.study), _plain_agents())
         return
     assert expected == "refused"
-    with pytest.raises(TooFewAgentsError, match=r"ClientApp\? See docs/app/mods\.md"):
+    with pytest.raises(AggregationError, match=r"ClientApp\? See docs/app/mods\.md"):
         study.start(grid, num_rounds=3)
     # Nothing was evaluated, nothing released.
     for context in grid.contexts.values():
@@ -170,7 +170,7 @@ def test_the_table_has_all_mods_and_clients() -> None:
 def test_a_bandit_gets_no_noise_from_a_mod(name: str) -> None:
     app = _with_mod(_mod(name), linear_bandit_app(make_environment=make_environment))
     grid = InProcessGrid(app, NUM_AGENTS)
-    with pytest.raises(TooFewAgentsError, match=r"ClientApp\? See docs/app/mods\.md"):
+    with pytest.raises(AggregationError, match=r"ClientApp\? See docs/app/mods\.md"):
         fed_ucb(client_api="message").start(grid)
 
 

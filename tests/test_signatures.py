@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flwr.serverapp.exception import AggregationError
 from optuna.distributions import FloatDistribution
 
 import flwr_fbo
@@ -24,7 +25,6 @@ from flwr_fbo import (
     Seeds,
     tuning_app,
 )
-from flwr_fbo.strategies.enrolment import TooFewAgentsError
 
 STRATEGIES: list[Any] = [
     FedVote,
@@ -133,7 +133,7 @@ def test_what_sites_refuse_by_default_is_said_before_they_are_asked(
     durability = Durability(patience=0.0)
     study = FTS(space, "maximize", 4, agent=agent, durability=durability)
     app = tuning_app(lambda context: lambda trial: trial["x0"])
-    with pytest.raises(TooFewAgentsError, match="more than max_steps"):
+    with pytest.raises(AggregationError, match="more than max_steps"):
         study.start(InProcessGrid(app, 4), num_rounds=3)
     assert "Sites refuse this study, but for those that allow more" in caplog.text
     first = caplog.text.index("Sites refuse this study")

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import flwr_fbo
 from benchmarks.startup import answer, asked, instruction
-from flwr_fbo.study.codec import Phase
 
 # What `lazy_loader` and Optuna's distributions bring along.
 LAZY = {"lazy_loader"}
@@ -105,7 +104,7 @@ def test_a_message_without_a_release_loads_no_model(tmp_path: Path) -> None:
     """An enrolment, and a round with the first evaluation."""
     (tmp_path / "plain_client.py").write_text(CLIENT)
     site = tmp_path / "site.npz"
-    messages = [asked(instruction(phase), site) for phase in (Phase.ENROL, Phase.ROUND)]
+    messages = [asked(instruction(phase), site) for phase in ("enrol", "round")]
     loaded = answer("plain_client", messages, tmp_path)
     assert _of_others(loaded) <= {*OPTUNA, "plain_client"}
     parts = {module for module in loaded if module.startswith("flwr_fbo.")}

@@ -128,7 +128,7 @@ def test_a_night_that_ends_with_an_error(
     # Who is missing? The log has the names, and the metrics how many.
     last = max(i for i, line in enumerate(log) if " agents answered in " in line)
     who = [line.strip("\t> ") for line in log[last + 1 :] if line.startswith("\t> ")]
-    assert who[0].startswith("agent 2: SiteError: ObjectiveFailedError: make_objective")
+    assert who[0].startswith("agent 2: SiteError: AppFailedError: make_objective")
     assert who[1:] == ["absent: agent 7"]
     answers = ("answered", "failed", "late", "absent")
     assert [values["flwr_fbo_agents", a] for a in answers] == [8, 1, 0, 1]

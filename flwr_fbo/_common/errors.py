@@ -13,7 +13,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -40,9 +40,14 @@ class PublicError(Exception):
         super().__init__(text)
         self.public = public
 
+    @classmethod
+    def told(cls, text: str) -> Self:
+        """Return an error whose whole text may leave the site."""
+        return cls(text, public=text)
 
-class DataError(RuntimeError):
-    """A data set is missing or damaged; the message names the file and what to do."""
+
+class RefusedError(PublicError, RuntimeError):
+    """A site refuses what a server asks of it; nothing has left."""
 
 
 @dataclass

@@ -33,7 +33,6 @@ from flwr_fbo._common.validation import (
     require_instance,
     require_int,
     require_known,
-    require_name,
     require_number,
     require_seed,
 )
@@ -129,9 +128,9 @@ def fraction(*, optional: bool = False) -> Metadata:
     return ruled(require_fraction, optional=optional)
 
 
-def flag(*, optional: bool = False) -> Metadata:
+def flag() -> Metadata:
     """Allow True and False."""
-    return ruled(require_bool, optional=optional)
+    return ruled(require_bool)
 
 
 def choice(literal: Any, *, optional: bool = False) -> Metadata:
@@ -144,11 +143,6 @@ def choice(literal: Any, *, optional: bool = False) -> Metadata:
 def seed() -> Metadata:
     """Allow None, and integers from 0 to 2**128 - 1."""
     return ruled(require_seed)
-
-
-def printable_name(*, optional: bool = False) -> Metadata:
-    """Allow a text that can be seen."""
-    return ruled(require_name, optional=optional)
 
 
 def instance(
@@ -167,9 +161,7 @@ def instance(
     )
 
 
-def several(
-    one: Metadata, *, least: int = 0, allowed: str = "a tuple", optional: bool = False
-) -> Metadata:
+def several(one: Metadata, *, least: int = 0, allowed: str = "a tuple") -> Metadata:
     """Allow a tuple whose members keep a rule, such as ``several(integer(1))``.
 
     Parameters
@@ -188,7 +180,7 @@ def several(
         for value in values:
             one["rule"](name, value)
 
-    return ruled(rule, optional=optional, cap=one["cap"], part=one["part"])
+    return ruled(rule, cap=one["cap"], part=one["part"])
 
 
 def holds(part: Any, *, cap: str = DEFAULT_CAP) -> Metadata:

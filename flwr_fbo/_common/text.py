@@ -93,16 +93,19 @@ def agents_text(slots: Sequence[int]) -> str:
     return f"agent{'' if len(slots) == 1 else 's'} {ranges_text(slots)}"
 
 
-class PrintableFilter(logging.Filter):
-    """Lets every record of a logger pass, made printable: message and traceback."""
+def made_printable(record: logging.LogRecord) -> bool:
+    """Make message and traceback of a log's record printable: a filter that passes all.
 
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Return True; change the record."""
-        record.msg, record.args = printable(record.getMessage()), None
-        if record.exc_info:
-            lines = traceback.format_exception(*record.exc_info)
-            record.exc_text = printable("".join(lines)).rstrip("\n")
-        return True
+    Returns
+    -------
+    bool
+        True.
+    """
+    record.msg, record.args = printable(record.getMessage()), None
+    if record.exc_info:
+        lines = traceback.format_exception(*record.exc_info)
+        record.exc_text = printable("".join(lines)).rstrip("\n")
+    return True
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -6,7 +6,8 @@ import difflib
 import math
 import re
 import sys
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Collection, Iterable
+from pathlib import Path
 from typing import Any, NoReturn, TypeGuard, get_args
 
 # The largest number that a float holds.
@@ -155,30 +156,11 @@ def _with_article(kind: type) -> str:
     return f"an {name}" if name[0] in letters else f"a {name}"
 
 
-def require_all(
-    field: str, values: Any, *kinds: type, allowed: str, of: Any = (list, tuple)
-) -> None:
-    """Raise ValueError unless ``values`` is a collection of instances of classes.
-
-    Parameters
-    ----------
-    field : str
-    values : object
-    *kinds : type
-    allowed : str
-        What the error says is allowed.
-    of : type, or tuple of types
-        What the collection is an instance of.
-    """
-    if not (isinstance(values, of) and all(isinstance(one, kinds) for one in values)):
+def require_all(field: str, values: Any, kind: type, *, allowed: str) -> None:
+    """Raise ValueError unless ``values`` is a list or tuple of instances of a class."""
+    is_list = isinstance(values, list | tuple)
+    if not (is_list and all(isinstance(one, kind) for one in values)):
         refuse(field, values, allowed)
-
-
-def require_distinct(
-    field: str, values: Collection[Hashable], allowed: str = "each once"
-) -> None:
-    """Raise ValueError if a value is repeated."""
-    require(len(set(values)) == len(values), field, values, allowed)
 
 
 def require_function(
@@ -211,3 +193,18 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     """Return a hint at the nearest known word, for an error; empty without one."""
     close = difflib.get_close_matches(str(word), sorted(known), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def check_folder(field: str, folder: str | Path | None) -> Path | None:
+    """Return the folder as a path, or None.
+
+    Raises
+    ------
+    ValueError
+        If it is not absolute: a ServerApp's working directory is the SuperLink's.
+    """
+    if folder is None:
+        return None
+    ok = isinstance(folder, str | Path) and Path(folder).is_absolute()
+    require(ok, field, folder, "an absolute path")
+    return Path(folder)

@@ -12,6 +12,7 @@ from flwr_fbo.cli.commands import AllCommands
 app = typer.Typer(
     cls=AllCommands,
     no_args_is_help=True,
+    suggest_commands=False,  # Click does
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain text, in a terminal as in a pipe
 )

@@ -11,8 +11,6 @@ import click
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from flwr_fbo._common.validation import nearest
-
 # Where each command is, and its line in the list of them, in the order of `--help`. It
 # is imported when it is used: `flwr-fbo --help` does not wait for what commands need.
 # Nothing else in the core names a module of the lab.
@@ -99,20 +97,7 @@ class PlainCommand(TyperCommand):
         return super().get_help(ctx).replace("\\[", "[")
 
 
-class Group(TyperGroup):
-    """Commands that suggest the nearest name where there is no such command."""
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command, as `click.Group` does."""
-        if args and self.get_command(ctx, args[0]) is None and args[0][:1] != "-":
-            allowed = nearest(args[0], self.list_commands(ctx))
-            raise click.UsageError(f"There is no command {args[0]!r}: {allowed}.", ctx)
-        return super().resolve_command(ctx, args)
-
-
-class AllCommands(Group):
+class AllCommands(TyperGroup):
     """``COMMANDS``: listed at once, each imported when it is used."""
 
     def __init__(self, **options: Any) -> None:
@@ -123,7 +108,7 @@ class AllCommands(Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command, as `click.Group` does, and import it."""
+        """Find the command, as `TyperGroup` does, and import it."""
         name, command, rest = super().resolve_command(ctx, args)
         return name, load_command(name) if name in COMMANDS else command, rest
 
@@ -131,8 +116,8 @@ class AllCommands(Group):
 def group() -> typer.Typer:
     """Return a Typer for commands, as all of them are shown."""
     return typer.Typer(
-        cls=Group,
         no_args_is_help=True,
+        suggest_commands=False,  # Click does
         add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,

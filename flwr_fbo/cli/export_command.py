@@ -11,8 +11,9 @@ import typer
 from flwr_fbo._common.text import counted
 from flwr_fbo._common.validation import require
 from flwr_fbo.cli.output import plain_errors
-from flwr_fbo.integrations.optuna_export import export_journal, export_tuner
+from flwr_fbo.integrations.optuna_export import export_journal
 from flwr_fbo.strategies.fed_warm_start import recorded_knowledge
+from flwr_fbo.tuner.optuna_export import export_tuner
 from flwr_fbo.tuner.tuner_record import FILE_NAME as TUNER_FILE
 
 

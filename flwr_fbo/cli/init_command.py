@@ -11,10 +11,9 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator
-from enum import Enum
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -36,11 +35,8 @@ _NEEDS = {
 }
 
 
-class Template(Enum):
-    """What the sites of an app do."""
-
-    FEDERATION = "federation"
-    SITES = "sites"
+# What the sites of an app do.
+Template = Literal["federation", "sites"]
 
 
 def init(
@@ -68,7 +64,7 @@ def init(
         template = template or _asked()
         written = write_app(folder, template)
     typer.echo(
-        f"Wrote the app {template.value!r}, {len(written)} files, into "
+        f"Wrote the app {template!r}, {len(written)} files, into "
         f"{folder.resolve()}. Run it there, with 20 simulated sites:"
     )
     if folder.resolve() != Path.cwd():
@@ -87,9 +83,9 @@ def is_terminal() -> bool:
 
 def _asked() -> Template:
     if not is_terminal():
-        return Template.FEDERATION
+        return "federation"
     text = "Do the sites train one model together? If not, each site trains its own"
-    return Template.FEDERATION if typer.confirm(text, default=True) else Template.SITES
+    return "federation" if typer.confirm(text, default=True) else "sites"
 
 
 def check_folder(folder: Path) -> None:
@@ -111,7 +107,7 @@ def write_app(folder: Path, template: Template) -> list[Path]:
     """Write an app into a folder; return its files."""
     name = folder.resolve().name
     written = []
-    for path, text in _rendered(name, template.value):
+    for path, text in _rendered(name, template):
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text)

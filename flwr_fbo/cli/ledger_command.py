@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -35,13 +35,10 @@ from flwr_fbo.tuner.tuner_record import FILE_NAME as TUNER_FILE_NAME
 app = group()
 
 
-class Found(NamedTuple):
-    """A ledger: how it is shown, of what it is, and by whom what was spent."""
-
-    kind: LedgerKind
-    identity: dict[str, Any]
-    rows: list[LedgerRow]
-    spent: list[tuple[str, PrivacySpent]]
+# A ledger: how it is shown, of what it is, its releases, and by whom what was spent.
+_Ledger = tuple[
+    LedgerKind, dict[str, Any], list[LedgerRow], list[tuple[str, PrivacySpent]]
+]
 
 
 @app.callback()
@@ -122,7 +119,7 @@ def _ledgers_in(folder: Path) -> list[Path]:
     return found or [folder / FILE_NAME]
 
 
-def _read(path: Path, delta: float | None) -> Found:
+def _read(path: Path, delta: float | None) -> _Ledger:
     with Journal.snapshot(path) as journal:
         identity = journal.identity
         kind = LEDGER_KINDS.get(str(identity.get("kind")))
@@ -141,12 +138,12 @@ def _read(path: Path, delta: float | None) -> Found:
         one = kind.spent({"delta": delta, **identity}, own)
         if one is not None:
             spent.append((whose or kind.whose, one))
-    return Found(kind, identity, rows, spent)
+    return kind, identity, rows, spent
 
 
-def _print(console: Console, found: Found) -> None:
+def _print(console: Console, found: _Ledger) -> None:
     """Print who has spent how much and when, each release, and then the settings."""
-    kind, rows, identity = found.kind, found.rows, found.identity
+    kind, identity, rows, spent = found
     lines = []
     if "study_id" in identity:
         agents = identity.get("num_agents")
@@ -158,7 +155,7 @@ def _print(console: Console, found: Found) -> None:
         lines.append(f"Committed from {first} to {last}")
     else:
         lines.append(counted(0, "release"))
-    for whose, one in found.spent:
+    for whose, one in spent:
         releases = counted(one.num_releases, "release")
         lines.append(
             f"{releases}{whose}: epsilon = {one.epsilon:.4f} "
@@ -180,7 +177,8 @@ def _print(console: Console, found: Found) -> None:
         console.print(f"{name}: {value}", highlight=False, soft_wrap=True)
 
 
-def _json(found: Found) -> dict[str, Any]:
+def _json(found: _Ledger) -> dict[str, Any]:
+    _, identity, rows, spent = found
     releases = [
         {
             "iteration": row.iteration,
@@ -188,10 +186,9 @@ def _json(found: Found) -> dict[str, Any]:
             **row.facts,
             "vectors": row.vectors.tolist(),
         }
-        for row in found.rows
+        for row in rows
     ]
-    values = finite({"study": found.identity, "releases": releases})
-    spent = found.spent
+    values = finite({"study": identity, "releases": releases})
     if len(spent) > 1:  # agents have data of their own: there is no sum over them
         return {**values, "epsilons": {whose: one.epsilon for whose, one in spent}}
     return {**values, "epsilon": finite(spent[0][1].epsilon) if spent else None}

@@ -18,9 +18,8 @@ from rich import box
 from rich.console import Console
 from rich.text import Text
 
-from flwr_fbo._common.errors import DataError
+from flwr_fbo._common.errors import PublicError
 from flwr_fbo._common.text import printable
-from flwr_fbo.journal.journal_file import JournalError
 
 
 @contextmanager
@@ -56,7 +55,7 @@ def _reason(error: Exception, more: tuple[type[Exception], ...]) -> str:
     if isinstance(error, OSError):
         where = f": {error.filename}" if error.filename else ""
         return f"{error.strerror}{where}."
-    if isinstance(error, (JournalError, DataError, SQLAlchemyError, *more)):
+    if isinstance(error, (PublicError, SQLAlchemyError, *more)):
         # Names to choose from, a line each.
         lines = [str(error).splitlines()[0], *getattr(error, "known", ())]
         return "\n  ".join(map(printable, lines))

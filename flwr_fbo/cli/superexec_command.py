@@ -14,7 +14,7 @@ import typer
 
 from flwr_fbo._compat import run_superexec
 from flwr_fbo.cli.output import plain_errors
-from flwr_fbo.clients.reviewed_apps import UnreviewedAppError, trusted_digests
+from flwr_fbo.clients.reviewed_apps import trusted_digests
 
 
 def superexec(
@@ -41,7 +41,7 @@ def superexec(
     --------
     $ flwr-fbo superexec apps -- --insecure --runtime-api-address 127.0.0.1:9094
     """
-    with plain_errors(UnreviewedAppError):
+    with plain_errors():
         trusted_digests(file)
     with tempfile.TemporaryDirectory(prefix="flwr-fbo-superexec-") as folder:
         write_launchers(Path(folder), file.absolute())

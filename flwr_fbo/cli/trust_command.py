@@ -9,7 +9,7 @@ import typer
 
 from flwr_fbo._common.validation import require
 from flwr_fbo.cli.output import plain_errors
-from flwr_fbo.clients.reviewed_apps import Bundle, UnreviewedAppError
+from flwr_fbo.clients.reviewed_apps import bundle_name, digest_of
 from flwr_fbo.clients.reviewed_apps import trust as put_on_list
 
 
@@ -34,12 +34,13 @@ def trust(
     $ flwr-fbo trust hospitals.fab
     $ flwr-fbo trust hospitals.fab /etc/fbo/trusted-apps
     """
-    with plain_errors(ValueError, UnreviewedAppError):
-        found = Bundle.of(bundle.read_bytes())
-        require(bool(found.name), "BUNDLE", str(bundle), "an app bundle (.fab)")
-        is_new = file is not None and put_on_list(found, file)
-    typer.echo(found.name)
-    typer.echo(f"SHA-256: {found.digest}")
+    with plain_errors(ValueError):
+        content = bundle.read_bytes()
+        name = bundle_name(content)
+        require(name != "", "BUNDLE", str(bundle), "an app bundle (.fab)")
+        is_new = file is not None and put_on_list(content, file)
+    typer.echo(name)
+    typer.echo(f"SHA-256: {digest_of(content)}")
     if file is not None:
         said = "Added to" if is_new else "Already in"
         typer.echo(f"{said} {file}.")

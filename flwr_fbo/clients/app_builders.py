@@ -10,7 +10,7 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable
 from optuna.distributions import BaseDistribution
 
-from flwr_fbo._common.validation import require
+from flwr_fbo._common.validation import require, require_function
 from flwr_fbo._compat import (
     TUNE_ACTION,
     Client,
@@ -202,7 +202,7 @@ def with_tuning(
     callable
         For ``ClientApp(client_fn=...)``.
     """
-    require(callable(client_fn), "client_fn", client_fn, "a function")
+    require_function("client_fn", client_fn)
     _check(compare)
     site = TuningSite(make_objective, enqueue, space, direction, limits)
 
@@ -215,7 +215,7 @@ def with_tuning(
         tell(limits)
         return _TwoStages(
             lambda: own_client(context),
-            lambda: SiteClient(lambda: site, context).to_client(),
+            lambda: SiteClient(site, context).to_client(),
         )
 
     return tuning_client_fn
@@ -223,7 +223,7 @@ def with_tuning(
 
 def _check(compare: object) -> None:
     allowed = "a function of the context, or None"
-    require(compare is None or callable(compare), "compare", compare, allowed)
+    require_function("compare", compare, allowed, optional=True)
 
 
 def _settle(context: Context, compare: Compare) -> None:

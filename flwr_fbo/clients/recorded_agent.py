@@ -167,9 +167,8 @@ def of_another_slot(known: int, named: int) -> JournalError:
 
 def another_journal() -> JournalError:
     """Return the error for a journal that the server does not know."""
-    text = (
+    return JournalError.told(
         "This agent enrolled with another journal, which has its releases. Two noises "
         "for one sum would reveal the sum. Restore that journal, or begin another "
         "study."
     )
-    return JournalError(text, public=text)

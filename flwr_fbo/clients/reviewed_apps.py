@@ -17,11 +17,10 @@ import sys
 import tempfile
 import tomllib
 import zipfile
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 
-from flwr_fbo._common.errors import PublicError
+from flwr_fbo._common.errors import RefusedError
 from flwr_fbo._common.text import printable
 from flwr_fbo._compat import run_client_app
 
@@ -32,41 +31,28 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 _LONGEST_PROJECT, _LONGEST_NAME = 2**20, 100
 
 
-class UnreviewedAppError(PublicError, RuntimeError):
-    """An app is not one that a site has reviewed, or its list of these is no use."""
+def bundle_name(content: bytes) -> str:
+    """Return what an app bundle (FAB) is called; empty if a file is not a bundle.
 
-
-@dataclass(frozen=True)
-class Bundle:
-    """What an app bundle (FAB) is called, and what it is.
-
-    Attributes
-    ----------
-    name : str
-        Publisher, name and version, as the bundle itself says: anybody can write them.
-    digest : str
-        SHA-256 of the whole file, in hexadecimal digits.
+    Publisher, name and version, as the bundle itself says: anybody can write them.
     """
+    try:
+        with (
+            zipfile.ZipFile(BytesIO(content)) as archive,
+            archive.open("pyproject.toml") as file,
+        ):
+            values = tomllib.loads(file.read(_LONGEST_PROJECT).decode())
+        project = values["project"]
+        publisher = values["tool"]["flwr"]["app"]["publisher"]
+        name = f"{publisher}/{project['name']} {project['version']}"
+    except Exception:  # a stranger's file can fail in any way
+        return ""
+    return " ".join(printable(name[:_LONGEST_NAME]).split())
 
-    name: str
-    digest: str
 
-    @classmethod
-    def of(cls, content: bytes) -> Bundle:
-        """Return what a file is; the name is empty if it is not a bundle."""
-        try:
-            with (
-                zipfile.ZipFile(BytesIO(content)) as archive,
-                archive.open("pyproject.toml") as file,
-            ):
-                values = tomllib.loads(file.read(_LONGEST_PROJECT).decode())
-            project = values["project"]
-            publisher = values["tool"]["flwr"]["app"]["publisher"]
-            name = f"{publisher}/{project['name']} {project['version']}"
-        except Exception:  # a stranger's file can fail in any way
-            name = ""
-        name = " ".join(printable(name[:_LONGEST_NAME]).split())
-        return cls(name, hashlib.sha256(content).hexdigest())
+def digest_of(content: bytes) -> str:
+    """Return the SHA-256 of a whole file, in hexadecimal digits."""
+    return hashlib.sha256(content).hexdigest()
 
 
 def trusted_digests(file: Path) -> set[str]:
@@ -74,61 +60,63 @@ def trusted_digests(file: Path) -> set[str]:
 
     Raises
     ------
-    UnreviewedAppError
+    RefusedError
         If the file is missing, has another line, or others may write it.
     """
     try:
         about, lines = file.stat(), file.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UnreviewedAppError(f"{file} cannot be read: {error}.") from None
+        raise RefusedError(f"{file} cannot be read: {error}.") from None
     is_own = about.st_uid in (0, os.geteuid())
     if not is_own or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise UnreviewedAppError(f"{file} is not used: others may write it.")
+        raise RefusedError(f"{file} is not used: others may write it.")
     digests = set()
     for line in filter(str.strip, lines):
         digest = line.split()[0]
         if not _DIGEST.fullmatch(digest):
             text = f"{file} is not used: {line!r} does not begin with a SHA-256."
-            raise UnreviewedAppError(text)
+            raise RefusedError(text)
         digests.add(digest)
     return digests
 
 
-def trust(bundle: Bundle, file: Path) -> bool:
+def trust(content: bytes, file: Path) -> bool:
     """Add a bundle to a list of reviewed apps; return whether it was not there.
 
     Raises
     ------
-    UnreviewedAppError
+    RefusedError
         If there is a list that cannot be used.
     OSError
         If it cannot be written.
     """
-    if file.exists() and bundle.digest in trusted_digests(file):
+    digest = digest_of(content)
+    if file.exists() and digest in trusted_digests(file):
         return False
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     with open(os.open(file, flags, 0o644), "a") as lines:
-        lines.write(f"{bundle.digest}  {bundle.name}\n")
+        lines.write(f"{digest}  {bundle_name(content)}\n")
     return True
 
 
 def require_reviewed(content: bytes, file: Path) -> None:
-    """Raise `UnreviewedAppError` unless a bundle is in a list of reviewed apps."""
+    """Raise `RefusedError` unless a bundle is in a list of reviewed apps."""
     try:
         trusted = trusted_digests(file)
-    except UnreviewedAppError as error:
+    except RefusedError as error:
         _log.error("No app is run: %s", error)
-        text = "This site's list of reviewed apps cannot be used."
-        raise UnreviewedAppError(text, public=text) from None
-    if hashlib.sha256(content).hexdigest() in trusted:
+        raise RefusedError.told(
+            "This site's list of reviewed apps cannot be used."
+        ) from None
+    digest = digest_of(content)
+    if digest in trusted:
         return
-    bundle = Bundle.of(content)
     text = (
-        f"This site has not reviewed this app: {bundle.name or 'not a bundle'}, "
-        f"SHA-256 {bundle.digest}. Nothing of it was run."
+        f"This site has not reviewed this app: {bundle_name(content) or 'not a bundle'}"
+        f", SHA-256 {digest}. Nothing of it was run."
     )
     _log.error("%s To trust it: flwr-fbo trust BUNDLE.fab %s", text, file)
-    raise UnreviewedAppError(text, public=text)
+    raise RefusedError.told(text)
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from flwr.clientapp.typing import ClientAppCallable
 from numpy.typing import NDArray
 
 from flwr_fbo._common.errors import PublicError, log_fault
-from flwr_fbo._common.validation import require
+from flwr_fbo._common.validation import require, require_instance
 from flwr_fbo._compat import (
     CLIENT_APP_RAISED,
     NumPyClient,
@@ -32,8 +32,8 @@ from flwr_fbo.clients.node_limits import limiting, site_limits, tell
 from flwr_fbo.clients.recorded_agent import RecordedAgent
 from flwr_fbo.clients.site_journal import configured_folder
 from flwr_fbo.clients.site_rules import SiteRules
-from flwr_fbo.clients.time_limit import TimeLimit
-from flwr_fbo.study.codec import Instruction, Phase, is_instruction
+from flwr_fbo.clients.time_limit import CheckTime, time_limit
+from flwr_fbo.study.codec import Instruction, StudyMismatchError, is_instruction
 from flwr_fbo.study.limits import (
     Limits,
     check_arrays,
@@ -49,10 +49,6 @@ Metrics = dict[str, int | float]
 AskedT = TypeVar("AskedT", bound=Instruction)
 AgentT = TypeVar("AgentT", bound=RecordedAgent)
 ResultT = TypeVar("ResultT")
-
-
-class InstructionError(PublicError, ValueError):
-    """A message is not one that this client can carry out."""
 
 
 # Metrics that say nothing of a site's data: the server has set them, or chance has.
@@ -114,13 +110,13 @@ class Site(ABC, Generic[AskedT, AgentT]):
 
         Raises
         ------
-        InstructionError
+        StudyMismatchError
             If the config is not of the site's kind of study.
         ValueError
             If the arrays are not, or a value of the node config is not allowed.
         ImportError
             If real noise is wanted and OpenDP is missing; the message names the extra.
-        StudyRefusedError
+        RefusedError
             If the study promises less, would release more, or costs more, than this
             site wants.
         OutOfTimeError
@@ -143,7 +139,7 @@ class Site(ABC, Generic[AskedT, AgentT]):
         if self.only_private:
             require_private(study.promise)
         self.check(context, study, rules)
-        if instruction.phase is Phase.ENROL:
+        if instruction.phase == "enrol":
             rules.admit(key, study.promise, study.strategy)
             return Answer(metrics=self.claim(context, study, folder, rules))
         release = self.release_of(instruction)
@@ -156,13 +152,13 @@ class Site(ABC, Generic[AskedT, AgentT]):
             if unprotected:
                 rules.charge_unprotected(key, agent)
             assert sizes.max_seconds is not None
-            time_limit = TimeLimit(sizes.max_seconds)
-            answer = self.play(context, agent, instruction, arrays, time_limit)
+            check_time = time_limit(sizes.max_seconds)
+            answer = self.play(context, agent, instruction, arrays, check_time)
             rules.let_go(answer.about_site)
             return answer
 
     def check_data(self, context: Context, lengths: Sequence[int]) -> None:
-        """Raise `StudyRefusedError` if arrays of so many bytes are too large."""
+        """Raise `RefusedError` if arrays of so many bytes are too large."""
         numbers = [length / 8 for length in lengths]
         check_numbers(size_limits(site_limits(context, self.limits)), numbers)
 
@@ -170,7 +166,7 @@ class Site(ABC, Generic[AskedT, AgentT]):
         try:
             return self.instruction_type.from_config(config)
         except ValueError as error:  # it quotes what the server has sent itself
-            raise InstructionError(str(error), public=str(error)) from error
+            raise StudyMismatchError.told(str(error)) from error
 
     @property
     def only_private(self) -> bool:
@@ -179,9 +175,8 @@ class Site(ABC, Generic[AskedT, AgentT]):
 
     def check_limits(self) -> None:
         """Raise ValueError unless the limits are `Limits`, or None."""
-        limits = self.limits
-        ok = limits is None or isinstance(limits, Limits)
-        require(ok, "limits", limits, "Limits, or None")
+        allowed = "Limits, or None"
+        require_instance("limits", self.limits, Limits, allowed=allowed, optional=True)
 
     def folder_of(self, context: Context) -> Path | None:
         """Return where the site's journals are, if that is a folder."""
@@ -232,7 +227,7 @@ class Site(ABC, Generic[AskedT, AgentT]):
         agent: AgentT,
         instruction: AskedT,
         arrays: Arrays,
-        time_limit: TimeLimit,
+        check_time: CheckTime,
     ) -> Answer:
         """Do what is asked while there is time; return what goes back."""
 
@@ -291,18 +286,13 @@ class SiteClient(NumPyClient):
 
     Parameters
     ----------
-    make_site : callable
-        Returns the site; a ``client_fn`` is called by a message, so that what it raises
-        would reach the server.
+    site : Site
     context : flwr.app.Context
     """
 
-    def __init__(
-        self, make_site: Callable[[], Site[Any, Any]], context: Context
-    ) -> None:
-        self._site = reported(make_site)
-        self._context = context
-        tell(self._site.limits)
+    def __init__(self, site: Site[Any, Any], context: Context) -> None:
+        self._site, self._context = site, context
+        tell(site.limits)
 
     def fit(
         self, parameters: list[np.ndarray[Any, Any]], config: dict[str, Any]
@@ -345,12 +335,11 @@ def _content(site: Site[Any, Any], context: Context, asked: RecordDict) -> Recor
     """Return the content of the answer to a message of the Message API."""
     config: Mapping[str, Any] = asked.config_records.get("config") or {}
     if not is_instruction(config):
-        text = (
+        raise StudyMismatchError.told(
             "This message is not written for this app by the Message API: it is of "
             'another strategy, or needs client_api="both" or "message" ("action" '
             "for add_tuning)."
         )
-        raise InstructionError(text, public=text)
     record = asked.array_records["arrays"]
     site.check_data(context, [len(array.data) for array in record.values()])
     arrays = [decoded(array) for array in record.values()]

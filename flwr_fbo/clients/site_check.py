@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from flwr.app import Context, RecordDict
 
+from flwr_fbo._common.errors import RefusedError
 from flwr_fbo._common.text import counted
 from flwr_fbo._common.version import __version__
 from flwr_fbo.clients.node_limits import is_known_entry, node_limits
@@ -43,7 +44,7 @@ from flwr_fbo.privacy.spending import (
     require_own,
 )
 from flwr_fbo.study.codec import PROTOCOL_VERSION
-from flwr_fbo.study.limits import Limits, StudyRefusedError, limits_text
+from flwr_fbo.study.limits import Limits, limits_text
 
 # Less than this holds no journal, and not much more holds a long one.
 _LEAST_BYTES, _FEW_BYTES = 16 * 2**20, 2**30
@@ -81,7 +82,7 @@ def _attempt(topic: str, look: Callable[[], Finding]) -> Finding:
     """Return what is found, or the problem that an app at the site would have."""
     try:
         return look()
-    except (NodeConfigError, JournalError, StudyRefusedError) as error:
+    except (NodeConfigError, JournalError, RefusedError) as error:
         return Finding(topic, str(error), "PROBLEM")
 
 

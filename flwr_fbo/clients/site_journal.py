@@ -116,11 +116,10 @@ def held_journal(
         else:
             journal = open_patiently(identity, path, patience)
     except JournalHeldError:
-        busy = (
+        raise JournalHeldError.told(
             "This site is busy: another process holds its journal, such as a running "
             "evaluation of an earlier round."
-        )
-        raise JournalHeldError(busy, public=busy) from None
+        ) from None
     with closing(journal):
         if not may_begin and journal.num_releases < had:
             raise older_copy(journal.num_releases, had)

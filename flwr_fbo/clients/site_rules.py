@@ -119,7 +119,7 @@ class SiteRules:
     def check(
         self, promise: Promise, unprotected: str = "", uniform_share: float = 0.0
     ) -> None:
-        """Raise `StudyRefusedError` unless a study is one that the site wants.
+        """Raise `RefusedError` unless a study is one that the site wants.
 
         Parameters
         ----------
@@ -144,7 +144,7 @@ class SiteRules:
 
         Raises
         ------
-        StudyRefusedError
+        RefusedError
             If messages are not summed as the site wants, or something is asked for
             besides that no sum hides.
         NodeConfigError
@@ -159,7 +159,7 @@ class SiteRules:
         return identity
 
     def check_no_sums(self, promise: Promise) -> None:
-        """Raise `StudyRefusedError` if a study that adds its own noise has none."""
+        """Raise `RefusedError` if a study that adds its own noise has none."""
         if self._wants_sums:
             require_private(promise)
 
@@ -168,7 +168,7 @@ class SiteRules:
         return any(limits.of_sums for limits in self._all)
 
     def admit(self, key: StudyKey, promise: Promise, strategy: str) -> None:
-        """Raise `StudyRefusedError` if a study, as a whole, would exceed a limit.
+        """Raise `RefusedError` if a study, as a whole, would exceed a limit.
 
         And JournalError if the site's journals prove that its ledger lacks releases.
         Otherwise the log of a SuperNode's app says once that the site takes part.
@@ -178,7 +178,7 @@ class SiteRules:
         self._say_joined(key, promise, strategy)
 
     def _check_sum(self, key: StudyKey, promise: Promise) -> None:
-        """Raise `StudyRefusedError` if a study and all others exceed a limit."""
+        """Raise `RefusedError` if a study and all others exceed a limit."""
         if not self._limits:
             return
         if not self._has_own_folder:
@@ -246,7 +246,7 @@ class SiteRules:
 
         Raises
         ------
-        StudyRefusedError
+        RefusedError
             If it is not promised, would exceed a limit, or cannot be sent again.
         JournalError
             If the agent's journal is an older copy, or another one.

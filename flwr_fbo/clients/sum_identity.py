@@ -54,7 +54,7 @@ class SumIdentity:
         return configured_slot(context) if self.slot < 0 else self.slot
 
     def check(self, sums: SecureSums | None, slot: int) -> None:
-        """Raise `StudyRefusedError` unless a study is summed under the pinned roster.
+        """Raise `RefusedError` unless a study is summed under the pinned roster.
 
         The roster decides, and not the server: without it a server could enrol sites
         of its own.
@@ -98,7 +98,7 @@ def sum_identity(context: Context) -> SumIdentity:
         return SumIdentity()
     if roster is None or key is None:
         text = f"{_ROSTER} and {_KEY} are given together in the node config"
-        raise NodeConfigError(f"{text}.", public=f"{text}.")
+        raise NodeConfigError.told(f"{text}.")
     from flwr_fbo.secure_sum.roster import Roster, SigningKey
 
     with _named(_ROSTER):

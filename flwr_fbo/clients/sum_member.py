@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.errors import RefusedError
 from flwr_fbo.privacy.integer_noise import IntegerNoise
 from flwr_fbo.secure_sum.member import Member
 from flwr_fbo.secure_sum.roster import Roster, SigningKey
-from flwr_fbo.secure_sum.terms import SumRefusedError
 from flwr_fbo.study.secure_sums import SecureSums
 
 # A server that needs more for one release has something else in mind.
@@ -108,7 +108,7 @@ class SumMember:
 
         Raises
         ------
-        SumRefusedError
+        RefusedError
             If an honest server would not ask that; nothing has left.
         """
         group = sums.group_of(slot)
@@ -146,24 +146,24 @@ class SumMember:
         if known is None or release > known.release:
             return _Progress(release, [attempt]), b"", _NO_SHARE
         if release < known.release:
-            raise SumRefusedError(
+            raise RefusedError.told(
                 f"The sum of release {release} is over: release {known.release} began."
             )
         share = self._arrays[_SHARE]
         if attempt == known.attempts[-1]:
             return known, self._arrays[_MEMBER].tobytes(), share
         if known.has_unmasked:
-            raise SumRefusedError(
+            raise RefusedError.told(
                 f"A sum of release {release} was unmasked: there can be no other."
             )
         if attempt in known.attempts:
-            raise SumRefusedError(f"Release {release}: this attempt was given up.")
+            raise RefusedError.told(f"Release {release}: this attempt was given up.")
         if exchange != 1:
-            raise SumRefusedError(
+            raise RefusedError.told(
                 f"Release {release}: exchange {exchange} of an attempt that did not "
                 "begin."
             )
         if len(known.attempts) >= _MOST_ATTEMPTS:
-            raise SumRefusedError(f"Release {release}: too many attempts.")
+            raise RefusedError.told(f"Release {release}: too many attempts.")
         known.attempts.append(attempt)
         return known, b"", share

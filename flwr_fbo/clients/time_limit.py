@@ -1,8 +1,13 @@
-"""How long the trials of one message may take: a trial that is late does not begin."""
+"""How long the trials of one message may take: a trial that is late does not begin.
+
+What was played before that is in the journal, and a message that asks again goes on
+from there.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import cast
 
@@ -10,48 +15,51 @@ from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.algorithms.search.trial import Objective, OutOfTimeError, Trial
 from flwr_fbo.clients.bandits.environment import BanditEnvironment
 
+# Called before each trial of a message.
+CheckTime = Callable[[], None]
 
-class TimeLimit:
-    """Until when trials of a message may begin.
 
-    What was played before that is in the journal, and a message that asks again goes on
-    from there.
+def time_limit(seconds: float) -> CheckTime:
+    """Return what raises `OutOfTimeError` once so long has passed since its first call.
 
     Parameters
     ----------
     seconds : float
         From the first trial on.
     """
+    began: float | None = None
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._began: float | None = None
-
-    def check(self) -> None:
-        """Raise `OutOfTimeError` if the time is over."""
+    def check() -> None:
+        nonlocal began
         now = time.monotonic()
-        self._began = now if self._began is None else self._began
-        if now - self._began > self._seconds:
+        began = now if began is None else began
+        if now - began > seconds:
             raise OutOfTimeError(
-                f"The trials of this message took longer than max_seconds="
-                f"{self._seconds:g}: the next message continues them."
+                f"The trials of this message took longer than max_seconds={seconds:g}: "
+                "the next message continues them."
             )
 
-    def on_objective(self, objective: Objective) -> Objective:
-        """Return the objective, as one that begins no trial too late."""
+    return check
 
-        def limited(trial: Trial) -> float:
-            self.check()
-            return objective(trial)
 
-        return limited
+def objective_in_time(objective: Objective, check: CheckTime) -> Objective:
+    """Return the objective, as one that begins no trial too late."""
 
-    def on_environment(self, environment: BanditEnvironment) -> BanditEnvironment:
-        """Return the environment, as one that begins no trial too late."""
+    def limited(trial: Trial) -> float:
+        check()
+        return objective(trial)
 
-        def contexts(t: int) -> FloatArray:
-            self.check()
-            return environment.contexts(t)
+    return limited
 
-        limited = SimpleNamespace(contexts=contexts, reward=environment.reward)
-        return cast(BanditEnvironment, limited)
+
+def environment_in_time(
+    environment: BanditEnvironment, check: CheckTime
+) -> BanditEnvironment:
+    """Return the environment, as one that begins no trial too late."""
+
+    def contexts(t: int) -> FloatArray:
+        check()
+        return environment.contexts(t)
+
+    limited = SimpleNamespace(contexts=contexts, reward=environment.reward)
+    return cast(BanditEnvironment, limited)

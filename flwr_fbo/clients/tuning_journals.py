@@ -14,8 +14,9 @@ from pathlib import Path
 from flwr.app import ConfigRecord, Context
 
 from flwr_fbo._common.text import write_whole
-from flwr_fbo._common.validation import require
+from flwr_fbo._common.validation import require, require_function
 from flwr_fbo.algorithms.search.agent import Agent
+from flwr_fbo.algorithms.search.agent_journal import KIND, load_agent
 from flwr_fbo.algorithms.search.comparison import Comparison, Score, as_json, compared
 from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.algorithms.search.study import TuningStudy
@@ -25,7 +26,6 @@ from flwr_fbo.clients.site_journal import (
     noted_slot,
     record_name,
 )
-from flwr_fbo.clients.tuning_record import KIND, load_agent
 from flwr_fbo.journal.journal import Journal, open_patiently
 from flwr_fbo.space.search_space import Params
 
@@ -185,8 +185,8 @@ def best_params(
     """
     ok = isinstance(default, Mapping) and len(default) > 0
     require(ok, "default", default, "a setting: a dict that is not empty")
-    ok = compare is None or callable(compare)
-    require(ok, "compare", compare, "a function of a setting, or None")
+    allowed = "a function of a setting, or None"
+    require_function("compare", compare, allowed, optional=True)
     uses_tuned = context.run_config.get(_USES_TUNED)
     ok = uses_tuned is None or isinstance(uses_tuned, bool)
     require(ok, _USES_TUNED, uses_tuned, "true or false, in the run config")

@@ -8,16 +8,16 @@ again when it is asked for again.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo.algorithms.search.agent import Agent, play_round
-from flwr_fbo.algorithms.search.study import TuningStudy, create_agent
+from flwr_fbo.algorithms.search.agent import play_round
+from flwr_fbo.algorithms.search.agent_journal import KIND, load_agent
+from flwr_fbo.algorithms.search.study import TuningStudy
 from flwr_fbo.algorithms.search.trial import Objective
 from flwr_fbo.clients.recorded_agent import RecordedAgent
 from flwr_fbo.journal.journal import Journal
@@ -27,13 +27,6 @@ from flwr_fbo.space.search_space import Params
 if TYPE_CHECKING:
     from flwr_fbo.clients.sum_member import SumMember
     from flwr_fbo.secure_sum.roster import Roster, SigningKey
-
-KIND = "agent"
-
-
-def agent_identity(study: TuningStudy, slot: int) -> dict[str, Any]:
-    """Return whom the journal of an agent belongs to, as JSON values."""
-    return {"kind": KIND, **study.fields, "slot": slot}
 
 
 class RecordedTuner(RecordedAgent):
@@ -82,7 +75,7 @@ class RecordedTuner(RecordedAgent):
         super().__init__(journal)
         if num_released is not None:
             self._hear(num_released)
-        self.agent = self._agent(study, slot, enqueue)
+        self.agent = load_agent(journal, study, slot, enqueue, self._state)
         pairs = self._state.get("made-after", np.empty((0, 2), dtype=np.int64))
         self.made_after = {int(release): int(t) for release, t in pairs}
         self._key, self._roster = key, roster
@@ -93,20 +86,6 @@ class RecordedTuner(RecordedAgent):
         from flwr_fbo.clients.sum_member import SumMember
 
         return SumMember(self._state, self._put, self._key, self._roster)
-
-    def _agent(self, study: TuningStudy, slot: int, enqueue: Sequence[Params]) -> Agent:
-        seed = study.study_seed
-        seed = secrets.randbits(128) if seed is None else seed
-        agent = create_agent(study, slot, seed)
-        if "points" not in self._state:
-            agent.enqueue(enqueue)
-            return agent
-        agent.load_state_dict(self._state)
-        # What was evaluated after the state was saved last, as each round began.
-        for trial in self._journal.trials(first=len(agent.values)):
-            if trial.state != "running":
-                agent.tell(trial.iteration, trial.point, trial.value)
-        return agent
 
     def _hear(self, num_released: int) -> None:
         """Remember how many releases the server has made, and refuse to hear of fewer.
@@ -169,23 +148,3 @@ class RecordedTuner(RecordedAgent):
     def message(self, release: int) -> FloatArray:
         """Return the message for a release that is on record, shape (M,)."""
         return self.agent.message(self.made_after[release])
-
-
-def load_agent(
-    journal: Journal, study: TuningStudy, slot: int, enqueue: Sequence[Params] = ()
-) -> Agent:
-    """Return the agent as its journal has it, or a new one."""
-    return RecordedTuner(journal, study, slot, enqueue).agent
-
-
-def recorded_agent(journal: Journal) -> Agent:
-    """Return the agent that an existing journal belongs to.
-
-    Raises
-    ------
-    JournalError
-        If the journal is not an agent's.
-    """
-    journal.require_kind(KIND)
-    identity = journal.identity
-    return load_agent(journal, TuningStudy.from_dict(identity), identity["slot"])

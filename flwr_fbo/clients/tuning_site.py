@@ -14,30 +14,30 @@ from flwr.app import Context
 
 from flwr_fbo._common.conversion import mapping, mappings, plain
 from flwr_fbo._common.fields import check_fields, choice, ruled
-from flwr_fbo._common.validation import require
+from flwr_fbo._common.validation import require_function
 from flwr_fbo.algorithms.search.agent import Agent
+from flwr_fbo.algorithms.search.agent_journal import agent_identity
 from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.algorithms.search.study import TuningInstruction, TuningStudy
 from flwr_fbo.algorithms.search.trial import (
+    AppFailedError,
     Objective,
-    ObjectiveFailedError,
     Trial,
 )
 from flwr_fbo.clients.recorded_agent import of_another_slot
 from flwr_fbo.clients.site import (
     Answer,
     Arrays,
-    InstructionError,
     Metrics,
     Site,
 )
 from flwr_fbo.clients.site_journal import held_journal, record_name
 from flwr_fbo.clients.site_rules import SiteRules
-from flwr_fbo.clients.time_limit import TimeLimit
+from flwr_fbo.clients.time_limit import CheckTime, objective_in_time
 from flwr_fbo.clients.tuning_journals import agent_id, journal_path, note_last_study
-from flwr_fbo.clients.tuning_record import RecordedTuner, agent_identity
+from flwr_fbo.clients.tuning_record import RecordedTuner
 from flwr_fbo.space.search_space import Params, SearchSpace
-from flwr_fbo.study.codec import Phase, StudyMismatchError
+from flwr_fbo.study.codec import StudyMismatchError
 from flwr_fbo.study.limits import Limits
 
 if TYPE_CHECKING:
@@ -47,10 +47,6 @@ _log = logging.getLogger("flwr.fbo")
 
 # Seconds to wait for the journal of an evaluation that is just ending.
 _PATIENCE = 1.0
-
-
-def _check_function(name: str, value: object) -> None:
-    require(callable(value), name, value, "a function")
 
 
 @dataclass(frozen=True)
@@ -72,7 +68,7 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
     """
 
     make_objective: Callable[[Context], Objective] = field(
-        metadata=ruled(_check_function)
+        metadata=ruled(require_function)
     )
     enqueue: Sequence[Params] = ()
     space: Mapping[str, BaseDistribution] | None = None
@@ -180,7 +176,7 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
         agent: RecordedTuner,
         instruction: TuningInstruction,
         arrays: Arrays,
-        time_limit: TimeLimit,
+        check_time: CheckTime,
     ) -> Answer:
         """Play a round, unless the message that is asked for is on record.
 
@@ -188,17 +184,16 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
 
         Raises
         ------
-        InstructionError
-            If a sum is asked for without an array, or before the message is on record.
-        SumRefusedError
+        RefusedError
             If the server of a secure sum deviates from its protocol.
-        ObjectiveFailedError
+        AppFailedError
             If ``make_objective`` raised, or gave no function; if the objective gives
             no numbers.
         StudyMismatchError
-            If the study has another space or direction than the client declares.
+            If a sum is asked for without an array, or before the message is on record;
+            if the study has another space or direction than the client declares.
         """
-        if instruction.phase is Phase.SUM:
+        if instruction.phase == "sum":
             return self._sum(agent, instruction, arrays)
         release, made_after = instruction.release, instruction.made_after
         vectors = arrays[0] if len(arrays) else None
@@ -211,7 +206,7 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
             level = logging.DEBUG if simulated else logging.INFO
             last = instruction.num_iterations
             objective = _logged(objective, agent.agent, last, level)
-            in_time = time_limit.on_objective(objective)
+            in_time = objective_in_time(objective, check_time)
             agent.play(in_time, instruction.iteration, vectors, release, made_after)
         best = agent.agent.best_value if instruction.report_best_value else None
         metrics: Metrics = {} if best is None else {"best-value": best}
@@ -224,8 +219,7 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
         """Answer one exchange of a secure sum."""
         secure, release = instruction.study.secure, instruction.release
         if secure is None or len(arrays) != 1 or release not in agent.made_after:
-            text = f"Release {release} cannot be summed now."
-            raise InstructionError(text, public=text)
+            raise StudyMismatchError.told(f"Release {release} cannot be summed now.")
         about = instruction.planned, instruction.slot
         reply = agent.member.answer(
             secure,
@@ -244,14 +238,14 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
         try:
             objective = self.make_objective(context)
         except Exception as error:
-            text = f"make_objective failed: {type(error).__name__}."
-            raise ObjectiveFailedError(text, public=text) from error
+            raise AppFailedError.told(
+                f"make_objective failed: {type(error).__name__}."
+            ) from error
         if not callable(objective):
-            text = (
+            raise AppFailedError.told(
                 f"make_objective returned a {type(objective).__name__}, not a function "
                 "of a trial."
             )
-            raise ObjectiveFailedError(text, public=text)
         return objective
 
 

@@ -11,7 +11,7 @@ from hashlib import sha256
 from posixpath import normpath
 from typing import Any
 
-from flwr_fbo._common.validation import require
+from flwr_fbo._common.validation import require, require_instance
 from flwr_fbo.integrations.tracked import Tracker
 from flwr_fbo.study.callbacks import Started
 
@@ -66,8 +66,9 @@ class MlflowCallback(Tracker):
     ) -> None:
         named = isinstance(experiment, str) and experiment != ""
         require(named, "experiment", experiment, "the name of an experiment")
-        is_text = tracking_uri is None or isinstance(tracking_uri, str)
-        require(is_text, "tracking_uri", tracking_uri, "a string")
+        require_instance(
+            "tracking_uri", tracking_uri, str, optional=True, allowed="a string"
+        )
         try:
             import mlflow
         except ImportError as error:

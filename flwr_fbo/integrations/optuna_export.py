@@ -1,9 +1,7 @@
-"""Copy trials of a client's journal or a `FederationTuner` to an Optuna storage."""
+"""Copy the trials of a client's journal to an Optuna storage."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,24 +16,16 @@ from sqlalchemy.exc import ArgumentError
 
 from flwr_fbo._common.validation import require
 from flwr_fbo.algorithms.search.agent import Agent
+from flwr_fbo.algorithms.search.agent_journal import recorded_agent
 from flwr_fbo.algorithms.search.settings import Direction
-from flwr_fbo.clients.tuning_record import recorded_agent
 from flwr_fbo.integrations.optuna_sampler import ITERATION, POINT
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.journal.tables import LedgerRow, Trial
-from flwr_fbo.space.search_space import Params, SearchSpace
-from flwr_fbo.tuner.envelope import KIND
-from flwr_fbo.tuner.tuner_record import (
-    FILE_NAME,
-    not_private_because,
-    recorded_settings,
-    rung_of,
-    schedule_of,
-)
+from flwr_fbo.journal.tables import Trial
 
 Storage = str | Path | BaseStorage
 
-_NUMBER = "flwr-fbo:number"  # in the journal
+# Of a trial: its number in the journal.
+NUMBER = "flwr-fbo:number"
 
 
 def export_journal(path: str | Path, storage: Storage) -> optuna.Study:
@@ -65,13 +55,13 @@ def export_journal(path: str | Path, storage: Storage) -> optuna.Study:
     OSError
         If a new SQLite file cannot be made.
     """
-    target = _target(Path(path), storage)
+    target = storage_of(Path(path), storage)
     with Journal.snapshot(Path(path)) as journal:
         agent = recorded_agent(journal)
         trials = [trial for trial in journal.trials() if trial.state != "running"]
         name = f"{journal.identity['study_id']}-agent-{journal.identity['slot']}"
     frozen = [_frozen(trial, agent) for trial in trials]
-    return _exported(target, name, agent.direction, frozen)
+    return add_trials(target, name, agent.direction, frozen)
 
 
 def study_in_memory(trials: Sequence[Trial], agent: Agent) -> optuna.Study:
@@ -86,64 +76,7 @@ def study_in_memory(trials: Sequence[Trial], agent: Agent) -> optuna.Study:
     return study
 
 
-def export_tuner(folder: str | Path, storage: Storage) -> optuna.Study:
-    """Add a tuner's trials that have ended to an Optuna study; those there stay.
-
-    Parameters
-    ----------
-    folder : str or Path
-        Of a `FederationTuner`.
-    storage : str, Path or optuna.storages.BaseStorage
-        An Optuna storage, such as ``"sqlite:///trials.db"``; or the path of an SQLite
-        file.
-
-    Returns
-    -------
-    optuna.Study
-        Maximised. A trial's value is the released score of its last rung, larger is
-        better; its intermediate values are those of all rungs, by round. The trials of
-        the last rung are complete, others are pruned. Each has the user attributes
-        ``trial`` and ``settings``, and no parameter where the app's default is outside
-        the space. The user attribute ``private`` of the study says whether the choices
-        are; with privacy, scores of several rungs cannot be compared.
-
-    Raises
-    ------
-    JournalError
-        If the folder holds no tuner.
-    ValueError
-        If the storage is a URL of a database in memory, no URL, or the tuner's file.
-    OSError
-        If a new SQLite file cannot be made.
-    """
-    path = Path(folder) / FILE_NAME
-    target = _target(path, storage)
-    with Journal.snapshot(path) as journal:
-        journal.require_kind(KIND)
-        identity = journal.identity
-        settings = recorded_settings(journal)
-        ledger = journal.ledger()
-    last = len(schedule_of(identity).rungs) - 1
-    space = SearchSpace.from_json(identity["space"])
-    ended = sorted(
-        (trial, row.iteration)
-        for row in ledger
-        for trial in rung_of(row).trials
-        if row.iteration == last or trial not in rung_of(row).survivors
-    )
-    # A tuner has no name of its own; its settings are those of no other.
-    whole = json.dumps([identity, settings], sort_keys=True).encode()
-    name = f"federation-tuner-{hashlib.sha256(whole).hexdigest()[:12]}"
-    frozen = [
-        _frozen_setting(trial, settings[trial], space, ledger[: rung + 1], rung == last)
-        for trial, rung in ended
-    ]
-    study = _exported(target, name, "maximize", frozen)
-    study.set_user_attr("private", not_private_because(identity) == "")
-    return study
-
-
-def _target(source: Path, storage: Storage) -> tuple[str | BaseStorage, Path | None]:
+def storage_of(source: Path, storage: Storage) -> tuple[str | BaseStorage, Path | None]:
     """Return a storage as Optuna takes it, and its file if it is one of SQLite."""
     if isinstance(storage, os.PathLike):
         storage = f"sqlite:///{Path(storage)}"
@@ -167,7 +100,7 @@ def _target(source: Path, storage: Storage) -> tuple[str | BaseStorage, Path | N
     return storage, file
 
 
-def _exported(
+def add_trials(
     target: tuple[str | BaseStorage, Path | None],
     name: str,
     direction: Direction,
@@ -183,8 +116,8 @@ def _exported(
     )
     # There may be others, of a sampler.
     old = study.get_trials(deepcopy=False)
-    there = {trial.system_attrs.get(_NUMBER) for trial in old}
-    study.add_trials([t for t in trials if t.system_attrs[_NUMBER] not in there])
+    there = {trial.system_attrs.get(NUMBER) for trial in old}
+    study.add_trials([t for t in trials if t.system_attrs[NUMBER] not in there])
     return study
 
 
@@ -203,43 +136,9 @@ def _frozen(trial: Trial, agent: Agent) -> FrozenTrial:
         system_attrs={
             POINT: trial.point.tolist(),
             ITERATION: trial.iteration,
-            _NUMBER: trial.number,
+            NUMBER: trial.number,
         },
     )
     frozen.datetime_start = datetime.fromtimestamp(trial.started)
     frozen.datetime_complete = datetime.fromtimestamp(trial.finished)
-    return frozen
-
-
-def _frozen_setting(
-    number: int,
-    setting: Params,
-    space: SearchSpace,
-    rungs: Sequence[LedgerRow],
-    is_complete: bool,
-) -> FrozenTrial:
-    """Return a tuner's trial, from the releases of all rungs that it was in."""
-    scores = {
-        rung.rounds: rung.scores[rung.trials.index(number)]
-        for rung in map(rung_of, rungs)
-    }
-    inside = dict(space.distributions)
-    for name in space.distributions:  # the app's default may lie outside
-        with_one = SearchSpace({name: inside[name]})
-        try:
-            with_one.to_unit({name: setting[name]})
-        except ValueError:
-            del inside[name]
-    frozen = optuna.create_trial(
-        state=TrialState.COMPLETE if is_complete else TrialState.PRUNED,
-        value=scores[max(scores)],
-        params={name: setting[name] for name in inside},
-        distributions=inside,
-        user_attrs={"trial": number, "settings": setting},
-        system_attrs={_NUMBER: number},
-        intermediate_values=scores,
-    )
-    # When it began is not on record.
-    frozen.datetime_start = datetime.fromtimestamp(rungs[0].committed)
-    frozen.datetime_complete = datetime.fromtimestamp(rungs[-1].committed)
     return frozen

@@ -27,9 +27,9 @@ from flwr_fbo.algorithms.fed_warm_start.agent import FedWarmStartAgent, lone_age
 from flwr_fbo.algorithms.fed_warm_start.knowledge import Knowledge, known_from
 from flwr_fbo.algorithms.fed_warm_start.settings import FedWarmStartSettings
 from flwr_fbo.algorithms.search.agent import Agent
+from flwr_fbo.algorithms.search.agent_journal import recorded_agent
 from flwr_fbo.algorithms.search.portfolios import listed_settings
 from flwr_fbo.algorithms.search.settings import Direction
-from flwr_fbo.clients.tuning_record import recorded_agent
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.space.search_space import Params, SearchSpace
 

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from flwr_fbo.strategies.options import check_folder
+from flwr_fbo._common.validation import check_folder
 from flwr_fbo.study.callbacks import Callback, DecidedRung, Round, Started
 
 # What each metric says; all are gauges. A FederationTuner has rungs in place of rounds.

@@ -10,8 +10,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from flwr_fbo._common.validation import check_folder
 from flwr_fbo.integrations.tracked import Tracker
-from flwr_fbo.strategies.options import check_folder
 from flwr_fbo.study.callbacks import Started
 
 

@@ -9,10 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flwr_fbo._common.text import flat
-from flwr_fbo.space.search_space import Params
-from flwr_fbo.strategies.result import StudyResult, TuningResult
 from flwr_fbo.study.callbacks import Callback, DecidedRung, Round, Started
-from flwr_fbo.tuner.federation_result import FederationResult
 
 Numbers = Mapping[str, float | None]
 
@@ -61,7 +58,14 @@ class Tracker(Callback):
 
     def on_end(self, result: Any) -> None:
         """Log the setting that is recommended or chosen, and the privacy spent."""
-        self.log("result", _texts_of(_chosen(result)), {}, 0)
+        found, spent = dict(result.found), result.privacy_spent
+        if spent is not None and math.isfinite(spent.epsilon):
+            found["privacy-spent"] = {
+                "epsilon": spent.epsilon,
+                "delta": spent.delta,
+                "num-releases": spent.num_releases,
+            }
+        self.log("result", _texts_of(found), {}, 0)
 
 
 def _texts_of(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
@@ -79,17 +83,3 @@ def _finite(values: Numbers) -> dict[str, float]:
         for name, value in values.items()
         if value is not None and math.isfinite(value)
     }
-
-
-def _chosen(result: StudyResult | FederationResult) -> Params:
-    chosen: Params = {}
-    if isinstance(result, FederationResult):
-        chosen = {"chosen-trial": result.best_trial, "chosen": result.best}
-    elif isinstance(result, TuningResult) and result.recommendation.params is not None:
-        name = "warm-start" if result.recommendation.is_start else "recommended"
-        chosen = {name: result.recommendation.params}
-    spent = result.privacy_spent
-    if spent is not None and math.isfinite(spent.epsilon):
-        of_spent = {"epsilon": spent.epsilon, "delta": spent.delta}
-        chosen["privacy-spent"] = {**of_spent, "num-releases": spent.num_releases}
-    return chosen

@@ -31,7 +31,6 @@ from flwr_fbo.journal.journal_file import (
     JournalError,
     JournalFile,
     JournalHeldError,
-    JournalSnapshot,
 )
 from flwr_fbo.journal.journal_memory import JournalMemory
 from flwr_fbo.journal.npy import to_npy
@@ -107,7 +106,7 @@ class Journal:
         for _attempt in range(_ATTEMPTS):
             with suppress(JournalError):
                 journal = cls.__new__(cls)
-                journal._store = JournalSnapshot(path)
+                journal._store = JournalFile(None, path, is_snapshot=True)
                 return journal
             time.sleep(_LONGEST_PAUSE / _ATTEMPTS)
         # A process that was killed may have left half a transaction: SQLite undoes it.
@@ -294,15 +293,11 @@ class Journal:
             row = self._store.row("trial", number)
             return None if row is None else trials_of([row])[0]
 
-    def trials(
-        self, since: int = 0, first: int = 0, running: bool = False
-    ) -> list[Trial]:
+    def trials(self, first: int = 0, running: bool = False) -> list[Trial]:
         """Return trials in order of evaluation.
 
         Parameters
         ----------
-        since : int
-            Those of iterations from ``since`` on.
         first : int
             Those of numbers from ``first`` on.
         running : bool
@@ -310,14 +305,14 @@ class Journal:
         """
 
         def wanted(number: int, part: Part) -> bool:
-            is_late = part.last >= since and (number + 1) * TRIALS_IN_PART > first
-            return is_late and (part.running > 0 or not running)
+            is_late = (number + 1) * TRIALS_IN_PART > first
+            return is_late and (part.running if running else part.num_rows) > 0
 
         with self._store.explained():
             rows = [
                 row
                 for row in self._store.rows("trial", wanted)
-                if row[1] >= since and row[0] >= first
+                if row[0] >= first
                 if row[4] == "running" or not running
             ]
             return trials_of(rows)

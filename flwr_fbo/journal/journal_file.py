@@ -99,6 +99,10 @@ class JournalFile:
     identity : mapping of str to JSON value, or None
         What a new file belongs to; None takes no new one.
     path : Path
+    is_snapshot : bool
+        Take what the file has at this moment, whoever holds it, for reading only: it is
+        copied into memory, where an older ledger is upgraded too. All checksums are
+        checked: they tell whether it was written to meanwhile.
 
     Attributes
     ----------
@@ -109,8 +113,14 @@ class JournalFile:
         file does not say.
     """
 
-    def __init__(self, identity: Mapping[str, Any] | None, path: Path) -> None:
+    def __init__(
+        self,
+        identity: Mapping[str, Any] | None,
+        path: Path,
+        is_snapshot: bool = False,
+    ) -> None:
         self.path = path
+        self._is_snapshot = is_snapshot
         self.made_by = ""
         # By table and number, one without rows where there is none; "part" is the head.
         self._parts = _no_parts()
@@ -121,6 +131,11 @@ class JournalFile:
         # The rows of each table and part that have been read, by the first column.
         self._read: dict[tuple[str, int], dict[Any, Row]] = {}
         self.identity = self._hold(identity)
+        if is_snapshot:
+            with self.explained():
+                for table in _IN_PART:
+                    self.rows(table)
+                self._connection.execute("PRAGMA query_only = ON")
 
     def reopen(self) -> bool:
         """Hold the file again, after `close`; return whether it has changed since.
@@ -141,7 +156,7 @@ class JournalFile:
         """Open the file; return whom it belongs to."""
         if identity is None and not self.path.is_file():
             raise JournalError(f"There is no journal {self.path}.")
-        self._connection = self._open()
+        self._connection = self._copied() if self._is_snapshot else self._open()
         try:
             return self._prepare(identity)
         except BaseException:
@@ -166,6 +181,18 @@ class JournalFile:
             connection.execute("PRAGMA synchronous = FULL")
             # Keys and noise that are done with are overwritten, not only unlinked.
             connection.execute("PRAGMA secure_delete = ON")
+            return connection
+
+    def _copied(self) -> sqlite3.Connection:
+        try:
+            content = self.path.read_bytes()
+        except OSError as error:
+            raise JournalError(
+                f"The journal {self.path} cannot be read: {error.strerror}."
+            ) from error
+        with self.explained():
+            connection = sqlite3.connect(":memory:", isolation_level=None)
+            connection.deserialize(content)
             return connection
 
     def _prepare(self, identity: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -461,39 +488,3 @@ class JournalFile:
         """Let the file go, and the memory of most rows; nothing is lost without it."""
         self._connection.close()
         self._read = {at: rows for at, rows in self._read.items() if at[0] != "trial"}
-
-
-class JournalSnapshot(JournalFile):
-    """What a journal's file has at one moment, whoever holds it: for reading only.
-
-    The file is copied into memory, where an older ledger is upgraded too. Checksums
-    tell whether it was written to meanwhile.
-
-    Parameters
-    ----------
-    path : Path
-
-    Raises
-    ------
-    JournalError
-        If there is no journal, or it is not as it was written.
-    """
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(None, path)
-        with self.explained():
-            for table in _IN_PART:
-                self.rows(table)
-            self._connection.execute("PRAGMA query_only = ON")
-
-    def _open(self) -> sqlite3.Connection:
-        try:
-            content = self.path.read_bytes()
-        except OSError as error:
-            raise JournalError(
-                f"The journal {self.path} cannot be read: {error.strerror}."
-            ) from error
-        with self.explained():
-            connection = sqlite3.connect(":memory:", isolation_level=None)
-            connection.deserialize(content)
-            return connection

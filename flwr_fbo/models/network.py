@@ -3,12 +3,13 @@
 Fed-GO-UCB, *Communication-Efficient Federated Non-linear Bandit Optimization* (ICLR
 2024), needs the values f(x; w) of a model and their gradients by the parameters w. In
 its experiments the model is a network with one hidden layer, `Network`; `TorchModel`
-takes any module. With privacy `ReferenceFeatures` replace the gradients at w0.
+takes any module. With privacy `reference_features` replace the gradients at w0.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -19,7 +20,7 @@ from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.fields import check_fields, integer, positive
 from flwr_fbo._common.validation import require_int
 
-# `ReferenceFeatures`: share c of the constant in every action's squared length, number
+# `reference_features`: share c of the constant in every action's squared length, number
 # R of points, and share of the covariance's trace that is added to its diagonal.
 CONSTANT_SHARE = 0.2
 _NUM_POINTS = 1000
@@ -218,8 +219,12 @@ class TorchModel:
         return call(self._module, parameters, (x[None],)).reshape(())
 
 
-class ReferenceFeatures:
-    """A few features in place of a network's many gradients, by points that all know.
+def reference_features(
+    model: RewardModel, w0: FloatArray, num_features: int, rng: np.random.Generator
+) -> Callable[[FloatArray], FloatArray]:
+    """Return a few features in place of a network's many gradients.
+
+    By points that all know.
 
     Where sums of gradients are released with noise, the noise is as wide as they are.
     The gradients of a network at w0 are of hundreds of numbers and nearly the same at
@@ -247,46 +252,40 @@ class ReferenceFeatures:
     rng : numpy.random.Generator
         Generator of the reference points, uniform in the unit cube: known to all.
 
+    Returns
+    -------
+    callable
+        From gradients, shape (K, d_w), to features, shape (K, k): rows of norm 1; zeros
+        for gradients that are not finite, or too large.
+
     Raises
     ------
     FloatingPointError
         If the model has no finite gradients there, or the same everywhere.
     """
+    points = rng.uniform(size=(_NUM_POINTS, model.dimension))
+    with np.errstate(over="ignore", invalid="ignore"):
+        _, gradients = model.values_and_gradients(w0, points)
+        mean = gradients.mean(axis=0)
+        centred = gradients - mean
+        directions = centred[: num_features - 1]
+        products = centred @ directions.T
+        covariance = products.T @ products / len(points)
+    size = np.trace(covariance)
+    if not (np.isfinite(covariance).all() and size > 0):
+        raise FloatingPointError(
+            "The model's gradients at w0 tell no two points of the unit cube apart."
+        )
+    jitter = _JITTER * size * np.eye(num_features - 1)
+    factor = np.linalg.cholesky(covariance + jitter)
 
-    def __init__(
-        self,
-        model: RewardModel,
-        w0: FloatArray,
-        num_features: int,
-        rng: np.random.Generator,
-    ) -> None:
-        points = rng.uniform(size=(_NUM_POINTS, model.dimension))
-        with np.errstate(over="ignore", invalid="ignore"):
-            _, gradients = model.values_and_gradients(w0, points)
-            self._mean = gradients.mean(axis=0)
-            centred = gradients - self._mean
-            self._directions = centred[: num_features - 1]
-            products = centred @ self._directions.T
-            covariance = products.T @ products / len(points)
-        size = np.trace(covariance)
-        if not (np.isfinite(covariance).all() and size > 0):
-            raise FloatingPointError(
-                "The model's gradients at w0 tell no two points of the unit cube apart."
-            )
-        jitter = _JITTER * size * np.eye(num_features - 1)
-        self._factor = np.linalg.cholesky(covariance + jitter)
-
-    def __call__(self, gradients: FloatArray) -> FloatArray:
-        """Return the features of gradients: shape (K, d_w) in, (K, k) out.
-
-        Rows of norm 1; zeros for gradients that are not finite, or too large.
-        """
+    def features(gradients: FloatArray) -> FloatArray:
         from scipy.linalg import solve_triangular
 
         with np.errstate(over="ignore", invalid="ignore"):
-            products = (gradients - self._mean) @ self._directions.T
+            products = (gradients - mean) @ directions.T
             white = solve_triangular(
-                self._factor, products.T, lower=True, check_finite=False
+                factor, products.T, lower=True, check_finite=False
             ).T
             lengths = np.linalg.norm(white, axis=1, keepdims=True)
         finite = np.isfinite(lengths)
@@ -295,3 +294,5 @@ class ReferenceFeatures:
         phi[:, 0] = math.sqrt(CONSTANT_SHARE)
         phi[:, 1:] = math.sqrt(1 - CONSTANT_SHARE) * white
         return np.where(finite, phi, 0.0)
+
+    return features

@@ -17,6 +17,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
+from flwr_fbo._common.errors import RefusedError
 from flwr_fbo._common.validation import require
 from flwr_fbo.secure_sum import wire
 from flwr_fbo.secure_sum.masks import (
@@ -32,7 +33,6 @@ from flwr_fbo.secure_sum.roster import Roster, SigningKey
 from flwr_fbo.secure_sum.shares import SHARE_BYTES, split
 from flwr_fbo.secure_sum.terms import (
     Exchange,
-    SumRefusedError,
     SumTerms,
     canonical,
 )
@@ -100,7 +100,7 @@ class Member:
 
     Raises
     ------
-    SumRefusedError
+    RefusedError
         If the terms are not for this slot and roster.
     ValueError
         If the key is not the slot's, or the state is another member's.
@@ -118,7 +118,7 @@ class Member:
         if slot not in terms.slots:
             wrong = f"slot {slot} is not in the terms"
         if wrong is not None:
-            raise SumRefusedError(f"The terms are refused: {wrong}.")
+            raise RefusedError.told(f"The terms are refused: {wrong}.")
         public = None if key is None else key.public
         allowed = "the key that the roster has for the slot"
         pinned = None if roster is None else roster.keys[slot]
@@ -176,7 +176,7 @@ class Member:
 
         Raises
         ------
-        SumRefusedError
+        RefusedError
             If the request is not what an honest server sends. The state is unchanged.
         ValueError
             If the numbers are not M integers.
@@ -201,7 +201,8 @@ class Member:
             _check(follows, f"exchange {exchange} does not follow {last}")
             reply, kept = steps[last](text)
         except wire.PayloadError as error:
-            raise SumRefusedError(f"Exchange {exchange}: {error}.") from error
+            # Which names slots and lengths only.
+            raise RefusedError.told(f"Exchange {exchange}: {error}.") from error
         # What was kept before is gone, but for what the exchange has kept again.
         self._answered, self._request = last + 1, seen
         self._reply, self._kept = reply, kept

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from flwr_fbo._common.text import write_whole
-from flwr_fbo._common.validation import require
+from flwr_fbo._common.validation import require, require_instance
 from flwr_fbo.secure_sum.terms import canonical, require_hex, require_slots
 
 SIGNATURE_BYTES = 64
@@ -130,7 +130,7 @@ class Roster:
     seed: str
 
     def __post_init__(self) -> None:
-        require(isinstance(self.keys, Mapping), "keys", self.keys, "keys by slot")
+        require_instance("keys", self.keys, Mapping, allowed="keys by slot")
         require_slots("keys", tuple(sorted(self.keys)))
         owners: dict[str, int] = {}
         for slot, key in self.keys.items():
@@ -203,7 +203,7 @@ class Roster:
         ok = isinstance(values, dict) and set(values) == {"keys", "seed"}
         require(ok, "roster", text[:80], "an object with the fields keys and seed")
         keys = values["keys"]
-        require(isinstance(keys, dict), "keys", keys, "an object: keys by slot")
+        require_instance("keys", keys, dict, allowed="an object: keys by slot")
         for slot in keys:
             # "01" and "1" would be one slot.
             ok = slot.isdecimal() and slot == str(int(slot))

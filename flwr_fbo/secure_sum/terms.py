@@ -11,7 +11,6 @@ from enum import IntEnum
 from itertools import pairwise
 from typing import Any
 
-from flwr_fbo._common.errors import PublicError
 from flwr_fbo._common.fields import check_fields, integer, ruled
 from flwr_fbo._common.validation import require, require_int
 
@@ -19,16 +18,6 @@ from flwr_fbo._common.validation import require, require_int
 PROTOCOL = "flwr_fbo secure sum 1"
 MAX_MEMBERS, MAX_SLOT, MAX_LENGTH, MAX_BITS = 2**16, 2**32 - 1, 2**24, 56
 _MAX_BYTES = 64
-
-
-class SumRefusedError(PublicError, RuntimeError):
-    """A member refuses what the aggregator asks; nothing has left.
-
-    Its text names slots and counts only, so that all of it is public.
-    """
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text, public=text)
 
 
 class SumFailedError(RuntimeError):

@@ -20,10 +20,13 @@ from flwr.serverapp.exception import AggregationError
 from flwr.serverapp.strategy import Strategy
 
 from flwr_fbo._common.conversion import plain
+from flwr_fbo._common.errors import RefusedError
 from flwr_fbo._common.text import agents_text
 from flwr_fbo._common.validation import (
+    check_folder,
     require,
     require_choice,
+    require_instance,
     require_int,
     require_positive,
 )
@@ -39,7 +42,7 @@ from flwr_fbo.strategies.enrolment import (
     matched,
     one_array,
 )
-from flwr_fbo.strategies.options import Durability, check_folder, documented
+from flwr_fbo.strategies.options import Durability, documented
 from flwr_fbo.strategies.result import StudyResult
 from flwr_fbo.strategies.round_progress import Waiting, duration
 from flwr_fbo.strategies.study_record import (
@@ -58,7 +61,6 @@ from flwr_fbo.study.callbacks import (
 )
 from flwr_fbo.study.codec import Study
 from flwr_fbo.study.limits import (
-    StudyRefusedError,
     check_config,
     check_steps,
     size_limits,
@@ -100,8 +102,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
     ) -> None:
         require_choice("client_api", client_api, ClientApi)
         durability = Durability() if durability is None else durability
-        ok = isinstance(durability, Durability)
-        require(ok, "durability", durability, "a Durability")
+        require_instance("durability", durability, Durability)
         num_agents, least = server.num_agents, durability.min_agents
         fits = least is None or least <= num_agents
         require(fits, "min_agents", least, f"at most num_agents={num_agents}")
@@ -165,11 +166,9 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         ------
         ValueError
             If an argument is not allowed; before any client is asked.
-        TooFewAgentsError
-            If too few agents enrol.
         AggregationError
-            If ``max_empty_rounds`` rounds in a row have no result: no reply, or only
-            errors.
+            If too few agents enrol, or ``max_empty_rounds`` rounds in a row have no
+            result: no reply, or only errors.
         JournalError
             If the folder cannot be used, is used by another run, or holds a study of
             other settings; the message names the difference.
@@ -244,7 +243,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         try:
             check_config(sizes, self.study.enrolment(), type(self.study))
             check_steps(sizes, self.study)
-        except StudyRefusedError as error:
+        except RefusedError as error:
             _log.warning(
                 "Sites refuse this study, but for those that allow more: %s",
                 str(error).removeprefix("This site takes no part: "),

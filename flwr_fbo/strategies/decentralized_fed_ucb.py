@@ -11,7 +11,7 @@ from typing import Any
 from flwr.app import ArrayRecord, Message
 
 from flwr_fbo._common.conversion import takes_plain
-from flwr_fbo._common.validation import require
+from flwr_fbo._common.validation import require, require_instance
 from flwr_fbo._compat import ClientApi, reply_arrays, reply_metrics, to_array_record
 from flwr_fbo.algorithms.decentralized_fed_ucb.server import (
     DecentralizedFedUCBServer,
@@ -121,7 +121,7 @@ class DecentralizedFedUCB(LinearBanditStrategy):
         callbacks: Sequence[Callback] = (),
     ) -> None:
         trigger = check_trigger(settings, schedule)
-        require(isinstance(graph, PeerGraph), "graph", graph, "a PeerGraph")
+        require_instance("graph", graph, PeerGraph)
         releases = replace(settings.releases, num_streams=graph.streams)
         settings = replace(settings, releases=releases)
         agents = graph.num_agents

@@ -9,7 +9,7 @@ from typing import ClassVar
 from optuna.distributions import BaseDistribution
 
 from flwr_fbo._common.conversion import takes_plain
-from flwr_fbo._common.validation import require, require_known
+from flwr_fbo._common.validation import require, require_instance, require_known
 from flwr_fbo._compat import ClientApi
 from flwr_fbo.algorithms.dp_fts_de.server import DPFTSDEServer
 from flwr_fbo.algorithms.dp_fts_de.settings import DPFTSDESettings
@@ -127,8 +127,7 @@ class DPFTSDE(TuningStrategy):
         ok = type(settings) is DPFTSDESettings
         require(ok, "agent", settings, "a DPFTSDESettings")
         weights = base.weights if weights is None else weights
-        ok = isinstance(weights, WeightSchedule)
-        require(ok, "weights", weights, "a WeightSchedule")
+        require_instance("weights", weights, WeightSchedule)
         study, releases = private_study(
             space,
             direction,

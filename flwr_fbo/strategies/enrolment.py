@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from flwr.app import ConfigRecord, Message
 from flwr.serverapp import Grid
+from flwr.serverapp.exception import AggregationError
 
 from flwr_fbo._common.text import agents_text, counted, printable
 from flwr_fbo._compat import (
@@ -53,15 +54,11 @@ _Trouble = tuple[int | None, str]
 # Of equal reasons at most so many nodes are named in a line.
 _MOST_NAMES = 20
 # What a site that refuses says: asking again changes nothing.
-_FINAL = re.compile(r"\b(StudyRefusedError|NodeConfigError)\b")
+_FINAL = re.compile(r"\b(RefusedError|NodeConfigError)\b")
 
 
 # What a client says as it enrols: its slot, -1 if it knows none, and its journal.
 _Claim = tuple[int, int | None]
-
-
-class TooFewAgentsError(RuntimeError):
-    """Fewer agents could be enrolled than the study needs."""
 
 
 class Enrolment:
@@ -123,7 +120,7 @@ class Enrolment:
 
         Raises
         ------
-        TooFewAgentsError
+        AggregationError
             If fewer than ``needed`` agents are enrolled then, or none of them plays.
             While fewer nodes than that are connected, none is asked anything.
         """
@@ -164,7 +161,7 @@ class Enrolment:
                 if len(present) >= needed:
                     few = "all of them wait for the release of a cohort that is absent"
                 reasons = "; ".join(self._told(grid, trouble)) or few
-                raise TooFewAgentsError(
+                raise AggregationError(
                     f"{counted(needed, 'agent')} must enrol, but with patience="
                     f"{self._patience:g} s, {counted(len(nodes), 'node')} came and "
                     f"{len(present)} enrolled: {reasons}."

@@ -15,13 +15,13 @@ from flwr.app import ArrayRecord, Message
 from flwr_fbo._common.conversion import takes_plain
 from flwr_fbo._common.validation import (
     require,
+    require_instance,
     require_int,
     require_seed,
 )
 from flwr_fbo._compat import ClientApi, reply_metrics, to_array_record
 from flwr_fbo.algorithms.fed_go_ucb.server import (
     FedGOUCBServer,
-    NeuralStep,
     spent_by_neural_agent,
 )
 from flwr_fbo.algorithms.fed_go_ucb.settings import AgentReply, FedGOUCBSettings
@@ -33,14 +33,14 @@ from flwr_fbo.models.network import Network, RewardModel
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.strategies.base import StudyStrategy, vectors_record
 from flwr_fbo.strategies.options import Durability
-from flwr_fbo.strategies.result import NeuralBanditResult
+from flwr_fbo.strategies.result import BanditResult
 from flwr_fbo.strategies.study_record import NEURAL_KIND
 from flwr_fbo.study.callbacks import Callback
-from flwr_fbo.study.codec import Phase, fresh_seed
+from flwr_fbo.study.codec import fresh_seed
 from flwr_fbo.study.server import Step
 
 
-class FedGOUCB(StudyStrategy[NeuralBanditResult]):
+class FedGOUCB(StudyStrategy[BanditResult]):
     """Federated bandits with a neural network as reward model.
 
     Phase I: every agent explores, in the first round; then there is one round for each
@@ -63,7 +63,7 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
     >>> model = Network(1, width=4)
     >>> strategy = FedGOUCB(settings, model, num_agents=2, num_evaluations=4)
     >>> result = strategy.start(InProcessGrid(app, num_nodes=2))
-    >>> len(result.w0)
+    >>> len(result.estimate)
     13
 
     Parameters
@@ -107,7 +107,7 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
 
     server: FedGOUCBServer
     study: FedGOUCBStudy
-    result_type = NeuralBanditResult
+    result_type = BanditResult
     record_kind = NEURAL_KIND
 
     @takes_plain
@@ -125,8 +125,7 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
         client_api: ClientApi = "both",
         callbacks: Sequence[Callback] = (),
     ) -> None:
-        is_of_type = isinstance(settings, FedGOUCBSettings)
-        require(is_of_type, "settings", settings, "FedGOUCBSettings")
+        require_instance("settings", settings, FedGOUCBSettings)
         is_model = hasattr(model, "values_and_gradients")
         require(is_model, "model", model, "a reward model, such as Network(6)")
         explored = settings.num_random_actions
@@ -162,21 +161,20 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
 
     def instruction(self, node: int, slot: int, step: Step) -> Mapping[str, Any]:
         """Return what the agent of ``slot`` is asked, as entries of a config."""
-        assert isinstance(step, NeuralStep)
         server = self.server
-        starts, totals = self._along(node, step)
+        starts, totals = self._along(node)
         heard = server.heard[slot]
         return FedGOUCBInstruction(
-            phase=Phase.ROUND,
+            phase="round",
             study=self.study,
             slot=slot,
             journal=self._enrolment.journals.get(slot, 0),
-            num_evaluations=step.num_evaluations,
-            regresses=step.regresses,
+            num_evaluations=server.evaluations_after(step.iteration),
+            regresses=server.regresses,
             starts=starts,
             totals=totals,
             included=server.num_included(slot),
-            send_sums=step.release > 0 and not step.regresses,
+            send_sums=step.release > 0 and not server.regresses,
             release=heard + 1,
             heard=heard,
         ).to_config()
@@ -186,22 +184,21 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
         if spent is not None and spent.num_releases and math.isfinite(spent.epsilon):
             self._rounds[-1] = replace(self._rounds[-1], epsilon=spent.epsilon)
 
-    def _along(self, node: int, step: NeuralStep) -> tuple[bool, bool]:
+    def _along(self, node: int) -> tuple[bool, bool]:
         """Return whether w0, and a total, go along to a node."""
-        if step.regresses:
+        if self.server.regresses:
             return False, False
         totals = self.server.vectors is not None and node not in self._up_to_date
         return node not in self._informed, totals
 
     def _outgoing(self, slots: Mapping[int, int], step: Step) -> dict[int, ArrayRecord]:
         """Return the arrays for each node: w; else w0, a total, both or neither."""
-        assert isinstance(step, NeuralStep)
-        if step.regresses:
+        if self.server.regresses:
             w = vectors_record(self.server.vectors)
             assert w is not None
             return dict.fromkeys(slots, w)
         both = self.server.w0, self.server.vectors
-        kinds = {node: self._along(node, step) for node in slots}
+        kinds = {node: self._along(node) for node in slots}
         records = {
             along: to_array_record([a for a in compress(both, along) if a is not None])
             for along in set(kinds.values())
@@ -220,8 +217,7 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
     def _answers(self, step: Step, replies: Iterable[Message]) -> dict[int, Message]:
         """Return the answers, and note who has w0 now."""
         answers = super()._answers(step, replies)
-        assert isinstance(step, NeuralStep)
-        if not step.regresses:
+        if not self.server.regresses:
             slots = self._enrolment.slots.items()
             self._informed |= {node for node, slot in slots if slot in answers}
         return answers
@@ -235,8 +231,8 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
             "given_seed": self._given_seed,
         }
 
-    def _end(self, result: NeuralBanditResult) -> None:
-        result.w0 = np.array(self.server.w0)
+    def _end(self, result: BanditResult) -> None:
+        result.estimate = np.array(self.server.w0)
         result.num_synchronisations = self.server.num_synchronisations
         result.privacy_spent = self.privacy_spent
 

@@ -15,7 +15,7 @@ from typing import ClassVar
 from optuna.distributions import BaseDistribution
 
 from flwr_fbo._common.conversion import takes_plain
-from flwr_fbo._common.validation import require
+from flwr_fbo._common.validation import require, require_instance
 from flwr_fbo._compat import ClientApi
 from flwr_fbo.algorithms.fed_vote.server import FedVoteServer
 from flwr_fbo.algorithms.fed_vote.settings import (
@@ -121,7 +121,7 @@ class FedVote(TuningStrategy):
     ) -> None:
         base = self.presets[""]
         agent = FedVoteSettings() if agent is None else agent
-        require(isinstance(agent, FedVoteSettings), "agent", agent, "a FedVoteSettings")
+        require_instance("agent", agent, FedVoteSettings)
         filled = base.privacy_with(privacy)
         norm, least = filled.clip_norm, filled.min_follow_probability
         allowed = "1, the length of a vote, or inf without noise"

@@ -17,7 +17,7 @@ from typing import ClassVar
 from optuna.distributions import BaseDistribution
 
 from flwr_fbo._common.conversion import takes_plain
-from flwr_fbo._common.validation import require, require_int
+from flwr_fbo._common.validation import require, require_instance, require_int
 from flwr_fbo._compat import ClientApi
 from flwr_fbo.algorithms.fed_warm_start.knowledge import Knowledge, known_from
 from flwr_fbo.algorithms.fed_warm_start.server import (
@@ -163,10 +163,9 @@ class FedWarmStart(TuningStrategy):
         callbacks: Sequence[Callback] = (),
     ) -> None:
         agent = FedWarmStartSettings() if agent is None else agent
-        ok = isinstance(agent, FedWarmStartSettings)
-        require(ok, "agent", agent, "a FedWarmStartSettings")
+        require_instance("agent", agent, FedWarmStartSettings)
         privacy = Privacy() if privacy is None else privacy
-        require(isinstance(privacy, Privacy), "privacy", privacy, "a Privacy")
+        require_instance("privacy", privacy, Privacy)
         if known is not None:
             known = known_from(known).onto(SearchSpace(space), direction)
             agent = replace(agent, num_features=len(known.points))
@@ -182,8 +181,8 @@ class FedWarmStart(TuningStrategy):
             z = calibrate_noise_multiplier(epsilon, delta, 1.0, 1, method)
             privacy, epsilon = replace(privacy, noise_multiplier=z), None
         require_int("num_agents", num_agents, 1)
-        ok = cohorts is None or isinstance(cohorts, Sequence)
-        require(ok, "cohorts", cohorts, "a list of sizes, or None")
+        allowed = "a list of sizes, or None"
+        require_instance("cohorts", cohorts, Sequence, optional=True, allowed=allowed)
         if cohorts is None:
             cohorts = default_cohorts(num_agents, 1.0 if z is None else z)
         self.cohort_sizes = Cohorts(num_agents, tuple(cohorts)).cohort_sizes
@@ -211,6 +210,9 @@ class FedWarmStart(TuningStrategy):
         server = releases.server
         super().__init__(server, study, folder, durability, client_api, callbacks)
         self._compose(metrics, seeds, releases)
+
+    def _note_best(self, values: Mapping[int, float]) -> None:
+        self.server.note_best(values)
 
     @property
     def verdict(self) -> str:

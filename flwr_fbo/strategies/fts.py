@@ -8,7 +8,7 @@ from pathlib import Path
 from optuna.distributions import BaseDistribution
 
 from flwr_fbo._common.conversion import takes_plain
-from flwr_fbo._common.validation import require
+from flwr_fbo._common.validation import require_instance
 from flwr_fbo._compat import ClientApi
 from flwr_fbo.algorithms.fts.server import FTSServer
 from flwr_fbo.algorithms.fts.settings import FTSSettings
@@ -80,7 +80,7 @@ class FTS(TuningStrategy):
         callbacks: Sequence[Callback] = (),
     ) -> None:
         agent = FTSSettings() if agent is None else agent
-        require(isinstance(agent, FTSSettings), "agent", agent, "an FTSSettings")
+        require_instance("agent", agent, FTSSettings)
         seeds = Seeds() if seeds is None else seeds
         study = tuning_study(space, direction, agent, seeds, portfolio)
         server = FTSServer(num_agents, agent.message_length, agent.share_after)

@@ -15,7 +15,12 @@ from flwr.app import Message
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.text import counted
-from flwr_fbo._common.validation import is_number, require, require_int
+from flwr_fbo._common.validation import (
+    is_number,
+    require,
+    require_instance,
+    require_int,
+)
 from flwr_fbo.algorithms.decentralized_fed_ucb.server import DecentralizedFedUCBServer
 from flwr_fbo.algorithms.fed_ucb.server import FedUCBServer, spent_by_agent
 from flwr_fbo.algorithms.linear_bandit.planning import SharingPlan
@@ -30,7 +35,6 @@ from flwr_fbo.algorithms.linear_bandit.study import (
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.strategies.base import StudyStrategy
 from flwr_fbo.strategies.result import BanditResult
-from flwr_fbo.study.codec import Phase
 from flwr_fbo.study.server import Step
 
 _log = logging.getLogger("flwr.fbo")
@@ -96,7 +100,7 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
     def instruction(self, node: int, slot: int, step: Step) -> Mapping[str, Any]:
         """Return what the agent of ``slot`` is asked, as entries of a config."""
         return LinearBanditInstruction(
-            phase=Phase.ROUND,
+            phase="round",
             study=self.study,
             slot=slot,
             journal=self._enrolment.journals.get(slot, 0),
@@ -178,6 +182,7 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
 
     def _end(self, result: BanditResult) -> None:
         result.estimate = self._estimate()
+        result.num_synchronisations = max(self.server.num_releases)
         spent = result.privacy_spent = self.privacy_spent
         _log.info(
             "Each agent has spent epsilon = %.3f at delta = %.3g, %s%s",
@@ -204,8 +209,7 @@ def check_trigger(
     settings: Any, schedule: Schedule | None
 ) -> DeterminantTrigger | None:
     """Return the trigger, if there is one, once the settings are of their type."""
-    is_of_type = isinstance(settings, LinearUCBSettings)
-    require(is_of_type, "settings", settings, "LinearUCBSettings")
+    require_instance("settings", settings, LinearUCBSettings)
     return schedule if isinstance(schedule, DeterminantTrigger) else None
 
 

@@ -24,8 +24,10 @@ from flwr_fbo._common.fields import (
     seed,
 )
 from flwr_fbo._common.validation import (
+    check_folder,
     is_number,
     require,
+    require_instance,
     require_int,
     require_known,
 )
@@ -37,21 +39,6 @@ from flwr_fbo.privacy.sampling import Sampling
 from flwr_fbo.privacy.weights import WeightSchedule
 
 _FINGERPRINT = re.compile("SHA256:[A-Za-z0-9+/]{43}")
-
-
-def check_folder(field: str, folder: str | Path | None) -> Path | None:
-    """Return the folder as a path, or None.
-
-    Raises
-    ------
-    ValueError
-        If it is not absolute: a ServerApp's working directory is the SuperLink's.
-    """
-    if folder is None:
-        return None
-    ok = isinstance(folder, str | Path) and Path(folder).is_absolute()
-    require(ok, field, folder, "an absolute path")
-    return Path(folder)
 
 
 SCHEDULES = ("release_after", "min_follow_probability")
@@ -337,7 +324,7 @@ class Preset:
         """Return what is given, and the preset's for what is not."""
         if privacy is None:
             return self.privacy
-        require(isinstance(privacy, Privacy), "privacy", privacy, "a Privacy")
+        require_instance("privacy", privacy, Privacy)
         return privacy.filled(self.privacy)
 
 

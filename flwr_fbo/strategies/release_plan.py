@@ -11,7 +11,12 @@ from typing import Any
 from flwr.serverapp.exception import PrivacyBudgetExhausted
 from optuna.distributions import BaseDistribution
 
-from flwr_fbo._common.validation import is_number, require
+from flwr_fbo._common.validation import (
+    check_folder,
+    is_number,
+    require,
+    require_instance,
+)
 from flwr_fbo.algorithms.dp_fts_de.server import DPFTSDEServer
 from flwr_fbo.algorithms.search.portfolios import listed_settings
 from flwr_fbo.algorithms.search.settings import Direction, Facts, SearchSettings
@@ -24,7 +29,7 @@ from flwr_fbo.privacy.secure_release import SecureRelease
 from flwr_fbo.privacy.spending import Charge, Promise, SpendingLedger, StudyKey
 from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.space.search_space import Params, SearchSpace
-from flwr_fbo.strategies.options import Privacy, Seeds, check_folder
+from flwr_fbo.strategies.options import Privacy, Seeds
 from flwr_fbo.strategies.secure_aggregation import (
     PlainCollector,
     SecureAggregation,
@@ -283,8 +288,7 @@ def private_study(
     ok = least is None or least <= num_agents
     require(ok, "min_answers", least, f"at most num_agents={num_agents}")
     if aggregation is not None:
-        ok = isinstance(aggregation, SecureAggregation)
-        require(ok, "aggregation", aggregation, "a SecureAggregation")
+        require_instance("aggregation", aggregation, SecureAggregation)
         allowed = "None, where the sites draw the noise"
         require(seeds.noise is None, "seeds.noise", seeds.noise, allowed)
     release: PlannedRelease = (
@@ -315,7 +319,7 @@ def tuning_study(
     facts: Facts | None = None,
 ) -> TuningStudy:
     """Return a study of the agents' settings, with seeds that are given or drawn."""
-    require(isinstance(seeds, Seeds), "seeds", seeds, "a Seeds")
+    require_instance("seeds", seeds, Seeds)
     features = fresh_seed() if seeds.features is None else seeds.features
     return TuningStudy(
         SearchSpace(space),

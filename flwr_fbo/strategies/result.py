@@ -30,6 +30,11 @@ class StudyResult(Result):
     privacy_spent: PrivacySpent | None = None
     rounds: list[Round] = field(default_factory=list)
 
+    @property
+    def found(self) -> dict[str, Any]:
+        """What came out, by what it is: for trackers. Empty unless it is settings."""
+        return {}
+
     def to_dataframe(self) -> Any:
         """Return the rounds as a ``pandas.DataFrame``: one row a round.
 
@@ -112,6 +117,15 @@ class TuningResult(StudyResult):
         found = self.recommendation
         return found.params if found.is_start else None
 
+    @property
+    def found(self) -> dict[str, Any]:
+        """The setting, by what it is: ``"recommended"`` or ``"warm-start"``."""
+        recommendation = self.recommendation
+        if recommendation.params is None:
+            return {}
+        name = "warm-start" if recommendation.is_start else "recommended"
+        return {name: recommendation.params}
+
     def _lines(self) -> list[str]:
         told = [self.verdict] if self.verdict else []
         return [str(self.recommendation), *told, *super()._lines()]
@@ -119,7 +133,7 @@ class TuningResult(StudyResult):
 
 @dataclass(repr=False)
 class BanditResult(StudyResult):
-    """The result of a linear bandit.
+    """The result of a bandit.
 
     Examples
     --------
@@ -149,26 +163,14 @@ class BanditResult(StudyResult):
     Attributes
     ----------
     estimate : ndarray of shape (d,), or None
-        Estimate of the shared parameter, from the sum that was synchronised last. It is
-        computed from released sums alone, and so costs no privacy. None where nothing
-        was released, or where nothing can be learned from the sum. Without noise a
-        lying agent can cause the latter.
+        Estimate of the shared parameter, from the sum that was synchronised last; of
+        `FedGOUCB` the parameters w0 that phase I has found. It is computed from what
+        was released alone, and so costs no privacy. None where nothing was released, or
+        where nothing can be learned from the sum. Without noise a lying agent can cause
+        the latter.
+    num_synchronisations : int
+        How often sums were shared: by the agent that did so most often.
     """
 
     estimate: FloatArray | None = None
-
-
-@dataclass(repr=False)
-class NeuralBanditResult(StudyResult):
-    """The result of Fed-GO-UCB.
-
-    Attributes
-    ----------
-    w0 : ndarray of shape (d_w,), or None
-        The parameters that phase I has found.
-    num_synchronisations : int
-        How often sums were shared.
-    """
-
-    w0: FloatArray | None = None
     num_synchronisations: int = 0

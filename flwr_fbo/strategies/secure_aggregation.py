@@ -17,7 +17,7 @@ from typing import Any
 from flwr.app import Message
 
 from flwr_fbo._common.fields import check_fields, integer, ruled
-from flwr_fbo._common.validation import require
+from flwr_fbo._common.validation import check_folder, require
 from flwr_fbo.algorithms.dp_fts_de.server import DPFTSDEServer
 from flwr_fbo.algorithms.search.study import TuningStudy
 from flwr_fbo.privacy.release import PlannedRelease
@@ -27,7 +27,6 @@ from flwr_fbo.secure_sum.graph import MAX_COMPLETE
 from flwr_fbo.secure_sum.roster import Roster, digest_of
 from flwr_fbo.secure_sum.terms import Exchange, SumFailedError, default_threshold
 from flwr_fbo.strategies.enrolment import one_array
-from flwr_fbo.strategies.options import check_folder
 from flwr_fbo.study.secure_sums import SecureSums, SumGroup
 from flwr_fbo.study.server import Step
 

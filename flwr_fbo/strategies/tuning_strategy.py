@@ -38,7 +38,6 @@ from flwr_fbo.strategies.options import Preset, Seeds
 from flwr_fbo.strategies.release_plan import ReleasePlan
 from flwr_fbo.strategies.result import TuningResult
 from flwr_fbo.strategies.round_progress import Waiting
-from flwr_fbo.study.codec import Phase
 from flwr_fbo.study.server import Step
 
 _log = logging.getLogger("flwr.fbo")
@@ -146,7 +145,7 @@ class TuningStrategy(StudyStrategy[TuningResult]):
         """
         release = self.server.release_number(slot, step)
         return TuningInstruction(
-            phase=Phase.ROUND,
+            phase="round",
             study=self.study,
             slot=slot,
             iteration=step.iteration,
@@ -226,7 +225,7 @@ class TuningStrategy(StudyStrategy[TuningResult]):
         if server.open_sum:
             self._commit(is_round_done=False)
         instruction = TuningInstruction(
-            phase=Phase.SUM,
+            phase="sum",
             study=self.study,
             iteration=step.iteration,
             release=release,
@@ -268,8 +267,7 @@ class TuningStrategy(StudyStrategy[TuningResult]):
         if self.releases is None:
             return
         if self._metrics:
-            for slot, value in _metric(BEST_VALUE, answers).items():
-                self.releases.server.note_best(slot, value)
+            self._note_best(_metric(BEST_VALUE, answers))
         spent = self.privacy_spent
         epsilon = spent.epsilon if math.isfinite(spent.epsilon) else None
         self._rounds[-1] = replace(self._rounds[-1], epsilon=epsilon)
@@ -279,6 +277,9 @@ class TuningStrategy(StudyStrategy[TuningResult]):
             spent.delta,
             counted(spent.num_releases, "release"),
         )
+
+    def _note_best(self, values: Mapping[int, float]) -> None:
+        """Take note of the best values that agents report, by slot; see `verdict`."""
 
     def _reported(self, answers: Mapping[int, Message]) -> MetricRecord | None:
         """Return the mean of the metrics that were asked for."""

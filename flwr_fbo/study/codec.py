@@ -17,9 +17,8 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from enum import Enum
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 
@@ -29,6 +28,7 @@ from flwr_fbo._common.fields import fields_by_name, from_json, to_json
 from flwr_fbo._common.validation import (
     refuse,
     require,
+    require_choice,
     require_instance,
 )
 from flwr_fbo._common.version import __version__
@@ -56,15 +56,12 @@ Config = dict[str, int | str | bool]
 
 
 class StudyMismatchError(PublicError, ValueError):
-    """A study is not the one that a client is made for: another space, or model."""
+    """A message, or its study, is not one that a client is made for."""
 
 
-class Phase(Enum):
-    """What a message asks for."""
-
-    ENROL = "enrol"  # say which slot you hold, if you know
-    ROUND = "round"  # play, and answer with a message if it is wanted
-    SUM = "sum"  # take part in a secure sum of messages: one exchange of five
+# What a message asks for: to say which slot you hold, if you know; to play, and answer
+# with a message if it is wanted; to take part in one exchange of a secure sum.
+Phase = Literal["enrol", "round", "sum"]
 
 
 class Study(ABC):
@@ -161,7 +158,7 @@ class Instruction(ABC):
 
     Attributes
     ----------
-    phase : Phase
+    phase : {"enrol", "round", "sum"}
     study : Study
     slot : int
         The agent's slot; -1 while enrolling.
@@ -180,7 +177,7 @@ class Instruction(ABC):
 
     def to_config(self) -> Config:
         """Return the instruction as entries of a Flower config."""
-        values = {**vars(self), "phase": self.phase.value, "study": self.study.text}
+        values = {**vars(self), "study": self.study.text}
         config: Config = {_VERSION: PROTOCOL_VERSION, _KIND: self.kind}
         for name, entry in _entries(type(self)).items():
             config[entry] = values[name]
@@ -217,7 +214,7 @@ class Instruction(ABC):
             if type(value) is not wanted or not least <= value < 2**63:
                 number = f"an integer >= {least}, below 2**63"
                 refuse(name, value, "True or False" if wanted is bool else number)
-        values["phase"] = Phase(values["phase"])
+        require_choice("phase", values["phase"], Phase)
         values["study"] = _parsed(cls.study_type, str(values["study"]))
         return cls(**values)
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._common.errors import PublicError
+from flwr_fbo._common.errors import RefusedError
 from flwr_fbo._common.fields import (
     DEFAULT_CAP,
     FREE,
@@ -75,10 +75,6 @@ _OF_SUMS = (
 )
 _COUNT = integer(1, optional=True)
 _EPSILON = number(most=math.inf, above=0, allowed="a number > 0", optional=True)
-
-
-class StudyRefusedError(PublicError, RuntimeError):
-    """A study promises less, or would release more, than a site wants."""
 
 
 @dataclass(frozen=True)
@@ -224,7 +220,7 @@ class Limits:
         return self.bound_epsilon or self.max_releases is not None
 
     def check_promise(self, promise: Promise, unprotected: str = "") -> None:
-        """Raise `StudyRefusedError` unless a study is private, where epsilon is bound.
+        """Raise `RefusedError` unless a study is private, where epsilon is bound.
 
         Parameters
         ----------
@@ -253,7 +249,7 @@ class Limits:
         return {name: value for name, value in values.items() if value is not None}
 
     def check_secure(self, secure: SecureSums | None, promise: Promise) -> None:
-        """Raise `StudyRefusedError` unless messages are summed as the site wants.
+        """Raise `RefusedError` unless messages are summed as the site wants.
 
         Parameters
         ----------
@@ -287,7 +283,7 @@ class Limits:
                 raise refused(text, public=name)
 
     def check_uniform_share(self, share: float) -> None:
-        """Raise `StudyRefusedError` if too many decisions are made at random."""
+        """Raise `RefusedError` if too many decisions are made at random."""
         most = self.max_uniform_share
         if most is not None and share > most:
             raise refused(
@@ -297,7 +293,7 @@ class Limits:
             )
 
     def check_release(self, promise: Promise, release: int) -> None:
-        """Raise `StudyRefusedError` if a release, from 1, is not promised."""
+        """Raise `RefusedError` if a release, from 1, is not promised."""
         promised = promise.num_releases
         if self.bound_anything and release > promised:
             raise refused(
@@ -305,7 +301,7 @@ class Limits:
             )
 
     def check_sum(self, charges: Sequence[Charge]) -> None:
-        """Raise `StudyRefusedError` if charges together exceed a limit."""
+        """Raise `RefusedError` if charges together exceed a limit."""
         releases, most = sum(c.num_releases for c in charges), self.max_releases
         if most is not None and releases > most:
             raise refused(
@@ -329,7 +325,7 @@ class Limits:
             )
 
     def check_size(self, limit: str, size: float, what: str) -> None:
-        """Raise `StudyRefusedError` if a size is above the limit that it names."""
+        """Raise `RefusedError` if a size is above the limit that it names."""
         most = getattr(self, limit)
         if size > most:
             raise refused(
@@ -353,7 +349,7 @@ def limits_text(limits: Iterable[Limits]) -> str:
 
 
 def require_private(promise: Promise) -> None:
-    """Raise `StudyRefusedError` unless a study is private."""
+    """Raise `RefusedError` unless a study is private."""
     if not promise.private:
         raise refused("the study is not private: no noise, seeded noise, or a trigger")
 
@@ -368,14 +364,14 @@ def size_limits(limits: tuple[Limits, ...]) -> Limits:
     return Limits(**sizes)
 
 
-def refused(why: str, public: str = "") -> StudyRefusedError:
+def refused(why: str, public: str = "") -> RefusedError:
     """Return the error; all of it is public, unless another reason is."""
     text = "This site takes no part: {}."
-    return StudyRefusedError(text.format(why), public=text.format(public or why))
+    return RefusedError(text.format(why), public=text.format(public or why))
 
 
 def check_config(limits: Limits, config: Mapping[str, Any], study: type[Study]) -> None:
-    """Raise `StudyRefusedError` if a config, or the study in it, is too large.
+    """Raise `RefusedError` if a config, or the study in it, is too large.
 
     Parameters
     ----------
@@ -488,7 +484,7 @@ def _read(text: str) -> Any:
 
 
 def check_numbers(limits: Limits, sizes: Sequence[float]) -> None:
-    """Raise `StudyRefusedError` if arrays are too many, or have too many numbers.
+    """Raise `RefusedError` if arrays are too many, or have too many numbers.
 
     Parameters
     ----------
@@ -503,7 +499,7 @@ def check_numbers(limits: Limits, sizes: Sequence[float]) -> None:
 
 
 def check_arrays(limits: Limits, arrays: Sequence[NDArray[Any]]) -> None:
-    """Raise `StudyRefusedError` unless arrays are of numbers, and not too many."""
+    """Raise `RefusedError` unless arrays are of numbers, and not too many."""
     if any(array.dtype.kind not in "fiu" for array in arrays):
         raise refused("an array that came along is not of numbers")
     check_numbers(limits, [array.nbytes / 8 for array in arrays])
@@ -512,7 +508,7 @@ def check_arrays(limits: Limits, arrays: Sequence[NDArray[Any]]) -> None:
 def check_steps(
     limits: Limits, study: Study, arrays: Sequence[NDArray[Any]] = ()
 ) -> None:
-    """Raise `StudyRefusedError` if a message of a study would take too long."""
+    """Raise `RefusedError` if a message of a study would take too long."""
     num_rows = len(arrays[0]) if len(arrays) and np.ndim(arrays[0]) else 0
     assert limits.max_steps is not None
     steps = study.steps(num_rows)

@@ -74,9 +74,6 @@ class Server(ABC):
         """Return which release a slot's agent is asked for, as it counts; 0: none."""
         return step.release if self.sends(slot, step) else 0
 
-    def note_best(self, slot: int, value: float) -> None:  # noqa: B027
-        """Take note of the best value that an agent reports."""
-
     @abstractmethod
     def step(self, iteration: int) -> Step:
         """Decide what happens in an iteration; changes nothing."""

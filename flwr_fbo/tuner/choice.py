@@ -10,7 +10,7 @@ import numpy as np
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.fields import check_fields, flag, ruled
-from flwr_fbo._common.validation import require
+from flwr_fbo._common.validation import require, require_instance
 from flwr_fbo._common.version import __version__
 from flwr_fbo.privacy.accounting import (
     calibrate_noise_multiplier,
@@ -285,8 +285,7 @@ def _check_secure(
     aggregation: SecureAggregation, settings: PrivateChoice | None, seed: int | None
 ) -> None:
     """Raise ValueError if clients cannot sum what would be released."""
-    is_one = isinstance(aggregation, SecureAggregation)
-    require(is_one, "aggregation", aggregation, "a SecureAggregation")
+    require_instance("aggregation", aggregation, SecureAggregation)
     with_secure = "with secure aggregation"
     require(settings is not None, "privacy", settings, f"given, {with_secure}")
     assert settings is not None

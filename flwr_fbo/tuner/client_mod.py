@@ -23,11 +23,11 @@ from flwr.app import (
 from flwr.clientapp.typing import ClientAppCallable
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.errors import log_once
+from flwr_fbo._common.errors import RefusedError, log_once
 from flwr_fbo._compat import SECURE_AGGREGATION_RECORD, secure_aggregation_stage
 from flwr_fbo.clients.node_limits import hearing
 from flwr_fbo.clients.recorded_agent import of_another_slot
-from flwr_fbo.clients.site import InstructionError, SiteError, reported
+from flwr_fbo.clients.site import SiteError, reported
 from flwr_fbo.clients.site_journal import (
     configured_folder,
     configured_slot,
@@ -37,9 +37,10 @@ from flwr_fbo.clients.site_journal import (
 from flwr_fbo.clients.site_rules import SiteRules
 from flwr_fbo.clients.sum_identity import SumIdentity
 from flwr_fbo.clients.sum_member import SumMember
-from flwr_fbo.clients.time_limit import TimeLimit
+from flwr_fbo.clients.time_limit import time_limit
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.secure_sum.terms import Exchange, SumRefusedError
+from flwr_fbo.secure_sum.terms import Exchange
+from flwr_fbo.study.codec import StudyMismatchError
 from flwr_fbo.study.limits import check_numbers, refused
 from flwr_fbo.study.secure_sums import SecureSums
 from flwr_fbo.tuner.ballots import make_ballot, no_scores
@@ -166,7 +167,7 @@ def _read(message: Message, context: Context) -> tuple[SiteRules, Header | None]
         header = read_header(message.content, sizes.max_characters)
     except ValueError as error:  # it quotes what the server has sent itself
         text = str(error)[:_LONGEST_QUOTE]
-        raise InstructionError(text, public=text) from None
+        raise StudyMismatchError.told(text) from None
     if isinstance(header, TrialsHeader):
         sizes.check_size("max_trials", len(header.trials), "trials of a message")
         sizes.check_size("max_trials", len(header.alive), "trials of a tuner")
@@ -205,14 +206,14 @@ def _run_trials(
     errors: dict[str, str] = {}
     read: set[str] = set()
     assert rules.sizes.max_seconds is not None
-    time_limit = TimeLimit(rules.sizes.max_seconds)
+    check_time = time_limit(rules.sizes.max_seconds)
     for place, trial in enumerate(header.trials):
         settings = header.settings[place]
         current = FederationTrial(trial, header.rung, header.rounds, dict(settings))
         overlay = Overlay(context.run_config, settings, current)
         state = states.load(trial)
         try:
-            reported(time_limit.check)
+            reported(check_time)
             arguments = message, contents[place], context, call_next, overlay, state
             with hearing(context):
                 reply = reported(partial(_call, *arguments))
@@ -257,9 +258,9 @@ def _call(
         reply = call_next(inner_message, inner)
     except KeyError as error:
         if error.args == (SECURE_AGGREGATION_RECORD,):
-            raise InstructionError(_NO_WORKFLOW, public=_NO_WORKFLOW) from error
+            raise StudyMismatchError.told(_NO_WORKFLOW) from error
         if secure_aggregation_stage(content):  # the mod takes the stage out
-            raise InstructionError(_NO_MOD, public=_NO_MOD) from error
+            raise StudyMismatchError.told(_NO_MOD) from error
         raise
     if inner.state is not state:  # the app has put another in its place
         state.clear()
@@ -314,7 +315,7 @@ def _sum(
 
     Raises
     ------
-    SumRefusedError
+    RefusedError
         If an honest server would not ask that; nothing has left.
     JournalError
         If it is asked for another client's slot.
@@ -370,11 +371,11 @@ def _is_known(journal: Journal, header: SumHeader, may_begin: bool) -> bool:
     if about is not None:
         last = json.loads(about)["ballot"]["release"]
         if release <= last:
-            raise SumRefusedError(
+            raise RefusedError.told(
                 f"Release {release}: release {last} was asked for in other words."
             )
     if not may_begin:
-        raise SumRefusedError(
+        raise RefusedError.told(
             f"Release {release}: exchange {header.exchange} of a sum that did not "
             "begin here."
         )
@@ -433,7 +434,7 @@ def _admit(
 
     Raises
     ------
-    StudyRefusedError
+    RefusedError
         If the site does not allow what is left.
     """
     promise = header.promise

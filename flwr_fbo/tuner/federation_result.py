@@ -190,6 +190,11 @@ class FederationResult:
         """Whether the app's defaults were chosen."""
         return self.best_trial == 0
 
+    @property
+    def found(self) -> dict[str, Any]:
+        """The trial that was chosen and its settings, by name: for trackers."""
+        return {"chosen-trial": self.best_trial, "chosen": self.best}
+
     def __str__(self) -> str:
         """Say what was chosen, how sure that is, and what it cost; a line each."""
         told = verdict(self.best_trial, self.over_defaults)

@@ -17,15 +17,18 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 from flwr_fbo._common.conversion import takes_plain
 from flwr_fbo._common.errors import end_of_faults
 from flwr_fbo._common.validation import (
+    check_folder,
     require,
     require_bool,
     require_choice,
+    require_function,
+    require_instance,
     require_int,
 )
 from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.secure_sum.roster import digest_of
 from flwr_fbo.space.search_space import Params, SearchSpace
-from flwr_fbo.strategies.options import Seeds, check_folder
+from flwr_fbo.strategies.options import Seeds
 from flwr_fbo.strategies.secure_aggregation import SecureAggregation
 from flwr_fbo.study.callbacks import (
     Callback,
@@ -244,11 +247,16 @@ class FederationTuner:
         require_choice("direction", direction, Direction)
         require_choice("score", score, ScoreSource)
         require_int("num_agents", num_agents, 1)
-        require(isinstance(schedule, Halving), "schedule", schedule, "a Halving")
-        is_choice = privacy is None or isinstance(privacy, PrivateChoice)
-        require(is_choice, "privacy", privacy, "a PrivateChoice, or None: not private")
+        require_instance("schedule", schedule, Halving)
+        require_instance(
+            "privacy",
+            privacy,
+            PrivateChoice,
+            optional=True,
+            allowed="a PrivateChoice, or None: not private",
+        )
         seeds = Seeds() if seeds is None else seeds
-        require(isinstance(seeds, Seeds), "seeds", seeds, "a Seeds")
+        require_instance("seeds", seeds, Seeds)
         require(seeds.features is None, "seeds.features", seeds.features, "None")
         check_enqueued(self.space, enqueue, schedule)
         if study is not None:
@@ -309,7 +317,7 @@ class FederationTuner:
         FederationResult
             Where the folder holds one that is complete, nobody is asked anything.
         """
-        require(callable(main), "main", main, "a function of grid and context")
+        require_function("main", main, "a function of grid and context")
         defaults = app_defaults(self.space, context.run_config)
         if not has_begun(self._folder):
             self._check_nodes(grid)

@@ -22,14 +22,8 @@ TRAIN_KEYS = (*WEIGHT_KEYS, "norm_bit")
 class MetricError(PublicError, ValueError):
     """A reply has no usable number to compare trials or weight models by.
 
-    Parameters
-    ----------
-    text : str
-        Has keys and types, but no values: all of it may leave.
+    Its text has keys and types, but no values.
     """
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text, public=text)
 
 
 def merged(records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -53,10 +47,10 @@ def number_of(metrics: Mapping[str, Any], key: str, source: str) -> float:
         If it is missing, or not a number.
     """
     if key not in metrics:
-        raise MetricError(f"{source} has no {key!r}; it has {sorted(metrics)}")
+        raise MetricError.told(f"{source} has no {key!r}; it has {sorted(metrics)}")
     value = metrics[key]
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise MetricError(
+        raise MetricError.told(
             f"{key!r} in {source} is a {type(value).__name__}, not a number"
         )
     return float(value)
@@ -82,7 +76,7 @@ def weight_of(metrics: Mapping[str, Any], source: str) -> float:
         return 1.0
     weight = number_of(metrics, key, source)
     if not 0 <= weight < math.inf:
-        raise MetricError(f"{key!r} in {source} is negative or not finite")
+        raise MetricError.told(f"{key!r} in {source} is negative or not finite")
     return weight
 
 
@@ -101,7 +95,7 @@ def hide_train_metrics(content: RecordDict) -> RecordDict:
     metrics = merged(content.metric_records.values())
     has_model = set(content) != {SECURE_AGGREGATION_RECORD}
     if has_model and metrics.keys().isdisjoint(WEIGHT_KEYS):
-        raise MetricError(
+        raise MetricError.told(
             f"a reply to train needs one of {WEIGHT_KEYS} in its metrics where trials "
             f"are compared privately; it has {sorted(metrics)}"
         )

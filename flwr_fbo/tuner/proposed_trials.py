@@ -9,7 +9,7 @@ import optuna
 from optuna.distributions import BaseDistribution
 from optuna.trial import TrialState
 
-from flwr_fbo._common.validation import require
+from flwr_fbo._common.validation import require, require_instance
 from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.space.search_space import Params, SearchSpace
 
@@ -19,7 +19,7 @@ _TUNER, _NUMBER, _SETTINGS = "tuner", "trial", "settings"
 
 def check_study(study: optuna.Study, direction: Direction) -> None:
     """Raise ValueError if a study is not one that trials can be in."""
-    require(isinstance(study, optuna.Study), "study", study, "an optuna.Study")
+    require_instance("study", study, optuna.Study)
     directions = [one.name.lower() for one in study.directions]
     allowed = f"[{direction!r}], as direction"
     require(directions == [direction], "study.directions", directions, allowed)
@@ -67,7 +67,7 @@ class ProposedTrials:
 
     def show(self, number: int, settings: Params) -> None:
         """Show a trial that begins."""
-        inside = self._inside(settings)
+        inside = inside_of(self._space, settings)
         sampler = self._study.sampler
         # All is given: a sampler would fit its model for nothing.
         self._study.sampler = optuna.samplers.RandomSampler()
@@ -88,7 +88,7 @@ class ProposedTrials:
         if number in self._asked:
             self._learned.tell(self._asked[number], value, state)
         elif value is not None:
-            inside = self._inside(settings)
+            inside = inside_of(self._space, settings)
             params = {name: settings[name] for name in inside}
             self._learned.add_trial(
                 optuna.create_trial(params=params, distributions=inside, value=value)
@@ -128,12 +128,13 @@ class ProposedTrials:
         while self._shown:
             self._study.tell(self._shown.popitem()[1], state=TrialState.FAIL)
 
-    def _inside(self, settings: Params) -> dict[str, BaseDistribution]:
-        """Return the axes that have a setting: the app's default may lie outside."""
-        inside = dict(self._space.distributions)
-        for name in self._space.distributions:
-            try:
-                SearchSpace({name: inside[name]}).to_unit({name: settings[name]})
-            except ValueError:
-                del inside[name]
-        return inside
+
+def inside_of(space: SearchSpace, settings: Params) -> dict[str, BaseDistribution]:
+    """Return the axes that have a setting: the app's default may lie outside."""
+    inside = dict(space.distributions)
+    for name, distribution in space.distributions.items():
+        try:
+            SearchSpace({name: distribution}).to_unit({name: settings[name]})
+        except ValueError:
+            del inside[name]
+    return inside

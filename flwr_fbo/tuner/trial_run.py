@@ -39,7 +39,6 @@ from flwr_fbo.tuner.trial_thread import (
     THREAD_NAME,
     Send,
     TrialThread,
-    TurnState,
 )
 from flwr_fbo.tuner.tuner_record import TunerRecord
 
@@ -305,7 +304,7 @@ class TrialRun:
 
             self._overlays[number] = overlay
             folder = self.folder and self.folder / f"{THREAD_NAME}{number}"
-            trial = TrialThread(number, run, TurnState(folder), self._parked, source)
+            trial = TrialThread(number, run, folder, self._parked, source)
             self._trials[number] = trial
         rung, settings = len(self.rungs), dict(self.settings[number])
         rounds = self.schedule.rungs[rung].rounds

@@ -45,7 +45,12 @@ class TrialThread:
     """One trial. Its thread and the tuner's run in turn, never at once.
 
     A trial that waits keeps the variables of its `main` in memory; the arrays of its
-    messages can be put away.
+    messages can be put away. In its turns the process has the trial's own random states
+    and working directory.
+
+    The random states are drawn from those of the process, which move on. Two trials
+    with the same states would train with the same noise; where that noise protects the
+    clients, the difference of the two models would have none.
 
     Parameters
     ----------
@@ -53,8 +58,9 @@ class TrialThread:
         From 0.
     run : callable
         Called once, in the thread, with a function from messages to replies.
-    state : TurnState
-        That of the process in its turns.
+    folder : Path or None
+        The working directory that it begins with, which is made anew. None: it has none
+        of its own, and works where the process does.
     parked : ParkedArrays
         Of all trials.
     score_source : {"clients", "server"}
@@ -84,7 +90,7 @@ class TrialThread:
         self,
         number: int,
         run: Callable[[Send], None],
-        state: TurnState,
+        folder: Path | None,
         parked: ParkedArrays,
         score_source: ScoreSource = "clients",
     ) -> None:
@@ -101,7 +107,12 @@ class TrialThread:
         self._is_scored = False
         self._score_source = score_source
         self._run = run
-        self._state = state
+        self._random_states = _drawn_states()
+        self._folder = folder
+        if folder is not None:
+            if folder.exists():
+                shutil.rmtree(folder)
+            folder.mkdir(parents=True)
         self._parked = parked
         self._is_ending = False
         self._num_refused = 0
@@ -202,10 +213,25 @@ class TrialThread:
     def _turn(self, wake: Callable[[], None]) -> None:
         """Let the thread run, with its own state, until it waits or ends."""
         self.bring_back()
-        with self._state.in_place():
+        with self._own_state():
             wake()
             self.pending, self.timeout = self._requests.get()
         self.num_bytes = self._parked.note(self.number, self.pending)
+
+    @contextmanager
+    def _own_state(self) -> Iterator[None]:
+        """Make its state the process's, and keep what has become of it by the end."""
+        states = random_states()
+        folder = None if self._folder is None else Path.cwd()
+        restore_random_states(self._random_states)
+        _go_to(self._folder)
+        try:
+            yield
+        finally:
+            self._random_states = random_states()
+            self._folder = _here(self._folder)
+            restore_random_states(states)
+            _go_to(folder)
 
     def _work(self) -> None:
         try:
@@ -251,44 +277,6 @@ def _ends_round(asked: Message, replies: list[Message]) -> bool:
     stage = secure_aggregation_stage(asked.content)
     is_last = stage == SecureAggregationStage.UNMASK
     return stage is None or (is_last and any(r.has_content() for r in replies))
-
-
-class TurnState:
-    """Random states and working directory of a trial: those of its turns.
-
-    The random states are drawn from those of the process, which move on. Two trials
-    with the same states would train with the same noise; where that noise protects the
-    clients, the difference of the two models would have none.
-
-    Parameters
-    ----------
-    folder : Path, optional
-        The working directory that it begins with, which is made anew. None: it has
-        none of its own, and works where the process does.
-    """
-
-    def __init__(self, folder: Path | None = None) -> None:
-        self._random_states = _drawn_states()
-        self._folder = folder
-        if folder is not None:
-            if folder.exists():
-                shutil.rmtree(folder)
-            folder.mkdir(parents=True)
-
-    @contextmanager
-    def in_place(self) -> Iterator[None]:
-        """Make it the process's state, and keep what has become of it by the end."""
-        states = random_states()
-        folder = None if self._folder is None else Path.cwd()
-        restore_random_states(self._random_states)
-        _go_to(self._folder)
-        try:
-            yield
-        finally:
-            self._random_states = random_states()
-            self._folder = _here(self._folder)
-            restore_random_states(states)
-            _go_to(folder)
 
 
 def random_states() -> tuple[Any, ...]:

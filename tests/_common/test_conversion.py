@@ -360,7 +360,7 @@ def test_settings_have_plain_numbers() -> None:
     assert encoder.interactions == (("x", "y"),)
     single: Any = np.float32(1)
     arms = [("a", {}), ("b", pd.Series())]
-    assert encoder.encode(pd.Series({"x": 0.5, "y": 1}), arms, single).outside == {}
+    assert encoder.encode(pd.Series({"x": 0.5, "y": 1}), arms, single)[1] == {}
     settings = pd.DataFrame({"x": [0.5, 0.25]})
     app = tuning_app(lambda context: lambda trial: 0.0, enqueue=settings)
     grid = InProcessGrid(app, integer)

@@ -23,7 +23,6 @@ from flwr_fbo._common.fields import (
     integer,
     number,
     positive,
-    printable_name,
     seed,
     several,
     to_json,
@@ -43,7 +42,6 @@ class Settings:
     kind: Literal["a", "b"] = field(default="a", metadata=choice(Literal["a", "b"]))
     seed: int | None = field(default=None, metadata=seed())
     text: str = field(default="", metadata=instance(str))
-    name: str = field(default="a", metadata=printable_name())
     peak: float = field(default=1.0, metadata=number(1e-6, 1e100))
     wait: float = field(default=1.0, metadata=number(0, math.inf))
     rounds: tuple[int, ...] = field(
@@ -71,7 +69,6 @@ class Settings:
         ("kind", "c", "one of ('a', 'b')"),
         ("seed", -1, "an integer >= 0"),
         ("text", 3, "a str"),
-        ("name", "\x1b", "a printable name, not empty"),
         ("peak", 0, "a number from 1e-6 to 1e100"),
         ("peak", math.inf, "a number from 1e-6 to 1e100"),
         ("wait", -1, "a number >= 0"),

@@ -10,7 +10,6 @@ import pytest
 
 from flwr_fbo._common.validation import (
     require_all,
-    require_distinct,
     require_function,
     require_instance,
     require_number,
@@ -49,8 +48,6 @@ def no(value: Any, allowed: str) -> str:
         (lambda v: require_instance("x", v, dict, allowed="keys"), 3, "keys"),
         (lambda v: require_all("x", v, str, allowed="texts"), ["a", 1], "texts"),
         (lambda v: require_all("x", v, str, allowed="texts"), "ab", "texts"),
-        (lambda v: require_all("x", v, str, allowed="t", of=tuple), ["a"], "t"),
-        (lambda v: require_distinct("x", v), [1, 2, 1], "each once"),
         (lambda v: require_function("x", v), None, "a function"),
         (lambda v: require_function("x", v, "a key", optional=True), 3, "a key"),
     ],
@@ -71,6 +68,5 @@ def test_what_is_allowed_passes() -> None:
     require_instance("x", True, int)
     require_all("x", [], str, allowed="texts")
     require_all("x", ("a", "b"), str, allowed="texts")
-    require_distinct("x", (1, 2))
     require_function("x", len)
     require_function("x", None, optional=True)

@@ -50,9 +50,9 @@ from flwr_fbo import (
     tuning_app,
 )
 from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
+from flwr_fbo.algorithms.search.agent_journal import load_agent
 from flwr_fbo.algorithms.search.study import TuningStudy
 from flwr_fbo.clients.bandits.recorded_bandit import RecordedBandit
-from flwr_fbo.clients.tuning_record import load_agent
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.lab.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTask

@@ -27,10 +27,8 @@ from flwr_fbo import (
     FedVoteSettings,
     FTSSettings,
     Limits,
-    LinearBanditClient,
     LinearUCBSettings,
     Network,
-    NeuralBanditClient,
     NeuralPrivacy,
     PeerGraph,
     SearchSpace,
@@ -49,9 +47,11 @@ from flwr_fbo.algorithms.linear_bandit.study import (
     LinearBanditStudy,
 )
 from flwr_fbo.algorithms.search.study import TuningInstruction, TuningStudy
+from flwr_fbo.clients.bandits.linear_bandit_site import LinearBanditSite
+from flwr_fbo.clients.bandits.neural_bandit_site import NeuralBanditSite
 from flwr_fbo.clients.site import SiteClient
 from flwr_fbo.clients.tuning_site import TuningSite
-from flwr_fbo.study.codec import STUDY_ENTRY, Config, Instruction, Phase, Study
+from flwr_fbo.study.codec import STUDY_ENTRY, Config, Instruction, Study
 
 Lie = Callable[[dict[str, Any]], None]
 Arrays = list[NDArray[Any]]
@@ -83,17 +83,17 @@ def _app_of(client: Callable[[Context], Any]) -> ClientApp:
 APPS: dict[tuple[str, str], Callable[[], ClientApp]] = {
     ("tuning", "message"): lambda: tuning_app(lambda context: _objective),
     ("tuning", "numpy"): lambda: _app_of(
-        lambda c: SiteClient(lambda: TuningSite(lambda _: _objective), c)
+        lambda c: SiteClient(TuningSite(lambda _: _objective), c)
     ),
     ("linear-bandit", "message"): lambda: linear_bandit_app(
         make_environment=_make_environment, limits=ANY
     ),
     ("linear-bandit", "numpy"): lambda: _app_of(
-        lambda c: LinearBanditClient(c, make_environment=_make_environment, limits=ANY)
+        lambda c: SiteClient(LinearBanditSite(None, _make_environment, ANY), c)
     ),
     ("neural-bandit", "message"): lambda: neural_bandit_app(_make_environment),
     ("neural-bandit", "numpy"): lambda: _app_of(
-        lambda c: NeuralBanditClient(c, _make_environment)
+        lambda c: SiteClient(NeuralBanditSite(_make_environment), c)
     ),
 }
 
@@ -161,11 +161,11 @@ HONEST: dict[str, Callable[[], Study]] = {
 }
 _ASKED: dict[str, Callable[[Any], list[Instruction]]] = {
     "tuning": lambda study: [
-        TuningInstruction(Phase.ROUND, study, 0, t, t + 1) for t in range(4)
+        TuningInstruction("round", study, 0, t, t + 1) for t in range(4)
     ],
     "linear-bandit": lambda study: [
         LinearBanditInstruction(
-            Phase.ROUND,
+            "round",
             study,
             0,
             0,
@@ -176,7 +176,7 @@ _ASKED: dict[str, Callable[[Any], list[Instruction]]] = {
         )
     ],
     "neural-bandit": lambda study: [
-        FedGOUCBInstruction(Phase.ROUND, study, 0, send_sums=True, release=1)
+        FedGOUCBInstruction("round", study, 0, send_sums=True, release=1)
     ],
 }
 

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 from tests.clients import test_tuning_site
-from tests.clients.bandits import test_linear_bandit_client
+from tests.clients.bandits import test_linear_bandit_site
 from tests.privacy import test_recorded_releases
 from tests.strategies import test_resume
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 TESTS = (
     test_tuning_site.test_a_client_that_is_killed_repeats_and_loses_nothing,
     test_recorded_releases.test_an_agent_that_is_killed_draws_no_release_twice,
-    test_linear_bandit_client.test_a_site_that_is_killed_repeats_its_releases,
+    test_linear_bandit_site.test_a_site_that_is_killed_repeats_its_releases,
     test_resume.test_a_killed_server_never_sends_two_vectors_for_one_round,
 )
 

@@ -281,7 +281,7 @@ def _neural(phase: Phase, is_private: bool = True) -> Asked:
     asked = FedGOUCBInstruction(
         phase, study, _slot(phase), 0, 3, send_sums=True, release=int(is_private)
     )
-    if is_private or phase is Phase.ENROL:
+    if is_private or phase == "enrol":
         return _instruction(asked)
     starts = np.full(network.num_parameters, 0.1)
     return _instruction(replace(asked, starts=True), starts)
@@ -292,14 +292,14 @@ def _tuning(phase: Phase, sums: SecureSums | None = None) -> Asked:
     space = SearchSpace(SPACE)
     study = TuningStudy(space, "maximize", agent, 1, 2, "a", PROMISE, secure=sums)
     asked = TuningInstruction(phase, study, _slot(phase), 0, release=1)
-    if phase is Phase.SUM:
+    if phase == "sum":
         asked = replace(asked, exchange=1, attempt=1)
         return _instruction(asked, np.zeros(0, np.uint8))
     return _instruction(asked)
 
 
 def _slot(phase: Phase) -> int:
-    return -1 if phase is Phase.ENROL else 0
+    return -1 if phase == "enrol" else 0
 
 
 def _sums(num_features: int, num_sub_regions: int = 1) -> SecureSums:
@@ -316,9 +316,9 @@ def _sums(num_features: int, num_sub_regions: int = 1) -> SecureSums:
 
 def _tuner(phase: Phase, sums: SecureSums | None = None) -> Asked:
     ballot = BallotHeader("a", 0, (0, 1), (), False, True, PROMISE, 1)
-    if phase is Phase.SUM and sums is not None:
+    if phase == "sum" and sums is not None:
         return _tuners(SumHeader(ballot, sums, 0, 1, 1))
-    if phase is Phase.ROUND:
+    if phase == "round":
         return _tuners(ballot)
     about = (0, 1), ({"x": 0.0}, {"x": 1.0}), (0, 1)
     return _tuners(TrialsHeader("a", *about, {"acc": 1.0}, True, PROMISE, sums))
@@ -346,12 +346,12 @@ class Kind:
 
     make: Callable[[float], ClientApp]
     message: Callable[[Phase], Asked]
-    phases: tuple[Phase, ...] = (Phase.ENROL, Phase.ROUND)
+    phases: tuple[Phase, ...] = ("enrol", "round")
     data: tuple[float, float] = (0.3, 7.0)
     is_open: bool = False
 
 
-ALL_PHASES = (Phase.ENROL, Phase.ROUND, Phase.SUM)
+ALL_PHASES: tuple[Phase, ...] = ("enrol", "round", "sum")
 
 
 def _tuning_app(scale: float) -> ClientApp:
@@ -384,7 +384,7 @@ KINDS: dict[str, Kind] = {
     "tuner": Kind(_tuner_app, _tuner),
     "open-tuner": Kind(lambda s: _tuner_app(s, OPEN), _tuner, is_open=True),
     "secure-tuner": Kind(
-        _tuner_app, lambda phase: _tuner(phase, _sums(2)), (Phase.ENROL, Phase.SUM)
+        _tuner_app, lambda phase: _tuner(phase, _sums(2)), ("enrol", "sum")
     ),
 }
 

@@ -9,7 +9,7 @@ from flwr.app import Context
 from flwr_fbo._common import fields
 from flwr_fbo._common.validation import require_int
 from flwr_fbo.clients import site
-from flwr_fbo.clients.bandits.neural_bandit_client import NeuralBanditSite
+from flwr_fbo.clients.bandits.neural_bandit_site import NeuralBanditSite
 from flwr_fbo.clients.site_rules import SiteRules
 from flwr_fbo.study.limits import Limits
 from flwr_fbo.tuner import client_mod

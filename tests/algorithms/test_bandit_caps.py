@@ -15,7 +15,6 @@ from flwr_fbo.algorithms.linear_bandit.settings import (
     DeterminantTrigger,
     LinearUCBSettings,
     RewardTimeout,
-    SiteDeviation,
 )
 from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
 from flwr_fbo.models.langevin import LangevinSettings
@@ -53,7 +52,6 @@ PARTS: dict[type, dict[str, type]] = {
         "releases": ContinualSettings,
         "encoder": FeatureEncoder,
         "reward_timeout": RewardTimeout,
-        "site_deviation": SiteDeviation,
     },
     FedGOUCBStudy: {"settings": FedGOUCBSettings, "network": Network},
     FedGOUCBSettings: {"regression": LangevinSettings, "privacy": NeuralPrivacy},

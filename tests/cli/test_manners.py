@@ -52,7 +52,7 @@ def test_every_command_is_listed_with_a_line() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("rn",), "did you mean 'run'?"),
+        (("rn",), "Did you mean 'run'?"),
         (("run", "digits", "--ouptut", "x"), "--output"),
         (("run", "digitz"), "did you mean 'digits'?"),
         (("data", "download", "landmin"), "did you mean 'landmine'?"),

@@ -19,6 +19,11 @@ from optuna.distributions import (
 from flwr_fbo import FedVoteSettings, best_params
 from flwr_fbo.algorithms.fed_vote.settings import VoteCount
 from flwr_fbo.algorithms.search.agent import Agent
+from flwr_fbo.algorithms.search.agent_journal import (
+    agent_identity,
+    load_agent,
+    recorded_agent,
+)
 from flwr_fbo.algorithms.search.comparison import compared
 from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.algorithms.search.study import TuningStudy
@@ -32,11 +37,6 @@ from flwr_fbo.cli.report.site_page import (
     worth_section,
 )
 from flwr_fbo.clients.tuning_journals import journal_path
-from flwr_fbo.clients.tuning_record import (
-    agent_identity,
-    load_agent,
-    recorded_agent,
-)
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import Trial, TrialSource
 from flwr_fbo.privacy.spending import (

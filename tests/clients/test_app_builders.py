@@ -146,7 +146,7 @@ def test_a_training_message_to_the_tuning_stage_is_named() -> None:
     record = RecordDict({"arrays": ArrayRecord(), "config": ConfigRecord()})
     InProcessGrid(app, 1)  # lets messages be built outside a run
     reply = app(Message(record, context.node_id, "train.tune"), context)
-    assert "SiteError: InstructionError: This message is not" in str(reply.error.reason)
+    assert "StudyMismatchError: This message is not" in str(reply.error.reason)
 
 
 @pytest.mark.parametrize("direction", ["maximize", "minimize"])

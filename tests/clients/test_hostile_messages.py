@@ -32,8 +32,8 @@ from flwr_fbo import (
     Number,
     PeerGraph,
     RewardTimeout,
-    SiteDeviation,
 )
+from flwr_fbo._common.errors import RefusedError
 from flwr_fbo._common.fields import FREE, cap_of, fields_by_name, part_of
 from flwr_fbo._compat import to_array_record
 from flwr_fbo.algorithms.fed_go_ucb.study import FedGOUCBInstruction, FedGOUCBStudy
@@ -47,19 +47,18 @@ from flwr_fbo.algorithms.linear_bandit.study import (
 )
 from flwr_fbo.algorithms.search.study import TuningInstruction, TuningStudy
 from flwr_fbo.algorithms.search.trial import OutOfTimeError
-from flwr_fbo.clients.bandits.linear_bandit_client import LinearBanditSite
-from flwr_fbo.clients.bandits.neural_bandit_client import NeuralBanditSite
+from flwr_fbo.clients.bandits.linear_bandit_site import LinearBanditSite
+from flwr_fbo.clients.bandits.neural_bandit_site import NeuralBanditSite
 from flwr_fbo.clients.node_limits import node_limits
 from flwr_fbo.clients.site import SiteError
 from flwr_fbo.clients.tuning_site import TuningSite
 from flwr_fbo.lab.baselines.random_search import RandomSearchSettings
 from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.privacy.spending import Charge, Promise
-from flwr_fbo.study.codec import STUDY_ENTRY, Phase, Study
+from flwr_fbo.study.codec import STUDY_ENTRY, Study
 from flwr_fbo.study.limits import (
     DEFAULT_SIZES,
     NO_LIMITS,
-    StudyRefusedError,
     check_config,
     check_steps,
     size_limits,
@@ -139,7 +138,7 @@ def test_a_hostile_message_is_refused_before_anything_is_built(
     assert isinstance(caught.value, SiteError)
     assert len(str(caught.value)) < 1_500
     [at_site] = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
-    assert "StudyRefusedError: " in at_site
+    assert "RefusedError: " in at_site
     assert re.search(dialogue.refused, str(at_site))
     brought = np.sum([len(array.data) for array in arrays.values()])
     assert peak < MOST_MEMORY + 2 * brought
@@ -206,7 +205,6 @@ def _studies() -> Iterator[Study]:
             exploration=exploration,
             encoder=encoder,
             reward_timeout=RewardTimeout(60),
-            site_deviation=SiteDeviation(0.5),
         )
         yield LinearBanditStudy(settings, 4)
     raw = replace(linear().settings, local_data="raw")
@@ -248,7 +246,7 @@ def test_every_number_of_a_study_has_a_limit_or_needs_none() -> None:
         *("WeightSchedule", "SumGroup", "Promise", "Charge", "LinearBanditStudy"),
         *("LinearUCBSettings", "ContinualSettings", "Optimism", "EllipsoidSampling"),
         *("InverseGapWeighting", "FeatureEncoder", "Number", "Category"),
-        *("RewardTimeout", "SiteDeviation", "DeterminantTrigger", "PeerGraph"),
+        *("RewardTimeout", "DeterminantTrigger", "PeerGraph"),
         *("FedGOUCBStudy", "FedGOUCBSettings", "LangevinSettings", "NeuralPrivacy"),
         "Network",
     }
@@ -275,7 +273,7 @@ def test_a_malformed_study_is_refused_by_the_field(
     with pytest.raises(SiteError):
         site.ask(config, to_array_record([]))
     [at_site] = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
-    assert re.search(f"(InstructionError|StudyRefusedError): .*{message}", at_site)
+    assert re.search(f"(StudyMismatchError|RefusedError): .*{message}", at_site)
 
 
 @pytest.mark.parametrize("secure", [7, [{}], {"settings": None}])
@@ -330,13 +328,11 @@ def test_a_limit_of_the_node_config_is_named_by_its_key() -> None:
 
 def test_a_site_may_allow_more_or_less() -> None:
     study = tuning(DPFTSDESettings(num_initial=6, num_candidates=20))
-    asked = TuningInstruction(Phase.ROUND, study, 0).to_config()
+    asked = TuningInstruction("round", study, 0).to_config()
     site = TuningSite(lambda _: lambda trial: 0.5)
-    with pytest.raises(
-        StudyRefusedError, match=r"trials of a message=6 .*max_trials=5"
-    ):
+    with pytest.raises(RefusedError, match=r"trials of a message=6 .*max_trials=5"):
         Node(None, **{"fbo-max-trials": "5"}).ask(site, asked)
-    with pytest.raises(StudyRefusedError, match="num_initial=6 exceeds max_points=5"):
+    with pytest.raises(RefusedError, match="num_initial=6 exceeds max_points=5"):
         Node(None, **{"fbo-max-points": "5"}).ask(site, asked)
     large = linear(dimension=300, epsilon=np.inf)
     config = large.enrolment()
@@ -390,20 +386,20 @@ def test_a_message_of_too_many_seconds_goes_on_with_the_next(
     clock = _Clock(monkeypatch)
     tuner = TuningSite(lambda _: lambda trial: clock.trial())
     study = tuning(DPFTSDESettings(num_initial=5, num_candidates=20))
-    asked = TuningInstruction(Phase.ROUND, study, 0, release=1).to_config()
+    asked = TuningInstruction("round", study, 0, release=1).to_config()
     _cut_off_and_asked_again(clock, tuner, asked, tmp_path / "tuning")
 
     clock = _Clock(monkeypatch)
     bandit = LinearBanditSite(make_environment=lambda _: _SlowEnvironment(clock))
     wanted = LinearBanditInstruction(
-        Phase.ROUND, linear(), 0, send_release=True, num_trials=5
+        "round", linear(), 0, send_release=True, num_trials=5
     )
     _cut_off_and_asked_again(clock, bandit, wanted.to_config(), tmp_path / "linear")
 
     clock = _Clock(monkeypatch)
     site = NeuralBanditSite(lambda _: _SlowEnvironment(clock))
     played = FedGOUCBInstruction(
-        Phase.ROUND, neural(), 0, num_evaluations=5, send_sums=True
+        "round", neural(), 0, num_evaluations=5, send_sums=True
     )
     _cut_off_and_asked_again(clock, site, played.to_config(), tmp_path / "neural")
 

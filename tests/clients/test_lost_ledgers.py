@@ -19,7 +19,6 @@ from flwr_fbo.algorithms.linear_bandit.study import (
 from flwr_fbo.cli import app as command
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.spending import FILE_NAME, Charge, SpendingLedger
-from flwr_fbo.study.codec import Phase
 from tests.clients.test_site_budget import Node, _asked, _site, _study
 from tests.clients.test_site_rules import NODE, Site, _app, _private_bandit
 from tests.federation import NUM_AGENTS, make_objective, strategy
@@ -179,7 +178,7 @@ def test_agents_of_a_folder_are_not_added_up(tmp_path: Path) -> None:
 
 def _release(study: LinearBanditStudy, slot: int, number: int) -> dict[str, Any]:
     wide = LinearBanditInstruction(
-        Phase.ROUND, study, slot, number, send_release=True, num_trials=2
+        "round", study, slot, number, send_release=True, num_trials=2
     )
     return wide.to_config()
 

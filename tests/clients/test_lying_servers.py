@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from flwr_fbo._common.errors import RefusedError
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.spending import Charge, SpendingLedger
-from flwr_fbo.study.limits import StudyRefusedError
 from tests.clients.test_site_budget import FOLDERS, Node, _asked, _node, _site, _study
 
 
@@ -63,7 +63,7 @@ def test_a_journal_that_lacks_a_release_is_refused_whatever_was_charged_since() 
 def test_agents_with_one_folder_are_charged_each_for_itself(tmp_path: Path) -> None:
     first, second = Node(tmp_path), Node(tmp_path, **{"agent-id": 1})
     first.ask(_site(), _asked(_study((Charge(1e4),)), 0, 1))
-    with pytest.raises(StudyRefusedError, match="max_epsilon=3"):
+    with pytest.raises(RefusedError, match="max_epsilon=3"):
         second.ask(_site(), _asked(_study((Charge(0.01),)), 0, 1, slot=1))
     second.ask(_site(), _asked(_study((Charge(9.0),), study_id="b"), 0, 1, slot=1))
     with SpendingLedger.held(tmp_path) as ledger:
@@ -76,7 +76,7 @@ def test_a_cheap_study_of_another_kind_pays_for_nothing(tmp_path: Path) -> None:
     node = Node(tmp_path)
     with SpendingLedger.held(tmp_path) as ledger:
         ledger.record(("linear-bandit", "x"), 1, Charge(1e4), owner=0)
-    with pytest.raises(StudyRefusedError, match="max_epsilon=3"):
+    with pytest.raises(RefusedError, match="max_epsilon=3"):
         node.ask(_site(), _asked(_study((Charge(0.01),), study_id="x"), 0, 1))
 
 
@@ -84,7 +84,7 @@ def test_a_promise_that_is_changed_is_another_study(tmp_path: Path) -> None:
     node, study = Node(tmp_path), _study((Charge(9.0),) * 2)
     node.ask(_site(), _asked(study, 0, 1))
     louder = replace(study, promise=replace(study.promise, private=False))
-    with pytest.raises((StudyRefusedError, JournalError)):
+    with pytest.raises((RefusedError, JournalError)):
         node.ask(_site(), _asked(louder, 1, 2))
 
 

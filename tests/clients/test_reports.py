@@ -21,8 +21,6 @@ from flwr.clientapp import ClientApp
 from optuna.distributions import FloatDistribution
 
 from flwr_fbo import (
-    LinearBanditClient,
-    NeuralBanditClient,
     add_tuning,
     linear_bandit_app,
     neural_bandit_app,
@@ -33,6 +31,7 @@ from flwr_fbo._common.errors import end_of_faults
 from flwr_fbo._compat import TUNE_ACTION, ensure_task_identity, instruction_content
 from flwr_fbo.algorithms.fed_go_ucb.study import FedGOUCBInstruction
 from flwr_fbo.algorithms.linear_bandit.study import LinearBanditInstruction
+from flwr_fbo.algorithms.search.agent_journal import agent_identity
 from flwr_fbo.algorithms.search.study import TuningInstruction
 from flwr_fbo.clients.bandits.bandit_journals import LINEAR_KIND as LINEAR_KIND
 from flwr_fbo.clients.bandits.bandit_journals import NEURAL_KIND as NEURAL_KIND
@@ -40,7 +39,6 @@ from flwr_fbo.clients.bandits.recorded_bandit import RecordedBandit
 from flwr_fbo.clients.bandits.recorded_neural_agent import RecordedNeuralAgent
 from flwr_fbo.clients.site import SiteError
 from flwr_fbo.clients.tuning_journals import journal_path
-from flwr_fbo.clients.tuning_record import agent_identity
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.study.codec import Config, Phase, Study
 from tests.clients.test_site_budget import _study as tuning_study
@@ -86,9 +84,6 @@ class Case:
     prepare : callable, optional
         Takes the folder, before the message comes.
     phase : Phase
-    is_built : bool
-        Whether an app can be built. If not, it fails as its module is loaded, of which
-        Flower sends no text.
     is_secret : bool
         Whether the error quotes the secret, which the site's log then has.
     """
@@ -98,8 +93,7 @@ class Case:
     node_config: UserConfig = field(default_factory=dict)
     run_config: UserConfig = field(default_factory=dict)
     prepare: Callable[[Path], Any] | None = None
-    phase: Phase = Phase.ROUND
-    is_built: bool = True
+    phase: Phase = "round"
     is_secret: bool = True
 
 
@@ -139,7 +133,7 @@ OF_NODE = {
         "NodeConfigError: node config agent-id is not allowed: an integer from 0 to "
         "the number of agents - 1 " + ADVICE,
         node_config={**FOLDER, "agent-id": f"x{SECRET}"},
-        phase=Phase.ENROL,
+        phase="enrol",
     ),
     "no partition-id": Case(
         "NodeConfigError: node config partition-id is not allowed: an integer from 0 "
@@ -159,21 +153,16 @@ OF_NODE = {
     ),
 }
 # Where all kinds read the node config by the same code, one kind has all cases.
-OF_ANY = {
-    "no limit": OF_NODE["no limit"],
-    "wrong limits of the app": Case(
-        "ValueError " + ADVICE, options={"limits": _Hidden()}, is_built=False
-    ),
-}
+OF_ANY = {"no limit": OF_NODE["no limit"]}
 TUNING_CASES = {
     **OF_NODE,
     "a limit": Case(
-        "StudyRefusedError: This site takes no part: max_epsilon " + ADVICE,
+        "RefusedError: This site takes no part: max_epsilon " + ADVICE,
         node_config=LIMITS,
-        phase=Phase.ENROL,
+        phase="enrol",
     ),
     "make_objective": Case(
-        "ObjectiveFailedError: make_objective failed: ValueError " + ADVICE,
+        "AppFailedError: make_objective failed: ValueError " + ADVICE,
         {"make": _fails},
     ),
     "an enqueued value": Case(
@@ -190,7 +179,7 @@ TUNING_CASES = {
         {"space": {"x": FloatDistribution(0, NUMBER)}},
     ),
     "a name that is asked for": Case(
-        "UnknownParameterError " + ADVICE,
+        "StudyMismatchError " + ADVICE,
         {"make": lambda context: lambda trial: trial[SECRET]},
     ),
     "a range that is asked for": Case(
@@ -211,20 +200,17 @@ TUNING_CASES = {
         prepare=_damaged(f"study-{TUNING.study_id}-agent-0.sqlite"),
     ),
 }
-# An environment of FedUCB that fails: see `test_linear_bandit_client`.
+# An environment of FedUCB that fails: see `test_linear_bandit_site`.
 LINEAR_CASES = {
     **OF_ANY,
     "a folder that cannot be": replace(
-        OF_NODE["a folder that cannot be"], phase=Phase.ENROL
+        OF_NODE["a folder that cannot be"], phase="enrol"
     ),
     "a limit": Case(
-        "StudyRefusedError: This site takes no part: the study is not private: no "
+        "RefusedError: This site takes no part: the study is not private: no "
         "noise, seeded noise, or a trigger " + ADVICE,
         node_config=LIMITS,
         is_secret=False,
-    ),
-    "the app's folder": Case(
-        "ValueError " + ADVICE, {"folder": SECRET}, is_built=False
     ),
     "a journal of another study": Case(
         "JournalError " + ADVICE,
@@ -233,13 +219,13 @@ LINEAR_CASES = {
             f"{LINEAR_KIND}-{LINEAR.study_id}.sqlite",
             RecordedBandit.identity_of(replace(LINEAR, noise_seed=int(SECRET))),
         ),
-        phase=Phase.ENROL,
+        phase="enrol",
     ),
     "a damaged journal": Case(
         "JournalError " + ADVICE,
         node_config=FOLDER,
         prepare=_damaged(f"{LINEAR_KIND}-{LINEAR.study_id}.sqlite"),
-        phase=Phase.ENROL,
+        phase="enrol",
     ),
     "a lost journal": Case(
         "JournalError: This agent's journal is lost, with the noise of its releases, "
@@ -250,11 +236,11 @@ LINEAR_CASES = {
 NEURAL_CASES = {
     **OF_ANY,
     "the environment": Case(
-        "EnvironmentFailedError: The environment failed: ValueError " + ADVICE,
+        "AppFailedError: The environment failed: ValueError " + ADVICE,
         {"make_environment": _fails},
     ),
     "the model": Case(
-        "EnvironmentFailedError: The environment failed: ValueError " + ADVICE,
+        "AppFailedError: The environment failed: ValueError " + ADVICE,
         {"make_model": _fails},
     ),
     "a model of another study": Case(
@@ -270,14 +256,14 @@ NEURAL_CASES = {
             f"{NEURAL_KIND}-{NEURAL.study_id}.sqlite",
             RecordedNeuralAgent.identity_of(replace(NEURAL, seed=int(SECRET))),
         ),
-        phase=Phase.ENROL,
+        phase="enrol",
     ),
 }
 
 
 def _asked(study: Study, phase: Phase) -> tuple[Config, list[np.ndarray]]:
     """Return a message's config and arrays, for slot 0."""
-    slot = -1 if phase is Phase.ENROL else 0
+    slot = -1 if phase == "enrol" else 0
     if study is TUNING:
         return TuningInstruction(phase, study, slot, 0, 1).to_config(), []
     if study is LINEAR:
@@ -285,10 +271,6 @@ def _asked(study: Study, phase: Phase) -> tuple[Config, list[np.ndarray]]:
         return one.to_config(), []
     two = FedGOUCBInstruction(phase, study, slot, num_evaluations=1)
     return two.to_config(), []
-
-
-def _client_fn(make: Callable[[Context], Any]) -> ClientApp:
-    return ClientApp(client_fn=lambda context: make(context).to_client())
 
 
 def _tuning(options: dict[str, Any]) -> list[Callable[[], ClientApp]]:
@@ -304,7 +286,6 @@ def _tuning(options: dict[str, Any]) -> list[Callable[[], ClientApp]]:
 def _linear(options: dict[str, Any]) -> list[Callable[[], ClientApp]]:
     options = {"make_environment": _fails, **options}
     return [
-        lambda: _client_fn(lambda context: LinearBanditClient(context, **options)),
         lambda: linear_bandit_app(**options),
     ]
 
@@ -313,9 +294,6 @@ def _neural(options: dict[str, Any]) -> list[Callable[[], ClientApp]]:
     options = dict(options)
     make = options.pop("make_environment", _fails)
     return [
-        lambda: _client_fn(
-            lambda context: NeuralBanditClient(context, make, **options)
-        ),
         lambda: neural_bandit_app(make, **options),
     ]
 
@@ -344,7 +322,7 @@ def test_an_error_at_a_site_is_told_without_its_values(
 ) -> None:
     """By both of Flower's client APIs; the site's log has all."""
     makers = apps(case.options)
-    for i, make in enumerate(makers if case.is_built else makers[:1]):
+    for i, make in enumerate(makers):
         end_of_faults()  # each app is a process of its own
         caplog.clear()
         folder = tmp_path / f"{i}-{SECRET}"
@@ -390,14 +368,14 @@ def _told(
 def test_a_message_that_is_not_for_the_client_is_told_in_full() -> None:
     """It quotes what the server itself has sent."""
     context = Context(1, 1, {}, RecordDict(), {})
-    config, arrays = _asked(TUNING, Phase.ROUND)
+    config, arrays = _asked(TUNING, "round")
     for wrong, public in (
         ({**config, "fbo-protocol": 1}, "the server sent 1 "),
         ({**config, "fbo-iteration": -3}, "iteration=-3 is not allowed: an integer"),
     ):
         for make in _tuning({}):
             text, _ = _told(make(), wrong, arrays, context)
-            assert text.startswith("InstructionError: ")
+            assert text.startswith("StudyMismatchError: ")
             assert public in text
     text, _ = _told(linear_bandit_app(), config, arrays, context)
     assert "This client takes part in linear-bandit studies" in text

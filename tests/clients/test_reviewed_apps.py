@@ -16,10 +16,10 @@ from flwr.supercore.constant import TASK_TYPE_TO_COMMAND
 from typer.testing import CliRunner
 
 from flwr_fbo import _compat
+from flwr_fbo._common.errors import RefusedError
 from flwr_fbo.cli import app
 from flwr_fbo.cli.superexec_command import write_launchers
 from flwr_fbo.clients.reviewed_apps import (
-    UnreviewedAppError,
     require_reviewed,
     trusted_digests,
 )
@@ -59,7 +59,7 @@ def test_a_bundle_is_trusted_by_its_digest(
     assert file.read_text() == f"{digest}  us/hospitals 1.0.0\n"
     require_reviewed(bundle(), file)
     changed = bundle(code="import os")
-    with pytest.raises(UnreviewedAppError) as error:
+    with pytest.raises(RefusedError) as error:
         require_reviewed(changed, file)
     text = f"us/hospitals 1.0.0, SHA-256 {hashlib.sha256(changed).hexdigest()}"
     assert text in error.value.public
@@ -86,7 +86,7 @@ def test_a_file_of_a_stranger_is_named_in_a_short_line(
     content: bytes, tmp_path: Path
 ) -> None:
     (tmp_path / "apps").write_text("")
-    with pytest.raises(UnreviewedAppError) as error:
+    with pytest.raises(RefusedError) as error:
         require_reviewed(content, tmp_path / "apps")
     assert len(str(error.value)) < 300
     assert str(error.value).isprintable()
@@ -125,9 +125,9 @@ def test_without_a_list_that_can_be_used_nothing_runs(
 ) -> None:
     file = tmp_path / "apps"
     PREPARE[case](file)
-    with pytest.raises(UnreviewedAppError, match=str(file)):
+    with pytest.raises(RefusedError, match=str(file)):
         trusted_digests(file)
-    with pytest.raises(UnreviewedAppError, match="cannot be used"):
+    with pytest.raises(RefusedError, match="cannot be used"):
         require_reviewed(bundle(), file)
     result = CliRunner().invoke(app, ["superexec", str(file), "--", "--insecure"])
     assert result.exit_code == 1
@@ -142,7 +142,7 @@ def test_a_list_of_another_user_is_not_used(
     file.write_text("")
     about = os.stat_result((0o100644, 1, 1, 1, 77, 77, 0, 0, 0, 0))
     monkeypatch.setattr(Path, "stat", lambda path, **_: about)
-    with pytest.raises(UnreviewedAppError, match="others may write it"):
+    with pytest.raises(RefusedError, match="others may write it"):
         trusted_digests(file)
     monkeypatch.setattr(os, "geteuid", lambda: 77)
     assert trusted_digests(file) == set()

@@ -20,13 +20,12 @@ from flwr_fbo.algorithms.linear_bandit.study import (
     LinearBanditStudy,
 )
 from flwr_fbo.clients.bandits.bandit_journals import last_journal
-from flwr_fbo.clients.bandits.linear_bandit_client import LinearBanditSite
-from flwr_fbo.clients.bandits.neural_bandit_client import NeuralBanditSite
+from flwr_fbo.clients.bandits.linear_bandit_site import LinearBanditSite
+from flwr_fbo.clients.bandits.neural_bandit_site import NeuralBanditSite
 from flwr_fbo.clients.site import Answer
 from flwr_fbo.clients.tuning_site import TuningSite
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.spending import Charge
-from flwr_fbo.study.codec import Phase
 from tests.algorithms.fed_go_ucb.test_private_agent import SETTINGS
 from tests.clients.test_site_budget import Node, _asked, _study
 
@@ -75,7 +74,7 @@ def _linear(folder: Path | None, ward: Ward, **bounds: Any) -> list[Answer]:
     answers = []
     for k in (1, 2):
         asked = LinearBanditInstruction(
-            Phase.ROUND, study, 0, number, 0, k == 2, num_trials=2 * k
+            "round", study, 0, number, 0, k == 2, num_trials=2 * k
         )
         answers.append(node.ask(site, asked.to_config()))
     return answers
@@ -87,9 +86,7 @@ def _neural(folder: Path | None, ward: Ward) -> list[Answer]:
     about = SETTINGS, 2, network.num_parameters, network, 1
     study = FedGOUCBStudy(*about)
     number = int(node.ask(site, study.enrolment()).metrics["journal"])
-    asked = FedGOUCBInstruction(
-        Phase.ROUND, study, 0, number, 4, send_sums=True, release=1
-    )
+    asked = FedGOUCBInstruction("round", study, 0, number, 4, send_sums=True, release=1)
     return [node.ask(site, asked.to_config())]
 
 

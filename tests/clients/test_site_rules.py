@@ -39,6 +39,7 @@ from flwr_fbo import (
     tuning_app,
     with_tuning,
 )
+from flwr_fbo._common.errors import RefusedError
 from flwr_fbo._common.fields import to_json
 from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings
 from flwr_fbo.algorithms.fed_go_ucb.study import (
@@ -49,8 +50,8 @@ from flwr_fbo.algorithms.linear_bandit.study import (
     LinearBanditInstruction,
     LinearBanditStudy,
 )
-from flwr_fbo.clients.bandits.linear_bandit_client import LinearBanditSite
-from flwr_fbo.clients.bandits.neural_bandit_client import NeuralBanditSite
+from flwr_fbo.clients.bandits.linear_bandit_site import LinearBanditSite
+from flwr_fbo.clients.bandits.neural_bandit_site import NeuralBanditSite
 from flwr_fbo.clients.site_rules import SiteRules
 from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.privacy.spending import (
@@ -61,8 +62,6 @@ from flwr_fbo.privacy.spending import (
 )
 from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.secure_sum.graph import MAX_COMPLETE
-from flwr_fbo.study.codec import Phase
-from flwr_fbo.study.limits import StudyRefusedError
 from flwr_fbo.study.secure_sums import SecureSums, SumGroup
 from flwr_fbo.tuner.envelope import (
     BALLOT,
@@ -230,7 +229,7 @@ def test_each_field_of_a_ballot_is_checked(
     site = Site(_app(), **{"fbo-folder": str(tmp_path)})
     site.run_trials()
     reply = site.ask_ballot(**{field: value})
-    assert "InstructionError" in str(reply.error.reason)
+    assert "StudyMismatchError" in str(reply.error.reason)
     assert not list(tmp_path.iterdir())
 
 
@@ -249,7 +248,7 @@ def test_each_field_of_a_ballot_is_checked(
 )
 def test_what_is_no_header_is_refused_in_few_words(record: dict[str, Any]) -> None:
     reply = Site(_app()).ask(RecordDict({HEADER: ConfigRecord(record)}))
-    assert "InstructionError" in str(reply.error.reason)
+    assert "StudyMismatchError" in str(reply.error.reason)
     assert len(str(reply.error.reason)) < 2000
 
 
@@ -349,7 +348,7 @@ def test_limits_of_the_app_bind_a_tuner(
             "a", (0,), ({"x": 0.0},), (0,), {"acc": 1.0}, is_hidden, promise
         )
         reply = site.ask(pack(header, {0: _for_numpy()}))
-        assert "StudyRefusedError" in str(reply.error.reason)
+        assert "RefusedError" in str(reply.error.reason)
         reply = site.ask_ballot(promise=promise, trials=[0])
         assert reply.has_error() == (promise == LOUD)
     site = Site(make(), **folder)
@@ -393,7 +392,7 @@ def test_a_share_at_random_binds_neural_bandits(
     study = _neural(num_exploration=num_exploration)
     node = Node(None, **{"fbo-max-uniform-share": 0.0})
     if refuses:
-        with pytest.raises(StudyRefusedError, match="max_uniform_share=0"):
+        with pytest.raises(RefusedError, match="max_uniform_share=0"):
             node.ask(site, study.enrolment())
     else:
         node.ask(site, study.enrolment())
@@ -402,7 +401,7 @@ def test_a_share_at_random_binds_neural_bandits(
 def test_a_site_that_wants_sums_takes_part_in_no_bandit_without_noise() -> None:
     site = NeuralBanditSite(lambda _: Environment())
     node = Node(None, **{"fbo-min-agents": 5})
-    with pytest.raises(StudyRefusedError, match="not private"):
+    with pytest.raises(RefusedError, match="not private"):
         node.ask(site, _neural(num_exploration=0).enrolment())
 
 
@@ -444,7 +443,7 @@ def test_bandits_share_a_folder_and_its_ledger(kind: str, tmp_path: Path) -> Non
     for name in ("one", "two", "three"):
         study, asked = make(name)
         if name == "three":
-            with pytest.raises(StudyRefusedError, match=r"max_epsilon=1\.5"):
+            with pytest.raises(RefusedError, match=r"max_epsilon=1\.5"):
                 node.ask(site, study.enrolment())
             break
         number = node.ask(site, study.enrolment()).metrics["journal"]
@@ -465,7 +464,7 @@ def _private_bandit(kind: str, limits: Limits) -> Any:
             LinearUCBSettings(releases, local_data="released"), 3, study_id=name
         )
         return study, lambda number: LinearBanditInstruction(
-            Phase.ROUND, study, 0, number, send_release=True, num_trials=2
+            "round", study, 0, number, send_release=True, num_trials=2
         ).to_config()
 
     def neural(name: str) -> Any:
@@ -475,7 +474,7 @@ def _private_bandit(kind: str, limits: Limits) -> Any:
         about = settings, 2, network.num_parameters, network, 1
         study = FedGOUCBStudy(*about, study_id=name)
         return study, lambda number: FedGOUCBInstruction(
-            Phase.ROUND, study, 0, number, 2, send_sums=True, release=1
+            "round", study, 0, number, 2, send_sums=True, release=1
         ).to_config()
 
     if kind == "linear":

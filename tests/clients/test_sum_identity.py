@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from flwr.app import Context, RecordDict
 
+from flwr_fbo._common.errors import RefusedError
 from flwr_fbo.clients.site_journal import NodeConfigError
 from flwr_fbo.clients.sum_identity import SumIdentity, sum_identity
 from flwr_fbo.secure_sum.roster import SigningKey
-from flwr_fbo.study.limits import StudyRefusedError
 from tests.secure_studies import AGGREGATION, Keys, fed_vote, make_keys
 
 
@@ -96,14 +96,14 @@ def test_the_roster_that_a_site_pins_decides(keys: Keys, tmp_path: Path) -> None
         (_study(None), "does not have the roster that it pins"),
         (_study(None, secure=False), "the study has no secure aggregation"),
     ):
-        with pytest.raises(StudyRefusedError, match=text):
+        with pytest.raises(RefusedError, match=text):
             pinned.check(study.secure, 0)
 
 
 def test_a_key_is_that_of_the_sites_slot(keys: Keys) -> None:
     swapped = sum_identity(_context(_config(keys, 3)))
     assert swapped.slot == 3
-    with pytest.raises(StudyRefusedError, match=r"slot is 0, .* its key for slot 3"):
+    with pytest.raises(RefusedError, match=r"slot is 0, .* its key for slot 3"):
         swapped.check(_study(keys).secure, 0)
 
 
@@ -118,5 +118,5 @@ def test_a_key_that_the_roster_lacks_is_refused(keys: Keys) -> None:
 def test_a_site_without_a_roster_takes_no_part_under_one(keys: Keys) -> None:
     SumIdentity().check(_study(None).secure, 0)
     SumIdentity().check(_study(None, secure=False).secure, 0)
-    with pytest.raises(StudyRefusedError, match="give fbo-roster and fbo-key"):
+    with pytest.raises(RefusedError, match="give fbo-roster and fbo-key"):
         SumIdentity().check(_study(keys).secure, 0)

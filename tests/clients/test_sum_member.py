@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from flwr_fbo._common.errors import RefusedError
 from flwr_fbo.algorithms.fed_vote.settings import FedVoteSettings
 from flwr_fbo.algorithms.search.study import TuningStudy
 from flwr_fbo.clients.sum_member import SumMember
 from flwr_fbo.privacy.integer_noise import IntegerNoise
 from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.secure_sum.aggregator import Aggregator
-from flwr_fbo.secure_sum.terms import Exchange, SumRefusedError
+from flwr_fbo.secure_sum.terms import Exchange
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.study.secure_sums import SecureSums, SumGroup
 from tests.federation import SPACE
@@ -175,10 +176,10 @@ def test_the_share_of_a_release_is_the_same_in_each_attempt(
 def test_after_an_unmasking_there_is_no_other(shares: list[Any]) -> None:
     all_sites = sites()
     Sum(all_sites).play()
-    with pytest.raises(SumRefusedError, match="release 1 was unmasked"):
+    with pytest.raises(RefusedError, match="release 1 was unmasked"):
         Sum(all_sites, attempt=8).play()
     Sum(all_sites, release=2, attempt=9).play(until=2)
-    with pytest.raises(SumRefusedError, match="The sum of release 1 is over"):
+    with pytest.raises(RefusedError, match="The sum of release 1 is over"):
         Sum(all_sites, attempt=7).play()
 
 
@@ -187,9 +188,9 @@ def test_an_attempt_that_was_given_up_does_not_go_on(shares: list[Any]) -> None:
     first = Sum(all_sites)
     first.play(until=4)
     Sum(all_sites, attempt=8).play(until=3)
-    with pytest.raises(SumRefusedError, match="this attempt was given up"):
+    with pytest.raises(RefusedError, match="this attempt was given up"):
         first.play()
-    with pytest.raises(SumRefusedError, match="of an attempt that did not begin"):
+    with pytest.raises(RefusedError, match="of an attempt that did not begin"):
         all_sites[0].answer(3, first.aggregator.requests()[0], 1, 9)
 
 

@@ -9,9 +9,10 @@ import pytest
 from flwr_fbo import DPFTSDESettings, FedVoteSettings, FTSSettings
 from flwr_fbo.algorithms.fed_vote.settings import VoteCount
 from flwr_fbo.algorithms.fed_warm_start.settings import FedWarmStartSettings
+from flwr_fbo.algorithms.search.agent_journal import agent_identity
 from flwr_fbo.algorithms.search.settings import SearchSettings
 from flwr_fbo.algorithms.search.study import TuningStudy
-from flwr_fbo.clients.tuning_record import RecordedTuner, agent_identity
+from flwr_fbo.clients.tuning_record import RecordedTuner
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.lab.baselines.random_search import RandomSearchSettings
 from flwr_fbo.lab.baselines.transfer import RGPESettings, TAFSettings

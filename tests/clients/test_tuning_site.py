@@ -21,7 +21,7 @@ from flwr_fbo.journal.journal_file import JournalError, JournalHeldError
 from flwr_fbo.journal.tables import Trial as Recorded
 from flwr_fbo.privacy.spending import SpendingLedger
 from flwr_fbo.space.search_space import SearchSpace
-from flwr_fbo.study.codec import Phase, StudyMismatchError
+from flwr_fbo.study.codec import StudyMismatchError
 from tests.federation import SPACE, objective_of
 from tests.killing import NUM_KILLS, killed_after
 
@@ -36,7 +36,7 @@ def _context(folder: Path) -> Context:
 
 
 def _asked(iteration: int) -> dict[str, Any]:
-    instruction = TuningInstruction(Phase.ROUND, STUDY, 0, iteration, iteration + 1)
+    instruction = TuningInstruction("round", STUDY, 0, iteration, iteration + 1)
     return instruction.to_config()
 
 
@@ -223,7 +223,7 @@ def _vectors(seed: int) -> np.ndarray:
 
 
 def _asked_for(iteration: int, release: int) -> dict[str, Any]:
-    return TuningInstruction(Phase.ROUND, STUDY, 0, iteration, release).to_config()
+    return TuningInstruction("round", STUDY, 0, iteration, release).to_config()
 
 
 @pytest.mark.parametrize("in_folder", [True, False])

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flwr.serverapp.exception import AggregationError
 
 from flwr_fbo import FTS, Halving, InProcessGrid, MlflowCallback
 from flwr_fbo.integrations import mlflow_callback
-from flwr_fbo.strategies.enrolment import TooFewAgentsError
 from flwr_fbo.study.callbacks import DecidedRung, Started
 from flwr_fbo.tuner.federation_result import FederationResult, Rung
 from tests.federation import NUM_AGENTS, SPACE, WITHOUT_NOISE, numpy_app, strategy
@@ -114,7 +114,7 @@ def test_after_a_restart_the_run_is_the_same(uri: str, tmp_path: Path) -> None:
 def test_a_study_that_raises_ends_its_run_at_once(uri: str) -> None:
     told = MlflowCallback("raised", tracking_uri=uri)
     study = strategy(callbacks=[told])
-    with pytest.raises(TooFewAgentsError):
+    with pytest.raises(AggregationError):
         study.start(InProcessGrid(numpy_app(), 1), num_rounds=2)
     assert _statuses(uri, "raised") == ["FAILED"]
 

@@ -209,7 +209,7 @@ def test_all_that_a_trial_can_become_is_read_again(tmp_path: Path) -> None:
         journal.begin_trial(3, {}, HERE, "start")
     with Journal(ME, path) as journal:
         assert journal.num_trials == 5
-        assert [t.interruptions for t in journal.trials(since=3)] == [1]
+        assert [t.interruptions for t in journal.trials() if t.iteration >= 3] == [1]
         assert [t.value for t in journal.trials()][:2] == [0.0, float("inf")]
     read_all(path)
 

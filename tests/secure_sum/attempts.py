@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fbo._common.errors import RefusedError
 from flwr_fbo.secure_sum.aggregator import Aggregator
 from flwr_fbo.secure_sum.member import Member
 from flwr_fbo.secure_sum.roster import Roster, SigningKey
 from flwr_fbo.secure_sum.terms import (
     Exchange,
-    SumRefusedError,
     SumTerms,
     default_threshold,
 )
@@ -55,7 +55,7 @@ class Attempt:
         try:
             member = self.members[slot]
             return member.answer(exchange, request, lambda: self.numbers[slot])
-        except SumRefusedError as error:
+        except RefusedError as error:
             self.refusals[slot] = error.public
             return None
 

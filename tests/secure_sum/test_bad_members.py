@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flwr_fbo._common.errors import RefusedError
 from flwr_fbo.secure_sum.masks import COMMITMENT_BYTES, ENCRYPTED_BYTES, SHARED_BYTES
-from flwr_fbo.secure_sum.terms import SumFailedError, SumRefusedError
+from flwr_fbo.secure_sum.terms import SumFailedError
 from flwr_fbo.secure_sum.wire import pack, to_payload, unpack
 from tests.secure_sum.attempts import Attempt, make_attempt
 
@@ -119,7 +120,7 @@ def test_a_member_refuses_what_is_no_payload(junk: Any) -> None:
     attempt = make_attempt(3)
     attempt.step()
     for member in attempt.members.values():
-        with pytest.raises(SumRefusedError, match="Exchange 2: "):
+        with pytest.raises(RefusedError, match="Exchange 2: "):
             member.answer(2, junk, lambda: np.zeros(4, np.int64))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flwr_fbo._common.errors import RefusedError
 from flwr_fbo.secure_sum.aggregator import Aggregator
 from flwr_fbo.secure_sum.masks import (
     ADVERT_BYTES,
@@ -20,7 +21,7 @@ from flwr_fbo.secure_sum.masks import (
 )
 from flwr_fbo.secure_sum.member import Member
 from flwr_fbo.secure_sum.roster import SIGNATURE_BYTES, Roster, SigningKey
-from flwr_fbo.secure_sum.terms import SumFailedError, SumRefusedError, SumTerms
+from flwr_fbo.secure_sum.terms import SumFailedError, SumTerms
 from flwr_fbo.secure_sum.wire import (
     Payload,
     cut,
@@ -123,7 +124,7 @@ def test_terms_that_differ_for_one_member_are_noticed() -> None:
     requests = advertised(attempt, advert=advert.tobytes())
     text = attempt.aggregator.requests()[attempt.terms.slots[0]]
     refused_by_all(attempt, requests, "keys of slot 8 lack its signature")
-    with pytest.raises(SumRefusedError, match="lack its signature"):
+    with pytest.raises(RefusedError, match="lack its signature"):
         other.members[victim].answer(2, text, lambda: np.zeros(4, int))
 
 
@@ -202,7 +203,7 @@ def test_terms_with_strangers_are_refused() -> None:
     keys, roster = make_roster(3)
     slots = (*roster.slots, 99)
     terms = SumTerms("5a", "01", slots, 3, 3, 4, 40, roster.digest())
-    with pytest.raises(SumRefusedError, match="slots that the roster lacks"):
+    with pytest.raises(RefusedError, match="slots that the roster lacks"):
         Member(terms, 2, keys[2], roster)
 
 
@@ -212,10 +213,10 @@ def test_another_roster_is_refused() -> None:
     fake = Roster.draw({**other.keys, 2: keys[2].public})
     for digest in (fake.digest(), ""):
         terms = SumTerms("5a", "01", roster.slots, 3, 3, 4, 40, digest)
-        with pytest.raises(SumRefusedError, match="another roster than the pinned"):
+        with pytest.raises(RefusedError, match="another roster than the pinned"):
             Member(terms, 2, keys[2], roster)
     terms = SumTerms("5a", "01", roster.slots, 3, 3, 4, 40, roster.digest())
-    with pytest.raises(SumRefusedError, match="slot 3 is not in the terms"):
+    with pytest.raises(RefusedError, match="slot 3 is not in the terms"):
         Member(terms, 3, keys[2], roster)
     with pytest.raises(ValueError, match="the key that the roster has for the slot"):
         Member(terms, 2, SigningKey.draw(), roster)
@@ -225,7 +226,7 @@ def test_a_part_of_a_large_roster_is_refused() -> None:
     keys, roster = make_roster(60)
     slots = roster.slots[:55]
     terms = SumTerms("5a", "01", slots, 40, 40, 4, 40, roster.digest())
-    with pytest.raises(SumRefusedError, match="more than 50 members name the whole"):
+    with pytest.raises(RefusedError, match="more than 50 members name the whole"):
         Member(terms, 2, keys[2], roster)
 
 

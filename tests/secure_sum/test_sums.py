@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flwr_fbo._common.errors import RefusedError
 from flwr_fbo.secure_sum.aggregator import Aggregator
 from flwr_fbo.secure_sum.graph import MaskGraph
-from flwr_fbo.secure_sum.terms import Exchange, SumFailedError, SumRefusedError
+from flwr_fbo.secure_sum.terms import Exchange, SumFailedError
 from flwr_fbo.secure_sum.wire import to_payload
 from tests.secure_sum.attempts import Attempt, Between, make_attempt, unchanged
 
@@ -252,5 +253,5 @@ def test_exchanges_come_in_order() -> None:
     attempt = make_attempt(3)
     member = attempt.members[attempt.terms.slots[0]]
     for exchange in (0, 2, 5, 6, -1):
-        with pytest.raises(SumRefusedError, match="does not follow 0"):
+        with pytest.raises(RefusedError, match="does not follow 0"):
             member.answer(exchange, to_payload(b""), lambda: np.zeros(4, np.int64))

@@ -18,7 +18,6 @@ from flwr_fbo import (
     Limits,
     LinearBanditPolicy,
     LinearUCBSettings,
-    SiteDeviation,
     linear_bandit_app,
 )
 from flwr_fbo.clients.bandits.bandit_journals import LINEAR_KIND as KIND
@@ -56,10 +55,6 @@ CASES = {
     "sliding window": replace(SETTINGS, releases=replace(RELEASES, sliding_window=1)),
     "sliding window, raw": replace(
         SETTINGS, releases=replace(UNKNOWN, sliding_window=2), local_data="raw"
-    ),
-    "sites differ": replace(SETTINGS, site_deviation=SiteDeviation(0.1)),
-    "sites differ, raw": replace(
-        SETTINGS, site_deviation=SiteDeviation(0.1, ["theta_1"]), local_data="raw"
     ),
     "inverse gap": replace(SETTINGS, exploration=InverseGapWeighting()),
 }

@@ -21,11 +21,9 @@ from flwr_fbo import (
     EllipsoidSampling,
     InProcessGrid,
     InverseGapWeighting,
-    LinearBanditClient,
     LinearBanditPolicy,
     LinearUCBSettings,
     PeerGraph,
-    SiteDeviation,
     linear_bandit_app,
 )
 from flwr_fbo._compat import to_array_record
@@ -40,8 +38,10 @@ from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
 from flwr_fbo.cli import app as cli
 from flwr_fbo.clients.bandits.bandit_journals import LINEAR_KIND as KIND
 from flwr_fbo.clients.bandits.bandit_store import action_of
+from flwr_fbo.clients.bandits.linear_bandit_site import LinearBanditSite
 from flwr_fbo.clients.bandits.peer_mail import PeerMail
 from flwr_fbo.clients.bandits.recorded_bandit import RecordedBandit
+from flwr_fbo.clients.site import SiteClient
 from flwr_fbo.clients.site_journal import record_name
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import Trial
@@ -147,7 +147,6 @@ SINGLE = replace(RING, num_estimators=1, pooling="neighbourhood")
         (RING, replace(SETTINGS, exploration=EllipsoidSampling())),
         (RING, replace(RAW, exploration=InverseGapWeighting())),
         # and has the agent's own part of its stream.
-        (RING, replace(SETTINGS, site_deviation=SiteDeviation(0.1, ["theta_0"]))),
         (RING, replace(SETTINGS, local_data="own")),
         (SINGLE, replace(SETTINGS, local_data="own")),
     ],
@@ -173,8 +172,7 @@ def test_plays_as_the_simulator_does(
 
 def numpy_app() -> ClientApp:
     def client_fn(context: Context) -> Any:
-        client = LinearBanditClient(context, make_environment=make_environment)
-        return client.to_client()
+        return SiteClient(LinearBanditSite(None, make_environment), context).to_client()
 
     return ClientApp(client_fn=client_fn)
 

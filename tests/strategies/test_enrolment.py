@@ -20,10 +20,11 @@ from flwr.app import (
 )
 from flwr.clientapp import ClientApp
 from flwr.proto.node_pb2 import NodeInfo
+from flwr.serverapp.exception import AggregationError
 
 from flwr_fbo import InProcessGrid, add_tuning, tuning_app
 from flwr_fbo._compat import fingerprint_of
-from flwr_fbo.strategies.enrolment import TooFewAgentsError, first_line
+from flwr_fbo.strategies.enrolment import first_line
 from tests.federation import (
     NUM_AGENTS,
     counting,
@@ -41,7 +42,7 @@ def no_naps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_too_few_clients_reach_none_of_them() -> None:
     app, asked = counting()
-    with pytest.raises(TooFewAgentsError, match=r"4 agents must enrol, .* 3 nodes"):
+    with pytest.raises(AggregationError, match=r"4 agents must enrol, .* 3 nodes"):
         strategy().start(InProcessGrid(app, 3), num_rounds=3)
     assert not asked
 
@@ -52,7 +53,7 @@ def test_waiting_for_clients_is_bounded_and_says_so(
     caplog.set_level(logging.INFO, "flwr.fbo")
     grid = InProcessGrid(numpy_app(), 3)
     grid.is_complete = False  # as where nodes may connect later
-    with pytest.raises(TooFewAgentsError, match=r"patience=0\.1 s, "):
+    with pytest.raises(AggregationError, match=r"patience=0\.1 s, "):
         strategy(patience=0.1).start(grid, num_rounds=3)
     assert "Waiting for agents: 3 nodes connected, 0 enrolled, 4 wanted." in caplog.text
 
@@ -62,7 +63,7 @@ def test_nobody_waits_for_more_nodes_than_a_grid_in_this_process_has(
 ) -> None:
     pauses: list[float] = []
     monkeypatch.setattr("flwr_fbo.strategies.enrolment.time.sleep", pauses.append)
-    with pytest.raises(TooFewAgentsError, match=r"3 nodes .*this grid has too few"):
+    with pytest.raises(AggregationError, match=r"3 nodes .*this grid has too few"):
         strategy(patience=3600.0).start(InProcessGrid(numpy_app(), 3), num_rounds=3)
     assert not pauses
 
@@ -88,7 +89,7 @@ add_tuning(APPS_BY_API["action"], make_objective, None)
 def test_a_wrong_client_api_is_named(app: str, client_api: str) -> None:
     grid = InProcessGrid(APPS_BY_API[app], NUM_AGENTS)
     named = rf"client_api='{client_api}' may not be what it answers"
-    with pytest.raises(TooFewAgentsError, match=named):
+    with pytest.raises(AggregationError, match=named):
         strategy(client_api=client_api, patience=3600.0).start(grid, num_rounds=3)
 
 
@@ -117,7 +118,7 @@ def test_a_client_that_fails_to_enrol_is_asked_again() -> None:
 
 
 def test_a_message_for_numpy_clients_is_named_by_others() -> None:
-    with pytest.raises(TooFewAgentsError, match="not written for this app"):
+    with pytest.raises(AggregationError, match="not written for this app"):
         run(tuning_app(make_objective), client_api="numpy")
 
 
@@ -147,7 +148,7 @@ def test_agent_id_goes_before_partition_id() -> None:
 )
 def test_bad_agent_ids_are_named(ids: tuple[Any, ...], words: str) -> None:
     grid = InProcessGrid(numpy_app(), 4, node_configs=_node_configs(*ids))
-    with pytest.raises(TooFewAgentsError) as error:
+    with pytest.raises(AggregationError) as error:
         strategy().start(grid, num_rounds=2)
     assert words in str(error.value)
     states = [c.state.config_records for c in grid.contexts.values()]
@@ -326,7 +327,7 @@ def test_who_is_missing_is_told_by_the_listed_keys(
     study = strategy(authenticated=True, keys=LISTED, patience=0.1)
     study.plan(4)
     study._running = True
-    with pytest.raises(TooFewAgentsError, match="too few nodes; missing: agent 0"):
+    with pytest.raises(AggregationError, match="too few nodes; missing: agent 0"):
         list(study.configure_train(1, ArrayRecord(), ConfigRecord(), grid))
     assert not grid.asked
     assert "0 enrolled, 4 wanted; missing: agent 0." in caplog.text
@@ -381,7 +382,7 @@ def test_wrong_keys_are_named(keys: Any, words: str) -> None:
 def test_keys_that_nobody_proves_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"keys=.* with authenticated=True"):
         strategy(keys=LISTED)
-    with pytest.raises(TooFewAgentsError, match="agent-id=0 came with no key"):
+    with pytest.raises(AggregationError, match="agent-id=0 came with no key"):
         strategy(authenticated=True, keys=LISTED, folder=tmp_path / "record").start(
             InProcessGrid(numpy_app(), NUM_AGENTS), num_rounds=2
         )
@@ -400,13 +401,13 @@ def test_all_who_refuse_are_named_with_slot_and_key(
     grid = KeyGrid(NUM_AGENTS, tuning_app(make_objective), node_configs=configs)
     options: dict[str, Any] = {"patience": 300.0, "folder": tmp_path / "record"}
     study = strategy(authenticated=True, keys=LISTED, **options)
-    with pytest.raises(TooFewAgentsError) as error:
+    with pytest.raises(AggregationError) as error:
         study.start(grid, num_rounds=3)
     first, second = (
         f"node {node} (slot {slot}, key {PRINTS[slot]})"
         for node, slot in ((1002, 1), (1003, 2))
     )
-    why = "client failed: SiteError: StudyRefusedError: This site takes no part: "
+    why = "client failed: SiteError: RefusedError: This site takes no part: "
     assert f"{first}, {second}: {why}" in str(error.value)
     told = [m for m in caplog.messages if m.startswith("Not enrolled: ")]
     assert len(told) == 1
@@ -424,7 +425,7 @@ def test_of_many_equal_reasons_the_first_nodes_are_named(
         raise OSError("no data here")
 
     grid = InProcessGrid(ClientApp(client_fn=broken), 30)
-    with pytest.raises(TooFewAgentsError) as error:
+    with pytest.raises(AggregationError) as error:
         strategy(num_agents=30, patience=0.0).start(grid, num_rounds=3)
     assert "node 1001, node 1002, " in str(error.value)
     assert "node 1020, 10 more nodes: client failed: " in str(error.value)
@@ -438,7 +439,7 @@ def test_nobody_who_enrols_is_named() -> None:
     def train(message: Message, context: Context) -> Message:
         return Message(RecordDict(), reply_to=message)
 
-    with pytest.raises(TooFewAgentsError, match="not a flwr_fbo client"):
+    with pytest.raises(AggregationError, match="not a flwr_fbo client"):
         strategy().start(InProcessGrid(stranger, 4), num_rounds=3)
 
 
@@ -456,6 +457,6 @@ def test_clients_that_always_raise_are_not_asked_for_ever() -> None:
         raise OSError("no data here")
 
     grid = InProcessGrid(ClientApp(client_fn=broken), NUM_AGENTS)
-    with pytest.raises(TooFewAgentsError, match="client failed: OSError: no data here"):
+    with pytest.raises(AggregationError, match="client failed: OSError: no data here"):
         strategy(patience=300.0).start(grid, num_rounds=2)
     assert len(asked) == 3 * NUM_AGENTS

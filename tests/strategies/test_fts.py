@@ -24,9 +24,9 @@ from flwr_fbo.algorithms.dp_fts_de.settings import Follow
 from flwr_fbo.algorithms.fts.agent import FTSAgent
 from flwr_fbo.algorithms.fts.server import FTSServer
 from flwr_fbo.algorithms.search.agent import Agent, play_round
+from flwr_fbo.algorithms.search.agent_journal import load_agent
 from flwr_fbo.algorithms.search.study import TuningStudy, create_agent
 from flwr_fbo.cli import app
-from flwr_fbo.clients.tuning_record import load_agent
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.lab.simulation.loop import run_loop
 from tests.federation import (

@@ -173,7 +173,7 @@ def test_another_study_than_the_sites_want(
         return True
 
     grid, strategy = attacked(keys, tamper)
-    assert refused_by(grid, f"StudyRefusedError: This site takes no part: {text}") == (
+    assert refused_by(grid, f"RefusedError: This site takes no part: {text}") == (
         set(SLOTS)
     )
     assert text in logged_errors(caplog)

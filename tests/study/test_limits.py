@@ -11,19 +11,16 @@ from flwr.clientapp import ClientApp
 
 from flwr_fbo import (
     Limits,
-    LinearBanditClient,
-    NeuralBanditClient,
     add_tuning,
     linear_bandit_app,
     neural_bandit_app,
     tuning_app,
     with_tuning,
 )
+from flwr_fbo._common.errors import RefusedError
 from flwr_fbo.clients.node_limits import node_limits
-from flwr_fbo.clients.site import SiteError
 from flwr_fbo.clients.site_journal import NodeConfigError
 from flwr_fbo.privacy.spending import Charge, Promise
-from flwr_fbo.study.limits import StudyRefusedError
 
 
 def _context(**node_config: Any) -> Context:
@@ -82,11 +79,11 @@ def test_a_misspelled_entry_of_the_node_config_is_named(name: str) -> None:
 def test_a_promise_is_refused_by_name() -> None:
     limits = Limits(3.0, 1e-3)
     limits.check_promise(Promise((Charge(1.0),), True))
-    with pytest.raises(StudyRefusedError, match="the study is not private"):
+    with pytest.raises(RefusedError, match="the study is not private"):
         limits.check_promise(Promise((Charge(1.0),), False))
-    with pytest.raises(StudyRefusedError, match="the study says less"):
+    with pytest.raises(RefusedError, match="the study says less"):
         limits.check_promise(Promise((Charge(1.0),), True, "says less"))
-    with pytest.raises(StudyRefusedError, match="asks for a metric, which is not pr"):
+    with pytest.raises(RefusedError, match="asks for a metric, which is not pr"):
         limits.check_promise(Promise((Charge(1.0),), True), "a metric")
     for others in (Limits(), Limits(math.inf), Limits(max_releases=1)):
         others.check_promise(Promise(), "a metric")
@@ -96,13 +93,13 @@ def test_a_sum_is_compared_with_each_limit() -> None:
     charges = [Charge(2.0)] * 4  # mu = 1
     Limits(4.0, 1e-3, 4).check_sum(charges)
     with pytest.raises(
-        StudyRefusedError,
+        RefusedError,
         match=r"is epsilon=3\.\d+ at max_delta=0\.001, and max_epsilon=3\.",
     ):
         Limits(3.0, 1e-3).check_sum(charges)
-    with pytest.raises(StudyRefusedError, match="is 4 releases, and max_releases=3"):
+    with pytest.raises(RefusedError, match="is 4 releases, and max_releases=3"):
         Limits(max_releases=3).check_sum(charges)
-    with pytest.raises(StudyRefusedError, match="epsilon>=inf"):
+    with pytest.raises(RefusedError, match="epsilon>=inf"):
         Limits(3.0, 1e-3).check_sum([Charge(0.0)])
 
 
@@ -122,21 +119,6 @@ def test_every_app_takes_limits() -> None:
         with pytest.raises(ValueError, match=r"limits=3 is not allowed: Limits"):
             make(3)
         make(Limits(2.0, 1e-3))
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda limits: LinearBanditClient(_context(), limits=limits),
-        lambda limits: NeuralBanditClient(_context(), _environment, limits=limits),
-    ],
-)
-def test_every_client_takes_limits(make: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """A server's message makes it: what is wrong is said at the site."""
-    with pytest.raises(SiteError, match=r"^ValueError \(the site's log"):
-        make(3)
-    assert "limits=3 is not allowed: Limits" in caplog.text
-    make(Limits(2.0, 1e-3))
 
 
 @pytest.mark.parametrize(

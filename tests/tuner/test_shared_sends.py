@@ -9,7 +9,7 @@ from flwr.serverapp.strategy import FedAvg
 from flwr_fbo import Halving
 from flwr_fbo.tuner.parked_arrays import ParkedArrays
 from flwr_fbo.tuner.shared_sends import next_trials
-from flwr_fbo.tuner.trial_thread import TrialThread, TurnState
+from flwr_fbo.tuner.trial_thread import TrialThread
 from tests.tuner.apps import (
     NUM_CLIENTS,
     RUN_CONFIG,
@@ -84,7 +84,7 @@ def test_trials_whose_nodes_differ_share_a_send_all_the_same() -> None:
 
 
 def _waiting(number: int, kind: str, num_sends: int) -> TrialThread:
-    trial = TrialThread(number, lambda send: None, TurnState(), ParkedArrays())
+    trial = TrialThread(number, lambda send: None, None, ParkedArrays())
     message = Message.__new__(Message)
 
     class Metadata:

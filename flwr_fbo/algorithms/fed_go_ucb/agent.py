@@ -39,7 +39,7 @@ of its own, and phase II differs:
 - phase I is left out: gradients of hundreds of numbers drown in their noise, and
   networks fitted by them were worse than random ones. So w0 is where the regression
   would start, which all agents know, and f(x; w0) is left out of what is learned;
-- an action has a few features (`ReferenceFeatures`) in place of the network's
+- an action has a few features (`reference_features`) in place of the network's
   gradient, which noise would cover, and its reward is clipped;
 - agents send by a public schedule;
 - an agent acts on released totals only, its own trials in between are not used. What it
@@ -53,7 +53,7 @@ of its own, and phase II differs:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -67,7 +67,7 @@ from flwr_fbo.algorithms.fed_go_ucb.settings import AgentReply, FedGOUCBSettings
 from flwr_fbo.algorithms.linear_bandit.settings import DeterminantTrigger
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.models.ellipsoid import Ellipsoid, posterior_of_noisy_sum
-from flwr_fbo.models.network import CONSTANT_SHARE, ReferenceFeatures, RewardModel
+from flwr_fbo.models.network import CONSTANT_SHARE, RewardModel, reference_features
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import Entropy
 from flwr_fbo.study.codec import is_sum
@@ -225,11 +225,11 @@ class FedGOUCBAgent:
         self._seen.append((np.zeros(len(self._own) - 1), 0.0))
 
     @cached_property
-    def _features(self) -> ReferenceFeatures:
+    def _features(self) -> Callable[[FloatArray], FloatArray]:
         """What an action's gradient is replaced by, with privacy; the same for all."""
         assert self.w0 is not None
         rng = generator(self._seed, Purpose.REFERENCE_POINTS)
-        return ReferenceFeatures(self.model, self.w0, len(self._own) - 1, rng)
+        return reference_features(self.model, self.w0, len(self._own) - 1, rng)
 
     def _renew_features(self) -> None:
         """Make the features now: a model without any must not cost a release first."""

@@ -19,7 +19,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -42,26 +41,6 @@ _log = logging.getLogger("flwr.fbo")
 _LONGEST_STEP = 100.0
 # Before the names of the regression's arrays in the server's state.
 _REGRESSION = "regression-"
-
-
-class NoGradientsError(RuntimeError):
-    """In an iteration of phase I no agent has sent a gradient."""
-
-
-@dataclass(frozen=True)
-class NeuralStep(Step):
-    """What agents are asked in one iteration; ``release``: for an array, or not.
-
-    Attributes
-    ----------
-    regresses : bool
-        Whether it is a step of phase I, for which gradients are asked; else sums are.
-    num_evaluations : int
-        How many evaluations, of both phases, an agent should have then.
-    """
-
-    regresses: bool = False
-    num_evaluations: int = 0
 
 
 class FedGOUCBServer(Server):
@@ -113,21 +92,29 @@ class FedGOUCBServer(Server):
         self.regression = LangevinDynamics(settings.regression, start, study.seed)
         self._sums: dict[int, AgentReply] = {}
 
-    def step(self, iteration: int) -> NeuralStep:
+    @property
+    def regresses(self) -> bool:
+        """Whether it is in phase I, in which gradients are asked for; else sums are."""
+        return self._first is None
+
+    def evaluations_after(self, iteration: int) -> int:
+        """Return how many evaluations, of both phases, an agent should have then."""
+        explored = self.study.settings.num_random_actions
+        later = 0 if self._first is None else iteration + 1 - self._first
+        return min(explored + later, self._num_evaluations)
+
+    def step(self, iteration: int) -> Step:
         """Decide: a step of phase I; or an evaluation more, with sums or without.
 
         Sums are sent once an agent has asked for that, or by a public schedule.
         """
-        explored = self.study.settings.num_random_actions
         if self._first is None:
-            return NeuralStep(iteration, 1, regresses=True, num_evaluations=explored)
+            return Step(iteration, 1)
+        explored = self.study.settings.num_random_actions
         later = iteration + 1 - self._first
-        played = min(explored + later, self._num_evaluations)
         is_over = explored + later > self._num_evaluations
-        shares = not is_over and (self._asked or played - explored in self._due)
-        return NeuralStep(
-            iteration, int(shares), num_evaluations=played, is_over=is_over
-        )
+        shares = not is_over and (self._asked or later in self._due)
+        return Step(iteration, int(shares), is_over=is_over)
 
     @property
     def w0(self) -> FloatArray:
@@ -152,11 +139,10 @@ class FedGOUCBServer(Server):
 
         Raises
         ------
-        NoGradientsError
+        FloatingPointError
             See `receive_gradients`. Nothing has changed.
         """
-        assert isinstance(step, NeuralStep)
-        if step.regresses:
+        if self.regresses:
             gradients = {slot: reply.values for slot, reply in messages.items()}
             self.receive_gradients(gradients)
             self._record(step.iteration, 1, self.regression.w)
@@ -189,7 +175,7 @@ class FedGOUCBServer(Server):
 
         Raises
         ------
-        NoGradientsError
+        FloatingPointError
             If there is none. Nothing has changed, and the step can be tried again.
         """
         step = self.regression.num_steps + 1
@@ -200,7 +186,7 @@ class FedGOUCBServer(Server):
             else:
                 _log.warning("\t> agent %d: no gradient in step %d", slot, step)
         if not good:
-            raise NoGradientsError(
+            raise FloatingPointError(
                 f"Step {step} of phase I: none of {len(messages)} answers is a finite "
                 "gradient. The regression is where it was before."
             )

@@ -25,7 +25,6 @@ from flwr_fbo.privacy.spending import Charge, Promise
 from flwr_fbo.study.codec import (
     Config,
     Instruction,
-    Phase,
     Study,
     StudyMismatchError,
     require_study_id,
@@ -102,8 +101,9 @@ class FedGOUCBStudy(Study):
         """
         if self.network is not None:
             if own is not None:
-                text = "The study has a network, and this client has model=."
-                raise StudyMismatchError(text, public=text)
+                raise StudyMismatchError.told(
+                    "The study has a network, and this client has model=."
+                )
             return self.network
         if own is None or own.num_parameters != self.num_parameters:
             found = "none" if own is None else f"one of {own.num_parameters}"
@@ -133,7 +133,7 @@ class FedGOUCBStudy(Study):
 
     def enrolment(self) -> Config:
         """Return the config that asks a client which slot it holds."""
-        return FedGOUCBInstruction(Phase.ENROL, self).to_config()
+        return FedGOUCBInstruction("enrol", self).to_config()
 
 
 @dataclass(frozen=True)

@@ -19,14 +19,14 @@ of 95 %. Else the agent takes no notice of the release.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from flwr_fbo._common.arrays import FloatArray, first_best, one_blas_thread
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo._common.validation import require_seed
-from flwr_fbo.algorithms.fed_warm_start.head_start import HeadStart, head_start
+from flwr_fbo.algorithms.fed_warm_start.head_start import head_start
 from flwr_fbo.algorithms.fed_warm_start.knowledge import Knowledge
 from flwr_fbo.algorithms.fed_warm_start.settings import (
     Cohorts,
@@ -36,6 +36,9 @@ from flwr_fbo.algorithms.fed_warm_start.settings import (
 from flwr_fbo.algorithms.search.own_search import LeanAgent
 from flwr_fbo.journal.tables import TrialSource
 from flwr_fbo.space.search_space import move_to_faces
+
+if TYPE_CHECKING:
+    from flwr_fbo.algorithms.fed_warm_start.shared_function import SharedFunction
 
 # Of the candidates that are uniform.
 _SHARE_ON_FACES = 1 / 3
@@ -145,7 +148,7 @@ class FedWarmStartAgent(LeanAgent):
         none = np.empty((0, self.settings.num_features))
         return none if self._vectors is None else self._vectors
 
-    def _head_start(self) -> HeadStart | None:
+    def _head_start(self) -> SharedFunction | None:
         """Return what the agent starts from; None where it is alone."""
         if self._vectors is None and self._known is None:
             return None
@@ -171,10 +174,10 @@ class FedWarmStartAgent(LeanAgent):
         )
 
         rng = generator(self.entropy, self.slot, iteration, Purpose.FOLLOW)
-        model = LedPosterior(x, standardised(y), start.shared(x), rng)
+        model = LedPosterior(x, standardised(y), start(x), rng)
 
         def best_of(places: FloatArray) -> FloatArray:
-            mean, deviation = model.predict(places, start.shared(places))
+            mean, deviation = model.predict(places, start(places))
             z = (mean - model.best) / deviation
             score = log_unit_improvement(z)[0] + np.log(deviation)
             return np.asarray(places[first_best(score)])

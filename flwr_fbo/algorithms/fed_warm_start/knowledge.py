@@ -38,7 +38,7 @@ from flwr_fbo._common.fields import (
     to_json,
 )
 from flwr_fbo._common.text import write_whole
-from flwr_fbo._common.validation import is_number, require
+from flwr_fbo._common.validation import is_number, require, require_instance
 from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.privacy.spending import MOST_NOISE, Charge, composed_epsilon
 from flwr_fbo.space.axes import make_axis
@@ -300,7 +300,7 @@ class Knowledge:
         """
         require_names("knowledge", values, cls)
         rows, releases = values["releases"], []
-        require(isinstance(rows, list), "releases", rows, "a list")
+        require_instance("releases", rows, list)
         for k, row in enumerate(rows):
             require_names(f"releases[{k}]", row, KnownRelease)
             try:
@@ -380,8 +380,8 @@ def known_from(known: str | Path | Knowledge) -> Knowledge:
     """
     if isinstance(known, Knowledge):
         return known
-    ok = isinstance(known, str | Path)
-    require(ok, "known", known, "a Knowledge, or the path of its file")
+    allowed = "a Knowledge, or the path of its file"
+    require_instance("known", known, str, Path, allowed=allowed)
     return Knowledge.load(known)
 
 
@@ -394,7 +394,7 @@ def _parsed(content: bytes) -> Knowledge:
     values = {name: document[name] for name in names if name in document}
     knowledge = Knowledge.from_json(values)
     digests = document.get("digests")
-    require(isinstance(digests, dict), "digests", digests, "one for each field")
+    require_instance("digests", digests, dict, allowed="one for each field")
     for name, value in values.items():
         changed = "it is not what was written: damaged, or changed by hand"
         if digests.get(name) != _digest(value):

@@ -110,11 +110,12 @@ class FedWarmStartServer(DPFTSDEServer):
         super().load_state_dict(state)
         self.reported = reported_in(state)
 
-    def note_best(self, slot: int, value: float) -> None:
-        """Keep what a slot reports first."""
-        values = self.reported.setdefault(slot, [])
-        if len(values) < self._num_kept:
-            values.append(value)
+    def note_best(self, values: Mapping[int, float]) -> None:
+        """Keep what each slot reports first."""
+        for slot, value in values.items():
+            kept = self.reported.setdefault(slot, [])
+            if len(kept) < self._num_kept:
+                kept.append(value)
 
     def plan_facts(self, before: Facts | None) -> WarmStartFacts:
         """Fix the cohorts: those whose releases fit into the rounds and the budget."""
@@ -304,10 +305,10 @@ def released_function(
     about = agent, cohorts, study.space, study.feature_seed
     start = head_start(*about, released, facts.known)
     best = study.space.snap(start.tops[0])
-    score = float(start.shared(best[None])[0])
-    p0 = start.shared.null_probability
+    score = float(start(best[None])[0])
+    p0 = start.null_probability
     certain = start.is_followed and p0 <= SIGNIFICANCE
     reason = "" if certain else BY_CHANCE
     params = None if reason else study.space.from_unit(best)
     found = Recommendation(params, reason, score, None, p0, is_start=True)
-    return ReleasedFunction(start.shared, best, found)
+    return ReleasedFunction(start, best, found)

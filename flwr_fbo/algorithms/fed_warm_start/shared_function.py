@@ -43,6 +43,15 @@ _NUM_KEPT = 10
 _FLAT, _DECIMALS = 1e-6, 9
 # Of a difference of g at two places.
 _LEAST_VARIANCE = 1e-12
+# A release is followed up to this p0: then sites with unrelated Gaussian functions
+# follow in at most one release in ten (`test_shared_function`).
+MOST_NULL = 0.18
+# And if the shared function's maximum is this likely above a setting that is given.
+LEAST_ABOVE = 0.95
+# And if h varies by at least this, in units of a site's own variance.
+_LEAST_FOLLOWED = 0.03
+# Places that are candidates of each led search.
+_NUM_TOPS = 40
 # A shared part of more variance would leave nothing to a site itself.
 _LARGEST_VARIANCE = 0.95
 
@@ -93,6 +102,8 @@ class SharedFunction:
         Over these points, at most 0.95; a site's own function has variance 1.
     null_probability : float
         Posterior probability that nothing is shared.
+    tops : ndarray of shape (k, D)
+        Places of a grid where the function is largest, the largest first.
     """
 
     pool: FloatArray
@@ -104,6 +115,18 @@ class SharedFunction:
     offset: float
     variance: float
     null_probability: float
+    tops: FloatArray
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether enough is shared for agents to start from it."""
+        certain = self.null_probability <= MOST_NULL
+        return certain and self.variance >= _LEAST_FOLLOWED
+
+    def is_above(self, given: FloatArray) -> bool:
+        """Whether the maximum is clearly above all given settings, shape (k, D)."""
+        above = self.probability_above(self.tops[0], given)
+        return bool(np.all(above >= LEAST_ABOVE))
 
     @one_blas_thread
     def __call__(self, x: FloatArray) -> FloatArray:
@@ -146,6 +169,7 @@ def shared_function(
     sizes: NDArray[np.int64],
     reference: FloatArray,
     rng: np.random.Generator,
+    grid: FloatArray | None = None,
 ) -> SharedFunction:
     """Return what releases say of the function that sites share.
 
@@ -163,6 +187,9 @@ def shared_function(
         Points that mean and variance of the function are taken over.
     rng : numpy.random.Generator
         Draws lengthscales.
+    grid : ndarray of shape (k, D), optional
+        Places that its largest values are looked for among; the reference points unless
+        given.
     """
     m, dim = pool.shape
     u = np.sqrt(m) * (means - means.mean(axis=1, keepdims=True))
@@ -197,10 +224,13 @@ def shared_function(
         offset=0.0,
         variance=0.0,
         null_probability=p0,
+        tops=reference,
     )
-    values = found(reference)
+    values, grid = found(reference), reference if grid is None else grid
     variance = min(float(values.var()), _LARGEST_VARIANCE)
-    return replace(found, offset=float(values.mean()), variance=variance)
+    found = replace(found, offset=float(values.mean()), variance=variance)
+    order = np.argsort(-found(grid), kind="stable")
+    return replace(found, tops=grid[order[:_NUM_TOPS]])
 
 
 def _root(scale: float, vectors: FloatArray, taken: FloatArray) -> FloatArray:

@@ -28,13 +28,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from flwr_fbo._common.arrays import FloatArray, one_blas_thread
-from flwr_fbo._common.validation import (
-    require,
-)
+from flwr_fbo._common.validation import require
 from flwr_fbo.algorithms.linear_bandit.confidence import Belief, Confidence
 from flwr_fbo.algorithms.linear_bandit.own_data import OwnBelief
 from flwr_fbo.algorithms.linear_bandit.settings import DeterminantTrigger
-from flwr_fbo.algorithms.linear_bandit.site_belief import SiteBelief
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,10 +166,7 @@ class LinearUCBAgent:
         if self._own is not None:
             self._own.observe_sum(product, 1)
         elif self.settings.local_data == "raw":
-            y = releases.centred(np.asarray(reward))
-            self._ellipsoid.observe(x, y)
-            if self._site is not None:
-                self._site.observe(x, y)
+            self._ellipsoid.observe(x, releases.centred(np.asarray(reward)))
 
     @one_blas_thread
     def tell_sum(self, total: FloatArray, num_trials: int) -> None:
@@ -182,10 +176,8 @@ class LinearUCBAgent:
         if self._own is not None:
             self._own.observe_sum(total, num_trials)
         elif self.settings.local_data == "raw":
-            parts = total[:-1, :-1], total[:-1, -1], num_trials
-            self._ellipsoid.observe_sum(*parts)
-            if self._site is not None:
-                self._site.observe_sum(*parts)
+            gram, target = total[:-1, :-1], total[:-1, -1]
+            self._ellipsoid.observe_sum(gram, target, num_trials)
 
     def receive(
         self,
@@ -202,8 +194,8 @@ class LinearUCBAgent:
         num_synchronisations : int
             >= 0, that have made it; see `Confidence.after`.
         own : OwnPart, optional
-            The agent's part of the sum; nothing unless given. It has an effect where
-            sites differ, and with ``local_data="own"``, where its clean sum is kept.
+            The agent's part of the sum; nothing unless given. It has an effect with
+            ``local_data="own"``.
         num_others : int
             How many other agents' releases are in the sum; with ``local_data="own"``.
 
@@ -220,7 +212,6 @@ class LinearUCBAgent:
         own = OwnPart(np.zeros(shape), np.zeros(shape), 0) if own is None else own
         self._confidence = self._confidence.after(num_synchronisations)
         self._own: OwnBelief | None = None
-        self._site: SiteBelief | None = None
         if self.settings.local_data == "own":
             self._own = OwnBelief(
                 self._confidence,
@@ -233,27 +224,11 @@ class LinearUCBAgent:
             return
         self._ellipsoid = self._confidence.ellipsoid(total)
         self._synchronised_log_det = self._ellipsoid.log_det
-        if self.settings.site_deviation is not None:
-            raw = self.settings.local_data == "raw"
-            part = own.clean if raw else own.message
-            self._site = SiteBelief(self._confidence, self._ellipsoid, part)
-
-    @property
-    def deviation(self) -> tuple[FloatArray, FloatArray]:
-        """How the site differs, and half the confidence interval of that.
-
-        Both of shape (z,), of the coordinates in which it may.
-        """
-        if self._site is None:
-            return np.zeros(0), np.zeros(0)
-        return self._site.deviation
 
     @property
     def _belief(self) -> Belief:
         if self._own is not None:
             return self._own.belief
-        if self._site is not None:
-            return self._site.belief
         return self._confidence.choosing(self._ellipsoid)
 
     def wants_synchronisation(
@@ -275,7 +250,7 @@ class LinearUCBAgent:
 
     @property
     def estimate(self) -> FloatArray:
-        """Theta, or the site's own where sites differ, shape (d,)."""
+        """Theta, or the site's own with ``local_data="own"``, shape (d,)."""
         return self._belief.ellipsoid.estimate
 
     @property
@@ -283,8 +258,6 @@ class LinearUCBAgent:
         """Half the confidence interval of each coordinate of theta, shape (d,)."""
         if self._own is not None:
             return self._own.coordinate_widths
-        if self._site is not None:
-            return self._site.belief.coordinate_widths
         return self._confidence.belief(self._ellipsoid).coordinate_widths
 
     @property

@@ -37,7 +37,7 @@ class ArmTable:
     (('ward', {'price': 90}), ('home', {'price': 10}))
     >>> encoder = FeatureEncoder(context={}, arm={"price": Number(0, 100)})
     >>> table.check(encoder)
-    >>> encoder.encode({}, table.eligible({"home"})).features.round(3)
+    >>> encoder.encode({}, table.eligible({"home"}))[0].round(3)
     array([[ 0.707, -0.566]])
 
     Attributes

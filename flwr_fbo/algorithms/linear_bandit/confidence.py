@@ -127,8 +127,7 @@ class Confidence:
         M >= 1, whose sums are added. 1 for an agent that plays alone.
     alpha : float
         In (0, 1): how likely any of their ellipsoids may ever miss theta. That of the
-        settings, or a share of it: see `PeerGraph.confidence_of`. Where sites differ
-        half of it is for the sum: see `flwr_fbo.algorithms.linear_bandit.site_belief`.
+        settings, or a share of it: see `PeerGraph.confidence_of`.
     num_synchronisations : int
         >= 1; of effect where the number of releases is unknown. See `after`.
     """
@@ -170,13 +169,9 @@ class Confidence:
             return SpectralBounds(ridge, ridge, ridge, 0.0, 0.0)
         if not self._as_published:
             k = self.num_synchronisations
-            return sum_bounds(releases, self._alpha / 2, self.num_agents, k)
+            return sum_bounds(releases, self.alpha / 2, self.num_agents, k)
         of_agent = paper_bounds if releases.calibration == "paper" else agent_bounds
-        return of_agent(releases, self._alpha, self.num_agents)
-
-    @property
-    def _alpha(self) -> float:
-        return self.alpha if self.settings.site_deviation is None else self.alpha / 2
+        return of_agent(releases, self.alpha, self.num_agents)
 
     @property
     def _as_published(self) -> bool:
@@ -250,7 +245,7 @@ class Confidence:
         settings, copies, bounds = self.settings, self._copies, self.bounds
         d = settings.releases.dimension
         volume = log_det - d * math.log(copies * bounds.rho_min)
-        chance = 2 * math.log(2 * self._union / self._alpha)
+        chance = 2 * math.log(2 * self._union / self.alpha)
         radius = np.sqrt(chance + np.maximum(volume, 0))
         norm = settings.norm_bound
         prior: FloatArray | float = norm * math.sqrt(bounds.rho_max) + bounds.kappa

@@ -25,6 +25,7 @@ from flwr_fbo._common.fields import check_fields, integer, number, positive
 from flwr_fbo._common.random import Purpose, generator, uniform_in_ball
 from flwr_fbo._common.validation import (
     require,
+    require_instance,
     require_known,
 )
 
@@ -250,7 +251,7 @@ def exploration_kind(fields: Any) -> type[Exploration]:
     ValueError
         If the kind is unknown.
     """
-    require(isinstance(fields, Mapping), "exploration", fields, "a mapping")
+    require_instance("exploration", fields, Mapping, allowed="a mapping")
     kind = fields.get("kind")
     require_known("exploration.kind", kind, _KINDS)
     return _KINDS[str(kind)]

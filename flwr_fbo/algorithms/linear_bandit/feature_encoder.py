@@ -26,14 +26,17 @@ from flwr_fbo._common.fields import holds
 from flwr_fbo._common.validation import (
     nearest,
     require,
+    require_instance,
     require_known,
     require_name,
     require_positive,
 )
 from flwr_fbo.algorithms.linear_bandit.feature_fields import (
+    Category,
     Encoded,
     Field,
     Fields,
+    Number,
     encoded_row,
     encoded_rows,
     field_kind,
@@ -66,7 +69,8 @@ class FeatureEncoder:
     >>> encoder.feature_names
     ('intercept', 'age', 'price', 'age x price')
     >>> arms = [("day clinic", {"price": 25}), ("ward", {"price": 100})]
-    >>> encoder.encode({"age": 88}, arms).features
+    >>> features, outside = encoder.encode({"age": 88}, arms)
+    >>> features
     array([[ 0.5 ,  0.3 , -0.25, -0.15],
            [ 0.5 ,  0.3 ,  0.5 ,  0.3 ]])
 
@@ -143,8 +147,7 @@ class FeatureEncoder:
         """Make pairs of the fields of a context or an arm; return their names."""
         pairs = pairs_of(part, getattr(self, part))
         for name, one in pairs:
-            ok = isinstance(one, Field)
-            require(ok, f"{part}[{name!r}]", one, "a Number or a Category")
+            require_instance(f"{part}[{name!r}]", one, Number, Category)
         object.__setattr__(self, part, tuple(pairs))
         return [name for name, _ in pairs]
 
@@ -241,6 +244,14 @@ class FeatureEncoder:
         max_norm : float
             Largest norm L > 0 of an action, that of the `ContinualSettings`.
 
+        Returns
+        -------
+        features : ndarray of shape (K, d)
+            One action for each arm, in the order of the arms.
+        outside : dict of str to int
+            Number of values that were clipped or of an unknown category, by field; only
+            fields with such values. It depends on private data: keep it at the site.
+
         Raises
         ------
         ValueError
@@ -255,7 +266,7 @@ class FeatureEncoder:
         blocks, factors, arms_outside = self._encoded_arms(arms)
         require(len(blocks) > 0, "arms", arms, "one arm or more")
         features = self._features(np.array([values]), blocks, factors, max_norm)
-        return Encoded(features, {**dict.fromkeys(outside, 1), **arms_outside})
+        return features, {**dict.fromkeys(outside, 1), **arms_outside}
 
     def encode_log(
         self,
@@ -288,7 +299,7 @@ class FeatureEncoder:
                 outside.update(dict.fromkeys(each[name][2], times))
             rows = np.array([places[name] for name in names])
             own = blocks[rows], factors[rows]
-            yield Encoded(self._features(values, *own, max_norm), outside)
+            yield self._features(values, *own, max_norm), outside
 
     def _features(
         self,

@@ -174,21 +174,8 @@ Field = Number | Category
 Fields = Mapping[str, Field] | Sequence[tuple[str, Field]]
 
 
-@dataclass(frozen=True, eq=False)
-class Encoded:
-    """The actions of one decision, or of a log.
-
-    Attributes
-    ----------
-    features : ndarray of shape (K, d)
-        One action for each arm, in the order of the arms; or for each logged decision.
-    outside : dict of str to int
-        Number of values that were clipped or of an unknown category, by field; only
-        fields with such values. It depends on private data: keep it at the site.
-    """
-
-    features: FloatArray
-    outside: dict[str, int]
+# Actions, and how many values are outside, by field: see `FeatureEncoder.encode`.
+Encoded = tuple[FloatArray, dict[str, int]]
 
 
 def is_missing(value: Any) -> bool:

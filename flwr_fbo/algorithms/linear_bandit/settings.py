@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -22,8 +21,6 @@ from flwr_fbo._common.validation import (
     is_number,
     require,
     require_int,
-    require_known,
-    require_name,
 )
 from flwr_fbo.algorithms.linear_bandit.exploration import (
     Exploration,
@@ -163,87 +160,6 @@ class RewardTimeout:
 
 
 @dataclass(frozen=True)
-class SiteDeviation:
-    """How far a site's parameter may be from the shared one, and in which features.
-
-    At site i an action x has mean reward x'(theta + delta_i). Theta is the mean of the
-    sites' parameters, each weighted by its number of trials. A site learns its delta_i
-    by itself, from what it sent or from its raw trials, as ``local_data`` says; delta_i
-    is in no message. How: see `flwr_fbo.algorithms.linear_bandit.site_belief`.
-
-    Examples
-    --------
-    >>> from flwr_fbo import (
-    ...     ContinualSettings, FeatureEncoder, LinearUCBSettings, Number, SiteDeviation,
-    ... )
-    >>> encoder = FeatureEncoder({"age": Number(0, 110)}, blocks=("ward", "home"))
-    >>> encoder.feature_names
-    ('ward: intercept', 'ward: age', 'home: intercept', 'home: age')
-    >>> releases = ContinualSettings(
-    ...     num_releases=30, dimension=encoder.dimension, epsilon=1.0, delta=1e-5
-    ... )
-
-    At each site an arm may be a little better or worse than elsewhere, at any age:
-
-    >>> deviation = SiteDeviation(0.2, features=["ward: intercept", "home: intercept"])
-    >>> settings = LinearUCBSettings(
-    ...     releases,
-    ...     local_data="released",
-    ...     encoder=encoder,
-    ...     site_deviation=deviation,
-    ... )
-
-    Attributes
-    ----------
-    bound : float
-        D > 0: bound on ||delta_i||, the same for all sites. Choose it without looking
-        at private data. Where D is above the sites' true deviations, a site trusts the
-        federation less than it could. Where it is below, a site can stay wrong.
-    features : sequence of str
-        Names of the features in which sites differ; delta_i is zero in all others. All
-        features unless given. ``["intercept"]``, of an encoder without blocks, is one
-        number added to all rewards of a site. It changes no choice, as all arms share
-        it, but without it the other features would have to explain it.
-
-    Raises
-    ------
-    ValueError
-        If a value is not allowed.
-    """
-
-    bound: float = field(metadata=positive())
-    features: Sequence[str] = ()
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        is_list = isinstance(self.features, tuple | list)
-        require(is_list, "features", self.features, "a list of names")
-        for name in self.features:
-            require_name("features", name)
-        ok = len(set(self.features)) == len(self.features)
-        require(ok, "features", self.features, "each name once")
-        object.__setattr__(self, "features", tuple(self.features))
-
-    def coordinates(self, feature_names: Sequence[str]) -> list[int]:
-        """Return the places of the features in which sites differ.
-
-        Parameters
-        ----------
-        feature_names : sequence of str
-            Names of all features: `LinearUCBSettings.feature_names`.
-
-        Raises
-        ------
-        ValueError
-            If one is unknown.
-        """
-        places = {name: i for i, name in enumerate(feature_names)}
-        for name in self.features:
-            require_known("site_deviation.features", name, places)
-        return sorted(places[name] for name in self.features or feature_names)
-
-
-@dataclass(frozen=True)
 class LinearUCBSettings:
     """Settings that all agents of a study share.
 
@@ -272,9 +188,9 @@ class LinearUCBSettings:
         Scale sigma > 0 of the reward noise: rewards are sigma-subgaussian around
         x'theta. Rewards in [0, 1] have sigma = 1/2 (Hoeffding, 1963).
     parameter_norm : float, optional
-        Bound S > 0 on ||theta||; where sites differ also on each site's own. Unless
-        given it follows from the encoder (`FeatureEncoder.parameter_norm`), and is 1
-        without one. A summary prints it: intervals hold only if it does.
+        Bound S > 0 on ||theta||. Unless given it follows from the encoder
+        (`FeatureEncoder.parameter_norm`), and is 1 without one. A summary prints it:
+        intervals hold only if it does.
     alpha : float
         In (0, 1): how likely any agent's ellipsoid may ever miss theta.
     ridge : float
@@ -296,8 +212,6 @@ class LinearUCBSettings:
     reward_timeout : RewardTimeout, optional
         When a reward that has not come is taken as known. Unless given a decision
         without a reward is never part of a release.
-    site_deviation : SiteDeviation, optional
-        How much sites may differ. One theta holds at all of them unless given.
 
     Notes
     -----
@@ -320,9 +234,6 @@ class LinearUCBSettings:
     `flwr_fbo.lab.audit.bandit_audit` shows it: with ten trials a release, a promised
     epsilon of 2 is 7 at least with ``"raw"`` or ``"own"``; with a hundred, the paper's
     own noise, which is larger, does not keep an epsilon of 1 either.
-
-    The same holds with a ``site_deviation``: it is learned from what ``local_data``
-    says, and is not sent.
     """
 
     releases: ContinualSettings = field(
@@ -351,10 +262,6 @@ class LinearUCBSettings:
         default=None,
         metadata=instance(RewardTimeout, optional=True, part=RewardTimeout),
     )
-    site_deviation: SiteDeviation | None = field(
-        default=None,
-        metadata=instance(SiteDeviation, optional=True, part=SiteDeviation),
-    )
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -376,8 +283,6 @@ class LinearUCBSettings:
                 f"a number from {low} to {high}",
             )
             require(low <= given <= high, "reward_timeout.reward", given, allowed)
-        if self.site_deviation is not None:
-            self.site_deviation.coordinates(self.feature_names)
 
     @property
     def largest_uniform_share(self) -> float:
@@ -389,20 +294,11 @@ class LinearUCBSettings:
             fixed = not isinstance(self.width, str)
             allowed = "a number, with local_data='own'"
             require(fixed, "width", self.width, allowed)
-            allowed = (
-                "None with local_data='own', which finds by itself how sites differ"
-            )
-            given = self.site_deviation
-            require(given is None, "site_deviation", given, allowed)
-        if self.site_deviation is not None:
-            allowed = "a formula, where sites differ"
-            require(self.fixed_width is None, "width", self.width, allowed)
         if self.formula in ("observed", "exact"):
             return
         reasons = {
             "without a horizon": self.releases.num_releases is None,
             "with a sliding window": self.releases.sliding_window is not None,
-            "where sites differ": self.site_deviation is not None,
         }
         for reason, holds in reasons.items():
             require(not holds, "width", self.width, f"'observed' or 'exact', {reason}")
@@ -438,14 +334,6 @@ class LinearUCBSettings:
         if self.encoder is None:
             return tuple(f"theta_{i}" for i in range(self.releases.dimension))
         return self.encoder.feature_names
-
-    @property
-    def deviating_features(self) -> tuple[str, ...]:
-        """The names of the z coordinates in which sites differ."""
-        if self.site_deviation is None:
-            return ()
-        names = self.feature_names
-        return tuple(names[i] for i in self.site_deviation.coordinates(names))
 
 
 def _check_width(name: str, value: object) -> None:

@@ -27,7 +27,6 @@ from flwr_fbo.privacy.spending import Charge, Promise
 from flwr_fbo.study.codec import (
     Config,
     Instruction,
-    Phase,
     Study,
     require_study_id,
 )
@@ -148,7 +147,7 @@ class LinearBanditStudy(Study):
 
     def enrolment(self) -> Config:
         """Return the config that asks a client which slot it holds."""
-        return LinearBanditInstruction(Phase.ENROL, self).to_config()
+        return LinearBanditInstruction("enrol", self).to_config()
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from flwr_fbo._common.errors import log_fault
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.algorithms.search.trial import (
+    AppFailedError,
     Objective,
-    ObjectiveFailedError,
     OutOfTimeError,
     Trial,
 )
@@ -32,7 +32,7 @@ _log = logging.getLogger("flwr.fbo")
 # The square of a larger value would overflow in the model.
 _LARGEST_VALUE = 1e100
 # Errors that end an evaluation without a trial: a fault of the app, not of a setting.
-_NOT_A_TRIAL = (StudyMismatchError, ObjectiveFailedError, OutOfTimeError)
+_NOT_A_TRIAL = (StudyMismatchError, AppFailedError, OutOfTimeError)
 # Evaluations that were cut off this many times count as failed: the trial itself may be
 # what ends the client.
 _MAX_CUTS = 5
@@ -322,7 +322,7 @@ def evaluate(objective: Objective, trial: Trial, who: str) -> float:
     ------
     StudyMismatchError
         If the objective asks for another space: a fault of the app, not of a trial.
-    ObjectiveFailedError
+    AppFailedError
         If what it returns is no number, but a tuple, say: likewise.
     OutOfTimeError
         If no more trials may begin.
@@ -346,8 +346,9 @@ def _number(returned: Any) -> float:
             return float(returned)
     except (TypeError, ValueError, RuntimeError):  # the last one is PyTorch's
         pass
-    text = f"The objective returned a {type(returned).__name__}, not a number."
-    raise ObjectiveFailedError(text, public=text)
+    raise AppFailedError.told(
+        f"The objective returned a {type(returned).__name__}, not a number."
+    )
 
 
 def play_round(

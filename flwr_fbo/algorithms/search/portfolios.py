@@ -34,7 +34,12 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from flwr_fbo._common.validation import refuse, require, require_int, require_known
+from flwr_fbo._common.validation import (
+    refuse,
+    require_instance,
+    require_int,
+    require_known,
+)
 from flwr_fbo.space.search_space import Params, SearchSpace
 
 _log = logging.getLogger("flwr.fbo")
@@ -423,8 +428,8 @@ def listed_settings(
         If the learner is unknown or undecided, or the list needs ``num_features``.
     """
     if not isinstance(portfolio, str):
-        ok = isinstance(portfolio, Sequence)
-        require(ok, "portfolio", portfolio, "a list of settings, or a learner's name")
+        allowed = "a list of settings, or a learner's name"
+        require_instance("portfolio", portfolio, Sequence, allowed=allowed)
         return list(portfolio)
     names = ["auto", *Portfolio.known()]
     require_known("portfolio", portfolio, names)

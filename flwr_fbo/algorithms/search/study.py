@@ -15,7 +15,7 @@ from flwr_fbo._common.fields import (
     ruled,
     seed,
 )
-from flwr_fbo._common.validation import refuse, require
+from flwr_fbo._common.validation import refuse, require, require_instance
 from flwr_fbo.algorithms.registry import algorithm_in, algorithm_of, load
 from flwr_fbo.algorithms.search.settings import Direction, Facts, SearchSettings
 from flwr_fbo.privacy.spending import Promise
@@ -23,7 +23,6 @@ from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.study.codec import (
     Config,
     Instruction,
-    Phase,
     Study,
     fresh_seed,
     require_study_id,
@@ -58,7 +57,7 @@ def _check_portfolio(name: str, value: Any) -> None:
 
 
 def _secure_sums(values: Any) -> type[SecureSums]:
-    require(isinstance(values, Mapping), "secure", values, "an object, or None")
+    require_instance("secure", values, Mapping, allowed="an object, or None")
     # A client process loads what its message needs: most studies have no such sums.
     from flwr_fbo.study.secure_sums import SecureSums
 
@@ -141,7 +140,7 @@ class TuningStudy(Study):
 
     def enrolment(self) -> Config:
         """Return the config that asks a client which slot it holds."""
-        return TuningInstruction(Phase.ENROL, self).to_config()
+        return TuningInstruction("enrol", self).to_config()
 
 
 def create_agent(study: TuningStudy, slot: int, entropy: int) -> Agent:

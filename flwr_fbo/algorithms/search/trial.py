@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 
-class ObjectiveFailedError(PublicError, RuntimeError):
-    """A site has no objective, or one that fails always: a fault of the app."""
+class AppFailedError(PublicError, RuntimeError):
+    """The app's objective, environment or model at a site is missing, or has failed."""
 
 
 class OutOfTimeError(RuntimeError):
@@ -27,13 +27,6 @@ class OutOfTimeError(RuntimeError):
 
 class UnknownAttributeError(StudyMismatchError, AttributeError):
     """An objective asks a trial for something that it does not have."""
-
-
-class UnknownParameterError(StudyMismatchError, KeyError):
-    """An objective reads a parameter that the study does not declare."""
-
-    def __str__(self) -> str:
-        return str(self.args[0])  # a KeyError's would be quoted
 
 
 class Trial(dict[str, Any]):
@@ -129,7 +122,7 @@ class Trial(dict[str, Any]):
         )
 
     def __missing__(self, name: str) -> Any:
-        raise UnknownParameterError(self._undeclared(name))
+        raise StudyMismatchError(self._undeclared(name))
 
     def _undeclared(self, name: str) -> str:
         return (

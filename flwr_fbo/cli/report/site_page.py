@@ -19,6 +19,8 @@ from flwr_fbo._common.fields import from_json
 from flwr_fbo._common.pictures import BLUE, ORANGE, VERMILION
 from flwr_fbo._common.text import counted
 from flwr_fbo.algorithms.search.agent import Agent
+from flwr_fbo.algorithms.search.agent_journal import KIND as AGENT_KIND
+from flwr_fbo.algorithms.search.agent_journal import recorded_agent
 from flwr_fbo.algorithms.search.comparison import Comparison
 from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.cli.ledger_kinds import LEDGER_KINDS
@@ -37,8 +39,6 @@ from flwr_fbo.clients.bandits.bandit_journals import NEURAL_KIND as NEURAL_KIND
 from flwr_fbo.clients.bandits.policy_summary import PolicySummary
 from flwr_fbo.clients.bandits.recorded_bandit import RecordedBandit
 from flwr_fbo.clients.tuning_journals import recorded_comparison
-from flwr_fbo.clients.tuning_record import KIND as AGENT_KIND
-from flwr_fbo.clients.tuning_record import recorded_agent
 from flwr_fbo.integrations.optuna_export import study_in_memory
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import Trial, TrialSource

@@ -10,9 +10,7 @@ from typing import Any, TypeVar
 
 from flwr.app import Context
 
-from flwr_fbo._common.errors import PublicError
-from flwr_fbo._common.validation import require
-from flwr_fbo.algorithms.search.trial import OutOfTimeError
+from flwr_fbo.algorithms.search.trial import AppFailedError, OutOfTimeError
 from flwr_fbo.clients.bandits.bandit_journals import bandit_journal, note_last_study
 from flwr_fbo.clients.bandits.environment import BanditEnvironment
 from flwr_fbo.clients.recorded_agent import (
@@ -36,10 +34,6 @@ BanditT = TypeVar("BanditT", bound=RecordedBanditAgent)
 _PATIENCE = 30.0
 
 
-class EnvironmentFailedError(PublicError, RuntimeError):
-    """An environment raised, or gave what is not allowed."""
-
-
 class BanditSite(Site[AskedT, BanditT]):
     """Base of the sites of bandits: one journal a study.
 
@@ -60,7 +54,7 @@ class BanditSite(Site[AskedT, BanditT]):
         return share
 
     def check(self, context: Context, study: Any, rules: SiteRules) -> None:
-        """Raise `StudyRefusedError` where sums are wanted, and there is no noise."""
+        """Raise `RefusedError` where sums are wanted, and there is no noise."""
         rules.check_no_sums(study.promise)
 
     def claim(
@@ -119,11 +113,6 @@ class BanditSite(Site[AskedT, BanditT]):
         return agent
 
 
-def require_function(field: str, value: Any) -> None:
-    """Raise ValueError unless ``value`` is a function or None."""
-    require(value is None or callable(value), field, value, "a function")
-
-
 @contextmanager
 def playing(make: Callable[[Context], MadeT], context: Context) -> Iterator[MadeT]:
     """Make an environment; what goes wrong while it is played may quote trials."""
@@ -132,5 +121,6 @@ def playing(make: Callable[[Context], MadeT], context: Context) -> Iterator[Made
     except (JournalError, OutOfTimeError):
         raise
     except Exception as error:
-        text = f"The environment failed: {type(error).__name__}."
-        raise EnvironmentFailedError(text, public=text) from error
+        raise AppFailedError.told(
+            f"The environment failed: {type(error).__name__}."
+        ) from error

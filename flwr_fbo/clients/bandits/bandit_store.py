@@ -44,7 +44,7 @@ from flwr_fbo._common.conversion import (
     plain,
     whole_number,
 )
-from flwr_fbo._common.validation import require, require_name
+from flwr_fbo._common.validation import require, require_instance, require_name
 from flwr_fbo.algorithms.linear_bandit.arm_table import ArmTable
 from flwr_fbo.algorithms.linear_bandit.feature_encoder import FeatureEncoder
 from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings
@@ -182,7 +182,7 @@ class BanditStore:
         ValueError
             If there is no encoder, or it does not take them.
         """
-        require(isinstance(arms, ArmTable), "arms", arms, "an ArmTable")
+        require_instance("arms", arms, ArmTable)
         arms.check(self._encoder)
         newest = self._newest_arms
         if newest != _OF_BLOCKS and arms.arms == self.arms.arms:
@@ -246,9 +246,10 @@ class BanditStore:
     ) -> Offer:
         """Return the eligible arms of a table, with their features in a context."""
         arms = self._table(version).eligible(eligible)
-        encoded = self._encoder.encode(context, arms, self._releases.max_action_norm)
+        longest = self._releases.max_action_norm
+        features, outside = self._encoder.encode(context, arms, longest)
         names = tuple(name for name, _ in arms)
-        return Offer(encoded.features, names, {}, encoded.outside)
+        return Offer(features, names, {}, outside)
 
     def add(
         self, offers: Sequence[Offer], chosen: Sequence[tuple[int, float]]
@@ -507,9 +508,10 @@ class BanditStore:
         rows = mappings("contexts", contexts)
         require(len(rows) == num_trials, "len(contexts)", len(rows), expected)
         longest = self._releases.max_action_norm
-        for block in self._encoder.encode_log(rows, chosen, table.eligible(), longest):
-            outside.update(block.outside)
-            yield block.features
+        blocks = self._encoder.encode_log(rows, chosen, table.eligible(), longest)
+        for features, of_block in blocks:
+            outside.update(of_block)
+            yield features
 
     def _log_sum(
         self, blocks: Iterable[FloatArray], y: FloatArray

@@ -29,10 +29,6 @@ T = TypeVar("T")
 _PAUSE = 0.1
 
 
-class NotEnrolledError(JournalError):
-    """A site has no place in a study."""
-
-
 class LinearBanditPolicy:
     """Chooses actions at one site, and learns from their rewards.
 
@@ -103,13 +99,10 @@ class LinearBanditPolicy:
         deadline = time.monotonic() + patience
         while True:
             policy = cls(last_journal(Path(folder), LINEAR_KIND), patience)
-            try:
+            if policy._is_enrolled() or time.monotonic() >= deadline:
                 with policy._held():
                     return policy
-            except NotEnrolledError:
-                if time.monotonic() >= deadline:
-                    raise
-                time.sleep(_PAUSE)
+            time.sleep(_PAUSE)
 
     def choose(
         self, context: ArrayLike | Mapping[str, Any], eligible: Eligible = None
@@ -456,15 +449,25 @@ class LinearBanditPolicy:
             pairs = zip(contexts, some, strict=True)
             return use(bandit, [bandit.store.offer(*pair) for pair in pairs])
 
+    @property
+    def _has_journal(self) -> bool:
+        # An empty one is being written by the client.
+        return self._path.is_file() and self._path.stat().st_size > 0
+
+    def _is_enrolled(self) -> bool:
+        if not self._has_journal:
+            return False
+        with open_patiently(None, self._path, self._patience) as journal:
+            return RecordedBandit(journal).slot != NO_SLOT
+
     @contextmanager
     def _held(self) -> Iterator[RecordedBandit]:
-        reason = (
+        not_enrolled = JournalError(
             f"{self._path}: this site has no place in a study of FedUCB. It enrols in "
             "the first round; a journal that was lost must be given back."
         )
-        # An empty one is being written by the client.
-        if not self._path.is_file() or self._path.stat().st_size == 0:
-            raise NotEnrolledError(reason)
+        if not self._has_journal:
+            raise not_enrolled
         kept, has_changed = self._taken(), False
         if kept is None:
             journal = open_patiently(None, self._path, self._patience)
@@ -476,7 +479,7 @@ class LinearBanditPolicy:
             if has_changed:
                 bandit.follow()
             if bandit.slot == NO_SLOT:
-                raise NotEnrolledError(reason)
+                raise not_enrolled
             yield bandit
         # Not after an exception: then the next call reads what is on disk.
         self._kept = [bandit]

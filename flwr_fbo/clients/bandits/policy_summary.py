@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-
-import numpy as np
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings
@@ -55,7 +53,7 @@ class PolicySummary:
         coordinates. All intervals hold at once, in all trials of this agent, with a
         probability of 1 - ``alpha``.
     estimate : ndarray of shape (d,)
-        Estimate theta of the shared parameter, or of the site's own where sites differ.
+        Estimate theta of the shared parameter; with ``local_data="own"`` of the site's.
         Shape (E, d) for E > 1 estimators, which play in turn.
     confidence_width : ndarray of the shape of ``estimate``
         Half the confidence interval of each coordinate: theta_i lies within
@@ -88,10 +86,6 @@ class PolicySummary:
         Epsilon spent so far: all of it with the first release.
     warning : str
         What the promise does not cover; empty unless it covers less than it says.
-    deviation, deviation_width : ndarray of shape (z,) or (E, z)
-        How the site's parameter differs from the shared one, in the z features that
-        `SiteDeviation` names, and half the confidence interval of that; z = 0 unless
-        sites differ.
     worth_of_others : float, optional
         How many more trials of its own the others' releases are worth to this site now:
         with ``local_data="own"``, and one estimator.
@@ -111,8 +105,6 @@ class PolicySummary:
     max_others: int
     epsilon_spent: float
     warning: str
-    deviation: FloatArray
-    deviation_width: FloatArray
     worth_of_others: float | None = None
 
     @property
@@ -136,7 +128,6 @@ class PolicySummary:
             *self._worth,
             ("Promised", f"{promised} for one trial, all releases together"),
             ("Spent", f"epsilon {self.epsilon_spent:g}"),
-            *self._too_different,
         ]
 
     @property
@@ -147,26 +138,14 @@ class PolicySummary:
         return [("Others' worth", f"{self.worth_of_others:.0f} more own trials")]
 
     @property
-    def _too_different(self) -> list[tuple[str, str]]:
-        """That the site differs by more than was said, if its intervals tell."""
-        deviation = self.settings.site_deviation
-        if deviation is None:
-            return []
-        beyond = np.maximum(np.abs(self.deviation) - self.deviation_width, 0.0)
-        least = float(np.linalg.norm(beyond, axis=-1).max())
-        if least <= deviation.bound:
-            return []
-        text = f"at least {least:.4g}, and its bound is {deviation.bound:g}: too small"
-        return [("Deviation", text)]
-
-    @property
     def coordinates(self) -> list[tuple[str, float, float]]:
-        """Name, estimate and confidence width of each coordinate, then deviation."""
-        deviating = [f"{name}, deviation" for name in self.settings.deviating_features]
-        return [
-            *_named(self.settings.feature_names, self.estimate, self.confidence_width),
-            *_named(deviating, self.deviation, self.deviation_width),
-        ]
+        """Name, estimate and confidence width of each coordinate, by estimator."""
+        names = [*self.settings.feature_names]
+        if self.estimate.ndim > 1:
+            estimators = range(len(self.estimate))
+            names = [f"estimator {e}, {name}" for e in estimators for name in names]
+        values, widths = self.estimate.ravel(), self.confidence_width.ravel()
+        return [*zip(names, values.tolist(), widths.tolist(), strict=True)]
 
     @property
     def interval_text(self) -> str:
@@ -191,17 +170,3 @@ class PolicySummary:
         yield self.interval_text
         if self.warning:
             yield self.warning
-
-
-def _named(
-    names: Sequence[str], values: FloatArray, widths: FloatArray
-) -> list[tuple[str, float, float]]:
-    """Return name, value and width of each coordinate, of each estimator."""
-    several = values.ndim > 1
-    labels = [
-        f"estimator {e}, {name}" if several else name
-        for e in range(len(values) if several else 1)
-        for name in names
-    ]
-    pairs = zip(values.ravel().tolist(), widths.ravel().tolist(), strict=True)
-    return [(label, *pair) for label, pair in zip(labels, pairs, strict=True)]

@@ -293,7 +293,7 @@ class RecordedBandit(RecordedBanditAgent):
         require(np.shape(total) == shape, "total", np.shape(total), f"shape {shape}")
         totals = total.reshape(-1, *shape[-2:])
         own: list[OwnPart | None] = [None] * len(totals)
-        if settings.local_data == "own" or settings.site_deviation is not None:
+        if settings.local_data == "own":
             own = [*self._own_parts(included)]
         num_others = max(contributors - (included > 0), 0)
         return [
@@ -374,10 +374,7 @@ class RecordedBandit(RecordedBanditAgent):
         shape = (*releases.sum_shape[:-2], releases.dimension)
         estimates = np.array([agent.estimate for agent in self.agents])
         widths = np.array([agent.confidence_width for agent in self.agents])
-        deviations = np.array([agent.deviation for agent in self.agents])
-        z = deviations.shape[-1]
         worths = [agent.worth_of_others for agent in self.agents]
-        deviation, its_width = deviations.reshape(*shape[:-1], 2, z).swapaxes(0, -2)
         return PolicySummary(
             settings=study.settings,
             estimate=estimates.reshape(shape),
@@ -393,8 +390,6 @@ class RecordedBandit(RecordedBanditAgent):
             max_others=self._confidence().num_agents - 1,
             epsilon_spent=study.epsilon_spent(self.num_releases),
             warning=study.warning,
-            deviation=deviation,
-            deviation_width=its_width,
             worth_of_others=worths[0] if len(worths) == 1 else None,
         )
 

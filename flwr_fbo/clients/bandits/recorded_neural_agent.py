@@ -135,12 +135,11 @@ class RecordedNeuralAgent(RecordedBanditAgent):
                 self._explored = self.agent.num_evaluations
                 self.agent.start(w0)
         if self.agent.w0 is None:
-            text = (
+            raise JournalError.told(
                 "This agent's journal is of phase I, and the server has told it that "
                 "this is over: it is an older copy. Give the newer one back, or begin "
                 "another study."
             )
-            raise JournalError(text, public=text)
         if instruction.totals:
             try:
                 self.agent.receive(left.pop(0), instruction.included)

@@ -98,8 +98,6 @@ class BanditAuditPlan(StudyPlan):
         require(noisy, "epsilon", releases.epsilon, "finite, where there is a promise")
         planned = releases.num_releases
         require(planned is not None, "num_releases", planned, "a number, for an audit")
-        deviation = self.settings.site_deviation
-        require(deviation is None, "site_deviation", deviation, "None, for an audit")
         require(len(self.actions) > 0, "actions", self.actions, "one at least")
         releases.outer_products(self.actions, self.rewards)
         require_int("window", self.window, 1)

@@ -16,9 +16,13 @@ import numpy as np
 import pooch
 from numpy.typing import NDArray
 
-from flwr_fbo._common.errors import DataError
+from flwr_fbo._common.errors import PublicError
 
 _CHUNK = 1 << 20
+
+
+class DataError(PublicError, RuntimeError):
+    """A data set is missing or damaged; the message names the file and what to do."""
 
 
 def as_is(fetched: Path, to: Path) -> None:

@@ -17,8 +17,7 @@ from zipfile import BadZipFile
 import pooch
 import requests
 
-from flwr_fbo._common.errors import DataError
-from flwr_fbo.lab.datasets.base import Dataset
+from flwr_fbo.lab.datasets.base import DataError, Dataset
 
 _LOCK, _WORK = ".lock", ".part"
 _CHUNK = 1 << 16

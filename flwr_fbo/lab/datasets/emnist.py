@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._common.errors import DataError
 from flwr_fbo._common.validation import require_index
 from flwr_fbo.lab.datasets.base import (
+    DataError,
     Dataset,
     Split,
     damaged,

@@ -35,7 +35,6 @@ from flwr_fbo.algorithms.linear_bandit.settings import (
     DeterminantTrigger,
     LinearUCBSettings,
 )
-from flwr_fbo.algorithms.linear_bandit.site_belief import SiteBelief
 from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
 from flwr_fbo.lab.simulation.progress import telling
 from flwr_fbo.lab.tasks.linear_bandit import IntArray, LinearBandits, LinearBanditTask
@@ -78,8 +77,6 @@ class AgentGroup:
         """What they choose by."""
         if self._own is not None:
             return self._own.belief
-        if self._sites is not None:
-            return self._sites.belief
         return self._confidence.choosing(self._ellipsoid)
 
     def observe(
@@ -92,10 +89,7 @@ class AgentGroup:
         if self._own is not None:
             self._own.observe_sum(products[self.agents], 1)
             return
-        own = actions[self.agents], rewards[self.agents]
-        self._ellipsoid.observe(*own)
-        if self._sites is not None:
-            self._sites.observe(*own)
+        self._ellipsoid.observe(actions[self.agents], rewards[self.agents])
 
     def wants(self, trigger: DeterminantTrigger) -> bool:
         """Return whether any of them has seen enough since the last synchronisation."""
@@ -119,7 +113,6 @@ class AgentGroup:
         clean = sums if clean is None else clean
         local = confidence.settings.local_data
         self._own: OwnBelief | None = None
-        self._sites: SiteBelief | None = None
         if local == "own":
             counts = np.zeros(len(sums), dtype=int) if counts is None else counts
             self._own = OwnBelief(
@@ -138,9 +131,6 @@ class AgentGroup:
         else:
             self._ellipsoid = confidence.ellipsoid(sums[self._pools].sum(axis=1))
         self._synchronised_log_det = self._ellipsoid.log_det
-        if confidence.settings.site_deviation is not None:
-            parts = (clean if local == "raw" else sums)[self.agents]
-            self._sites = SiteBelief(confidence, self._ellipsoid, parts)
 
     def _others(self, sums: FloatArray) -> FloatArray:
         """Return the sum of each one's pool, without its own, (A, d + 1, d + 1)."""
@@ -257,7 +247,6 @@ class BanditSimulation:
         """Return the same simulation without noise, as one of the baselines.
 
         ``"non-private"``: the same schedule, and graph, acting on the same local data.
-        The others do not know that sites differ.
         ``"independent"``: linear UCB without communication; of the exact width in
         place of a published one, which counts the ridges of all agents. ``"full"``: one
         linear UCB that all agents share, synchronised after every trial.
@@ -289,8 +278,6 @@ class BanditSimulation:
         settings = replace(
             self.settings, releases=releases, local_data=local, width=width
         )
-        if name != "non-private":
-            settings = replace(settings, site_deviation=None)
         return replace(self, settings=settings, schedule=schedule, graph=graph)
 
     def run(self, seed: int, noise_seed: int) -> BanditRun:

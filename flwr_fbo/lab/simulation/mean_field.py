@@ -65,7 +65,7 @@ def mean_field_regret(
     ------
     ValueError
         If agents are peers along a graph, or explore otherwise than by `Optimism`, or
-        releases have no horizon, or a sliding window, or sites differ.
+        releases have no horizon, or a sliding window, or sites of the task differ.
     """
     schedule = simulation.schedule
     require(simulation.graph is None, "graph", simulation.graph, "None")
@@ -73,8 +73,6 @@ def mean_field_regret(
     known = releases.num_releases is not None and releases.sliding_window is None
     allowed = "with a horizon, and without a window"
     require(known, "settings.releases", releases, allowed)
-    deviation = simulation.settings.site_deviation
-    require(deviation is None, "site_deviation", deviation, "None")
     distance = simulation.task.site_distance
     require(distance == 0, "task.site_distance", distance, "0")
     exploration = simulation.settings.exploration

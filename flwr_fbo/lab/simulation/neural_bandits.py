@@ -348,8 +348,8 @@ class NeuralBanditSimulation(TurnSimulation[FedGOUCBSettings]):
     There are at least as many rounds as those of exploration. With privacy, agents
     synchronise by the schedule. ``"always"`` is after every evaluation of phase II.
     With ``"never"`` every agent fits its own w0, too. Their losses count by their
-    evaluations, as in eq. 2. `run` raises NoGradientsError or
-    FloatingPointError if phase I has no finite gradients, or diverges.
+    evaluations, as in eq. 2. `run` raises FloatingPointError if
+    phase I has no finite gradients, or diverges.
 
     Attributes
     ----------

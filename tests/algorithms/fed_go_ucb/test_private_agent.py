@@ -21,7 +21,6 @@ from flwr_fbo import (
     InProcessGrid,
     Limits,
     Network,
-    NeuralBanditClient,
     NeuralPrivacy,
     neural_bandit_app,
 )
@@ -32,6 +31,8 @@ from flwr_fbo.algorithms.fed_go_ucb.settings import AgentReply
 from flwr_fbo.cli import app as cli
 from flwr_fbo.clients.bandits.bandit_journals import NEURAL_KIND as KIND
 from flwr_fbo.clients.bandits.environment import BanditEnvironment
+from flwr_fbo.clients.bandits.neural_bandit_site import NeuralBanditSite
+from flwr_fbo.clients.site import SiteClient
 from flwr_fbo.clients.site_journal import record_name
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.lab.simulation.neural_bandits import NeuralBanditSimulation
@@ -39,7 +40,7 @@ from flwr_fbo.lab.tasks.nonlinear_bandit import (
     FunctionBanditTask,
     NonlinearBanditEnvironment,
 )
-from flwr_fbo.models.network import CONSTANT_SHARE, ReferenceFeatures
+from flwr_fbo.models.network import CONSTANT_SHARE, reference_features
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.study.codec import PROTOCOL_VERSION
 from tests.algorithms.fed_go_ucb.servers import server_of
@@ -75,8 +76,8 @@ def agent_of(slot: int = 0, **fields: Any) -> FedGOUCBAgent:
     return FedGOUCBAgent(settings, MODEL, SEED, slot, N, SeededEntropy(SEED, slot))
 
 
-def features_at(w0: FloatArray) -> ReferenceFeatures:
-    return ReferenceFeatures(MODEL, w0, K, generator(SEED, Purpose.REFERENCE_POINTS))
+def features_at(w0: FloatArray) -> Callable[[FloatArray], FloatArray]:
+    return reference_features(MODEL, w0, K, generator(SEED, Purpose.REFERENCE_POINTS))
 
 
 def journal_of(context: Context) -> Journal:
@@ -299,7 +300,7 @@ def test_a_lie_that_is_longer_than_any_release_is_refused() -> None:
 
 
 def numpy_client(context: Context) -> Any:
-    return NeuralBanditClient(context, make_environment).to_client()
+    return SiteClient(NeuralBanditSite(make_environment), context).to_client()
 
 
 def test_plays_as_the_simulator_does() -> None:

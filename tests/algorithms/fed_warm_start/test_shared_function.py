@@ -9,8 +9,8 @@ from scipy.stats.qmc import Sobol
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.algorithms.fed_warm_start import shared_function as module
-from flwr_fbo.algorithms.fed_warm_start.head_start import MOST_NULL
 from flwr_fbo.algorithms.fed_warm_start.shared_function import (
+    MOST_NULL,
     SharedFunction,
     matern,
     rank_vector,

@@ -362,7 +362,7 @@ def test_before_anything_is_known_patients_get_all_arms_of_blocks() -> None:
     agent, rng = LinearUCBAgent(Confidence.of(settings, 3)), np.random.default_rng(2)
     offered: list[tuple[str, dict[str, Any]]] = [(arm, {}) for arm in arms]
     rows = [encoder.encode({"age": age % 110}, offered) for age in range(300)]
-    chosen = [agent.choose(row.features, rng) for row in rows]
+    chosen = [agent.choose(features, rng) for features, _ in rows]
     assert np.bincount([index for index, _ in chosen]).min() > 70
     assert {propensity for _, propensity in chosen} == {1 / 3}
 

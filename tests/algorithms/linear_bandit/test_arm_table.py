@@ -51,8 +51,8 @@ def test_the_eligible_arms_are_in_the_order_of_the_table() -> None:
     assert [name for name, _ in TABLE.eligible(["soup", "tea"])] == ["tea", "soup"]
     assert [name for name, _ in TABLE.eligible()] == [*TABLE.names]
     encoded = ENCODER.encode({"hour": 12}, TABLE.eligible({"tea", "soup"}))
-    assert encoded.features.shape == (2, ENCODER.dimension)
-    assert encoded.outside == {"price": 1}
+    assert encoded[0].shape == (2, ENCODER.dimension)
+    assert encoded[1] == {"price": 1}
 
 
 def test_a_table_goes_through_json() -> None:

@@ -34,7 +34,7 @@ ARMS: list[Arm] = [("ward", {"price": 75}), ("home", {"price": 0})]
 def test_no_action_is_too_long(data: st.DataObject, max_norm: float) -> None:
     encoder = data.draw(encoders())
     context, arms = data.draw(decisions(encoder))
-    features = encoder.encode(context, arms, max_norm).features
+    features = encoder.encode(context, arms, max_norm)[0]
     assert np.linalg.norm(features, axis=1).max() <= max_norm * (1 + 1e-14)
     dimension = encoder.dimension
     releases = ContinualSettings(3, dimension, 1.0, 1e-5, max_action_norm=max_norm)
@@ -51,7 +51,7 @@ def test_the_features_are_those_of_the_definition(
     encoder = data.draw(encoders(largest=1e3))
     context, arms = data.draw(decisions(encoder))
     expected = encode_slowly(encoder, context, arms, max_norm)
-    features = encoder.encode(context, arms, max_norm).features
+    features = encoder.encode(context, arms, max_norm)[0]
     np.testing.assert_allclose(features, expected, atol=1e-8 * max_norm)
 
 
@@ -61,11 +61,11 @@ def test_names_say_what_the_features_are() -> None:
         "age x price", "arrival=walk-in x price", "arrival=ambulance x price",
     )  # fmt: skip
     patient = {"age": 82.5, "arrival": "ambulance"}
-    features = SHARED.encode(patient, ARMS, max_norm=2 * math.sqrt(6)).features
+    features = SHARED.encode(patient, ARMS, max_norm=2 * math.sqrt(6))[0]
     assert features[0].tolist() == pytest.approx([2, 1, 0, 2, 1, 0.5, 0, 1])
     assert features[1].tolist() == pytest.approx([2, 1, 0, 2, -2, -1, 0, -2])
     assert BLOCKS.feature_names[4:6] == ("home: intercept", "home: age")
-    features = BLOCKS.encode(patient, [("home", {})], max_norm=math.sqrt(3)).features
+    features = BLOCKS.encode(patient, [("home", {})], max_norm=math.sqrt(3))[0]
     assert features[0].tolist() == pytest.approx([0, 0, 0, 0, 1, 0.5, 0, 1])
 
 
@@ -89,8 +89,8 @@ def test_a_shared_model_tells_contexts_and_features_apart(
     one: Any, other: Any, price: Any, other_price: Any, interactions: Any
 ) -> None:
     encoder = replace(SHARED, interactions=interactions)
-    first = encoder.encode(one, [("ward", price)]).features
-    second = encoder.encode(other, [("ward", other_price)]).features
+    first = encoder.encode(one, [("ward", price)])[0]
+    second = encoder.encode(other, [("ward", other_price)])[0]
     differ = (one, price) != (other, other_price)
     assert bool(np.abs(first - second).max() > 1e-6) == differ
 
@@ -98,8 +98,8 @@ def test_a_shared_model_tells_contexts_and_features_apart(
 @settings(max_examples=25)
 @given(patients, patients, st.sampled_from(BLOCKS.blocks))
 def test_blocks_tell_contexts_and_names_apart(one: Any, other: Any, name: str) -> None:
-    first = BLOCKS.encode(one, [("ward", {})]).features
-    second = BLOCKS.encode(other, [(name, {})]).features
+    first = BLOCKS.encode(one, [("ward", {})])[0]
+    second = BLOCKS.encode(other, [(name, {})])[0]
     differ = (one, "ward") != (other, name)
     assert bool(np.abs(first - second).max() > 1e-6) == differ
     assert not differ or name == "ward" or first[0] @ second[0] == 0
@@ -107,22 +107,22 @@ def test_blocks_tell_contexts_and_names_apart(one: Any, other: Any, name: str) -
 
 def test_an_unknown_category_is_zeros_and_a_number_is_clipped() -> None:
     inside = SHARED.encode(PATIENT, ARMS)
-    assert inside.outside == {}
+    assert inside[1] == {}
     arms: list[Arm] = [
         ("a", {"price": -1}),
         ("b", {"price": 100}),
         ("c", {"price": math.inf}),
     ]
     encoded = SHARED.encode({"age": 111, "arrival": "boat"}, arms)
-    assert encoded.outside == {"age": 1, "arrival": 1, "price": 2}
-    edge = SHARED.encode({"age": 110, "arrival": "walk-in"}, arms).features
+    assert encoded[1] == {"age": 1, "arrival": 1, "price": 2}
+    edge = SHARED.encode({"age": 110, "arrival": "walk-in"}, arms)[0]
     named = {name: i for i, name in enumerate(SHARED.feature_names)}
     same = [named[name] for name in ("intercept", "age", "price", "age x price")]
-    assert np.array_equal(encoded.features[:, same], edge[:, same])
-    assert not encoded.features[:, [i for n, i in named.items() if "=" in n]].any()
+    assert np.array_equal(encoded[0][:, same], edge[:, same])
+    assert not encoded[0][:, [i for n, i in named.items() if "=" in n]].any()
     # The counts are the caller's own.
-    encoded.outside["price"] = 7
-    assert SHARED.encode(PATIENT, arms).outside == {"price": 2}
+    encoded[1]["price"] = 7
+    assert SHARED.encode(PATIENT, arms)[1] == {"price": 2}
 
 
 def test_a_float32_is_clipped_to_the_bounds_themselves() -> None:
@@ -130,21 +130,21 @@ def test_a_float32_is_clipped_to_the_bounds_themselves() -> None:
     largest = np.float32(0.1)
     assert float(largest) > 0.1
     encoded = encoder.encode({"x": largest}, [("a", {})])
-    assert encoded.outside == {"x": 1}
+    assert encoded[1] == {"x": 1}
     edge = encoder.encode({"x": 0.1}, [("a", {})])
-    assert np.array_equal(encoded.features, edge.features)
+    assert np.array_equal(encoded[0], edge[0])
 
 
 def test_what_is_kept_of_the_arms_is_not_seen() -> None:
     encoder = replace(SHARED)
     arms: list[Arm] = [(name, dict(features)) for name, features in ARMS]
-    first = encoder.encode(PATIENT, arms).features
+    first = encoder.encode(PATIENT, arms)[0]
     first[:] = 0
-    assert encoder.encode(PATIENT, arms).features.any()
+    assert encoder.encode(PATIENT, arms)[0].any()
     arms[0][1]["price"] = 1
-    changed = encoder.encode(PATIENT, arms).features
-    assert np.array_equal(changed, SHARED.encode(PATIENT, arms).features)
-    turned = encoder.encode(PATIENT, arms[::-1]).features
+    changed = encoder.encode(PATIENT, arms)[0]
+    assert np.array_equal(changed, SHARED.encode(PATIENT, arms)[0])
+    turned = encoder.encode(PATIENT, arms[::-1])[0]
     assert np.array_equal(turned, changed[::-1])
     # True equals the 1 that is kept, but is not allowed.
     encoder.encode(PATIENT, arms)
@@ -248,13 +248,13 @@ def test_a_missing_value_is_what_was_declared(given: Any) -> None:
         "arrival": Category(ARRIVAL.values, missing="unknown"),
     }
     encoder = replace(SHARED, context=declared)
-    expected = encoder.encode({"age": 55, "arrival": "unknown"}, ARMS).features
+    expected = encoder.encode({"age": 55, "arrival": "unknown"}, ARMS)[0]
     context = {} if given == "left out" else dict.fromkeys(declared, given)
     encoded = encoder.encode(context, ARMS)
-    np.testing.assert_array_equal(encoded.features, expected)
-    assert encoded.outside == {"arrival": 1}  # a text that is no category
+    np.testing.assert_array_equal(encoded[0], expected)
+    assert encoded[1] == {"arrival": 1}  # a text that is no category
     [logged] = encoder.encode_log([context, PATIENT], ["ward", "home"], ARMS)
-    np.testing.assert_array_equal(logged.features[0], expected[0])
+    np.testing.assert_array_equal(logged[0][0], expected[0])
     with pytest.raises(ValueError, match="missing=111"):
         Number(0, 110, missing=111)
     with pytest.raises(ValueError, match="missing=''"):
@@ -276,7 +276,7 @@ def test_no_mean_reward_in_range_has_a_larger_parameter(shape: str) -> None:
         context = {name: given[name] for name in fields}
         arm = {name: given[name] for name in own}
         for name in encoder.blocks or ("ward",):
-            rows.append(encoder.encode(context, [(name, arm)], 2.0).features[0])
+            rows.append(encoder.encode(context, [(name, arm)], 2.0)[0][0])
     X = np.array(rows)
     bound, rng = encoder.parameter_norm(0.5, 2.0), np.random.default_rng(0)
     found = []

@@ -7,11 +7,11 @@ import numpy as np
 import optuna
 import pytest
 from flwr.app import Context
+from flwr.serverapp.exception import AggregationError
 
 from flwr_fbo import InProcessGrid, tuning_app
 from flwr_fbo.algorithms.search.agent import play_round
 from flwr_fbo.algorithms.search.trial import Trial
-from flwr_fbo.strategies.enrolment import TooFewAgentsError
 from flwr_fbo.study.codec import StudyMismatchError
 from tests.federation import (
     NUM_AGENTS,
@@ -118,7 +118,7 @@ def test_a_known_good_setting_outside_the_space_is_named(
     """At the site; what the server hears does not quote it."""
     bad = [{"x": 0.1, "C": 1e9, "depth": 7}]
     with pytest.raises(
-        TooFewAgentsError, match=r"enqueue\[0\] does not fit the study's space"
+        AggregationError, match=r"enqueue\[0\] does not fit the study's space"
     ):
         run(tuning_app(make_objective, enqueue=bad))
     assert "enqueue[0]: params['C']=1000000000.0" in caplog.text  # at the site
@@ -133,7 +133,7 @@ def test_a_client_may_declare_what_it_is_made_for(
     ]
     for declared, words in wrongs:
         (field,) = declared
-        with pytest.raises(TooFewAgentsError, match=f"declares another {field} than"):
+        with pytest.raises(AggregationError, match=f"declares another {field} than"):
             run(tuning_app(make_objective, **declared))
         assert words in caplog.text  # at the site
     fitting: dict[str, Any] = {"direction": "maximize", "space": SPACE}

@@ -91,4 +91,4 @@ def features_of(
 ) -> FloatArray:
     """Return the features of a decision, encoded as its own."""
     fresh = replace(encoder)
-    return fresh.encode(context, arms.eligible(names)).features
+    return fresh.encode(context, arms.eligible(names))[0]

@@ -18,10 +18,10 @@ from flwr_fbo import (
     Number,
     RewardTimeout,
 )
+from flwr_fbo._common.errors import RefusedError
 from flwr_fbo.algorithms.linear_bandit.settings import LocalData
 from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
-from flwr_fbo.clients.bandits.linear_bandit_client import LinearBanditSite
-from flwr_fbo.study.limits import StudyRefusedError
+from flwr_fbo.clients.bandits.linear_bandit_site import LinearBanditSite
 from tests.clients.bandits.policies import enrolled
 
 RELEASES = ContinualSettings(
@@ -199,5 +199,5 @@ def test_a_site_with_limits_decides_whether_other_rows_are_fixed(
     if not refused:
         site.answer(context, [], study.enrolment())
         return
-    with pytest.raises(StudyRefusedError):
+    with pytest.raises(RefusedError):
         site.answer(context, [], study.enrolment())

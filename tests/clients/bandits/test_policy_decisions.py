@@ -487,7 +487,7 @@ def test_the_features_are_those_of_the_studys_norm(tmp_path: Path) -> None:
     releases = replace(SETTINGS.releases, max_action_norm=3.0)
     policy = enrolled(tmp_path, replace(SETTINGS, releases=releases))
     policy.choose(CONTEXT)
-    expected = ENCODER.encode(CONTEXT, ARMS.eligible(), max_norm=3.0).features
+    expected = ENCODER.encode(CONTEXT, ARMS.eligible(), max_norm=3.0)[0]
     np.testing.assert_array_equal(again(tmp_path)[0].features, expected)
 
 

@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 from flwr_fbo import ContinualSettings, LinearBanditPolicy, LinearUCBSettings
 from flwr_fbo.algorithms.linear_bandit.settings import LocalData
 from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
-from flwr_fbo.clients.bandits.linear_bandit_policy import NotEnrolledError
 from flwr_fbo.clients.bandits.recorded_bandit import RecordedBandit
 from flwr_fbo.journal import checksums, journal_file
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.journal.journal_file import JournalFile, JournalHeldError
+from flwr_fbo.journal.journal_file import JournalError, JournalFile, JournalHeldError
 from flwr_fbo.journal.tables import LedgerRow
 from tests.clients.bandits.policies import FILE_NAME
 from tests.killing import killed_after
@@ -209,7 +208,7 @@ def test_a_journal_that_was_exchanged_is_read_anew(tmp_path: Path) -> None:
     assert policy.num_trials == 0
     trial(policy)
     path.unlink()
-    with pytest.raises(NotEnrolledError):
+    with pytest.raises(JournalError, match="no place in a study"):
         policy.choose(ACTIONS)
     in_journal(tmp_path, receive(2))
     assert trial(policy) == 2

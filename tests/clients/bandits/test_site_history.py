@@ -121,10 +121,10 @@ def test_unusual_numbers_are_encoded_one_by_one_to_the_same(tmp_path: Path) -> N
     usual = list(ENCODER.encode_log(CONTEXTS, NAMES, ARMS.eligible()))
     strange = [{**c, "age": Fraction(c["age"])} for c in CONTEXTS]
     slow = list(ENCODER.encode_log(strange, NAMES, ARMS.eligible()))
-    [one], [other] = usual, slow
-    np.testing.assert_array_equal(one.features, other.features)
-    assert one.outside == other.outside
-    for context, name, row in zip(CONTEXTS, NAMES, one.features, strict=True):
+    [(one, outside)], [(other, same)] = usual, slow
+    np.testing.assert_array_equal(one, other)
+    assert outside == same
+    for context, name, row in zip(CONTEXTS, NAMES, one, strict=True):
         np.testing.assert_array_equal(row, features_of(context, (name,))[0])
 
 

@@ -24,10 +24,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from flwr_fbo._common.errors import DataError
 from flwr_fbo.cli import app
 from flwr_fbo.lab.datasets import download, har
 from flwr_fbo.lab.datasets.base import (
+    DataError,
     Dataset,
     FromZipInZip,
     as_is,

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from flwr_fbo._common.errors import DataError
 from flwr_fbo.lab.datasets import emnist, emnist_sqlite
+from flwr_fbo.lab.datasets.base import DataError
 from flwr_fbo.lab.datasets.emnist_sqlite import parse_example
 from tests.lab.datasets.emnist_files import (
     INDICES,

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from flwr_fbo._common.errors import DataError
 from flwr_fbo.lab.datasets import har
-from flwr_fbo.lab.datasets.base import Split
+from flwr_fbo.lab.datasets.base import DataError, Split
 from flwr_fbo.lab.datasets.har import NUM_SUBJECTS, partition
 
 REBUILT = Path("har", "har_features561_rebuilt.npz")

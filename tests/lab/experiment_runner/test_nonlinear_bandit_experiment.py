@@ -14,12 +14,12 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from flwr_fbo._common.errors import DataError
 from flwr_fbo._common.text import humanised
 from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings
 from flwr_fbo.cli import app
 from flwr_fbo.lab.baselines.kernel_ucb import KernelUCBSettings
 from flwr_fbo.lab.cli.experiment_tables import print_report
+from flwr_fbo.lab.datasets.base import DataError
 from flwr_fbo.lab.experiment_runner.base import Claim
 from flwr_fbo.lab.experiment_runner.claims import findings
 from flwr_fbo.lab.experiment_runner.config import (

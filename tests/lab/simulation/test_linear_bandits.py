@@ -18,7 +18,6 @@ from flwr_fbo.algorithms.linear_bandit.exploration import (
 from flwr_fbo.algorithms.linear_bandit.settings import (
     DeterminantTrigger,
     LinearUCBSettings,
-    SiteDeviation,
     geometric_schedule,
 )
 from flwr_fbo.lab.simulation.linear_bandits import (
@@ -39,7 +38,6 @@ RELEASES = ContinualSettings(num_releases=4, dimension=3, epsilon=30.0, delta=0.
 PUBLISHED = replace(RELEASES, mechanism="tree", calibration="paper", epsilon=200.0)
 UNKNOWN = replace(RELEASES, num_releases=None)
 SETTINGS = LinearUCBSettings(RELEASES, local_data="released", width="exact")
-DEVIATION = SiteDeviation(0.1, features=["theta_0", "theta_2"])
 SIMULATION = BanditSimulation(SETTINGS, M, TASK, T, SCHEDULE)
 
 
@@ -130,21 +128,6 @@ CASES = {
     "sliding window, non-private": simulation(
         releases=replace(RELEASES, sliding_window=2)
     ).baseline("non-private"),
-    "sites differ": simulation(width="observed", site_deviation=DEVIATION),
-    "sites differ, sampling": simulation(
-        exploration=EllipsoidSampling(), site_deviation=DEVIATION
-    ),
-    "sites differ, unknown horizon, raw": simulation(
-        releases=UNKNOWN, local_data="raw", site_deviation=DEVIATION
-    ),
-    "sites differ, sliding window, raw": simulation(
-        releases=replace(RELEASES, sliding_window=2),
-        local_data="raw",
-        site_deviation=DEVIATION,
-    ),
-    "sites differ, non-private": simulation(site_deviation=DEVIATION).baseline(
-        "non-private"
-    ),
     "one agent": replace(simulation(local_data="raw"), num_agents=1),
 }
 

@@ -8,9 +8,8 @@ import pytest
 from optuna.distributions import FloatDistribution, IntDistribution
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.errors import DataError
 from flwr_fbo._common.random import Purpose, generator
-from flwr_fbo.lab.datasets.base import Split, data_folder
+from flwr_fbo.lab.datasets.base import DataError, Split, data_folder
 from flwr_fbo.lab.experiment_runner.config import builtin_experiments, load_experiment
 from flwr_fbo.lab.experiment_runner.tuning_experiment import TuningExperiment, run_one
 from flwr_fbo.lab.tasks import har

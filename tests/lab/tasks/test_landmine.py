@@ -20,8 +20,7 @@ from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import train_test_split
 from sklearn.svm import SVC
 
-from flwr_fbo._common.errors import DataError
-from flwr_fbo.lab.datasets.base import Split, data_file
+from flwr_fbo.lab.datasets.base import DataError, Split, data_file
 from flwr_fbo.lab.datasets.landmine import NUM_FIELDS, partition
 from flwr_fbo.lab.tasks import landmine
 from flwr_fbo.lab.tasks.base import Objective

@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flwr_fbo._common.errors import DataError
 from flwr_fbo.lab.datasets import magic, shuttle
-from flwr_fbo.lab.datasets.base import data_folder
+from flwr_fbo.lab.datasets.base import DataError, data_folder
 from flwr_fbo.lab.tasks.nonlinear_bandit import (
     ClusterBanditTask,
     FunctionBanditTask,

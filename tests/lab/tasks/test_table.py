@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.errors import DataError
-from flwr_fbo.lab.datasets.base import data_folder
+from flwr_fbo.lab.datasets.base import DataError, data_folder
 from flwr_fbo.lab.tasks.table import Table, TableTask, weights_of
 from flwr_fbo.space.search_space import SearchSpace
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Context, RecordDict, UserConfig
+from flwr.serverapp.exception import AggregationError
 from typer.testing import CliRunner
 
 from flwr_fbo import (
@@ -24,6 +25,7 @@ from flwr_fbo import (
     Optimism,
     linear_bandit_app,
 )
+from flwr_fbo._common.errors import RefusedError
 from flwr_fbo.algorithms.linear_bandit.exploration import Exploration
 from flwr_fbo.algorithms.linear_bandit.settings import DeterminantTrigger
 from flwr_fbo.algorithms.linear_bandit.study import (
@@ -34,14 +36,11 @@ from flwr_fbo.cli import app
 from flwr_fbo.clients.bandits.bandit_journals import LINEAR_KIND as KIND
 from flwr_fbo.clients.bandits.bandit_journals import last_journal
 from flwr_fbo.clients.bandits.bandit_store import action_of
-from flwr_fbo.clients.bandits.linear_bandit_client import LinearBanditSite
+from flwr_fbo.clients.bandits.linear_bandit_site import LinearBanditSite
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import SeededEntropy
-from flwr_fbo.strategies.enrolment import TooFewAgentsError
-from flwr_fbo.study.codec import Phase
-from flwr_fbo.study.limits import StudyRefusedError
 from tests.killing import NUM_KILLS, killed_after
 from tests.strategies.bandit_sites import (
     ACTIONS,
@@ -187,7 +186,7 @@ def test_a_release_out_of_the_blue_is_refused_at_once(tmp_path: Path) -> None:
     journal = int(site.answer(context, [], study.enrolment()).metrics["journal"])
     for included in (-(2**62), -1, 1, 2, 3, 2**62):
         asked = LinearBanditInstruction(
-            Phase.ROUND, study, 0, journal, included, send_release=True
+            "round", study, 0, journal, included, send_release=True
         )
         with pytest.raises((ValueError, JournalError), match=r"k=|Release|included="):
             site.answer(context, [], asked.to_config())
@@ -223,7 +222,7 @@ def test_the_ledger_of_a_site_promises_nothing_with_a_trigger(tmp_path: Path) ->
     context = Context(1, 1, {"agent-id": 0}, RecordDict(), {})
     metrics = site.answer(context, [], study.enrolment()).metrics
     asked = LinearBanditInstruction(
-        Phase.ROUND, study, 0, int(metrics["journal"]), send_release=True
+        "round", study, 0, int(metrics["journal"]), send_release=True
     )
     site.answer(context, [], asked.to_config())
     said = CliRunner().invoke(app, ["ledger", "show", str(tmp_path)]).output
@@ -257,7 +256,7 @@ def test_a_site_takes_part_in_what_it_wants(
     if not refusal:
         strategy.start(sites)
         return
-    with pytest.raises(TooFewAgentsError, match="StudyRefusedError: This site takes"):
+    with pytest.raises(AggregationError, match="RefusedError: This site takes"):
         strategy.start(sites)
     assert re.search(refusal, caplog.text)
     assert not any(folder.exists() for folder in sites.folders)
@@ -284,7 +283,7 @@ def test_a_site_says_how_much_may_be_left_to_chance(
     if not refused:
         site.answer(context, [], study.enrolment())
         return
-    with pytest.raises(StudyRefusedError, match=refused) as error:
+    with pytest.raises(RefusedError, match=refused) as error:
         site.answer(context, [], study.enrolment())
     assert error.value.public == "This site takes no part: max_uniform_share."
 
@@ -327,7 +326,7 @@ def test_what_a_client_refuses() -> None:
         linear_bandit_app(folder="somewhere")
     with pytest.raises(ValueError, match="make_environment"):
         linear_bandit_app(make_environment=3)  # type: ignore[arg-type]
-    with pytest.raises(TooFewAgentsError, match="no folder for its policy"):
+    with pytest.raises(AggregationError, match="no folder for its policy"):
         fed_ucb(interval=0.0).start(InProcessGrid(OPEN, M))
 
 
@@ -375,7 +374,7 @@ def _site(folder: Path, replies: Path) -> None:
     study = LinearBanditStudy(SETTINGS, M, noise_seed=NOISE_SEED, study_id="killed")
     metrics = site.answer(context, [], study.enrolment()).metrics
     number = int(metrics["journal"])
-    taken = LinearBanditInstruction(Phase.ROUND, study, 0, number)
+    taken = LinearBanditInstruction("round", study, 0, number)
     site.answer(context, [], taken.to_config())
     policy = LinearBanditPolicy.open(folder)
     for k in range(1, 4):
@@ -385,7 +384,7 @@ def _site(folder: Path, replies: Path) -> None:
             if policy.num_trials < 5 * k:
                 policy.choose(np.roll(ACTIONS, policy.num_trials, axis=0))
         asked = LinearBanditInstruction(
-            Phase.ROUND, study, 0, number, k - 1, send_release=True
+            "round", study, 0, number, k - 1, send_release=True
         )
         [release] = site.answer(context, [], asked.to_config()).arrays
         with (replies / f"{k}.jsonl").open("a") as file:

@@ -1,4 +1,4 @@
-"""Flower clients of FedUCB: they synchronise the bandit of one site."""
+"""A site of FedUCB: it synchronises the site's linear bandit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
 from flwr_fbo._common.conversion import take_plain
-from flwr_fbo._common.validation import require
+from flwr_fbo._common.validation import require, require_function
 from flwr_fbo.algorithms.linear_bandit.study import (
     LinearBanditInstruction,
     LinearBanditStudy,
@@ -20,13 +20,12 @@ from flwr_fbo.clients.bandits.bandit_site import (
     BanditSite,
     MakeEnvironment,
     playing,
-    require_function,
 )
 from flwr_fbo.clients.recorded_agent import older_copy
-from flwr_fbo.clients.site import Answer, Arrays, SiteClient, site_app
+from flwr_fbo.clients.site import Answer, Arrays, site_app
 from flwr_fbo.clients.site_journal import NodeConfigError
 from flwr_fbo.clients.site_rules import SiteRules
-from flwr_fbo.clients.time_limit import TimeLimit
+from flwr_fbo.clients.time_limit import CheckTime, environment_in_time
 from flwr_fbo.study.limits import Limits
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, "RecordedBandit"]):
         ok = folder is None or isinstance(folder, str | Path)
         ok = ok and (folder is None or Path(folder).is_absolute())
         require(ok, "folder", folder, "an absolute path")
-        require_function("make_environment", self.make_environment)
+        require_function("make_environment", self.make_environment, optional=True)
         self.check_limits()
 
     @property
@@ -86,11 +85,10 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, "RecordedBandit"]):
         """Raise NodeConfigError too if there is neither folder nor environment."""
         super().check(context, study, rules)
         if self.make_environment is None and self.folder_of(context) is None:
-            text = (
+            raise NodeConfigError.told(
                 "This site has no folder for its policy: give linear_bandit_app one, "
                 "or its node config an fbo-folder."
             )
-            raise NodeConfigError(text, public=text)
 
     def release_of(self, instruction: LinearBanditInstruction) -> int | None:
         """Return 1, the study's one charge, if the answer may carry a release.
@@ -114,26 +112,26 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, "RecordedBandit"]):
         agent: RecordedBandit,
         instruction: LinearBanditInstruction,
         arrays: Arrays,
-        time_limit: TimeLimit,
+        check_time: CheckTime,
     ) -> Answer:
         """Take what came along, play in the environment, and release what is wanted.
 
         Raises
         ------
-        EnvironmentFailedError
+        AppFailedError
             If the environment raised, or gave what is not allowed.
         """
         if instruction.study.graph is not None:
             # With a centre the next release is refused where one before is missing.
             if agent.num_releases < instruction.included:
                 raise older_copy(agent.num_releases, instruction.included)
-            self._play_trials(context, agent, instruction, time_limit)
+            self._play_trials(context, agent, instruction, check_time)
             return self._pass_on(agent, instruction, arrays)
         if len(arrays):
             agents = instruction.agents_in_total
             times = instruction.num_synchronisations
             agent.receive(arrays[0], instruction.included, agents, times)
-        self._play_trials(context, agent, instruction, time_limit)
+        self._play_trials(context, agent, instruction, check_time)
         trigger, wanted = instruction.study.trigger, instruction.send_release
         released = [agent.release(instruction.included + 1)] if wanted else []
         if trigger is None or wanted:
@@ -165,63 +163,13 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, "RecordedBandit"]):
         context: Context,
         bandit: RecordedBandit,
         instruction: LinearBanditInstruction,
-        time_limit: TimeLimit,
+        check_time: CheckTime,
     ) -> None:
         if self.make_environment is None:
             return
         with playing(self.make_environment, context) as environment:
-            limited = time_limit.on_environment(environment)
+            limited = environment_in_time(environment, check_time)
             bandit.play(limited, instruction.num_trials)
-
-
-class LinearBanditClient(SiteClient):
-    """A `NumPyClient` that synchronises the bandit of one site.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from flwr.clientapp import ClientApp
-    >>> from flwr_fbo import (
-    ...     ContinualSettings, FedUCB, InProcessGrid, LinearBanditClient,
-    ...     LinearUCBSettings,
-    ... )
-    >>> class Ward:
-    ...     def contexts(self, t):
-    ...         return np.eye(3)  # the actions of trial t
-    ...     def reward(self, x):
-    ...         return float(x @ [0.2, 0.3, 0.8])
-    >>> def client_fn(context):
-    ...     return LinearBanditClient(
-    ...         context, make_environment=lambda context: Ward()
-    ...     ).to_client()
-    >>> releases = ContinualSettings(
-    ...     num_releases=2, dimension=3, epsilon=4.0, delta=1e-5
-    ... )
-    >>> settings = LinearUCBSettings(releases, local_data="own")
-    >>> strategy = FedUCB(settings, num_agents=4, schedule=[10, 20])
-    >>> grid = InProcessGrid(ClientApp(client_fn=client_fn), num_nodes=4)
-    >>> result = strategy.start(grid)
-    >>> strategy.server.num_releases
-    [2, 2, 2, 2]
-
-    Parameters
-    ----------
-    context : flwr.app.Context
-    folder, make_environment, limits : optional
-        See `linear_bandit_app`.
-    """
-
-    def __init__(
-        self,
-        context: Context,
-        *,
-        folder: str | Path | None = None,
-        make_environment: MakeEnvironment | None = None,
-        limits: Limits | None = None,
-    ) -> None:
-        super().__init__(
-            lambda: LinearBanditSite(folder, make_environment, limits), context
-        )
 
 
 def linear_bandit_app(

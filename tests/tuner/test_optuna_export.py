@@ -14,9 +14,9 @@ from optuna.trial import TrialState
 from typer.testing import CliRunner
 
 from flwr_fbo.cli import app
-from flwr_fbo.integrations.optuna_export import export_tuner
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.tuner.optuna_export import export_tuner
 from flwr_fbo.tuner.tuner_record import FILE_NAME
 from tests.tuner.records import record, record_first_rung
 

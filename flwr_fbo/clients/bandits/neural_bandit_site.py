@@ -1,4 +1,4 @@
-"""Flower clients of Fed-GO-UCB: an agent with an environment that it plays in."""
+"""A site of Fed-GO-UCB: an agent with an environment that it plays in."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flwr.app import Context
 from flwr.clientapp import ClientApp
 
 from flwr_fbo._common.conversion import take_plain
-from flwr_fbo._common.validation import require
+from flwr_fbo._common.validation import require_function
 from flwr_fbo.algorithms.fed_go_ucb.study import (
     FedGOUCBInstruction,
     FedGOUCBStudy,
@@ -19,10 +19,9 @@ from flwr_fbo.clients.bandits.bandit_site import (
     BanditSite,
     MakeEnvironment,
     playing,
-    require_function,
 )
-from flwr_fbo.clients.site import Answer, Arrays, Metrics, SiteClient, site_app
-from flwr_fbo.clients.time_limit import TimeLimit
+from flwr_fbo.clients.site import Answer, Arrays, Metrics, site_app
+from flwr_fbo.clients.time_limit import CheckTime, environment_in_time
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.models.network import RewardModel
 from flwr_fbo.study.limits import Limits
@@ -54,9 +53,8 @@ class NeuralBanditSite(BanditSite[FedGOUCBInstruction, "RecordedNeuralAgent"]):
 
     def __post_init__(self) -> None:
         take_plain(self)
-        make = self.make_environment
-        require(callable(make), "make_environment", make, "a function")
-        require_function("make_model", self.make_model)
+        require_function("make_environment", self.make_environment)
+        require_function("make_model", self.make_model, optional=True)
         self.check_limits()
 
     @property
@@ -96,66 +94,23 @@ class NeuralBanditSite(BanditSite[FedGOUCBInstruction, "RecordedNeuralAgent"]):
         agent: RecordedNeuralAgent,
         instruction: FedGOUCBInstruction,
         arrays: Arrays,
-        time_limit: TimeLimit,
+        check_time: CheckTime,
     ) -> Answer:
         """Play in the environment, and answer with the arrays that are wanted.
 
         Raises
         ------
-        EnvironmentFailedError
+        AppFailedError
             If the environment or the model raised, or gave what is not allowed.
         """
         with playing(self.make_environment, context) as environment:
-            limited = time_limit.on_environment(environment)
+            limited = environment_in_time(environment, check_time)
             answer = agent.carry_out(instruction, arrays, limited)
         metrics: Metrics = {"num-evaluations": agent.agent.num_in_sums}
         if instruction.study.settings.privacy is None:
             wants = agent.agent.wants_synchronisation()
             metrics["wants-synchronisation"] = int(wants)
         return Answer([*answer], metrics)
-
-
-class NeuralBanditClient(SiteClient):
-    """A `NumPyClient` of `FedGOUCB`, around one agent and its environment.
-
-    Examples
-    --------
-    >>> from flwr.clientapp import ClientApp
-    >>> import numpy as np
-    >>> from flwr_fbo import (
-    ...     FedGOUCB, InProcessGrid, Network, NeuralBanditClient, FedGOUCBSettings
-    ... )
-    >>> class Kitchen:
-    ...     def contexts(self, t):
-    ...         return np.linspace(0, 1, 20)[:, None]  # the actions of trial t
-    ...     def reward(self, x):
-    ...         return float(np.sin(5 * x[0]))
-    >>> def client_fn(context):
-    ...     return NeuralBanditClient(context, lambda context: Kitchen()).to_client()
-    >>> settings = FedGOUCBSettings(num_exploration=0)  # phase II only
-    >>> model = Network(1, width=4)
-    >>> strategy = FedGOUCB(settings, model, num_agents=2, num_evaluations=4)
-    >>> grid = InProcessGrid(ClientApp(client_fn=client_fn), num_nodes=2)
-    >>> len(strategy.start(grid).w0)
-    13
-
-    Parameters
-    ----------
-    context : flwr.app.Context
-    make_environment, make_model, limits
-        See `neural_bandit_app`.
-    """
-
-    def __init__(
-        self,
-        context: Context,
-        make_environment: MakeEnvironment,
-        make_model: MakeModel | None = None,
-        limits: Limits | None = None,
-    ) -> None:
-        super().__init__(
-            lambda: NeuralBanditSite(make_environment, make_model, limits), context
-        )
 
 
 def neural_bandit_app(
@@ -181,7 +136,7 @@ def neural_bandit_app(
     >>> model = Network(1, width=4)
     >>> strategy = FedGOUCB(settings, model, num_agents=2, num_evaluations=4)
     >>> result = strategy.start(InProcessGrid(app, num_nodes=2))
-    >>> len(result.w0)
+    >>> len(result.estimate)
     13
 
     Parameters

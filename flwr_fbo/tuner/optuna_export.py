@@ -1,0 +1,116 @@
+"""Copy the trials of a `FederationTuner` to an Optuna storage."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+import optuna
+from optuna.trial import FrozenTrial, TrialState
+
+from flwr_fbo.integrations.optuna_export import (
+    NUMBER,
+    Storage,
+    add_trials,
+    storage_of,
+)
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.tables import LedgerRow
+from flwr_fbo.space.search_space import Params, SearchSpace
+from flwr_fbo.tuner.envelope import KIND
+from flwr_fbo.tuner.proposed_trials import inside_of
+from flwr_fbo.tuner.tuner_record import (
+    FILE_NAME,
+    not_private_because,
+    recorded_settings,
+    rung_of,
+    schedule_of,
+)
+
+
+def export_tuner(folder: str | Path, storage: Storage) -> optuna.Study:
+    """Add a tuner's trials that have ended to an Optuna study; those there stay.
+
+    Parameters
+    ----------
+    folder : str or Path
+        Of a `FederationTuner`.
+    storage : str, Path or optuna.storages.BaseStorage
+        An Optuna storage, such as ``"sqlite:///trials.db"``; or the path of an SQLite
+        file.
+
+    Returns
+    -------
+    optuna.Study
+        Maximised. A trial's value is the released score of its last rung, larger is
+        better; its intermediate values are those of all rungs, by round. The trials of
+        the last rung are complete, others are pruned. Each has the user attributes
+        ``trial`` and ``settings``, and no parameter where the app's default is outside
+        the space. The user attribute ``private`` of the study says whether the choices
+        are; with privacy, scores of several rungs cannot be compared.
+
+    Raises
+    ------
+    JournalError
+        If the folder holds no tuner.
+    ValueError
+        If the storage is a URL of a database in memory, no URL, or the tuner's file.
+    OSError
+        If a new SQLite file cannot be made.
+    """
+    path = Path(folder) / FILE_NAME
+    target = storage_of(path, storage)
+    with Journal.snapshot(path) as journal:
+        journal.require_kind(KIND)
+        identity = journal.identity
+        settings = recorded_settings(journal)
+        ledger = journal.ledger()
+    last = len(schedule_of(identity).rungs) - 1
+    space = SearchSpace.from_json(identity["space"])
+    ended = sorted(
+        (trial, row.iteration)
+        for row in ledger
+        for trial in rung_of(row).trials
+        if row.iteration == last or trial not in rung_of(row).survivors
+    )
+    # A tuner has no name of its own; its settings are those of no other.
+    whole = json.dumps([identity, settings], sort_keys=True).encode()
+    name = f"federation-tuner-{hashlib.sha256(whole).hexdigest()[:12]}"
+    frozen = [
+        _frozen(trial, settings[trial], space, ledger[: rung + 1], rung == last)
+        for trial, rung in ended
+    ]
+    study = add_trials(target, name, "maximize", frozen)
+    study.set_user_attr("private", not_private_because(identity) == "")
+    return study
+
+
+def _frozen(
+    number: int,
+    setting: Params,
+    space: SearchSpace,
+    rungs: Sequence[LedgerRow],
+    is_complete: bool,
+) -> FrozenTrial:
+    """Return a tuner's trial, from the releases of all rungs that it was in."""
+    scores = {
+        rung.rounds: rung.scores[rung.trials.index(number)]
+        for rung in map(rung_of, rungs)
+    }
+    inside = inside_of(space, setting)
+    frozen = optuna.create_trial(
+        state=TrialState.COMPLETE if is_complete else TrialState.PRUNED,
+        value=scores[max(scores)],
+        params={name: setting[name] for name in inside},
+        distributions=inside,
+        user_attrs={"trial": number, "settings": setting},
+        system_attrs={NUMBER: number},
+        intermediate_values=scores,
+    )
+    # When it began is not on record.
+    frozen.datetime_start = datetime.fromtimestamp(rungs[0].committed)
+    frozen.datetime_complete = datetime.fromtimestamp(rungs[-1].committed)
+    return frozen

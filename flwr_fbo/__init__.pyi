@@ -37,6 +37,9 @@ from .clients.bandits.linear_bandit_policy import (
 from .clients.bandits.linear_bandit_site import linear_bandit_app as linear_bandit_app
 from .clients.bandits.neural_bandit_site import neural_bandit_app as neural_bandit_app
 from .clients.bandits.policy_summary import PolicySummary as PolicySummary
+from .clients.numpy_clients import LinearBanditClient as LinearBanditClient
+from .clients.numpy_clients import NeuralBanditClient as NeuralBanditClient
+from .clients.numpy_clients import TuningClient as TuningClient
 from .clients.tuning_journals import best_params as best_params
 from .grid import InProcessGrid as InProcessGrid
 from .integrations.mlflow_callback import MlflowCallback as MlflowCallback

@@ -16,12 +16,11 @@ from flwr_fbo import (
     FedVote,
     FedVoteSettings,
     InProcessGrid,
+    TuningClient,
     tuning_app,
 )
 from flwr_fbo._compat import reply_arrays
 from flwr_fbo.algorithms.search.agent import Agent
-from flwr_fbo.clients.site import SiteClient
-from flwr_fbo.clients.tuning_site import TuningSite
 from tests.grouped import grouped
 
 NUM_AGENTS, NUM_ITERATIONS = 4, 5
@@ -61,10 +60,10 @@ def numpy_app(
     make: Callable[[Context], Objective] = make_objective,
     mods: list[Mod] | None = None,
 ) -> ClientApp:
-    """Return a ClientApp of the older API: what `with_tuning` does with a message."""
+    """Return a ClientApp of the older API."""
 
     def client_fn(context: Context) -> Any:
-        return SiteClient(TuningSite(make), context).to_client()
+        return TuningClient(make, context).to_client()
 
     return ClientApp(client_fn=client_fn, mods=mods)
 

@@ -27,11 +27,14 @@ from flwr_fbo import (
     FedVoteSettings,
     FTSSettings,
     Limits,
+    LinearBanditClient,
     LinearUCBSettings,
     Network,
+    NeuralBanditClient,
     NeuralPrivacy,
     PeerGraph,
     SearchSpace,
+    TuningClient,
     linear_bandit_app,
     neural_bandit_app,
     tuning_app,
@@ -47,10 +50,6 @@ from flwr_fbo.algorithms.linear_bandit.study import (
     LinearBanditStudy,
 )
 from flwr_fbo.algorithms.search.study import TuningInstruction, TuningStudy
-from flwr_fbo.clients.bandits.linear_bandit_site import LinearBanditSite
-from flwr_fbo.clients.bandits.neural_bandit_site import NeuralBanditSite
-from flwr_fbo.clients.site import SiteClient
-from flwr_fbo.clients.tuning_site import TuningSite
 from flwr_fbo.study.codec import STUDY_ENTRY, Config, Instruction, Study
 
 Lie = Callable[[dict[str, Any]], None]
@@ -83,17 +82,17 @@ def _app_of(client: Callable[[Context], Any]) -> ClientApp:
 APPS: dict[tuple[str, str], Callable[[], ClientApp]] = {
     ("tuning", "message"): lambda: tuning_app(lambda context: _objective),
     ("tuning", "numpy"): lambda: _app_of(
-        lambda c: SiteClient(TuningSite(lambda _: _objective), c)
+        lambda c: TuningClient(lambda _: _objective, c)
     ),
     ("linear-bandit", "message"): lambda: linear_bandit_app(
         make_environment=_make_environment, limits=ANY
     ),
     ("linear-bandit", "numpy"): lambda: _app_of(
-        lambda c: SiteClient(LinearBanditSite(None, _make_environment, ANY), c)
+        lambda c: LinearBanditClient(c, make_environment=_make_environment, limits=ANY)
     ),
     ("neural-bandit", "message"): lambda: neural_bandit_app(_make_environment),
     ("neural-bandit", "numpy"): lambda: _app_of(
-        lambda c: SiteClient(NeuralBanditSite(_make_environment), c)
+        lambda c: NeuralBanditClient(c, _make_environment)
     ),
 }
 

@@ -21,6 +21,7 @@ from flwr_fbo import (
     EllipsoidSampling,
     InProcessGrid,
     InverseGapWeighting,
+    LinearBanditClient,
     LinearBanditPolicy,
     LinearUCBSettings,
     PeerGraph,
@@ -38,10 +39,8 @@ from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
 from flwr_fbo.cli import app as cli
 from flwr_fbo.clients.bandits.bandit_journals import LINEAR_KIND as KIND
 from flwr_fbo.clients.bandits.bandit_store import action_of
-from flwr_fbo.clients.bandits.linear_bandit_site import LinearBanditSite
 from flwr_fbo.clients.bandits.peer_mail import PeerMail
 from flwr_fbo.clients.bandits.recorded_bandit import RecordedBandit
-from flwr_fbo.clients.site import SiteClient
 from flwr_fbo.clients.site_journal import record_name
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import Trial
@@ -172,7 +171,9 @@ def test_plays_as_the_simulator_does(
 
 def numpy_app() -> ClientApp:
     def client_fn(context: Context) -> Any:
-        return SiteClient(LinearBanditSite(None, make_environment), context).to_client()
+        return LinearBanditClient(
+            context, make_environment=make_environment
+        ).to_client()
 
     return ClientApp(client_fn=client_fn)
 

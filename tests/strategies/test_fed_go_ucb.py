@@ -18,6 +18,7 @@ from flwr_fbo import (
     FedGOUCBSettings,
     InProcessGrid,
     Network,
+    NeuralBanditClient,
     neural_bandit_app,
 )
 from flwr_fbo._compat import to_array_record
@@ -26,8 +27,6 @@ from flwr_fbo.cli import app as cli
 from flwr_fbo.clients.bandits.bandit_journals import NEURAL_KIND as KIND
 from flwr_fbo.clients.bandits.bandit_journals import last_journal
 from flwr_fbo.clients.bandits.environment import BanditEnvironment
-from flwr_fbo.clients.bandits.neural_bandit_site import NeuralBanditSite
-from flwr_fbo.clients.site import SiteClient
 from flwr_fbo.clients.site_journal import record_name
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.lab.simulation.neural_bandits import LinearModel
@@ -57,7 +56,7 @@ APP = neural_bandit_app(make_environment)
 
 def numpy_app() -> ClientApp:
     def client_fn(context: Context) -> Any:
-        return SiteClient(NeuralBanditSite(make_environment), context).to_client()
+        return NeuralBanditClient(context, make_environment).to_client()
 
     return ClientApp(client_fn=client_fn)
 

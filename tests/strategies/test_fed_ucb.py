@@ -18,6 +18,7 @@ from flwr_fbo import (
     BanditResult,
     FedUCB,
     InProcessGrid,
+    LinearBanditClient,
     linear_bandit_app,
 )
 from flwr_fbo.algorithms.linear_bandit.settings import DeterminantTrigger
@@ -60,7 +61,9 @@ CLOCK = "flwr_fbo.strategies.linear_bandit_strategy.time"
 
 def numpy_app() -> ClientApp:
     def client_fn(context: Context) -> Any:
-        return SiteClient(LinearBanditSite(None, make_environment), context).to_client()
+        return LinearBanditClient(
+            context, make_environment=make_environment
+        ).to_client()
 
     return ClientApp(client_fn=client_fn)
 

@@ -21,6 +21,7 @@ from flwr_fbo import (
     InProcessGrid,
     Limits,
     Network,
+    NeuralBanditClient,
     NeuralPrivacy,
     neural_bandit_app,
 )
@@ -31,8 +32,6 @@ from flwr_fbo.algorithms.fed_go_ucb.settings import AgentReply
 from flwr_fbo.cli import app as cli
 from flwr_fbo.clients.bandits.bandit_journals import NEURAL_KIND as KIND
 from flwr_fbo.clients.bandits.environment import BanditEnvironment
-from flwr_fbo.clients.bandits.neural_bandit_site import NeuralBanditSite
-from flwr_fbo.clients.site import SiteClient
 from flwr_fbo.clients.site_journal import record_name
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.lab.simulation.neural_bandits import NeuralBanditSimulation
@@ -300,7 +299,7 @@ def test_a_lie_that_is_longer_than_any_release_is_refused() -> None:
 
 
 def numpy_client(context: Context) -> Any:
-    return SiteClient(NeuralBanditSite(make_environment), context).to_client()
+    return NeuralBanditClient(context, make_environment).to_client()
 
 
 def test_plays_as_the_simulator_does() -> None:

@@ -139,11 +139,12 @@ class FederationTuner:
         each rung alone. It takes five more exchanges a rung. Without it the server is
         trusted: it reads each ballot and adds the noise.
     keep_defaults : bool
-        Whether the app's defaults stay the choice unless another trial beats them
-        beyond chance: where no trial is better, they are beaten in 1 of 50 tuners at
-        most. They are trained in all rungs then, in place of the last trial that would
-        go on. False: the best score is chosen, however small its lead. Without privacy
-        the best is always chosen: see the notes.
+        Whether the app's defaults are trained in all rungs, in place of the last trial
+        that would go on, and stay the choice unless another trial beats them beyond
+        chance: where no trial is better, they are beaten in 1 of 50 tuners at most.
+        Without privacy the chance is not known, and any lead in the last rung beats
+        them. False: the best score is chosen, however small its lead, and the defaults
+        may end at an early rung.
     folder : str or Path, optional
         An absolute path: where the tuner keeps what it has released, one folder a
         tuner. A run that is killed can be started again with it: rungs that are decided
@@ -352,7 +353,7 @@ class FederationTuner:
                     self._chooser,
                     self._weights,
                     self.direction == "maximize",
-                    self._keep_defaults and self.privacy is not None,
+                    self._keep_defaults,
                     record,
                     rungs,
                     self._folder,

@@ -77,6 +77,17 @@ def test_the_apps_defaults_are_a_candidate_and_can_stay_best() -> None:
     assert result.best == best
 
 
+@pytest.mark.parametrize("keeps", [True, False])
+def test_defaults_that_begin_badly_are_compared_in_the_last_rung(keeps: bool) -> None:
+    """Without privacy too: slow settings are often the better ones in the end."""
+    slow = server_context(**{"learning-rate": 1e-4, "local-epochs": 1})
+    study = tuner(privacy=None, schedule=Halving(8, (1, 4)), keep_defaults=keeps)
+    result = study.start(main_of(), in_process(), slow)
+    assert np.argmin(result.rungs[0].scores) == 0
+    assert (0 in result.rungs[1].trials) is keeps
+    assert result.best_trial != 0
+
+
 def test_enqueued_settings_are_candidates() -> None:
     enqueue: list[dict[str, Any]] = [
         {"learning-rate": 0.5},

@@ -583,8 +583,6 @@ _LINEAR = {
     "simulator": "exact",
     "num_synchronisations": 5,
     "first_synchronisation": 20,
-    "width": "observed",
-    "hops": 1,
 }
 _NONLINEAR = {
     "name": "digest",

@@ -26,7 +26,7 @@ from flwr_fbo.algorithms.linear_bandit.exploration import (
 )
 from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings
 from flwr_fbo.lab.experiment_runner.config import find_experiment
-from flwr_fbo.lab.experiment_runner.curves import Estimate
+from flwr_fbo.lab.experiment_runner.estimates import Estimate
 from flwr_fbo.lab.experiment_runner.linear_bandit_experiment import BanditExperiment
 from flwr_fbo.lab.simulation.linear_bandits import BanditSimulation, play_together
 
@@ -44,7 +44,7 @@ def simulations(experiment: BanditExperiment) -> dict[str, BanditSimulation]:
             LinearUCBSettings(
                 releases,
                 local_data="released",
-                width=experiment.width,
+                width="observed",
                 exploration=kind,
             ),
             experiment.num_agents,

@@ -21,12 +21,12 @@ import numpy as np
 from joblib import Parallel, delayed, parallel_config
 
 from flwr_fbo._common.text import humanised
+from flwr_fbo.lab.baselines.glm_ucb import GLMUCBSettings
+from flwr_fbo.lab.baselines.kernel_ucb import KernelUCBSettings
 from flwr_fbo.lab.experiment_runner.config import experiment_of, load_experiment
-from flwr_fbo.lab.experiment_runner.curves import Estimate
+from flwr_fbo.lab.experiment_runner.estimates import Estimate
 from flwr_fbo.lab.experiment_runner.nonlinear_bandit_experiment import (
     Constants,
-    GLMConstants,
-    KernelConstants,
     LinearConstants,
     NonlinearBanditExperiment,
 )
@@ -71,8 +71,8 @@ _CHOSEN = {"fed-glb-ucb": ("glm.reward_range",)}
 _DEFAULTS = {
     "settings": Constants(),
     "linear": LinearConstants(),
-    "glm": GLMConstants(),
-    "kernel": KernelConstants(),
+    "glm": GLMUCBSettings(),
+    "kernel": KernelUCBSettings(),
 }
 # Between which mean rewards lie: the logistic link of every other setting.
 REWARDS = {

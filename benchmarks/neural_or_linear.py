@@ -72,7 +72,7 @@ def linear(task: UnitClusters, ridge: float, beta: float, *, pooled: bool) -> An
     settings = FedGOUCBSettings(num_exploration=0, ridge=ridge, beta=beta)
     if pooled:
         shared = simulation(task, settings, "triggered", linear=True)
-        return shared.baseline("dislinucb")
+        return shared.with_linear_model()
     return simulation(task, settings, "never", linear=True)
 
 

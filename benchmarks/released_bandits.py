@@ -9,7 +9,7 @@ import numpy as np
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
 from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings
-from flwr_fbo.lab.experiment_runner.curves import Estimate
+from flwr_fbo.lab.experiment_runner.estimates import Estimate
 from flwr_fbo.lab.simulation.linear_bandits import AgentGroup
 from flwr_fbo.lab.tasks.linear_bandit import LinearBandits
 from flwr_fbo.privacy.continual import ContinualRelease

@@ -48,7 +48,7 @@ from flwr_fbo import (
     Seeds,
     tuning_app,
 )
-from flwr_fbo.lab.experiment_runner.curves import Estimate
+from flwr_fbo.lab.experiment_runner.estimates import Estimate
 from flwr_fbo.lab.experiment_runner.seeds import Seeds as RunSeeds
 from flwr_fbo.lab.experiment_runner.tuning_experiment import (
     TuningExperiment,

@@ -24,6 +24,7 @@ from typer.testing import CliRunner
 import flwr_fbo
 from flwr_fbo import DPFTSDE, FedVote
 from flwr_fbo.cli import app
+from flwr_fbo.cli.output import ends_like_ctrl_c
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.lab.experiment_runner.results import read_results
 from flwr_fbo.privacy.release import Release
@@ -375,9 +376,21 @@ def test_what_the_machine_refuses_is_one_line(
     def killed(*_: Any) -> Any:
         raise TerminatedWorkerError
 
-    monkeypatch.setattr("flwr_fbo.lab.cli.run_command.Runs.play", killed)
+    monkeypatch.setattr("flwr_fbo.lab.experiment_runner.runner.play", killed)
     line = _one_line_error(_invoke(*arguments, str(tmp_path), "--seeds=3"))
     assert "a worker process was killed" in line
+
+
+def test_a_signal_that_is_ignored_stays_so() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as under nohup
+    try:
+        with ends_like_ctrl_c(signal.SIGHUP, signal.SIGTERM):
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize("number", [None, signal.SIGTERM])
@@ -392,7 +405,7 @@ def test_an_interrupted_command_says_how_to_go_on(
             raise KeyboardInterrupt
         os.kill(os.getpid(), number)
 
-    monkeypatch.setattr("flwr_fbo.lab.cli.run_command.Runs.play", interrupted)
+    monkeypatch.setattr("flwr_fbo.lab.experiment_runner.runner.play", interrupted)
     result = _invoke("run", file, "--output", str(tmp_path))
     assert result.exit_code == 130
     assert "the same command goes on" in result.output.replace("\n", " ")

@@ -20,7 +20,7 @@ HEAVY = ("flwr", "ray", "torch", "matplotlib", "optuna", "numpy", "scipy", "skle
 COMMAND = (sys.executable, "-c", "from flwr_fbo.cli import app; app()")
 GROUPS = ("data", "ledger", "keys")
 MORE = (
-    *("data list", "data download", "data export-emnist", "ledger show"),
+    *("data list", "data download", "ledger show"),
     *("keys new", "keys public", "keys roster", "keys show"),
 )
 ALL = (*(name for name in COMMANDS if name not in GROUPS), *MORE)

@@ -34,6 +34,7 @@ from flwr_fbo.journal.tables import Trial
 from flwr_fbo.lab.simulation.linear_bandits import BanditSimulation
 from flwr_fbo.lab.tasks.linear_bandit import LinearBanditEnvironment
 from tests.federation import Unheard
+from tests.lab.simulation.test_linear_bandits import play_objects
 from tests.strategies.bandit_sites import (
     ACTIONS,
     APP,
@@ -124,9 +125,11 @@ def test_plays_as_the_simulator_does(case: str) -> None:
 
 
 def test_plays_as_the_simulator_does_with_a_trigger() -> None:
+    """With the schedule at which agents want to synchronise."""
     settings, trigger, num_trials = CASES["raw"], DeterminantTrigger(20.0), 16
-    simulation = BanditSimulation(settings, M, TASK, num_trials, trigger)
-    synchronised = simulation.run(SEED, NOISE_SEED).synchronised
+    alone = BanditSimulation(settings, M, TASK, num_trials, ())
+    synchronised = play_objects(alone, SEED, NOISE_SEED, trigger).synchronised
+    simulation = replace(alone, schedule=synchronised)
     assert 1 <= len(synchronised) <= 3
     strategy = fed_ucb(settings, schedule=trigger, num_trials=None)
     grid = InProcessGrid(APP, M)

@@ -16,9 +16,9 @@ normals, so the ratio of the two likelihoods is known.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -26,13 +26,14 @@ from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 
 from flwr_fbo._common.arrays import FloatArray, first_best, one_blas_thread
-from flwr_fbo._common.validation import require, require_choice, require_int
-from flwr_fbo.algorithms.linear_bandit.confidence import Belief, Confidence
-from flwr_fbo.algorithms.linear_bandit.own_data import OwnBelief
+from flwr_fbo._common.fields import choice, integer
+from flwr_fbo._common.validation import require, require_int
+from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
 from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings
 from flwr_fbo.lab.audit.evidence import Evidence, joined
 from flwr_fbo.lab.audit.planted_faults import CONTINUAL_FAULTS, BuildContinual
 from flwr_fbo.lab.audit.study_audit import Progress, StudyPlan
+from flwr_fbo.lab.simulation.linear_bandits import AgentGroup
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.budget import gaussian_epsilon
 from flwr_fbo.privacy.continual import ContinualRelease
@@ -82,11 +83,11 @@ class BanditAuditPlan(StudyPlan):
     settings: LinearUCBSettings
     actions: tuple[tuple[float, ...], ...]
     rewards: tuple[float, ...]
-    window: int = 1
-    change: Change = "reward"
+    window: int = field(default=1, metadata=integer(1))
+    change: Change = field(default="reward", metadata=choice(Change))
     position: int = 0
-    num_logged: int = 0
-    num_requests: int = 2
+    num_logged: int = field(default=0, metadata=integer(0))
+    num_requests: int = field(default=2, metadata=integer(1))
     num_draws: int = 10_000
 
     faults = CONTINUAL_FAULTS
@@ -100,15 +101,8 @@ class BanditAuditPlan(StudyPlan):
         require(planned is not None, "num_releases", planned, "a number, for an audit")
         require(len(self.actions) > 0, "actions", self.actions, "one at least")
         releases.outer_products(self.actions, self.rewards)
-        require_int("window", self.window, 1)
         last = releases.max_releases * self.window - 1
-        require_int("num_logged", self.num_logged, 0)
         require_int("position", self.position, -self.num_logged, last)
-        require_int("num_requests", self.num_requests, 1)
-        self._check_change()
-
-    def _check_change(self) -> None:
-        require_choice("change", self.change, Change)
         if self.change == "trial":
             releases = self.settings.releases
             d, reward = releases.dimension, releases.max_reward
@@ -210,7 +204,7 @@ def _play(
 class _Twins:
     """The agents of R runs in lock step, each with and without the change.
 
-    As two `LinearUCBAgent` objects a run, in a few array calls.
+    Two agents a run, each with a pool of its own.
 
     Attributes
     ----------
@@ -218,7 +212,10 @@ class _Twins:
     """
 
     def __init__(self, plan: BanditAuditPlan, num_runs: int) -> None:
-        self._plan, self._confidence = plan, Confidence.of(plan.settings, 1)
+        self._plan = plan
+        everybody = np.arange(2 * num_runs)
+        alone = Confidence.of(plan.settings, 1)
+        self._agents = AgentGroup(alone, (everybody, everybody[:, None]))
         size = plan.settings.releases.dimension + 1
         self.running_sums = np.zeros((num_runs, 2, size, size))
         # As they were at each release, and of how many trials.
@@ -234,27 +231,20 @@ class _Twins:
         if t < 0:
             chosen = np.full(shape, t % len(arms))
         else:
-            offered = np.broadcast_to(arms, (*shape, *arms.shape))
+            offered = np.broadcast_to(arms, (math.prod(shape), *arms.shape))
             # Of equally good arms the first: chance would be the same in both worlds.
-            chosen = first_best(self._belief.upper_bounds(offered))
+            bounds = self._agents.belief.upper_bounds(offered)
+            chosen = first_best(bounds).reshape(shape)
         actions, rewards = arms[chosen], np.array(plan.rewards)[chosen]
         if t == plan.position:
             actions, rewards = plan.changed_trials(actions)
         flat = actions.reshape(-1, settings.releases.dimension), rewards.ravel()
         products = settings.releases.outer_products(*flat)
-        products = products.reshape(self.running_sums.shape)
-        self.running_sums += products
+        self.running_sums += products.reshape(self.running_sums.shape)
         self._num_trials += 1
-        if self._own is not None:
-            self._own.observe_sum(products, 1)
-        elif settings.local_data == "raw":
-            self._ellipsoid.observe(actions, settings.releases.centred(rewards))
-
-    @property
-    def _belief(self) -> Belief:
-        if self._own is not None:
-            return self._own.belief
-        return self._confidence.choosing(self._ellipsoid)
+        if settings.local_data != "released":
+            seen = flat[0], settings.releases.centred(flat[1]), products
+            self._agents.observe(*seen)
 
     def windowed(self) -> tuple[FloatArray, int]:
         """Return the sums that are released next, and of how many trials they are."""
@@ -271,15 +261,9 @@ class _Twins:
 
         ``clean``, shape (R, 2, d + 1, d + 1), is what they know that it was made of.
         """
-        self._own: OwnBelief | None = None
-        if self._plan.settings.local_data == "own":
-            nobody = self._confidence, None, 0
-            self._own = OwnBelief(*nobody, clean, num_trials, 1)
-            return
-        each = [self._confidence.ellipsoid(total) for total in released]
-        self._ellipsoid = copy(each[0])
-        self._ellipsoid.factor = np.repeat([[e.factor] for e in each], 2, axis=1)
-        self._ellipsoid.target = np.repeat([[e.target] for e in each], 2, axis=1)
+        sums = np.repeat(released, 2, axis=0)
+        counts = np.full(len(sums), num_trials)
+        self._agents.believe(sums, clean=clean.reshape(sums.shape), counts=counts)
 
 
 def _evidence(

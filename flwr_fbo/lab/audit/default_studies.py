@@ -29,20 +29,23 @@ from flwr_fbo.tuner.choice import PrivateChoice
 EPSILON, DELTA = 2.0, 0.1
 
 
+def _of_all(num_agents: int, noise_multiplier: float) -> ReleaseSettings:
+    """Return releases to which all agents send, each for as much."""
+    return ReleaseSettings(
+        num_agents,
+        clip_norm=1.0,
+        noise_multiplier=noise_multiplier,
+        sampling_probability=1.0,
+        weights=WeightSchedule(peak=0.0),
+    )
+
+
 def fed_vote(
     num_draws: int, epsilon: float = EPSILON, delta: float = DELTA
 ) -> TuningAuditPlan:
     """Return `FedVote`'s: two releases, all agents take part in both."""
     z = calibrate_noise_multiplier(epsilon, delta, 1.0, 2)
-    uniform = WeightSchedule(peak=0.0)
-    settings = ReleaseSettings(
-        2,
-        clip_norm=1.0,
-        noise_multiplier=z,
-        sampling_probability=1.0,
-        weights=uniform,
-    )
-    return TuningAuditPlan(settings, delta, (5, 9), num_draws=num_draws)
+    return TuningAuditPlan(_of_all(2, z), delta, (5, 9), num_draws=num_draws)
 
 
 def dp_fts_de(
@@ -58,15 +61,9 @@ def fed_warm_start(
     num_draws: int, epsilon: float = EPSILON, delta: float = DELTA
 ) -> WarmStartAuditPlan:
     """Return `FedWarmStart`'s: four cohorts, and one who only follows."""
-    settings = ReleaseSettings(
-        5,
-        clip_norm=1.0,
-        noise_multiplier=calibrate_noise_multiplier(epsilon, delta, 1.0, 1),
-        sampling_probability=1.0,
-        weights=WeightSchedule(peak=0.0),
-    )
+    z = calibrate_noise_multiplier(epsilon, delta, 1.0, 1)
     times = (9, 19, 29, 39)
-    return WarmStartAuditPlan(settings, delta, times, 5, num_draws)
+    return WarmStartAuditPlan(_of_all(5, z), delta, times, 5, num_draws)
 
 
 def fed_ucb(

@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.fields import check_fields
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo._common.validation import require_int
 from flwr_fbo.lab.audit.evidence import STATISTICS, Evidence, Statistics
@@ -98,6 +99,7 @@ class StudyPlan(ABC):
     faults: ClassVar[Mapping[str, Callable[..., Any]]]
 
     def __post_init__(self) -> None:
+        check_fields(self)
         require_int("num_draws", self.num_draws, _MIN_DRAWS)
 
     @property

@@ -26,12 +26,8 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.validation import (
-    require,
-    require_choice,
-    require_int,
-    require_positive,
-)
+from flwr_fbo._common.fields import choice, fraction, integer, several
+from flwr_fbo._common.validation import require, require_positive
 from flwr_fbo.algorithms.dp_fts_de.server import DPFTSDEServer
 from flwr_fbo.algorithms.fed_warm_start.server import FedWarmStartServer
 from flwr_fbo.algorithms.fed_warm_start.settings import Cohorts
@@ -39,7 +35,6 @@ from flwr_fbo.lab.audit.evidence import LOUDNESS, Evidence, alternating, joined
 from flwr_fbo.lab.audit.planted_faults import COHORT_FAULTS, FAULTS
 from flwr_fbo.lab.audit.study_audit import Progress, StreamEntropy, StudyPlan
 from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
-from flwr_fbo.privacy.budget import check_delta
 from flwr_fbo.privacy.noise import Entropy
 from flwr_fbo.privacy.release import PlannedRelease, Release, ReleaseSettings
 from flwr_fbo.tuner.ballots import ballot_entries
@@ -77,11 +72,13 @@ class TuningAuditPlan(StudyPlan):
     """
 
     settings: ReleaseSettings
-    delta: float
-    iterations: tuple[int, ...]
-    num_features: int = 1
+    delta: float = field(metadata=fraction())
+    iterations: tuple[int, ...] = field(
+        metadata=several(integer(0), least=1, allowed="one at least")
+    )
+    num_features: int = field(default=1, metadata=integer(1))
     num_draws: int = 10_000
-    absence: Absence = "missing"
+    absence: Absence = field(default="missing", metadata=choice(Absence))
 
     faults: ClassVar[Mapping[str, Callable[..., Any]]] = FAULTS
 
@@ -90,15 +87,8 @@ class TuningAuditPlan(StudyPlan):
         require_positive("noise_multiplier", self.settings.noise_multiplier)
         sampling = self.settings.sampling
         require(sampling == "poisson", "sampling", sampling, "'poisson'")
-        check_delta(self.delta)
         times = self.iterations
-        require(len(times) > 0, "iterations", times, "one at least")
-        for iteration in times:
-            require_int("iterations", iteration, 0)
-        is_ordered = all(np.diff(times) > 0)
-        require(is_ordered, "iterations", times, "increasing")
-        require_int("num_features", self.num_features, 1)
-        require_choice("absence", self.absence, Absence)
+        require(all(np.diff(times) > 0), "iterations", times, "increasing")
 
     @cached_property
     def promised(self) -> PrivacySpent:

@@ -1,4 +1,4 @@
-"""Fed-GLB-UCB, agent and server: a generalised linear bandit that all agents share.
+"""Fed-GLB-UCB: a generalised linear bandit that all agents share.
 
 Li & Wang, *Communication Efficient Federated Learning for Generalized Linear Bandits*
 (NeurIPS 2022), algorithm 1. The mean reward of an action is mu(<x, theta>), where x are
@@ -42,41 +42,43 @@ synchronisation of N agents whose x have d coordinates, with k gradients, takes
 
     N d^2 (sums of x x', up) + 2 N d k (points, gradients) + N (d^2 + d) (result, down)
 
-scalars. In simulations every agent answers; so what is no answer is an error.
+scalars. Only simulations play it, where every agent answers: nothing is checked.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from flwr_fbo._common.arrays import FloatArray, first_best, one_blas_thread
 from flwr_fbo._common.fields import check_fields, integer, positive
-from flwr_fbo._common.validation import (
-    is_number,
-    require,
-    require_int,
-)
-from flwr_fbo.algorithms.fed_go_ucb.agent import checked_observation
+from flwr_fbo._common.validation import require
 from flwr_fbo.algorithms.fed_go_ucb.settings import AgentReply
 from flwr_fbo.algorithms.linear_bandit.settings import DeterminantTrigger
-from flwr_fbo.lab.baselines.kernel_ucb import checked_actions
 from flwr_fbo.models.ellipsoid import Ellipsoid
-from flwr_fbo.study.codec import is_array, is_sum
 
 
-class AcceleratedDescent:
-    """Nesterov's accelerated gradient descent on a smooth, strongly convex function.
+def accelerated_descent(
+    gradient: Callable[[FloatArray], FloatArray],
+    start: FloatArray,
+    *,
+    smoothness: float,
+    strong_convexity: float,
+    accuracy: float,
+    max_iterations: int,
+) -> FloatArray:
+    """Return the minimum of a smooth, strongly convex function, shape (d,).
 
-    With a constant momentum (Nesterov, Introductory Lectures on Convex Optimization,
-    2004, scheme 2.2.11): the gradient at `point` makes the next step.
+    By Nesterov's method with a constant momentum (Nesterov, Introductory Lectures on
+    Convex Optimization, 2004, scheme 2.2.11).
 
     Parameters
     ----------
+    gradient : callable
+        Takes a point, shape (d,).
     start : ndarray of shape (d,)
     smoothness : float
         L, no less than any eigenvalue of the function's Hessian.
@@ -86,45 +88,18 @@ class AcceleratedDescent:
         By how much the value may exceed the least one. It ends where ||gradient||^2 <=
         2 m accuracy, from which that follows.
     max_iterations : int
-        After which it ends in any case.
-
-    Attributes
-    ----------
-    point : ndarray of shape (d,)
-        Where the next gradient is needed; what came out, once `is_done`.
-    num_gradients : int
-        So far.
-    is_done : bool
+        Gradients after which it ends in any case.
     """
-
-    def __init__(
-        self,
-        start: FloatArray,
-        smoothness: float,
-        strong_convexity: float,
-        accuracy: float,
-        max_iterations: int,
-    ) -> None:
-        self.point = start
-        self.num_gradients = 0
-        self.is_done = False
-        self._last = start
-        self._step = 1 / smoothness
-        root = np.sqrt(strong_convexity / smoothness)
-        self._momentum = (1 - root) / (1 + root)
-        self._small = 2 * strong_convexity * accuracy
-        self._max_iterations = max_iterations
-
-    def advance(self, gradient: FloatArray) -> None:
-        """Take the gradient at `point`, shape (d,)."""
-        self.num_gradients += 1
-        if gradient @ gradient <= self._small:
-            self.is_done = True
-            return
-        end = self.point - self._step * gradient
-        self.point = end + self._momentum * (end - self._last)
-        self._last = end
-        self.is_done = self.num_gradients >= self._max_iterations
+    root = np.sqrt(strong_convexity / smoothness)
+    momentum = (1 - root) / (1 + root)
+    point = last = start
+    for _ in range(max_iterations):
+        slope = gradient(point)
+        if slope @ slope <= 2 * strong_convexity * accuracy:
+            break
+        end = point - 1 / smoothness * slope
+        point, last = end + momentum * (end - last), end
+    return point
 
 
 def projected(theta: FloatArray, factor: FloatArray, radius: float) -> FloatArray:
@@ -196,12 +171,10 @@ class GLMUCBSettings:
     def __post_init__(self) -> None:
         check_fields(self)
         given = self.reward_range
-        is_pair = given is None or (isinstance(given, tuple) and len(given) == 2)
-        require(is_pair, "reward_range", given, "two numbers, or None")
         if given is not None:
-            numbers = all(is_number(value) and np.isfinite(value) for value in given)
+            ordered = bool(np.isfinite(given).all()) and given[0] < given[1]
             allowed = "two finite numbers, the lower one first"
-            require(numbers and given[0] < given[1], "low, high", given, allowed)
+            require(ordered, "low, high", given, allowed)
         slope = self.largest_slope
         allowed = f"at most {slope:g}, the largest slope of the link"
         require(self.curvature <= slope, "curvature", self.curvature, allowed)
@@ -231,8 +204,8 @@ class GLMUCBSettings:
 class GLMUCBAgent:
     """One agent: `choose` and `tell`; the rest is a synchronisation.
 
-    There all agents send their `message`, then their `gradient` as often as the server
-    asks for it, and `receive` what came out.
+    There all agents send their `message`, then their `gradient` as often as the descent
+    asks for it, and `receive` what came out: see `synchronise`.
 
     Parameters
     ----------
@@ -249,51 +222,42 @@ class GLMUCBAgent:
     theta: FloatArray
 
     def __init__(self, settings: GLMUCBSettings, dimension: int) -> None:
-        require_int("dimension", dimension, 1)
-        self.settings, self.dimension = settings, dimension
+        self.settings = settings
         self._trigger = DeterminantTrigger(settings.threshold)
         self._x: list[FloatArray] = []
         self._y: list[float] = []
         size = dimension + 1
         self._gram = np.zeros((size, size))
-        self._believe(self._gram, np.zeros(size))
+        self.receive(self._gram, np.zeros(size))
 
     @one_blas_thread
-    def choose(self, actions: ArrayLike) -> int:
+    def choose(self, actions: FloatArray) -> int:
         """Return the index of the action with the largest upper confidence bound.
 
         Of several that are equal, the lowest.
 
         Parameters
         ----------
-        actions : array of shape (K, D)
-            K >= 1, finite.
+        actions : ndarray of shape (K, D)
+            K >= 1.
         """
         return int(first_best(self.upper_bounds(actions)))
 
-    def upper_bounds(self, actions: ArrayLike) -> FloatArray:
+    def upper_bounds(self, actions: FloatArray) -> FloatArray:
         """Return that of <x, theta> of each action, shape (K,)."""
-        x = checked_actions(actions, self.dimension)
-        x = np.column_stack([x, np.ones(len(x))])
+        x = np.column_stack([actions, np.ones(len(actions))])
         return self._ellipsoid.upper_bounds(x, math.sqrt(self.settings.beta))
 
     @one_blas_thread
-    def tell(self, action: ArrayLike, reward: float) -> None:
-        """Record what an action, shape (D,), was rewarded with.
-
-        Raises
-        ------
-        ValueError
-            If either is not finite, or of another shape. Nothing is recorded then.
-        """
-        x, y = checked_observation(action, reward, self.dimension)
-        x = np.append(x, 1.0)
+    def tell(self, action: FloatArray, reward: float) -> None:
+        """Record what an action, shape (D,), was rewarded with."""
+        x = np.append(action, 1.0)
         self._x.append(x)
-        self._y.append(y)
+        self._y.append(reward)
         self._gram = self._gram + np.outer(x, x)
         z = x @ self.theta
         self._ellipsoid.observe(x, z)
-        self._step(x, self.settings.mean(z) - y)
+        self._step(x, self.settings.mean(z) - reward)
 
     def _step(self, x: FloatArray, error: FloatArray) -> None:
         """Make an online Newton step."""
@@ -330,104 +294,51 @@ class GLMUCBAgent:
         ----------
         gram : ndarray of shape (d, d)
         theta : ndarray of shape (d,)
-
-        Raises
-        ------
-        ValueError
-            If these are no such numbers. Nothing changes then.
         """
-        size = self.dimension + 1
-        ok = is_sum(gram, (size, size))
-        require(ok, "gram", gram, f"a finite, symmetric array of shape {(size, size)}")
-        theta = np.array(theta, dtype=float)
-        ok = theta.shape == (size,) and bool(np.isfinite(theta).all())
-        require(ok, "theta", theta, f"{size} finite numbers")
-        self._believe(gram, theta)
-
-    def _believe(self, gram: FloatArray, theta: FloatArray) -> None:
         matrix = self.settings.matrix(gram)
         self._ellipsoid = Ellipsoid(matrix, matrix @ theta)
         self._synchronised_log_det = self._ellipsoid.log_det
         self.theta = theta
 
 
-class GLMBanditServer:
-    """`receive` what agents send first; then `receive_gradients` until it `is_done`.
+@one_blas_thread
+def synchronise(
+    agents: Sequence[GLMUCBAgent],
+    start: FloatArray,
+    send: Callable[[FloatArray], FloatArray] = lambda array: array,
+) -> FloatArray:
+    """Let all agents share what they know; return their estimate, shape (d,).
+
+    The sums bound the eigenvalues of the loss's Hessian, from above with the largest
+    slope of the link, from below with c_mu.
 
     Parameters
     ----------
-    settings : GLMUCBSettings
-    dimension : int
-        D, an action's coordinates.
-
-    Attributes
-    ----------
-    gram : ndarray of shape (d, d)
-        Sum of x x' over all agents, d = D + 1.
+    agents : sequence of GLMUCBAgent
+    start : ndarray of shape (d,)
+        Where the descent begins: the last estimate, or zero.
+    send : callable
+        What all arrays pass that agents and server send each other.
     """
+    settings = agents[0].settings
+    messages = [agent.message() for agent in agents]
+    gram = np.sum([send(message.values) for message in messages], axis=0)
+    count = max(sum(message.num_evaluations for message in messages), 1)
+    eigenvalues = np.linalg.eigvalsh(gram)
 
-    def __init__(self, settings: GLMUCBSettings, dimension: int) -> None:
-        self.settings = settings
-        self.gram: FloatArray = np.zeros((dimension + 1, dimension + 1))
-        self._descent: AcceleratedDescent | None = None
+    def gradient(theta: FloatArray) -> FloatArray:
+        parts = [send(agent.gradient(send(theta))) for agent in agents]
+        return np.asarray(np.sum(parts, axis=0) + settings.ridge * theta)
 
-    @property
-    def point(self) -> FloatArray:
-        """Where gradients are needed; what came out, once it `is_done`: shape (d,)."""
-        if self._descent is None:
-            return np.zeros(len(self.gram))
-        return self._descent.point
-
-    @property
-    def is_done(self) -> bool:
-        """Whether no more gradients are needed."""
-        return self._descent is None or self._descent.is_done
-
-    @one_blas_thread
-    def receive(self, messages: Sequence[AgentReply]) -> None:
-        """Begin a descent, where the last one ended, from one message an agent.
-
-        The sums bound the eigenvalues of the loss's Hessian, from above with the
-        largest slope of the link, from below with c_mu.
-
-        Raises
-        ------
-        ValueError
-            If one is no sum of x x'.
-        """
-        size, settings = len(self.gram), self.settings
-        for message in messages:
-            ok = is_sum(message.values, (size, size))
-            allowed = f"a finite, symmetric array of shape {(size, size)}"
-            require(ok, "message", message.values, allowed)
-        self.gram = np.sum([message.values for message in messages], axis=0)
-        count = max(sum(message.num_evaluations for message in messages), 1)
-        eigenvalues = np.linalg.eigvalsh(self.gram)
-        self._descent = AcceleratedDescent(
-            self.point,
-            smoothness=settings.largest_slope * eigenvalues[-1] + settings.ridge,
-            strong_convexity=settings.curvature * max(eigenvalues[0], 0.0)
-            + settings.ridge,
-            accuracy=settings.accuracy / count,
-            max_iterations=settings.max_iterations,
-        )
-
-    @one_blas_thread
-    def receive_gradients(self, gradients: Sequence[FloatArray]) -> None:
-        """Make a step with the agents' gradients at `point`, each of shape (d,).
-
-        Raises
-        ------
-        ValueError
-            If one is not so many finite numbers.
-        RuntimeError
-            If none are needed.
-        """
-        if self._descent is None or self._descent.is_done:
-            raise RuntimeError("No gradients are needed.")
-        size = len(self.gram)
-        for gradient in gradients:
-            ok = is_array(gradient, (size,))
-            require(ok, "gradient", gradient, f"{size} finite numbers")
-        total = np.sum(gradients, axis=0) + self.settings.ridge * self.point
-        self._descent.advance(total)
+    least = max(eigenvalues[0], 0.0)
+    theta = accelerated_descent(
+        gradient,
+        start,
+        smoothness=settings.largest_slope * eigenvalues[-1] + settings.ridge,
+        strong_convexity=settings.curvature * least + settings.ridge,
+        accuracy=settings.accuracy / count,
+        max_iterations=settings.max_iterations,
+    )
+    for agent in agents:
+        agent.receive(send(gram), send(theta))
+    return theta

@@ -1,4 +1,4 @@
-"""ApproxDisKernelUCB, agent and server: kernel ridge regression on a shared dictionary.
+"""ApproxDisKernelUCB: kernel ridge regression on a shared dictionary.
 
 Li, Wang, Wang & Wang, *Communication Efficient Distributed Learning for Kernelized
 Contextual Bandits* (NeurIPS 2022), algorithm 2. With Nystrom's mean and
@@ -41,24 +41,20 @@ send n points of D coordinates in all, of which m are in the dictionary, takes
 
     n D (points, up) + N m D (dictionary, down) + 2 N (m^2 + m) (sums, up and down)
 
-scalars. In simulations every agent answers; so what is no answer is an error.
+scalars. Only simulations play it, where every agent answers: nothing is checked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from flwr_fbo._common.arrays import FloatArray, first_best, one_blas_thread
 from flwr_fbo._common.fields import check_fields, positive
 from flwr_fbo._common.random import Purpose, generator
-from flwr_fbo._common.validation import require, require_int
-from flwr_fbo.algorithms.fed_go_ucb.agent import checked_observation
 from flwr_fbo.models.ellipsoid import Ellipsoid
-from flwr_fbo.study.codec import is_array
 
 # Eigenvalues of K_SS below this share of the largest are rounding.
 _RANK_TOLERANCE = 1e-13
@@ -70,21 +66,6 @@ def rbf_kernel(x: FloatArray, other: FloatArray, lengthscale: float) -> FloatArr
 
     squared = cdist(x, other, "sqeuclidean")
     return np.asarray(np.exp(-0.5 * squared / lengthscale**2))
-
-
-def checked_actions(actions: ArrayLike, dimension: int) -> FloatArray:
-    """Return actions as an array of shape (K, D).
-
-    Raises
-    ------
-    ValueError
-        If there are none, they have other coordinates, or one is not finite.
-    """
-    x = np.asarray(actions, dtype=float)
-    fits = x.ndim == 2 and len(x) > 0 and x.shape[1] == dimension
-    fits = fits and bool(np.isfinite(x).all())
-    require(fits, "actions", x, f"finite, of shape (K, {dimension}) with K >= 1")
-    return x
 
 
 class NystromFeatures:
@@ -213,7 +194,6 @@ class KernelUCBAgent:
     def __init__(
         self, settings: KernelUCBSettings, dimension: int, seed: int, slot: int
     ) -> None:
-        require_int("dimension", dimension, 1)
         self.settings, self.dimension = settings, dimension
         self._seed, self._slot = seed, slot
         self._x: list[FloatArray] = []
@@ -222,15 +202,15 @@ class KernelUCBAgent:
         self.receive(np.zeros((1, 0)))
 
     @one_blas_thread
-    def choose(self, actions: ArrayLike) -> int:
+    def choose(self, actions: FloatArray) -> int:
         """Return the index of the action with the largest upper confidence bound.
 
         Of several that are equal, the lowest; without a dictionary, any.
 
         Parameters
         ----------
-        actions : array of shape (K, D)
-            K >= 1, finite.
+        actions : ndarray of shape (K, D)
+            K >= 1.
         """
         mean, variance = self.predict(actions)
         if not len(self._features.dictionary):
@@ -238,25 +218,17 @@ class KernelUCBAgent:
             return int(generator(self._seed, *key).integers(len(mean)))
         return int(first_best(mean + np.sqrt(self.settings.beta * variance)))
 
-    def predict(self, actions: ArrayLike) -> tuple[FloatArray, FloatArray]:
+    def predict(self, actions: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return mean and variance of actions, each of shape (K,)."""
-        x = checked_actions(actions, self.dimension)
-        return self._regression.predict(x)
+        return self._regression.predict(actions)
 
     @one_blas_thread
-    def tell(self, action: ArrayLike, reward: float) -> None:
-        """Record what an action, shape (D,), was rewarded with.
-
-        Raises
-        ------
-        ValueError
-            If either is not finite, or of another shape. Nothing is recorded then.
-        """
-        x, y = checked_observation(action, reward, self.dimension)
-        self._x.append(x)
-        self._y.append(y)
-        self._variance_since += float(self._synchronised.predict(x[None])[1][0])
-        self._regression.observe(x, y)
+    def tell(self, action: FloatArray, reward: float) -> None:
+        """Record what an action, shape (D,), was rewarded with."""
+        self._x.append(action)
+        self._y.append(reward)
+        self._variance_since += float(self._synchronised.predict(action[None])[1][0])
+        self._regression.observe(action, reward)
 
     def wants_synchronisation(self) -> bool:
         """Return whether the agent has learned enough by itself."""
@@ -276,17 +248,8 @@ class KernelUCBAgent:
 
     @one_blas_thread
     def adopt(self, dictionary: FloatArray) -> None:
-        """Take a dictionary, shape (m, D): `message` and `receive` are about it.
-
-        Raises
-        ------
-        ValueError
-            If these are no such points.
-        """
-        points, d = np.asarray(dictionary, dtype=float), self.dimension
-        ok = points.ndim == 2 and points.shape[1] == d and np.isfinite(points).all()
-        require(bool(ok), "dictionary", points, f"finite, of shape (m, {d})")
-        self._features = NystromFeatures(points, self.settings.lengthscale)
+        """Take a dictionary, shape (m, D): `message` and `receive` are about it."""
+        self._features = NystromFeatures(dictionary, self.settings.lengthscale)
 
     @one_blas_thread
     def message(self) -> FloatArray:
@@ -295,16 +258,7 @@ class KernelUCBAgent:
 
     @one_blas_thread
     def receive(self, total: FloatArray) -> None:
-        """Take the sums over all agents, shape (m + 1, m).
-
-        Raises
-        ------
-        ValueError
-            If these are no such sums.
-        """
-        size = len(self._features.dictionary)
-        ok = total.shape == (size + 1, size) and bool(np.isfinite(total).all())
-        require(ok, "total", total, f"finite, of shape {(size + 1, size)}")
+        """Take the sums over all agents, shape (m + 1, m)."""
         ridge = self.settings.ridge
         self._synchronised = NystromRegression(self._features, total, ridge)
         self._regression = NystromRegression(self._features, total, ridge)
@@ -315,54 +269,23 @@ class KernelUCBAgent:
         return np.array(self._x).reshape(-1, self.dimension)
 
 
-class KernelBanditServer:
-    """`receive_points`, then `receive_sums`.
+def synchronise(
+    agents: Sequence[KernelUCBAgent],
+    send: Callable[[FloatArray], FloatArray] = lambda array: array,
+) -> None:
+    """Let all agents share what they know.
 
     Parameters
     ----------
-    dimension : int
-        D, an action's coordinates.
-
-    Attributes
-    ----------
-    dictionary : ndarray of shape (m, D)
-    total : ndarray of shape (m + 1, m)
-        The sums over all agents.
+    agents : sequence of KernelUCBAgent
+    send : callable
+        What all arrays pass that agents and server send each other.
     """
-
-    def __init__(self, dimension: int) -> None:
-        require_int("dimension", dimension, 1)
-        self.dictionary: FloatArray = np.zeros((0, dimension))
-        self.total: FloatArray = np.zeros((1, 0))
-
-    def receive_points(self, messages: Sequence[FloatArray]) -> None:
-        """Make a dictionary of the points that came, each of shape (n, D).
-
-        Raises
-        ------
-        ValueError
-            If these are no such points.
-        """
-        d = self.dictionary.shape[1]
-        for points in messages:
-            require(
-                is_array(points, (len(points), d)),
-                "points",
-                points,
-                f"finite, of shape (n, {d})",
-            )
-        # Sorted: the dictionary does not depend on who was first.
-        self.dictionary = np.unique(np.concatenate(messages), axis=0)
-
-    def receive_sums(self, messages: Sequence[FloatArray]) -> None:
-        """Add up the agents' sums, each of shape (m + 1, m).
-
-        Raises
-        ------
-        ValueError
-            If these are no such sums.
-        """
-        shape = (len(self.dictionary) + 1, len(self.dictionary))
-        for sums in messages:
-            require(is_array(sums, shape), "sums", sums, f"finite, of shape {shape}")
-        self.total = np.sum(messages, axis=0)
+    drawn = [send(agent.draw()) for agent in agents]
+    # Sorted: the dictionary does not depend on who was first.
+    dictionary = np.unique(np.concatenate(drawn), axis=0)
+    for agent in agents:
+        agent.adopt(send(dictionary))
+    total = np.sum([send(agent.message()) for agent in agents], axis=0)
+    for agent in agents:
+        agent.receive(send(total))

@@ -42,10 +42,6 @@ class RandomSearchSettings(SearchSettings):
         """Return the P boxes of the space; see `SearchSpace.sub_regions`."""
         return space.sub_regions(self.num_sub_regions, self.sub_region_axes)
 
-    def steps(self, dim: int, num_rows: int) -> dict[str, float]:
-        """Return what a message takes: see `SearchSettings`."""
-        return {f"num_initial={self.num_initial}": 1500 * self.num_initial * dim}
-
 
 class RandomSearchAgent(Agent):
     """Draws each point uniformly; sends nothing."""

@@ -19,6 +19,7 @@ of all of them. Nothing of it is private.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -27,8 +28,9 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
+from scipy.special import ndtr
 
-from flwr_fbo._common.arrays import FloatArray, one_blas_thread
+from flwr_fbo._common.arrays import FloatArray, first_best, one_blas_thread
 from flwr_fbo._common.fields import FREE, integer, positive
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo._common.validation import require
@@ -36,12 +38,9 @@ from flwr_fbo.algorithms.fts.agent import checked, others_present
 from flwr_fbo.algorithms.registry import Algorithm, register
 from flwr_fbo.algorithms.search.own_search import SearchAgent
 from flwr_fbo.algorithms.search.settings import SearchSettings
-from flwr_fbo.lab.baselines.numerical_search import (
-    expected_improvement,
-    maximize_function,
-)
-from flwr_fbo.models.features import RandomFeatures
+from flwr_fbo.models.features import RandomFeatures, ascend
 from flwr_fbo.models.gp import Hyperparameters, posterior_weights, squared_distances
+from flwr_fbo.space.search_space import SearchSpace
 
 
 @dataclass(frozen=True)
@@ -76,16 +75,6 @@ class TransferSettings(SearchSettings, ABC):
         """M + M^2."""
         return self.num_features + self.num_features**2
 
-    def steps(self, dim: int, num_rows: int) -> dict[str, float]:
-        """Return what a message takes: see `SearchSettings`."""
-        M, S = self.num_features, self.num_starts
-        points = self.num_candidates + 60 * S * (2 * dim + 1)
-        surrogates = {
-            f"num_features={M} of surrogates": M**3 / 5 + 20 * M**2,
-            f"{num_rows} surrogates": num_rows * points * (M + M**2 / 10),
-        }
-        return {**super().steps(dim, num_rows), **surrogates}
-
     def shared_lengthscale(self, dim: int) -> float:
         """Return l, whatever the dimension."""
         return self.lengthscale
@@ -102,12 +91,6 @@ class RGPESettings(TransferSettings):
     """
 
     num_samples: int = field(default=100, metadata=integer(1))
-
-    def steps(self, dim: int, num_rows: int) -> dict[str, float]:
-        """Return what a message takes: see `SearchSettings`."""
-        S = self.num_samples
-        samples = {f"num_samples={S}": 1000 * S * (num_rows + 1)}
-        return {**super().steps(dim, num_rows), **samples}
 
 
 @dataclass(frozen=True)
@@ -133,6 +116,8 @@ register(Algorithm("rgpe", RGPESettings, "flwr_fbo.lab.baselines.transfer:RGPEAg
 register(Algorithm("taf", TAFSettings, "flwr_fbo.lab.baselines.transfer:TAFAgent"))
 
 
+# Of numerical gradients, in units of the cube.
+_STEP = 1e-6
 # Of the target's model in TAF: the Epanechnikov kernel at no discordance.
 _OWN_WEIGHT = 0.75
 
@@ -431,3 +416,58 @@ def transfer_improvement(
     gains = np.maximum(others.means(x) - seen, 0.0)
     total = _OWN_WEIGHT * ours + weights @ gains
     return np.asarray(total / (_OWN_WEIGHT + weights.sum()))
+
+
+def expected_improvement(
+    mean: FloatArray, deviation: FloatArray, best: float
+) -> FloatArray:
+    """Return E max(0, f - best) for f ~ N(mean, deviation^2), shape as ``mean``."""
+    deviation = np.maximum(deviation, 1e-12)
+    z = (mean - best) / deviation
+    density = np.exp(-(z**2) / 2.0) / math.sqrt(2.0 * math.pi)
+    return np.asarray((mean - best) * ndtr(z) + deviation * density)
+
+
+def maximize_function(
+    function: Callable[[FloatArray], FloatArray],
+    space: SearchSpace,
+    rng: np.random.Generator,
+    num_candidates: int,
+    num_starts: int,
+) -> FloatArray:
+    """Return the maximiser of any function, by numerical gradients.
+
+    Parameters
+    ----------
+    function : callable
+        Takes points of shape (n, D), returns values of shape (n,).
+    space : SearchSpace
+        Discrete axes take the values of the candidates; the ascent moves the others.
+    num_candidates, num_starts : int
+        Uniform points, and how many of the best are refined; both >= 1.
+
+    Returns
+    -------
+    ndarray of shape (D,)
+    """
+    candidates = space.snap_discrete(rng.random((num_candidates, space.dim)))
+    values = function(candidates)
+    # L-BFGS stops at an absolute gradient.
+    scale = max(float(np.max(np.abs(values))), np.finfo(np.float64).tiny)
+    slope = partial(_with_differences, lambda x: function(x) / scale)
+    starts = candidates[np.argsort(-values, kind="stable")[:num_starts]]
+    lower = np.where(space.continuous, 0.0, starts)
+    upper = np.where(space.continuous, 1.0, starts)
+    points = np.vstack([ascend(slope, starts, lower, upper), starts])
+    return np.asarray(points[first_best(function(points))])
+
+
+def _with_differences(
+    function: Callable[[FloatArray], FloatArray], x: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return values (n,) and central differences (n, D), in one call."""
+    num, dim = x.shape
+    steps = _STEP * np.vstack([np.zeros(dim), np.eye(dim), -np.eye(dim)])
+    values = function((x[None] + steps[:, None]).reshape(-1, dim)).reshape(-1, num)
+    gradient = (values[1 : dim + 1] - values[dim + 1 :]) / (2.0 * _STEP)
+    return values[0], gradient.T

@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
 from typing import Annotated, Any, cast
 
 import typer
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 from flwr_fbo._common.validation import require, require_known
 from flwr_fbo.cli.commands import AsJson
@@ -32,24 +24,13 @@ from flwr_fbo.lab.audit.planted_faults import COHORT_FAULTS, CONTINUAL_FAULTS, F
 from flwr_fbo.lab.audit.secure_audit import SECURE_FAULTS
 from flwr_fbo.lab.audit.study_audit import AuditResult, StreamEntropy, StudyPlan
 from flwr_fbo.lab.audit.tuning_audit import Absence, TuningAuditPlan
+from flwr_fbo.lab.cli.progress_bar import progress_bar
 from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
 from flwr_fbo.privacy.noise import Entropy, OsEntropy
 from flwr_fbo.privacy.release import Calibration
 
 _TUNING = ("FedVote", "DPFTSDE")
 _MOST_WEIGHTS = 10**6  # one an agent and sub-region
-# The field that each option changes, of the plan or of its release.
-_FIELDS = {
-    "honest": "honest",
-    "agents": "num_agents",
-    "sub-regions": "num_sub_regions",
-    "q": "sampling_probability",
-    "iteration": "iterations",
-    "features": "num_features",
-    "calibration": "calibration",
-    "absent": "absence",
-    "z": "noise_multiplier",
-}
 _FAULTS = sorted({*FAULTS, *COHORT_FAULTS, *CONTINUAL_FAULTS, *SECURE_FAULTS})
 
 
@@ -132,10 +113,19 @@ def audit(
     studies: Mapping[str, Callable[..., StudyPlan]] = (
         SECURE_STUDIES if secure else STUDIES
     )
-    times = tuple(iteration) if iteration else None
-    values = honest, agents, sub_regions, q, times, features, calibration, absent, z
-    changes = zip(_FIELDS, values, strict=True)
-    given = {name: value for name, value in changes if value is not None}
+    # Fields of the plan, or of its release.
+    fields: dict[str, Any] = {
+        "honest": honest,
+        "num_agents": agents,
+        "num_sub_regions": sub_regions,
+        "sampling_probability": q,
+        "iterations": tuple(iteration) if iteration else None,
+        "num_features": features,
+        "calibration": calibration,
+        "absence": absent,
+        "noise_multiplier": z,
+    }
+    given = {name: value for name, value in fields.items() if value is not None}
     with plain_errors(ValueError, ImportError):
         if study is not None:
             require_known("study", study, studies)
@@ -144,13 +134,14 @@ def audit(
         for name, value in given.items():
             allowed = f"only with --study {' or '.join(_TUNING)}"
             require(study in _TUNING, name, value, allowed)
-        if "z" in given:
+        if z is not None:
             require(epsilon is None, "epsilon", epsilon, "only without z, its source")
+        promised = EPSILON if epsilon is None else epsilon
         plans = {}
         for name in names:
-            plan = studies[name](draws, EPSILON if epsilon is None else epsilon, delta)
+            plan = studies[name](draws, promised, delta)
             if given:
-                plan = _changed(cast(TuningAuditPlan, plan), given, epsilon)
+                plan = _changed(cast(TuningAuditPlan, plan), given, promised)
             plans[name] = plan
         if plant is not None:
             of_plans = sorted({fault for p in plans.values() for fault in p.faults})
@@ -160,99 +151,78 @@ def audit(
     found = []
     for name, plan in plans.items():
         build = None if plant is None else plan.faults[plant]
-        with _progress(name, 2 * draws) as advance:
+        text = f"{name} studies"
+        with progress_bar(text, 2 * draws, Console(stderr=True)) as advance:
             result = study_audit.audit(plan, entropy, build, advance)
-        found.append(_Found(name, plan, result, plant, entropy.private))
+        about = {
+            "study": name,
+            "planted_fault": plant,
+            "private_entropy": entropy.private,
+        }
+        found.append(about | _values_of(plan, result))
         if not as_json:
-            typer.echo("\n".join(found[-1].lines()) + "\n")
+            typer.echo("\n".join(_lines_of(about, plan, result)) + "\n")
     if as_json:
-        typer.echo(json.dumps([one.values() for one in found], indent=2))
-    if any(one.result.violated for one in found):
+        typer.echo(json.dumps(found, indent=2))
+    if any(one["violated"] for one in found):
         raise typer.Exit(1)
 
 
 def _changed(
-    plan: TuningAuditPlan, given: dict[str, Any], epsilon: float | None
+    plan: TuningAuditPlan, given: dict[str, Any], epsilon: float
 ) -> TuningAuditPlan:
     """Return the plan with what is given, its noise calibrated anew."""
-    changed = {_FIELDS[name]: value for name, value in given.items()}
     settings = plan.settings
-    chosen = {n: value for n, value in changed.items() if hasattr(settings, n)}
+    chosen = {n: value for n, value in given.items() if hasattr(settings, n)}
     num_agents = chosen.get("num_agents", settings.num_agents)
     size = num_agents * chosen.get("num_sub_regions", settings.num_sub_regions)
     allowed = f"1 to {_MOST_WEIGHTS:,}"
     require(size <= _MOST_WEIGHTS, "agents x sub-regions", size, allowed)
     settings = replace(settings, **chosen)
-    rest = {n: value for n, value in changed.items() if n not in chosen}
+    rest = {n: value for n, value in given.items() if n not in chosen}
     plan = replace(plan, settings=settings, **rest)
-    if "z" in given:
+    if "noise_multiplier" in given:
         return plan
     noise_multiplier = calibrate_noise_multiplier(
-        EPSILON if epsilon is None else epsilon,
-        plan.delta,
-        settings.subsampling,
-        len(plan.iterations),
+        epsilon, plan.delta, settings.subsampling, len(plan.iterations)
     )
     return replace(plan, settings=replace(settings, noise_multiplier=noise_multiplier))
 
 
-@contextmanager
-def _progress(study: str, total: int) -> Iterator[Any]:
-    columns = (TextColumn(f"{study} studies"), BarColumn(), TimeElapsedColumn())
-    left = (TextColumn("left"), TimeRemainingColumn())
-    console = Console(stderr=True)
-    shown: dict[str, Any] = {"transient": True, "disable": not console.is_terminal}
-    with Progress(*columns, *left, console=console, **shown) as progress:
-        bar = progress.add_task("", total=total)
-        yield lambda size: progress.advance(bar, size)
+def _lines_of(
+    about: Mapping[str, Any], plan: StudyPlan, result: AuditResult
+) -> list[str]:
+    """Return what an audit found in words, a line each."""
+    promised = result.promised
+    lines = {
+        "Strategy": about["study"],
+        **plan.describe(),
+        "Entropy": "operating system, OpenDP" if about["private_entropy"] else "seeded",
+        "Draws": f"{plan.num_draws} with it, {plan.num_draws} without; half of them "
+        "fixed the test",
+        "Test": f"{result.test}",
+        "Seen": f"right in {result.true_positives}, wrong in "
+        f"{result.false_positives} of the other {result.num_counted} each",
+        "Epsilon": f"at least {result.epsilon_lower:.3f} (99.8 % sure), at most "
+        f"{promised.epsilon:.3f} ({promised.accounting_method}), at delta = "
+        f"{promised.delta:g}",
+        "Verdict": result.verdict,
+    }
+    if about["planted_fault"] is not None:
+        lines["Planted"] = about["planted_fault"]
+    return [f"{name:9} {text}" for name, text in lines.items()]
 
 
-@dataclass(frozen=True)
-class _Found:
-    """What an audit found, and what was audited."""
-
-    study: str
-    plan: StudyPlan
-    result: AuditResult
-    plant: str | None
-    is_private: bool
-
-    def lines(self) -> list[str]:
-        """Return it in words, a line each."""
-        plan, result = self.plan, self.result
-        promised = result.promised
-        lines = {
-            "Strategy": self.study,
-            **plan.describe(),
-            "Entropy": "operating system, OpenDP" if self.is_private else "seeded",
-            "Draws": f"{plan.num_draws} with it, {plan.num_draws} without; half of "
-            "them fixed the test",
-            "Test": f"{result.test}",
-            "Seen": f"right in {result.true_positives}, wrong in "
-            f"{result.false_positives} of the other {result.num_counted} each",
-            "Epsilon": f"at least {result.epsilon_lower:.3f} (99.8 % sure), at most "
-            f"{promised.epsilon:.3f} ({promised.accounting_method}), at delta = "
-            f"{promised.delta:g}",
-            "Verdict": result.verdict,
-        }
-        if self.plant is not None:
-            lines["Planted"] = self.plant
-        return [f"{name:9} {text}" for name, text in lines.items()]
-
-    def values(self) -> dict[str, Any]:
-        """Return it for ``--json``."""
-        result = self.result
-        counts = ("true_positives", "false_positives", "num_counted")
-        return {
-            "study": self.study,
-            "plan": asdict(cast(Any, self.plan)),
-            "planted_fault": self.plant,
-            "private_entropy": self.is_private,
-            "test": str(result.test),
-            **{name: getattr(result, name) for name in counts},
-            "epsilon_lower": result.epsilon_lower,
-            "epsilon_promised": result.promised.epsilon,
-            "delta": result.promised.delta,
-            "violated": result.violated,
-            "verdict": result.verdict,
-        }
+def _values_of(plan: StudyPlan, result: AuditResult) -> dict[str, Any]:
+    """Return what an audit found for ``--json``."""
+    counts = ("true_positives", "false_positives", "num_counted")
+    return {
+        "plan": asdict(cast(Any, plan)),
+        "test": str(result.test),
+        **{name: getattr(result, name) for name in counts},
+        "epsilon_lower": result.epsilon_lower,
+        "epsilon_promised": result.promised.epsilon,
+        "delta": result.promised.delta,
+        "violated": result.violated,
+        "verdict": result.verdict,
+    }

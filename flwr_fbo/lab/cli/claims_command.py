@@ -22,7 +22,7 @@ from flwr_fbo.lab.experiment_runner.config import (
     load_experiment,
     published_experiments,
 )
-from flwr_fbo.lab.experiment_runner.curves import Estimate
+from flwr_fbo.lab.experiment_runner.estimates import Estimate
 from flwr_fbo.lab.experiment_runner.results import place_of, read_results
 
 _DETAILS = """\

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +13,7 @@ from rich.table import Table
 
 from flwr_fbo.cli.commands import AsJson, add, group
 from flwr_fbo.cli.output import plain_errors
-from flwr_fbo.lab.cli.export_emnist_command import export_emnist
+from flwr_fbo.lab.cli.progress_bar import progress_bar
 from flwr_fbo.lab.datasets.base import Dataset, data_folder
 from flwr_fbo.lab.datasets.catalogue import DATASETS, find_dataset
 from flwr_fbo.lab.datasets.download import fetch
@@ -70,14 +69,14 @@ def download(
         dataset = find_dataset(name)
         folder = data_folder()
         say = partial(typer.echo, err=True)
-        fetched = fetch(dataset, folder, say, progress=sys.stderr.isatty())
+        with progress_bar(name, dataset.size, Console(stderr=True)) as advance:
+            fetched = fetch(dataset, folder, say, advance)
     target = folder / dataset.target
     typer.echo(f"{target} is there{'' if fetched else ' already'}.")
 
 
 add(app, "list", list_data)
 add(app, "download", download)
-add(app, "export-emnist", export_emnist)
 
 
 def _values(dataset: Dataset, found: str | None) -> dict[str, Any]:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.text import counted, humanised
 from flwr_fbo.cli.report import figures
 from flwr_fbo.cli.report.page import (
-    Figure,
     Page,
     Part,
     Section,
@@ -27,10 +22,14 @@ from flwr_fbo.lab.cli.experiment_tables import cells_of, headings_of
 from flwr_fbo.lab.experiment_runner.base import Experiment, Run
 from flwr_fbo.lab.experiment_runner.claims import findings
 from flwr_fbo.lab.experiment_runner.config import find_experiment
-from flwr_fbo.lab.experiment_runner.curves import common_seeds, curves_by_method
+from flwr_fbo.lab.experiment_runner.curves import (
+    common_seeds,
+    curves_by_method,
+    summarize,
+)
+from flwr_fbo.lab.experiment_runner.estimates import Row
 from flwr_fbo.lab.experiment_runner.figure import (
     draw_curves,
-    line_styles,
     own_form,
 )
 from flwr_fbo.lab.experiment_runner.results import read_results, version_of
@@ -55,12 +54,11 @@ def experiment_page(path: Path) -> Page:
     stored, runs = read_results(path)
     experiment = _as_planned(stored)
     seeds = common_seeds(experiment.methods, runs)
-    rows = experiment.summarize(runs, None)
+    rows = summarize(experiment, runs)
     sections = [
         _summary(experiment, runs, rows),
         Section("Convergence", _convergence(experiment, runs, rows)),
         _claims(experiment, runs),
-        _privacy(experiment, rows),
         _communication(experiment, runs),
         _settings_of_agents(experiment, runs, seeds[0]),
     ]
@@ -77,7 +75,7 @@ def experiment_page(path: Path) -> Page:
 
 
 def _summary(
-    experiment: Experiment, runs: Sequence[Run], rows: Mapping[str, Any]
+    experiment: Experiment, runs: Sequence[Run], rows: Mapping[str, Row]
 ) -> Section:
     title, notes = experiment.notes(runs, None)
     cells = [cells_of(row, experiment) for row in rows.values()]
@@ -87,7 +85,7 @@ def _summary(
 
 
 def _convergence(
-    experiment: Experiment, runs: Sequence[Run], rows: Mapping[str, Any]
+    experiment: Experiment, runs: Sequence[Run], rows: Mapping[str, Row]
 ) -> list[Part]:
     curves = curves_by_method(experiment.methods, runs)
     x_label, y_label = experiment.axes
@@ -117,11 +115,7 @@ def _convergence(
             "Chart in the form of the paper's figure: mean over seeds; bars and bands "
             "are one standard error."
         )
-
-        def draw(axes: Any) -> None:
-            draw_form(axes, experiment, runs)
-            axes.set_title("")  # the caption says it
-
+        draw = partial(draw_form, experiment=experiment, runs=runs)
         parts.append(figures.chart("form", caption, ("", ""), draw, whole_x=False))
     return parts
 
@@ -149,61 +143,24 @@ def _claims(experiment: Experiment, runs: Sequence[Run]) -> Section:
     return Section("Claims", [line, table])
 
 
-def _privacy(experiment: Experiment, rows: Mapping[str, Any]) -> Section:
-    """Say what was spent, and draw it where it is neither nothing nor everything."""
-    setting = experiment.privacy
-    bare = [row.label for row in rows.values() if math.isinf(row.epsilon)]
-    lines = []
-    if bare:
-        lines.append(f"Without protection, epsilon is infinite: {', '.join(bare)}.")
-    spent = {
-        name: experiment.spending(name)
-        for name, row in rows.items()
-        if 0 < row.epsilon < math.inf
-    }
-    if setting is None or not spent:
-        return Section("Privacy", lines)
-    ends = [f"{rows[n].label} {curve[-1]:.4g}" for n, curve in spent.items()]
-    caption = (
-        f"Chart of epsilon spent against {experiment.axes[0]}, at delta = "
-        f"{setting.delta:.4g}, had the noise been real. "
-        f"In the end: {'; '.join(ends)}."
-    )
-
-    figure = _by_method("privacy", caption, "epsilon spent", experiment, spent)
-    return Section("Privacy", [*lines, figure])
-
-
 def _communication(experiment: Experiment, runs: Sequence[Run]) -> Section:
-    known = {name: experiment.sending(name, runs) for name in experiment.methods}
-    sent = {name: curve for name, curve in known.items() if curve is not None}
-    loud = {name: curve for name, curve in sent.items() if curve.any()}
-    lines = []
-    if len(sent) < len(known):
-        lines.append("What agents send along a graph is not counted.")
-    if not loud:
-        return Section("Communication", lines)
+    sent = {name: experiment.num_sent(name, runs) for name in experiment.methods}
+    if not any(sent.values()):
+        return Section("Communication")
     rows = [
-        (experiment.label_of(name), humanised(total), bytes_text(total))
-        for name, total in ((name, float(curve[-1])) for name, curve in sent.items())
+        (experiment.label_of(name), humanised(number), bytes_text(number))
+        for name, number in sent.items()
+        if number is not None
     ]
     caption = "Numbers sent in the end, by agents and server together."
-    table = Table(("method", "numbers", "bytes"), rows, caption)
-    caption = (
-        f"Chart of numbers sent so far against {experiment.axes[0]}, a line a method, "
-        "on a log scale. Methods that send nothing are not drawn."
-    )
-
-    # From where it is above 0, for the log scale.
-    visible = {name: np.where(c > 0, c, np.nan) for name, c in loud.items()}
-    lines.append(
+    lines = [
         "A number is 8 bytes. What Flower adds to a message, and messages that are "
         "sent again, are not counted."
-    )
-    figure = _by_method(
-        "communication", caption, "numbers sent", experiment, visible, log_y=True
-    )
-    return Section("Communication", [*lines, figure, table])
+    ]
+    if len(rows) < len(sent):
+        lines.append("What agents send along a graph is not counted.")
+    table = Table(("method", "numbers", "bytes"), rows, caption)
+    return Section("Communication", [*lines, table])
 
 
 def _settings_of_agents(
@@ -226,24 +183,3 @@ def _settings_of_agents(
         folded.append(Table(headings, rows, caption, numeric=False, folded=label))
     line = f"Seed {seed}, by method. In a real study only the site knows its own."
     return Section("Best settings of the agents", [line, *folded] if folded else [])
-
-
-def _by_method(
-    name: str,
-    caption: str,
-    y_label: str,
-    experiment: Experiment,
-    curves: Mapping[str, FloatArray],
-    log_y: bool = False,
-) -> Figure:
-    """Return a chart of what grows in steps, a line a method."""
-
-    def draw(axes: Any) -> None:
-        for method, style in line_styles(experiment, curves).items():
-            x, y = experiment.steps, curves[method]
-            axes.plot(x, y, drawstyle="steps-post", **style)
-        if not log_y:
-            axes.set_ylim(0, None)
-
-    labels = (experiment.axes[0], y_label)
-    return figures.chart(name, caption, labels, draw, experiment.log_axes, log_y)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,14 @@ from rich.table import Table
 
 from flwr_fbo._common.text import counted, humanised
 from flwr_fbo.cli.output import RULED, TextConsole, csv_of, finite
-from flwr_fbo.lab.experiment_runner.base import Column, Experiment, Row, Run
+from flwr_fbo.lab.experiment_runner.base import Column, Experiment, Run
 from flwr_fbo.lab.experiment_runner.curves import (
-    Estimate,
     common_seeds,
     mean_curves,
     rows_by_seed,
+    summarize,
 )
+from flwr_fbo.lab.experiment_runner.estimates import Estimate, Row
 from flwr_fbo.lab.experiment_runner.results import read_results
 
 
@@ -46,7 +46,7 @@ def print_report(
     until: int | None = None,
 ) -> None:
     """Print the table, how to read it, and what it shows."""
-    rows = experiment.summarize(runs, until)
+    rows = summarize(experiment, runs, until)
     num_seeds = len(common_seeds(experiment.methods, runs))
     title, (first, *notes) = experiment.notes(runs, until)
     # Narrow enough for 80 columns; where a name is too long it is broken, no number is.
@@ -70,7 +70,7 @@ def report_json(
     experiment: Experiment, runs: Sequence[Run], until: int | None = None
 ) -> str:
     """Return the same for machines; what JSON lacks, NaN and infinity, is null."""
-    rows = experiment.summarize(runs, until)
+    rows = summarize(experiment, runs, until)
     steps, curves = mean_curves(experiment, runs, until)
     by_method = {
         name: {
@@ -86,7 +86,7 @@ def report_json(
             "private": all(run.private for run in runs),
             "until": until or experiment.num_steps,
             **experiment.counts(runs),
-            "methods": {name: _values_of(row) for name, row in rows.items()},
+            "methods": {n: _values_of(row, experiment) for n, row in rows.items()},
             "curves": {"steps": steps, "methods": by_method},
             "notes": experiment.notes(runs, until)[1],
             "verdict": experiment.verdict(rows),
@@ -95,16 +95,12 @@ def report_json(
     return json.dumps(values, indent=2, allow_nan=False)
 
 
-def _values_of(row: Row) -> dict[str, Any]:
-    """Return the row's estimates, and epsilon."""
+def _values_of(row: Row, experiment: Experiment) -> dict[str, Any]:
+    """Return epsilon and the row's estimates, null where nothing is compared."""
     values: dict[str, Any] = {"epsilon": row.epsilon}
-    for field in fields(row):
-        value = getattr(row, field.name)
-        if isinstance(value, Estimate):
-            means = {"mean": value.mean, "standard_error": value.standard_error}
-            values[field.name] = means
-        elif value is None:
-            values[field.name] = None
+    for name in experiment.estimates():
+        one = row.estimates.get(name)
+        values[name] = one and {"mean": one.mean, "standard_error": one.standard_error}
     return values
 
 
@@ -119,7 +115,9 @@ def headings_of(experiment: Experiment) -> list[str]:
 def cells_of(row: Row, experiment: Experiment) -> list[str]:
     """Return what a row of that table says, below each heading."""
     columns = experiment.columns()
-    cells = [_number(getattr(row, name), column) for name, column in columns.items()]
+    cells = [
+        _number(row.estimates.get(name), column) for name, column in columns.items()
+    ]
     epsilon = "infinite" if math.isinf(row.epsilon) else f"{row.epsilon:.3g}"
     return [row.label, *cells, *([epsilon] if experiment.privacy is not None else [])]
 

@@ -4,31 +4,22 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console, RenderableType
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.console import Console
 
 from flwr_fbo._common.text import counted
 from flwr_fbo.cli.commands import AsJson
 from flwr_fbo.cli.output import TextConsole, ends_like_ctrl_c, plain_errors
 from flwr_fbo.lab.cli.claims_command import print_claims
 from flwr_fbo.lab.cli.experiment_tables import print_report, report_json
+from flwr_fbo.lab.cli.progress_bar import progress_bar
+from flwr_fbo.lab.experiment_runner import runner
 from flwr_fbo.lab.experiment_runner.base import Experiment
 from flwr_fbo.lab.experiment_runner.config import find_experiment
 from flwr_fbo.lab.experiment_runner.results import ResultsFile, place_of
-from flwr_fbo.lab.experiment_runner.runner import Runs
 
 
 def run(
@@ -106,25 +97,6 @@ def run(
         console.print(f"Figure:  {place.figure}")
 
 
-_START = "starting workers"
-
-
-class _Moving(Progress):
-    """A bar that moves within a run, too."""
-
-    def __init__(self, runs: Runs, *columns: ProgressColumn, **options: Any) -> None:
-        super().__init__(*columns, **options)
-        self._runs = runs
-
-    def get_renderables(self) -> Iterable[RenderableType]:
-        """Return what is drawn, ten times a second."""
-        for bar in self.tasks:
-            done = self._runs.num_done
-            text = "first runs" if done and bar.description == _START else None
-            self.update(bar.id, completed=done, description=text)
-        return super().get_renderables()
-
-
 def _run(
     plan: Experiment, seeds: range, jobs: int, results: ResultsFile, console: Console
 ) -> None:
@@ -144,20 +116,8 @@ def _run(
     if len(todo) < len(every):
         done = len(every) - len(todo)
         console.print(f"{done} of {len(every)} runs are in {results.path}: going on.")
-    going = Runs(plan, todo)
-    with _Moving(
-        going,
-        TextColumn("[progress.description]{task.description:22}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        console=console,
-        disable=not console.is_terminal,
-    ) as progress:
-        bar = progress.add_task(_START, total=len(todo))
-        for run in going.play(jobs):
+    with progress_bar("first runs", len(todo), console) as advance:
+        for run in runner.play(plan, todo, jobs):
             results.append(run)
             text = f"{plan.label_of(run.method)}, seed {run.seed}"
-            progress.update(bar, description=text)
+            advance(1, text)

@@ -37,11 +37,14 @@ def decompressed(fetched: Path, to: Path) -> None:
         _write(source, to)
 
 
-@dataclass(frozen=True)
-class FromZipInZip:
-    """Write some files of a zip archive that lies in a zip archive.
+def from_zip_in_zip(
+    inner: str, folder: str, members: tuple[str, ...]
+) -> Callable[[Path, Path], None]:
+    """Return what writes some files of a zip archive that lies in a zip archive.
 
-    Attributes
+    It raises KeyError if one is not there.
+
+    Parameters
     ----------
     inner : str
         The name of the archive in the archive.
@@ -52,20 +55,17 @@ class FromZipInZip:
         made into paths, so nothing can be written elsewhere.
     """
 
-    inner: str
-    folder: str
-    members: tuple[str, ...]
-
-    def __call__(self, fetched: Path, to: Path) -> None:
-        """Write ``members`` below ``to``, or raise KeyError if one is not there."""
+    def unpack(fetched: Path, to: Path) -> None:
         with (
             ZipFile(fetched) as outer,
-            outer.open(self.inner) as file,
+            outer.open(inner) as file,
             ZipFile(file) as archive,
         ):
-            for member in self.members:
-                with archive.open(f"{self.folder}/{member}") as source:
+            for member in members:
+                with archive.open(f"{folder}/{member}") as source:
                     _write(source, to / member)
+
+    return unpack
 
 
 def _write(source: IO[bytes], to: Path) -> None:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import fcntl
-import io
-import logging
+import hashlib
 import lzma
 import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 from zipfile import BadZipFile
 
-import pooch
 import requests
 
 from flwr_fbo.lab.datasets.base import DataError, Dataset
@@ -29,8 +26,7 @@ def fetch(
     dataset: Dataset,
     folder: Path,
     say: Callable[[str], object],
-    *,
-    progress: bool = False,
+    advance: Callable[[int], object] = lambda size: None,
 ) -> bool:
     """Bring a data set into a folder, unless it is there; return whether it was not.
 
@@ -46,8 +42,8 @@ def fetch(
         Of all data sets; made if it is not there.
     say : callable
         Gets a line about each step that may take long.
-    progress : bool
-        Whether to draw a bar on stderr.
+    advance : callable
+        Gets the size of each part of the file as it comes, in bytes.
 
     Raises
     ------
@@ -65,7 +61,7 @@ def fetch(
                 return False
             _check_place(dataset, folder / dataset.target)
             with _work_folder(home) as work:
-                fetched = _retrieve(dataset, work, say, progress)
+                fetched = _retrieve(dataset, work, say, advance)
                 _place(dataset, fetched, work, folder / dataset.target)
     except OSError as error:
         raise DataError(
@@ -111,54 +107,38 @@ def _work_folder(home: Path) -> Iterator[Path]:
 
 
 def _retrieve(
-    dataset: Dataset, work: Path, say: Callable[[str], object], progress: bool
+    dataset: Dataset,
+    work: Path,
+    say: Callable[[str], object],
+    advance: Callable[[int], object],
 ) -> Path:
     """Return where the file is that was fetched and is the known one."""
     say(f"Fetching {dataset.size / 1e6:,.1f} MB from {dataset.url}")
-    pooch.get_logger().setLevel(logging.WARNING)  # it would repeat that
-    http = pooch.HTTPDownloader(
-        progressbar=progress, chunk_size=_CHUNK, timeout=TIMEOUT
-    )
-
-    def download(url: str, path: str, registry: Any) -> None:
-        with _BoundedFile(path, dataset.size) as file:
-            http(url, file, registry)
-
+    path, digest = work / "fetched", hashlib.sha256()
     try:
-        path = pooch.retrieve(
-            dataset.url, f"sha256:{dataset.sha256}", "fetched", work, None, download
-        )
-    except _TooLongError:
-        reason = f"more came than the known {dataset.size:,} bytes"
+        with (
+            path.open("wb") as file,
+            requests.get(dataset.url, stream=True, timeout=TIMEOUT) as answer,
+        ):
+            answer.raise_for_status()
+            for chunk in answer.iter_content(_CHUNK):
+                file.write(chunk)
+                digest.update(chunk)
+                advance(len(chunk))
+                if file.tell() > dataset.size:
+                    break
     except requests.RequestException as error:
         reason = _reason(error)
-    except ValueError:
-        reason = "what came is another file (its SHA-256 differs)"
     else:
-        return Path(path)
+        if digest.hexdigest() == dataset.sha256:
+            return path
+        reason = "what came is another file (its SHA-256 differs)"
+        if path.stat().st_size > dataset.size:
+            reason = f"more came than the known {dataset.size:,} bytes"
     raise DataError(
         f"{dataset.name} could not be fetched from {dataset.url}: {reason}. "
         "Nothing was kept; the same command starts anew."
     )
-
-
-class _TooLongError(Exception):
-    """A server sends more than the data set has."""
-
-
-class _BoundedFile(io.BufferedWriter):
-    """A file for at most so many bytes."""
-
-    def __init__(self, path: str, size: int) -> None:
-        super().__init__(io.FileIO(path, "wb"))
-        self._left = size
-
-    def write(self, content: Any) -> int:
-        """Write, unless that is too much."""
-        self._left -= len(content)
-        if self._left < 0:
-            raise _TooLongError
-        return super().write(content)
 
 
 def _reason(error: requests.RequestException) -> str:

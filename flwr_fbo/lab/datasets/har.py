@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from flwr_fbo._common.validation import require_index
 from flwr_fbo.lab.datasets.base import (
     Dataset,
-    FromZipInZip,
     Split,
     damaged,
     data_file,
     data_folder,
+    from_zip_in_zip,
     halves,
     read_arrays,
     read_numbers,
@@ -55,7 +55,7 @@ DATASET = Dataset(
     "human+activity+recognition+using+smartphones.zip",
     sha256="c00b803081a5c797cd5e4b83700a9810b38d53d9d84e01917e090e1fdbc81031",
     size=61_005_872,
-    unpack=FromZipInZip(f"{_OFFICIAL}.zip", _OFFICIAL, _MEMBERS),
+    unpack=from_zip_in_zip(f"{_OFFICIAL}.zip", _OFFICIAL, _MEMBERS),
     unpacked=92_517_559,
     target=f"har/{_OFFICIAL}",
     members=_MEMBERS,

@@ -23,7 +23,7 @@ from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.fields import check_fields, integer
 from flwr_fbo._common.pictures import BLUE, GREEN, VERMILION
 from flwr_fbo._common.validation import require, require_known
-from flwr_fbo.lab.tasks.base import STRICT
+from flwr_fbo.lab.experiment_runner.estimates import Row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,9 +69,9 @@ class Run(ABC):
 
 
 @cache
-def run_reader(run_type: type[Run]) -> TypeAdapter[Any]:
-    """Return what validates the values of a run's line."""
-    return TypeAdapter(run_type)
+def reader(kind: type[Any]) -> TypeAdapter[Any]:
+    """Return what makes an experiment, or a run, of the values in a file."""
+    return TypeAdapter(kind)
 
 
 def six_digits(values: Iterable[float]) -> list[float]:
@@ -165,8 +165,6 @@ def by_name(*methods: M) -> dict[str, M]:
 class PrivacySetting(ABC):
     """The privacy setting that the private methods of an experiment share."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
-
     delta: float
 
     @abstractmethod
@@ -191,8 +189,6 @@ class Claim:
         by fewer CPU seconds of a run, which compare on one machine only.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
-
     text: str
     better: str
     than: str
@@ -209,21 +205,6 @@ class Claim:
     def methods(self) -> tuple[str, str]:
         """The two."""
         return self.better, self.than
-
-
-@dataclass(frozen=True)
-class Row:
-    """One method, beside those it is compared to; the estimates are its kind's.
-
-    Attributes
-    ----------
-    method, label : str
-    epsilon : float
-    """
-
-    method: str
-    label: str
-    epsilon: float
 
 
 @dataclass(frozen=True)
@@ -246,8 +227,9 @@ class Column:
         Takes a method's values and its control's.
     of : str
         The attribute of a run that has the values.
-    reads : {"end", "last", "mean"}
-        Which values: in the end; at the last step that counts; in the mean up to it.
+    reads : {"end", "last", "mean", "whole"}
+        Which values: in the end; at the last step that counts; in the mean up to it; in
+        the end, but only where all steps count.
     """
 
     heading: str
@@ -257,7 +239,7 @@ class Column:
     control: str | None = None
     compare: Callable[[FloatArray, FloatArray], FloatArray] = np.subtract
     of: str = "curve"
-    reads: Literal["end", "last", "mean"] = "last"
+    reads: Literal["end", "last", "mean", "whole"] = "last"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,11 +264,11 @@ class Experiment(ABC):
         What a paper says of them.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    # How a file is read, with all dataclasses in it.
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
     # What may change as it runs: it decides no run.
     _presentation: ClassVar[tuple[str, ...]] = ("description", "num_seeds", "claims")
-    # What its task and runs are, and the dataclasses behind other tables of its file.
-    task_type: ClassVar[type[Any]]
+    # What its runs are, and the dataclasses behind other tables of its file.
     run_type: ClassVar[type[Run]] = RegretRun
     tables: ClassVar[Mapping[str, type[Any]]] = {}
     # Whether a figure's axes are logarithmic.
@@ -396,13 +378,18 @@ class Experiment(ABC):
         """
         return [[method] for method in methods]
 
+    def play(self, methods: Sequence[str], seed: int) -> list[Any]:
+        """Run some of the methods on one seed; return their ``run_type``."""
+        batches = self.batches(methods)
+        return [run for batch in batches for run in self.play_batch(batch, seed)]
+
     @abstractmethod
-    def play(self, methods: Sequence[str], seed: int) -> Sequence[Run]:
-        """Run some of the methods on one seed."""
+    def play_batch(self, batch: Sequence[str], seed: int) -> Sequence[Run]:
+        """Run methods that are played at a time: see `batches`."""
 
     def run_of(self, values: Mapping[str, Any]) -> Run:
         """Return the run of a line of results; raise ValueError if it is none."""
-        run: Run = run_reader(self.run_type).validate_python(values)
+        run: Run = reader(self.run_type).validate_python(values)
         for name in ("curve", "scalars") if self.counts_scalars else ("curve",):
             shape, expected = getattr(run, name).shape, self.steps.shape
             require(shape == expected, name, shape, str(expected))
@@ -424,30 +411,10 @@ class Experiment(ABC):
         """What the figure's two axes are called."""
 
     @abstractmethod
-    def spending(self, method: str) -> FloatArray:
-        """Return a method's epsilon after each of ``steps``, as `Run.epsilon`."""
+    def num_sent(self, method: str, runs: Sequence[Run]) -> float | None:
+        """Return how many numbers agents and server send, all together.
 
-    @abstractmethod
-    def sending(self, method: str, runs: Sequence[Run]) -> FloatArray | None:
-        """Return how many numbers agents and server have sent by each step.
-
-        All together, in the mean over the method's ``runs``; None where it is unknown.
-        """
-
-    @abstractmethod
-    def summarize(self, runs: Sequence[Run], until: int | None) -> Mapping[str, Row]:
-        """Return a row a method, by name, over the seeds that all methods have run.
-
-        Parameters
-        ----------
-        runs : sequence of Run
-        until : int, optional
-            The last step that counts, from 1; all unless given.
-
-        Raises
-        ------
-        ValueError
-            If there is no such seed, or no such step.
+        In the mean over the method's ``runs``; None where it is unknown.
         """
 
     @abstractmethod
@@ -467,5 +434,5 @@ class Experiment(ABC):
         return {}
 
     @abstractmethod
-    def verdict(self, rows: Mapping[str, Any]) -> list[str]:
+    def verdict(self, rows: Mapping[str, Row]) -> list[str]:
         """Say in words whether federation helped, with and without privacy."""

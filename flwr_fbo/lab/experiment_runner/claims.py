@@ -23,7 +23,8 @@ import numpy as np
 
 from flwr_fbo._common.validation import require
 from flwr_fbo.lab.experiment_runner.base import Claim, Experiment, Run
-from flwr_fbo.lab.experiment_runner.curves import Estimate, curves_by_method
+from flwr_fbo.lab.experiment_runner.curves import curves_by_method
+from flwr_fbo.lab.experiment_runner.estimates import Estimate
 
 
 @dataclass(frozen=True)

@@ -11,26 +11,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from flwr_fbo._common.validation import did_you_mean, nearest
-from flwr_fbo.lab.experiment_runner.base import Claim, Experiment
+from flwr_fbo.lab.experiment_runner.base import Claim, Experiment, reader
 from flwr_fbo.lab.experiment_runner.linear_bandit_experiment import BanditExperiment
 from flwr_fbo.lab.experiment_runner.nonlinear_bandit_experiment import (
     NonlinearBanditExperiment,
 )
 from flwr_fbo.lab.experiment_runner.transfer_experiment import TransferExperiment
 from flwr_fbo.lab.experiment_runner.tuning_experiment import TuningExperiment
-from flwr_fbo.lab.tasks.base import task_types
-
-_KINDS: dict[type[Experiment], TypeAdapter[Any]] = {
-    TuningExperiment: TypeAdapter(TuningExperiment),
-    TransferExperiment: TypeAdapter(TransferExperiment),
-    BanditExperiment: TypeAdapter(BanditExperiment),
-    NonlinearBanditExperiment: TypeAdapter(NonlinearBanditExperiment),
-}
+from flwr_fbo.lab.tasks.catalogue import TASKS, Nonlinear
+from flwr_fbo.lab.tasks.linear_bandit import LinearBanditTask
 
 
 def experiment_of(values: Mapping[str, Any]) -> Experiment:
@@ -44,16 +38,17 @@ def experiment_of(values: Mapping[str, Any]) -> Experiment:
         If a key is unknown or missing, or a value is not allowed.
     """
     text = json.dumps(values, default=str)
-    experiment: Experiment = _KINDS[_kind_of(values)].validate_json(text)
+    experiment: Experiment = reader(_kind_of(values)).validate_json(text)
     return experiment
 
 
 def _kind_of(values: Mapping[str, Any]) -> type[Experiment]:
     task = values.get("task")
-    name = task.get("name") if isinstance(task, Mapping) else None
-    for kind in (BanditExperiment, NonlinearBanditExperiment):
-        if name in task_types(kind.task_type):
-            return kind
+    named = TASKS.get(str(task.get("name"))) if isinstance(task, Mapping) else None
+    if named is LinearBanditTask:
+        return BanditExperiment
+    if named in get_args(Nonlinear):
+        return NonlinearBanditExperiment
     return TransferExperiment if "num_targets" in values else TuningExperiment
 
 
@@ -96,15 +91,15 @@ def _reason(error: dict[str, Any], tables: Mapping[str, type[Any]]) -> str:
         return f"{key} is not known: {nearest(parts[-1], known)}."
     if error["type"] == "union_tag_invalid":
         name = error["ctx"]["tag"]
-        return f"{key}.name={name!r} is not allowed: {nearest(name, task_types())}."
+        return f"{key}.name={name!r} is not allowed: {nearest(name, TASKS)}."
     if error["type"] == "union_tag_not_found":
-        return f"{key}.name is missing: {nearest('', task_types())}."
+        return f"{key}.name is missing: {nearest('', TASKS)}."
     return f"{key}={error['input']!r} is not allowed: {error['msg']}."
 
 
 def _tables_of(kind: type[Experiment]) -> dict[str, type[Any]]:
     """Return the dataclasses behind an experiment's TOML, by their table's name."""
-    return {"": kind, "claims": Claim, **task_types(), **kind.tables}
+    return {"": kind, "claims": Claim, **TASKS, **kind.tables}
 
 
 def builtin_experiments() -> dict[str, Path]:

@@ -2,73 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.validation import require
-from flwr_fbo.lab.experiment_runner.base import Column, Experiment, Row, Run
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A mean over runs.
-
-    Attributes
-    ----------
-    mean : float
-    standard_error : float
-        Of the mean, over runs; NaN from a single run.
-    num_runs : int
-    """
-
-    mean: float
-    standard_error: float
-    num_runs: int
-
-    @classmethod
-    def of(cls, values: FloatArray) -> Estimate:
-        """Return the estimate from one value a run."""
-        num = len(values)
-        error = float(np.std(values, ddof=1) / math.sqrt(num)) if num > 1 else math.nan
-        return cls(float(np.mean(values)), error, num)
-
-    def __neg__(self) -> Estimate:
-        return replace(self, mean=-self.mean)
-
-    @property
-    def sign(self) -> Literal["positive", "negative", "unclear"]:
-        """The sign that the 95% t interval shows, if it shows one."""
-        low, high = self.interval
-        if low > 0:
-            return "positive"
-        return "negative" if high < 0 else "unclear"
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """The 95% t interval; NaN from a single run."""
-        reach = _t_quantile(0.975, self.num_runs) * self.standard_error
-        return self.mean - reach, self.mean + reach
-
-    @property
-    def lower_bound(self) -> float:
-        """The one-sided 95% bound, by Student's t; NaN from a single run."""
-        reach = _t_quantile(0.95, self.num_runs)
-        return self.mean - reach * self.standard_error
-
-
-def _t_quantile(p: float, num_runs: int) -> float:
-    """Return the quantile of Student's t for a mean over so many runs."""
-    from scipy.stats import t as student_t
-
-    return float(student_t.ppf(p, max(num_runs - 1, 1)))
-
-
-R = TypeVar("R", bound=Row)
+from flwr_fbo.lab.experiment_runner.base import Column, Experiment, Run
+from flwr_fbo.lab.experiment_runner.estimates import Estimate, Row
 
 
 def common_seeds(methods: Sequence[str], runs: Sequence[Run]) -> list[int]:
@@ -107,39 +49,35 @@ def epsilon_of(runs: Sequence[Run], method: str) -> float:
 
 
 def summarize(
-    experiment: Experiment,
-    row: Callable[..., R],
-    runs: Sequence[Run],
-    until: int | None,
-) -> dict[str, R]:
-    """Return a row a method, by name: see `Experiment.summarize`.
+    experiment: Experiment, runs: Sequence[Run], until: int | None = None
+) -> dict[str, Row]:
+    """Return a row a method, by name, over the seeds that all methods have run.
 
     Parameters
     ----------
     experiment : Experiment
-    row : callable
-        The class of the rows, with a field for each of the experiment's estimates.
     runs : sequence of Run
     until : int, optional
+        The last step that counts, from 1; all unless given.
 
     Raises
     ------
     ValueError
-        If there is no seed that all methods have run, or no such step.
+        If there is no such seed, or no such step.
     """
-    last = _index_of(experiment, until)
-    estimates = {
-        name: _estimates(experiment, column, runs, last)
-        for name, column in experiment.estimates().items()
-    }
+    values = _values(experiment, runs, until)
     return {
-        name: row(
-            name,
-            experiment.label_of(name),
-            epsilon_of(runs, name),
-            **{field: one[name] for field, one in estimates.items()},
+        method: Row(
+            method,
+            experiment.label_of(method),
+            epsilon_of(runs, method),
+            {
+                name: Estimate.of(of_methods[method])
+                for name, of_methods in values.items()
+                if method in of_methods
+            },
         )
-        for name in experiment.methods
+        for method in experiment.methods
     }
 
 
@@ -174,11 +112,7 @@ def rows_by_seed(
     ValueError
         If there is no seed that all methods have run, or no such step.
     """
-    last = _index_of(experiment, until)
-    values = {
-        name: _values(experiment, column, runs, last)
-        for name, column in experiment.estimates().items()
-    }
+    values = _values(experiment, runs, until)
     by_key = {(run.method, run.seed): run for run in runs}
     rows = []
     for method in experiment.methods:
@@ -186,9 +120,9 @@ def rows_by_seed(
             run = by_key[method, seed]
             row: dict[str, Any] = {"method": method, "seed": seed}
             row |= {"epsilon": run.epsilon, "private": run.private}
-            for name, one in values.items():
-                of_method = one[method]
-                row[name] = None if of_method is None else float(of_method[index])
+            for name, of_methods in values.items():
+                known = method in of_methods
+                row[name] = float(of_methods[method][index]) if known else None
             rows.append(row)
     return rows
 
@@ -214,30 +148,30 @@ def mean_curves(
     }
 
 
-def _estimates(
-    experiment: Experiment, column: Column, runs: Sequence[Run], last: int
-) -> dict[str, Estimate | None]:
-    """Return an estimate of each method; None where there is nothing to compare."""
+def _values(
+    experiment: Experiment, runs: Sequence[Run], until: int | None
+) -> dict[str, dict[str, FloatArray]]:
+    """Return, by estimate, a value a seed of each method with which there is one."""
+    last = _index_of(experiment, until)
     return {
-        name: None if values is None else Estimate.of(values)
-        for name, values in _values(experiment, column, runs, last).items()
+        name: _values_of(experiment, column, runs, last)
+        for name, column in experiment.estimates().items()
     }
 
 
-def _values(
+def _values_of(
     experiment: Experiment, column: Column, runs: Sequence[Run], last: int
-) -> dict[str, FloatArray | None]:
-    """Return a value a seed of each method; None where there is nothing to compare."""
-    window = {
-        "end": slice(-1, None),
-        "last": slice(last, last + 1),
-        "mean": slice(last + 1),
-    }[column.reads]
+) -> dict[str, FloatArray]:
+    if column.reads == "whole" and last < len(experiment.steps) - 1:
+        return {}
+    window = {"last": slice(last, last + 1), "mean": slice(last + 1)}.get(
+        column.reads, slice(-1, None)
+    )
     known = experiment.known_methods
     curves = curves_by_method(experiment.methods, runs, column.of)
-    by_method: dict[str, FloatArray | None] = {}
+    by_method: dict[str, FloatArray] = {}
     for name, curve in curves.items():
-        values, by_method[name] = curve[:, window], None
+        values = curve[:, window]
         if column.control is not None:
             control = known[name].control(column.control)
             if control == name or control not in curves:

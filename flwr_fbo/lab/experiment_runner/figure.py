@@ -36,11 +36,11 @@ from flwr_fbo.lab.experiment_runner.base import (
     Run,
 )
 from flwr_fbo.lab.experiment_runner.curves import (
-    Estimate,
     common_seeds,
     curves_by_method,
     epsilon_of,
 )
+from flwr_fbo.lab.experiment_runner.estimates import Estimate
 from flwr_fbo.lab.experiment_runner.linear_bandit_experiment import (
     FIELDS,
     METHODS,
@@ -55,7 +55,6 @@ from flwr_fbo.lab.experiment_runner.transfer_experiment import TransferExperimen
 from flwr_fbo.lab.experiment_runner.tuning_experiment import (
     TuningExperiment,
 )
-from flwr_fbo.lab.experiment_runner.tuning_table import OptimisationExperiment
 
 Target = Path | IO[bytes]
 
@@ -151,25 +150,10 @@ def new_figure(num_panels: int = 1) -> tuple[Any, Any]:
     return figure, axes if num_panels == 1 else axes.ravel()
 
 
-def save(figure: Any, runs: Sequence[Run], path: Target) -> None:
-    """Write the picture, and on it whether anybody was protected."""
-    for axes in figure.axes:
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
-    if not all(run.private for run in runs):
-        figure.text(0.995, 0.005, "an experiment: not private", ha="right", fontsize=8)
-    figure.savefig(path, dpi=150)
-
-
 def ends_of(experiment: Experiment, runs: Sequence[Run]) -> dict[str, Estimate]:
     """Return what the methods' curves end at."""
     curves = curves_by_method(experiment.methods, runs)
     return {name: Estimate.of(curve[:, -1]) for name, curve in curves.items()}
-
-
-def in_the_end(experiment: OptimisationExperiment) -> str:
-    """Return the label of an axis of final best values."""
-    return f"best {experiment.task.unit}, evaluation {experiment.num_evaluations}"
 
 
 def draw_level(axes: Any, estimate: Estimate, look: Look, label: str) -> None:
@@ -208,12 +192,11 @@ def label_values(
     axes.xaxis.set_minor_locator(NullLocator())
 
 
-def name_beside(figure: Any, runs: Sequence[Run], path: Target) -> None:
-    """Write the PNG, with its legend beside it."""
+def name_beside(figure: Any) -> None:
+    """Put the legend beside the axes."""
     # More names would be cut off at the lower edge.
     size = 8 if len(figure.axes[0].get_legend_handles_labels()[1]) <= 26 else 6.5
     figure.legend(loc="outside right upper", frameon=False, fontsize=size)
-    save(figure, runs, path)
 
 
 def draw_lengths(
@@ -225,8 +208,8 @@ def draw_lengths(
     that sends none. As in fig. 2 of the paper of FTS.
     """
     _draw_at_places(axes, experiment, ends_of(experiment, runs), ".4f")
-    axes.set(xscale="log", xlabel="numbers in a message", ylabel=in_the_end(experiment))
-    axes.set_title(title_of(experiment, runs), fontsize=10)
+    y_label = f"best {experiment.task.unit}, evaluation {experiment.num_evaluations}"
+    axes.set(xscale="log", xlabel="numbers in a message", ylabel=y_label)
 
 
 def draw_times(axes: Any, experiment: TransferExperiment, runs: Sequence[Run]) -> None:
@@ -249,7 +232,6 @@ def draw_times(axes: Any, experiment: TransferExperiment, runs: Sequence[Run]) -
         draw_mean(axes, x, y, color=color, ls=style, label=label)
     x_label = "CPU seconds of a target, on a log scale"
     axes.set(xscale="log", xlabel=x_label, ylabel=experiment.axes[1])
-    axes.set_title(title_of(experiment, runs), fontsize=10)
 
 
 def draw_agents(axes: Any, experiment: TransferExperiment, runs: Sequence[Run]) -> None:
@@ -265,7 +247,6 @@ def draw_agents(axes: Any, experiment: TransferExperiment, runs: Sequence[Run]) 
     }
     _draw_at_places(axes, experiment, of_target, ".2g")
     axes.set(xlabel="agents", ylabel="CPU seconds of a target", ylim=(0, None))
-    axes.set_title(title_of(experiment, runs), fontsize=10)
 
 
 def _draw_at_places(
@@ -334,13 +315,10 @@ def draw_series(axes: Any, experiment: TuningExperiment, runs: Sequence[Run]) ->
     unit = experiment.task.unit
     error = unit if experiment.lower_is_better else f"1 - {unit}"
     axes.set_ylabel(f"{error}, evaluation {experiment.num_evaluations}")
-    axes.set_title(title_of(experiment, runs), fontsize=10)
 
 
-def _draw_messages(
-    experiment: TuningExperiment, runs: Sequence[Run], path: Target
-) -> None:
-    """Write a PNG of three panels, against the lengthscale of messages.
+def _messages(experiment: TuningExperiment, runs: Sequence[Run]) -> Any:
+    """Return three panels, against the lengthscale of messages.
 
     What a message says of its sender's objective; where points lie that agents follow;
     and what following gains over agents alone, beside following noise.
@@ -349,10 +327,11 @@ def _draw_messages(
     known = experiment.known_methods
     ran = [name for name in experiment.methods if name in {run.method for run in runs}]
     places = {name: experiment.lengthscale_of(name) for name in ran}
-    names = sorted(filter(experiment.measures, places), key=places.__getitem__)
+    ordered = sorted(ran, key=places.__getitem__)
+    measured = [name for name in ordered if experiment.measures(name)]
     for axes, of in ((left, "correlation"), (middle, "percentile")):
-        values = curves_by_method(names, runs, of)
-        points = [(places[name], Estimate.of(values[name])) for name in names]
+        values = curves_by_method(measured, runs, of)
+        points = [(places[name], Estimate.of(values[name])) for name in measured]
         draw_points(axes, points, OPEN, "FTS-DE")
     left.axhline(0.0, color=RANDOM[0], ls=RANDOM[1])
     left.set_ylabel("correlation of a message with the own objective")
@@ -361,11 +340,11 @@ def _draw_messages(
     sign = -1.0 if experiment.lower_is_better else 1.0
     curves = curves_by_method(ran, runs)
     for base in ("open", "private", "noise-only"):
-        gains = []
-        for name in sorted(places, key=places.__getitem__):
-            if base == (known[name].base or name):
-                gain = sign * (curves[name] - curves["alone"])[:, -1]
-                gains.append((places[name], Estimate.of(gain)))
+        gains = [
+            (places[name], Estimate.of(sign * (curves[name] - curves["alone"])[:, -1]))
+            for name in ordered
+            if base == (known[name].base or name)
+        ]
         look = known[base].look
         if gains and look:
             draw_points(right, gains, look, known[base].label)
@@ -379,7 +358,7 @@ def _draw_messages(
     title = drawable(f"{experiment.name}: {experiment.num_agents} agents")
     num_seeds = counted(len(common_seeds(ran, runs)), "seed")
     figure.suptitle(f"{title}, {num_seeds}", fontsize=10)
-    save(figure, runs, path)
+    return figure
 
 
 # What is drawn in each panel of a sweep, beside a private method: line and name.
@@ -393,10 +372,8 @@ _LINES: dict[str, tuple[Any, str]] = {
 _WITHOUT_NOISE = {"fed-ucb": "non-private", "cliques": "cliques-non-private"}
 
 
-def _draw_sweep(
-    experiment: BanditExperiment, runs: Sequence[Run], path: Target
-) -> None:
-    """Write a PNG: a panel for each private method, a colour for each setting.
+def _sweep(experiment: BanditExperiment, runs: Sequence[Run]) -> Any:
+    """Return a panel for each private method, with a colour for each setting.
 
     Regret against the sweep's axis, or against trials where it has none. On log scales:
     agents that learn nothing would press all others together.
@@ -452,7 +429,7 @@ def _draw_sweep(
     figure.legend(
         handles=handles, loc="outside lower center", ncols=5, frameon=False, fontsize=9
     )
-    save(figure, runs, path)
+    return figure
 
 
 def _draw_line(
@@ -508,8 +485,6 @@ def _told(settings: Iterable[tuple[str, Value]]) -> str:
 def _fixed(experiment: BanditExperiment, sweep: Sweep) -> str:
     """Return the settings that all lines of a sweep share."""
     fixed = [name for name in FIELDS if name not in sweep.values]
-    if experiment.graph is None:
-        fixed = [name for name in fixed if name not in ("graph", "hops")]
     settings = ((name, experiment.setting(name)) for name in fixed)
     return _told((name, value) for name, value in settings if value is not None)
 
@@ -532,48 +507,69 @@ def _ticks(epsilons: Sequence[float]) -> list[float]:
 
 # Names of more lines than this stand beside a figure: below it they would be cut off.
 _MOST_NAMES_BELOW = 12
-_FORMS = {"lengths": draw_lengths, "times": draw_times, "agents": draw_agents}
+# What draws a figure that does not show curves against steps, by its form.
+_FORMS: dict[str, Callable[..., None]] = {
+    "tradeoff": draw_series,
+    "lengths": draw_lengths,
+    "times": draw_times,
+    "agents": draw_agents,
+}
 
 
 def own_form(experiment: Experiment) -> Callable[..., None] | None:
-    """Return what draws a figure that does not show curves against steps."""
-    if isinstance(experiment, TuningExperiment) and experiment.form == "tradeoff":
-        return draw_series
-    if isinstance(experiment, TransferExperiment):
-        return _FORMS.get(experiment.form)
-    return None
+    """Return what draws it, where it has such a form."""
+    return _FORMS.get(getattr(experiment, "form", ""))
 
 
 def draw(experiment: Experiment, runs: Sequence[Run], path: Target) -> None:
     """Write a picture: curves against steps, or the experiment's own form.
 
-    A PNG, unless matplotlib's settings say otherwise.
+    It says so if nobody was protected. A PNG, unless matplotlib's settings say
+    otherwise.
     """
     names = [experiment.name, *map(experiment.label_of, experiment.methods)]
     with fonts_for("".join(names)):
-        if draw_form := own_form(experiment):
-            figure, axes = new_figure()
-            draw_form(axes, experiment, runs)
-            name_beside(figure, runs, path)
-        elif isinstance(experiment, TuningExperiment) and experiment.form == "messages":
-            _draw_messages(experiment, runs, path)
-        elif isinstance(experiment, BanditExperiment) and experiment.sweep:
-            _draw_sweep(experiment, runs, path)
-        elif experiment.counts_scalars:
-            _draw_communication(experiment, runs, path)
-        else:
-            _draw_convergence(experiment, runs, path)
+        figure = _figure_of(experiment, runs)
+        for axes in figure.axes:
+            axes.grid(alpha=0.25)
+            axes.spines[["top", "right"]].set_visible(False)
+        if not all(run.private for run in runs):
+            say_at_the_foot(figure, "an experiment: not private")
+        figure.savefig(path, dpi=150)
 
 
-def _draw_convergence(
-    experiment: Experiment, runs: Sequence[Run], path: Target
-) -> None:
-    """Write a PNG: mean over runs as lines, one standard error as bands."""
+def say_at_the_foot(figure: Any, text: str) -> None:
+    """Put a line at the lower right, where it touches no label."""
+    if figure.legends:  # beside or below which there is room
+        figure.text(0.995, 0.005, text, ha="right", fontsize=8)
+    else:  # for a label of the figure the layout makes room
+        figure.supxlabel(text, x=0.995, ha="right", fontsize=8)
+
+
+def _figure_of(experiment: Experiment, runs: Sequence[Run]) -> Any:
+    if draw_form := own_form(experiment):
+        figure, axes = new_figure()
+        draw_form(axes, experiment, runs)
+        axes.set_title(title_of(experiment, runs), fontsize=10)
+        name_beside(figure)
+        return figure
+    if isinstance(experiment, TuningExperiment) and experiment.form == "messages":
+        return _messages(experiment, runs)
+    if isinstance(experiment, BanditExperiment) and experiment.sweep:
+        return _sweep(experiment, runs)
+    if experiment.counts_scalars:
+        return _communication(experiment, runs)
+    return _convergence(experiment, runs)
+
+
+def _convergence(experiment: Experiment, runs: Sequence[Run]) -> Any:
+    """Return the mean over runs as lines, one standard error as bands."""
     from matplotlib.ticker import MaxNLocator
 
     panels = _panels_of(experiment)
     figure, all_axes = new_figure(num_panels=len(panels))
     curves = curves_by_method(experiment.methods, runs)
+    title = title_of(experiment, runs)
     for axes, names in zip(np.atleast_1d(all_axes), panels, strict=True):
         draw_curves(axes, experiment, {name: curves[name] for name in names})
         axes.set(xlabel=experiment.axes[0], ylabel=experiment.axes[1])
@@ -585,15 +581,14 @@ def _draw_convergence(
             corner = "upper right" if experiment.lower_is_better else "lower right"
             axes.legend(loc=corner, frameon=False, fontsize=8)
     if len(panels) > 1:
-        figure.suptitle(title_of(experiment, runs), fontsize=10)
-        save(figure, runs, path)
-        return
-    axes.set_title(title_of(experiment, runs), fontsize=10)
+        figure.suptitle(title, fontsize=10)
+        return figure
+    axes.set_title(title, fontsize=10)
     if len(experiment.methods) > _MOST_NAMES_BELOW:
-        name_beside(figure, runs, path)
+        name_beside(figure)
     else:
-        _name_lines(figure, axes)
-        save(figure, runs, path)
+        _name_below(figure, axes)
+    return figure
 
 
 def _panels_of(experiment: Experiment) -> list[list[str]]:
@@ -611,10 +606,8 @@ def _panels_of(experiment: Experiment) -> list[list[str]]:
     ] or [[*experiment.methods]]
 
 
-def _draw_communication(
-    experiment: Experiment, runs: Sequence[Run], path: Target
-) -> None:
-    """Write a PNG of two panels: regret by round, and what was sent by then.
+def _communication(experiment: Experiment, runs: Sequence[Run]) -> Any:
+    """Return two panels: regret by round, and what was sent by then.
 
     On log scales: what learns nothing, or sends always, would press all others
     together. Who sends nothing is in the left one only.
@@ -629,11 +622,11 @@ def _draw_communication(
     right.set(xlabel=x_label, ylabel="scalars sent so far", yscale="log")
     title = drawable(f"{experiment.name}: {experiment.num_agents} agents")
     figure.suptitle(f"{title}, {seeds_of(experiment, runs)}", fontsize=10)
-    _name_lines(figure, left)
-    save(figure, runs, path)
+    _name_below(figure, left)
+    return figure
 
 
-def _name_lines(figure: Any, axes: Any) -> None:
+def _name_below(figure: Any, axes: Any) -> None:
     """Put the names of the lines below: a search for the best place may take long."""
     names = axes.get_legend_handles_labels()
     for ncols in (4, 3, 2, 1):

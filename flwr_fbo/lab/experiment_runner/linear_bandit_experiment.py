@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import time
-from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -19,7 +18,6 @@ from typing import Any, ClassVar, Literal, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict
 
 from flwr_fbo._common import pictures as palette
 from flwr_fbo._common.arrays import FloatArray
@@ -31,7 +29,6 @@ from flwr_fbo._common.validation import (
 )
 from flwr_fbo.algorithms.linear_bandit.peer_graph import GraphName, PeerGraph, Pooling
 from flwr_fbo.algorithms.linear_bandit.settings import (
-    DeterminantTrigger,
     LinearUCBSettings,
     LocalData,
     Width,
@@ -48,17 +45,11 @@ from flwr_fbo.lab.experiment_runner.base import (
     Method,
     PrivacySetting,
     RegretRun,
-    Row,
     Run,
     by_name,
 )
-from flwr_fbo.lab.experiment_runner.curves import (
-    ONE_SEED,
-    Estimate,
-    carried,
-    helped,
-    summarize,
-)
+from flwr_fbo.lab.experiment_runner.curves import ONE_SEED, carried, helped
+from flwr_fbo.lab.experiment_runner.estimates import Row
 from flwr_fbo.lab.simulation.linear_bandits import (
     BanditRun,
     BanditSimulation,
@@ -67,8 +58,6 @@ from flwr_fbo.lab.simulation.linear_bandits import (
     play_together,
 )
 from flwr_fbo.lab.simulation.mean_field import mean_field_regret
-from flwr_fbo.lab.simulation.progress import telling
-from flwr_fbo.lab.tasks.base import STRICT
 from flwr_fbo.lab.tasks.linear_bandit import LinearBanditTask
 from flwr_fbo.privacy.budget import check_epsilon
 from flwr_fbo.privacy.continual_settings import Calibration, ContinualSettings
@@ -94,14 +83,14 @@ class SweptField:
         On an axis.
     table : {"", "privacy", "task"}
         The table of an experiment's file in which it is set; none: at its top.
-    scale : {"log", "linear", "names"}
+    scale : {"log", "names"}
         Of an axis.
     """
 
     letter: str
     text: str
     table: Literal["", "privacy", "task"] = ""
-    scale: Literal["log", "linear", "names"] = "log"
+    scale: Literal["log", "names"] = "log"
 
 
 FIELDS = {
@@ -111,7 +100,6 @@ FIELDS = {
     "dimension": SweptField("d", "dimension", "task"),
     "gap": SweptField("gap", "gap between the best action and others", "task"),
     "graph": SweptField("graph", "graph", scale="names"),
-    "hops": SweptField("hops", "hops of a message", scale="linear"),
     "simulator": SweptField("simulator", "simulator", scale="names"),
 }
 
@@ -132,11 +120,8 @@ class Sweep:
     dimension : tuple of int, optional
     gap : tuple of float, optional
     graph : tuple of str, optional
-    hops : tuple of int, optional
     simulator : tuple of str, optional
     """
-
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     axis: str | None = None
     epsilon: tuple[float, ...] | None = None
@@ -145,7 +130,6 @@ class Sweep:
     dimension: tuple[int, ...] | None = None
     gap: tuple[float, ...] | None = None
     graph: tuple[GraphName, ...] | None = None
-    hops: tuple[int, ...] | None = None
     simulator: tuple[Simulator, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -214,7 +198,7 @@ class BanditPrivacy(PrivacySetting):
 
 
 # What has no part in what agents do that never synchronise by the schedule.
-OF_SCHEDULE = ("num_synchronisations", "graph", "hops")
+OF_SCHEDULE = ("num_synchronisations", "graph")
 
 
 @dataclass(frozen=True)
@@ -307,7 +291,7 @@ def _private(
     pooling: Pooling = "neighbourhood",
 ) -> BanditSimulation:
     settings = LinearUCBSettings(
-        experiment.releases(), width=experiment.width, local_data=local_data
+        experiment.releases(), width="observed", local_data=local_data
     )
     return _simulation(experiment, settings, pooling, control)
 
@@ -333,7 +317,7 @@ def _baseline(
 ) -> BanditSimulation:
     # A tree may have the most releases; of its noise nothing is left.
     settings = LinearUCBSettings(
-        experiment.releases("tree"), local_data="released", width=experiment.width
+        experiment.releases("tree"), local_data="released", width="observed"
     )
     return _simulation(experiment, settings, pooling).baseline(name)
 
@@ -474,27 +458,6 @@ def _name_at(method: str, point: Point) -> str:
 _CURVE_LENGTH = 100
 
 
-@dataclass(frozen=True)
-class RegretRow(Row):
-    """One method, beside the two it is compared to on the same seeds.
-
-    Attributes
-    ----------
-    regret : Estimate
-        That an agent has added up.
-    over_independent, over_noise_only : Estimate or None
-        The paired difference to that of a control: negative where this method is
-        better; None for the control itself.
-    ratio : Estimate or None
-        The paired ratio to that of agents without communication.
-    """
-
-    regret: Estimate
-    over_independent: Estimate | None
-    ratio: Estimate | None
-    over_noise_only: Estimate | None
-
-
 @dataclass(frozen=True, kw_only=True)
 class BanditExperiment(Experiment):
     """Methods on linear bandits, over paired seeds; iterations are trials.
@@ -511,12 +474,9 @@ class BanditExperiment(Experiment):
     first_synchronisation : int
         After how many trials. What is there before is exploration, for agents that act
         on released data only.
-    width : {"exact", "observed", "paper", "authors"}
-        Of all methods but the published ones, which have their own.
     graph : {"complete", "ring", "star", "line", "random"}, optional
-        Along which agents talk; there is a centre unless given. See `PeerGraph.named`.
-    hops : int
-        How far messages travel in a graph.
+        Along which agents talk, one hop far; there is a centre unless given. See
+        `PeerGraph.named`.
     simulator : {"exact", "mean-field"}
         Whether every trial is played, or what agents do on average: see
         `simulation.mean_field`. That takes seconds, however many trials and agents
@@ -528,7 +488,6 @@ class BanditExperiment(Experiment):
         all of its points.
     """
 
-    task_type: ClassVar[type[Any]] = LinearBanditTask
     tables: ClassVar[Mapping[str, type[Any]]] = {
         "privacy": BanditPrivacy,
         "sweep": Sweep,
@@ -540,9 +499,7 @@ class BanditExperiment(Experiment):
     num_iterations: int = field(metadata=integer(1))
     num_synchronisations: int = 16
     first_synchronisation: int = field(default=100, metadata=integer(1))
-    width: Width = "observed"
     graph: GraphName | None = None
-    hops: int = 1
     simulator: Simulator = "exact"
     sweep: Sweep | None = None
     log_axes: ClassVar[bool] = True
@@ -560,8 +517,6 @@ class BanditExperiment(Experiment):
         allowed = f"at most {last}, before the last trial"
         require(first <= last, "first_synchronisation", first, allowed)
         self._check_sweep()
-        ok = self.graph is not None or self.hops == 1
-        require(ok, "hops", self.hops, "1, without a graph")
         ok = self.graph is None or self.simulator == "exact"
         require(ok, "simulator", self.simulator, "'exact', with a graph")
         for name in self.methods:
@@ -630,7 +585,7 @@ class BanditExperiment(Experiment):
         if not chosen.scheduled:
             unused += [*OF_SCHEDULE, "first_synchronisation"]
         elif self.graph is None:
-            unused += ["graph", "hops"]
+            unused.append("graph")
         return {name: value for name, value in values.items() if name not in unused}
 
     def batches(self, methods: Sequence[str]) -> list[list[str]]:
@@ -643,12 +598,8 @@ class BanditExperiment(Experiment):
             batches.setdefault(key, []).append(name)
         return list(batches.values())
 
-    def play(self, methods: Sequence[str], seed: int) -> list[RegretRun]:
-        """Run some of the methods on one seed, on the same trials."""
-        batches = self.batches(methods)
-        return [run for batch in telling(batches) for run in self._play(batch, seed)]
-
-    def _play(self, batch: Sequence[str], seed: int) -> list[RegretRun]:
+    def play_batch(self, batch: Sequence[str], seed: int) -> list[RegretRun]:
+        """Run methods on the same trials."""
         began = time.process_time()
         curves = self._curves(batch, seed)
         seconds = (time.process_time() - began) / len(curves)
@@ -689,32 +640,19 @@ class BanditExperiment(Experiment):
         """What the figure's two axes are called."""
         return "trial", "cumulative regret of an agent"
 
-    def spending(self, method: str) -> FloatArray:
-        """Return an agent's epsilon: all of it, from its first release on."""
-        known = self.known_methods[method]
-        spent = known.epsilon(self.plain(method).privacy)
-        return np.where(self._num_synchronisations_of(method) > 0, spent, 0.0)
-
-    def sending(self, method: str, runs: Sequence[Run]) -> FloatArray | None:
-        """Return how many numbers have been sent; None among peers.
+    def num_sent(self, method: str, runs: Sequence[Run]) -> float | None:
+        """Return how many numbers are sent; None among peers.
 
         Every agent sends its sum at each synchronisation, and gets that of all.
         """
-        if self.simulation(method).graph is not None:
+        simulation = self.simulation(method)
+        if simulation.graph is not None:
             return None
-        simulation = self.simulation(method)
-        shape = simulation.settings.releases.sum_shape
-        numbers = 2 * simulation.num_agents * math.prod(shape)
-        return numbers * self._num_synchronisations_of(method)
-
-    def _num_synchronisations_of(self, method: str) -> FloatArray:
-        """Return how often a method has synchronised by each of ``steps``."""
-        simulation = self.simulation(method)
-        assert not isinstance(simulation.schedule, DeterminantTrigger)
         if simulation.control == "random":
-            return np.zeros(len(self.steps))
-        counts = [bisect_right(simulation.schedule, step) for step in self.steps]
-        return np.array(counts, dtype=np.float64)
+            return 0
+        shape = simulation.settings.releases.sum_shape
+        each = 2 * simulation.num_agents * math.prod(shape)
+        return each * len(simulation.schedule)
 
     @property
     def known_methods(self) -> Mapping[str, BanditMethod]:
@@ -722,7 +660,11 @@ class BanditExperiment(Experiment):
         return METHODS if self.sweep is None else methods_at(self.sweep)
 
     def estimates(self) -> dict[str, Column]:
-        """Return how the estimates of rows are made and shown, by name."""
+        """Return how the estimates of rows are made and shown, by name.
+
+        ``over_`` names are paired differences to a control, negative where the method
+        is better.
+        """
         beside = partial(Column, control="independent")
         return {
             "regret": Column("regret", digits=1),
@@ -732,12 +674,6 @@ class BanditExperiment(Experiment):
                 "over noise*", "+", digits=0, control="noise-only"
             ),
         }
-
-    def summarize(
-        self, runs: Sequence[Run], until: int | None = None
-    ) -> dict[str, RegretRow]:
-        """Return a row a method; see `Experiment.summarize`."""
-        return summarize(self, RegretRow, runs, until)
 
     def notes(self, runs: Sequence[Run], until: int | None) -> tuple[str, list[str]]:
         """Return the table's title, and what is to be said below it."""
@@ -755,34 +691,25 @@ class BanditExperiment(Experiment):
         )
         return title, lines
 
-    def verdict(self, rows: Mapping[str, Any]) -> list[str]:
+    def verdict(self, rows: Mapping[str, Row]) -> list[str]:
         """Say in words whether federation helped, with and without privacy."""
         known = self.known_methods
         compared = [row for row in rows.values() if known[row.method].controls]
-        if any(row.regret.num_runs < 2 for row in compared):
+        if any(row.estimates["regret"].num_runs < 2 for row in compared):
             return [ONE_SEED]
         lines = []
         for row in compared:
-            gain = -row.over_independent  # a control that is there
+            gain = -row.estimates["over_independent"]
             lines.append(f"{row.label} {helped(gain, 'independent agents')}")
-            ours = known[row.method].base == "fed-ucb"
-            if ours and row.over_noise_only is not None:
-                lines.append(carried(row.label, -row.over_noise_only))
+            over_noise = row.estimates.get("over_noise_only")
+            if known[row.method].base == "fed-ucb" and over_noise is not None:
+                lines.append(carried(row.label, -over_noise))
         return lines
 
     def peers(self, pooling: Pooling) -> PeerGraph:
-        """Return the graph.
-
-        With neighbourhoods, which are ours, there is one estimator an agent; with the
-        paper's cliques as many as hops.
-        """
-        estimators = self.hops if pooling == "clique" else 1
+        """Return the graph, with one estimator an agent."""
         return PeerGraph.named(
-            str(self.graph),
-            self.num_agents,
-            hops=self.hops,
-            pooling=pooling,
-            num_estimators=estimators,
+            str(self.graph), self.num_agents, pooling=pooling, num_estimators=1
         )
 
     def releases(

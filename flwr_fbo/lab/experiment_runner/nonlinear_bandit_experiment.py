@@ -13,14 +13,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Annotated, Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
-from pydantic import ConfigDict, PlainValidator
 
 from flwr_fbo._common import pictures as palette
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.fields import integer
+from flwr_fbo._common.fields import check_fields, integer, positive
 from flwr_fbo._common.text import humanised
 from flwr_fbo._common.validation import require
 from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings
@@ -36,44 +35,31 @@ from flwr_fbo.lab.experiment_runner.base import (
     Experiment,
     Method,
     RegretRun,
-    Row,
     Run,
     by_name,
 )
-from flwr_fbo.lab.experiment_runner.curves import ONE_SEED, Estimate, helped, summarize
+from flwr_fbo.lab.experiment_runner.curves import ONE_SEED, helped
+from flwr_fbo.lab.experiment_runner.estimates import Row
 from flwr_fbo.lab.simulation.neural_bandits import (
     EachOnce,
     FederationRun,
     GLMBanditSimulation,
     KernelBanditSimulation,
     NeuralBanditSimulation,
+    Sharing,
+    TurnSimulation,
 )
-from flwr_fbo.lab.simulation.progress import telling
-from flwr_fbo.lab.tasks.base import STRICT, task_reader
+from flwr_fbo.lab.tasks.catalogue import NonlinearTask
 from flwr_fbo.lab.tasks.nonlinear_bandit import NonlinearBanditTask
 from flwr_fbo.models.langevin import LangevinSettings
 from flwr_fbo.models.network import Network
-
-AnyNonlinearTask = Annotated[
-    NonlinearBanditTask, PlainValidator(task_reader(NonlinearBanditTask))
-]
-
-
-@dataclass(frozen=True)
-class Regression(LangevinSettings):
-    """The constants of phase I, as a file gives them: see `LangevinSettings`."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
 
 @dataclass(frozen=True)
 class Constants(FedGOUCBSettings):
     """What agents with a network have in common: see `FedGOUCBSettings`."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
-
     num_exploration: int = 1
-    regression: Regression = field(default_factory=Regression)
     privacy: None = None
 
 
@@ -89,42 +75,12 @@ class LinearConstants:
         > 0. Not given: that of its analysis, T log(N T) / (d N).
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
-
-    ridge: float = 0.1
-    beta: float = 0.01
-    threshold: float | None = None
+    ridge: float = field(default=0.1, metadata=positive())
+    beta: float = field(default=0.01, metadata=positive())
+    threshold: float | None = field(default=None, metadata=positive(optional=True))
 
     def __post_init__(self) -> None:
-        self.settings(1.0)  # which names what it does not allow
-
-    def settings(self, usual: float) -> FedGOUCBSettings:
-        """Return the settings of the agents; ``usual`` is the threshold if None."""
-        threshold = usual if self.threshold is None else self.threshold
-        return FedGOUCBSettings(
-            num_exploration=0, ridge=self.ridge, beta=self.beta, threshold=threshold
-        )
-
-
-@dataclass(frozen=True)
-class GLMConstants(GLMUCBSettings):
-    """What Fed-GLB-UCB has of its own: see `GLMUCBSettings`."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
-
-
-@dataclass(frozen=True)
-class KernelConstants(KernelUCBSettings):
-    """What ApproxDisKernelUCB has of its own: see `KernelUCBSettings`."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
-
-
-class Playable(Protocol):
-    """What plays all rounds of a seed."""
-
-    def run(self, seed: int) -> FederationRun:
-        """Return what happened."""
+        check_fields(self)
 
 
 @dataclass(frozen=True)
@@ -145,7 +101,7 @@ class NonlinearMethod(Method):
         Whether it is another reading of Fed-GO-UCB, which a file has to ask for.
     """
 
-    simulation: Callable[[NonlinearBanditExperiment], Playable]
+    simulation: Callable[[NonlinearBanditExperiment], TurnSimulation | EachOnce]
     depends_on: tuple[str, ...] = ("settings", "width", "total_exploration")
     releases: bool = True
     counts_phase_one: bool = True
@@ -159,10 +115,13 @@ def _played(
     return experiment.task, experiment.num_agents, experiment.num_iterations
 
 
-def _federated(experiment: NonlinearBanditExperiment) -> NeuralBanditSimulation:
+def _federated(
+    experiment: NonlinearBanditExperiment, sharing: Sharing = "triggered"
+) -> NeuralBanditSimulation:
     return NeuralBanditSimulation(
         experiment.settings,
         *_played(experiment),
+        sharing,
         model=experiment.network,
         total_exploration=experiment.total_exploration,
     )
@@ -188,8 +147,14 @@ def _without_phase_one(experiment: NonlinearBanditExperiment) -> NeuralBanditSim
 
 
 def _linear(experiment: NonlinearBanditExperiment) -> NeuralBanditSimulation:
-    linear = _federated(experiment).baseline("dislinucb")
-    settings = experiment.linear.settings(linear.settings.threshold)
+    constants = experiment.linear
+    linear = _federated(experiment).with_linear_model()
+    settings = FedGOUCBSettings(
+        num_exploration=0,
+        ridge=constants.ridge,
+        beta=constants.beta,
+        threshold=constants.threshold or linear.settings.threshold,
+    )
     return replace(linear, settings=settings)
 
 
@@ -207,12 +172,8 @@ def _random(experiment: NonlinearBanditExperiment) -> NeuralBanditSimulation:
         num_exploration=experiment.num_iterations,
         regression=LangevinSettings(num_iterations=1),  # which nobody uses
     )
-    return replace(
-        _federated(experiment),
-        settings=settings,
-        sharing="never",
-        total_exploration=None,
-    )
+    unshared = _federated(experiment, "never")
+    return replace(unshared, settings=settings, total_exploration=None)
 
 
 def _each_once(experiment: NonlinearBanditExperiment) -> EachOnce:
@@ -230,14 +191,14 @@ METHODS = by_name(
     NonlinearMethod(
         "one-go-ucb",
         "One-GO-UCB",
-        lambda experiment: _federated(experiment).baseline("one-go-ucb"),
+        partial(_federated, sharing="always"),
         controls=("n-go-ucb",),
         look=OPEN,
     ),
     NonlinearMethod(
         "n-go-ucb",
         "N-GO-UCB",
-        lambda experiment: _federated(experiment).baseline("n-go-ucb"),
+        partial(_federated, sharing="never"),
         releases=False,
         look=ALONE,
     ),
@@ -310,33 +271,6 @@ class NonlinearRun(RegretRun):
         return np.array(self.num_scalars, dtype=float)
 
 
-@dataclass(frozen=True)
-class NonlinearRow(Row):
-    """One method, beside those it is compared to on the same seeds.
-
-    Attributes
-    ----------
-    regret : Estimate
-        Of all agents together.
-    over_alone, over_linear, over_no_phase_one, over_each_once : Estimate or None
-        The paired difference to that of N-GO-UCB, of DisLinUCB, of Fed-GO-UCB without
-        phase I, and of trying each action once: negative where this method is better;
-        None for the method itself, and where the other was not played.
-    scalars : Estimate
-        Sent.
-    synchronisations : Estimate or None
-        Of all rounds: None where fewer count.
-    """
-
-    regret: Estimate
-    over_alone: Estimate | None
-    over_linear: Estimate | None
-    over_no_phase_one: Estimate | None
-    over_each_once: Estimate | None
-    scalars: Estimate
-    synchronisations: Estimate | None
-
-
 @dataclass(frozen=True, kw_only=True)
 class NonlinearBanditExperiment(Experiment):
     """Methods on a non-linear bandit, over paired seeds; iterations are rounds.
@@ -356,31 +290,30 @@ class NonlinearBanditExperiment(Experiment):
         agent's first ``settings.num_exploration`` rounds.
     linear : LinearConstants
         Of DisLinUCB.
-    glm : GLMConstants
+    glm : GLMUCBSettings
         Of Fed-GLB-UCB.
-    kernel : KernelConstants
+    kernel : KernelUCBSettings
         Of ApproxDisKernelUCB.
     methods : tuple of str
         All unless given, but for other readings of Fed-GO-UCB.
     """
 
-    task_type: ClassVar[type[Any]] = NonlinearBanditTask
     tables: ClassVar[Mapping[str, type[Any]]] = {
         "settings": Constants,
-        "regression": Regression,
+        "regression": LangevinSettings,
         "linear": LinearConstants,
-        "glm": GLMConstants,
-        "kernel": KernelConstants,
+        "glm": GLMUCBSettings,
+        "kernel": KernelUCBSettings,
     }
 
-    task: AnyNonlinearTask
+    task: NonlinearTask
     num_iterations: int = field(metadata=integer(1))
     width: int = 25
     settings: Constants = field(default_factory=Constants)
     total_exploration: int | None = None
     linear: LinearConstants = field(default_factory=LinearConstants)
-    glm: GLMConstants = field(default_factory=GLMConstants)
-    kernel: KernelConstants = field(default_factory=KernelConstants)
+    glm: GLMUCBSettings = field(default_factory=GLMUCBSettings)
+    kernel: KernelUCBSettings = field(default_factory=KernelUCBSettings)
     privacy: None = None
     run_type: ClassVar[type[Run]] = NonlinearRun
     counts_scalars: ClassVar[bool] = True
@@ -417,40 +350,33 @@ class NonlinearBanditExperiment(Experiment):
 
     def batches(self, methods: Sequence[str]) -> list[list[str]]:
         """Return which methods are one simulation, and differ in what they count."""
-        batches: dict[Playable, list[str]] = {}
+        batches: dict[TurnSimulation | EachOnce, list[str]] = {}
         for name in methods:
             batches.setdefault(METHODS[name].simulation(self), []).append(name)
         return list(batches.values())
 
-    def play(self, methods: Sequence[str], seed: int) -> list[NonlinearRun]:
-        """Run some of the methods on one seed."""
-        batches = self.batches(methods)
-        return [run for batch in telling(batches) for run in self._play(batch, seed)]
-
-    def _play(self, names: Sequence[str], seed: int) -> list[NonlinearRun]:
+    def play_batch(self, batch: Sequence[str], seed: int) -> list[NonlinearRun]:
         """Run methods that are one simulation."""
         began = time.process_time()
-        run = METHODS[names[0]].simulation(self).run(seed)
-        seconds = (time.process_time() - began) / len(names)
-        return [_counted(METHODS[name], seed, run, seconds) for name in names]
+        run = METHODS[batch[0]].simulation(self).run(seed)
+        seconds = (time.process_time() - began) / len(batch)
+        return [_counted(METHODS[name], seed, run, seconds) for name in batch]
 
     @property
     def axes(self) -> tuple[str, str]:
         """What the figure's two axes are called."""
         return "round", f"cumulative regret, sum of {self.num_agents} agents"
 
-    def spending(self, method: str) -> FloatArray:
-        """Return epsilon after each round: infinite where anything is sent."""
-        spent = math.inf if METHODS[method].releases else 0.0
-        return np.full(self.num_iterations, spent)
-
-    def sending(self, method: str, runs: Sequence[Run]) -> FloatArray:
-        """Return how many scalars the runs have counted by each round."""
-        own = [run.scalars for run in runs if run.method == method]
-        return np.asarray(np.mean(own, axis=0))
+    def num_sent(self, method: str, runs: Sequence[Run]) -> float:
+        """Return how many scalars the runs have counted."""
+        return float(np.mean([r.scalars[-1] for r in runs if r.method == method]))
 
     def estimates(self) -> dict[str, Column]:
-        """Return how the estimates of rows are made and shown, by name."""
+        """Return how the estimates of rows are made and shown, by name.
+
+        ``over_`` names are paired differences to another method, negative where this
+        one is better.
+        """
         over = partial(Column, sign="+", digits=1)
         return {
             "regret": Column("regret", digits=1),
@@ -460,18 +386,9 @@ class NonlinearBanditExperiment(Experiment):
             "over_each_once": over("", control="each-once"),
             "scalars": Column("scalars", humanised=True, of="scalars"),
             "synchronisations": Column(
-                "syncs", digits=0, of="synchronisations", reads="end"
+                "syncs", digits=0, of="synchronisations", reads="whole"
             ),
         }
-
-    def summarize(
-        self, runs: Sequence[Run], until: int | None = None
-    ) -> dict[str, NonlinearRow]:
-        """Return a row a method; see `Experiment.summarize`."""
-        rows = summarize(self, NonlinearRow, runs, until)
-        if until in (None, self.num_iterations):
-            return rows
-        return {n: replace(row, synchronisations=None) for n, row in rows.items()}
 
     def notes(self, runs: Sequence[Run], until: int | None) -> tuple[str, list[str]]:
         """Return the table's title, and what is to be said below it."""
@@ -494,24 +411,25 @@ class NonlinearBanditExperiment(Experiment):
             "NOT PRIVATE: gradients, sums and points are sent as they are.",
         ]
 
-    def verdict(self, rows: Mapping[str, Any]) -> list[str]:
+    def verdict(self, rows: Mapping[str, Row]) -> list[str]:
         """Say in words whether federation helped, and phase I, and what it cost."""
-        if any(row.regret.num_runs < 2 for row in rows.values()):
+        if any(row.estimates["regret"].num_runs < 2 for row in rows.values()):
             return [ONE_SEED]
         lines = []
         for row in rows.values():
-            if row.over_alone is not None and METHODS[row.method].releases:
-                lines.append(f"{row.label} {helped(-row.over_alone, 'N-GO-UCB')}")
+            over_alone = row.estimates.get("over_alone")
+            if over_alone is not None and METHODS[row.method].releases:
+                lines.append(f"{row.label} {helped(-over_alone, 'N-GO-UCB')}")
         ours = rows.get("fed-go-ucb")
         if ours is None:
             return lines
-        for gain, other in (
-            (ours.over_linear, "DisLinUCB"),
-            (ours.over_no_phase_one, "without phase I"),
-            (ours.over_each_once, "trying each action once"),
+        for name, other in (
+            ("over_linear", "DisLinUCB"),
+            ("over_no_phase_one", "without phase I"),
+            ("over_each_once", "trying each action once"),
         ):
-            if gain is not None:
-                lines.append(f"{ours.label} {helped(-gain, other)}")
+            if name in ours.estimates:
+                lines.append(f"{ours.label} {helped(-ours.estimates[name], other)}")
         if "one-go-ucb" in rows:
             lines.append(_of_communication(ours, rows["one-go-ucb"]))
         return lines
@@ -551,9 +469,9 @@ def _counted(
     )
 
 
-def _of_communication(ours: NonlinearRow, always: NonlinearRow) -> str:
+def _of_communication(ours: Row, always: Row) -> str:
     """Say how much less than One-GO-UCB was sent."""
-    sent, most = ours.scalars.mean, always.scalars.mean
+    sent, most = (row.estimates["scalars"].mean for row in (ours, always))
     return (
         f"{ours.label} sends {humanised(sent)} scalars, {sent / most:.2%} of the "
         f"{humanised(most)} of {always.label}."

@@ -16,7 +16,6 @@ from itertools import islice
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import ConfigDict
 
 from flwr_fbo._common import pictures as palette
 from flwr_fbo._common.arrays import FloatArray
@@ -45,6 +44,7 @@ from flwr_fbo.lab.experiment_runner.base import (
     by_name,
 )
 from flwr_fbo.lab.experiment_runner.curves import ONE_SEED, helped
+from flwr_fbo.lab.experiment_runner.estimates import Row
 from flwr_fbo.lab.experiment_runner.seeds import Seeds
 from flwr_fbo.lab.experiment_runner.tuning_table import (
     OptimisationExperiment,
@@ -52,8 +52,6 @@ from flwr_fbo.lab.experiment_runner.tuning_table import (
     at_the_end,
 )
 from flwr_fbo.lab.simulation.loop import run_loop
-from flwr_fbo.lab.simulation.progress import telling
-from flwr_fbo.lab.tasks.base import STRICT
 
 _CONTROLS = ("alone", "random", "noise-only")
 
@@ -72,8 +70,6 @@ class Messages:
     lengthscale, regularization : float
         l and lambda, as in the authors' code for real data: see `FTSSettings`.
     """
-
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     num_features: int = field(default=100, metadata=integer(1))
     lengthscale: float = 0.01
@@ -108,8 +104,6 @@ class TransferCurve:
         target, which follows their newest messages (FTS, sections 3.1 and 5). Of
         ``"fts"``. False: they have finished.
     """
-
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     label: str
     method: Literal["fts", "rgpe", "taf"]
@@ -363,44 +357,36 @@ class TransferExperiment(OptimisationExperiment):
             values["num_senders"] = self.num_senders(method)
         return values
 
-    def play(self, methods: Sequence[str], seed: int) -> list[TuningRun]:
-        """Run some of the methods on one seed, after what all agents do first."""
-        return [_run(self, method, seed) for method in telling(methods)]
+    def play_batch(self, batch: Sequence[str], seed: int) -> list[TuningRun]:
+        """Run methods, one after another."""
+        return [_run(self, method, seed) for method in batch]
 
-    def spending(self, method: str) -> FloatArray:
-        """Return epsilon after each evaluation: infinite, once messages are used."""
-        spent = np.zeros(self.num_evaluations)
-        spent[self.num_initial :] = (
-            np.inf if self.known_methods[method].releases else 0.0
-        )
-        return spent
-
-    def sending(self, method: str, runs: Sequence[Run]) -> FloatArray:
-        """Return how many numbers have been sent: once, and on to each target.
+    def num_sent(self, method: str, runs: Sequence[Run]) -> float:
+        """Return how many numbers are sent: once, and on to each target.
 
         Where agents are concurrent, before each query.
         """
-        sent = np.zeros(self.num_evaluations)
         per_query = self.num_senders(method) * self.message_length(method)
-        sent[self.num_initial :] = per_query * (1 + self.num_targets)
-        if self.known_methods[method].curve.concurrent:
-            sent[self.num_initial :] *= np.arange(1, self.num_queries + 1)
-        return sent
+        concurrent = self.known_methods[method].curve.concurrent
+        num_times = self.num_queries if concurrent else min(self.num_queries, 1)
+        return num_times * per_query * (1 + self.num_targets)
 
     @property
     def num_queries(self) -> int:
         """How many evaluations of a target follow its initial ones."""
         return self.num_evaluations - self.num_initial
 
-    def verdict(self, rows: Mapping[str, Any]) -> list[str]:
+    def verdict(self, rows: Mapping[str, Row]) -> list[str]:
         """Say in words whether what others sent helped."""
-        if any(row.final.num_runs < 2 for row in rows.values()):
+        if any(row.estimates["final"].num_runs < 2 for row in rows.values()):
             return [ONE_SEED]
         lines = []
         for row in rows.values():
             if self.known_methods[row.method].controls:
-                lines.append(f"{row.label} {helped(row.over_alone, self._alone)}")
-                lines += at_the_end(row.label, row.final_over_alone, self._alone)
+                gain = row.estimates["over_alone"]
+                lines.append(f"{row.label} {helped(gain, self._alone)}")
+                gain = row.estimates["final_over_alone"]
+                lines += at_the_end(row.label, gain, self._alone)
         return lines
 
     def notes(self, runs: Sequence[Run], until: int | None) -> tuple[str, list[str]]:

@@ -24,7 +24,6 @@ from functools import partial
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import numpy as np
-from pydantic import ConfigDict
 
 from flwr_fbo._common import pictures as palette
 from flwr_fbo._common.arrays import FloatArray
@@ -56,7 +55,8 @@ from flwr_fbo.lab.experiment_runner.base import (
     Run,
     by_name,
 )
-from flwr_fbo.lab.experiment_runner.curves import ONE_SEED, Estimate, carried, helped
+from flwr_fbo.lab.experiment_runner.curves import ONE_SEED, carried, helped
+from flwr_fbo.lab.experiment_runner.estimates import Estimate, Row
 from flwr_fbo.lab.experiment_runner.seeds import Seeds
 from flwr_fbo.lab.experiment_runner.tuning_table import (
     OptimisationExperiment,
@@ -64,8 +64,7 @@ from flwr_fbo.lab.experiment_runner.tuning_table import (
     at_the_end,
 )
 from flwr_fbo.lab.simulation.loop import run_loop
-from flwr_fbo.lab.simulation.progress import telling
-from flwr_fbo.lab.tasks.base import STRICT, Objective
+from flwr_fbo.lab.tasks.base import Objective
 from flwr_fbo.privacy.accounting import ReleaseAccountant
 from flwr_fbo.privacy.budget import check_delta, check_epsilon
 from flwr_fbo.privacy.release import Calibration
@@ -146,8 +145,6 @@ class AgentChanges:
         1 - p_t.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
-
     num_sub_regions: int | None = None
     sub_region_axes: tuple[str, ...] | None = None
     initial_region: InitialRegion | None = None
@@ -203,8 +200,6 @@ class Curve(AgentChanges):
         The lines that it is a point of, where utility is drawn against epsilon; else
         the panels that it is in, all of them unless given.
     """
-
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     label: str
     method: Literal["alone", "open", "private"]
@@ -507,9 +502,12 @@ def run_one(experiment: TuningExperiment, method: str, seed: int) -> TuningRun:
         crowd = sum(strategy.cohort_sizes[:1])
     for liar in agents[: math.ceil(chosen.liars * crowd)]:
         _make_lie(liar, strategy.study, seed, chosen.conspiring)
-    clipping, meaning = _Clipping(strategy), _Meaning(experiment, strategy)
+    # A release must not say which messages it clips: so they are looked at here.
+    limit, norms = _clip_norm(strategy), list[float]()
+    meaning = _Meaning(experiment, strategy)
     for agent, objective in zip(agents, objectives, strict=True):
-        clipping.watch(agent)
+        if math.isfinite(limit):
+            _look_at_messages(agent, lambda m: norms.append(float(np.linalg.norm(m))))
         if experiment.measures(method):
             exact = task.truth(agent.slot, num_agents, seed)
             meaning.watch(agent, exact or objective)
@@ -526,40 +524,20 @@ def run_one(experiment: TuningExperiment, method: str, seed: int) -> TuningRun:
         epsilon=epsilon,
         private=private,
         seconds=time.process_time() - began,
-        num_messages=clipping.num_messages,
-        num_clipped=clipping.num_clipped,
+        num_messages=len(norms),
+        num_clipped=sum(norm > limit for norm in norms),
         correlation=meaning.mean(meaning.correlations),
         percentile=meaning.mean(meaning.percentiles),
     )
 
 
-class _Clipping:
-    """Counts which messages are clipped; a release must not say it.
-
-    Parameters
-    ----------
-    strategy : TuningStrategy
-        Only those of `DPFTSDE` send messages of any length.
-    """
-
-    def __init__(self, strategy: TuningStrategy) -> None:
-        self.num_messages = self.num_clipped = 0
-        self._limit = math.inf
-        if isinstance(strategy, DPFTSDE):
-            settings = strategy.server.release.settings
-            if not settings.noise_only:
-                self._limit = settings.message_norm
-
-    def watch(self, agent: Agent) -> None:
-        """Count what an agent sends from now on."""
-        if math.isinf(self._limit):
-            return
-
-        def count(vector: FloatArray) -> None:
-            self.num_messages += 1
-            self.num_clipped += int(np.linalg.norm(vector) > self._limit)
-
-        _look_at_messages(agent, count)
+def _clip_norm(strategy: TuningStrategy) -> float:
+    """Return how long messages may be; only those of `DPFTSDE` can be too long."""
+    if isinstance(strategy, DPFTSDE):
+        settings = strategy.server.release.settings
+        if not settings.noise_only:
+            return settings.message_norm
+    return math.inf
 
 
 def _look_at_messages(agent: Agent, look: Callable[[FloatArray], None]) -> None:
@@ -847,69 +825,34 @@ class TuningExperiment(OptimisationExperiment):
                 raise ValueError(f"{name}: {error}") from error
         super().check()
 
-    def play(self, methods: Sequence[str], seed: int) -> list[TuningRun]:
-        """Run some of the methods on one seed."""
-        return [run_one(self, method, seed) for method in telling(methods)]
+    def play_batch(self, batch: Sequence[str], seed: int) -> list[TuningRun]:
+        """Run methods, one after another."""
+        return [run_one(self, method, seed) for method in batch]
 
-    def _sharing(self, strategy: TuningStrategy) -> list[int]:
-        """Plan the study; return after which evaluations, from 1, an agent sends.
-
-        Of all releases of a `FedWarmStart` a site has a message in one.
-        """
-        if strategy.releases is None:
-            return []
-        strategy.plan(last_iteration(self, strategy))
-        once = isinstance(strategy, FedWarmStart)
-        iterations = strategy.releases.server.iterations[: 1 if once else None]
-        num_listed = len(strategy.study.portfolio)
-        return [strategy.study.agent.num_initial + num_listed + t for t in iterations]
-
-    def spending(self, method: str) -> FloatArray:
-        """Return a site's epsilon after each evaluation; see `Experiment`."""
-        strategy, spent = self._strategy(method), np.zeros(self.num_evaluations)
-        sharing = self._sharing(strategy)
-        if not sharing:
-            return spent
-        assert strategy.releases is not None
-        server = strategy.releases.server
-        release = server.release
-        if release.settings.noise_only:
-            return spent
-        accountant = server.new_accountant()
-        for evaluation, iteration in zip(sharing, server.iterations, strict=False):
-            multiplier = release.effective_noise_multiplier(iteration)
-            if multiplier == 0:
-                spent[evaluation - 1 :] = math.inf
-                break
-            accountant.charge(multiplier)
-            spent[evaluation - 1 :] = accountant.spent().epsilon
-        return spent
-
-    def sending(self, method: str, runs: Sequence[Run]) -> FloatArray:
-        """Return how many numbers have been sent by each evaluation of each agent.
+    def num_sent(self, method: str, runs: Sequence[Run]) -> float:
+        """Return how many numbers are sent; see `Experiment`.
 
         Every agent sends a message for each release, and gets all of its vectors before
         its next evaluation; of a `FedWarmStart` one message at most, and before its
         first evaluation what there is.
         """
-        strategy, sent = self._strategy(method), np.zeros(self.num_evaluations)
-        sharing = self._sharing(strategy)
-        if not sharing:
-            return sent
+        strategy = self._strategy(method)
+        if strategy.releases is None:
+            return 0
+        strategy.plan(last_iteration(self, strategy))
         server, agent = strategy.server, strategy.study.agent
         assert isinstance(agent, SearchSettings)
+        num_agents, length = server.num_agents, agent.message_length
         if isinstance(server, FedWarmStartServer):
             cohorts = server.cohorts
-            got = sum(map(cohorts.cohort_of, range(server.num_agents)))
-            sent[0] += got * agent.message_length
-            sent[sharing[0] - 1] += sum(cohorts.cohort_sizes) * agent.message_length
-        else:
-            one_each = server.num_agents * agent.message_length
-            for evaluation in sharing:
-                sent[evaluation - 1] += one_each
-                if evaluation < len(sent):
-                    sent[evaluation] += one_each * agent.num_sub_regions
-        return np.asarray(np.cumsum(sent))
+            got = sum(map(cohorts.cohort_of, range(num_agents)))
+            return (got + sum(cohorts.cohort_sizes)) * length
+        # An agent's next evaluation, if there is one, follows each release.
+        times = strategy.releases.server.iterations
+        before = agent.num_initial + len(strategy.study.portfolio)
+        num_followed = sum(before + t < self.num_evaluations for t in times)
+        num_messages = len(times) + agent.num_sub_regions * num_followed
+        return num_agents * num_messages * length
 
     def _strategy(self, method: str) -> TuningStrategy:
         return self.known_methods[method].build(self, Seeds.of_run(0))
@@ -935,25 +878,28 @@ class TuningExperiment(OptimisationExperiment):
             )
         return title, [first, privacy, *others]
 
-    def verdict(self, rows: Mapping[str, Any]) -> list[str]:
+    def verdict(self, rows: Mapping[str, Row]) -> list[str]:
         """Say in words whether federation helped, with and without privacy."""
-        if any(row.final.num_runs < 2 for row in rows.values()):
+        if any(row.estimates["final"].num_runs < 2 for row in rows.values()):
             return [ONE_SEED]
         lines = []
-        if (row := rows.get("list")) is not None and row.over_alone is not None:
-            lines.append(f"The public list {helped(row.over_alone, self._alone)}")
-        for name, what in (("open", "without"), ("private", "with")):
-            row = None if self.list_first else rows.get(name)
-            if row is not None and row.over_alone is not None:
-                lines.append(
-                    f"Federation {what} privacy ({row.label}) "
-                    f"{helped(row.over_alone, self._alone)}"
-                )
-        private = rows.get("private")
-        if private is not None and private.over_noise_only is not None:
-            lines.append(carried(private.label, private.over_noise_only))
-        if private is not None and private.final_over_alone is not None:
-            lines += at_the_end(private.label, private.final_over_alone, self._alone)
+        for name, what in (
+            ("list", "The public list"),
+            ("open", "Federation without privacy ({})"),
+            ("private", "Federation with privacy ({})"),
+        ):
+            row = rows.get(name)
+            if row is None or (self.list_first and name != "list"):
+                continue
+            if (gain := row.estimates.get("over_alone")) is not None:
+                lines.append(f"{what.format(row.label)} {helped(gain, self._alone)}")
+        if (private := rows.get("private")) is not None:
+            found = private.estimates
+            if "over_noise_only" in found:
+                lines.append(carried(private.label, found["over_noise_only"]))
+            if "final_over_alone" in found:
+                gain = found["final_over_alone"]
+                lines += at_the_end(private.label, gain, self._alone)
         return lines
 
     @property

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
-from pydantic import BeforeValidator, PlainValidator
+from pydantic import BeforeValidator
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.fields import integer
@@ -22,18 +22,14 @@ from flwr_fbo.algorithms.search.study import TuningStudy
 from flwr_fbo.lab.experiment_runner.base import (
     Column,
     Experiment,
-    Row,
     Run,
-    run_reader,
+    reader,
     six_digits,
 )
-from flwr_fbo.lab.experiment_runner.curves import Estimate, summarize
+from flwr_fbo.lab.experiment_runner.estimates import Estimate
 from flwr_fbo.lab.experiment_runner.seeds import Seeds
-from flwr_fbo.lab.tasks.base import Task, task_reader
+from flwr_fbo.lab.tasks.catalogue import TuningTask
 from flwr_fbo.space.search_space import Params, SearchSpace
-
-AnyTask = Annotated[Task, PlainValidator(task_reader(Task))]
-
 
 # NaN is null in a line of results.
 Value = Annotated[float, BeforeValidator(lambda v: math.nan if v is None else v)]
@@ -80,30 +76,6 @@ class TuningRun(Run):
         return replace(super().compact(), best_so_far=[mean], best_settings=[])
 
 
-@dataclass(frozen=True)
-class TuningRow(Row):
-    """One method, beside the two it is compared to on the same seeds.
-
-    Attributes
-    ----------
-    final : Estimate
-        Best value after the last evaluation, mean over agents.
-    mean : Estimate
-        The same in the mean over evaluations 1 to E, or to ``until``.
-    final_over_alone : Estimate or None
-        Paired difference of ``final`` to agents alone, positive where this method is
-        better; None for these themselves.
-    over_alone, over_noise_only : Estimate or None
-        The same of ``mean``.
-    """
-
-    final: Estimate
-    mean: Estimate
-    final_over_alone: Estimate | None
-    over_alone: Estimate | None
-    over_noise_only: Estimate | None
-
-
 @dataclass(frozen=True, kw_only=True)
 class OptimisationExperiment(Experiment):
     """Methods that look for the best setting of a task.
@@ -117,10 +89,9 @@ class OptimisationExperiment(Experiment):
         E >= 1, of each agent that is compared.
     """
 
-    task_type: ClassVar[type[Any]] = Task
     step: ClassVar[Literal["iteration", "evaluation"]] = "evaluation"
 
-    task: AnyTask
+    task: TuningTask
     num_evaluations: int = field(metadata=integer(1))
 
     @property
@@ -170,7 +141,7 @@ class OptimisationExperiment(Experiment):
 
     def run_of(self, values: Mapping[str, Any]) -> TuningRun:
         """Return the run of a line of results."""
-        run: TuningRun = run_reader(TuningRun).validate_python(values)
+        run: TuningRun = reader(TuningRun).validate_python(values)
         shape = np.shape(run.best_so_far)
         rows = {self.num_compared, 1}
         allowed = f"{self.num_compared} (or 1) x {self.num_evaluations}"
@@ -184,7 +155,11 @@ class OptimisationExperiment(Experiment):
         return "evaluation", f"best {self.task.unit} so far"
 
     def estimates(self) -> dict[str, Column]:
-        """Return how the estimates of rows are made and shown, by name."""
+        """Return how the estimates of rows are made and shown, by name.
+
+        The best value after the last evaluation, and in the mean over evaluations; and
+        paired differences to controls, positive where the method is better.
+        """
         over = partial(Column, sign="+", compare=self._gain)
         over_alone = partial(over, control="alone")
         return {
@@ -205,12 +180,6 @@ class OptimisationExperiment(Experiment):
     def _gain(self, values: FloatArray, control: FloatArray) -> FloatArray:
         """Return by how much values are better than a control's."""
         return (-1.0 if self.lower_is_better else 1.0) * (values - control)
-
-    def summarize(
-        self, runs: Sequence[Run], until: int | None = None
-    ) -> dict[str, TuningRow]:
-        """Return a row a method; see `Experiment.summarize`."""
-        return summarize(self, TuningRow, runs, until)
 
     def notes(self, runs: Sequence[Run], until: int | None) -> tuple[str, list[str]]:
         """Return the table's title, and what is to be said below it."""

@@ -16,27 +16,24 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._common.arrays import FloatArray, one_blas_thread
+from flwr_fbo._common.fields import check_fields, choice, integer
 from flwr_fbo._common.random import Purpose, generator
-from flwr_fbo._common.validation import require, require_int
+from flwr_fbo._common.validation import require, require_choice
 from flwr_fbo.algorithms.linear_bandit.confidence import Belief, Confidence
 from flwr_fbo.algorithms.linear_bandit.exploration import exploration_rng
 from flwr_fbo.algorithms.linear_bandit.own_data import OwnBelief
 from flwr_fbo.algorithms.linear_bandit.peer_graph import PeerGraph
-from flwr_fbo.algorithms.linear_bandit.settings import (
-    DeterminantTrigger,
-    LinearUCBSettings,
-)
+from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings
 from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
-from flwr_fbo.lab.simulation.progress import telling
 from flwr_fbo.lab.tasks.linear_bandit import IntArray, LinearBandits, LinearBanditTask
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.factorisation import Tree
@@ -91,12 +88,6 @@ class AgentGroup:
             return
         self._ellipsoid.observe(actions[self.agents], rewards[self.agents])
 
-    def wants(self, trigger: DeterminantTrigger) -> bool:
-        """Return whether any of them has seen enough since the last synchronisation."""
-        before = self._synchronised_log_det
-        growth = self._confidence.growth(self._ellipsoid, before)
-        return trigger.fires(growth, self._ellipsoid.num_observed)
-
     def believe(
         self,
         sums: FloatArray,
@@ -130,7 +121,6 @@ class AgentGroup:
                 self._ellipsoid = self._ellipsoid.repeated(confidence.num_agents)
         else:
             self._ellipsoid = confidence.ellipsoid(sums[self._pools].sum(axis=1))
-        self._synchronised_log_det = self._ellipsoid.log_det
 
     def _others(self, sums: FloatArray) -> FloatArray:
         """Return the sum of each one's pool, without its own, (A, d + 1, d + 1)."""
@@ -184,13 +174,13 @@ class BanditSimulation:
         Of the dimension that the settings have.
     num_trials : int
         T >= 1, of each agent.
-    schedule : sequence of int, or DeterminantTrigger
+    schedule : sequence of int
         After how many trials there is a synchronisation: increasing, from 1 to T, no
         more than ``settings.releases`` has planned. With none, agents never learn of
-        each other. Or what decides that: not private.
+        each other.
     graph : PeerGraph, optional
-        Along which agents talk, in place of a centre; not with a trigger. The settings
-        have as many streams as an agent has estimators, see `among_peers`.
+        Along which agents talk, in place of a centre. The settings have as many streams
+        as an agent has estimators, see `among_peers`.
     control : {"noise-only", "random"}, optional
         What shows whether a method is better for what its agents learned.
         ``"noise-only"``: every running sum is zero where it is released, under the same
@@ -200,28 +190,23 @@ class BanditSimulation:
     settings: LinearUCBSettings
     num_agents: int
     task: LinearBanditTask
-    num_trials: int
-    schedule: Sequence[int] | DeterminantTrigger
-    control: Control | None = None
+    num_trials: int = field(metadata=integer(1))
+    schedule: Sequence[int]
+    control: Control | None = field(
+        default=None, metadata=choice(Control, optional=True)
+    )
     graph: PeerGraph | None = None
 
     def __post_init__(self) -> None:
-        schedule = self.schedule
-        trigger = schedule if isinstance(schedule, DeterminantTrigger) else None
+        check_fields(self)
         # Which names what does not go together.
-        LinearBanditStudy(self.settings, self.num_agents, trigger, graph=self.graph)
-        require_int("num_trials", self.num_trials, 1)
+        LinearBanditStudy(self.settings, self.num_agents, graph=self.graph)
         d, own = self.settings.releases.dimension, self.task.dimension
         require(own == d, "task.dimension", own, f"{d}, as in the settings")
-        ok = self.control in (None, *get_args(Control))
-        require(ok, "control", self.control, f"one of {get_args(Control)}, or None")
-        fixed = trigger is None or self.graph is None
-        require(fixed, "schedule", schedule, "trials, with a graph")
-        if not isinstance(schedule, DeterminantTrigger):
-            self._check_times(schedule)
+        self._check_schedule()
 
-    def _check_times(self, schedule: Sequence[int]) -> None:
-        times = schedule
+    def _check_schedule(self) -> None:
+        times = schedule = self.schedule
         if isinstance(schedule, range):  # its ends say all; it may be of millions
             times = schedule[:: max(1, len(schedule) - 1)]
         edges = [0, *times, self.num_trials + 1]
@@ -251,8 +236,7 @@ class BanditSimulation:
         place of a published one, which counts the ridges of all agents. ``"full"``: one
         linear UCB that all agents share, synchronised after every trial.
         """
-        allowed = f"one of {get_args(Baseline)}"
-        require(name in get_args(Baseline), "name", name, allowed)
+        require_choice("name", name, Baseline)
         graph, schedule = None, self.schedule
         window = None
         local, width = self.settings.local_data, self.settings.width
@@ -321,7 +305,7 @@ def play_together(
     task, num_trials, num_agents = first
     bandits = LinearBandits(task, seed, range(num_agents))
     everybody = [_Agents(simulation, noise_seed) for simulation in simulations]
-    for t in telling(range(num_trials)):
+    for t in range(num_trials):
         for agents in everybody:
             agents.play(bandits, t)
     return [agents.run for agents in everybody]
@@ -407,7 +391,7 @@ class _Agents:
         played = contexts[np.arange(len(chosen)), chosen]
         self._tell(t, played, bandits.rewards(t, chosen))
         self._believe(t + 1)
-        if self._due(groups, t + 1):
+        if t + 1 in self._schedule[len(self._synchronised) :][:1]:
             self._synchronise(t + 1)
             self._believe(t + 1)  # at once, where nothing is on its way
         self._actions[t], self._regret[t] = chosen, bandits.regrets(t, chosen).sum()
@@ -442,18 +426,9 @@ class _Agents:
             if self._under_way is not None:
                 self._since.append((stream, *seen))
 
-    def _due(self, groups: list[AgentGroup], t: int) -> bool:
-        """Return whether to synchronise after t trials."""
-        if isinstance(self._schedule, DeterminantTrigger):
-            return any(group.wants(self._schedule) for group in groups)
-        return t in self._schedule[len(self._synchronised) :][:1]
-
     def _synchronise(self, t: int) -> None:
         """Release after t trials what is believed once it has arrived."""
         k = len(self._synchronised) + 1
-        planned = self._settings.releases.max_releases
-        allowed = f"at most {planned} synchronisations, the releases planned"
-        require(k <= planned, "k", k, allowed)
         clean, counts = self._windowed()
         released = self._released(k, clean)
         self._under_way = t + self._lag, released, clean, counts

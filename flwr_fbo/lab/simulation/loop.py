@@ -9,7 +9,6 @@ from functools import partial
 from flwr_fbo.algorithms.search.agent import Agent, play_round
 from flwr_fbo.algorithms.search.blocks import run_together
 from flwr_fbo.algorithms.search.trial import Objective
-from flwr_fbo.lab.simulation.progress import telling
 from flwr_fbo.study.server import Server
 
 
@@ -37,7 +36,7 @@ def run_loop(
         An agent that has made so many is asked for no more.
     """
     most = math.inf if num_evaluations is None else num_evaluations
-    for iteration in telling(range(num_iterations + 1)):
+    for iteration in range(num_iterations + 1):
         vectors, step = server.vectors, server.step(iteration)
         playing = [
             (agent, objective)

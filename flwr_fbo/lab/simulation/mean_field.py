@@ -28,7 +28,6 @@ from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo._common.validation import require
 from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
 from flwr_fbo.algorithms.linear_bandit.exploration import Optimism
-from flwr_fbo.algorithms.linear_bandit.settings import DeterminantTrigger
 from flwr_fbo.lab.simulation.linear_bandits import BanditSimulation
 from flwr_fbo.lab.tasks.linear_bandit import IntArray, LinearBandits
 from flwr_fbo.models.ellipsoid import Ellipsoid
@@ -77,7 +76,6 @@ def mean_field_regret(
     require(distance == 0, "task.site_distance", distance, "0")
     exploration = simulation.settings.exploration
     require(isinstance(exploration, Optimism), "exploration", exploration, "Optimism")
-    assert not isinstance(schedule, DeterminantTrigger), "a schedule"
     bandits = LinearBandits(simulation.task, seed, range(_NUM_SETS))
     agents = _AverageAgent(simulation, bandits.theta, noise_seed)
     ends = _ends_of_steps(simulation, trials)
@@ -98,7 +96,6 @@ def _ends_of_steps(
     last, schedule = simulation.num_trials, simulation.schedule
     count = 2 + math.ceil(math.log(last) / math.log1p(_GROWTH))
     even = np.rint(np.geomspace(1, last, count)).astype(np.int64)
-    assert not isinstance(schedule, DeterminantTrigger)
     exact = schedule if len(schedule) <= _SPARSE else ()
     return [int(t) for t in np.unique([*even, *trials, *exact])]
 

@@ -7,7 +7,7 @@ never, and DisLinUCB (Wang, Hu, Chen & Wang, ICLR 2020) has a linear model, with
 constant, and so no phase I.
 
 Fed-GLB-UCB (Li & Wang, NeurIPS 2022) and ApproxDisKernelUCB (Li, Wang, Wang & Wang,
-NeurIPS 2022) have agents and servers of their own. A control for bandits with few
+NeurIPS 2022) have agents of their own. A control for bandits with few
 actions tries each once, together, and then plays the best: it has no model, and a
 method with a model is of use where it needs fewer trials than that.
 """
@@ -16,53 +16,28 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Literal, Protocol, TypeVar, get_args
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._common.arrays import FloatArray, one_blas_thread
+from flwr_fbo._common.fields import check_fields, choice, integer
 from flwr_fbo._common.validation import require, require_int
 from flwr_fbo.algorithms.fed_go_ucb.agent import FedGOUCBAgent
 from flwr_fbo.algorithms.fed_go_ucb.server import FedGOUCBServer
-from flwr_fbo.algorithms.fed_go_ucb.settings import AgentReply, FedGOUCBSettings
+from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings
 from flwr_fbo.algorithms.fed_go_ucb.study import FedGOUCBStudy
-from flwr_fbo.lab.baselines.glm_ucb import (
-    GLMBanditServer,
-    GLMUCBAgent,
-    GLMUCBSettings,
-)
-from flwr_fbo.lab.baselines.kernel_ucb import (
-    KernelBanditServer,
-    KernelUCBAgent,
-    KernelUCBSettings,
-)
-from flwr_fbo.lab.simulation.progress import telling
+from flwr_fbo.lab.baselines import glm_ucb, kernel_ucb
+from flwr_fbo.lab.baselines.glm_ucb import GLMUCBAgent, GLMUCBSettings
+from flwr_fbo.lab.baselines.kernel_ucb import KernelUCBAgent, KernelUCBSettings
 from flwr_fbo.lab.tasks.nonlinear_bandit import NonlinearBandit, NonlinearBanditTask
 from flwr_fbo.models.network import RewardModel
 from flwr_fbo.privacy.noise import SeededEntropy
 
 Sharing = Literal["triggered", "always", "never"]
-
-
-class Agent(Protocol):
-    """One that plays, and says when it has learned enough by itself."""
-
-    def choose(self, actions: FloatArray) -> int:
-        """Return the index of an action of shape (K, D)."""
-
-    def tell(self, action: FloatArray, reward: float) -> None:
-        """Record what an action was rewarded with."""
-
-    def wants_synchronisation(self) -> bool:
-        """Return whether it is time to share."""
-
-
-A = TypeVar("A", bound=Agent)
-Server = TypeVar("Server")
-Settings = TypeVar("Settings")
 
 
 class Channel:
@@ -108,7 +83,7 @@ class FederationRun:
 
 
 @dataclass(frozen=True)
-class TurnSimulation(ABC, Generic[Settings]):
+class TurnSimulation(ABC):
     """Agents in one bandit, in rounds of one evaluation each.
 
     Attributes
@@ -124,21 +99,27 @@ class TurnSimulation(ABC, Generic[Settings]):
         When to synchronise: as an agent's trigger says; after every evaluation; never.
     """
 
-    settings: Settings
+    federation_type: ClassVar[type[Federation]]
+
+    settings: Any
     task: NonlinearBanditTask
-    num_agents: int
-    num_rounds: int
-    sharing: Sharing = "triggered"
+    num_agents: int = field(metadata=integer(2))
+    num_rounds: int = field(metadata=integer(1))
+    sharing: Sharing = field(default="triggered", metadata=choice(Sharing))
 
     def __post_init__(self) -> None:
-        require_int("num_agents", self.num_agents, 2)
-        require_int("num_rounds", self.num_rounds, 1)
-        ok = self.sharing in get_args(Sharing)
-        require(ok, "sharing", self.sharing, f"one of {get_args(Sharing)}")
+        check_fields(self)
 
     @abstractmethod
-    def federation(self, seed: int) -> Federation[Any, Any]:
-        """Return the agents and their server, before the first round."""
+    def agents(self, seed: int) -> list[Any]:
+        """Return the agents, before the first round.
+
+        They have methods ``choose``, ``tell`` and ``wants_synchronisation``.
+        """
+
+    def federation(self, seed: int) -> Federation:
+        """Return the agents and what they send each other, before the first round."""
+        return self.federation_type(self, seed)
 
     @one_blas_thread
     def run(self, seed: int) -> FederationRun:
@@ -146,39 +127,34 @@ class TurnSimulation(ABC, Generic[Settings]):
         return self.federation(seed).run()
 
 
-class Federation(ABC, Generic[A, Server]):
+class Federation(ABC):
     """Agents in one run, each with one evaluation a round; a method says what is sent.
 
     Parameters
     ----------
     simulation : TurnSimulation
-    agents : sequence of Agent
-    server : object
-        The agents' server half.
     seed : int
         Of the run.
 
     Attributes
     ----------
-    simulation, agents, server, seed
+    simulation, seed
         As given.
+    agents : list
+        Those of the simulation.
     channel : Channel
         What is sent has to pass it.
     bandit : NonlinearBandit
+    num_synchronisations : int
+        So far.
     """
 
-    def __init__(
-        self,
-        simulation: TurnSimulation[Any],
-        agents: Sequence[A],
-        server: Server,
-        seed: int,
-    ) -> None:
-        self.simulation, self.agents, self.server = simulation, agents, server
-        self.seed = seed
+    def __init__(self, simulation: TurnSimulation, seed: int) -> None:
+        self.simulation, self.seed = simulation, seed
+        self.agents = simulation.agents(seed)
         self.channel = Channel()
         self.bandit = NonlinearBandit(simulation.task, seed)
-        self._num_synchronisations = 0
+        self.num_synchronisations = 0
 
     def run(self) -> FederationRun:
         """Play all rounds."""
@@ -186,19 +162,19 @@ class Federation(ABC, Generic[A, Server]):
         actions = np.empty((rounds, len(self.agents)), dtype=np.int64)
         regret, sent = np.zeros(rounds), np.zeros(rounds, dtype=np.int64)
         regret_before = self.before_rounds()
-        for t in telling(range(rounds)):
+        for t in range(rounds):
             for slot in range(len(self.agents)):
                 actions[t, slot] = chosen = self.play(slot, t)
                 regret[t] += bandit.regret(chosen)
             self.end_round(t)
             sent[t] = self.channel.num_scalars
-        syncs = self._num_synchronisations
+        syncs = self.num_synchronisations
         return FederationRun(actions, regret, sent, syncs, regret_before)
 
     def play(self, slot: int, t: int) -> int:
         """Let one agent evaluate, and all synchronise if it is time."""
         agent, bandit = self.agents[slot], self.bandit
-        chosen = agent.choose(bandit.actions)
+        chosen: int = agent.choose(bandit.actions)
         agent.tell(bandit.actions[chosen], bandit.reward(slot, t, chosen))
         sharing = self.simulation.sharing
         due = sharing == "always" and self.can_synchronise(agent)
@@ -209,9 +185,9 @@ class Federation(ABC, Generic[A, Server]):
     def share(self) -> None:
         """Synchronise, and count it."""
         self.synchronise()
-        self._num_synchronisations += 1
+        self.num_synchronisations += 1
 
-    def can_synchronise(self, agent: A) -> bool:
+    def can_synchronise(self, agent: Any) -> bool:
         """Return whether there is something to share."""
         return True
 
@@ -219,7 +195,7 @@ class Federation(ABC, Generic[A, Server]):
         """Do what precedes the first round, and return its regret."""
         return 0.0
 
-    def end_round(self, t: int) -> None:
+    def end_round(self, t: int) -> None:  # noqa: B027 (mostly nothing is due)
         """Do what is due after round t >= 0."""
 
     @abstractmethod
@@ -257,55 +233,49 @@ class EachOnce:
         return FederationRun(actions, regret, 2 * agents * shared, num_tried)
 
 
+class _GLMFederation(Federation):
+    agents: list[GLMUCBAgent]
+
+    def synchronise(self) -> None:
+        if self.num_synchronisations == 0:
+            self._theta = np.zeros_like(self.agents[0].theta)
+        send = self.channel.send
+        self._theta = glm_ucb.synchronise(self.agents, self._theta, send)
+
+
 @dataclass(frozen=True)
-class GLMBanditSimulation(TurnSimulation[GLMUCBSettings]):
+class GLMBanditSimulation(TurnSimulation):
     """Agents with a generalised linear model: see `TurnSimulation`."""
 
-    def federation(self, seed: int) -> _GLMFederation:
-        """Return the agents and their server, before the first round."""
-        settings, d = self.settings, self.task.dimension
-        agents = [GLMUCBAgent(settings, d) for _ in range(self.num_agents)]
-        return _GLMFederation(self, agents, GLMBanditServer(settings, d), seed)
+    federation_type = _GLMFederation
+
+    settings: GLMUCBSettings
+
+    def agents(self, seed: int) -> list[GLMUCBAgent]:
+        """Return the agents, before the first round."""
+        d = self.task.dimension
+        return [GLMUCBAgent(self.settings, d) for _ in range(self.num_agents)]
 
 
-class _GLMFederation(Federation[GLMUCBAgent, GLMBanditServer]):
+class _KernelFederation(Federation):
+    agents: list[KernelUCBAgent]
+
     def synchronise(self) -> None:
-        send, server = self.channel.send, self.server
-        messages = [agent.message() for agent in self.agents]
-        server.receive(
-            [AgentReply(m.num_evaluations, send(m.values)) for m in messages]
-        )
-        while not server.is_done:
-            gradients = [agent.gradient(send(server.point)) for agent in self.agents]
-            server.receive_gradients([send(gradient) for gradient in gradients])
-        for agent in self.agents:
-            agent.receive(send(server.gram), send(server.point))
+        kernel_ucb.synchronise(self.agents, self.channel.send)
 
 
 @dataclass(frozen=True)
-class KernelBanditSimulation(TurnSimulation[KernelUCBSettings]):
+class KernelBanditSimulation(TurnSimulation):
     """Agents with a kernel, on a shared dictionary: see `TurnSimulation`."""
 
-    def federation(self, seed: int) -> _KernelFederation:
-        """Return the agents and their server, before the first round."""
-        settings, d = self.settings, self.task.dimension
-        slots = range(self.num_agents)
-        agents = [KernelUCBAgent(settings, d, seed, slot) for slot in slots]
-        return _KernelFederation(self, agents, KernelBanditServer(d), seed)
+    federation_type = _KernelFederation
 
+    settings: KernelUCBSettings
 
-class _KernelFederation(Federation[KernelUCBAgent, KernelBanditServer]):
-    def synchronise(self) -> None:
-        send, server = self.channel.send, self.server
-        server.receive_points([send(agent.draw()) for agent in self.agents])
-        for agent in self.agents:
-            agent.adopt(send(server.dictionary))
-        server.receive_sums([send(agent.message()) for agent in self.agents])
-        for agent in self.agents:
-            agent.receive(send(server.total))
-
-
-Baseline = Literal["one-go-ucb", "n-go-ucb", "dislinucb"]
+    def agents(self, seed: int) -> list[KernelUCBAgent]:
+        """Return the agents, before the first round."""
+        slots, d = range(self.num_agents), self.task.dimension
+        return [KernelUCBAgent(self.settings, d, seed, slot) for slot in slots]
 
 
 @dataclass(frozen=True)
@@ -341,89 +311,13 @@ class LinearModel:
         return (gradients * w).sum(axis=-1), gradients
 
 
-@dataclass(frozen=True)
-class NeuralBanditSimulation(TurnSimulation[FedGOUCBSettings]):
-    """Agents with a network in one bandit: see `TurnSimulation`.
-
-    There are at least as many rounds as those of exploration. With privacy, agents
-    synchronise by the schedule. ``"always"`` is after every evaluation of phase II.
-    With ``"never"`` every agent fits its own w0, too. Their losses count by their
-    evaluations, as in eq. 2. `run` raises FloatingPointError if
-    phase I has no finite gradients, or diverges.
-
-    Attributes
-    ----------
-    model : RewardModel
-        Of the task's dimension.
-    total_exploration : int, optional
-        Number T0 >= N of random actions of all agents together, in turn and before the
-        first round, as in algorithm 1; theorem 5 has T0 = sqrt(N T). With None each
-        agent's first ``settings.num_exploration`` rounds are phase I.
-
-    Notes
-    -----
-    ``"always"`` sends sums, as all methods here do, so that they differ in when they
-    send only. It could send x and y instead: d + 1 scalars to each of N agents, in all
-    N^2 T (d + 1). That is less than *one* synchronisation of sums, 2 N (d_w^2 + d_w),
-    while N T (d + 1) < 2 (d_w^2 + d_w). But points and rewards are raw data.
-    """
-
-    model: RewardModel = field(kw_only=True)
-    total_exploration: int | None = field(default=None, kw_only=True)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        explored, rounds = self.settings.num_random_actions, self.num_rounds
-        if self.total_exploration is not None:
-            require_int("total_exploration", self.total_exploration, self.num_agents)
-            allowed = "at least 1, with total_exploration"
-            require(explored > 0, "num_exploration", explored, allowed)
-        allowed = f"at least num_exploration, {explored}"
-        require(rounds >= explored, "num_rounds", rounds, allowed)
-        own, d = self.model.dimension, self.task.dimension
-        require(own == d, "model.dimension", own, f"{d}, as in the task")
-        if self.settings.privacy is not None:
-            ok = self.sharing == "triggered"
-            require(ok, "sharing", self.sharing, "'triggered', with privacy")
-            self.settings.privacy.schedule(rounds)
-
-    def baseline(self, name: Baseline) -> NeuralBanditSimulation:
-        """Return one of the baselines, on the same task.
-
-        ``"one-go-ucb"`` and ``"n-go-ucb"``: every evaluation is shared, or none.
-        ``"dislinucb"``: a linear model, no phase I, and the threshold T log(N T) /
-        (d N) of its analysis. Its ridge and beta stay as they are here: a comparison
-        should give it the ones that suit it.
-        """
-        allowed = f"one of {get_args(Baseline)}"
-        require(name in get_args(Baseline), "name", name, allowed)
-        if name == "one-go-ucb":
-            return replace(self, sharing="always")
-        if name == "n-go-ucb":
-            return replace(self, sharing="never")
-        model = LinearModel(self.task.dimension)
-        agents, rounds = self.num_agents, self.num_rounds
-        threshold = rounds * math.log(agents * rounds)
-        threshold /= model.num_parameters * agents
-        settings = replace(self.settings, num_exploration=0, threshold=threshold)
-        return replace(
-            self,
-            settings=settings,
-            model=model,
-            sharing="triggered",
-            total_exploration=None,
-        )
-
-    def federation(self, seed: int) -> _NeuralFederation:
-        """Return the agents and their server, before the first round."""
-        settings = self.settings.for_study(self.num_agents, self.num_rounds)
-        agents = [_agent(self, settings, seed, i) for i in range(self.num_agents)]
-        server = _server(self, settings, seed)
-        return _NeuralFederation(self, agents, server, seed)
-
-
-class _NeuralFederation(Federation[FedGOUCBAgent, FedGOUCBServer]):
+class _NeuralFederation(Federation):
     simulation: NeuralBanditSimulation
+    agents: list[FedGOUCBAgent]
+
+    def __init__(self, simulation: NeuralBanditSimulation, seed: int) -> None:
+        super().__init__(simulation, seed)
+        self.server = simulation.server(self.agents[0].settings, seed)
 
     def can_synchronise(self, agent: FedGOUCBAgent) -> bool:
         return agent.w0 is not None
@@ -456,7 +350,7 @@ class _NeuralFederation(Federation[FedGOUCBAgent, FedGOUCBServer]):
             _fit(dict(enumerate(self.agents)), self.server, self.channel)
             return
         for slot, agent in enumerate(self.agents):
-            own = _server(self.simulation, self.simulation.settings, self.seed)
+            own = self.simulation.server(self.simulation.settings, self.seed)
             _fit({slot: agent}, own, Channel())
 
     def synchronise(self) -> None:
@@ -475,26 +369,6 @@ class _NeuralFederation(Federation[FedGOUCBAgent, FedGOUCBServer]):
         total = server.total
         for slot, agent in enumerate(self.agents):
             agent.receive(send(total), server.num_included(slot))
-
-
-def _server(
-    simulation: NeuralBanditSimulation, settings: FedGOUCBSettings, seed: int
-) -> FedGOUCBServer:
-    model, num_agents = simulation.model, simulation.num_agents
-    study = FedGOUCBStudy(settings, num_agents, model.num_parameters, None, seed)
-    return FedGOUCBServer(study, model, simulation.num_rounds)
-
-
-def _agent(
-    simulation: NeuralBanditSimulation,
-    settings: FedGOUCBSettings,
-    seed: int,
-    slot: int,
-) -> FedGOUCBAgent:
-    """Return an agent; the noise of a private one repeats, for experiments."""
-    model, num_agents = simulation.model, simulation.num_agents
-    entropy = SeededEntropy(seed, slot)
-    return FedGOUCBAgent(settings, model, seed, slot, num_agents, entropy)
 
 
 def _fit(
@@ -516,3 +390,88 @@ def _fit(
         )
     for agent in agents.values():
         agent.start(channel.send(server.w0))
+
+
+@dataclass(frozen=True)
+class NeuralBanditSimulation(TurnSimulation):
+    """Agents with a network in one bandit: see `TurnSimulation`.
+
+    There are at least as many rounds as those of exploration. With privacy, agents
+    synchronise by the schedule. ``"always"`` is after every evaluation of phase II.
+    With ``"never"`` every agent fits its own w0, too. Their losses count by their
+    evaluations, as in eq. 2. `run` raises FloatingPointError if
+    phase I has no finite gradients, or diverges.
+
+    Attributes
+    ----------
+    model : RewardModel
+        Of the task's dimension.
+    total_exploration : int, optional
+        Number T0 >= N of random actions of all agents together, in turn and before the
+        first round, as in algorithm 1; theorem 5 has T0 = sqrt(N T). With None each
+        agent's first ``settings.num_exploration`` rounds are phase I.
+
+    Notes
+    -----
+    ``"always"`` sends sums, as all methods here do, so that they differ in when they
+    send only. It could send x and y instead: d + 1 scalars to each of N agents, in all
+    N^2 T (d + 1). That is less than *one* synchronisation of sums, 2 N (d_w^2 + d_w),
+    while N T (d + 1) < 2 (d_w^2 + d_w). But points and rewards are raw data.
+    """
+
+    federation_type = _NeuralFederation
+
+    settings: FedGOUCBSettings
+    model: RewardModel = field(kw_only=True)
+    total_exploration: int | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        explored, rounds = self.settings.num_random_actions, self.num_rounds
+        if self.total_exploration is not None:
+            require_int("total_exploration", self.total_exploration, self.num_agents)
+            allowed = "at least 1, with total_exploration"
+            require(explored > 0, "num_exploration", explored, allowed)
+        allowed = f"at least num_exploration, {explored}"
+        require(rounds >= explored, "num_rounds", rounds, allowed)
+        own, d = self.model.dimension, self.task.dimension
+        require(own == d, "model.dimension", own, f"{d}, as in the task")
+        if self.settings.privacy is not None:
+            ok = self.sharing == "triggered"
+            require(ok, "sharing", self.sharing, "'triggered', with privacy")
+            self.settings.privacy.schedule(rounds)
+
+    def with_linear_model(self) -> NeuralBanditSimulation:
+        """Return DisLinUCB on the same task.
+
+        It has a linear model, no phase I, and the threshold T log(N T) / (d N) of its
+        analysis. Ridge and beta stay as they are here: a comparison should give it the
+        ones that suit it.
+        """
+        model = LinearModel(self.task.dimension)
+        agents, rounds = self.num_agents, self.num_rounds
+        threshold = rounds * math.log(agents * rounds)
+        threshold /= model.num_parameters * agents
+        settings = replace(self.settings, num_exploration=0, threshold=threshold)
+        return replace(
+            self,
+            settings=settings,
+            model=model,
+            sharing="triggered",
+            total_exploration=None,
+        )
+
+    def agents(self, seed: int) -> list[FedGOUCBAgent]:
+        """Return the agents; the noise of private ones repeats, for experiments."""
+        settings = self.settings.for_study(self.num_agents, self.num_rounds)
+        of_all = settings, self.model, seed
+        return [
+            FedGOUCBAgent(*of_all, slot, self.num_agents, SeededEntropy(seed, slot))
+            for slot in range(self.num_agents)
+        ]
+
+    def server(self, settings: FedGOUCBSettings, seed: int) -> FedGOUCBServer:
+        """Return a server half."""
+        size = self.model.num_parameters
+        study = FedGOUCBStudy(settings, self.num_agents, size, None, seed)
+        return FedGOUCBServer(study, self.model, self.num_rounds)

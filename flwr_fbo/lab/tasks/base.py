@@ -2,45 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping
-from functools import reduce
-from importlib import import_module
-from operator import or_
-from pkgutil import iter_modules
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from optuna.distributions import BaseDistribution
-from pydantic import ConfigDict, Field, TypeAdapter
 
-import flwr_fbo.lab.tasks
 from flwr_fbo._common.fields import check_fields
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo._common.validation import require, require_int
 from flwr_fbo.space.search_space import Params
 
-# The tasks that an experiment's file can name.
-REGISTERED: dict[str, type[Any]] = {}
-
-TaskClass = TypeVar("TaskClass", bound=type[Any])
-
 Objective = Callable[[dict[str, Any]], float]
-
-# How the dataclasses of an experiment are read from its file.
-STRICT = ConfigDict(extra="forbid", strict=True)
-
-
-def register(task: TaskClass) -> TaskClass:
-    """Make a task known by its ``name``, which an experiment's file gives.
-
-    A decorator of the task's dataclass. The module is found by
-    `flwr_fbo.lab.tasks.base`; nothing else needs to know of it.
-    """
-    REGISTERED[task.name] = task
-    return task
 
 
 def require_clients(num_clients: Any, num_parts: int, part: str) -> None:
@@ -97,8 +72,6 @@ class Task(ABC):
         What a value is, for the axis of a figure.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
-
     name: str
     direction: ClassVar[Literal["maximize", "minimize"]]
     unit: ClassVar[str]
@@ -154,28 +127,3 @@ class Task(ABC):
         None where what is observed is what counts.
         """
         return None
-
-
-def task_types(kind: type[Any] = object) -> dict[str, type[Any]]:
-    """Return the task classes of a kind, by name.
-
-    All modules of this folder are imported, but for those whose name begins with an
-    underscore, which need an extra.
-    """
-    for module in iter_modules(flwr_fbo.lab.tasks.__path__):
-        if not module.name.startswith("_"):
-            import_module(f"flwr_fbo.lab.tasks.{module.name}")
-    found = sorted(REGISTERED.items())
-    return {name: task for name, task in found if issubclass(task, kind)}
-
-
-def task_reader(kind: type[Any]) -> Callable[[Any], Any]:
-    """Return what turns a file's table into a task of a kind, by its ``name``."""
-    union: Any = reduce(or_, task_types(kind).values())
-    adapter = TypeAdapter[Any](Annotated[union, Field(discriminator="name")])
-
-    def read(values: Any) -> Any:
-        # As JSON: pydantic's strict mode makes a dataclass of nothing else.
-        return adapter.validate_json(json.dumps(values, default=str))
-
-    return read

@@ -10,11 +10,10 @@ from optuna.distributions import BaseDistribution, FloatDistribution
 
 from flwr_fbo.algorithms.search.portfolios import Portfolio
 from flwr_fbo.lab.datasets.digits import NUM_PIXELS, PIXEL_VARIANCE, partition
-from flwr_fbo.lab.tasks.base import Objective, Task, register
+from flwr_fbo.lab.tasks.base import Objective, Task
 from flwr_fbo.space.search_space import Params
 
 
-@register
 @dataclass(frozen=True)
 class DigitsTask(Task):
     """Validation accuracy, in [0, 1], of an RBF-kernel SVM on digits."""

@@ -19,14 +19,13 @@ from flwr_fbo._common.fields import flag
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo._common.validation import require, require_int
 from flwr_fbo.lab.datasets.emnist import num_partitions, partition
-from flwr_fbo.lab.tasks.base import Objective, Task, register, require_clients
+from flwr_fbo.lab.tasks.base import Objective, Task, require_clients
 from flwr_fbo.lab.tasks.surface import SurfaceSource, compute_missing
 
 # Of the surface, settings of learning rate, decay and l2: the rate matters most.
 GRID_SHAPE = (9, 4, 4)
 
 
-@register
 @dataclass(frozen=True)
 class EmnistTask(Task):
     """Validation error, in [0, 1], of a small network on one writer's digits.

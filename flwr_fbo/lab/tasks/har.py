@@ -17,16 +17,16 @@ from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
 
 from flwr_fbo._common.arrays import one_blas_thread
-from flwr_fbo._common.fields import flag
+from flwr_fbo._common.fields import choice, flag
 from flwr_fbo._common.random import Purpose, generator
-from flwr_fbo._common.validation import require
 from flwr_fbo.lab.datasets.base import Split
 from flwr_fbo.lab.datasets.har import NUM_SUBJECTS, partition
-from flwr_fbo.lab.tasks.base import Objective, Task, register, require_clients
+from flwr_fbo.lab.tasks.base import Objective, Task, require_clients
 from flwr_fbo.space.search_space import Params
 
 NUM_EPOCHS = 50
 _NUM_CLASSES = 6
+Ranges = Literal["wide", "narrow"]
 # Of batch size, l2 and learning rate.
 _RANGES = {
     "wide": ((128, 512), (1e-6, 10.0), (1e-6, 1.0)),
@@ -36,7 +36,6 @@ _RANGES = {
 FloatArray = NDArray[np.float32]
 
 
-@register
 @dataclass(frozen=True)
 class HarTask(Task):
     """Validation error, in [0, 1], of logistic regression on a subject's activities.
@@ -68,13 +67,9 @@ class HarTask(Task):
 
     name: Literal["har"] = "har"
     log: bool = field(default=True, metadata=flag())
-    ranges: Literal["wide", "narrow"] = "wide"
+    ranges: Ranges = field(default="wide", metadata=choice(Ranges))
     direction: ClassVar[Literal["minimize"]] = "minimize"
     unit: ClassVar[str] = "validation error"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.ranges in _RANGES, "ranges", self.ranges, f"one of {[*_RANGES]}")
 
     @property
     def space(self) -> Mapping[str, BaseDistribution]:

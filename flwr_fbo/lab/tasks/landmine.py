@@ -24,7 +24,6 @@ from flwr_fbo.lab.tasks.base import (
     Objective,
     ObservationNoise,
     Task,
-    register,
     require_clients,
 )
 from flwr_fbo.lab.tasks.surface import SurfaceSource, compute_missing
@@ -39,7 +38,6 @@ GRID_SHAPE = (41, 41)
 _CELLS = 100
 
 
-@register
 @dataclass(frozen=True)
 class LandmineTask(Task):
     """Area under the ROC curve, in [0, 1], of an RBF-kernel SVM on a landmine field.

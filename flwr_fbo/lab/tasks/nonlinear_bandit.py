@@ -12,16 +12,14 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import ModuleType
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
-from pydantic import ConfigDict
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.fields import check_fields, choice, integer, number
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo._common.validation import require
-from flwr_fbo.lab.tasks.base import STRICT, register
 
 Function = Literal["hartmann", "cosine"]
 Table = Literal["magic", "shuttle"]
@@ -83,7 +81,6 @@ class NonlinearBanditTask(ABC):
     """
 
     noise_std: float = field(default=0.01, metadata=number(0))
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -101,7 +98,6 @@ class NonlinearBanditTask(ABC):
         """Raise `DataError` if data are missing or damaged."""
 
 
-@register
 @dataclass(frozen=True)
 class FunctionBanditTask(NonlinearBanditTask):
     """A test function over uniform candidates.
@@ -136,7 +132,6 @@ class FunctionBanditTask(NonlinearBanditTask):
         return x, cosine(x)
 
 
-@register
 @dataclass(frozen=True)
 class ClusterBanditTask(NonlinearBanditTask):
     """Clusters of a table's rows: an arm is a centroid, its reward the mean response.

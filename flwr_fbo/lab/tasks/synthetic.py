@@ -16,13 +16,8 @@ from optuna.distributions import BaseDistribution, FloatDistribution
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.fields import flag, integer, number
 from flwr_fbo._common.random import Purpose, generator
-from flwr_fbo._common.validation import (
-    is_number,
-    require,
-    require_index,
-    require_int,
-)
-from flwr_fbo.lab.tasks.base import Objective, ObservationNoise, Task, register
+from flwr_fbo._common.validation import require_index, require_int
+from flwr_fbo.lab.tasks.base import Objective, ObservationNoise, Task
 
 _GRID_SIZE = 1000
 _LENGTHSCALE = 0.03
@@ -31,7 +26,6 @@ _NOISE_VARIANCE = 0.01
 _ROUNDING = 1e-12
 
 
-@register
 @dataclass(frozen=True)
 class SyntheticTask(Task):
     """Functions on 1000 points, evenly spaced over [0, 1]; noisy observations.
@@ -69,7 +63,7 @@ class SyntheticTask(Task):
     """
 
     name: Literal["synthetic"] = "synthetic"
-    alpha: float = 0.0
+    alpha: float = field(default=0.0, metadata=number(0, 1))
     deviation: float = field(default=0.02, metadata=number(0))
     signs: bool = field(default=False, metadata=flag())
     num_exact: int = field(default=0, metadata=integer(0))
@@ -77,11 +71,6 @@ class SyntheticTask(Task):
     first_function: int = field(default=0, metadata=integer(0))
     direction: ClassVar[Literal["maximize"]] = "maximize"
     unit: ClassVar[str] = "function value"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        is_share = is_number(self.alpha) and 0 <= self.alpha <= 1
-        require(is_share, "alpha", self.alpha, "a number from 0 to 1")
 
     @property
     def space(self) -> Mapping[str, BaseDistribution]:

@@ -21,7 +21,7 @@ from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.fields import flag
 from flwr_fbo._common.validation import require
 from flwr_fbo.lab.datasets.base import damaged, data_file, read_arrays
-from flwr_fbo.lab.tasks.base import Objective, Task, register, require_clients
+from flwr_fbo.lab.tasks.base import Objective, Task, require_clients
 
 _ORIGIN = "from whoever made the tables, as no command does"
 _MOST_TABLES = 8  # that are kept in memory, a few MB each
@@ -139,7 +139,6 @@ def tables(path: Path, num_clients: int, seed: int, unrelated: bool) -> list[Tab
     return found
 
 
-@register
 @dataclass(frozen=True)
 class TableTask(Task):
     """Performance of a data set's model, from 0 to 1 between the worst and best known.

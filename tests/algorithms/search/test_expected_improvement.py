@@ -22,7 +22,7 @@ from flwr_fbo.algorithms.search.expected_improvement import (
     standardised,
     suggest,
 )
-from flwr_fbo.lab.baselines.numerical_search import expected_improvement
+from flwr_fbo.lab.baselines.transfer import expected_improvement
 from flwr_fbo.models.failures import Trials
 from flwr_fbo.models.matern import MaternPosterior, fit, negative_log_posterior
 

@@ -1,5 +1,6 @@
 """Fed-GLB-UCB: models, agent, server and simulator against what they reduce to."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -8,13 +9,13 @@ import pytest
 from scipy.optimize import minimize
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo.algorithms.fed_go_ucb.settings import AgentReply, FedGOUCBSettings
+from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings
 from flwr_fbo.lab.baselines.glm_ucb import (
-    AcceleratedDescent,
-    GLMBanditServer,
     GLMUCBAgent,
     GLMUCBSettings,
+    accelerated_descent,
     projected,
+    synchronise,
 )
 from flwr_fbo.lab.simulation.neural_bandits import (
     GLMBanditSimulation,
@@ -39,6 +40,16 @@ def _with_constant(x: FloatArray) -> FloatArray:
     return np.column_stack([x, np.ones(len(x))])
 
 
+def _kept(arrays: list[FloatArray]) -> Callable[[FloatArray], FloatArray]:
+    """Return what keeps all arrays that are sent."""
+
+    def send(array: FloatArray) -> FloatArray:
+        arrays.append(array)
+        return array
+
+    return send
+
+
 def _told(settings: GLMUCBSettings, count: int, seed: int = 0) -> GLMUCBAgent:
     agent = GLMUCBAgent(settings, D)
     for x, y in zip(*_points(count, seed), strict=True):
@@ -61,19 +72,6 @@ def _glm(settings: GLMUCBSettings, x: FloatArray, y: FloatArray) -> FloatArray:
         hessian = (x.T * slope) @ x + settings.ridge * np.eye(len(theta))
         theta = theta - np.linalg.solve(hessian, gradient)
     return theta
-
-
-def _synchronise(
-    server: GLMBanditServer, agents: list[GLMUCBAgent]
-) -> tuple[FloatArray, int]:
-    server.receive([agent.message() for agent in agents])
-    steps = 0
-    while not server.is_done:
-        server.receive_gradients([agent.gradient(server.point) for agent in agents])
-        steps += 1
-    for agent in agents:
-        agent.receive(server.gram, server.point)
-    return server.point, steps
 
 
 # Settings and models
@@ -107,17 +105,21 @@ def test_links() -> None:
 def test_a_descent_ends_at_the_accuracy() -> None:
     eigenvalues = np.array([1.0, 10.0, 1000.0])
     best = np.array([3.0, -2.0, 1.0])
-    descent = AcceleratedDescent(np.zeros(3), 1000.0, 1.0, 1e-10, 10_000)
-    while not descent.is_done:
-        descent.advance(eigenvalues * (descent.point - best))
-    excess = 0.5 * eigenvalues @ (descent.point - best) ** 2
-    assert excess <= 1e-10
+    asked: list[FloatArray] = []
+
+    def gradient(point: FloatArray) -> FloatArray:
+        asked.append(point)
+        return np.asarray(eigenvalues * (point - best))
+
+    known: dict[str, Any] = {"smoothness": 1000.0, "strong_convexity": 1.0}
+    known |= {"accuracy": 1e-10, "max_iterations": 10_000}
+    found = accelerated_descent(gradient, np.zeros(3), **known)
+    assert 0.5 * eigenvalues @ (found - best) ** 2 <= 1e-10
     # Gradient descent would take a thousand times log(1e14).
-    assert descent.num_gradients < 1000
-    short = AcceleratedDescent(np.zeros(3), 1000.0, 1.0, 1e-10, 5)
-    while not short.is_done:
-        short.advance(eigenvalues * (short.point - best))
-    assert short.num_gradients == 5
+    assert len(asked) < 1000
+    asked.clear()
+    accelerated_descent(gradient, np.zeros(3), **{**known, "max_iterations": 5})
+    assert len(asked) == 5
 
 
 def test_a_projection_is_the_nearest_point_of_the_ball() -> None:
@@ -177,8 +179,7 @@ def test_a_synchronisation_finds_the_estimate_of_all_data(
     settings: GLMUCBSettings,
 ) -> None:
     agents = [_told(settings, count, seed) for seed, count in enumerate((4, 0, 6))]
-    server = GLMBanditServer(settings, D)
-    theta, _ = _synchronise(server, agents)
+    theta = synchronise(agents, np.zeros(D + 1))
     parts = zip(_points(4, 0), _points(6, 2), strict=True)
     x, y = (np.concatenate(part) for part in parts)
     x = _with_constant(x)
@@ -191,15 +192,18 @@ def test_a_synchronisation_finds_the_estimate_of_all_data(
     assert all(np.array_equal(bounds[0], other) for other in bounds)
     assert all(np.array_equal(agent.theta, theta) for agent in agents)
     # And again from there: where nothing is new, one gradient says so.
-    assert _synchronise(server, agents)[1] == 1
+    sent: list[FloatArray] = []
+    assert np.array_equal(synchronise(agents, theta, _kept(sent)), theta)
+    # A sum, a point and a gradient of each; and the two results.
+    assert len(sent) == 5 * len(agents)
 
 
 def test_the_trigger_is_the_determinant_s() -> None:
-    agent, server = GLMUCBAgent(LINEAR, D), GLMBanditServer(LINEAR, D)
+    agent = GLMUCBAgent(LINEAR, D)
     x, y = _points(30)
     for t in range(5):
         agent.tell(x[t], y[t])
-    _synchronise(server, [agent])
+    synchronise([agent], np.zeros(D + 1))
     fired = False
     for t in range(5, 30):
         assert agent.wants_synchronisation() == fired
@@ -210,36 +214,6 @@ def test_the_trigger_is_the_determinant_s() -> None:
         ]
         fired = (t - 4) * (dets[1] - dets[0]) > LINEAR.threshold
     assert fired
-
-
-def test_what_is_not_finite_is_refused() -> None:
-    bad = np.nan
-    agent = _told(LINEAR, 2)
-    before = agent.theta
-    with pytest.raises(ValueError, match="reward="):
-        agent.tell(np.zeros(D), bad)
-    with pytest.raises(ValueError, match="action="):
-        agent.tell(np.full(D, bad), 0.0)
-    for actions in (np.full((2, D), bad), np.zeros((0, D)), np.zeros((2, D + 1))):
-        with pytest.raises(ValueError, match="actions="):
-            agent.choose(actions)
-    gram = agent.message().values
-    for values in (gram + bad, gram[:-1], gram + np.triu(np.ones_like(gram))):
-        with pytest.raises(ValueError, match="gram="):
-            agent.receive(values, np.zeros(D + 1))
-        with pytest.raises(ValueError, match="message="):
-            GLMBanditServer(LINEAR, D).receive([AgentReply(1, values)])
-    for theta in (np.full(D + 1, bad), np.zeros(D)):
-        with pytest.raises(ValueError, match="theta="):
-            agent.receive(gram, theta)
-    server = GLMBanditServer(LINEAR, D)
-    with pytest.raises(RuntimeError, match="No gradients"):
-        server.receive_gradients([np.zeros(D + 1)])
-    server.receive([agent.message()])
-    with pytest.raises(ValueError, match="gradient="):
-        server.receive_gradients([np.full(D + 1, bad)])
-    assert agent.message().num_evaluations == 2
-    assert np.array_equal(agent.theta, before)
 
 
 # The simulator
@@ -278,19 +252,19 @@ def test_with_all_shared_it_is_the_centralised_algorithm(
 
 def test_the_counts_are_those_of_the_formula(monkeypatch: pytest.MonkeyPatch) -> None:
     gradients = []
-    usual = GLMBanditServer.receive_gradients
+    usual = GLMUCBAgent.gradient
 
-    def counted(server: GLMBanditServer, messages: Any) -> None:
-        gradients.append(len(messages))
-        usual(server, messages)
+    def counted(agent: GLMUCBAgent, theta: FloatArray) -> FloatArray:
+        gradients.append(agent)
+        return usual(agent, theta)
 
-    monkeypatch.setattr(GLMBanditServer, "receive_gradients", counted)
+    monkeypatch.setattr(GLMUCBAgent, "gradient", counted)
     settings = replace(LOGISTIC, accuracy=1.0, threshold=20.0)
     run = GLMBanditSimulation(settings, TASK, N, T).run(3)
     d, syncs = D + 1, run.num_synchronisations
     assert 0 < syncs < N * T
-    assert set(gradients) == {N}
-    expected = syncs * N * (2 * d**2 + d) + 2 * N * d * len(gradients)
+    assert len(set(gradients)) == N
+    expected = syncs * N * (2 * d**2 + d) + 2 * d * len(gradients)
     assert run.num_scalars[-1] == expected
     alone = GLMBanditSimulation(settings, TASK, N, T, "never").run(3)
     assert alone.num_scalars[-1] == alone.num_synchronisations == 0

@@ -9,14 +9,15 @@ import pytest
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings
+from flwr_fbo.lab.baselines import kernel_ucb
 from flwr_fbo.lab.baselines.kernel_ucb import (
-    KernelBanditServer,
     KernelUCBAgent,
     KernelUCBSettings,
     NystromFeatures,
     NystromRegression,
     rbf_kernel,
     sums_of,
+    synchronise,
 )
 from flwr_fbo.lab.simulation.neural_bandits import (
     KernelBanditSimulation,
@@ -53,15 +54,6 @@ def _told(settings: KernelUCBSettings, count: int, slot: int = 0) -> KernelUCBAg
     for x, y in zip(*_points(count, slot), strict=True):
         agent.tell(x, y)
     return agent
-
-
-def _synchronise(server: KernelBanditServer, agents: list[KernelUCBAgent]) -> None:
-    server.receive_points([agent.draw() for agent in agents])
-    for agent in agents:
-        agent.adopt(server.dictionary)
-    server.receive_sums([agent.message() for agent in agents])
-    for agent in agents:
-        agent.receive(server.total)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +113,7 @@ def test_points_that_are_almost_equal_do_no_harm() -> None:
 
 def test_after_a_synchronisation_all_believe_in_all_data() -> None:
     agents = [_told(FULL, count, slot) for slot, count in enumerate((4, 0, 6))]
-    _synchronise(KernelBanditServer(D), agents)
+    synchronise(agents)
     parts = zip(_points(4, 0), _points(6, 2), strict=True)
     x, y = (np.concatenate(part) for part in parts)
     X = _points(20, 9)[0]
@@ -132,7 +124,7 @@ def test_after_a_synchronisation_all_believe_in_all_data() -> None:
 
 def test_what_an_agent_sees_afterwards_is_its_own() -> None:
     agents = [_told(FULL, 5, slot) for slot in range(2)]
-    _synchronise(KernelBanditServer(D), agents)
+    synchronise(agents)
     x, y = _points(5, 0)
     before = agents[1].predict(x)
     agents[0].tell(x[2], y[2])
@@ -147,7 +139,7 @@ def test_what_an_agent_sees_afterwards_is_its_own() -> None:
 
 def test_the_trigger_adds_up_variances_of_the_last_synchronisation() -> None:
     agent = _told(FULL, 5)
-    _synchronise(KernelBanditServer(D), [agent])
+    synchronise([agent])
     x, y = _points(5)
     X, Y = _points(30, 4)
     total, fired = 0.0, False
@@ -159,7 +151,7 @@ def test_the_trigger_adds_up_variances_of_the_last_synchronisation() -> None:
         total += last.predict(X[t : t + 1])[1][0]
         fired = total > FULL.threshold
     assert fired
-    _synchronise(KernelBanditServer(D), [agent])
+    synchronise([agent])
     assert not agent.wants_synchronisation()
 
 
@@ -180,34 +172,10 @@ def test_points_are_drawn_by_their_variance() -> None:
     for point in x:
         agent.tell(point, 0.0)
     assert len(agent.draw()) == 2
-    _synchronise(KernelBanditServer(D), [agent])
+    synchronise([agent])
     variance = agent.predict(x[[0, -1]])[1]
     assert variance[0] == pytest.approx(1 / 401, rel=0.05)
     assert 0.3 < variance[1] < 0.6
-
-
-def test_what_is_not_finite_is_refused() -> None:
-    bad = np.nan
-    agent, server = _told(FULL, 2), KernelBanditServer(D)
-    with pytest.raises(ValueError, match="reward="):
-        agent.tell(np.zeros(D), bad)
-    with pytest.raises(ValueError, match="action="):
-        agent.tell(np.full(D, bad), 0.0)
-    for actions in (np.full((2, D), bad), np.zeros((0, D)), np.zeros((2, D + 1))):
-        with pytest.raises(ValueError, match="actions="):
-            agent.choose(actions)
-    assert len(agent.draw()) == 2
-    for points in (np.full((2, D), bad), np.zeros((2, D + 1)), np.zeros(D)):
-        with pytest.raises(ValueError, match="points="):
-            server.receive_points([points])
-        with pytest.raises(ValueError, match="dictionary="):
-            agent.adopt(points)
-    _synchronise(server, [agent])
-    for sums in (np.full((3, 2), bad), np.zeros((2, 2))):
-        with pytest.raises(ValueError, match="sums="):
-            server.receive_sums([sums])
-        with pytest.raises(ValueError, match="total="):
-            agent.receive(sums)
 
 
 # The simulator
@@ -236,13 +204,14 @@ def test_with_all_shared_it_is_exact_kernel_ucb_of_one_agent() -> None:
 def _spied(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Return, later on, how many points were sent and kept in each synchronisation."""
     sizes: list[tuple[int, int]] = []
-    usual: Callable[..., None] = KernelBanditServer.receive_points
+    usual: Callable[..., None] = kernel_ucb.synchronise
 
-    def counted(server: KernelBanditServer, messages: Any) -> None:
-        usual(server, messages)
-        sizes.append((sum(map(len, messages)), len(server.dictionary)))
+    def counted(agents: Any, send: Any) -> None:
+        sent = sum(len(agent.draw()) for agent in agents)
+        usual(agents, send)
+        sizes.append((sent, len(agents[0]._features.dictionary)))
 
-    monkeypatch.setattr(KernelBanditServer, "receive_points", counted)
+    monkeypatch.setattr(kernel_ucb, "synchronise", counted)
     return sizes
 
 

@@ -16,7 +16,6 @@ from flwr_fbo import Durability, SearchSpace
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.algorithms.fts.server import FTSServer
 from flwr_fbo.algorithms.search.study import TuningStudy, create_agent
-from flwr_fbo.lab.baselines.numerical_search import maximize_function
 from flwr_fbo.lab.baselines.transfer import (
     Posterior,
     RGPEAgent,
@@ -30,6 +29,7 @@ from flwr_fbo.lab.baselines.transfer import (
     ensemble_weights,
     epanechnikov,
     left_out_misranked,
+    maximize_function,
     misranked_pairs,
     transfer_improvement,
 )

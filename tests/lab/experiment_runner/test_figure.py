@@ -6,11 +6,13 @@ import json
 import math
 import re
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.text import Text
 from typer.testing import CliRunner
 
 from flwr_fbo.cli import app
@@ -19,11 +21,13 @@ from flwr_fbo.lab.experiment_runner.base import Claim
 from flwr_fbo.lab.experiment_runner.claims import findings
 from flwr_fbo.lab.experiment_runner.config import builtin_experiments, load_experiment
 from flwr_fbo.lab.experiment_runner.figure import (
+    _figure_of,
     draw,
     draw_curves,
     looks_of,
     new_figure,
     own_form,
+    say_at_the_foot,
 )
 from flwr_fbo.lab.experiment_runner.linear_bandit_experiment import BanditExperiment
 from flwr_fbo.lab.experiment_runner.nonlinear_bandit_experiment import (
@@ -331,7 +335,7 @@ def test_a_figure_has_a_picture(figure: TuningExperiment, tmp_path: Path) -> Non
 
 
 def test_a_picture_begins_where_methods_differ_and_has_all_names(
-    figure: TuningExperiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    figure: TuningExperiment,
 ) -> None:
     """However long names are: no column of them is cut off."""
     long = Curve("a curve whose name is that of all its settings", "private")
@@ -339,14 +343,8 @@ def test_a_picture_begins_where_methods_differ_and_has_all_names(
     plan = replace(
         figure, claims=(), form="convergence", curves=curves, methods=methods
     )
-    saved: list[Any] = []
-    monkeypatch.setattr(
-        "flwr_fbo.lab.experiment_runner.figure.save",
-        lambda made, runs, path: saved.append(made),
-    )
     levels = {name: [0.1 * k, 0.2, 0.3] for k, name in enumerate(plan.methods)}
-    draw(plan, _runs(plan, levels), tmp_path / "a.png")
-    [made] = saved
+    made = _figure_of(plan, _runs(plan, levels))
     [legend] = made.legends
     assert len(legend.get_texts()) == len(plan.methods)
     assert legend.get_window_extent().width <= made.bbox.width
@@ -385,14 +383,7 @@ def test_the_error_is_drawn_against_the_papers_epsilon(
     assert "noise-only: 0.4900" in labels
 
 
-def test_curves_of_a_series_have_a_panel(
-    figure: TuningExperiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    saved: list[Any] = []
-    monkeypatch.setattr(
-        "flwr_fbo.lab.experiment_runner.figure.save",
-        lambda made, runs, path: saved.append(made),
-    )
+def test_curves_of_a_series_have_a_panel(figure: TuningExperiment) -> None:
     curves = {
         "a": Curve("FTS-DE, P = 2", "open", num_sub_regions=2, series=("P = 2",)),
         "b": Curve("FTS-DE, P = 3", "open", num_sub_regions=3, series=("P = 3",)),
@@ -402,8 +393,8 @@ def test_curves_of_a_series_have_a_panel(
         figure, claims=(), form="convergence", curves=curves, methods=methods
     )
     ends = {"alone": LOW, "random": [0.1, 0.1, 0.2], "a": HIGH}
-    draw(plan, _runs(plan, ends), tmp_path / "a.png")
-    panels = [axes.get_legend_handles_labels()[1] for axes in saved[0].axes]
+    made = _figure_of(plan, _runs(plan, ends))
+    panels = [axes.get_legend_handles_labels()[1] for axes in made.axes]
     shared = ["TS", "random"]
     assert panels == [[*shared, "FTS-DE, P = 2"], [*shared, "FTS-DE, P = 3"]]
 
@@ -592,3 +583,18 @@ def test_methods_that_do_the_same_are_one_line() -> None:
     draw_curves(axes, plan, curves)
     names = axes.get_legend_handles_labels()[1]
     assert names == ["alone", "list = list + start", "blind start"]
+
+
+@pytest.mark.parametrize("num_panels", [2, 3])
+def test_a_line_at_the_foot_touches_no_label(num_panels: int) -> None:
+    figure, axes = new_figure(num_panels)
+    label = "a label that is as long as its panel is wide"
+    for one in np.ravel(axes):
+        one.set_xlabel(label)
+    say_at_the_foot(figure, "an experiment: not private")
+    figure.savefig(BytesIO(), dpi=figure.dpi)
+    boxes = {
+        text.get_text(): text.get_window_extent(figure.canvas.get_renderer())
+        for text in figure.findobj(Text)
+    }
+    assert not boxes["an experiment: not private"].overlaps(boxes[label])

@@ -22,7 +22,8 @@ from flwr_fbo.lab.experiment_runner.config import (
     experiment_of,
     load_experiment,
 )
-from flwr_fbo.lab.experiment_runner.curves import Estimate
+from flwr_fbo.lab.experiment_runner.curves import summarize
+from flwr_fbo.lab.experiment_runner.estimates import Estimate
 from flwr_fbo.lab.experiment_runner.figure import draw
 from flwr_fbo.lab.experiment_runner.linear_bandit_experiment import BanditExperiment
 from flwr_fbo.lab.experiment_runner.results import ResultsFile, read_results
@@ -87,7 +88,7 @@ def test_its_file(experiment: BanditExperiment) -> None:
         ("dimension = 3", "dimenson = 3", "task.dimenson is not known: .*'dimension'"),
         ("num_actions = 6", "num_actions = 10", "num_actions=10 .* at most d.2 = 9"),
         ("epsilon = 8.0", "epsilon = 0.0", "epsilon=0.0 is not allowed: a number from"),
-        ("num_seeds = 2", 'width = "wide"', "width='wide' is not allowed"),
+        ("num_seeds = 2", 'graph = "wide"', "graph='wide' is not allowed"),
         ("first_synchronisation = 20", "first_synchronisation = 250", "at most 249"),
         (
             "num_synchronisations = 4",
@@ -185,9 +186,7 @@ def test_published_curves_of_millions_of_trials(
     assert often.schedule == range(20, num)
     regret = {run.method: run.regret[-1] for run in often.play(methods, 0)}
     assert regret["paper-open"] < regret["paper"] < regret["paper-noise-only"]
-    sent = often.sending("paper", [])
-    assert sent is not None
-    assert sent[-1] == 2 * 3 * 16 * (num - 20)
+    assert often.num_sent("paper", []) == 2 * 3 * 16 * (num - 20)
 
 
 def test_methods_are_what_they_are_called(experiment: BanditExperiment) -> None:
@@ -244,19 +243,25 @@ def test_the_table_compares_by_seed(experiment: BanditExperiment) -> None:
     levels["fed-ucb"] = [90.0, 178.0, 267.0]
     levels["noise-only"] = [400.0, 401.0, 402.0]
     runs = _runs(levels)
-    row = experiment.summarize(runs)["fed-ucb"]
-    assert row.over_independent == Estimate.of(np.array([-10.0, -22.0, -33.0]))
-    assert row.over_noise_only == Estimate.of(np.array([-310.0, -223.0, -135.0]))
-    assert row.ratio is not None
-    assert row.ratio.mean == pytest.approx((0.9 + 0.89 + 0.89) / 3)
-    assert experiment.summarize(runs)["independent"].ratio is None
-    half = experiment.summarize(runs, int(experiment.steps[59]))["fed-ucb"]
-    assert half.regret.mean == pytest.approx(row.regret.mean / 2)
+    row = summarize(experiment, runs)["fed-ucb"]
+    assert row.estimates["over_independent"] == Estimate.of(
+        np.array([-10.0, -22.0, -33.0])
+    )
+    assert row.estimates["over_noise_only"] == Estimate.of(
+        np.array([-310.0, -223.0, -135.0])
+    )
+    assert "ratio" in row.estimates
+    assert row.estimates["ratio"].mean == pytest.approx((0.9 + 0.89 + 0.89) / 3)
+    assert "ratio" not in summarize(experiment, runs)["independent"].estimates
+    half = summarize(experiment, runs, int(experiment.steps[59]))["fed-ucb"]
+    assert half.estimates["regret"].mean == pytest.approx(
+        row.estimates["regret"].mean / 2
+    )
     for until, kept in ((0, 1), (249, 250), (251, 250)):
         with pytest.raises(ValueError, match=f"until={until} .* {kept} is the nearest"):
-            experiment.summarize(runs, until)
+            summarize(experiment, runs, until)
     with pytest.raises(ValueError, match="No seed has been run by all methods"):
-        experiment.summarize(runs[:1])
+        summarize(experiment, runs[:1])
 
 
 def test_the_table_is_narrow_enough_for_a_hundred_thousand_trials(
@@ -279,13 +284,13 @@ def test_the_verdict(experiment: BanditExperiment) -> None:
     levels = {name: [100.0, 101.0, 102.0] for name in experiment.methods}
     levels["fed-ucb"] = [90.0, 91.1, 92.0]
     levels["paper"] = [190.0, 191.1, 192.0]
-    lines = experiment.verdict(experiment.summarize(_runs(levels)))
+    lines = experiment.verdict(summarize(experiment, _runs(levels)))
     assert lines[0].startswith("FedUCB does better than independent agents: +9.96")
     assert lines[1].startswith("FedUCB beats its noise-only control")
     assert lines[2].startswith("FedUCB raw† cannot be told from independent agents")
     assert lines[3].startswith("published† does worse than independent agents: -90.03")
     assert len(lines) == 5
-    one = experiment.summarize(_runs({name: [1.0] for name in levels}))
+    one = summarize(experiment, _runs({name: [1.0] for name in levels}))
     assert "One seed" in experiment.verdict(one)[0]
 
 

@@ -27,14 +27,14 @@ from flwr_fbo.lab.experiment_runner.config import (
     experiment_of,
     load_experiment,
 )
-from flwr_fbo.lab.experiment_runner.curves import Estimate
+from flwr_fbo.lab.experiment_runner.curves import summarize
+from flwr_fbo.lab.experiment_runner.estimates import Estimate
 from flwr_fbo.lab.experiment_runner.figure import draw
 from flwr_fbo.lab.experiment_runner.nonlinear_bandit_experiment import (
     METHODS,
     Constants,
     NonlinearBanditExperiment,
     NonlinearRun,
-    Regression,
 )
 from flwr_fbo.lab.experiment_runner.results import ResultsFile, read_results
 from flwr_fbo.lab.simulation.neural_bandits import (
@@ -185,7 +185,9 @@ def test_methods_are_what_they_are_called(
 
 def test_readings_of_fed_go_ucb(experiment: NonlinearBanditExperiment) -> None:
     readings = ("phase-two", "linearised", "code-defaults")
-    regression = Regression(num_iterations=5, start="zero", inverse_temperature=9.0)
+    regression = LangevinSettings(
+        num_iterations=5, start="zero", inverse_temperature=9.0
+    )
     published = replace(
         experiment,
         settings=Constants(regression=regression, beta=3.0, num_refinements=4),
@@ -332,21 +334,23 @@ def _runs(scalars: int = 0, **levels: list[float]) -> list[NonlinearRun]:
 
 def test_the_table_compares_by_seed(experiment: NonlinearBanditExperiment) -> None:
     runs = _runs(7000, fed_go_ucb=[40.0, 42.0, 43.0], dislinucb=[50.0, 60.0, 70.0])
-    row = experiment.summarize(runs)["fed-go-ucb"]
-    assert row.over_alone == Estimate.of(np.array([-60.0, -59.0, -59.0]))
-    assert row.over_linear == Estimate.of(np.array([-10.0, -18.0, -27.0]))
-    assert row.over_no_phase_one == row.over_alone
-    assert row.scalars == Estimate(7000.0, 0.0, 3)
-    assert row.synchronisations == Estimate(7.0, 0.0, 3)
-    half = experiment.summarize(runs, 3)["fed-go-ucb"]
-    assert half.regret.mean == pytest.approx(row.regret.mean / 2)
-    assert half.synchronisations is None
-    assert experiment.summarize(runs)["n-go-ucb"].over_alone is None
+    row = summarize(experiment, runs)["fed-go-ucb"]
+    assert row.estimates["over_alone"] == Estimate.of(np.array([-60.0, -59.0, -59.0]))
+    assert row.estimates["over_linear"] == Estimate.of(np.array([-10.0, -18.0, -27.0]))
+    assert row.estimates["over_no_phase_one"] == row.estimates["over_alone"]
+    assert row.estimates["scalars"] == Estimate(7000.0, 0.0, 3)
+    assert row.estimates["synchronisations"] == Estimate(7.0, 0.0, 3)
+    half = summarize(experiment, runs, 3)["fed-go-ucb"]
+    assert half.estimates["regret"].mean == pytest.approx(
+        row.estimates["regret"].mean / 2
+    )
+    assert "synchronisations" not in half.estimates
+    assert "over_alone" not in summarize(experiment, runs)["n-go-ucb"].estimates
     for until in (0, 7):
         with pytest.raises(ValueError, match=f"until={until} .* 1 to 6"):
-            experiment.summarize(runs, until)
+            summarize(experiment, runs, until)
     few = replace(experiment, methods=("n-go-ucb", "random"))
-    assert few.summarize(runs)["random"].over_linear is None
+    assert "over_linear" not in summarize(few, runs)["random"].estimates
 
 
 def test_the_table_is_narrow_enough(experiment: NonlinearBanditExperiment) -> None:
@@ -369,7 +373,7 @@ def test_the_verdict(experiment: NonlinearBanditExperiment) -> None:
         dislinucb=[200.0, 201.5, 203.0],
         no_phase_one=[40.0, 42.0, 43.0],
     )
-    lines = experiment.verdict(experiment.summarize(runs))
+    lines = experiment.verdict(summarize(experiment, runs))
     assert lines[0].startswith("Fed-GO-UCB does better than N-GO-UCB: +59.3")
     assert "95% t interval" in lines[0]
     assert lines[1].startswith("One-GO-UCB cannot be told from N-GO-UCB")
@@ -380,7 +384,7 @@ def test_the_verdict(experiment: NonlinearBanditExperiment) -> None:
     last = "Fed-GO-UCB sends 1.00 M scalars, 10.00% of the 10.0 M of One-GO-UCB."
     assert lines[10] == last
     one = [run for run in runs if run.seed == 0]
-    assert "One seed" in experiment.verdict(experiment.summarize(one))[0]
+    assert "One seed" in experiment.verdict(summarize(experiment, one))[0]
 
 
 @pytest.mark.parametrize(

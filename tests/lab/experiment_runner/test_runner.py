@@ -19,13 +19,14 @@ from flwr_fbo.lab.experiment_runner.config import (
     experiment_of,
     load_experiment,
 )
-from flwr_fbo.lab.experiment_runner.curves import Estimate
+from flwr_fbo.lab.experiment_runner.curves import summarize
+from flwr_fbo.lab.experiment_runner.estimates import Estimate
 from flwr_fbo.lab.experiment_runner.linear_bandit_experiment import BanditExperiment
 from flwr_fbo.lab.experiment_runner.nonlinear_bandit_experiment import (
     NonlinearBanditExperiment,
 )
 from flwr_fbo.lab.experiment_runner.results import ResultsFile, read_results
-from flwr_fbo.lab.experiment_runner.runner import Runs
+from flwr_fbo.lab.experiment_runner.runner import play
 from flwr_fbo.lab.experiment_runner.seeds import Seeds
 from flwr_fbo.lab.experiment_runner.tuning_experiment import (
     METHODS,
@@ -35,7 +36,6 @@ from flwr_fbo.lab.experiment_runner.tuning_experiment import (
     usual_methods,
 )
 from flwr_fbo.lab.experiment_runner.tuning_table import TuningRun
-from flwr_fbo.lab.simulation.progress import told
 from flwr_fbo.lab.tasks.base import Objective, Task
 from flwr_fbo.lab.tasks.digits import DigitsTask
 from flwr_fbo.lab.tasks.synthetic import SyntheticTask
@@ -142,20 +142,20 @@ def test_all_methods_share_their_initial_points() -> None:
 def test_one_process_has_one_blas_thread_too(monkeypatch: pytest.MonkeyPatch) -> None:
     threads = []
 
-    def play(*_: Any) -> list[Any]:
+    def noted(*_: Any) -> list[Any]:
         pools = threadpool_info()
         threads.append({p["num_threads"] for p in pools if p["user_api"] == "blas"})
         return []
 
-    monkeypatch.setattr(TuningExperiment, "play", play)
+    monkeypatch.setattr(TuningExperiment, "play", noted)
     with threadpool_limits(2):
-        assert list(Runs(SMALL, [("alone", 0)]).play(1)) == []
+        assert list(play(SMALL, [("alone", 0)], 1)) == []
     assert threads == [{1}]
 
 
 def test_runs_repeat_whatever_the_number_of_workers() -> None:
     todo = [("alone", seed) for seed in range(2)]
-    one, two = list(Runs(SMALL, todo).play(1)), list(Runs(SMALL, todo).play(2))
+    one, two = list(play(SMALL, todo, 1)), list(play(SMALL, todo, 2))
     curves = {run.seed: run.curve.tolist() for run in one}
     assert curves == {run.seed: run.curve.tolist() for run in two}
 
@@ -380,21 +380,21 @@ def test_differences_are_paired_by_seed() -> None:
     levels = dict.fromkeys(NAMES, base)
     levels["private"] = [v + d for v, d in zip(base, (0.04, 0.05, 0.06), strict=True)]
     runs = _runs(levels)
-    rows = SMALL.summarize(list(reversed(runs)))
-    over = rows["private"].over_alone
+    rows = summarize(SMALL, list(reversed(runs)))
+    over = rows["private"].estimates["over_alone"]
     assert over is not None
     assert over.mean == pytest.approx(0.05)
     assert over.standard_error == pytest.approx(0.01 / math.sqrt(3))
     assert over.sign == "positive"
-    assert rows["alone"].over_alone is None
-    assert rows["noise-only"].over_noise_only is None
-    assert rows["private"].final.mean == pytest.approx(0.55)
+    assert "over_alone" not in rows["alone"].estimates
+    assert "over_noise_only" not in rows["noise-only"].estimates
+    assert rows["private"].estimates["final"].mean == pytest.approx(0.55)
     lines = SMALL.verdict(rows)
     assert "FTS-DE) cannot be told from TS by these runs" in lines[0]
     assert "DP-FTS-DE) does better than TS: +0.0500" in lines[1]
     assert "beats its noise-only control" in lines[2]
     minimizing = replace(SMALL, task=Minimized())
-    minimized = minimizing.summarize(runs)["private"].over_alone
+    minimized = summarize(minimizing, runs)["private"].estimates["over_alone"]
     assert minimized is not None
     assert minimized.sign == "negative"
 
@@ -402,14 +402,14 @@ def test_differences_are_paired_by_seed() -> None:
 def test_what_is_lost_in_the_end_is_bounded() -> None:
     levels = {name: [0.5, 0.6, 0.7] for name in NAMES}
     levels["private"] = [0.51, 0.60, 0.69]
-    rows = SMALL.summarize(_runs(levels))
-    final = rows["private"].final_over_alone
+    rows = summarize(SMALL, _runs(levels))
+    final = rows["private"].estimates["final_over_alone"]
     assert final is not None
     # t of 0.95 with two degrees of freedom.
     assert final.lower_bound == pytest.approx(-2.92 * 0.01 / math.sqrt(3), rel=1e-3)
     assert "behind TS by 0.0169 at most" in SMALL.verdict(rows)[3]
     levels["private"] = [0.6, 0.7, 0.81]
-    rows = SMALL.summarize(_runs(levels))
+    rows = summarize(SMALL, _runs(levels))
     assert "DP-FTS-DE is ahead of TS" in SMALL.verdict(rows)[3]
 
 
@@ -419,16 +419,19 @@ def test_means_may_end_before_the_last_evaluation() -> None:
         for name in NAMES
         for seed in range(3)
     ]
-    gains = [SMALL.summarize(runs, until)["open"].over_alone for until in (1, 2, None)]
+    gains = [
+        summarize(SMALL, runs, until)["open"].estimates["over_alone"]
+        for until in (1, 2, None)
+    ]
     assert [g.mean for g in gains if g] == pytest.approx([1.0, 1 / 2, 1 / 12])
     for until in (0, 13):
         with pytest.raises(ValueError, match=f"until={until} is not allowed: 1 to 12"):
-            SMALL.summarize(runs, until)
+            summarize(SMALL, runs, until)
 
 
 def test_votes_have_names_of_their_own() -> None:
     levels = {name: [0.5, 0.6] for name in LEAN.methods}
-    rows = LEAN.summarize(_runs(levels))
+    rows = summarize(LEAN, _runs(levels))
     controls = ["alone", "random", "random start", "portfolio"]
     votes = ["open vote", "private vote", "noise-only", "blind vote"]
     assert [row.label for row in rows.values()] == controls + votes
@@ -500,15 +503,15 @@ def test_liars_all_praise_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_verdict_on_noise_is_no_gain() -> None:
     levels = {name: [0.5, 0.6, 0.7] for name in NAMES}
-    lines = SMALL.verdict(SMALL.summarize(_runs(levels)))
+    lines = SMALL.verdict(summarize(SMALL, _runs(levels)))
     assert "These runs cannot show" in lines[2]
     levels["open"] = [0.4, 0.5, 0.61]
-    lines = SMALL.verdict(SMALL.summarize(_runs(levels)))
+    lines = SMALL.verdict(summarize(SMALL, _runs(levels)))
     assert "FTS-DE) does worse than TS" in lines[0]
 
 
 def test_one_seed_allows_no_verdict() -> None:
-    rows = SMALL.summarize(_runs({name: [0.5] for name in NAMES}))
+    rows = summarize(SMALL, _runs({name: [0.5] for name in NAMES}))
     assert SMALL.verdict(rows) == [
         "One seed shows no standard error, and so allows no verdict."
     ]
@@ -519,32 +522,14 @@ def test_one_seed_allows_no_verdict() -> None:
 def test_of_an_incomplete_run_only_common_seeds_count() -> None:
     levels = {name: [0.5, 0.6, 0.7] for name in NAMES}
     levels["noise-only"] = [0.5, 0.6]
-    rows = SMALL.summarize(_runs(levels))
-    assert {row.final.num_runs for row in rows.values()} == {2}
+    rows = summarize(SMALL, _runs(levels))
+    assert {row.estimates["final"].num_runs for row in rows.values()} == {2}
     with pytest.raises(ValueError, match="No seed has been run by all methods"):
-        SMALL.summarize(_runs({"alone": [0.5]}))
+        summarize(SMALL, _runs({"alone": [0.5]}))
 
 
 def test_without_a_federated_method_there_is_no_verdict() -> None:
     alone = replace(SMALL, methods=("alone", "random"))
-    rows = alone.summarize(_runs({"alone": [0.5, 0.6], "random": [0.5, 0.5]}))
+    rows = summarize(alone, _runs({"alone": [0.5, 0.6], "random": [0.5, 0.5]}))
     assert SMALL.verdict(rows) == []
-    assert rows["random"].over_noise_only is None
-
-
-def test_it_is_known_how_far_the_runs_are() -> None:
-    todo = [("alone", 0), ("random", 0), ("alone", 1)]
-    runs = Runs(SMALL, todo)
-    assert runs.num_done == 0
-    seen = [runs.num_done for _ in runs.play(2)]
-    assert seen == sorted(seen)
-    assert 0 < seen[0] <= len(todo)
-    assert runs.num_done == len(todo)
-
-
-def test_a_run_tells_how_far_it_is() -> None:
-    shares: list[float] = []
-    with told(shares.append):
-        SMALL.play(["alone"], 0)
-    assert len(set(shares)) == SMALL.num_evaluations - 10 + 1
-    assert shares[-1] == 1
+    assert "over_noise_only" not in rows["random"].estimates

@@ -48,8 +48,16 @@ def simulation(**settings: Any) -> BanditSimulation:
 OWN = simulation(local_data="own", width=None)
 
 
-def play_objects(simulation: BanditSimulation, seed: int, noise_seed: int) -> BanditRun:
-    """Play with one object an agent, and bandits of its own."""
+def play_objects(
+    simulation: BanditSimulation,
+    seed: int,
+    noise_seed: int,
+    trigger: DeterminantTrigger | None = None,
+) -> BanditRun:
+    """Play with one object an agent, and bandits of its own.
+
+    A trigger says when to synchronise, in place of the schedule.
+    """
     s, m = simulation.settings, simulation.num_agents
     agents = [LinearUCBAgent(Confidence.of(s, m)) for _ in range(m)]
     bandits = [LinearBandits(simulation.task, seed, [i]) for i in range(m)]
@@ -71,12 +79,9 @@ def play_objects(simulation: BanditSimulation, seed: int, noise_seed: int) -> Ba
             agent.tell(decision_set[index], float(bandit.rewards(t, chosen)[0]))
             actions[t, i] = index
             regret[t] += bandit.regrets(t, chosen)[0]
-        if isinstance(simulation.schedule, DeterminantTrigger):
-            due = any(
-                agent.wants_synchronisation(simulation.schedule) for agent in agents
-            )
-        else:
-            due = t + 1 in simulation.schedule
+        due = t + 1 in simulation.schedule
+        if trigger is not None:
+            due = any(agent.wants_synchronisation(trigger) for agent in agents)
         if due:
             synchronised.append(t + 1)
             k, total, parts = k + 1, np.zeros_like(total), []
@@ -114,9 +119,6 @@ CASES = {
     "paper calibration": simulation(releases=PUBLISHED, width="paper"),
     **{name: SIMULATION.baseline(name) for name in get_args(Baseline)},
     "non-private, raw": simulation(local_data="raw").baseline("non-private"),
-    "determinant": replace(
-        simulation(local_data="raw"), schedule=DeterminantTrigger(60.0)
-    ),
     "noise-only": replace(SIMULATION, control="noise-only"),
     "ellipsoid sampling": simulation(exploration=EllipsoidSampling()),
     "inverse gap, raw": simulation(exploration=InverseGapWeighting(), local_data="raw"),
@@ -154,7 +156,7 @@ def test_runs_repeat_and_depend_on_both_seeds() -> None:
 
 
 def test_methods_that_play_together_play_as_if_alone() -> None:
-    simulations = [CASES[name] for name in ("released", "raw", "full", "determinant")]
+    simulations = [CASES[name] for name in ("released", "raw", "full", "own")]
     runs = play_together(simulations, 1, 2)
     for run, simulation in zip(runs, simulations, strict=True):
         alone = simulation.run(1, 2)
@@ -379,7 +381,6 @@ def test_any_number_of_synchronisations_can_be_scheduled(
         ({"schedule": [5, 5]}, r"schedule=\[5, 5\] is not allowed: increasing"),
         ({"schedule": [0, 5]}, "from 1 to 90"),
         ({"schedule": range(1, 6)}, r"len\(schedule\)=5 .* at most 4 sync"),
-        ({"schedule": DeterminantTrigger(1.0)}, "local_data='released' .* 'raw'"),
         ({"control": "noise"}, "control='noise' is not allowed: one of"),
         ({"task": LinearBanditTask(2, 2)}, r"task.dimension=2 .* 3, as in"),
     ],
@@ -387,30 +388,6 @@ def test_any_number_of_synchronisations_can_be_scheduled(
 def test_bad_simulations(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(SIMULATION, **change)
-
-
-def test_more_synchronisations_than_planned_stop_a_run() -> None:
-    eager = DeterminantTrigger(1e-3)
-    private = replace(simulation(local_data="raw"), schedule=eager)
-    with pytest.raises(ValueError, match="k=5 is not allowed: at most 4"):
-        private.run(1, 2)
-    plain = private.baseline("non-private")
-    assert plain.run(1, 2).synchronised == list(range(1, T + 1))
-    few = replace(plain.settings.releases, num_releases=4)
-    with pytest.raises(ValueError, match="k=5 is not allowed: at most 4"):
-        replace(plain, settings=replace(plain.settings, releases=few)).run(1, 2)
-
-
-def test_determinants_grow_until_the_threshold() -> None:
-    trigger = DeterminantTrigger(400 * math.log(4 * 400) / (3 * 4))
-    private = replace(simulation(local_data="raw"), num_trials=400, schedule=trigger)
-    run = private.baseline("non-private")
-    gaps = np.diff([0, *run.run(1, 0).synchronised])
-    # The later, the less a trial adds to V: synchronisations become rarer.
-    assert len(gaps) >= 2
-    assert np.all(np.diff(gaps) > 0)
-    with pytest.raises(ValueError, match="threshold=0 is not allowed"):
-        DeterminantTrigger(0)
 
 
 def test_unknown_baselines_are_refused() -> None:

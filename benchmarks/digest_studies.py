@@ -305,7 +305,6 @@ _LINEAR_TASK = LinearBanditTask(
     num_actions=6,
     concentration=2.0,
     gap=0.2,
-    site_distance=0.0,
     name="linear-bandit",
 )
 _TRIALS, _TIMES = 40, [10, 20, 32]
@@ -577,7 +576,6 @@ _LINEAR = {
         "num_actions": 8,
         "concentration": 2.0,
         "gap": 0.2,
-        "site_distance": 0.0,
     },
     "privacy": {"epsilon": 5.0, "delta": 0.1},
     "simulator": "exact",

@@ -72,8 +72,6 @@ def mean_field_regret(
     known = releases.num_releases is not None and releases.sliding_window is None
     allowed = "with a horizon, and without a window"
     require(known, "settings.releases", releases, allowed)
-    distance = simulation.task.site_distance
-    require(distance == 0, "task.site_distance", distance, "0")
     exploration = simulation.settings.exploration
     require(isinstance(exploration, Optimism), "exploration", exploration, "Optimism")
     bandits = LinearBandits(simulation.task, seed, range(_NUM_SETS))

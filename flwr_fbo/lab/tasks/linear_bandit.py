@@ -7,7 +7,6 @@ have a mean reward in [0.5, 0.6] and one in [0.7, 0.8]; rewards are Beta-distrib
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -54,10 +53,6 @@ class LinearBanditTask:
         How much better the best action is than all others, or more: its mean is uniform
         on [0.6 + gap, 0.7 + gap], with 0.1 the paper's [0.7, 0.8]. Above 0, and at most
         0.3, where that ends at 1.
-    site_distance : float
-        How far a site's parameter is from the shared theta, from 0 to 1: each site has
-        one of its own, of norm 1 and in a direction of its own from theta. Its actions
-        are turned as theta is, so that their means are as before.
     """
 
     dimension: int = field(default=10, metadata=integer(2))
@@ -66,7 +61,6 @@ class LinearBanditTask:
     gap: float = field(
         default=_PUBLISHED_GAP, metadata=number(above=0, most=_LARGEST_GAP)
     )
-    site_distance: float = field(default=0.0, metadata=number(0, 1))
     name: Literal["linear-bandit"] = "linear-bandit"
 
     def __post_init__(self) -> None:
@@ -103,18 +97,14 @@ class LinearBandits:
     ----------
     theta : ndarray of shape (d,)
         The shared parameter, of norm 1.
-    site_thetas : ndarray of shape (M, d)
-        Each site's own.
     """
 
     def __init__(self, task: LinearBanditTask, seed: int, agents: Sequence[int]):
         self.task = task
         self.agents = tuple(agents)
         self._seed = seed
-        basis = _orthogonal(generator(seed, Purpose.TEST_FUNCTION), task)
-        self.theta: FloatArray = basis[0]
-        self._bases = [_turned(basis, seed, agent, task) for agent in self.agents]
-        self.site_thetas: FloatArray = np.array([own[0] for own in self._bases])
+        self._basis = _orthogonal(generator(seed, Purpose.TEST_FUNCTION), task)
+        self.theta: FloatArray = self._basis[0]
         m, k, d = len(self.agents), task.num_actions, task.dimension
         self._block = -1
         # Coordinates apart: what solves with them need not transpose. An agent's block
@@ -186,7 +176,7 @@ class LinearBandits:
         better = rng.uniform(*self.task.best, _BLOCK_LENGTH)
         means[np.arange(_BLOCK_LENGTH), best] = better
         across = np.swapaxes(uniform_in_ball(rng, self._across, scale), 1, 2)
-        basis = self._bases[i]
+        basis = self._basis
         columns = np.matmul(basis[1:].T, across, out=self._columns[i])
         np.subtract(1, np.square(means, out=scale), out=scale)
         columns *= np.sqrt(scale, out=scale)[:, None, :]
@@ -225,23 +215,3 @@ def _orthogonal(rng: np.random.Generator, task: LinearBanditTask) -> FloatArray:
     normal = rng.standard_normal((task.dimension, task.dimension))
     basis, triangle = np.linalg.qr(normal)
     return np.asarray((basis * np.sign(np.diagonal(triangle))).T)
-
-
-def _turned(
-    basis: FloatArray, seed: int, agent: int, task: LinearBanditTask
-) -> FloatArray:
-    """Return the basis of one site: turned in the plane of theta and a direction.
-
-    So far that theta moves by the task's distance; the direction is uniform.
-    """
-    if task.site_distance == 0:
-        return basis
-    rng = generator(seed, agent, Purpose.TEST_FUNCTION)
-    direction = rng.standard_normal(task.dimension - 1) @ basis[1:]
-    direction /= np.linalg.norm(direction)
-    angle = 2 * math.asin(task.site_distance / 2)
-    cos, sin = math.cos(angle), math.sin(angle)
-    along, across = basis @ basis[0], basis @ direction
-    turned = np.outer(cos * along - sin * across, basis[0])
-    turned += np.outer(sin * along + cos * across, direction)
-    return basis - np.outer(along, basis[0]) - np.outer(across, direction) + turned

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from flwr_fbo.cli.commands import AsJson, add, group
 from flwr_fbo.cli.output import plain_errors
+from flwr_fbo.lab.cli.export_emnist_command import export_emnist
 from flwr_fbo.lab.cli.progress_bar import progress_bar
 from flwr_fbo.lab.datasets.base import Dataset, data_folder
 from flwr_fbo.lab.datasets.catalogue import DATASETS, find_dataset
@@ -77,6 +78,7 @@ def download(
 
 add(app, "list", list_data)
 add(app, "download", download)
+add(app, "export-emnist", export_emnist)
 
 
 def _values(dataset: Dataset, found: str | None) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import IO, Any
 from zipfile import ZipFile
 
 import numpy as np
-import pooch
+import platformdirs
 from numpy.typing import NDArray
 
 from flwr_fbo._common.errors import PublicError
@@ -137,7 +137,7 @@ def read_numbers(path: Path, shape: tuple[int, int]) -> NDArray[np.float64]:
 
 def data_folder() -> Path:
     """Return the folder of all data sets: FLWR_FBO_DATA if set, else a cache folder."""
-    return Path(os.environ.get(_VARIABLE) or pooch.os_cache("flwr-fbo"))
+    return Path(os.environ.get(_VARIABLE) or platformdirs.user_cache_path("flwr-fbo"))
 
 
 def data_file(*parts: str, origin: str = "") -> Path:

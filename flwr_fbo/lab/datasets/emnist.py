@@ -1,11 +1,13 @@
 """Federated EMNIST: handwritten digits, one writer a client.
 
-Two files hold such digits, and the first that is there is read (``source()``):
+Three files hold such digits, and the first that is there is read (``source()``):
 
 1. ``emnist/emnist_all.sqlite``, as TensorFlow Federated publishes it: 3,383 writers,
    about 101 images each to train on and 12 to test (Caldas et al., LEAF, 2018; Cohen et
    al., EMNIST, 2017). Its pixels, 1.0 = background, are turned over here.
-2. ``digits/digits_by_writer_100.npz``, a stand-in of the same origin, NIST SD19: MNIST
+2. ``emnist/emnist_digits.npz``, the first writers of that file in the same order, as
+   ``flwr-fbo data export-emnist`` writes them: the same arrays.
+3. ``digits/digits_by_writer_100.npz``, a stand-in of the same origin, NIST SD19: MNIST
    images with the writers of QMNIST (Yadav & Bottou, 2019). 100 writers of 100 to 130
    images, a ninth of them to test. Pixels have 8 bits, and the digits are centred by
    mass, not by bounding box; results on it are not results on EMNIST.
@@ -44,7 +46,7 @@ DATASET = Dataset(
     unpack=decompressed,
     unpacked=4_708_990_976,
     target="emnist/emnist_all.sqlite",
-    accepted=("digits/digits_by_writer_100.npz",),
+    accepted=("emnist/emnist_digits.npz", "digits/digits_by_writer_100.npz"),
     licence="None stated; made of NIST Special Database 19, a U.S. government work.",
     citation="Cohen, Afshar, Tapson & van Schaik, EMNIST: extending MNIST to "
     "handwritten letters, IJCNN 2017; Caldas et al., LEAF: a benchmark for federated "
@@ -58,15 +60,16 @@ def source() -> Path:
     Raises
     ------
     DataError
-        If there is neither.
+        If there is none of the three.
     """
-    stand_in = data_folder() / DATASET.accepted[0]
+    for name in (DATASET.target, *DATASET.accepted):
+        if (path := data_folder() / name).is_file():
+            return path
+    names = " and no ".join(DATASET.accepted)
     try:
         return data_file(*DATASET.target.split("/"))
     except DataError as error:
-        if stand_in.is_file():
-            return stand_in
-        raise DataError(f"{error} (There is no {stand_in} either.)") from None
+        raise DataError(f"{error} (There is no {names} either.)") from None
 
 
 def num_partitions() -> int:
@@ -109,13 +112,15 @@ def partition(index: int) -> Split:
 class ArrayWriters:
     """The writers of a NumPy file, in the order of their ids.
 
-    The images stay in memory as they are in the file, 90 kB a writer.
+    The images stay in memory as they are in the file: 90 kB a writer where they are of
+    8 bits, 350 kB in single precision.
 
     Parameters
     ----------
     path : Path
-        Of a file of ``images`` (n, 28, 28), uint8, 0 = background; ``labels`` (n,) from
-        0 to 9; ``writer`` (n,), numbers or text; ``is_test`` (n,) of bool.
+        Of a file of ``images`` (n, 28, 28), 0 = background, uint8 to 255 or float32 to
+        1.0; ``labels`` (n,) from 0 to 9; ``writer`` (n,), numbers or text; ``is_test``
+        (n,) of bool.
 
     Raises
     ------
@@ -149,7 +154,9 @@ class ArrayWriters:
     def _take(
         self, rows: NDArray[np.int64]
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        images = self._images[rows].astype(np.float32) / np.float32(255)
+        images = self._images[rows]
+        if images.dtype == np.uint8:
+            images = images / np.float32(255)
         return images, self._labels[rows].astype(np.int64)
 
 
@@ -166,8 +173,10 @@ def _fault(
 ) -> str | None:
     """Return what is wrong with the arrays, if anything is."""
     size = len(images) if images.ndim else 0
-    if images.shape != (size, SIDE, SIDE) or images.dtype != np.uint8:
-        return f"'images' is not n x {SIDE} x {SIDE}, uint8"
+    if images.shape != (size, SIDE, SIDE) or images.dtype not in (np.uint8, np.float32):
+        return f"'images' is not n x {SIDE} x {SIDE}, uint8 or float32"
+    if not (images.dtype == np.uint8 or ((images >= 0) & (images <= 1)).all()):
+        return "'images' has pixels outside 0..1"
     if not labels.shape == writer.shape == is_test.shape == (size,):
         return f"'labels', 'writer' and 'is_test' are not of length {size}"
     if labels.dtype.kind not in "iu" or not np.isin(labels, range(10)).all():

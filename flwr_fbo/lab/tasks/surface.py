@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pooch
+import platformdirs
 from optuna.distributions import BaseDistribution
 
 from flwr_fbo._common.arrays import FloatArray
@@ -90,7 +90,7 @@ class SurfaceSource:
             digest.update(np.ascontiguousarray(array).tobytes())
         grid = "x".join(map(str, self.grid_shape))
         name = f"{self.name}-surface-{grid}-{digest.hexdigest()[:12]}.npy"
-        return Path(pooch.os_cache("flwr-fbo")) / name
+        return Path(platformdirs.user_cache_path("flwr-fbo")) / name
 
     def surface(self) -> Surface:
         """Return the surface, computed if it is not kept yet."""

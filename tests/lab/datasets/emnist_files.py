@@ -128,13 +128,8 @@ def columns_of(numbers: Numbers = NUMBERS) -> dict[str, NDArray[Any]]:
         if split in (TRAIN, TEST)
         for number in images
     ]
-    images, labels, writer, is_test = map(np.array, zip(*rows, strict=True))
-    return {
-        "images": np.round(images * 255).astype(np.uint8),
-        "labels": labels,
-        "writer": writer,
-        "is_test": is_test,
-    }
+    names = ("images", "labels", "writer", "is_test")
+    return {n: np.array(c) for n, c in zip(names, zip(*rows, strict=True), strict=True)}
 
 
 def write_npz(path: Path, columns: dict[str, NDArray[Any]]) -> Path:
@@ -143,9 +138,16 @@ def write_npz(path: Path, columns: dict[str, NDArray[Any]]) -> Path:
     return path
 
 
+def _eight_bits(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    return columns | {"images": np.round(columns["images"] * 255).astype(np.uint8)}
+
+
 WRITE: dict[str, Callable[[Path], Path]] = {
     "sqlite": lambda path: write_sqlite(path / "emnist" / "emnist_all.sqlite"),
-    "stand-in": lambda path: write_npz(path / STAND_IN, columns_of()),
+    "export": lambda path: write_npz(
+        path / "emnist" / "emnist_digits.npz", columns_of()
+    ),
+    "stand-in": lambda path: write_npz(path / STAND_IN, _eight_bits(columns_of())),
 }
 
 

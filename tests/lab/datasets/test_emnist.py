@@ -1,4 +1,4 @@
-"""Digits by writer: two files, and the reading of TFF's."""
+"""Digits by writer: three files, and the reading of TFF's."""
 
 import os
 import sqlite3
@@ -53,7 +53,7 @@ def _number(image: NDArray[np.float32]) -> int:
     return int((image.ravel()[:7] > 0.1) @ (1 << np.arange(7)))
 
 
-# The two files
+# The three files
 
 
 @pytest.mark.parametrize("kind", WRITE)
@@ -85,21 +85,29 @@ def test_arrays_are_what_is_promised(kind: str, folder: Path) -> None:
             assert [_number(image) % 10 for image in X] == y.tolist()
 
 
+def test_export_and_original_give_the_same_arrays(folder: Path) -> None:
+    WRITE["export"](folder)
+    exported = all_splits()
+    WRITE["sqlite"](folder)
+    for one, other in zip(all_splits(), exported, strict=True):
+        assert_equal(one, other)
+
+
 def test_the_first_file_that_is_there_is_read(folder: Path) -> None:
-    for kind in ("stand-in", "sqlite"):
+    for kind in ("stand-in", "export", "sqlite"):
         path = WRITE[kind](folder)
         assert emnist.source() == path
         assert emnist.num_partitions() == 2
 
 
-def test_without_any_file_both_are_named(folder: Path) -> None:
+def test_without_any_file_all_three_are_named(folder: Path) -> None:
     with pytest.raises(DataError) as error:
         emnist.num_partitions()
-    for name in ("emnist_all.sqlite", STAND_IN.name, "download"):
+    for name in ("emnist_all.sqlite", "emnist_digits.npz", STAND_IN.name, "download"):
         assert name in str(error.value)
 
 
-@pytest.mark.parametrize("kind", WRITE)
+@pytest.mark.parametrize("kind", ["sqlite", "export"])
 @pytest.mark.parametrize("index", [-1, 2, True])
 def test_a_writer_who_is_not_there_is_refused(
     kind: str, index: Any, folder: Path
@@ -296,8 +304,9 @@ def test_a_database_without_a_whole_writer_is_refused(folder: Path) -> None:
     _refused(path, "no writer has rows in digits_only_train and in digits_only_test")
 
 
-def test_a_truncated_array_file_is_refused(folder: Path) -> None:
-    path = WRITE["stand-in"](folder)
+@pytest.mark.parametrize("kind", ["export", "stand-in"])
+def test_a_truncated_array_file_is_refused(kind: str, folder: Path) -> None:
+    path = WRITE[kind](folder)
     content = path.read_bytes()
     for share in (0.0, 0.02, 0.5, 0.99):
         path.write_bytes(content[: int(share * len(content))])
@@ -305,7 +314,7 @@ def test_a_truncated_array_file_is_refused(folder: Path) -> None:
 
 
 def test_a_damaged_array_file_is_refused_or_gives_what_it_held(folder: Path) -> None:
-    path = WRITE["stand-in"](folder)
+    path = WRITE["export"](folder)
     whole, content = emnist.ArrayWriters(path), path.read_bytes()
     refused = 0
     for place in range(0, len(content), 25):
@@ -335,7 +344,8 @@ def _replaced(column: NDArray[Any], row: int, value: Any) -> NDArray[Any]:
 IMAGES, LABELS, WRITER, IS_TEST = columns_of().values()
 BAD_COLUMNS: dict[str, tuple[NDArray[Any], str]] = {
     "flat": (IMAGES.reshape(-1, 784), "images"),
-    "shares": (IMAGES / 255, "images"),
+    "NaN": (_replaced(IMAGES, 3, np.nan), "images"),
+    "to 255": (IMAGES * 255, "images"),
     "objects": (IMAGES.astype(object), "images"),
     "fewer labels": (LABELS[1:], "labels"),
     "letters": (_replaced(LABELS, 3, 10), "labels"),

@@ -9,7 +9,7 @@ from typing import Any
 
 import joblib
 import numpy as np
-import pooch
+import platformdirs
 import pytest
 from optuna.distributions import FloatDistribution
 from typer.testing import CliRunner
@@ -211,7 +211,7 @@ def test_the_experiment_runs() -> None:
 def test_a_surface_stands_in_for_the_network(
     writer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pooch, "os_cache", lambda name: tmp_path)
+    monkeypatch.setattr(platformdirs, "user_cache_path", lambda name: tmp_path)
     monkeypatch.setattr(emnist, "GRID_SHAPE", (2, 2, 2))
     task, exact = EmnistTask(log=False, surface=True), EmnistTask(log=False)
     with joblib.parallel_config("threading"):

@@ -11,7 +11,7 @@ from typing import Any
 
 import joblib
 import numpy as np
-import pooch
+import platformdirs
 import pytest
 from numpy.typing import NDArray
 from optuna.distributions import FloatDistribution
@@ -168,7 +168,7 @@ def test_landmine_names_a_bad_field(index: Any) -> None:
 @pytest.fixture
 def small_surfaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Surfaces of 3 x 3 settings, kept in a folder of the test."""
-    monkeypatch.setattr(pooch, "os_cache", lambda name: tmp_path / name)
+    monkeypatch.setattr(platformdirs, "user_cache_path", lambda name: tmp_path / name)
     monkeypatch.setattr(landmine, "GRID_SHAPE", (3, 3))
     with joblib.parallel_config("threading"):
         yield tmp_path / "flwr-fbo"

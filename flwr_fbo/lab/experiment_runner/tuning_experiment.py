@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
+from inspect import signature
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import numpy as np
@@ -72,9 +73,13 @@ from flwr_fbo.privacy.sampling import Sampling, check_sampling_probability
 from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.strategies.dp_fts_de import DPFTSDE
-from flwr_fbo.strategies.fed_vote import FedVote
 from flwr_fbo.strategies.fed_warm_start import FedWarmStart
-from flwr_fbo.strategies.options import Preset, Privacy, preset_of
+from flwr_fbo.strategies.options import (
+    Preset,
+    Privacy,
+    preset_of,
+    private_strategies,
+)
 from flwr_fbo.strategies.options import Seeds as StudySeeds
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 
@@ -308,7 +313,7 @@ def _federated(
     curve: Curve = AS_PRESET,
 ) -> TuningStrategy:
     task, privacy = experiment.task, curve.privacy(experiment.privacy)
-    strategy = experiment.strategy
+    base, strategy = experiment.base, experiment.strategy
     options = Privacy(calibration=privacy.calibration, noise_only=noise_only)
     if private:
         options = replace(
@@ -322,19 +327,24 @@ def _federated(
     else:
         options = replace(options, noise_multiplier=0.0)
         if strategy != "FedWarmStart":  # whose messages are never cut, nor left out
-            options = replace(options, clip_norm=math.inf, sampling_probability=1.0)
-    build: Callable[..., TuningStrategy] = _OURS.get(strategy, DPFTSDE)
+            # A strategy that computes its norm itself has none in its preset.
+            norm = None if base.privacy.clip_norm is None else math.inf
+            options = replace(options, clip_norm=norm, sampling_probability=1.0)
+    strategy_type = private_strategies()[strategy]
+    build: Callable[..., TuningStrategy] = strategy_type
     if strategy == "DPFTSDE":  # after every iteration, as published
         options = replace(options, min_follow_probability=0.0)
-        preset = experiment.preset or "paper"
-        build = partial(DPFTSDE, preset=preset, weights=curve.weights)
+        build = partial(build, weights=curve.weights)
+    if "" not in strategy_type.presets:
+        preset = experiment.preset or next(iter(strategy_type.presets))
+        build = partial(build, preset=preset)
     if experiment.list_first:
         build = partial(build, portfolio=task.listed)
     return build(
         task.space,
         task.direction,
         experiment.num_agents,
-        agent=curve.agent(experiment.base.agent),
+        agent=curve.agent(base.agent),
         privacy=options,
         epsilon=privacy.epsilon if private else None,
         delta=privacy.delta,
@@ -363,7 +373,6 @@ def _portfolio(experiment: TuningExperiment, seeds: Seeds, slot: int) -> list[Pa
 
 _private = partial(_federated, private=True)
 _open = partial(_federated, private=False)
-_OURS = {"FedVote": FedVote, "FedWarmStart": FedWarmStart}
 _OPEN = ("alone", "random")
 _PRIVATE: dict[str, Any] = {
     "controls": (*_OPEN, "noise-only"),
@@ -413,7 +422,8 @@ _LEAN = by_name(
     ),
     TuningMethod("list", "list", _listed, look=OPEN),
 )
-_LABELS = {
+_LABELS: dict[str, dict[str, str]] = {
+    "DPFTSDE": {},
     "FedVote": {
         "alone": "alone",
         "open": "open vote",
@@ -427,6 +437,12 @@ _LABELS = {
         "blind": "blind start",
     },
 }
+
+
+def _labels_of(strategy: str) -> dict[str, str]:
+    """Return what a strategy's methods are called, by method, if not as published."""
+    own = {"alone": "alone", "open": "open", "private": strategy}
+    return _LABELS.get(strategy, own)
 
 
 def usual_methods(experiment: TuningExperiment) -> tuple[str, ...]:
@@ -641,7 +657,11 @@ def _make_lie(agent: Agent, study: TuningStudy, seed: int, conspiring: bool) -> 
             from scipy.spatial.distance import cdist
 
             return rank_vector(-cdist(place, pool)[0])
-        sent = settings
+        if not isinstance(settings, DPFTSDESettings | FedVoteSettings):
+            told = create_agent(study, agent.slot, seed)
+            told.tell(0, place[0], 0.0)  # its only trial, and so its best
+            return told.message(iteration)
+        sent: SearchSettings = settings
         if isinstance(settings, FedVoteSettings):
             sent = settings.after(iteration, space.dim)
         features = sent.shared_features(space.dim, study.feature_seed)
@@ -661,10 +681,11 @@ class TuningExperiment(OptimisationExperiment):
     Attributes
     ----------
     privacy : TuningPrivacy
-    strategy : {"FedVote", "FedWarmStart", "DPFTSDE"}
-        The federated methods'; the controls share its agent.
+    strategy : str
+        The federated methods': ``"FedVote"``, ``"FedWarmStart"``, ``"DPFTSDE"``, or
+        another that is registered and has presets. The controls share its agent.
     preset : str, optional
-        Of `DPFTSDE`.
+        Of a strategy that has several, as `DPFTSDE`.
     agent : AgentChanges
         What the agents of all methods set otherwise.
     list_first : bool
@@ -717,6 +738,10 @@ class TuningExperiment(OptimisationExperiment):
         methods += [name for name in methods_of(self.curves) if name not in methods]
         object.__setattr__(self, "methods", tuple(methods))
         super().__post_init__()
+        taken = signature(private_strategies()[self.strategy]).parameters
+        ok = "portfolio" in taken or not self.list_first
+        allowed = f"False, with {self.strategy}, which has no portfolio"
+        require(ok, "list_first", self.list_first, allowed)
         agent = self.base.agent
         least = agent.num_initial
         if isinstance(agent, FedWarmStartSettings):
@@ -748,7 +773,7 @@ class TuningExperiment(OptimisationExperiment):
     def known_methods(self) -> Mapping[str, TuningMethod]:
         """All methods that it could have, by name, as the strategy calls them."""
         curves = self.curves.values()
-        labels = dict(_LABELS.get(self.strategy, {}))
+        labels = dict(_labels_of(self.strategy))
         if self.list_first:
             labels["private"] = "list + start"
         of_paper = (c.method == "alone" and c.num_sub_regions == 1 for c in curves)

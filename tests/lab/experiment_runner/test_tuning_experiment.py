@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo.algorithms.fed_vote.settings import FedVoteSettings
 from flwr_fbo.algorithms.fed_warm_start.settings import FedWarmStartSettings
 from flwr_fbo.algorithms.fed_warm_start.shared_function import rank_vector
+from flwr_fbo.algorithms.registry import ALGORITHMS, Algorithm
 from flwr_fbo.algorithms.search.agent import play_round
+from flwr_fbo.algorithms.search.own_search import LeanAgent
+from flwr_fbo.algorithms.search.settings import SearchSettings
+from flwr_fbo.algorithms.search.study import create_agent
 from flwr_fbo.lab.experiment_runner.base import Claim
 from flwr_fbo.lab.experiment_runner.claims import findings
 from flwr_fbo.lab.experiment_runner.config import load_experiment
@@ -24,6 +30,7 @@ from flwr_fbo.lab.experiment_runner.seeds import Seeds
 from flwr_fbo.lab.experiment_runner.tuning_experiment import (
     TuningExperiment,
     TuningPrivacy,
+    _make_lie,
     last_iteration,
     run_one,
 )
@@ -32,7 +39,10 @@ from flwr_fbo.lab.tasks.digits import DigitsTask
 from flwr_fbo.lab.tasks.synthetic import SyntheticTask
 from flwr_fbo.privacy.release import Release
 from flwr_fbo.space.search_space import SearchSpace
+from flwr_fbo.strategies.fed_vote import GUIDING, FedVote
 from flwr_fbo.strategies.fed_warm_start import FedWarmStart
+from flwr_fbo.strategies.options import Preset, Privacy, private_strategies
+from flwr_fbo.strategies.options import Seeds as StudySeeds
 
 WARM = TuningExperiment(
     name="warm",
@@ -49,6 +59,107 @@ VOTES = replace(WARM, name="votes", strategy="FedVote", methods=("usual",))
 def _played(name: str, method: str) -> TuningRun:
     """Return a run of "warm" or "votes" that several tests read."""
     return run_one({"warm": WARM, "votes": VOTES}[name], method, 1)
+
+
+class OtherVote(FedVote):
+    """Somebody else's strategy: it knows its own clip norm, and takes no list."""
+
+    presets: ClassVar = {
+        "": Preset(
+            FedVoteSettings(),
+            Privacy(sampling_probability=1.0, release_after=GUIDING),
+        )
+    }
+
+    def __init__(
+        self,
+        space: Any,
+        direction: Any,
+        num_agents: int,
+        *,
+        epsilon: float | None,
+        delta: float | None,
+        agent: FedVoteSettings,
+        privacy: Privacy,
+        seeds: StudySeeds,
+    ) -> None:
+        assert privacy.clip_norm is None
+        super().__init__(
+            space,
+            direction,
+            num_agents,
+            epsilon=epsilon,
+            delta=delta,
+            agent=agent,
+            privacy=replace(privacy, clip_norm=1.0),
+            seeds=seeds,
+        )
+
+
+@pytest.fixture
+def other_vote(monkeypatch: pytest.MonkeyPatch) -> Iterator[TuningExperiment]:
+    """Register it; yield an experiment with it."""
+    path = f"{__name__}:OtherVote"
+    algorithm = Algorithm("other-vote", FedVoteSettings, "", strategy=path)
+    monkeypatch.setitem(ALGORITHMS, "other-vote", algorithm)
+    private_strategies.cache_clear()
+    yield replace(VOTES, strategy="OtherVote", num_agents=4)
+    private_strategies.cache_clear()
+
+
+def test_any_registered_private_strategy_can_be_run(
+    other_vote: TuningExperiment,
+) -> None:
+    other_vote.check()
+    fed_vote = replace(other_vote, strategy="FedVote")
+    theirs, ours = (run_one(plan, "private", 1) for plan in (other_vote, fed_vote))
+    assert theirs.best_so_far == ours.best_so_far
+    assert theirs.epsilon == ours.epsilon
+    labels = {name: other_vote.label_of(name) for name in other_vote.methods}
+    assert labels["private"] == "OtherVote"
+    assert (labels["alone"], labels["open"]) == ("alone", "open")
+    for name in ("private", "open"):
+        built = other_vote.known_methods[name].build(other_vote, Seeds.of_run(0))
+        assert built.releases is not None
+        assert built.releases.server.release.settings.clip_norm == 1.0
+    words = "list_first=True is not allowed: False, with OtherVote, which has no"
+    with pytest.raises(ValueError, match=words):
+        replace(other_vote, list_first=True)
+
+
+@dataclass(frozen=True)
+class PlaceSettings(SearchSettings):
+    """Agents that send where they have their best value."""
+
+
+class PlaceAgent(LeanAgent):
+    """One of them."""
+
+    def message(self, iteration: int) -> FloatArray:
+        """Return its best setting."""
+        assert self.iterations
+        return np.asarray(self.points[int(np.argmax(self.values))])
+
+    def _follow(self, vectors: FloatArray, iteration: int) -> None:
+        return None
+
+
+@pytest.mark.parametrize("conspiring", [False, True])
+def test_a_liar_of_any_strategy_praises_a_place_that_has_nothing_to_do_with_its_data(
+    conspiring: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    algorithm = Algorithm("place", PlaceSettings, PlaceAgent)
+    monkeypatch.setitem(ALGORITHMS, "place", algorithm)
+    study = VOTES.study(PlaceSettings(num_features=1), Seeds.of_run(0))
+    sent = []
+    for slot, best in ((0, 0.25), (1, 0.75)):
+        agent = create_agent(study, slot, 0)
+        agent.tell(0, np.array([best]), 1.0)
+        _make_lie(agent, study, 5, conspiring)
+        sent += [agent.message(iteration).item() for iteration in (3, 4)]
+        assert agent.points.tolist() == [[best]]
+    assert len(set(sent)) == (1 if conspiring else 4)
+    assert not {0.25, 0.75} & set(sent)
 
 
 def _sizes(experiment: TuningExperiment, method: str) -> tuple[int, ...]:

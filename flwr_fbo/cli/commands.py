@@ -17,7 +17,10 @@ from typer.core import TyperCommand, TyperGroup
 COMMANDS = {
     "init": ("cli.init_command:init", "Write a Flower app that tunes a model."),
     "run": ("lab.cli.run_command:run", "Run a built-in experiment or a TOML file."),
-    "list": ("lab.cli.list_command:list_experiments", "List the built-in experiments."),
+    "list": (
+        "lab.cli.list_command:list_experiments",
+        "List built-in experiments, and tasks.",
+    ),
     "show": ("cli.show_command:show", "Print the table of results again."),
     "report": ("cli.report_command:report", "Write results as one HTML page."),
     "claims": (

@@ -185,6 +185,24 @@ def test_list() -> None:
     lines = _invoke("list").output.splitlines()
     for name in ("digits", "landmine", "landmine-noisy", "synthetic"):
         assert sum(line.startswith(f" {name} ") for line in lines) == 1
+    tasks = " ".join(lines).partition("Tasks of a TOML file: ")[2]
+    assert {"digits", "synthetic"} <= set(tasks.removesuffix(".").split(", "))
+
+
+@pytest.mark.parametrize("command", ["run", "claims"])
+def test_a_published_figure_outside_a_clone_is_refused_by_what_it_needs(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = "published figures need a clone of the repository"
+    typo = "experiment='dp-fts-de/fig3x' is not allowed"
+    monkeypatch.chdir(Path(__file__).parents[2])
+    in_a_clone = _invoke(command, "dp-fts-de/fig3x")
+    assert typo in in_a_clone.output
+    assert words not in in_a_clone.output
+    monkeypatch.chdir(tmp_path)
+    elsewhere = _invoke(command, "dp-fts-de/fig3d")
+    assert elsewhere.exit_code == 1
+    assert words in elsewhere.output
 
 
 def test_privacy_prints_published_and_exact_side_by_side() -> None:

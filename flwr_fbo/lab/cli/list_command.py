@@ -10,12 +10,13 @@ from rich.table import Table
 from flwr_fbo.cli.commands import AsJson
 from flwr_fbo.cli.output import RULED, wide_console
 from flwr_fbo.lab.experiment_runner.config import builtin_experiments, load_experiment
+from flwr_fbo.lab.tasks.catalogue import TASKS
 
 
 def list_experiments(
     as_json: AsJson = False,
 ) -> None:
-    """List the built-in experiments.
+    """List the built-in experiments, and the tasks that a TOML file can name.
 
     Examples
     --------
@@ -35,4 +36,6 @@ def list_experiments(
     for e in experiments:
         counts = (e.num_agents, e.num_steps, e.num_seeds)
         table.add_row(e.name, *map(str, counts), e.description)
-    wide_console().print(table)
+    console = wide_console()
+    console.print(table)
+    console.print(f"\nTasks of a TOML file: {', '.join(sorted(TASKS))}.")

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -23,8 +23,10 @@ from flwr_fbo.lab.experiment_runner.nonlinear_bandit_experiment import (
 )
 from flwr_fbo.lab.experiment_runner.transfer_experiment import TransferExperiment
 from flwr_fbo.lab.experiment_runner.tuning_experiment import TuningExperiment
-from flwr_fbo.lab.tasks.catalogue import TASKS, Nonlinear
+from flwr_fbo.lab.tasks.base import Task
+from flwr_fbo.lab.tasks.catalogue import TASKS
 from flwr_fbo.lab.tasks.linear_bandit import LinearBanditTask
+from flwr_fbo.lab.tasks.nonlinear_bandit import NonlinearBanditTask
 
 
 def experiment_of(values: Mapping[str, Any]) -> Experiment:
@@ -44,10 +46,11 @@ def experiment_of(values: Mapping[str, Any]) -> Experiment:
 
 def _kind_of(values: Mapping[str, Any]) -> type[Experiment]:
     task = values.get("task")
-    named = TASKS.get(str(task.get("name"))) if isinstance(task, Mapping) else None
+    name = str(task.get("name")) if isinstance(task, Mapping) else ""
+    named = TASKS.get(name, Task)
     if named is LinearBanditTask:
         return BanditExperiment
-    if named in get_args(Nonlinear):
+    if issubclass(named, NonlinearBanditTask):
         return NonlinearBanditExperiment
     return TransferExperiment if "num_targets" in values else TuningExperiment
 
@@ -108,6 +111,10 @@ def builtin_experiments() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("*.toml"))}
 
 
+# Where published figures are, in the folder of a clone.
+_PUBLISHED = Path("experiments")
+
+
 class UnknownExperimentError(ValueError):
     """There is no experiment of that name.
 
@@ -121,18 +128,22 @@ class UnknownExperimentError(ValueError):
         self.known = sorted(known)
         meant = did_you_mean(name, self.known)
         allowed = f"a TOML file, or a name that flwr-fbo list prints{meant}"
+        if not _PUBLISHED.is_dir():
+            allowed += (
+                "; published figures need a clone of the repository: run the command "
+                "in the clone's folder"
+            )
         super().__init__(f"experiment={name!r} is not allowed: {allowed}.")
 
 
 def published_experiments() -> dict[str, Path]:
     """Return the files of published figures, by a name such as ``feducb/fig2``.
 
-    They are in the folder ``experiments``, in a folder for each paper.
+    They are in the folder ``experiments`` of a clone, in a folder for each paper.
     """
-    folder = Path("experiments")
     return {
-        path.relative_to(folder).with_suffix("").as_posix(): path
-        for path in sorted(folder.glob("*/*.toml"))
+        path.relative_to(_PUBLISHED).with_suffix("").as_posix(): path
+        for path in sorted(_PUBLISHED.glob("*/*.toml"))
     }
 
 

@@ -94,9 +94,10 @@ class Task(ABC):
         """The first settings of a public list for the task's learner (`Portfolio`)."""
         return []
 
-    @abstractmethod
     def check(self, num_clients: int) -> None:
         """Raise, before any work is done, if the task cannot be run.
+
+        Any number of clients fits unless a task says otherwise.
 
         Raises
         ------
@@ -107,6 +108,7 @@ class Task(ABC):
         ImportError
             If it needs an extra that is not installed; the message names it.
         """
+        require_int("num_agents", num_clients, 1)
 
     @abstractmethod
     def objective(self, client: int, num_clients: int, seed: int) -> Objective:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Union
 
-from pydantic import Field, GetPydanticSchema
+from pydantic import Field, GetCoreSchemaHandler, GetPydanticSchema
 
 from flwr_fbo.lab.tasks.base import Task
 from flwr_fbo.lab.tasks.digits import DigitsTask
@@ -20,19 +20,32 @@ from flwr_fbo.lab.tasks.nonlinear_bandit import (
 from flwr_fbo.lab.tasks.synthetic import SyntheticTask
 from flwr_fbo.lab.tasks.table import TableTask
 
-Tuning = DigitsTask | EmnistTask | HarTask | LandmineTask | SyntheticTask | TableTask
-Nonlinear = ClusterBanditTask | FunctionBanditTask
-
-
-def _by_name(kinds: Any) -> GetPydanticSchema:
-    """Return how a file's table becomes a task: by its ``name``."""
-    named = Annotated[kinds, Field(discriminator="name")]
-    return GetPydanticSchema(lambda _, handler: handler.generate_schema(named))
-
-
-TuningTask = Annotated[Task, _by_name(Tuning)]
-NonlinearTask = Annotated[NonlinearBanditTask, _by_name(Nonlinear)]
-
-TASKS = {
-    one.name: one for one in (*get_args(Tuning), *get_args(Nonlinear), LinearBanditTask)
+TASKS: dict[str, type[Any]] = {
+    task.name: task
+    for task in (
+        DigitsTask,
+        EmnistTask,
+        HarTask,
+        LandmineTask,
+        SyntheticTask,
+        TableTask,
+        ClusterBanditTask,
+        FunctionBanditTask,
+        LinearBanditTask,
+    )
 }
+
+
+def _by_name(kind: type[Any]) -> GetPydanticSchema:
+    """Return how a file's table becomes a task of a kind: by its ``name``."""
+
+    def schema(_: Any, handler: GetCoreSchemaHandler) -> Any:
+        tasks = tuple(task for task in TASKS.values() if issubclass(task, kind))
+        named: Any = Annotated[Union[tasks], Field(discriminator="name")]  # noqa: UP007
+        return handler.generate_schema(named)
+
+    return GetPydanticSchema(schema)
+
+
+TuningTask = Annotated[Task, _by_name(Task)]
+NonlinearTask = Annotated[NonlinearBanditTask, _by_name(NonlinearBanditTask)]

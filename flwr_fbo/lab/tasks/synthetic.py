@@ -16,7 +16,7 @@ from optuna.distributions import BaseDistribution, FloatDistribution
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.fields import flag, integer, number
 from flwr_fbo._common.random import Purpose, generator
-from flwr_fbo._common.validation import require_index, require_int
+from flwr_fbo._common.validation import require_index
 from flwr_fbo.lab.tasks.base import Objective, ObservationNoise, Task
 
 _GRID_SIZE = 1000
@@ -76,10 +76,6 @@ class SyntheticTask(Task):
     def space(self) -> Mapping[str, BaseDistribution]:
         """The variable x in [0, 1]."""
         return {"x": FloatDistribution(0.0, 1.0)}
-
-    def check(self, num_clients: int) -> None:
-        """Raise ValueError unless there is a client."""
-        require_int("num_agents", num_clients, 1)
 
     def objective(self, client: int, num_clients: int, seed: int) -> Objective:
         """Return the client's noisy function.

@@ -8,6 +8,9 @@
   alternatives that take minutes to hours, ``flwr-fbo`` is only asked whether it would
   take the command, and has such an experiment.
 - A ``toml`` block whose first line is ``# NAME.toml`` is written to that file.
+- A ``python`` block whose first line is ``# flwr_fbo/FILE.py`` is that file, and one
+  with ``# flwr_fbo/FILE.py, at its end`` is added to it. Such a page runs in a process
+  of its own, with a copy of the package that has these files: see `run_in_a_copy`.
 
 Outputs are compared as doctest does, with ``...`` for anything, but for the last digit
 of a decimal number: it may be one more or less, as other processors round otherwise.
@@ -18,8 +21,12 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
+import os
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -36,6 +43,7 @@ ROOT = Path(__file__).parents[1]
 _DECIMAL = r"([+-]?\d+\.\d+)"
 _PATTERNS = {"...": ".*?"}
 _VAGUE = re.compile(r"(\.\.\.|[+-]?\d+\.\d+)")
+_FILE = re.compile(r"# (flwr_fbo/[\w/]+\.py)(, at its end)?\n")
 _FENCE = re.compile(r"^(```+)([^\n]*)\n(.*?)^\1$", re.DOTALL | re.MULTILINE)
 
 
@@ -144,7 +152,7 @@ class Page:
             last = block.language
 
     def _python(self, block: Block) -> None:
-        if not self.python:
+        if not self.python or _FILE.match(block.text):
             return
         self._shown = len(self.printed)
         out = io.StringIO()
@@ -185,6 +193,32 @@ class Page:
         tests/test_documents.py. The triage example's report takes minutes: it is not
         compared.
         """
+
+
+def has_files(path: Path) -> bool:
+    """Return whether a page has files of the package."""
+    return any(_FILE.match(block.text) for block in blocks_of(path))
+
+
+def run_in_a_copy(path: Path, folder: Path) -> None:
+    """Run a page in a folder with a copy of the package, and the page's files in it."""
+    shutil.copytree(ROOT / "flwr_fbo", folder / "flwr_fbo")
+    for block in blocks_of(path):
+        if match := _FILE.match(block.text):
+            file = folder / match[1]
+            file.parent.mkdir(exist_ok=True)
+            assert file.exists() == bool(match[2]), f"{path}: {match[0]}"
+            with file.open("a") as end:
+                end.write(block.text)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.documents", str(path)],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def run_command(arguments: list[str]) -> str:
@@ -231,3 +265,7 @@ def _without_trailing_space(text: str) -> str:
 
 def _expanded(argument: str) -> list[str]:
     return sorted(map(str, Path().glob(argument))) if "*" in argument else [argument]
+
+
+if __name__ == "__main__":
+    Page(Path(sys.argv[1])).run()

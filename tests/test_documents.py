@@ -30,7 +30,9 @@ from tests.documents import (
     ROOT,
     Page,
     blocks_of,
+    has_files,
     is_shown_as,
+    run_in_a_copy,
 )
 
 PAGES = sorted(ROOT.glob("docs/**/*.md"))
@@ -40,7 +42,11 @@ READMES += sorted(ROOT.glob("examples/*/README.md"))
 _RUN_ELSEWHERE = (ROOT / "README.md", ROOT / "examples/deployment/README.md")
 MENUS = [path for path in READMES if path not in _RUN_ELSEWHERE]
 # They take seconds.
-OF_THE_GATE = ("docs/app/bandits-in-practice.md", "docs/app/track-and-export.md")
+OF_THE_GATE = (
+    "docs/app/bandits-in-practice.md",
+    "docs/app/track-and-export.md",
+    "docs/research/add-an-algorithm.md",
+)
 # They run experiments, or count the epsilon of many releases.
 SLOW = (
     "docs/privacy/choose-epsilon.md",
@@ -68,6 +74,9 @@ def test_a_page_runs_as_it_is_written(
     monkeypatch.chdir(tmp_path)
     for package in NEEDS.get(_name(path), ()):
         pytest.importorskip(package, reason=f"the page needs {package}")
+    if has_files(path):
+        run_in_a_copy(path, tmp_path)
+        return
     page = Page(path)
     page.run()
     if check := CHECKS.get(_name(path)):
@@ -249,6 +258,21 @@ def test_first_pages_lead_to_the_tuner_of_a_federation_first() -> None:
         found = [place.start() for place in places if place is not None]
         assert found == sorted(found), page
         assert len(found) == len(doors)
+
+
+@pytest.mark.gate
+def test_a_page_whose_file_lacks_an_import_fails(tmp_path: Path) -> None:
+    page, folder = tmp_path / "page.md", tmp_path / "copy"
+    file = "# flwr_fbo/lab/tasks/_mine.py\n"
+    use = "from flwr_fbo.lab.tasks._mine import ROOT_OF_TWO"
+    for line in ("import math\n", ""):
+        text = f"{file}{line}ROOT_OF_TWO = math.sqrt(2)\n"
+        page.write_text(f"```python\n{text}```\n\n```python\nimport math\n{use}\n```\n")
+        if line:
+            run_in_a_copy(page, folder / "whole")
+        else:
+            with pytest.raises(AssertionError, match="'math' is not defined"):
+                run_in_a_copy(page, folder / "lacking")
 
 
 def test_checks_and_slow_pages_exist() -> None:

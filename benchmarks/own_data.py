@@ -57,13 +57,13 @@ and with 10 sites at epsilon 1, at alpha .3, seed 0. The plan is right where own
 at most 5 % of alone's regret. The bar is nine in ten; HAR and digits come last, as they
 take longest, and are left out if time ends.
 
-It gave (``benchmarks/own_data_bar.jsonl``; of the four planned seeds two or three, as
-time ended; ``table`` says how many): at epsilon 4 a mean gain of .181 at alpha .3 and
-.124 at alpha 1, with lower bounds (two-sided) of .072 and .016; at most 4.8 % worse in
-an environment and 8.4 % in a seed; at epsilon 8 a mean gain of .294 and .220. The
-planner's promise held in 11 of 12 cells of `BAR` at alpha .3, and in 9 of 12 at 1. Its
-"do not" (``benchmarks/own_data_refused.jsonl``) missed its bar: it was right in five of
-seven settings that were played; where it was wrong own saved 6 and 10 %.
+It gave (``benchmarks/own_data_bar.jsonl``, all four seeds): at epsilon 4 a mean gain of
+.184 at alpha .3 and .124 at alpha 1, with lower bounds (two-sided) of .081 and .009; at
+most 4.0 % worse in an environment and 9.0 % in a seed; at epsilon 8 a mean gain of .299
+and .222. So all three endpoints hold. The planner's promise held in 11 of 12 cells of
+`BAR` at alpha .3, and in 9 of 12 at 1. Its "do not"
+(``benchmarks/own_data_refused.jsonl``) missed its bar: it was right in five of seven
+settings that were played; where it was wrong own saved 6 and 10 %.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Dockerfile, compose file and systemd unit of the deployment example.
+"""Dockerfile, compose file and systemd units of the deployment example.
 
 Docker is not needed: see tests/containers.py. The commands are those of the page.
 """
@@ -11,10 +11,13 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -41,7 +44,8 @@ def test_the_compose_file_names_what_there_is() -> None:
         if word == "FROM"
     }
     assert {s["build"]["target"] for s in compose.services.values()} == stages
-    made = {path.split()[-1] for path in re.findall(r"(?:out|-f) by-hand/\S+", _page())}
+    written = r"(?:out|-f|trust \S+) by-hand/\S+"
+    made = {path.split()[-1] for path in re.findall(written, _page())}
     made |= {f"{path}.pub" for path in made}
     for kind in ("secrets", "configs"):
         for name, value in compose.values[kind].items():
@@ -71,41 +75,108 @@ def test_every_container_is_hardened_restarted_and_checked() -> None:
     assert not {"root", "0"} & set(users)
 
 
-def test_the_unit_of_a_site(tmp_path: Path) -> None:
-    """A user of its own, who can write to one folder; its commands are the CLIs'."""
+UNITS = ("supernode.service", "superexec.service")
+
+
+def _unit(name: str) -> configparser.RawConfigParser:
     unit = configparser.RawConfigParser(strict=False, comment_prefixes=("#",))
     unit.optionxform = str  # type: ignore[assignment,method-assign]
-    text = (EXAMPLE / "supernode.service").read_text().replace("\\\n", " ")
-    unit.read_string(text)
-    service = unit["Service"]
+    unit.read_string((EXAMPLE / name).read_text().replace("\\\n", " "))
+    return unit
+
+
+def test_the_units_of_a_site() -> None:
+    """A user of its own, who can write to one folder; their commands are the CLIs'."""
+    node, executor = map(_unit, UNITS)
+    service = node["Service"]
     assert service["User"] not in ("root", "")
     assert service["UMask"] == "0077"
     assert service["ProtectSystem"] == "strict"
     assert service["ReadWritePaths"] == f"/var/lib/{service['StateDirectory']}"
     assert service["Restart"] == "always"
+    # The executor differs in what it starts, and in nothing else.
+    starts = ("ExecStartPre", "ExecStart")
+    kept = {key: value for key, value in service.items() if key not in starts}
+    hardened = {k: v for k, v in executor["Service"].items() if k not in starts}
+    assert hardened == kept
+    assert node["Unit"]["Requires"] == "superexec.service"
+    assert executor["Unit"]["Requires"] == executor["Unit"]["After"] == UNITS[0]
+
     check = shlex.split(service["ExecStartPre"])
     assert Path(check[0]).name == "flwr-fbo"
     parse_flwr_fbo(["flwr-fbo", *check[1:]])
-    node, *arguments = shlex.split(service["ExecStart"])
-    assert Path(node).name == "flower-supernode"
+    command, *arguments = shlex.split(service["ExecStart"])
+    assert Path(command).name == "flower-supernode"
     typed = re.findall(r"flower-supernode (?:.*\\\n)*.*", _page())
     options = {word for word in arguments if word.startswith("--")}
     assert options <= {word for line in typed for word in line.split()}
     assert arguments[arguments.index("--node-config") + 1] == check[-1]
+    assert arguments[arguments.index("--isolation") + 1] == "process"
+    command, verb, trusted, *rest = shlex.split(executor["Service"]["ExecStart"])
+    assert Path(command).name == "flwr-fbo"
+    parse_flwr_fbo(["flwr-fbo", verb, trusted, *rest])
+    by_hand = f"flwr-fbo superexec by-hand/{Path(trusted).name} {' '.join(rest)}\n"
+    assert by_hand in _page()
+    install = (EXAMPLE / UNITS[0]).read_text().partition("[Unit]")[0]
+    assert f"flwr-fbo trust BUNDLE.fab {trusted}\n" in install
+    assert f"install -m 644 {' '.join(UNITS)} " in install
+
+
+def test_systemd_takes_the_units(tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
-        return
-    # What it starts is not installed here.
-    (tmp_path / "supernode.service").write_text(
-        re.sub("=/opt/flwr-fbo/bin/[a-z-]+", "=/bin/true", text)
-    )
+        pytest.skip("needs systemd-analyze")
+    for name in UNITS:  # what they start is not installed here
+        text = (EXAMPLE / name).read_text()
+        text = re.sub("=/opt/flwr-fbo/bin/[a-z-]+", "=/bin/true", text)
+        (tmp_path / name).write_text(text)
     done = subprocess.run(
-        ["systemd-analyze", "verify", str(tmp_path / "supernode.service")],
+        ["systemd-analyze", "verify", *(str(tmp_path / name) for name in UNITS)],
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "supernode.service" not in done.stderr, done.stderr
+    for name in UNITS:
+        assert name not in done.stderr, done.stderr
+
+
+STAND_IN = """#!/bin/sh
+trap "echo $(basename $0) stopped >> calls; exit" TERM
+echo "$(basename $0) $@" >> calls
+while [ ! -e end-$(basename $0) ]; do sleep .02; done
+"""
+
+
+@pytest.mark.parametrize("ends", ["flower-supernode", "flwr-fbo", "docker stop"])
+def test_a_site_in_a_container_ends_with_either_process(
+    ends: str, tmp_path: Path
+) -> None:
+    for name in ("flower-supernode", "flwr-fbo"):
+        (tmp_path / name).write_text(STAND_IN)
+        (tmp_path / name).chmod(0o700)
+    site = subprocess.Popen(
+        ["bash", str(EXAMPLE / "site.sh"), "--superlink=there"],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"},
+        start_new_session=True,
+    )
+    calls = tmp_path / "calls"
+    try:
+        while not (calls.exists() and calls.read_text().count("\n") == 2):
+            time.sleep(0.02)
+        if ends == "docker stop":
+            site.terminate()
+        else:
+            (tmp_path / f"end-{ends}").touch()
+        site.wait(10)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(site.pid, signal.SIGKILL)
+    lines = calls.read_text().splitlines()
+    assert "flower-supernode --isolation=process --superlink=there" in lines
+    assert any(line.startswith("flwr-fbo superexec /run/secrets/") for line in lines)
+    if ends == "docker stop":
+        assert {"flower-supernode stopped", "flwr-fbo stopped"} <= set(lines)
 
 
 @pytest.fixture
@@ -137,6 +208,7 @@ def test_the_containers_run_a_study_as_the_page_says(compose: Compose) -> None:
     assert json.loads(listed.stdout)["runs"][0]["status"] == "finished:completed"
     _check_users_and_files(compose)
     _check_networks(compose)
+    _check_what_is_not_reviewed(compose)
     _check_restarts(compose)
 
 
@@ -145,14 +217,16 @@ def _type(command: Command, compose: Compose) -> None:
     words = command.words
     if words[:2] != ["docker", "compose"]:
         if words[0] not in ("make", "cp", "echo"):  # the wheel is there
+            path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
             subprocess.run(
                 ["bash", "-c", command.line],
                 cwd=compose.context,
+                env={**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)},
                 check=True,
                 capture_output=True,
             )
-            for path in (compose.context / "by-hand").iterdir():  # as whoever typed it
-                os.chown(path, USER, USER)
+            for file in (compose.context / "by-hand").iterdir():  # as whoever typed it
+                os.chown(file, USER, USER)
         return
     verb, *rest = words[2:]
     if verb == "up":
@@ -214,15 +288,26 @@ def _check_restarts(compose: Compose) -> None:
     assert "is complete: its result is returned without any message" in done.stdout
 
 
+def _check_what_is_not_reviewed(compose: Compose) -> None:
+    (compose.context / "by-hand" / "trusted-apps").write_text("")
+    config = 'num-agents=2 patience=30 new=true record="/var/lib/flower/another"'
+    run = ("flwr", "run", "/srv/app", "hospitals", "--stream", "--run-config", config)
+    printed = compose.run("superlink", *run).stdout
+    said = "This site has not reviewed this app: flwr-fbo/hospitals"
+    assert said in printed, printed
+    assert "Recommended for all sites: " not in printed
+
+
 def _page() -> str:
     return (EXAMPLE / "README.md").read_text()
 
 
 def _commands() -> list[Command]:
     """Return the page's commands that containers need, in order."""
-    needed = r"mkdir by-hand|openssl|ssh-keygen -t .*by-hand/site-[01]$"
+    needed = r"mkdir by-hand|openssl|ssh-keygen -t .*by-hand/site-[01]$|"
+    needed += "flwr build|flwr-fbo trust"
     page = EXAMPLE / "README.md"
     by_hand = commands_under(page, containers=False)
     chosen = [c for c in by_hand if re.match(needed, c.line)]
-    assert len(chosen) == 1 + 2 + 2
+    assert len(chosen) == 1 + 2 + 2 + 2
     return [*chosen, *commands_under(page, containers=True)]

@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import sys
+import time
 import tomllib
 from base64 import b64decode, b64encode
 from contextlib import suppress
@@ -27,7 +28,13 @@ from flwr_fbo.journal.tables import LedgerRow, Trial
 from flwr_fbo.lab.simulation.loop import run_loop
 from flwr_fbo.privacy.spending import SpendingLedger
 from flwr_fbo.strategies.study_record import read_ledger
-from tests.deployed import DEPLOYMENT, await_condition, begun, process_named
+from tests.deployed import (
+    DEPLOYMENT,
+    await_condition,
+    begun,
+    needs_nginx,
+    process_named,
+)
 from tests.engine import FlwrRun
 
 APP = DEPLOYMENT / "app"
@@ -357,6 +364,28 @@ def test_a_run_that_is_stopped_and_a_database_that_is_lost(federation: Any) -> N
     fields, ledger = _record(federation)
     numbers = [round_["server_round"] for round_ in fields["rounds"]]
     assert numbers == list(range(1, num_rounds + 1))
+    _assert_charged_once(federation, ledger)
+
+
+@pytest.mark.slow
+@needs_nginx
+def test_the_proxy_is_killed_and_the_run_goes_on(federation: Any) -> None:
+    num_rounds = 6
+    federation.start_superlink()
+    federation.start_proxy()
+    _start_sites(federation, {}, NUM_SITES)
+    with begun(federation, APP, _config(federation, num_rounds, deadline=75)) as end:
+        _await_round(federation, 2)
+        federation.stop("proxy")
+        time.sleep(10)
+        assert _num_rounds(federation) < num_rounds - 1
+        federation.start_proxy()
+        printed = end(400)
+    assert "(score " in printed, printed
+    fields, ledger = _record(federation)
+    assert len(fields["rounds"]) == num_rounds
+    answered = [round_["answered"] for round_ in fields["rounds"]]
+    assert answered[-1] == NUM_SITES, answered
     _assert_charged_once(federation, ledger)
 
 

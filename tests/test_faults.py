@@ -6,6 +6,7 @@ The others need a SuperLink: tests/test_deployment.py.
 from __future__ import annotations
 
 import re
+import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Collection
@@ -183,6 +184,26 @@ def test_a_site_is_away_for_half_of_the_rounds(
     assert [r.absent for r in result.rounds] == [n in away for n in range(1, 7)]
     assert caplog.text.count("absent: agent 3") == 3
     assert_whole(tmp_path, result, {3: 3})
+
+
+@pytest.mark.gate
+def test_the_record_is_lost(tmp_path: Path) -> None:
+    """What follows is another study, and the sites are charged for both."""
+
+    def during(number: int) -> None:
+        if number == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        play(tmp_path, during)
+    shutil.rmtree(tmp_path / "record")
+    result = play(tmp_path)
+    assert len(result.rounds) == NUM_ROUNDS
+    for site in range(NUM_SITES):
+        with SpendingLedger.held(tmp_path / f"site-{site}") as ledger:
+            charged = [row.facts["study_id"] for row in ledger.rows]
+        assert len(charged) == 1 + 2
+        assert len(set(charged)) == 2
 
 
 def test_the_page_names_tests_that_there_are() -> None:

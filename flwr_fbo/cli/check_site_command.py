@@ -1,4 +1,4 @@
-"""``flwr-fbo check-site NODE_CONFIG``: whether a SuperNode would refuse a study."""
+"""``flwr-fbo check-site NODE_CONFIG``: whether a site is ready, also for one study."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from flwr_fbo._common.text import counted, printable
 from flwr_fbo._common.validation import require
 from flwr_fbo._compat import parsed_node_config
 from flwr_fbo.cli.output import plain_errors
-from flwr_fbo.clients.site_check import check_site
+from flwr_fbo.clients.site_check import announced_study, check_site
+from flwr_fbo.privacy.spending import Promise
 
 # What a SuperNode takes of its text; it says nothing of the rest.
 _ENTRY = re.compile(r"\S+?=(?:'[^']*'|\"[^\"]*\"|\S+)")
@@ -23,30 +24,60 @@ def check_site_command(
         str,
         typer.Argument(help="The SuperNode's --node-config, or its .toml file."),
     ],
+    epsilon: Annotated[
+        float | None, typer.Option(help="Epsilon of one more study, with --delta.")
+    ] = None,
+    delta: Annotated[
+        float | None, typer.Option(help="Delta at which it has that epsilon.")
+    ] = None,
+    releases: Annotated[
+        int | None,
+        typer.Option(min=1, max=10_000, help="Its number of releases (default: 1)."),
+    ] = None,
 ) -> None:
-    """Say what a site has with NODE_CONFIG, and whether it would refuse studies.
+    """Say what a site has with NODE_CONFIG, and what would keep it from a study.
 
     Run it as the user of the SuperNode, before that starts: limits, folder, ledger and
     what is left of it, roster and key, OpenDP, versions, clock. The exit status is 1
-    if studies would be refused. The limits of an app's own code are not known here.
-    A ledger of an older schema is upgraded, because the command opens it.
+    if studies would be refused, or a limit would be forgotten when a run ends. The
+    limits of an app's own code are not known here. A ledger of an older schema is
+    upgraded, because the command opens it.
+
+    With --epsilon and --delta it also says whether a study that announces them is
+    within the limits on epsilon and releases, with all studies in the ledger counted.
+    Each site is taken to be in every release. All else that a site can refuse a study
+    for, such as sizes or a missing secure aggregation, is not looked at.
 
     Examples
     --------
     $ flwr-fbo check-site 'agent-id=0 fbo-folder="/var/lib/fbo" fbo-max-releases=20'
-    $ flwr-fbo check-site site.toml
+    $ flwr-fbo check-site site.toml --epsilon 2 --delta 1e-3
     """
     with plain_errors(ValueError, TOMLDecodeError):
         if not node_config.endswith(".toml"):
             rest = _ENTRY.sub("", node_config).strip()
             require(not rest, "NODE_CONFIG", rest, "KEY=VALUE, with a space between")
-        found = check_site(parsed_node_config(node_config))
+        study = _announced(epsilon, delta, releases)
+        found = check_site(parsed_node_config(node_config), study)
     width = max(len(one.topic) for one in found)
     for one in found:
         line = f"{one.state:7}  {one.topic:{width}}  {printable(one.text)}"
         typer.echo(line)
     problems = sum(one.state == "PROBLEM" for one in found)
     if problems:
-        typer.echo(f"{counted(problems, 'problem')}: studies would be refused.")
+        typer.echo(f"{counted(problems, 'problem')}: this site is not ready.")
         raise typer.Exit(1)
     typer.echo("This site is ready.")
+
+
+def _announced(
+    epsilon: float | None, delta: float | None, releases: int | None
+) -> Promise | None:
+    """Return the promise of the study that is asked about, if one is."""
+    if epsilon is None or delta is None:
+        given = {"--epsilon": epsilon, "--delta": delta, "--releases": releases}
+        for name, value in given.items():
+            allowed = "given with both --epsilon and --delta"
+            require(value is None, name, value, allowed)
+        return None
+    return announced_study(epsilon, delta, 1 if releases is None else releases)

@@ -35,6 +35,9 @@ def trust(
     $ flwr-fbo trust hospitals.fab /etc/fbo/trusted-apps
     """
     with plain_errors(ValueError):
+        # The second bundle where a shell has found several for *.fab.
+        is_list = file is None or file.suffix != ".fab"
+        require(is_list, "FILE", str(file), "a list, after one bundle")
         content = bundle.read_bytes()
         name = bundle_name(content)
         require(name != "", "BUNDLE", str(bundle), "an app bundle (.fab)")

@@ -1,4 +1,4 @@
-"""What an operator looks at before a SuperNode starts: whether it would refuse studies.
+"""What an operator looks at before a SuperNode starts: whether the site is ready.
 
 It reads the node config as an app at the site does, and the same files, with the same
 code. Nothing is changed but what opening a ledger changes: one of an older schema is
@@ -21,6 +21,7 @@ from flwr.app import Context, RecordDict
 
 from flwr_fbo._common.errors import RefusedError
 from flwr_fbo._common.text import counted
+from flwr_fbo._common.validation import require_int
 from flwr_fbo._common.version import __version__
 from flwr_fbo.clients.node_limits import is_known_entry, node_limits
 from flwr_fbo.clients.site_journal import (
@@ -28,14 +29,16 @@ from flwr_fbo.clients.site_journal import (
     configured_folder,
     configured_slot,
 )
+from flwr_fbo.clients.site_rules import SiteRules
 from flwr_fbo.clients.sum_identity import sum_identity
 from flwr_fbo.journal.file_formats import JOURNAL, LEDGER
 from flwr_fbo.journal.journal_file import JournalError
-from flwr_fbo.privacy.budget import gaussian_epsilon
+from flwr_fbo.privacy.budget import gaussian_epsilon, gaussian_mu
 from flwr_fbo.privacy.spending import (
     DEFAULT_DELTA,
     FILE_NAME,
     Charge,
+    Promise,
     SpendingLedger,
     check_complete,
     composed_epsilon,
@@ -62,7 +65,7 @@ class Finding:
     ----------
     topic, text : str
     state : {"ok", "note", "PROBLEM"}
-        With a problem the site refuses studies, all or some.
+        With a problem the site refuses studies, all or some, or its limits do not hold.
     """
 
     topic: str
@@ -70,12 +73,45 @@ class Finding:
     state: State = "ok"
 
 
-def check_site(node_config: Mapping[str, Any]) -> list[Finding]:
-    """Return what a site with this node config has, and what is wrong with it."""
+def check_site(
+    node_config: Mapping[str, Any], study: Promise | None = None
+) -> list[Finding]:
+    """Return what a site with this node config has, and what is wrong with it.
+
+    Parameters
+    ----------
+    node_config : mapping
+    study : Promise, optional
+        Of one more study: whether the site would take part in it is a finding, too.
+    """
     context = Context(0, 0, dict(node_config), RecordDict(), {})
     found = [_versions(), _clock(), _slot(context), _limits(context)]
     found += [_folder(context), *_ledger(context), _sums(context), _opendp(context)]
-    return [*found, *_others(context)]
+    found += _others(context)
+    return found if study is None else [*found, _study(context, study)]
+
+
+def announced_study(epsilon: float, delta: float, num_releases: int = 1) -> Promise:
+    """Return the promise of a study in which each site is in every release.
+
+    Parameters
+    ----------
+    epsilon : float
+        Of all its releases together, from 1e-3 to 1e3.
+    delta : float
+        From 1e-15 to below 1.
+    num_releases : int
+        From 1 to 10,000.
+
+    Raises
+    ------
+    ValueError
+        If an argument is not allowed; the message names it.
+    """
+    require_int("releases", num_releases, 1)
+    z = math.sqrt(num_releases) / gaussian_mu(epsilon, delta)
+    charge = Charge(z, num_releases=num_releases)
+    return Promise((charge,), private=True, delta=delta)
 
 
 def _attempt(topic: str, look: Callable[[], Finding]) -> Finding:
@@ -138,7 +174,10 @@ def _folder(context: Context) -> Finding:
         folder = configured_folder(context)
         if folder is None:
             text = "none: trials and what was spent are forgotten when a run ends"
-            return Finding("fbo-folder", text, "note")
+            if not _limits_spending(context):
+                return Finding("fbo-folder", text, "note")
+            text += ", so that a limit on epsilon or releases holds for one run only"
+            return Finding("fbo-folder", text, "PROBLEM")
         there = next(one for one in (folder, *folder.parents) if one.exists())
         if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
             text = f"{there} cannot be written by user {os.geteuid()}"
@@ -152,6 +191,13 @@ def _folder(context: Context) -> Finding:
         return Finding("fbo-folder", text, "note" if free < _FEW_BYTES else "ok")
 
     return _attempt("fbo-folder", look)
+
+
+def _limits_spending(context: Context) -> bool:
+    try:
+        return node_limits(context).bound_anything
+    except NodeConfigError:
+        return False  # told already
 
 
 def _ledger(context: Context) -> list[Finding]:
@@ -285,3 +331,19 @@ def _others(context: Context) -> list[Finding]:
     """Return the entries that only the app reads."""
     theirs = [key for key in context.node_config if not is_known_entry(key)]
     return [Finding("for the app", ", ".join(theirs))] if theirs else []
+
+
+def _study(context: Context, promise: Promise) -> Finding:
+    """Return whether the site takes part in a study, by the rules of its app."""
+
+    def look() -> Finding:
+        rules = SiteRules(context, configured_folder(context))
+        rules.check(promise)
+        rules.check_total(("announced", ""), promise)
+        releases = counted(promise.num_releases, "release")
+        assert promise.delta is not None
+        epsilon = epsilon_text(promise.charges, promise.delta)
+        text = f"{releases}, epsilon {epsilon} at delta {promise.delta:g}"
+        return Finding("study", f"{text}: within the limits, with all other studies")
+
+    return _attempt("study", look)

@@ -173,19 +173,26 @@ class SiteRules:
         And JournalError if the site's journals prove that its ledger lacks releases.
         Otherwise the log of a SuperNode's app says once that the site takes part.
         """
-        self._check_ledger()
-        self._check_sum(key, promise)
-        self._say_joined(key, promise, strategy)
-
-    def _check_sum(self, key: StudyKey, promise: Promise) -> None:
-        """Raise `RefusedError` if a study and all others exceed a limit."""
-        if not self._limits:
-            return
-        if not self._has_own_folder:
+        if self._limits and not self._has_own_folder:
             _log.warning(
                 "This site's limits cover only this run, or its folder. Set fbo-folder "
                 "in the node config to cover all studies."
             )
+        self.check_total(key, promise)
+        self._say_joined(key, promise, strategy)
+
+    def check_total(self, key: StudyKey, promise: Promise) -> None:
+        """Raise the errors of `admit`; nothing is logged, and the study does not begin.
+
+        Parameters
+        ----------
+        key : tuple of str
+            The study's kind and id.
+        promise : Promise
+        """
+        self._check_ledger()
+        if not self._limits:
+            return
         others = self._others(key)
         for limits in self._limits:
             limits.check_sum([*others, *promise.charges])

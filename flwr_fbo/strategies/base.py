@@ -259,7 +259,8 @@ class StudyStrategy(Strategy, Generic[ResultT]):
                 f"folder={str(folder)!r} has no study, and {twin} has one with the "
                 f"same settings, after round {done} of {identity['num_rounds']}. Name "
                 "that folder to go on with it. Another study charges the sites again: "
-                "if it is meant, give Durability(new=True)."
+                "if it is meant, give Durability(new=True), or new=true in the run "
+                "config of an app that passes it on."
             )
 
     def _identity(self, num_rounds: int) -> dict[str, Any]:

@@ -23,8 +23,8 @@ from flwr_fbo.privacy.spending import (
 from flwr_fbo.secure_sum.roster import Roster, SigningKey
 
 
-def check(config: object) -> tuple[int, str]:
-    result = CliRunner().invoke(app, ["check-site", str(config)])
+def check(config: object, *options: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["check-site", str(config), *options])
     assert result.exception is None or isinstance(result.exception, SystemExit)
     return result.exit_code, result.output
 
@@ -85,6 +85,7 @@ def test_what_is_left_fits_and_a_little_more_does_not(charges: list[Charge]) -> 
         ({"agent-id": "x"}, "agent-id", "agent-id='x' is not allowed"),
         ({"fbo_max_epsilon": 3}, "limits", "did you mean 'fbo-max-epsilon'"),
         ({"fbo-max-epsilon": 3}, "limits", "together with fbo-max-epsilon"),
+        ({"fbo-max-releases": 9}, "fbo-folder", "holds for one run only"),
         ({"fbo-folder": "site"}, "fbo-folder", "an absolute path"),
         ({"fbo-folder": "/dev/null/a"}, "fbo-folder", "/dev/null cannot be written"),
         ({"fbo-roster": "/nope"}, "secure sums", "are given together"),
@@ -99,7 +100,58 @@ def test_a_problem_is_named(config: dict[str, Any], topic: str, words: str) -> N
     assert found.startswith("PROBLEM")
     assert words in found
     assert text.count("PROBLEM") == 1, text
-    assert text.endswith("1 problem: studies would be refused.\n")
+    assert text.endswith("1 problem: this site is not ready.\n")
+
+
+def test_a_limit_on_epsilon_without_a_folder_is_a_problem() -> None:
+    """Each run would begin to count at zero; a limit on sizes needs no folder."""
+    code, text = check("agent-id=0 fbo-max-epsilon=3 fbo-max-delta=1e-3")
+    assert code == 1
+    assert line(text, "fbo-folder").startswith("PROBLEM")
+    code, text = check("agent-id=0 fbo-max-trials=9")
+    assert code == 0, text
+    assert line(text, "fbo-folder").startswith("note")
+
+
+def test_a_study_that_was_announced(tmp_path: Path) -> None:
+    """It fits beside the others, or is refused as an app at the site refuses it."""
+    config = f'agent-id=0 fbo-folder="{tmp_path}" fbo-max-releases=5 '
+    config += "fbo-max-epsilon=3 fbo-max-delta=1e-3"
+    with SpendingLedger.held(tmp_path) as ledger:
+        ledger.record(("tuning", "a"), 1, Charge(2.5), owner=0)
+        ledger.record(("tuning", "a"), 1, Charge(0.01), owner=1)  # another agent's
+    left = epsilon_left([Charge(2.5)], 3.0, 1e-3)
+    assert 1 < left < 3
+    code, text = check(config, "--epsilon", f"{left}", "--delta", "1e-3")
+    assert code == 0, text
+    said = f"ok study 1 release, epsilon {left:.4g} at delta 0.001: within the limits"
+    assert line(text, "study").startswith(said)
+    for options, words in (
+        (("--epsilon", f"{1.03 * left}", "--delta", "1e-3"), "epsilon=3.0"),
+        # The same epsilon at a smaller delta has less noise.
+        (("--epsilon", "0.9", "--delta", "0.9"), "epsilon>="),
+        (("--epsilon", "0.1", "--delta", "1e-3", "--releases", "5"), "is 6 releases"),
+    ):
+        code, text = check(config, *options)
+        assert code == 1, text
+        assert line(text, "study").startswith("PROBLEM study This site takes no part:")
+        assert words in line(text, "study")
+        assert text.endswith("1 problem: this site is not ready.\n")
+    with SpendingLedger.held(tmp_path) as ledger:
+        assert ledger.charges(0) == [Charge(2.5)]
+
+
+def test_a_study_is_asked_about_with_epsilon_and_delta() -> None:
+    for options, words in (
+        (("--epsilon", "2"), "--epsilon=2.0 is not allowed: given with both"),
+        (("--delta", "1e-3"), "--delta=0.001 is not allowed"),
+        (("--releases", "2"), "--releases=2 is not allowed"),
+        (("--epsilon", "0", "--delta", "1e-3"), "epsilon=0.0 is not allowed"),
+        (("--epsilon", "2", "--delta", "1"), "delta=1.0 is not allowed"),
+    ):
+        code, text = check("agent-id=0", *options)
+        assert code == 1
+        assert words in " ".join(text.split())
 
 
 def test_a_toml_file_and_what_is_not_a_node_config(tmp_path: Path) -> None:

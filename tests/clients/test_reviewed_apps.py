@@ -102,6 +102,19 @@ def test_what_is_not_a_bundle_is_not_trusted(tmp_path: Path) -> None:
     assert not (tmp_path / "apps").exists()
 
 
+def test_one_bundle_at_a_time(tmp_path: Path) -> None:
+    """A shell makes several of ``*.fab``: the second one is not the list."""
+    paths = [tmp_path / name for name in ("a.fab", "b.fab")]
+    for path in paths:
+        path.write_bytes(bundle())
+    code, text = run(*paths)
+    assert code == 1
+    assert "a list, after one bundle" in " ".join(text.split())
+    assert run(*paths, tmp_path / "apps")[0] == 2
+    assert [path.read_bytes() for path in paths] == [bundle()] * 2
+    assert not (tmp_path / "apps").exists()
+
+
 def _open_to(mode: int) -> Callable[[Path], None]:
     def prepare(file: Path) -> None:
         file.write_text("")

@@ -31,7 +31,8 @@ def test_a_misspelled_folder_is_noticed(tmp_path: Path) -> None:
     assert start(tmp_path / "record").asked
     for wrong in (tmp_path / "recrod", tmp_path, tmp_path / "record" / "record"):
         with pytest.raises(
-            ValueError, match=r"has no study, and .* after round 3 of 3"
+            ValueError,
+            match=r"has no study, and .* after round 3 of 3.* new=true in the run ",
         ):
             start(wrong)
         assert not (wrong / FILE_NAME).exists()

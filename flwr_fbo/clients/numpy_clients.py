@@ -58,8 +58,10 @@ class TuningClient(SiteClient):
         direction: Direction | None = None,
         limits: Limits | None = None,
     ) -> None:
-        about = make_objective, enqueue, space, direction, limits
-        super().__init__(reported(lambda: TuningSite(*about)), context)
+        site = reported(
+            lambda: TuningSite(make_objective, enqueue, space, direction, limits)
+        )
+        super().__init__(site, context)
 
 
 class LinearBanditClient(SiteClient):
@@ -107,8 +109,8 @@ class LinearBanditClient(SiteClient):
         make_environment: MakeEnvironment | None = None,
         limits: Limits | None = None,
     ) -> None:
-        about = folder, make_environment, limits
-        super().__init__(reported(lambda: LinearBanditSite(*about)), context)
+        site = reported(lambda: LinearBanditSite(folder, make_environment, limits))
+        super().__init__(site, context)
 
 
 class NeuralBanditClient(SiteClient):
@@ -149,5 +151,5 @@ class NeuralBanditClient(SiteClient):
         make_model: MakeModel | None = None,
         limits: Limits | None = None,
     ) -> None:
-        about = make_environment, make_model, limits
-        super().__init__(reported(lambda: NeuralBanditSite(*about)), context)
+        site = reported(lambda: NeuralBanditSite(make_environment, make_model, limits))
+        super().__init__(site, context)

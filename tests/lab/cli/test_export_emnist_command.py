@@ -18,7 +18,6 @@ import typer
 import uv
 from typer.testing import CliRunner
 
-from flwr_fbo.cli.output import ends_like_ctrl_c
 from flwr_fbo.lab.cli import export_emnist_command as command
 from flwr_fbo.lab.datasets import emnist
 from tests.lab.datasets.emnist_files import (
@@ -184,18 +183,6 @@ path = sys.argv.pop()
 uv.find_uv_bin = lambda: path
 typer.run(export_emnist)
 """
-
-
-def test_a_signal_that_is_ignored_stays_so() -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as under nohup
-    try:
-        with ends_like_ctrl_c(signal.SIGHUP, signal.SIGTERM):
-            os.kill(os.getpid(), signal.SIGHUP)
-            assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
-        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    finally:
-        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize(

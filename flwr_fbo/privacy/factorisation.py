@@ -30,7 +30,7 @@ from typing import Literal
 
 import numpy as np
 
-from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray, one_blas_thread
 from flwr_fbo._common.validation import require, require_choice, require_int
 
 Mechanism = Literal["toeplitz", "tree", "tree-honaker"]
@@ -259,6 +259,7 @@ class Toeplitz(Factorisation):
 
 
 @lru_cache(maxsize=16)
+@one_blas_thread  # long rows would start more, for five times the time
 def _toeplitz_variances(n: int) -> FloatArray:
     """Return the squared norms of the rows of B, each row made from the one before."""
     toeplitz = Toeplitz(n)

@@ -1,6 +1,6 @@
 """Let up to a third of the clients lie, and see what becomes of the others.
 
-    python -m tests.adversaries.lying_clients [--replies 20000] [--study NAME]
+    python -m tests.adversaries.lying_clients [--replies 5000] [--study NAME]
 
 Plays short seeded studies of every strategy, open and private. From the first round on
 all that the liars answer is replaced. In one half of the studies by what no honest
@@ -662,7 +662,7 @@ def _quietly(job: Callable[..., Any], *arguments: Any) -> Any:
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.adversaries.lying_clients")
-    parser.add_argument("--replies", type=int, default=20_000, help="of each strategy")
+    parser.add_argument("--replies", type=int, default=5_000, help="of each strategy")
     parser.add_argument("--study", choices=CASES, help="only this one")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seeds", type=int, default=20, help="of the table")

@@ -54,7 +54,7 @@ FAST = {
     ],
 )
 def test_others_play_on_and_refused_replies_change_nothing(name: str) -> None:
-    """A study a kind; the command of `lying_clients` has 20,000 replies a strategy."""
+    """A study a kind; the command of `lying_clients` has 5,000 replies per strategy."""
     seed = list(lying_clients.CASES).index(name)  # other lies for each
     done, wrong = lying_clients.fuzz(name, seed, 1)
     assert done >= 1

@@ -46,7 +46,7 @@ _BANDIT = "FedUCB"
 # A strategy that is only planned draws nothing.
 _UNUSED = Seeds(features=0, noise=0)
 # Beyond these only memory and patience of whoever asks would end.
-_MOST_AGENTS, _MOST_ROUNDS, _MOST_DIMENSIONS = 10**6, 10**6, 20
+_MOST_AGENTS, _MOST_RELEASES, _MOST_DIMENSIONS = 10**6, 10**6, 20
 
 
 @dataclass(frozen=True)
@@ -89,10 +89,13 @@ class Question:
 
 
 def privacy(
+    strategy: Annotated[
+        str, typer.Option(help=f"One of {', '.join((*private_strategies(), _BANDIT))}.")
+    ],
     agents: Annotated[
         int, typer.Option(help="Number N of agents, the slots of the study.")
     ],
-    rounds: Annotated[
+    releases: Annotated[
         int | None,
         typer.Option(help="Number T of releases; not with FedWarmStart."),
     ] = None,
@@ -109,9 +112,6 @@ def privacy(
     delta: Annotated[
         float | None, typer.Option(help="The paper's 1/N^1.1 by default.")
     ] = None,
-    strategy: Annotated[
-        str, typer.Option(help=f"One of {', '.join((*private_strategies(), _BANDIT))}.")
-    ] = "DPFTSDE",
     preset: Annotated[
         str | None, typer.Option(help="Preset of DPFTSDE: paper or paper-synthetic.")
     ] = None,
@@ -136,21 +136,21 @@ def privacy(
     With DPFTSDE the middle column is for the same noise with the exact sensitivity, the
     right one for this package's default noise.
 
-    With FedUCB it says whether a linear bandit pays. --rounds is then the number of
+    With FedUCB it says whether a linear bandit pays. --releases is then the number of
     synchronisations. It assumes local_data="own", rewards in [0, 1] and sites that are
     alike, and promises a quarter of the gain that the formula in
     flwr_fbo.algorithms.linear_bandit.planning expects.
 
     Examples
     --------
-    $ flwr-fbo privacy --agents 20 --rounds 40 --epsilon 2 --delta 1e-3
-    $ flwr-fbo privacy --strategy FedVote --agents 20 --rounds 2 --epsilon 2 --delta .01
+    $ flwr-fbo privacy --strategy FedVote --agents 20 --releases 2 --epsilon 2
+      --delta 1e-3
     $ flwr-fbo privacy --strategy FedWarmStart --agents 30 --epsilon 2 --delta 1e-3
-    $ flwr-fbo privacy --strategy FedUCB --agents 50 --rounds 10 --trials 500
+    $ flwr-fbo privacy --strategy FedUCB --agents 50 --releases 10 --trials 500
       --dimensions 8 --epsilon 4 --delta 1e-5
     """
     if strategy == _BANDIT:
-        given = {"rounds": rounds, "trials": trials, "dimensions": dimensions}
+        given = {"releases": releases, "trials": trials, "dimensions": dimensions}
         left_out = {"q": q, "z": z, "preset": preset}
         with plain_errors(ValueError):
             plan = _bandit_plan(agents, epsilon, delta, given, left_out)
@@ -163,15 +163,20 @@ def privacy(
         once = isinstance(base.agent, FedWarmStartSettings)
         if once:
             allowed = f"left out, with {strategy}: a site is in one release"
-            require(rounds is None, "rounds", rounds, allowed)
+            require(releases is None, "releases", releases, allowed)
             require(q in (None, 1.0), "q", q, f"1, with {strategy}")
-            rounds = 1
-        require(rounds is not None, "rounds", rounds, "given: how many releases")
-        assert rounds is not None
+            releases = 1
+        require(releases is not None, "releases", releases, "given: how many releases")
+        assert releases is not None
         q = base.privacy.sampling_probability if q is None else q
         assert q is not None  # each preset has one
         require(1 <= agents <= _MOST_AGENTS, "agents", agents, f"1 to {_MOST_AGENTS:,}")
-        require(1 <= rounds <= _MOST_ROUNDS, "rounds", rounds, f"1 to {_MOST_ROUNDS:,}")
+        require(
+            1 <= releases <= _MOST_RELEASES,
+            "releases",
+            releases,
+            f"1 to {_MOST_RELEASES:,}",
+        )
         if epsilon is None:
             z = 1.0 if z is None else z
             require(1e-3 <= z <= 1e6, "z", z, "a number from 1e-3 to 1e6")
@@ -190,11 +195,11 @@ def privacy(
             require(within, "dimensions", dimensions, f"1 to {_MOST_DIMENSIONS}")
             require(is_vote, "dimensions", dimensions, f"left out, with {strategy}")
         delta = published_delta(agents) if delta is None else delta
-        question = Question(settings, rounds, delta, z, epsilon)
+        question = Question(settings, releases, delta, z, epsilon)
         worth = question.worth
         answers = {}
         for method in reversed(get_args(Method)):
-            published = question.answer(method, [1.0] * rounds)
+            published = question.answer(method, [1.0] * releases)
             exact = question.answer(method, worth)
             # The default charges the same z as the published: only its noise differs.
             row = {"published": published, "exact": exact, "default": published}
@@ -208,7 +213,7 @@ def privacy(
     if as_json:
         values = {
             "agents": agents,
-            "rounds": rounds,
+            "releases": releases,
             "q": q,
             "delta": delta,
             "strategy": strategy,
@@ -242,13 +247,13 @@ def _bandit_plan(
         require(value is None, name, value, f"left out, with {_BANDIT}")
     for name, value in {**given, "epsilon": epsilon, "delta": delta}.items():
         require(value is not None, name, value, f"given, with {_BANDIT}")
-    rounds, trials, dimensions = (value or 0 for value in given.values())
+    releases, trials, dimensions = (value or 0 for value in given.values())
     require(1 <= agents <= _MOST_AGENTS, "agents", agents, f"1 to {_MOST_AGENTS:,}")
-    require(trials <= _MOST_ROUNDS, "trials", trials, f"at most {_MOST_ROUNDS:,}")
-    releases = ContinualSettings(
-        rounds, dimensions, epsilon or 0.0, delta or 0.0, reward_range=(0, 1)
+    require(trials <= _MOST_RELEASES, "trials", trials, f"at most {_MOST_RELEASES:,}")
+    sums = ContinualSettings(
+        releases, dimensions, epsilon or 0.0, delta or 0.0, reward_range=(0, 1)
     )
-    return SharingPlan(releases, agents, trials)
+    return SharingPlan(sums, agents, trials)
 
 
 def _tell_plan(plan: SharingPlan, as_json: bool) -> None:

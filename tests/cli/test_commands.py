@@ -206,7 +206,14 @@ def test_a_published_figure_outside_a_clone_is_refused_by_what_it_needs(
 
 
 def test_privacy_prints_published_and_exact_side_by_side() -> None:
-    options = ("privacy", "--agents=29", "--rounds=60", "--q=.35", "--z=4")
+    options = (
+        "privacy",
+        "--strategy=DPFTSDE",
+        "--agents=29",
+        "--releases=60",
+        "--q=.35",
+        "--z=4",
+    )
     result = _invoke(*options)
     assert result.exit_code == 0, result.output
     assert "delta = 0.0246 (1/N^1.1, as in the paper)" in result.output
@@ -222,7 +229,7 @@ def test_privacy_prints_published_and_exact_side_by_side() -> None:
 
 
 BANDIT = (
-    *("privacy", "--strategy=FedUCB", "--rounds=10", "--trials=500"),
+    *("privacy", "--strategy=FedUCB", "--releases=10", "--trials=500"),
     *("--dimensions=22", "--delta=1e-5"),
 )
 
@@ -258,7 +265,14 @@ def test_privacy_names_what_it_refuses_of_a_bandit(
 
 @pytest.mark.slow
 def test_privacy_inverts_and_speaks_json() -> None:
-    plan = ("privacy", "--agents=20", "--rounds=12", "--delta=1e-3", "--json")
+    plan = (
+        "privacy",
+        "--strategy=DPFTSDE",
+        "--agents=20",
+        "--releases=12",
+        "--delta=1e-3",
+        "--json",
+    )
     inverted = json.loads(_invoke(*plan, "--epsilon=2").stdout)
     assert inverted["answer"] == "noise_multiplier"
     assert len(inverted["published_noise_over_default_noise"]) == 12
@@ -278,13 +292,15 @@ def test_privacy_inverts_and_speaks_json() -> None:
     [
         (("--z", "nan"), "z=nan"),
         (("--z", "1", "--epsilon", "2"), "epsilon=2.0 is not allowed: only without z"),
-        (("--rounds", "0"), "rounds=0 is not allowed: 1 to 1,000,000"),
+        (("--releases", "0"), "releases=0 is not allowed: 1 to 1,000,000"),
         (("--agents", "1000000000"), "agents=1000000000 is not allowed: 1 to 1,000,"),
         (("--preset", "papers"), "did you mean 'paper'"),
     ],
 )
 def test_privacy_names_what_it_refuses(arguments: tuple[str, ...], words: str) -> None:
-    result = _invoke("privacy", "--agents=20", "--rounds=2", *arguments)
+    result = _invoke(
+        "privacy", "--strategy=DPFTSDE", "--agents=20", "--releases=2", *arguments
+    )
     assert words in _one_line_error(result)
 
 
@@ -297,7 +313,14 @@ def test_many_rounds_are_answered_soon(monkeypatch: pytest.MonkeyPatch) -> None:
         return known(release, iteration)
 
     monkeypatch.setattr(Release, "effective_noise_multiplier", counted)
-    plan = ("privacy", "--agents=20", "--rounds=1000", "--q=1", "--delta=1e-3")
+    plan = (
+        "privacy",
+        "--strategy=DPFTSDE",
+        "--agents=20",
+        "--releases=1000",
+        "--q=1",
+        "--delta=1e-3",
+    )
     values = json.loads(_invoke(*plan, "--json").stdout)
     times = values["published_noise_over_default_noise"]
     assert len(times) == 1000
@@ -512,24 +535,40 @@ def test_a_study_of_warm_starts_says_how_many_pioneers_it_needs() -> None:
     with_z = ("privacy", "--strategy=FedWarmStart", "--agents=12", "--z=1")
     assert "first: 6." in " ".join(_invoke(*with_z, "--delta=1e-3").output.split())
     for wrong, words in (
-        ("--rounds=2", "rounds=2 is not allowed: left out"),
+        ("--releases=2", "releases=2 is not allowed: left out"),
         ("--q=.5", "q=0.5 is not allowed: 1"),
         ("--preset=paper", "preset='paper' is not allowed: left out, with FedW"),
         ("--dimensions=3", "dimensions=3 is not allowed: left out"),
     ):
         assert words in _one_line_error(_invoke(*with_z, wrong))
-    assert "rounds=None" in _one_line_error(_invoke("privacy", "--agents=9"))
+    assert "releases=None" in _one_line_error(
+        _invoke("privacy", "--strategy=DPFTSDE", "--agents=9")
+    )
 
 
 def test_the_sampling_probability_is_the_strategys() -> None:
-    plan = ("privacy", "--agents=20", "--rounds=1", "--delta=1e-3", "--z=2")
+    plan = (
+        "privacy",
+        "--strategy=DPFTSDE",
+        "--agents=20",
+        "--releases=1",
+        "--delta=1e-3",
+        "--z=2",
+    )
     for more, q in (
         ((), 0.35),
         (("--preset=paper-synthetic",), 0.25),
         (("--preset=paper-synthetic", "--q=.5"), 0.5),
     ):
         assert json.loads(_invoke(*plan, *more, "--json").stdout)["q"] == q
-    plan = ("privacy", "--agents=20", "--rounds=2", "--delta=1e-3", "--epsilon=2")
+    plan = (
+        "privacy",
+        "--strategy=DPFTSDE",
+        "--agents=20",
+        "--releases=2",
+        "--delta=1e-3",
+        "--epsilon=2",
+    )
     found = json.loads(_invoke(*plan, "--strategy=FedVote", "--json").stdout)
     assert found["q"] == 1.0
     study = FedVote(

@@ -91,7 +91,11 @@ def test_completion_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_pipe_gets_plain_text() -> None:
-    for arguments in (("list",), ("privacy", "--agents=9", "--rounds=1"), ("--help",)):
+    for arguments in (
+        ("list",),
+        ("privacy", "--strategy=DPFTSDE", "--agents=9", "--releases=1"),
+        ("--help",),
+    ):
         out = _invoke(*arguments).stdout
         assert out
         assert "\x1b" not in out
@@ -188,7 +192,7 @@ MISTAKES = (
     ("ledger", "show", "{folder}"),
     ("ledger", "show", "{binary}"),
     ("evaluate", "{binary}", "--policy", "uniform"),
-    ("privacy", "--agents", "x", "--rounds", "2"),
+    ("privacy", "--strategy=DPFTSDE", "--agents", "x", "--releases", "2"),
 )
 
 

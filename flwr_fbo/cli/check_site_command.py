@@ -67,7 +67,8 @@ def check_site_command(
     if problems:
         typer.echo(f"{counted(problems, 'problem')}: this site is not ready.")
         raise typer.Exit(1)
-    typer.echo("This site is ready.")
+    noted = any(one.state == "note" for one in found)
+    typer.echo(f"This site is ready{', with the notes above' if noted else ''}.")
 
 
 def _announced(

@@ -6,7 +6,7 @@ All of them hold for all that answers a server at the site, whoever was given th
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, fields
@@ -93,7 +93,7 @@ def node_limits(context: Context) -> Limits:
     NodeConfigError
         If one is not allowed or not known; the text names the key.
     """
-    _check_known(context.node_config, _ENTRIES)
+    _check_known(context.node_config)
     given = {
         name: _number(context.node_config[key])
         for name, key in _NAMES.items()
@@ -111,26 +111,34 @@ def node_limits(context: Context) -> Limits:
         ) from None
 
 
-def is_known_entry(key: str) -> bool:
-    """Return whether an entry of a node config is for this package, not for the app."""
-    return key in _ENTRIES or key == "agent-id"
+def is_our_entry(key: str) -> bool:
+    """Return whether an entry of a node config is for us, also if it is misspelled."""
+    return key == "agent-id" or _meant(key) is not None
 
 
-def _check_known(given: Iterable[str], known: Set[str]) -> None:
-    """Raise NodeConfigError if an entry is misspelled: it would not hold.
-
-    That is one of ours in any spelling, such as fbo_max_epsilon, or nearly one.
-    """
-    plain = {_plain(key): key for key in known}
+def _check_known(given: Iterable[str]) -> None:
+    """Raise NodeConfigError if an entry is misspelled: it would not hold."""
     for key in given:
-        if key in known:
-            continue
-        spelled = _plain(key)
-        close = get_close_matches(spelled, plain, n=1, cutoff=_CLOSE)
-        if spelled.startswith("fbo") or close:
-            meant = did_you_mean(plain[close[0]] if close else key, known)
+        meant = _meant(key)
+        if meant not in (None, key):
             text = f"node config {key} is not allowed: no such entry"
-            raise NodeConfigError(f"{text}{meant}.", public=f"{text}.")
+            near = did_you_mean(meant or key, _ENTRIES)
+            raise NodeConfigError(f"{text}{near}.", public=f"{text}.")
+
+
+def _meant(key: str) -> str | None:
+    """Return the entry that a key is in another spelling, such as fbo_max_epsilon.
+
+    That is "" for one that is like none of ours and begins with fbo, None for others.
+    """
+    if key in _ENTRIES:
+        return key
+    plain = {_plain(one): one for one in _ENTRIES}
+    spelled = _plain(key)
+    close = get_close_matches(spelled, plain, n=1, cutoff=_CLOSE)
+    if close:
+        return plain[close[0]]
+    return "" if spelled.startswith("fbo") else None
 
 
 def _plain(key: str) -> str:

@@ -23,7 +23,7 @@ from flwr_fbo._common.errors import RefusedError
 from flwr_fbo._common.text import counted
 from flwr_fbo._common.validation import require_int
 from flwr_fbo._common.version import __version__
-from flwr_fbo.clients.node_limits import is_known_entry, node_limits
+from flwr_fbo.clients.node_limits import is_our_entry, node_limits
 from flwr_fbo.clients.site_journal import (
     NodeConfigError,
     configured_folder,
@@ -147,7 +147,9 @@ def _slot(context: Context) -> Finding:
     def look() -> Finding:
         slot = configured_slot(context)
         if slot >= 0:
-            return Finding("agent-id", str(slot))
+            is_named = "agent-id" in context.node_config
+            text = str(slot) if is_named else f"{slot}, the partition-id"
+            return Finding("agent-id", text)
         return Finding(
             "agent-id",
             "none: a study with authenticated=True refuses this site, and the ledger "
@@ -219,6 +221,7 @@ def _ledger(context: Context) -> list[Finding]:
         with SpendingLedger.held(folder) as ledger:
             check_complete(folder, ledger, owner)
             charges.extend(ledger.charges(owner))
+            others = {row.facts["owner"] for row in ledger.rows} - {-1, owner}
             last = max((row.committed for row in ledger.rows), default=0.0)
         delta = DEFAULT_DELTA if limits.max_delta is None else limits.max_delta
         spent = f"epsilon {epsilon_text(charges, delta)} at delta {delta:g}"
@@ -226,6 +229,12 @@ def _ledger(context: Context) -> list[Finding]:
         if last > time.time() + _SIGNED_WITHIN:
             late = time.strftime("%Y-%m-%d %H:%M", time.gmtime(last))
             text += f"; its last charge is of {late} UTC: is the clock right?"
+            return Finding("ledger", text, "PROBLEM")
+        if others and owner != -1 and not charges:
+            text += (
+                "; another agent-id counts from zero: this folder has charges of "
+                f"agent-id {', '.join(map(str, sorted(others)))}"
+            )
             return Finding("ledger", text, "PROBLEM")
         return Finding("ledger", text)
 
@@ -329,7 +338,7 @@ def _opendp(context: Context) -> Finding:
 
 def _others(context: Context) -> list[Finding]:
     """Return the entries that only the app reads."""
-    theirs = [key for key in context.node_config if not is_known_entry(key)]
+    theirs = [key for key in context.node_config if not is_our_entry(key)]
     return [Finding("for the app", ", ".join(theirs))] if theirs else []
 
 
@@ -344,6 +353,8 @@ def _study(context: Context, promise: Promise) -> Finding:
         assert promise.delta is not None
         epsilon = epsilon_text(promise.charges, promise.delta)
         text = f"{releases}, epsilon {epsilon} at delta {promise.delta:g}"
+        if not node_limits(context).bound_anything:
+            return Finding("study", f"{text}: no limit refuses it", "note")
         return Finding("study", f"{text}: within the limits, with all other studies")
 
     return _attempt("study", look)

@@ -113,6 +113,35 @@ def test_a_limit_on_epsilon_without_a_folder_is_a_problem() -> None:
     assert line(text, "fbo-folder").startswith("note")
 
 
+def test_a_study_that_no_limit_refuses_is_not_said_to_be_within_limits() -> None:
+    code, text = check("agent-id=0", "--epsilon", "9", "--delta", "1e-3")
+    assert code == 0, text
+    said = "note study 1 release, epsilon 9 at delta 0.001: no limit refuses it"
+    assert line(text, "study").startswith(said)
+    assert text.endswith("This site is ready, with the notes above.\n")
+
+
+def test_another_agent_id_in_a_used_folder_is_a_problem(tmp_path: Path) -> None:
+    with SpendingLedger.held(tmp_path) as ledger:
+        ledger.record(("tuning", "a"), 1, Charge(4.0), owner=0)
+    code, text = check(f'agent-id=1 fbo-folder="{tmp_path}"')
+    assert code == 1, text
+    said = "another agent-id counts from zero: this folder has charges of agent-id 0"
+    assert said in line(text, "ledger")
+
+
+def test_an_entry_that_is_misspelled_is_not_said_to_be_for_the_app() -> None:
+    code, text = check('agent-id=0 max-epsilon=2 fbo-max-epslion=3 data="x"')
+    assert code == 1
+    assert line(text, "limits").startswith("PROBLEM")
+    assert line(text, "for the app") == "ok for the app data"
+
+
+def test_an_agent_id_that_is_the_partition_is_said_so() -> None:
+    _, text = check("partition-id=3")
+    assert line(text, "agent-id") == "ok agent-id 3, the partition-id"
+
+
 def test_a_study_that_was_announced(tmp_path: Path) -> None:
     """It fits beside the others, or is refused as an app at the site refuses it."""
     config = f'agent-id=0 fbo-folder="{tmp_path}" fbo-max-releases=5 '

@@ -65,8 +65,9 @@ def released_function(
     score = float(votes(best[None])[0])
     chance = even.probability(score)
     reason = BY_CHANCE if score <= even.threshold else ""
-    if not reason and score < _LEAST_PRECISION * count.noise_std:
-        reason = "noise hides which setting the sites agree on"
+    least = _LEAST_PRECISION * count.noise_std
+    if not reason and score < least:
+        reason = f"below a score of {least:.3g} noise hides where the sites agree"
     evaluated = made_after + agent.num_initial
     if not reason and evaluated < LEAST_EVALUATIONS:
         reason = (

@@ -205,6 +205,13 @@ def test_a_published_figure_outside_a_clone_is_refused_by_what_it_needs(
     assert words in elsewhere.output
 
 
+def test_claims_of_each_experiment_that_is_named_have_rows() -> None:
+    names = ("fts/fig3a", "fts/fig4")
+    alone = [_invoke("claims", name).stdout for name in names]
+    assert _invoke("claims", *names).stdout == "\n".join(alone)
+    assert all("| claim (section) | what came out | verdict |" in one for one in alone)
+
+
 def test_privacy_prints_published_and_exact_side_by_side() -> None:
     options = (
         "privacy",

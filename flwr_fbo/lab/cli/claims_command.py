@@ -55,8 +55,8 @@ def claims(
 ) -> None:
     """Print a Markdown table: what papers claim, and what came out.
 
-    Of one experiment each claim has a row; of several, or of all figures of a PAPER,
-    each experiment has one, which counts verdicts. These follow a rule: see
+    Of an experiment that is named each claim has a row; of all figures of a PAPER each
+    has one, which counts verdicts. These follow a rule: see
     flwr_fbo/lab/experiment_runner/claims.py. Without a name the command lists the
     experiments that have claims.
 
@@ -70,13 +70,16 @@ def claims(
         if not experiments:
             typer.echo("\n".join(_listed()))
             return
-        names = [name for one in experiments for name in _names_of(one)]
-        found = [_Found.of(name, output) for name in names]
-    if names == experiments[:1]:
-        lines = [found[0].title(), "", _DETAILS, *found[0].details()]
-    else:
-        lines = [_SUMMARY, *(one.summary() for one in found)]
-    typer.echo(printable("\n".join(lines)))
+        found = {
+            name: [_Found.of(one, output) for one in _names_of(name)]
+            for name in experiments
+        }
+    for number, (name, figures) in enumerate(found.items()):
+        if _names_of(name) == [name]:
+            lines = [figures[0].title(), "", _DETAILS, *figures[0].details()]
+        else:
+            lines = [_SUMMARY, *(one.summary() for one in figures)]
+        typer.echo(printable("\n".join([""] * (number > 0) + lines)))
 
 
 def _names_of(name: str) -> list[str]:
@@ -190,6 +193,8 @@ def outcome(finding: Finding) -> str:
     if finding.over_noise_only is not None:
         over = _number(finding.over_noise_only, of_scalars)
         text += f", over its noise-only {over}"
+    if 1 < finding.gain.num_groups < finding.gain.num_runs:
+        text += f" (± over {finding.gain.num_groups} functions)"
     return text
 
 

@@ -308,6 +308,10 @@ class Experiment(ABC):
             ok = self.counts_scalars or claim.by != "scalars"
             require(ok, "by", claim.by, "only where scalars are counted")
 
+    def group(self, seed: int) -> int:
+        """Return the group of like runs that a seed's is of: see `Estimate.of`."""
+        return seed
+
     def with_epsilon(self, epsilon: float) -> Self:
         """Return the same experiment at another epsilon, under a name of its own.
 

@@ -1,8 +1,9 @@
 """Whether runs confirm what a paper claims: a rule, not an eye.
 
 A claim says that one method is better than another. With d the paired difference over
-seeds, at the last step or in the mean of all, and its 95% t interval (of the
-scalars sent, or of CPU seconds, where a claim is about these: fewer are better):
+seeds, at the last step or in the mean of all, and its 95% t interval (of the scalars
+sent, or of CPU seconds, where a claim is about these: fewer are better). Where a task
+has several runs of each of several functions, the interval is over functions:
 
 - *confirmed*: the interval of d lies above 0; and if the better method has a noise-only
   control (private methods, FTS), so does that of its paired difference to it, unless
@@ -23,7 +24,7 @@ import numpy as np
 
 from flwr_fbo._common.validation import require
 from flwr_fbo.lab.experiment_runner.base import Claim, Experiment, Run
-from flwr_fbo.lab.experiment_runner.curves import curves_by_method
+from flwr_fbo.lab.experiment_runner.curves import common_seeds, curves_by_method
 from flwr_fbo.lab.experiment_runner.estimates import Estimate
 
 
@@ -77,6 +78,7 @@ def finding_of(claim: Claim, experiment: Experiment, runs: Sequence[Run]) -> Fin
     needed = [*claim.methods, *([control] if control is not None else [])]
     of = claim.by if claim.by in ("scalars", "seconds") else "curve"
     values = curves_by_method(needed, runs, of)
+    groups = [experiment.group(seed) for seed in common_seeds(needed, runs)]
     sign = -1.0 if of != "curve" or experiment.lower_is_better else 1.0
     # Steps that are not evenly spaced have no mean.
     every = claim.by != "mean" or len(np.unique(np.diff(experiment.steps))) <= 1
@@ -86,8 +88,9 @@ def finding_of(claim: Claim, experiment: Experiment, runs: Sequence[Run]) -> Fin
     def over(other: str) -> Estimate:
         gap = sign * (values[claim.better] - values[other])
         if claim.by == "seconds":  # one number a run
-            return Estimate.of(gap)
-        return Estimate.of(gap.mean(axis=1) if claim.by == "mean" else gap[:, -1])
+            return Estimate.of(gap, groups)
+        values_of = gap.mean(axis=1) if claim.by == "mean" else gap[:, -1]
+        return Estimate.of(values_of, groups)
 
     beside = over(control) if control is not None else None
     return Finding(claim, over(claim.than), beside)

@@ -66,13 +66,15 @@ def summarize(
         If there is no such seed, or no such step.
     """
     values = _values(experiment, runs, until)
+    seeds = common_seeds(experiment.methods, runs)
+    groups = [experiment.group(seed) for seed in seeds]
     return {
         method: Row(
             method,
             experiment.label_of(method),
             epsilon_of(runs, method),
             {
-                name: Estimate.of(of_methods[method])
+                name: Estimate.of(of_methods[method], groups)
                 for name, of_methods in values.items()
                 if method in of_methods
             },

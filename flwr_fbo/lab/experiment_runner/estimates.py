@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -19,20 +20,32 @@ class Estimate:
     ----------
     mean : float
     standard_error : float
-        Of the mean, over runs; NaN from a single run.
+        Of the mean, over runs or groups of them; NaN from a single run.
     num_runs : int
+    num_groups : int
+        How many of them are independent: as many as runs, unless some share what is
+        drawn.
     """
 
     mean: float
     standard_error: float
     num_runs: int
+    num_groups: int
 
     @classmethod
-    def of(cls, values: FloatArray) -> Estimate:
-        """Return the estimate from one value a run."""
+    def of(cls, values: FloatArray, groups: Sequence[int] | None = None) -> Estimate:
+        """Return the estimate from one value a run.
+
+        Where runs are of more than one group, a value is the mean of a group: runs that
+        share their functions say little about other functions.
+        """
+        num_runs = len(values)
+        if groups is not None and len(set(groups)) > 1:
+            of_run = np.asarray(groups)
+            values = np.array([values[of_run == one].mean() for one in set(groups)])
         num = len(values)
         error = float(np.std(values, ddof=1) / math.sqrt(num)) if num > 1 else math.nan
-        return cls(float(np.mean(values)), error, num)
+        return cls(float(np.mean(values)), error, num_runs, num)
 
     def __neg__(self) -> Estimate:
         return replace(self, mean=-self.mean)
@@ -48,21 +61,21 @@ class Estimate:
     @property
     def interval(self) -> tuple[float, float]:
         """The 95% t interval; NaN from a single run."""
-        reach = _t_quantile(0.975, self.num_runs) * self.standard_error
+        reach = _t_quantile(0.975, self.num_groups) * self.standard_error
         return self.mean - reach, self.mean + reach
 
     @property
     def lower_bound(self) -> float:
         """The one-sided 95% bound, by Student's t; NaN from a single run."""
-        reach = _t_quantile(0.95, self.num_runs)
+        reach = _t_quantile(0.95, self.num_groups)
         return self.mean - reach * self.standard_error
 
 
-def _t_quantile(p: float, num_runs: int) -> float:
-    """Return the quantile of Student's t for a mean over so many runs."""
+def _t_quantile(p: float, num_values: int) -> float:
+    """Return the quantile of Student's t for a mean over so many values."""
     from scipy.stats import t as student_t
 
-    return float(student_t.ppf(p, max(num_runs - 1, 1)))
+    return float(student_t.ppf(p, max(num_values - 1, 1)))
 
 
 @dataclass(frozen=True)

@@ -99,6 +99,10 @@ class OptimisationExperiment(Experiment):
         """Whether the task is to minimize."""
         return self.task.direction == "minimize"
 
+    def group(self, seed: int) -> int:
+        """Return the group of like runs that a seed's is of: see `Task.group`."""
+        return self.task.group(seed)
+
     def check(self) -> None:
         """Raise, before any work is done, if it cannot be run: see `Task.check`."""
         self.task.check(self.num_agents)

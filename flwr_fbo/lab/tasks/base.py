@@ -94,6 +94,13 @@ class Task(ABC):
         """The first settings of a public list for the task's learner (`Portfolio`)."""
         return []
 
+    def group(self, seed: int) -> int:
+        """Return a number that a seed's run has in common with those of like runs.
+
+        Each run is a group of its own, unless a task draws its functions for several.
+        """
+        return seed
+
     def check(self, num_clients: int) -> None:
         """Raise, before any work is done, if the task cannot be run.
 

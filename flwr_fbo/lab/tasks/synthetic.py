@@ -92,10 +92,14 @@ class SyntheticTask(Task):
 
         return observe
 
+    def group(self, seed: int) -> int:
+        """Return the number of the run's functions."""
+        return self.first_function + seed // self.runs_per_function
+
     def truth(self, client: int, num_clients: int, seed: int) -> Objective:
         """Return the client's function without noise."""
         require_index("client", client, num_clients)
-        number = self.first_function + seed // self.runs_per_function
+        number = self.group(seed)
         shared = _draw(generator(number, Purpose.TEST_FUNCTION))
         rng = generator(number, client, Purpose.TEST_FUNCTION)
         own = _draw(rng)

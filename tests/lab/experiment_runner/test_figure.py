@@ -293,6 +293,24 @@ def test_fewer_seconds_are_better(figure: TuningExperiment) -> None:
     assert finding.verdict == "no verdict: one seed"
 
 
+def test_an_interval_over_functions_counts_functions(figure: TuningExperiment) -> None:
+    """Runs that share their function are one value, unless there is one function."""
+    ends = {"quiet": [0.9, 0.91, 0.55]}
+    runs = _runs(figure, ends)
+    for per_function, groups, num in ((1, [0, 1, 2], 3), (2, [0, 0, 1], 2), (3, [], 3)):
+        task = SyntheticTask(runs_per_function=per_function)
+        (found, _) = findings(replace(figure, task=task), runs)
+        gaps = np.array(ends["quiet"]) - [0.5, 0.51, 0.52]
+        of_group = [gaps[np.equal(groups, g)].mean() for g in sorted(set(groups))]
+        values = of_group or list(gaps)
+        assert found.gain.num_runs == 3
+        assert found.gain.num_groups == num
+        error = np.std(values, ddof=1) / num**0.5
+        assert found.gain.standard_error == pytest.approx(error)
+        assert ("(± over 2 functions)" in outcome(found)) is (num == 2)
+        assert found.gain.interval[0] < found.gain.mean - 2 * error
+
+
 def test_a_claim_needs_the_seeds_of_its_own_methods_only(
     figure: TuningExperiment,
 ) -> None:

@@ -338,8 +338,8 @@ def test_the_table_compares_by_seed(experiment: NonlinearBanditExperiment) -> No
     assert row.estimates["over_alone"] == Estimate.of(np.array([-60.0, -59.0, -59.0]))
     assert row.estimates["over_linear"] == Estimate.of(np.array([-10.0, -18.0, -27.0]))
     assert row.estimates["over_no_phase_one"] == row.estimates["over_alone"]
-    assert row.estimates["scalars"] == Estimate(7000.0, 0.0, 3)
-    assert row.estimates["synchronisations"] == Estimate(7.0, 0.0, 3)
+    assert row.estimates["scalars"] == Estimate(7000.0, 0.0, 3, 3)
+    assert row.estimates["synchronisations"] == Estimate(7.0, 0.0, 3, 3)
     half = summarize(experiment, runs, 3)["fed-go-ucb"]
     assert half.estimates["regret"].mean == pytest.approx(
         row.estimates["regret"].mean / 2
@@ -410,7 +410,7 @@ def test_claims_of_regret_and_of_scalars(experiment: NonlinearBanditExperiment) 
     runs = _runs(1000, fed_go_ucb=[40.0, 42.0, 43.0])
     regret, scalars = findings(experiment, runs)
     assert regret.gain.mean == pytest.approx(178 / 3)
-    assert scalars.gain == Estimate(9000.0, 0.0, 3)
+    assert scalars.gain == Estimate(9000.0, 0.0, 3, 3)
     assert regret.verdict == scalars.verdict == "confirmed"
     digits = load_experiment(builtin_experiments()["digits"])
     claim = Claim("a", "private", "alone", by="scalars")

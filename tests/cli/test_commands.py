@@ -205,6 +205,15 @@ def test_a_published_figure_outside_a_clone_is_refused_by_what_it_needs(
     assert words in elsewhere.output
 
 
+def test_a_table_with_long_headings_still_names_its_methods() -> None:
+    figure = Path(__file__).parents[2] / "experiments/dp-fts-de/fig2c-functions.jsonl"
+    said = _invoke("show", str(figure)).stdout
+    assert max(map(len, said.splitlines())) <= 80
+    names = [line[1:12].strip() for line in said.splitlines()]
+    assert {"random", "FTS-DE", "TS", "q = 0.15", "q = 0.5"} <= {*names}
+    assert "± one standard error over 4 functions, 20 seeds in all." in said
+
+
 def test_claims_of_each_experiment_that_is_named_have_rows() -> None:
     names = ("fts/fig3a", "fts/fig4")
     alone = [_invoke("claims", name).stdout for name in names]

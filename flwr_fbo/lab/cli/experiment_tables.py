@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import typer
@@ -23,6 +24,8 @@ from flwr_fbo.lab.experiment_runner.curves import (
 )
 from flwr_fbo.lab.experiment_runner.estimates import Estimate, Row
 from flwr_fbo.lab.experiment_runner.results import read_results
+
+_WIDEST_HEADING = 20
 
 
 def show_experiment(
@@ -47,18 +50,23 @@ def print_report(
 ) -> None:
     """Print the table, how to read it, and what it shows."""
     rows = summarize(experiment, runs, until)
-    num_seeds = len(common_seeds(experiment.methods, runs))
+    seeds = common_seeds(experiment.methods, runs)
     title, (first, *notes) = experiment.notes(runs, until)
     # Narrow enough for 80 columns; where a name is too long it is broken, no number is.
     table = Table(title=title, box=RULED, padding=(0, 1, 0, 0))
     name, *others = headings_of(experiment)
     table.add_column(name)
     for heading in others:
-        table.add_column(heading, justify="right", no_wrap=True)
+        broken = fill(heading, _WIDEST_HEADING, break_on_hyphens=False)
+        table.add_column(broken, justify="right", no_wrap=True)
     for row in rows.values():
         table.add_row(*cells_of(row, experiment))
     console.print(table)
-    console.print(f"± one standard error over {counted(num_seeds, 'seed')}. {first}")
+    over = counted(len(seeds), "seed")
+    num_groups = len({experiment.group(seed) for seed in seeds})
+    if 1 < num_groups < len(seeds):
+        over = f"{num_groups} functions, {over} in all"
+    console.print(f"± one standard error over {over}. {first}")
     for note in notes:
         console.print(note)
     console.print()

@@ -58,6 +58,6 @@ def print_accuracy(grid: Grid) -> None:
     metrics = [r.content.metric_records["metrics"] for r in replies if r.has_content()]
     before, after = (np.mean([m[key] for m in metrics]) for key in ("before", "after"))
     print(
-        f"Accuracy on test digits, mean of {len(metrics)} sites: {before:.3f} before "
+        f"Accuracy on test data, mean of {len(metrics)} sites: {before:.3f} before "
         f"tuning, {after:.3f} after. Epsilon does not cover these reports."
     )

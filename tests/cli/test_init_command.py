@@ -125,7 +125,7 @@ def test_the_app_of_a_federation_runs_as_it_is(
     assert _init(str(tmp_path / "new-app")).exit_code == 0
     record = tmp_path / "record"
     printed = flwr_run(tmp_path / "new-app", 5, {"folder": str(record)})
-    assert "Accuracy on test digits: 0.8" in printed, printed
+    assert "Accuracy on test data: 0.8" in printed, printed
     assert "NOT PRIVATE" not in printed
     shown = CliRunner().invoke(app, ["show", str(record)])
     assert "chosen" in shown.output

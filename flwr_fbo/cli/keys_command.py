@@ -96,8 +96,8 @@ add(app, "show", show)
 
 def _require_new(file: Path) -> None:
     """Raise ValueError unless FILE can be made without replacing another."""
-    require(not file.exists(), "FILE", str(file), "a new file")
-    require(file.parent.is_dir(), "FILE", str(file), "a file in a folder that exists")
+    require(not file.exists(), "FILE", str(file), "one that does not exist yet")
+    require(file.parent.is_dir(), "FILE", str(file), "in a folder that exists")
 
 
 def _by_slot(pairs: list[str]) -> dict[int, str]:

@@ -142,8 +142,8 @@ class BanditAuditPlan(StudyPlan):
         """Return what is drawn, in words."""
         releases = self.settings.releases
         return {
-            "Study": f"linear UCB, K = {len(self.actions)} arms, d = "
-            f"{releases.dimension}; n = {releases.num_releases} releases, one every "
+            "Study": f"linear UCB on {self.settings.local_data} data, K = "
+            f"{len(self.actions)} arms, d = {releases.dimension}; n = {releases.num_releases} releases, one every "
             f"{self.window} trials, {self.num_logged} logged before",
             "Privacy": f"{releases.mechanism}, {releases.calibration} calibration, mu "
             f"= {releases.mu:.4g}",

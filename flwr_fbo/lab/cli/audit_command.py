@@ -203,7 +203,7 @@ def _lines_of(
         "Test": f"{result.test}",
         "Seen": f"right in {result.true_positives}, wrong in "
         f"{result.false_positives} of the other {result.num_counted} each",
-        "Epsilon": f"at least {result.epsilon_lower:.3f} (99.8 % sure), at most "
+        "Epsilon": f"at least {result.epsilon_lower:.3f} (99.8 % sure), promised "
         f"{promised.epsilon:.3f} ({promised.accounting_method}), at delta = "
         f"{promised.delta:g}",
         "Verdict": result.verdict,

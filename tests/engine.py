@@ -93,7 +93,7 @@ def flwr_run(loopback_only: None, flower_home: Path, tmp_path: Path) -> FlwrRun:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=1800,  # of a run that hangs: a busy machine takes minutes
             check=False,
         )
         printed = done.stdout + done.stderr

@@ -144,7 +144,8 @@ class BanditAuditPlan(StudyPlan):
         return {
             "Study": f"linear UCB on {self.settings.local_data} data, K = "
             f"{len(self.actions)} arms, d = {releases.dimension}; n = "
-            f"{releases.num_releases} releases, one every {self.window} trials, {self.num_logged} logged before",
+            f"{releases.num_releases} releases, one every {self.window} trials, "
+            f"{self.num_logged} logged before",
             "Privacy": f"{releases.mechanism}, {releases.calibration} calibration, mu "
             f"= {releases.mu:.4g}",
             "Canary": f"trial {self.position}, its {self.change} replaced; releases "

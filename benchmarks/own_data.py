@@ -502,6 +502,9 @@ def table(path: Path) -> None:
     for row in read_rows(path):
         key = row["environment"], row["method"], row["epsilon"], row["alpha"]
         by[key][row["seed"]] = row["regret"]
+    methods = [f"{kind}, epsilon {epsilon:g}" for kind, epsilon in COLUMNS]
+    headings = [*methods, "pooled, not private"]
+    print(f"| environment | regret alone | {' | '.join(headings)} |")
     ratios: dict[tuple[str, float], list[list[float]]] = defaultdict(list)
     for alpha, name in product(ALPHAS, {**BAR, **HARD}):
         alone = by[name, "alone", 0.0, alpha]
@@ -517,7 +520,7 @@ def table(path: Path) -> None:
         ratios["alike" if name in BAR else "differ", alpha].append(means)
         if alpha == ALPHAS[0]:
             print(f"| {' | '.join([about, *cells])} |")
-    print()
+    print(f"\n| regret over that alone | {' | '.join(headings)} |")
     for (kind, alpha), each in ratios.items():
         figures = [f"{figure:.2f}" for figure in np.mean(each, axis=0)]
         print(f"| {kind} ({len(each)}), alpha {alpha:g} | {' | '.join(figures)} |")

@@ -239,7 +239,7 @@ def test_claims_of_a_built_in_experiment_have_verdicts(tmp_path: Path) -> None:
     text = page(path, tmp_path / "a.html")
     assert "Claims" in headings_of(text)
     assert plan.claims[0].text in text
-    assert "<td>noise-only does as well</td>" in text
+    assert "<td>not told from noise-only</td>" in text
     assert plan.description in text
     assert "0.0.7" in text  # the version that wrote them
     # From before best settings were kept.

@@ -29,9 +29,9 @@ _DETAILS = """\
 | claim (section) | what came out | verdict |
 | --- | --- | --- |"""
 _SUMMARY = """\
-| figure | seeds | CPU minutes | claims | confirmed | noise-only as well | contrary |
+| figure | seeds | CPU minutes | claims | confirmed | not over noise-only | contrary |
 | --- | --- | --- | --- | --- | --- | --- |"""
-_COUNTED = ("confirmed", "noise-only does as well", "not confirmed: the contrary")
+_COUNTED = ("confirmed", "not told from noise-only", "not confirmed: the contrary")
 _WHEN = {
     "final": "in the end",
     "mean": "in the mean",

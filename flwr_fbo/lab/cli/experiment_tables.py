@@ -55,13 +55,15 @@ def print_report(
     # Narrow enough for 80 columns; where a name is too long it is broken, no number is.
     table = Table(title=title, box=RULED, padding=(0, 1, 0, 0))
     name, *others = headings_of(experiment)
-    table.add_column(name)
+    words = [word for row in rows.values() for word in row.label.split()]
+    table.add_column(name, min_width=max(map(len, words)))
     for heading in others:
         broken = fill(heading, _WIDEST_HEADING, break_on_hyphens=False)
         table.add_column(broken, justify="right", no_wrap=True)
     for row in rows.values():
         table.add_row(*cells_of(row, experiment))
-    console.print(table)
+    needed = console.measure(table).minimum
+    console.print(table, width=max(needed, console.width), crop=False)
     over = counted(len(seeds), "seed")
     num_groups = len({experiment.group(seed) for seed in seeds})
     if 1 < num_groups < len(seeds):

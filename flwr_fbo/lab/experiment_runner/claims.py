@@ -8,8 +8,8 @@ has several runs of each of several functions, the interval is over functions:
 - *confirmed*: the interval of d lies above 0; and if the better method has a noise-only
   control (private methods, FTS), so does that of its paired difference to it, unless
   the claim is about seconds: messages of zeros take as long;
-- *noise-only does as well*: d lies above 0, but the difference to noise-only does not,
-  so what was gained is no gain of the federation;
+- *not told from noise-only*: d lies above 0, but the difference to noise-only does not,
+  so it is not shown that the federation gains anything;
 - *not confirmed*: the interval of d does not lie above 0; *the contrary* if it lies
   below;
 - *no verdict*: a single seed.
@@ -56,7 +56,7 @@ class Finding:
             return "not confirmed"
         control = self.over_noise_only
         if control is not None and control.sign != "positive":
-            return "noise-only does as well"
+            return "not told from noise-only"
         return "confirmed"
 
 

@@ -772,12 +772,10 @@ class TuningExperiment(OptimisationExperiment):
     @property
     def known_methods(self) -> Mapping[str, TuningMethod]:
         """All methods that it could have, by name, as the strategy calls them."""
-        curves = self.curves.values()
         labels = dict(_labels_of(self.strategy))
         if self.list_first:
             labels["private"] = "list + start"
-        of_paper = (c.method == "alone" and c.num_sub_regions == 1 for c in curves)
-        if any(of_paper):
+        if self.base.agent.num_sub_regions > 1:  # the paper's TS starts anywhere
             labels["alone"] = "TS in sub-regions (ours)"
         known = {**METHODS, **(_LEAN if self.base.agent.is_lean else {})}
         return {

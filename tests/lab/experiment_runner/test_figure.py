@@ -230,7 +230,7 @@ HIGH, LOW = [0.7, 0.72, 0.71], [0.3, 0.32, 0.3]
     ("ends", "expected"),
     [
         ({"quiet": HIGH}, "confirmed"),
-        ({"quiet": HIGH, "loud-noise-only": HIGH}, "noise-only does as well"),
+        ({"quiet": HIGH, "loud-noise-only": HIGH}, "not told from noise-only"),
         ({"quiet": [0.2, 0.51, 0.9]}, "not confirmed"),
         ({"quiet": LOW}, "not confirmed: the contrary"),
         ({}, "not confirmed"),
@@ -413,7 +413,7 @@ def test_curves_of_a_series_have_a_panel(figure: TuningExperiment) -> None:
     ends = {"alone": LOW, "random": [0.1, 0.1, 0.2], "a": HIGH}
     made = _figure_of(plan, _runs(plan, ends))
     panels = [axes.get_legend_handles_labels()[1] for axes in made.axes]
-    shared = ["TS", "random"]
+    shared = ["TS in sub-regions (ours)", "random"]
     assert panels == [[*shared, "FTS-DE, P = 2"], [*shared, "FTS-DE, P = 3"]]
 
 

@@ -39,7 +39,8 @@ def check_site_command(
 
     Run it as the user of the SuperNode, before that starts: limits, folder, ledger and
     what is left of it, roster and key, OpenDP, versions, clock. The exit status is 1
-    if studies would be refused, or a limit would be forgotten when a run ends. The
+    if studies would be refused, or a limit would be forgotten when a run ends; not if
+    a limit is used up, since a study that the site has joined may still go on. The
     limits of an app's own code are not known here. A ledger of an older schema is
     upgraded, because the command opens it.
 

@@ -66,6 +66,7 @@ class Finding:
     topic, text : str
     state : {"ok", "note", "PROBLEM"}
         With a problem the site refuses studies, all or some, or its limits do not hold.
+        A limit that is used up is none: a study that it has joined may still go on.
     """
 
     topic: str
@@ -88,7 +89,8 @@ def check_site(
     found = [_versions(), _clock(), _slot(context), _limits(context)]
     found += [_folder(context), *_ledger(context), _sums(context), _opendp(context)]
     found += _others(context)
-    return found if study is None else [*found, _study(context, study)]
+    unread = any(one.topic == "limits" and one.state == "PROBLEM" for one in found)
+    return found if study is None or unread else [*found, _study(context, study)]
 
 
 def announced_study(epsilon: float, delta: float, num_releases: int = 1) -> Promise:
@@ -252,18 +254,25 @@ def _left(charges: list[Charge], limits: Limits) -> list[Finding]:
     if most is not None:
         left = most - sum(charge.num_releases for charge in charges)
         text = f"{counted(max(0, left), 'release')} of {most}"
-        found.append(Finding("left", text, "ok" if left > 0 else "PROBLEM"))
+        found.append(_rest(text, is_spent=left <= 0))
     if limits.bound_epsilon:
         assert limits.max_epsilon is not None
         left_epsilon = epsilon_left(charges, limits.max_epsilon, limits.max_delta)
+        most_epsilon = limits.max_epsilon
         text = (
             f"a study of epsilon {left_epsilon:.3g} at delta {limits.max_delta:g} at "
-            f"most, of {limits.max_epsilon:g}"
+            f"most, of {most_epsilon:g}"
         )
         # Below a thousandth there is no study.
-        enough = left_epsilon > 1e-3 * limits.max_epsilon
-        found.append(Finding("left", text, "ok" if enough else "PROBLEM"))
+        found.append(_rest(text, is_spent=left_epsilon <= 1e-3 * most_epsilon))
     return found
+
+
+def _rest(text: str, *, is_spent: bool) -> Finding:
+    """Return what is left of a limit; a study that has spent it may still go on."""
+    if is_spent:
+        return Finding("left", f"{text}: no further study", "note")
+    return Finding("left", text)
 
 
 def epsilon_left(

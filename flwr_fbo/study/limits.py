@@ -203,7 +203,7 @@ class Limits:
         check_fields(self)
         epsilon, delta = self.max_epsilon, self.max_delta
         if epsilon != math.inf:
-            together = "given, or not, together with max_"
+            together = "given together with max_"
             ok = delta is None or epsilon is not None
             require(ok, "max_epsilon", epsilon, f"{together}delta={delta}")
             ok = epsilon is None or delta is not None

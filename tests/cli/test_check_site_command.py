@@ -170,6 +170,13 @@ def test_a_study_that_was_announced(tmp_path: Path) -> None:
         assert ledger.charges(0) == [Charge(2.5)]
 
 
+def test_a_limit_without_its_delta_is_told_once() -> None:
+    code, text = check("agent-id=0 fbo-max-epsilon=2", "--epsilon", "1", "--delta=1e-3")
+    assert code == 1
+    assert text.count("PROBLEM") == 1, text
+    assert "fbo-max-delta is not given" in line(text, "limits")
+
+
 def test_a_study_is_asked_about_with_epsilon_and_delta() -> None:
     for options, words in (
         (("--epsilon", "2"), "--epsilon=2.0 is not allowed: given with both"),
@@ -209,10 +216,14 @@ def test_a_ledger_that_is_spent_lost_or_of_others(tmp_path: Path) -> None:
     config = f'{limits} fbo-folder="{tmp_path}"'
     with SpendingLedger.held(tmp_path) as ledger:
         ledger.record(("tuning", "a"), 1, Charge(0.5), owner=0)
+    # A SuperNode that is started again must still end the study that spent it.
     code, text = check(config)
-    assert code == 1
-    assert "PROBLEM  left         0 releases of 1" in text
-    assert "a study of epsilon 0 at delta 1e-05 at most, of 1" in text
+    assert code == 0
+    assert "note     left         0 releases of 1: no further study" in text
+    assert (
+        "note     left         epsilon 0 of 1 at delta 1e-05: no further study" in text
+    )
+    assert check(config, "--epsilon", "0.1", "--delta", "1e-5")[0] == 1
     (tmp_path / FILE_NAME).chmod(0o666)
     assert "others may write it" in line(check(config)[1], "ledger")
     (tmp_path / FILE_NAME).write_bytes(b"rubbish" * 999)

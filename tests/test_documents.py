@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -127,8 +128,10 @@ def test_the_readme_runs_as_it_is_written(
         page = Page(ROOT / "README.md", menu=True)
         config = dict(example.config)
         page.names["main"] = main
-        page.names["grid"] = InProcessGrid(example.client.app, 20, run_config=config)
-        page.names["context"] = Context(1, 1, {}, RecordDict(), config)
+        grid = InProcessGrid(example.client.app, 20, run_config=config)
+        context = Context(1, 1, {}, RecordDict(), config)
+        started = SimpleNamespace(main=lambda: lambda tuned: tuned(grid, context))
+        page.names["app"] = started  # as a ServerApp that is run at once
         page.run()
     python = [b.text for b in blocks_of(page.path) if b.language == "python"]
     assert len(python) == 3

@@ -213,6 +213,7 @@ class FederationResult:
         else:
             epsilon, delta = self.privacy_spent.epsilon, self.privacy_spent.delta
             cost = f"Privacy spent per client: epsilon {epsilon:.2f} at delta {delta}"
+            cost += " for the choice, without the training"
             lines.append(f"{cost}; {self.trust}.")
         return "\n".join(lines)
 

@@ -174,7 +174,8 @@ def test_a_limit_without_its_delta_is_told_once() -> None:
     code, text = check("agent-id=0 fbo-max-epsilon=2", "--epsilon", "1", "--delta=1e-3")
     assert code == 1
     assert text.count("PROBLEM") == 1, text
-    assert "fbo-max-delta is not given" in line(text, "limits")
+    said = "fbo-max-delta=None is not allowed: given together with fbo-max-epsilon=2"
+    assert said in line(text, "limits")
 
 
 def test_a_study_is_asked_about_with_epsilon_and_delta() -> None:
@@ -220,9 +221,7 @@ def test_a_ledger_that_is_spent_lost_or_of_others(tmp_path: Path) -> None:
     code, text = check(config)
     assert code == 0
     assert "note     left         0 releases of 1: no further study" in text
-    assert (
-        "note     left         epsilon 0 of 1 at delta 1e-05: no further study" in text
-    )
+    assert "epsilon 0 at delta 1e-05 at most, of 1: no further study" in text
     assert check(config, "--epsilon", "0.1", "--delta", "1e-5")[0] == 1
     (tmp_path / FILE_NAME).chmod(0o666)
     assert "others may write it" in line(check(config)[1], "ledger")

@@ -63,6 +63,7 @@ ClientApi = Literal["both", "message", "numpy", "action"]
 TUNE_ACTION = "tune"
 
 CLIENT_APP_RAISED = 2  # flwr.common.constant.ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+MOD_REFUSED = 6  # flwr.common.constant.ErrorCode.MOD_FAILED_PRECONDITION
 # Of Flower's SecAgg and SecAgg+: their record in a message and in its reply, that in a
 # client's state, and what the record of a reply has.
 SECURE_AGGREGATION_RECORD = RECORD_KEY_CONFIGS

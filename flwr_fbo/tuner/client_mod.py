@@ -24,7 +24,11 @@ from flwr.clientapp.typing import ClientAppCallable
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.errors import RefusedError, log_once
-from flwr_fbo._compat import SECURE_AGGREGATION_RECORD, secure_aggregation_stage
+from flwr_fbo._compat import (
+    MOD_REFUSED,
+    SECURE_AGGREGATION_RECORD,
+    secure_aggregation_stage,
+)
 from flwr_fbo.clients.node_limits import hearing
 from flwr_fbo.clients.recorded_agent import of_another_slot
 from flwr_fbo.clients.site import SiteError, reported
@@ -218,7 +222,7 @@ def _run_trials(
             with hearing(context):
                 reply = reported(partial(_call, *arguments))
             if reply.has_error():
-                errors[str(place)] = f"the app gave error {reply.error.code}."
+                errors[str(place)] = _said_of(reply.error.code)
             else:
                 kept = partial(_kept, message, reply.content, trial, header, states)
                 replies[place] = reported(kept)
@@ -235,6 +239,17 @@ def _run_trials(
         rules.charge_unprotected((KIND, header.attempt))
     answer = ReplyHeader(errors, tuple(sorted(read)), slot)
     return Message(pack(answer, replies), reply_to=message)
+
+
+def _said_of(code: int) -> str:
+    """Return what the server is told of an app's error: nothing of its text."""
+    text = f"the app gave error {code}"
+    if code == MOD_REFUSED:
+        text += (
+            ", a mod refused the message; a DP mod belongs on the app's own train, "
+            "@app.train(mods=[...])"
+        )
+    return f"{text}."
 
 
 def _call(

@@ -123,6 +123,13 @@ def _adaptive(wrapper: Any) -> Strategy:
     return wrapped
 
 
+def test_a_dp_mod_on_the_whole_app_is_told_where_it_belongs() -> None:
+    app = message_app(first=(tuner_mod, fixedclipping_mod))
+    main = main_of(lambda: _fixed(DifferentialPrivacyClientSideFixedClipping))
+    with pytest.raises(AggregationError, match=r"error 6, a mod refused .* @app.train"):
+        tuner().start(main, in_process(app), server_context())
+
+
 @pytest.mark.parametrize(
     ("make", "mods"),
     [

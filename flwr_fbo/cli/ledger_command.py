@@ -109,14 +109,19 @@ add(app, "rebuild", rebuild_ledger)
 
 
 def _ledgers_in(folder: Path) -> list[Path]:
-    """Return the ledgers in a folder; a study's server's where there is none."""
-    if not folder.is_dir():
+    """Return the ledgers in a folder, or the one file that is named."""
+    if folder.is_file():
         return [folder]
     found = [folder / name for name in (FILE_NAME, TUNER_FILE_NAME)]
     for kind in (SITE_KIND, NEURAL_SITE_KIND):
         found += bandit_journals(folder, kind)
     found = [path for path in (*found, folder / SPENDING_FILE_NAME) if path.is_file()]
-    return found or [folder / FILE_NAME]
+    if not found:
+        raise JournalError(
+            f"There is no ledger in {folder}: nothing was spent there, or it is "
+            "another folder."
+        )
+    return found
 
 
 def _read(path: Path, delta: float | None) -> _Ledger:

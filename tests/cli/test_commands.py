@@ -214,6 +214,15 @@ def test_a_table_with_long_headings_still_names_its_methods() -> None:
     assert "± one standard error over 4 functions, 20 seeds in all." in said
 
 
+@pytest.mark.parametrize("name", ["there", "gone"])
+def test_a_folder_without_a_ledger_is_said_to_have_spent_nothing(
+    name: str, tmp_path: Path
+) -> None:
+    (tmp_path / "there").mkdir()
+    result = _invoke("ledger", "show", str(tmp_path / name))
+    assert "nothing was spent there" in _one_line_error(result)
+
+
 def test_claims_of_each_experiment_that_is_named_have_rows() -> None:
     names = ("fts/fig3a", "fts/fig4")
     alone = [_invoke("claims", name).stdout for name in names]

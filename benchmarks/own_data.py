@@ -502,7 +502,8 @@ def table(path: Path) -> None:
     for row in read_rows(path):
         key = row["environment"], row["method"], row["epsilon"], row["alpha"]
         by[key][row["seed"]] = row["regret"]
-    methods = [f"{kind}, epsilon {epsilon:g}" for kind, epsilon in COLUMNS]
+    named = {TAKEN: "own"}
+    methods = [f"{named.get(kind, kind)}, epsilon {e:g}" for kind, e in COLUMNS]
     headings = [*methods, "pooled, not private"]
     print(f"| environment | regret alone | {' | '.join(headings)} |")
     ratios: dict[tuple[str, float], list[list[float]]] = defaultdict(list)

@@ -96,8 +96,10 @@ add(app, "show", show)
 
 def _require_new(file: Path) -> None:
     """Raise ValueError unless FILE can be made without replacing another."""
-    require(not file.exists(), "FILE", str(file), "one that does not exist yet")
-    require(file.parent.is_dir(), "FILE", str(file), "in a folder that exists")
+    if file.exists():
+        raise ValueError(f"FILE={str(file)!r} exists already, and is not replaced.")
+    if not file.parent.is_dir():
+        raise ValueError(f"FILE={str(file)!r} is in a folder that does not exist.")
 
 
 def _by_slot(pairs: list[str]) -> dict[int, str]:

@@ -327,7 +327,11 @@ def _sums(context: Context) -> Finding:
         text = f"slot {slot} of {len(identity.roster.slots)} in the roster "
         text += identity.roster.digest()
         if configured not in (-1, slot):
-            return Finding("secure sums", f"{text}; agent-id={configured}", "PROBLEM")
+            told = f"{text}, and agent-id is {configured}: the key is another site's"
+            return Finding("secure sums", told, "PROBLEM")
+        if node_limits(context).min_colluding is None:
+            told = f"{text}; fbo-min-colluding is not set, so the server chooses it"
+            return Finding("secure sums", told, "note")
         return Finding("secure sums", text)
 
     return _attempt("secure sums", look)

@@ -129,7 +129,7 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
         has_centre = self.study.graph is None
         if settings.local_data != "own" or not times or not planned or not has_centre:
             return []
-        trials = max(self._num_trials, times[-1] + 1, planned + 1)
+        trials = max(self._num_trials or times[-1] + 1, planned + 1)
         plan = SharingPlan(settings.releases, self.study.num_agents, trials, times)
         return plan.lines()
 

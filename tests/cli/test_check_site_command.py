@@ -256,10 +256,13 @@ def test_the_slot_is_that_of_the_key(tmp_path: Path) -> None:
     roster.save(tmp_path / "roster.json")
     keys[1].save(tmp_path / "1.pem")
     files = f'fbo-roster="{tmp_path}/roster.json" fbo-key="{tmp_path}/1.pem"'
-    code, text = check(f"agent-id=1 {files}")
-    assert code == 0, text
     expected = f"slot 1 of 3 in the roster {roster.digest()}"
-    assert line(text, "secure sums").endswith(expected)
+    code, text = check(f"agent-id=1 {files} fbo-min-colluding=1")
+    assert code == 0, text
+    assert line(text, "secure sums") == f"ok secure sums {expected}"
+    text = check(f"agent-id=1 {files}")[1]
+    unset = "fbo-min-colluding is not set, so the server chooses it"
+    assert line(text, "secure sums") == f"note secure sums {expected}; {unset}"
     code, text = check(f"agent-id=2 {files}")
     assert code == 1
     assert "PROBLEM secure sums slot 1 of 3" in line(text, "secure sums")

@@ -47,7 +47,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     key = public_key(path)
     code, text = run("new", path)
     assert code == 1
-    assert "is not allowed: one that does not exist yet" in " ".join(text.split())
+    assert "exists already, and is not replaced" in " ".join(text.split())
     assert SigningKey.load(path).public == key
     file = tmp_path / "roster.json"
     pairs = [f"{slot}={_drawn()}" for slot in range(2)]
@@ -72,7 +72,7 @@ def test_a_file_in_no_folder_is_named(tmp_path: Path) -> None:
     for command, *more in (["new"], ["roster", *pairs]):
         code, text = run(command, tmp_path / "none" / "file", *more)
         assert code == 1
-        assert "none/file' is not allowed: in a folder that exists" in text
+        assert "none/file' is in a folder that does not exist" in text
 
 
 @pytest.mark.parametrize(

@@ -308,7 +308,10 @@ def released_function(
     score = float(start(best[None])[0])
     p0 = start.null_probability
     certain = start.is_followed and p0 <= SIGNIFICANCE
-    reason = "" if certain else BY_CHANCE
+    alone = (
+        "sites that started later searched alone; more pioneers or epsilon tell more"
+    )
+    reason = "" if certain else f"{BY_CHANCE}: {alone}"
     params = None if reason else study.space.from_unit(best)
     found = Recommendation(params, reason, score, None, p0, is_start=True)
     return ReleasedFunction(start, best, found)

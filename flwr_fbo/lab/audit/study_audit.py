@@ -188,6 +188,8 @@ class AuditResult:
         """Say it in words."""
         if self.violated:
             return "VIOLATION: lower bound exceeds the accountant's"
+        if self.epsilon_lower < self.promised.epsilon / 2:
+            return "no violation, with little power: give more draws or a larger delta"
         return "no violation"
 
 

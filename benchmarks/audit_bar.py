@@ -13,6 +13,7 @@ audits they exceed it, and CPU seconds an audit.
 
 import argparse
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ NUM_AUDITS = {**dict.fromkeys(FAULTY, 10), **dict.fromkeys(CORRECT, 20)}
 def one_audit(case: str, draws: int, seed: int) -> dict[str, Any]:
     """Return what was found, and the CPU seconds it took."""
     study, _, kind = case.partition(":")
-    plan = ALL_STUDIES[study](draws)
+    plan = replace(ALL_STUDIES[study](), num_draws=draws)
     entropy = OsEntropy() if kind == "system" else StreamEntropy(seed)
     correct = kind in ("correct", "system")
     start = time.process_time()

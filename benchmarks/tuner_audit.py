@@ -169,12 +169,9 @@ class TunerAuditPlan(StudyPlan):
     ----------
     planted : str
         One of ``PLANTED``.
-    num_draws : int
-        See `StudyPlan`.
     """
 
     planted: str
-    num_draws: int = 1500
 
     faults: ClassVar[Mapping[str, Callable[..., Any]]] = {}
 
@@ -225,7 +222,7 @@ def main() -> None:
     print("| planted | epsilon that covers it | found at least |")
     print("| --- | --- | --- |")
     for planted in PLANTED:
-        result = audit(TunerAuditPlan(planted, asked.draws), OsEntropy())
+        result = audit(TunerAuditPlan(planted, num_draws=asked.draws), OsEntropy())
         promised = f"{result.promised.epsilon:.2f}"
         if planted == _TRAINING_DATA:
             promised = f"none (of the choice: {promised})"

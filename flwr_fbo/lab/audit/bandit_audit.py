@@ -76,8 +76,6 @@ class BanditAuditPlan(StudyPlan):
     num_requests : int
         How often every release is asked for, as after lost replies, >= 1. The mean of
         the answers is what agent and adversary get.
-    num_draws : int
-        See `StudyPlan`.
     """
 
     settings: LinearUCBSettings
@@ -88,7 +86,6 @@ class BanditAuditPlan(StudyPlan):
     position: int = 0
     num_logged: int = field(default=0, metadata=integer(0))
     num_requests: int = field(default=2, metadata=integer(1))
-    num_draws: int = 10_000
 
     faults = CONTINUAL_FAULTS
 

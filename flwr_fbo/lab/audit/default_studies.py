@@ -40,35 +40,29 @@ def _of_all(num_agents: int, noise_multiplier: float) -> ReleaseSettings:
     )
 
 
-def fed_vote(
-    num_draws: int, epsilon: float = EPSILON, delta: float = DELTA
-) -> TuningAuditPlan:
+def fed_vote(epsilon: float = EPSILON, delta: float = DELTA) -> TuningAuditPlan:
     """Return `FedVote`'s: two releases, all agents take part in both."""
     z = calibrate_noise_multiplier(epsilon, delta, 1.0, 2)
-    return TuningAuditPlan(_of_all(2, z), delta, (5, 9), num_draws=num_draws)
+    return TuningAuditPlan(_of_all(2, z), delta, (5, 9))
 
 
-def dp_fts_de(
-    num_draws: int, epsilon: float = EPSILON, delta: float = DELTA
-) -> TuningAuditPlan:
+def dp_fts_de(epsilon: float = EPSILON, delta: float = DELTA) -> TuningAuditPlan:
     """Return `DPFTSDE`'s: sampling, sub-regions, and weights from first to last."""
     z = calibrate_noise_multiplier(epsilon, delta, 0.35, 3)
     settings = ReleaseSettings(4, 2, noise_multiplier=z, sampling_probability=0.35)
-    return TuningAuditPlan(settings, delta, (0, 20, 39), 2, num_draws)
+    return TuningAuditPlan(settings, delta, (0, 20, 39), 2)
 
 
 def fed_warm_start(
-    num_draws: int, epsilon: float = EPSILON, delta: float = DELTA
+    epsilon: float = EPSILON, delta: float = DELTA
 ) -> WarmStartAuditPlan:
     """Return `FedWarmStart`'s: four cohorts, and one who only follows."""
     z = calibrate_noise_multiplier(epsilon, delta, 1.0, 1)
     times = (9, 19, 29, 39)
-    return WarmStartAuditPlan(_of_all(5, z), delta, times, 5, num_draws)
+    return WarmStartAuditPlan(_of_all(5, z), delta, times, 5)
 
 
-def fed_ucb(
-    num_draws: int, epsilon: float = EPSILON, delta: float = DELTA
-) -> BanditAuditPlan:
+def fed_ucb(epsilon: float = EPSILON, delta: float = DELTA) -> BanditAuditPlan:
     """Return `FedUCB`'s: a bandit with two arms, its second window changed."""
     settings = LinearUCBSettings(
         ContinualSettings(3, 2, epsilon, delta), local_data="released"
@@ -78,13 +72,10 @@ def fed_ucb(
         actions=((1.0, 0.0), (0.0, 1.0)),
         rewards=(1.0, -1.0),
         position=1,
-        num_draws=num_draws,
     )
 
 
-def fed_go_ucb(
-    num_draws: int, epsilon: float = EPSILON, delta: float = DELTA
-) -> BanditAuditPlan:
+def fed_go_ucb(epsilon: float = EPSILON, delta: float = DELTA) -> BanditAuditPlan:
     """Return `FedGOUCB`'s sums: of actions of two features, a whole trial changed."""
     privacy = NeuralPrivacy(epsilon, delta, num_synchronisations=4, num_features=2)
     return BanditAuditPlan(
@@ -93,15 +84,12 @@ def fed_go_ucb(
         rewards=(1.0, -1.0),
         change="trial",
         position=2,
-        num_draws=num_draws,
     )
 
 
-def federation_tuner(
-    num_draws: int, epsilon: float = EPSILON, delta: float = DELTA
-) -> TunerAuditPlan:
+def federation_tuner(epsilon: float = EPSILON, delta: float = DELTA) -> TunerAuditPlan:
     """Return `FederationTuner`'s: two rungs, in each a choice between two trials."""
-    return TunerAuditPlan.of(PrivateChoice(epsilon, delta), 5, 2, num_draws)
+    return TunerAuditPlan.of(PrivateChoice(epsilon, delta), 5, 2)
 
 
 STUDIES: dict[str, Callable[..., StudyPlan]] = {
@@ -114,19 +102,15 @@ STUDIES: dict[str, Callable[..., StudyPlan]] = {
 }
 
 
-def secure_fed_vote(
-    num_draws: int, epsilon: float = EPSILON, delta: float = DELTA
-) -> SecureAuditPlan:
+def secure_fed_vote(epsilon: float = EPSILON, delta: float = DELTA) -> SecureAuditPlan:
     """Return `FedVote`'s with secure aggregation: two of four sites collude."""
-    trusted = fed_vote(num_draws, epsilon, delta)
+    trusted = fed_vote(epsilon, delta)
     return _secure(trusted, replace(trusted.settings, num_agents=4))
 
 
-def secure_dp_fts_de(
-    num_draws: int, epsilon: float = EPSILON, delta: float = DELTA
-) -> SecureAuditPlan:
+def secure_dp_fts_de(epsilon: float = EPSILON, delta: float = DELTA) -> SecureAuditPlan:
     """Return `DPFTSDE`'s with secure aggregation, for which all sites take part."""
-    trusted = dp_fts_de(num_draws, epsilon, delta)
+    trusted = dp_fts_de(epsilon, delta)
     times = len(trusted.iterations)
     z = calibrate_noise_multiplier(epsilon, delta, 1.0, times)
     with_all = replace(trusted.settings, sampling_probability=1.0, noise_multiplier=z)
@@ -135,11 +119,7 @@ def secure_dp_fts_de(
 
 def _secure(trusted: TuningAuditPlan, settings: ReleaseSettings) -> SecureAuditPlan:
     return SecureAuditPlan(
-        settings,
-        trusted.delta,
-        trusted.iterations,
-        trusted.num_features,
-        trusted.num_draws,
+        settings, trusted.delta, trusted.iterations, trusted.num_features
     )
 
 

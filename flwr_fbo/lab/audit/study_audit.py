@@ -24,16 +24,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.fields import check_fields
+from flwr_fbo._common.fields import check_fields, integer
 from flwr_fbo._common.random import Purpose, generator
-from flwr_fbo._common.validation import require_int
 from flwr_fbo.lab.audit.evidence import STATISTICS, Evidence, Statistics
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.noise import Entropy, SeededEntropy
@@ -84,6 +83,7 @@ _CHOICE_RISK = 1e-6
 _MIN_DRAWS = 1000
 
 
+@dataclass(frozen=True)
 class StudyPlan(ABC):
     """What is audited, and how thoroughly.
 
@@ -95,12 +95,11 @@ class StudyPlan(ABC):
         Mechanisms with a mistake, for ``build`` of `audit`.
     """
 
-    num_draws: int
+    num_draws: int = field(default=10_000, kw_only=True, metadata=integer(_MIN_DRAWS))
     faults: ClassVar[Mapping[str, Callable[..., Any]]]
 
     def __post_init__(self) -> None:
         check_fields(self)
-        require_int("num_draws", self.num_draws, _MIN_DRAWS)
 
     @property
     @abstractmethod

@@ -63,8 +63,6 @@ class TuningAuditPlan(StudyPlan):
         One of them alone audits a single release.
     num_features : int
         M >= 1.
-    num_draws : int
-        See `StudyPlan`.
     absence : {"missing", "zeros"}
         How the canary is absent. The release promises that a missing message counts as
         zero, so the guarantee covers both; ``"missing"`` also shows whether noise or
@@ -77,10 +75,11 @@ class TuningAuditPlan(StudyPlan):
         metadata=several(integer(0), least=1, allowed="one at least")
     )
     num_features: int = field(default=1, metadata=integer(1))
-    num_draws: int = 10_000
     absence: Absence = field(default="missing", metadata=choice(Absence))
 
     faults: ClassVar[Mapping[str, Callable[..., Any]]] = FAULTS
+    # How much longer than the clip allows the canary's messages are.
+    loudness: ClassVar[float] = LOUDNESS
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -164,11 +163,6 @@ class TuningAuditPlan(StudyPlan):
         """The direction of the canary's messages, shape (M,), of norm 1."""
         return np.full(self.num_features, 1.0 / math.sqrt(self.num_features))
 
-    @property
-    def loudness(self) -> float:
-        """How much longer than the clip allows the canary's messages are."""
-        return LOUDNESS
-
     def is_in(self, release: int) -> bool:
         """Return whether a release, from 0, may tell of the canary."""
         return True
@@ -202,6 +196,7 @@ class WarmStartAuditPlan(TuningAuditPlan):
     cohort_sizes: tuple[int, ...] = (1, 1, 1, 1)
 
     faults = COHORT_FAULTS
+    loudness = 1.0  # what is longer than allowed counts as zero
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -237,11 +232,6 @@ class WarmStartAuditPlan(TuningAuditPlan):
             "Canary": f"agent {self.canary}, of cohort 2, sends in each release, "
             f"against {self.absence}; the others send zeros",
         }
-
-    @property
-    def loudness(self) -> float:
-        """1: what is longer than allowed counts as zero."""
-        return 1.0
 
     def is_in(self, release: int) -> bool:
         """Return whether a release, from 0, is that of the canary's cohort."""
@@ -308,15 +298,13 @@ class TunerAuditPlan(TuningAuditPlan):
     choice: PrivateChoice = field(kw_only=True)
 
     @classmethod
-    def of(
-        cls, choice: PrivateChoice, num_clients: int, num_rungs: int, num_draws: int
-    ) -> Self:
+    def of(cls, choice: PrivateChoice, num_clients: int, num_rungs: int) -> Self:
         """Return the plan of a tuner, with the noise that the tuner plans."""
         chooser = Chooser(choice, num_clients, num_rungs, noise_seed=0)
         release, rungs = chooser.release, tuple(range(num_rungs))
         assert isinstance(release, Release)
         settings, delta = release.settings, choice.delta
-        return cls(settings, delta, rungs, _NUM_TRIALS, num_draws, choice=choice)
+        return cls(settings, delta, rungs, _NUM_TRIALS, choice=choice)
 
     @cached_property
     def _chooser(self) -> Chooser:

@@ -200,12 +200,58 @@ class GLMUCBSettings:
         """Return A of a sum of x x'."""
         return gram + self.ridge / self.curvature * np.eye(len(gram))
 
+    def agents(self, num_agents: int, dimension: int, seed: int) -> list[GLMUCBAgent]:
+        """Return the agents of a study, before their first evaluation.
+
+        They draw nothing at random: ``seed`` plays no part.
+        """
+        return [GLMUCBAgent(self, dimension) for _ in range(num_agents)]
+
+    @one_blas_thread
+    def synchronise(
+        self,
+        agents: Sequence[GLMUCBAgent],
+        send: Callable[[FloatArray], FloatArray] = lambda array: array,
+    ) -> None:
+        """Let all agents share what they know.
+
+        The descent begins at their last estimate. The sums bound the eigenvalues of the
+        loss's Hessian, from above with the largest slope of the link, from below with
+        c_mu.
+
+        Parameters
+        ----------
+        agents : sequence of GLMUCBAgent
+        send : callable
+            What all arrays pass that agents and server send each other.
+        """
+        messages = [agent.message() for agent in agents]
+        gram = np.sum([send(message.values) for message in messages], axis=0)
+        count = max(sum(message.num_evaluations for message in messages), 1)
+        eigenvalues = np.linalg.eigvalsh(gram)
+
+        def gradient(theta: FloatArray) -> FloatArray:
+            parts = [send(agent.gradient(send(theta))) for agent in agents]
+            return np.asarray(np.sum(parts, axis=0) + self.ridge * theta)
+
+        least = max(eigenvalues[0], 0.0)
+        theta = accelerated_descent(
+            gradient,
+            agents[0].shared_theta,
+            smoothness=self.largest_slope * eigenvalues[-1] + self.ridge,
+            strong_convexity=self.curvature * least + self.ridge,
+            accuracy=self.accuracy / count,
+            max_iterations=self.max_iterations,
+        )
+        for agent in agents:
+            agent.receive(send(gram), send(theta))
+
 
 class GLMUCBAgent:
     """One agent: `choose` and `tell`; the rest is a synchronisation.
 
     There all agents send their `message`, then their `gradient` as often as the descent
-    asks for it, and `receive` what came out: see `synchronise`.
+    asks for it, and `receive` what came out: see `GLMUCBSettings.synchronise`.
 
     Parameters
     ----------
@@ -217,6 +263,8 @@ class GLMUCBAgent:
     ----------
     theta : ndarray of shape (d,)
         The online estimate, d = D + 1.
+    shared_theta : ndarray of shape (d,)
+        The estimate of the last synchronisation; zero before the first one.
     """
 
     theta: FloatArray
@@ -298,47 +346,4 @@ class GLMUCBAgent:
         matrix = self.settings.matrix(gram)
         self._ellipsoid = Ellipsoid(matrix, matrix @ theta)
         self._synchronised_log_det = self._ellipsoid.log_det
-        self.theta = theta
-
-
-@one_blas_thread
-def synchronise(
-    agents: Sequence[GLMUCBAgent],
-    start: FloatArray,
-    send: Callable[[FloatArray], FloatArray] = lambda array: array,
-) -> FloatArray:
-    """Let all agents share what they know; return their estimate, shape (d,).
-
-    The sums bound the eigenvalues of the loss's Hessian, from above with the largest
-    slope of the link, from below with c_mu.
-
-    Parameters
-    ----------
-    agents : sequence of GLMUCBAgent
-    start : ndarray of shape (d,)
-        Where the descent begins: the last estimate, or zero.
-    send : callable
-        What all arrays pass that agents and server send each other.
-    """
-    settings = agents[0].settings
-    messages = [agent.message() for agent in agents]
-    gram = np.sum([send(message.values) for message in messages], axis=0)
-    count = max(sum(message.num_evaluations for message in messages), 1)
-    eigenvalues = np.linalg.eigvalsh(gram)
-
-    def gradient(theta: FloatArray) -> FloatArray:
-        parts = [send(agent.gradient(send(theta))) for agent in agents]
-        return np.asarray(np.sum(parts, axis=0) + settings.ridge * theta)
-
-    least = max(eigenvalues[0], 0.0)
-    theta = accelerated_descent(
-        gradient,
-        start,
-        smoothness=settings.largest_slope * eigenvalues[-1] + settings.ridge,
-        strong_convexity=settings.curvature * least + settings.ridge,
-        accuracy=settings.accuracy / count,
-        max_iterations=settings.max_iterations,
-    )
-    for agent in agents:
-        agent.receive(send(gram), send(theta))
-    return theta
+        self.theta = self.shared_theta = theta

@@ -173,6 +173,35 @@ class KernelUCBSettings:
     def __post_init__(self) -> None:
         check_fields(self)
 
+    def agents(
+        self, num_agents: int, dimension: int, seed: int
+    ) -> list[KernelUCBAgent]:
+        """Return the agents of a study, before their first evaluation."""
+        slots = range(num_agents)
+        return [KernelUCBAgent(self, dimension, seed, slot) for slot in slots]
+
+    @staticmethod
+    def synchronise(
+        agents: Sequence[KernelUCBAgent],
+        send: Callable[[FloatArray], FloatArray] = lambda array: array,
+    ) -> None:
+        """Let all agents share what they know.
+
+        Parameters
+        ----------
+        agents : sequence of KernelUCBAgent
+        send : callable
+            What all arrays pass that agents and server send each other.
+        """
+        drawn = [send(agent.draw()) for agent in agents]
+        # Sorted: the dictionary does not depend on who was first.
+        dictionary = np.unique(np.concatenate(drawn), axis=0)
+        for agent in agents:
+            agent.adopt(send(dictionary))
+        total = np.sum([send(agent.message()) for agent in agents], axis=0)
+        for agent in agents:
+            agent.receive(send(total))
+
 
 class KernelUCBAgent:
     """One agent: `choose` and `tell`; the rest is a synchronisation.
@@ -267,25 +296,3 @@ class KernelUCBAgent:
     @property
     def _points(self) -> FloatArray:
         return np.array(self._x).reshape(-1, self.dimension)
-
-
-def synchronise(
-    agents: Sequence[KernelUCBAgent],
-    send: Callable[[FloatArray], FloatArray] = lambda array: array,
-) -> None:
-    """Let all agents share what they know.
-
-    Parameters
-    ----------
-    agents : sequence of KernelUCBAgent
-    send : callable
-        What all arrays pass that agents and server send each other.
-    """
-    drawn = [send(agent.draw()) for agent in agents]
-    # Sorted: the dictionary does not depend on who was first.
-    dictionary = np.unique(np.concatenate(drawn), axis=0)
-    for agent in agents:
-        agent.adopt(send(dictionary))
-    total = np.sum([send(agent.message()) for agent in agents], axis=0)
-    for agent in agents:
-        agent.receive(send(total))

@@ -139,7 +139,7 @@ def audit(
         promised = EPSILON if epsilon is None else epsilon
         plans = {}
         for name in names:
-            plan = studies[name](draws, promised, delta)
+            plan = replace(studies[name](promised, delta), num_draws=draws)
             if given:
                 plan = _changed(cast(TuningAuditPlan, plan), given, promised)
             plans[name] = plan
@@ -217,7 +217,7 @@ def _values_of(plan: StudyPlan, result: AuditResult) -> dict[str, Any]:
     """Return what an audit found for ``--json``."""
     counts = ("true_positives", "false_positives", "num_counted")
     return {
-        "plan": asdict(cast(Any, plan)),
+        "plan": asdict(plan),
         "test": str(result.test),
         **{name: getattr(result, name) for name in counts},
         "epsilon_lower": result.epsilon_lower,

@@ -140,6 +140,8 @@ class Method:
         The control in which all its messages are zeroed; None where there is none.
     look : tuple of str, optional
         Colour, line style and marker in figures; chosen from a palette unless given.
+    base : str
+        The method that it is a variant of; itself unless given.
     """
 
     name: str
@@ -148,6 +150,10 @@ class Method:
     noisy: bool = field(default=False, kw_only=True)
     noise_only: str | None = field(default=None, kw_only=True)
     look: Look | None = field(default=None, kw_only=True)
+    base: str = field(default="", kw_only=True)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "base", self.base or self.name)
 
     def control(self, name: str) -> str:
         """Return the name of the control of that kind that belongs to this method."""
@@ -160,6 +166,41 @@ M = TypeVar("M", bound=Method)
 def by_name(*methods: M) -> dict[str, M]:
     """Return methods by their names."""
     return {method.name: method for method in methods}
+
+
+def methods_of_curve(
+    name: str, curve: Any, known: Mapping[str, M], beside: tuple[str, ...], control: str
+) -> list[M]:
+    """Return the method that draws a curve, and its noise-only control if it has one.
+
+    Parameters
+    ----------
+    name : str
+    curve : Curve or TransferCurve
+        Says of which method it is a variant.
+    known : mapping of str to Method
+        The methods without curves.
+    beside : tuple of str
+        The other controls of a curve that has a noise-only control.
+    control : str
+        The name of that one; another curve brings it where it is not this curve's own.
+
+    Raises
+    ------
+    ValueError
+        If a method or a control has the name.
+    """
+    ok = name not in known and not name.endswith("-noise-only")
+    require(ok, "curves", name, "a name that no method or control has")
+    of_curve: dict[str, Any] = {"curve": curve, "look": None}
+    method = replace(known[curve.method], name=name, label=curve.label, **of_curve)
+    if method.noise_only is None:
+        return [method]
+    method = replace(method, controls=(*beside, control), noise_only=control)
+    if control != f"{name}-noise-only":
+        return [method]
+    zeroed, label = known["noise-only"], f"{curve.label}, noise-only"
+    return [method, replace(zeroed, name=control, label=label, **of_curve)]
 
 
 class PrivacySetting(ABC):

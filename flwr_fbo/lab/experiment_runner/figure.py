@@ -343,7 +343,7 @@ def _messages(experiment: TuningExperiment, runs: Sequence[Run]) -> Any:
         gains = [
             (places[name], Estimate.of(sign * (curves[name] - curves["alone"])[:, -1]))
             for name in ordered
-            if base == (known[name].base or name)
+            if base == known[name].base
         ]
         look = known[base].look
         if gains and look:

@@ -217,8 +217,6 @@ class BanditMethod(Method):
         Whether an experiment has it that does not name its methods.
     needs_graph : bool
         Whether it can be played only where agents talk along a graph.
-    base : str
-        The method that it is at a point of a sweep; itself unless given.
     point : tuple of (str, float)
         The settings there.
     """
@@ -228,11 +226,7 @@ class BanditMethod(Method):
     scheduled: bool = True
     usual: bool = True
     needs_graph: bool = False
-    base: str = ""
     point: Point = ()
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "base", self.base or self.name)
 
     def epsilon(self, privacy: BanditPrivacy) -> float:
         """Return what an agent spends."""
@@ -254,7 +248,6 @@ class BanditMethod(Method):
             controls=tuple(_name_at(name, point) for name in self.controls),
             noise_only=self.noise_only and _name_at(self.noise_only, point),
             look=None if point else self.look,
-            base=self.name,
             point=point,
         )
 

@@ -43,8 +43,6 @@ from flwr_fbo.lab.experiment_runner.estimates import Row
 from flwr_fbo.lab.simulation.neural_bandits import (
     EachOnce,
     FederationRun,
-    GLMBanditSimulation,
-    KernelBanditSimulation,
     NeuralBanditSimulation,
     Sharing,
     TurnSimulation,
@@ -158,12 +156,12 @@ def _linear(experiment: NonlinearBanditExperiment) -> NeuralBanditSimulation:
     return replace(linear, settings=settings)
 
 
-def _glm(experiment: NonlinearBanditExperiment) -> GLMBanditSimulation:
-    return GLMBanditSimulation(experiment.glm, *_played(experiment))
+def _glm(experiment: NonlinearBanditExperiment) -> TurnSimulation:
+    return TurnSimulation(experiment.glm, *_played(experiment))
 
 
-def _kernel(experiment: NonlinearBanditExperiment) -> KernelBanditSimulation:
-    return KernelBanditSimulation(experiment.kernel, *_played(experiment))
+def _kernel(experiment: NonlinearBanditExperiment) -> TurnSimulation:
+    return TurnSimulation(experiment.kernel, *_played(experiment))
 
 
 def _random(experiment: NonlinearBanditExperiment) -> NeuralBanditSimulation:

@@ -42,6 +42,7 @@ from flwr_fbo.lab.experiment_runner.base import (
     Method,
     Run,
     by_name,
+    methods_of_curve,
 )
 from flwr_fbo.lab.experiment_runner.curves import ONE_SEED, helped
 from flwr_fbo.lab.experiment_runner.estimates import Row
@@ -136,8 +137,6 @@ class TransferMethod(Method):
         Whether targets receive messages.
     zeroed : bool
         Whether the messages are of agents that know nothing.
-    base : str
-        The method that it is a variant of; itself unless given.
     curve : TransferCurve
         What it sets otherwise.
     """
@@ -145,7 +144,6 @@ class TransferMethod(Method):
     settings: SearchSettings
     informed: bool = True
     zeroed: bool = False
-    base: str = field(default="", kw_only=True)
     curve: TransferCurve = field(default=_AS_IT_IS, kw_only=True)
 
     @property
@@ -170,28 +168,11 @@ METHODS = by_name(
 
 def methods_of(curves: dict[str, TransferCurve]) -> dict[str, TransferMethod]:
     """Return the methods that draw curves, and noise-only controls of FTS, by name."""
-    return by_name(*(m for name, c in curves.items() for m in _methods_of(name, c)))
-
-
-def _methods_of(name: str, curve: TransferCurve) -> list[TransferMethod]:
-    base = METHODS[curve.method]
-    method = replace(
-        base, name=name, label=curve.label, base=base.name, curve=curve, look=None
-    )
-    if curve.method != "fts":
-        return [method]
-    control = f"{name}-noise-only"
-    return [
-        replace(method, controls=(*_CONTROLS, control), noise_only=control),
-        TransferMethod(
-            control,
-            f"{curve.label}, noise-only",
-            base.settings,
-            zeroed=True,
-            base="noise-only",
-            curve=curve,
-        ),
-    ]
+    methods: list[TransferMethod] = []
+    for name, curve in curves.items():
+        control = f"{name}-noise-only"
+        methods += methods_of_curve(name, curve, METHODS, _CONTROLS, control)
+    return by_name(*methods)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,9 +227,6 @@ class TransferExperiment(OptimisationExperiment):
     form: Literal["convergence", "lengths", "times", "agents"] = "convergence"
 
     def __post_init__(self) -> None:
-        for name in self.curves:
-            ok = name not in METHODS and not name.endswith("-noise-only")
-            require(ok, "curves", name, "a name that no method or control has")
         added = [name for name in methods_of(self.curves) if name not in self.methods]
         object.__setattr__(self, "methods", (*self.methods, *added))
         super().__post_init__()
@@ -340,7 +318,7 @@ class TransferExperiment(OptimisationExperiment):
         place = self.num_senders if self.form == "agents" else self.message_length
         places: dict[str, dict[str, int]] = {}
         for name in self.methods:
-            base = self.known_methods[name].base or name
+            base = self.known_methods[name].base
             places.setdefault(base, {})[name] = place(name)
         return places
 
@@ -350,7 +328,7 @@ class TransferExperiment(OptimisationExperiment):
         for name in ("curves", "follow", "num_observations", "messages"):
             del values[name]
         chosen = self.known_methods[method]
-        values["method"] = chosen.base or method
+        values["method"] = chosen.base
         if self.message_length(method) > 0:
             values["agent"] = asdict(self.settings_of(method))
             values["num_observations"] = self.num_sent_observations(method)

@@ -55,6 +55,7 @@ from flwr_fbo.lab.experiment_runner.base import (
     PrivacySetting,
     Run,
     by_name,
+    methods_of_curve,
 )
 from flwr_fbo.lab.experiment_runner.curves import ONE_SEED, carried, helped
 from flwr_fbo.lab.experiment_runner.estimates import Estimate, Row
@@ -250,8 +251,6 @@ class TuningMethod(Method):
     ----------
     build : callable
         Takes an experiment and seeds; returns the strategy.
-    base : str
-        The method that it is a variant of; itself unless given.
     curve : Curve
         What it sets otherwise.
     first : callable, optional
@@ -264,8 +263,7 @@ class TuningMethod(Method):
         another, a share of the first one.
     """
 
-    build: Callable[[TuningExperiment, Seeds], TuningStrategy]
-    base: str = ""
+    build: Callable[..., TuningStrategy]
     curve: Curve = AS_PRESET
     first: Callable[[TuningExperiment, Seeds, int], list[Params]] | None = None
     liars: float = 0.0
@@ -468,31 +466,9 @@ def methods_of(curves: dict[str, Curve]) -> dict[str, TuningMethod]:
         unset: dict[str, Any] = dict.fromkeys(_OF_PRIVACY)
         scale_free = replace(curve, label="", series=(), **unset)
         control = controls.setdefault(scale_free, f"{name}-noise-only")
-        methods += _methods_of(name, curve, control)
-    return by_name(*methods)
-
-
-def _methods_of(name: str, curve: Curve, control: str) -> list[TuningMethod]:
-    with_curve: Callable[..., TuningStrategy] = METHODS[curve.method].build
-    build = partial(with_curve, curve=curve)
-    method = TuningMethod(name, curve.label, build, base=curve.method, curve=curve)
-    if curve.method == "alone":
-        return [method]
-    if curve.method == "open":
-        return [replace(method, controls=_OPEN)]
-    controls = (*_OPEN, control)
-    method = replace(method, controls=controls, noisy=True, noise_only=control)
-    if control != f"{name}-noise-only":
-        return [method]
-    zeroed = TuningMethod(
-        control,
-        f"{curve.label}, noise-only",
-        partial(_private, curve=curve, noise_only=True),
-        base="noise-only",
-        curve=curve,
-        noisy=True,
-    )
-    return [method, zeroed]
+        methods += methods_of_curve(name, curve, METHODS, _OPEN, control)
+    with_curves = (replace(m, build=partial(m.build, curve=m.curve)) for m in methods)
+    return by_name(*with_curves)
 
 
 # Whatever is longer than the clip norm is cut to it.
@@ -726,10 +702,8 @@ class TuningExperiment(OptimisationExperiment):
 
     def __post_init__(self) -> None:
         preset_of(self.strategy, self.preset)  # which names what it does not allow
-        for name in self.curves:
-            ok = name not in METHODS and not name.endswith("-noise-only")
-            require(ok, "curves", name, "a name that no method or control has")
-            weights = self.curves[name].weights
+        for curve in self.curves.values():
+            weights = curve.weights
             ok = weights is None or self.strategy == "DPFTSDE"
             require(ok, "weights", weights, f"left out, with {self.strategy}")
         methods: list[str] = []
@@ -791,8 +765,7 @@ class TuningExperiment(OptimisationExperiment):
 
     def measures(self, method: str) -> bool:
         """Whether a method's messages are compared with the agents' objectives."""
-        chosen = self.known_methods[method]
-        return self.num_references > 0 and "open" in (chosen.base, chosen.name)
+        return self.num_references > 0 and self.known_methods[method].base == "open"
 
     def published_epsilon(self, curve: str) -> float | None:
         """Return what a private curve spends by the paper's moments accountant.
@@ -825,7 +798,7 @@ class TuningExperiment(OptimisationExperiment):
         del values["curves"], values["list_first"]
         chosen, base = self.known_methods[method], self.base
         curve = chosen.curve
-        values["method"] = name = chosen.base or chosen.name
+        values["method"] = name = chosen.base
         if name == "list" or (self.list_first and name not in (*_OPEN, *_LEAN)):
             values["listed"] = self.task.listed
         values["agent"] = asdict(curve.agent(base.agent))

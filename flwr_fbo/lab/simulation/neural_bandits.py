@@ -15,10 +15,9 @@ method with a model is of use where it needs fewer trials than that.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,9 +29,6 @@ from flwr_fbo.algorithms.fed_go_ucb.agent import FedGOUCBAgent
 from flwr_fbo.algorithms.fed_go_ucb.server import FedGOUCBServer
 from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings
 from flwr_fbo.algorithms.fed_go_ucb.study import FedGOUCBStudy
-from flwr_fbo.lab.baselines import glm_ucb, kernel_ucb
-from flwr_fbo.lab.baselines.glm_ucb import GLMUCBAgent, GLMUCBSettings
-from flwr_fbo.lab.baselines.kernel_ucb import KernelUCBAgent, KernelUCBSettings
 from flwr_fbo.lab.tasks.nonlinear_bandit import NonlinearBandit, NonlinearBanditTask
 from flwr_fbo.models.network import RewardModel
 from flwr_fbo.privacy.noise import SeededEntropy
@@ -82,52 +78,7 @@ class FederationRun:
     regret_before: float = 0.0
 
 
-@dataclass(frozen=True)
-class TurnSimulation(ABC):
-    """Agents in one bandit, in rounds of one evaluation each.
-
-    Attributes
-    ----------
-    settings : object
-        Of the agents, by their algorithm.
-    task : NonlinearBanditTask
-    num_agents : int
-        N >= 2.
-    num_rounds : int
-        T >= 1.
-    sharing : {"triggered", "always", "never"}
-        When to synchronise: as an agent's trigger says; after every evaluation; never.
-    """
-
-    federation_type: ClassVar[type[Federation]]
-
-    settings: Any
-    task: NonlinearBanditTask
-    num_agents: int = field(metadata=integer(2))
-    num_rounds: int = field(metadata=integer(1))
-    sharing: Sharing = field(default="triggered", metadata=choice(Sharing))
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-
-    @abstractmethod
-    def agents(self, seed: int) -> list[Any]:
-        """Return the agents, before the first round.
-
-        They have methods ``choose``, ``tell`` and ``wants_synchronisation``.
-        """
-
-    def federation(self, seed: int) -> Federation:
-        """Return the agents and what they send each other, before the first round."""
-        return self.federation_type(self, seed)
-
-    @one_blas_thread
-    def run(self, seed: int) -> FederationRun:
-        """Play all rounds."""
-        return self.federation(seed).run()
-
-
-class Federation(ABC):
+class Federation:
     """Agents in one run, each with one evaluation a round; a method says what is sent.
 
     Parameters
@@ -195,12 +146,55 @@ class Federation(ABC):
         """Do what precedes the first round, and return its regret."""
         return 0.0
 
-    def end_round(self, t: int) -> None:  # noqa: B027 (mostly nothing is due)
+    def end_round(self, t: int) -> None:
         """Do what is due after round t >= 0."""
 
-    @abstractmethod
     def synchronise(self) -> None:
         """Let all agents and their server share what they know."""
+        self.simulation.settings.synchronise(self.agents, self.channel.send)
+
+
+@dataclass(frozen=True)
+class TurnSimulation:
+    """Agents in one bandit, in rounds of one evaluation each.
+
+    Attributes
+    ----------
+    settings : GLMUCBSettings or KernelUCBSettings
+        Of the agents, by their algorithm: it makes them, and has them synchronise.
+    task : NonlinearBanditTask
+    num_agents : int
+        N >= 2.
+    num_rounds : int
+        T >= 1.
+    sharing : {"triggered", "always", "never"}
+        When to synchronise: as an agent's trigger says; after every evaluation; never.
+    """
+
+    settings: Any
+    task: NonlinearBanditTask
+    num_agents: int = field(metadata=integer(2))
+    num_rounds: int = field(metadata=integer(1))
+    sharing: Sharing = field(default="triggered", metadata=choice(Sharing))
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def agents(self, seed: int) -> list[Any]:
+        """Return the agents, before the first round.
+
+        They have methods ``choose``, ``tell`` and ``wants_synchronisation``.
+        """
+        return list(self.settings.agents(self.num_agents, self.task.dimension, seed))
+
+    def federation(self, seed: int) -> Federation:
+        """Return the agents and what they send each other, before the first round."""
+        return Federation(self, seed)
+
+    @one_blas_thread
+    def run(self, seed: int) -> FederationRun:
+        """Play all rounds."""
+        return self.federation(seed).run()
 
 
 @dataclass(frozen=True)
@@ -231,51 +225,6 @@ class EachOnce:
         regret = (bandit.means.max() - bandit.means)[actions].sum(axis=1)
         shared = np.minimum(turns[:, -1] + 1, num_tried)
         return FederationRun(actions, regret, 2 * agents * shared, num_tried)
-
-
-class _GLMFederation(Federation):
-    agents: list[GLMUCBAgent]
-
-    def synchronise(self) -> None:
-        if self.num_synchronisations == 0:
-            self._theta = np.zeros_like(self.agents[0].theta)
-        send = self.channel.send
-        self._theta = glm_ucb.synchronise(self.agents, self._theta, send)
-
-
-@dataclass(frozen=True)
-class GLMBanditSimulation(TurnSimulation):
-    """Agents with a generalised linear model: see `TurnSimulation`."""
-
-    federation_type = _GLMFederation
-
-    settings: GLMUCBSettings
-
-    def agents(self, seed: int) -> list[GLMUCBAgent]:
-        """Return the agents, before the first round."""
-        d = self.task.dimension
-        return [GLMUCBAgent(self.settings, d) for _ in range(self.num_agents)]
-
-
-class _KernelFederation(Federation):
-    agents: list[KernelUCBAgent]
-
-    def synchronise(self) -> None:
-        kernel_ucb.synchronise(self.agents, self.channel.send)
-
-
-@dataclass(frozen=True)
-class KernelBanditSimulation(TurnSimulation):
-    """Agents with a kernel, on a shared dictionary: see `TurnSimulation`."""
-
-    federation_type = _KernelFederation
-
-    settings: KernelUCBSettings
-
-    def agents(self, seed: int) -> list[KernelUCBAgent]:
-        """Return the agents, before the first round."""
-        slots, d = range(self.num_agents), self.task.dimension
-        return [KernelUCBAgent(self.settings, d, seed, slot) for slot in slots]
 
 
 @dataclass(frozen=True)
@@ -419,8 +368,6 @@ class NeuralBanditSimulation(TurnSimulation):
     while N T (d + 1) < 2 (d_w^2 + d_w). But points and rewards are raw data.
     """
 
-    federation_type = _NeuralFederation
-
     settings: FedGOUCBSettings
     model: RewardModel = field(kw_only=True)
     total_exploration: int | None = field(default=None, kw_only=True)
@@ -469,6 +416,10 @@ class NeuralBanditSimulation(TurnSimulation):
             FedGOUCBAgent(*of_all, slot, self.num_agents, SeededEntropy(seed, slot))
             for slot in range(self.num_agents)
         ]
+
+    def federation(self, seed: int) -> Federation:
+        """Return the agents and what they send each other, before the first round."""
+        return _NeuralFederation(self, seed)
 
     def server(self, settings: FedGOUCBSettings, seed: int) -> FedGOUCBServer:
         """Return a server half."""

@@ -32,7 +32,7 @@ from tests.secure_sum.attempts import make_attempt
 @pytest.mark.parametrize("entropy", [StreamEntropy(1), OsEntropy()], ids=["seed", "os"])
 def test_the_honest_shares_alone_keep_the_promise(entropy: Entropy) -> None:
     """The likelihood ratio is N(-mu^2/2, mu^2) without the canary: tight."""
-    study = secure_fed_vote(1000)
+    study = replace(secure_fed_vote(), num_draws=1000)
     mu = math.sqrt(2) / study.settings.noise_multiplier
     assert gaussian_epsilon(DELTA, mu) == pytest.approx(study.promised.epsilon)
     worlds = study.draw(entropy, None, lambda _: None)
@@ -55,7 +55,7 @@ class KeepsWhatIsSent(SecureSites):
 
 def test_masked_sums_are_what_the_audit_sums() -> None:
     """The masks of five real exchanges cancel; the rest is as the audit draws it."""
-    settings = replace(secure_dp_fts_de(1000).settings, num_agents=5)
+    settings = replace(secure_dp_fts_de().settings, num_agents=5)
     for honest in ((0, 1, 2), tuple(range(5))):
         sites = KeepsWhatIsSent(settings, OsEntropy(), 3, honest)
         rng = np.random.default_rng(len(honest))
@@ -74,7 +74,7 @@ def test_masked_sums_are_what_the_audit_sums() -> None:
 
 
 def test_the_canary_is_honest_and_so_are_those_after_it() -> None:
-    study = replace(secure_dp_fts_de(1000), honest=3)
+    study = replace(secure_dp_fts_de(), num_draws=1000, honest=3)
     assert study.honest_slots[0] == study.canary
     assert len(set(study.honest_slots)) == 3
     assert set(study.honest_slots) < set(range(4))
@@ -85,11 +85,11 @@ def test_the_canary_is_honest_and_so_are_those_after_it() -> None:
 # As many studies as each needs, in either world; the command finds `half-shares` in
 # the fast tests.
 FAULTY = [
-    ("half-shares", secure_fed_vote(2000)),
-    ("reused-shares", secure_fed_vote(1000)),
-    ("no-share", secure_fed_vote(5000)),
-    ("honest-too-high", secure_fed_vote(5000)),
-    ("shares-drawn-again", secure_fed_vote(5000)),
+    ("half-shares", replace(secure_fed_vote(), num_draws=2000)),
+    ("reused-shares", replace(secure_fed_vote(), num_draws=1000)),
+    ("no-share", replace(secure_fed_vote(), num_draws=5000)),
+    ("honest-too-high", replace(secure_fed_vote(), num_draws=5000)),
+    ("shares-drawn-again", replace(secure_fed_vote(), num_draws=5000)),
 ]
 
 
@@ -112,13 +112,13 @@ def test_every_fault_is_looked_for() -> None:
 
 @pytest.mark.slow
 def test_one_release_shows_no_reused_share() -> None:
-    audited = replace(secure_fed_vote(1000), iterations=(1,))
+    audited = replace(secure_fed_vote(), num_draws=1000, iterations=(1,))
     assert not audit(audited, StreamEntropy(3), SECURE_FAULTS["reused-shares"]).violated
 
 
 @pytest.mark.slow
 def test_counting_on_all_is_no_fault_where_all_are_honest() -> None:
-    audited = replace(secure_fed_vote(1000), honest=4)
+    audited = replace(secure_fed_vote(), num_draws=1000, honest=4)
     fault = SECURE_FAULTS["honest-too-high"]
     assert not audit(audited, StreamEntropy(3), fault).violated
 
@@ -137,5 +137,5 @@ def test_counting_on_all_is_no_fault_where_all_are_honest() -> None:
 )
 def test_bad_plans_are_named(change: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match="is not allowed") as error:
-        replace(secure_fed_vote(1000), **change)
+        replace(secure_fed_vote(), **change)
     assert words in str(error.value)

@@ -60,7 +60,7 @@ def test_a_correct_single_release_is_not_flagged(audited: TuningAuditPlan) -> No
 @pytest.mark.parametrize("entropy", [StreamEntropy(1), OsEntropy()], ids=["seed", "os"])
 def test_the_likelihood_ratio_has_the_law_that_is_promised(entropy: Entropy) -> None:
     """N(-mu^2/2, mu^2) without the canary, N(mu^2/2, mu^2) with it: tight."""
-    study = fed_vote(1000)
+    study = replace(fed_vote(), num_draws=1000)
     mu = math.sqrt(2) / study.settings.noise_multiplier
     promised = study.promised
     assert gaussian_epsilon(promised.delta, mu) == pytest.approx(promised.epsilon)
@@ -74,7 +74,9 @@ def test_the_likelihood_ratio_has_the_law_that_is_promised(entropy: Entropy) -> 
 
 def test_a_sampled_likelihood_ratio_has_mean_one_without_the_canary() -> None:
     """E[p/q] = 1 under q, whatever is sampled and weighted; E[q/p] = 1 under p."""
-    present, absent = dp_fts_de(1000).draw(StreamEntropy(2), None, lambda _: None)
+    present, absent = replace(dp_fts_de(), num_draws=1000).draw(
+        StreamEntropy(2), None, lambda _: None
+    )
     for ratios in (np.exp(absent.log_ratio), np.exp(-present.log_ratio)):
         deviation = ratios.std() / math.sqrt(len(ratios))
         assert ratios.mean() == pytest.approx(1.0, abs=5 * deviation)
@@ -95,25 +97,25 @@ def test_a_gaussian_is_bounded_as_closely_as_theory_allows() -> None:
 
 # As many studies as each needs, in either world.
 GROSS = [
-    ("reused-noise", fed_vote(1000)),
-    ("noise-once", fed_vote(1000)),
-    ("presence-in-low-bits", fed_vote(1000)),
-    ("half-noise", fed_vote(1000)),
-    ("no-clip", fed_vote(1000)),
+    ("reused-noise", replace(fed_vote(), num_draws=1000)),
+    ("noise-once", replace(fed_vote(), num_draws=1000)),
+    ("presence-in-low-bits", replace(fed_vote(), num_draws=1000)),
+    ("half-noise", replace(fed_vote(), num_draws=1000)),
+    ("no-clip", replace(fed_vote(), num_draws=1000)),
 ]
 ONE_AGENT = ReleaseSettings(1, noise_multiplier=0.6)
 SUBTLE = [
-    ("reused-noise", dp_fts_de(1000)),
-    ("correlated-noise", fed_vote(5000)),
-    ("noise-once", dp_fts_de(1000)),
-    ("mask-in-low-bits", dp_fts_de(5000)),
-    ("presence-in-low-bits", dp_fts_de(1000)),
-    ("sensitivity-over-sqrt-2", fed_vote(5000)),
-    ("noise-by-replies", fed_vote(2000)),
-    ("noise-by-sampled", dp_fts_de(2000)),
-    ("bare-empty-sample", replace(dp_fts_de(10_000), settings=ONE_AGENT)),
-    ("counted-twice", fed_vote(2000)),
-    ("uniform-sensitivity", replace(dp_fts_de(5000), iterations=(0, 1))),
+    ("reused-noise", replace(dp_fts_de(), num_draws=1000)),
+    ("correlated-noise", replace(fed_vote(), num_draws=5000)),
+    ("noise-once", replace(dp_fts_de(), num_draws=1000)),
+    ("mask-in-low-bits", replace(dp_fts_de(), num_draws=5000)),
+    ("presence-in-low-bits", replace(dp_fts_de(), num_draws=1000)),
+    ("sensitivity-over-sqrt-2", replace(fed_vote(), num_draws=5000)),
+    ("noise-by-replies", replace(fed_vote(), num_draws=2000)),
+    ("noise-by-sampled", replace(dp_fts_de(), num_draws=2000)),
+    ("bare-empty-sample", replace(dp_fts_de(), num_draws=10_000, settings=ONE_AGENT)),
+    ("counted-twice", replace(fed_vote(), num_draws=2000)),
+    ("uniform-sensitivity", replace(dp_fts_de(), num_draws=5000, iterations=(0, 1))),
 ]
 FAULTY = [
     # The command finds `no-clip` in the fast tests.
@@ -155,14 +157,14 @@ def test_every_fault_is_looked_for() -> None:
     ],
 )
 def test_faults_of_cohorts_are_found(fault: str) -> None:
-    plan = fed_warm_start(1000 if fault == "sent-again" else 2000)
+    plan = replace(fed_warm_start(), num_draws=1000 if fault == "sent-again" else 2000)
     result = audit(plan, StreamEntropy(3), COHORT_FAULTS[fault])
     assert result.violated
 
 
 def test_a_canary_that_sends_in_each_release_counts_once() -> None:
     """What it sends to other cohorts' releases is not in them, present or absent."""
-    plan = fed_warm_start(1000)
+    plan = replace(fed_warm_start(), num_draws=1000)
     assert gaussian_epsilon(DELTA, 1 / plan.settings.noise_multiplier) == (
         pytest.approx(plan.promised.epsilon)
     )
@@ -183,20 +185,22 @@ def test_a_canary_that_sends_in_each_release_counts_once() -> None:
 @pytest.mark.parametrize("sizes", [(1, 1), (0, 1, 1, 1)])
 def test_bad_cohorts_are_named(sizes: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="cohort_sizes="):
-        replace(fed_warm_start(1000), cohort_sizes=sizes)
+        replace(fed_warm_start(), num_draws=1000, cohort_sizes=sizes)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["presence-in-low-bits", "mask-in-low-bits"])
 def test_low_bits_tell_where_noise_fills_them(fault: str) -> None:
     """The floats of OpenDP's noise have random low bits, those of a grid zeros."""
-    assert audit(dp_fts_de(10_000), OsEntropy(), FAULTS[fault]).violated
+    assert audit(
+        replace(dp_fts_de(), num_draws=10_000), OsEntropy(), FAULTS[fault]
+    ).violated
 
 
 @pytest.mark.slow
 def test_one_release_shows_no_fault_of_several() -> None:
     for fault in ("reused-noise", "noise-once"):
-        audited = replace(fed_vote(1000), iterations=(1,))
+        audited = replace(fed_vote(), num_draws=1000, iterations=(1,))
         assert not audit(audited, StreamEntropy(3), FAULTS[fault]).violated
 
 
@@ -280,12 +284,12 @@ def test_seeded_noise_is_on_a_grid() -> None:
 )
 def test_bad_plans_are_named(change: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match="is not allowed") as error:
-        replace(fed_vote(1000), **change)
+        replace(fed_vote(), **change)
     assert words in str(error.value)
 
 
 def test_a_study_is_described_in_short_lines() -> None:
     for study in STUDIES.values():
-        lines = study(1000).describe()
+        lines = study().describe()
         assert list(lines) == ["Study", "Privacy", "Canary"]
         assert max(map(len, lines.values())) <= 90

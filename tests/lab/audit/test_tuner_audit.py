@@ -61,7 +61,7 @@ def test_a_whole_run_releases_what_the_audit_draws() -> None:
 
 def test_the_likelihood_ratio_has_the_law_that_the_tuner_promises() -> None:
     """N(-mu^2/2, mu^2) without the ballots, N(mu^2/2, mu^2) with them: tight."""
-    plan = federation_tuner(1000)
+    plan = replace(federation_tuner(), num_draws=1000)
     mu = math.sqrt(2) / plan.settings.noise_multiplier
     assert gaussian_epsilon(DELTA, mu) == pytest.approx(plan.promised.epsilon, rel=1e-6)
     worlds = plan.draw(StreamEntropy(1), None, lambda _: None)
@@ -84,11 +84,13 @@ def test_the_likelihood_ratio_has_the_law_that_the_tuner_promises() -> None:
     ],
 )
 def test_faults_of_a_tuners_choices_are_found(fault: str) -> None:
-    assert audit(federation_tuner(1000), StreamEntropy(3), FAULTS[fault]).violated
+    assert audit(
+        replace(federation_tuner(), num_draws=1000), StreamEntropy(3), FAULTS[fault]
+    ).violated
 
 
 def test_correct_choices_of_a_tuner_are_not_flagged() -> None:
-    result = audit(federation_tuner(1000), StreamEntropy(1))
+    result = audit(replace(federation_tuner(), num_draws=1000), StreamEntropy(1))
     assert 0.3 * EPSILON < result.epsilon_lower < EPSILON
 
 
@@ -106,7 +108,7 @@ CLOSE_DRAWS = {
 @pytest.mark.slow
 @pytest.mark.no_cover  # others run the same lines
 def test_the_bound_is_at_least_four_fifths_of_the_promise() -> None:
-    result = audit(federation_tuner(40_000), StreamEntropy(0))
+    result = audit(replace(federation_tuner(), num_draws=40_000), StreamEntropy(0))
     promised = result.promised.epsilon
     assert 0.8 * promised < result.epsilon_lower < promised
 
@@ -115,7 +117,7 @@ def test_the_bound_is_at_least_four_fifths_of_the_promise() -> None:
 @pytest.mark.no_cover
 @pytest.mark.parametrize("study", CLOSE_DRAWS)
 def test_a_quarter_more_epsilon_is_seen(study: str) -> None:
-    plan = STUDIES[study](CLOSE_DRAWS[study])
+    plan = replace(STUDIES[study](), num_draws=CLOSE_DRAWS[study])
     fault = plan.faults["noise-9-percent-less"]
     assert audit(plan, StreamEntropy(0), fault).violated
 
@@ -123,7 +125,7 @@ def test_a_quarter_more_epsilon_is_seen(study: str) -> None:
 @pytest.mark.parametrize("study", ["DPFTSDE", "FederationTuner", "FedWarmStart"])
 def test_what_is_seen_is_a_quarter_more_at_most(study: str) -> None:
     """By the accountant, of nine per cent less noise."""
-    plan = STUDIES[study](1000)
+    plan = replace(STUDIES[study](), num_draws=1000)
     assert isinstance(plan, TuningAuditPlan)
     z = 0.91 * plan.settings.noise_multiplier
     weaker = replace(plan, settings=replace(plan.settings, noise_multiplier=z))
@@ -131,6 +133,6 @@ def test_what_is_seen_is_a_quarter_more_at_most(study: str) -> None:
 
 
 def test_what_is_seen_of_a_bandit_is_a_quarter_more_at_most() -> None:
-    plan = fed_go_ucb(1000)
+    plan = replace(fed_go_ucb(), num_draws=1000)
     weaker = gaussian_epsilon(DELTA, plan.settings.releases.mu / 0.91)
     assert 1.15 < weaker / plan.promised.epsilon < 1.26

@@ -15,12 +15,11 @@ from flwr_fbo.lab.baselines.glm_ucb import (
     GLMUCBSettings,
     accelerated_descent,
     projected,
-    synchronise,
 )
 from flwr_fbo.lab.simulation.neural_bandits import (
-    GLMBanditSimulation,
     LinearModel,
     NeuralBanditSimulation,
+    TurnSimulation,
 )
 from flwr_fbo.lab.tasks.nonlinear_bandit import FunctionBanditTask, NonlinearBandit
 
@@ -179,7 +178,8 @@ def test_a_synchronisation_finds_the_estimate_of_all_data(
     settings: GLMUCBSettings,
 ) -> None:
     agents = [_told(settings, count, seed) for seed, count in enumerate((4, 0, 6))]
-    theta = synchronise(agents, np.zeros(D + 1))
+    settings.synchronise(agents)
+    theta = agents[0].theta
     parts = zip(_points(4, 0), _points(6, 2), strict=True)
     x, y = (np.concatenate(part) for part in parts)
     x = _with_constant(x)
@@ -193,7 +193,8 @@ def test_a_synchronisation_finds_the_estimate_of_all_data(
     assert all(np.array_equal(agent.theta, theta) for agent in agents)
     # And again from there: where nothing is new, one gradient says so.
     sent: list[FloatArray] = []
-    assert np.array_equal(synchronise(agents, theta, _kept(sent)), theta)
+    settings.synchronise(agents, _kept(sent))
+    assert all(np.array_equal(agent.theta, theta) for agent in agents)
     # A sum, a point and a gradient of each; and the two results.
     assert len(sent) == 5 * len(agents)
 
@@ -203,7 +204,7 @@ def test_the_trigger_is_the_determinant_s() -> None:
     x, y = _points(30)
     for t in range(5):
         agent.tell(x[t], y[t])
-    synchronise([agent], np.zeros(D + 1))
+    LINEAR.synchronise([agent])
     fired = False
     for t in range(5, 30):
         assert agent.wants_synchronisation() == fired
@@ -220,7 +221,7 @@ def test_the_trigger_is_the_determinant_s() -> None:
 
 
 def test_with_an_identity_link_and_all_shared_it_is_linucb() -> None:
-    run = GLMBanditSimulation(LINEAR, TASK, N, T, "always").run(3)
+    run = TurnSimulation(LINEAR, TASK, N, T, "always").run(3)
     settings = FedGOUCBSettings(num_exploration=0, ridge=0.5, beta=0.3)
     every = NeuralBanditSimulation(settings, TASK, N, T, "always", model=LinearModel(D))
     linear = every.run(3)
@@ -234,7 +235,7 @@ def test_with_an_identity_link_and_all_shared_it_is_linucb() -> None:
 def test_with_all_shared_it_is_the_centralised_algorithm(
     settings: GLMUCBSettings,
 ) -> None:
-    run = GLMBanditSimulation(settings, TASK, N, T, "always").run(4)
+    run = TurnSimulation(settings, TASK, N, T, "always").run(4)
     bandit = NonlinearBandit(TASK, 4)
     X = _with_constant(bandit.actions)
     chosen: list[int] = []
@@ -260,17 +261,17 @@ def test_the_counts_are_those_of_the_formula(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(GLMUCBAgent, "gradient", counted)
     settings = replace(LOGISTIC, accuracy=1.0, threshold=20.0)
-    run = GLMBanditSimulation(settings, TASK, N, T).run(3)
+    run = TurnSimulation(settings, TASK, N, T).run(3)
     d, syncs = D + 1, run.num_synchronisations
     assert 0 < syncs < N * T
     assert len(set(gradients)) == N
     expected = syncs * N * (2 * d**2 + d) + 2 * d * len(gradients)
     assert run.num_scalars[-1] == expected
-    alone = GLMBanditSimulation(settings, TASK, N, T, "never").run(3)
+    alone = TurnSimulation(settings, TASK, N, T, "never").run(3)
     assert alone.num_scalars[-1] == alone.num_synchronisations == 0
     assert alone.regret.shape == (T,)
 
 
 def test_a_bad_simulation_is_refused() -> None:
     with pytest.raises(ValueError, match="num_rounds=0"):
-        GLMBanditSimulation(LINEAR, TASK, N, 0)
+        TurnSimulation(LINEAR, TASK, N, 0)

@@ -9,7 +9,6 @@ import pytest
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings
-from flwr_fbo.lab.baselines import kernel_ucb
 from flwr_fbo.lab.baselines.kernel_ucb import (
     KernelUCBAgent,
     KernelUCBSettings,
@@ -17,11 +16,10 @@ from flwr_fbo.lab.baselines.kernel_ucb import (
     NystromRegression,
     rbf_kernel,
     sums_of,
-    synchronise,
 )
 from flwr_fbo.lab.simulation.neural_bandits import (
-    KernelBanditSimulation,
     NeuralBanditSimulation,
+    TurnSimulation,
 )
 from flwr_fbo.lab.tasks.nonlinear_bandit import FunctionBanditTask, NonlinearBandit
 from flwr_fbo.models.network import Network
@@ -113,7 +111,7 @@ def test_points_that_are_almost_equal_do_no_harm() -> None:
 
 def test_after_a_synchronisation_all_believe_in_all_data() -> None:
     agents = [_told(FULL, count, slot) for slot, count in enumerate((4, 0, 6))]
-    synchronise(agents)
+    KernelUCBSettings.synchronise(agents)
     parts = zip(_points(4, 0), _points(6, 2), strict=True)
     x, y = (np.concatenate(part) for part in parts)
     X = _points(20, 9)[0]
@@ -124,7 +122,7 @@ def test_after_a_synchronisation_all_believe_in_all_data() -> None:
 
 def test_what_an_agent_sees_afterwards_is_its_own() -> None:
     agents = [_told(FULL, 5, slot) for slot in range(2)]
-    synchronise(agents)
+    KernelUCBSettings.synchronise(agents)
     x, y = _points(5, 0)
     before = agents[1].predict(x)
     agents[0].tell(x[2], y[2])
@@ -139,7 +137,7 @@ def test_what_an_agent_sees_afterwards_is_its_own() -> None:
 
 def test_the_trigger_adds_up_variances_of_the_last_synchronisation() -> None:
     agent = _told(FULL, 5)
-    synchronise([agent])
+    KernelUCBSettings.synchronise([agent])
     x, y = _points(5)
     X, Y = _points(30, 4)
     total, fired = 0.0, False
@@ -151,7 +149,7 @@ def test_the_trigger_adds_up_variances_of_the_last_synchronisation() -> None:
         total += last.predict(X[t : t + 1])[1][0]
         fired = total > FULL.threshold
     assert fired
-    synchronise([agent])
+    KernelUCBSettings.synchronise([agent])
     assert not agent.wants_synchronisation()
 
 
@@ -172,7 +170,7 @@ def test_points_are_drawn_by_their_variance() -> None:
     for point in x:
         agent.tell(point, 0.0)
     assert len(agent.draw()) == 2
-    synchronise([agent])
+    KernelUCBSettings.synchronise([agent])
     variance = agent.predict(x[[0, -1]])[1]
     assert variance[0] == pytest.approx(1 / 401, rel=0.05)
     assert 0.3 < variance[1] < 0.6
@@ -182,7 +180,7 @@ def test_points_are_drawn_by_their_variance() -> None:
 
 
 def test_with_all_shared_it_is_exact_kernel_ucb_of_one_agent() -> None:
-    run = KernelBanditSimulation(FULL, TASK, N, T, "always").run(4)
+    run = TurnSimulation(FULL, TASK, N, T, "always").run(4)
     bandit = NonlinearBandit(TASK, 4)
     X = bandit.actions
     # All actions look alike at first: a random one, as in the exploration of others.
@@ -204,35 +202,35 @@ def test_with_all_shared_it_is_exact_kernel_ucb_of_one_agent() -> None:
 def _spied(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Return, later on, how many points were sent and kept in each synchronisation."""
     sizes: list[tuple[int, int]] = []
-    usual: Callable[..., None] = kernel_ucb.synchronise
+    usual: Callable[..., None] = KernelUCBSettings.synchronise
 
     def counted(agents: Any, send: Any) -> None:
         sent = sum(len(agent.draw()) for agent in agents)
         usual(agents, send)
         sizes.append((sent, len(agents[0]._features.dictionary)))
 
-    monkeypatch.setattr(kernel_ucb, "synchronise", counted)
+    monkeypatch.setattr(KernelUCBSettings, "synchronise", staticmethod(counted))
     return sizes
 
 
 def test_the_counts_are_those_of_the_formula(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = _spied(monkeypatch)
     settings = replace(SETTINGS, ridge=1.0, oversampling=1.0)
-    run = KernelBanditSimulation(settings, TASK, N, T).run(3)
+    run = TurnSimulation(settings, TASK, N, T).run(3)
     assert 0 < run.num_synchronisations == len(sizes) < N * T
     assert len({kept for _, kept in sizes}) > 1
     expected = sum(n * D + N * m * D + 2 * N * (m**2 + m) for n, m in sizes)
     assert run.num_scalars[-1] == expected
-    again = KernelBanditSimulation(settings, TASK, N, T).run(3)
+    again = TurnSimulation(settings, TASK, N, T).run(3)
     assert np.array_equal(run.actions, again.actions)
-    alone = KernelBanditSimulation(SETTINGS, TASK, N, T, "never").run(3)
+    alone = TurnSimulation(SETTINGS, TASK, N, T, "never").run(3)
     assert alone.num_scalars[-1] == alone.num_synchronisations == 0
 
 
 def test_if_nobody_draws_a_point_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = _spied(monkeypatch)
     settings = replace(SETTINGS, oversampling=1e-12)
-    run = KernelBanditSimulation(settings, TASK, N, 3).run(3)
+    run = TurnSimulation(settings, TASK, N, 3).run(3)
     assert set(sizes) == {(0, 0)}
     assert run.num_scalars[-1] == 0 < run.num_synchronisations
     assert len(set(run.actions.ravel())) > 3
@@ -240,4 +238,4 @@ def test_if_nobody_draws_a_point_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_bad_simulation_is_refused() -> None:
     with pytest.raises(ValueError, match="num_rounds=0"):
-        KernelBanditSimulation(SETTINGS, TASK, N, 0)
+        TurnSimulation(SETTINGS, TASK, N, 0)

@@ -39,8 +39,7 @@ from flwr_fbo.lab.experiment_runner.nonlinear_bandit_experiment import (
 from flwr_fbo.lab.experiment_runner.results import ResultsFile, read_results
 from flwr_fbo.lab.simulation.neural_bandits import (
     EachOnce,
-    GLMBanditSimulation,
-    KernelBanditSimulation,
+    TurnSimulation,
 )
 from flwr_fbo.lab.tasks.nonlinear_bandit import (
     ClusterBanditTask,
@@ -234,12 +233,8 @@ def test_the_other_bandits_play_in_the_same_environment(
     assert (glm.reward_range, glm.max_iterations) == ((-8.0, 1.0), 7)
     assert vars(kernel) == vars(KernelUCBSettings(lengthscale=0.6))
     runs = experiment.play(["fed-glb-ucb", "approx-dis-kernel-ucb"], seed=1)
-    simulations: tuple[GLMBanditSimulation | KernelBanditSimulation, ...] = (
-        GLMBanditSimulation(glm, experiment.task, 3, 6),
-        KernelBanditSimulation(kernel, experiment.task, 3, 6),
-    )
-    for run, simulation in zip(runs, simulations, strict=True):
-        expected = simulation.run(1)
+    for run, settings in zip(runs, (glm, kernel), strict=True):
+        expected = TurnSimulation(settings, experiment.task, 3, 6).run(1)
         assert run.regret == np.cumsum(expected.regret).tolist()
         assert run.num_scalars == expected.num_scalars.tolist()
         assert run.num_synchronisations == expected.num_synchronisations > 0

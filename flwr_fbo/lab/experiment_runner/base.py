@@ -309,9 +309,8 @@ class Experiment(ABC):
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
     # What may change as it runs: it decides no run.
     _presentation: ClassVar[tuple[str, ...]] = ("description", "num_seeds", "claims")
-    # What its runs are, and the dataclasses behind other tables of its file.
+    # What its runs are.
     run_type: ClassVar[type[Run]] = RegretRun
-    tables: ClassVar[Mapping[str, type[Any]]] = {}
     # Whether a figure's axes are logarithmic.
     log_axes: ClassVar[bool] = False
     # Whether its runs say how many scalars were sent.

@@ -8,15 +8,15 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from pydantic import ValidationError
 
 from flwr_fbo._common.validation import did_you_mean, nearest
-from flwr_fbo.lab.experiment_runner.base import Claim, Experiment, reader
+from flwr_fbo.lab.experiment_runner.base import Experiment, reader
 from flwr_fbo.lab.experiment_runner.linear_bandit_experiment import BanditExperiment
 from flwr_fbo.lab.experiment_runner.nonlinear_bandit_experiment import (
     NonlinearBanditExperiment,
@@ -73,7 +73,8 @@ def load_experiment(path: Path) -> Experiment:
     try:
         return experiment_of(values)
     except ValidationError as error:
-        tables = _tables_of(_kind_of(values))
+        kind = _kind_of(values)
+        tables = {"": kind, **_tables_in(kind), **TASKS}
         found = [_reason(dict(e), tables).removesuffix(".") for e in error.errors()]
         raise ValueError(f"{path}: {'; '.join(found)}.") from error
 
@@ -100,9 +101,14 @@ def _reason(error: dict[str, Any], tables: Mapping[str, type[Any]]) -> str:
     return f"{key}={error['input']!r} is not allowed: {error['msg']}."
 
 
-def _tables_of(kind: type[Experiment]) -> dict[str, type[Any]]:
-    """Return the dataclasses behind an experiment's TOML, by their table's name."""
-    return {"": kind, "claims": Claim, **TASKS, **kind.tables}
+def _tables_in(kind: Any) -> dict[str, type[Any]]:
+    """Return the dataclasses of a dataclass's fields, and of theirs, by field."""
+    hints, found = get_type_hints(kind), dict[str, type[Any]]()
+    for name in (one.name for one in fields(kind)):
+        for part in (hints[name], *get_args(hints[name])):
+            if isinstance(part, type) and is_dataclass(part):
+                found |= {name: part, **_tables_in(part)}
+    return found
 
 
 def builtin_experiments() -> dict[str, Path]:

@@ -6,7 +6,7 @@ messages, the time and the number of agents.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
@@ -88,24 +88,6 @@ def looks_of(experiment: Experiment) -> dict[str, Look]:
             of_curve = looks[controls[name]]
             looks[name] = (of_curve[0], ":", of_curve[2])
     return looks
-
-
-def line_styles(
-    experiment: Experiment, curves: Mapping[str, Sized]
-) -> dict[str, dict[str, Any]]:
-    """Return what matplotlib is to be told of the lines of methods."""
-    looks = looks_of(experiment)
-    return {
-        name: {
-            "color": looks[name][0],
-            "linestyle": looks[name][1],
-            "marker": looks[name][2],
-            "markersize": 4,
-            "markevery": max(1, len(curve) // 10),
-            "label": in_legend(experiment.label_of(name)),
-        }
-        for name, curve in curves.items()
-    }
 
 
 def draw_mean(axes: Any, x: NDArray[Any], curves: FloatArray, **style: Any) -> None:
@@ -644,12 +626,23 @@ def draw_curves(
 ) -> None:
     """Draw a line and a band a method; one line for methods that do the same."""
     shown = slice(experiment.first_shown, None)
-    x = experiment.steps[shown]
-    lines: dict[bytes, dict[str, Any]] = {}
-    for name, style in line_styles(experiment, dict.fromkeys(curves, x)).items():
-        values = np.ascontiguousarray(curves[name][:, shown])
-        first = lines.setdefault(values.tobytes(), {**style, "curves": values})
-        if first["label"] != style["label"]:
-            first["label"] += f" = {style['label']}"
-    for line in lines.values():
-        draw_mean(axes, x, linewidth=1.6, **line)
+    x, looks = experiment.steps[shown], looks_of(experiment)
+    methods: dict[bytes, list[str]] = {}
+    for name, curve in curves.items():
+        same = np.ascontiguousarray(curve[:, shown]).tobytes()
+        methods.setdefault(same, []).append(name)
+    for names in methods.values():
+        color, style, marker = looks[names[0]]
+        labels = dict.fromkeys(in_legend(experiment.label_of(name)) for name in names)
+        draw_mean(
+            axes,
+            x,
+            curves[names[0]][:, shown],
+            color=color,
+            linestyle=style,
+            linewidth=1.6,
+            marker=marker,
+            markersize=4,
+            markevery=max(1, len(x) // 10),
+            label=" = ".join(labels),
+        )

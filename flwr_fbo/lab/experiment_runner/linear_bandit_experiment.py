@@ -481,12 +481,6 @@ class BanditExperiment(Experiment):
         all of its points.
     """
 
-    tables: ClassVar[Mapping[str, type[Any]]] = {
-        "privacy": BanditPrivacy,
-        "sweep": Sweep,
-        "task": LinearBanditTask,
-    }
-
     task: LinearBanditTask
     privacy: BanditPrivacy
     num_iterations: int = field(metadata=integer(1))

@@ -296,14 +296,6 @@ class NonlinearBanditExperiment(Experiment):
         All unless given, but for other readings of Fed-GO-UCB.
     """
 
-    tables: ClassVar[Mapping[str, type[Any]]] = {
-        "settings": Constants,
-        "regression": LangevinSettings,
-        "linear": LinearConstants,
-        "glm": GLMUCBSettings,
-        "kernel": KernelUCBSettings,
-    }
-
     task: NonlinearTask
     num_iterations: int = field(metadata=integer(1))
     width: int = 25

@@ -208,10 +208,6 @@ class TransferExperiment(OptimisationExperiment):
         *OptimisationExperiment._presentation,
         "form",
     )
-    tables: ClassVar[Mapping[str, type[Any]]] = {
-        "curves": TransferCurve,
-        "messages": Messages,
-    }
     compared = "target"
 
     num_targets: int = field(metadata=integer(1))

@@ -167,8 +167,7 @@ class AgentChanges:
         ValueError
             If the preset's agent has no such setting.
         """
-        names = [one.name for one in fields(AgentChanges)]
-        given = {name: getattr(self, name) for name in names}
+        given = {one.name: getattr(self, one.name) for one in fields(AgentChanges)}
         own = {name: value for name, value in given.items() if value is not None}
         for name, value in own.items():
             known = hasattr(preset, name)
@@ -294,8 +293,7 @@ def _random(experiment: TuningExperiment, seeds: Seeds) -> TuningStrategy:
 def _alone(
     experiment: TuningExperiment, seeds: Seeds, curve: Curve = AS_PRESET
 ) -> TuningStrategy:
-    agent = experiment.base.agent
-    return _local(curve.agent(agent), experiment, seeds)
+    return _local(curve.agent(experiment.base.agent), experiment, seeds)
 
 
 def _listed(experiment: TuningExperiment, seeds: Seeds) -> TuningStrategy:
@@ -420,27 +418,19 @@ _LEAN = by_name(
     ),
     TuningMethod("list", "list", _listed, look=OPEN),
 )
-_LABELS: dict[str, dict[str, str]] = {
-    "DPFTSDE": {},
-    "FedVote": {
-        "alone": "alone",
-        "open": "open vote",
-        "private": "private vote",
-        "blind": "blind vote",
-    },
-    "FedWarmStart": {
-        "alone": "alone",
-        "open": "open start",
-        "private": "warm start",
-        "blind": "blind start",
-    },
+_NAMED = ("open", "private", "blind")
+_LABELS = {
+    "FedVote": ("open vote", "private vote", "blind vote"),
+    "FedWarmStart": ("open start", "warm start", "blind start"),
 }
 
 
 def _labels_of(strategy: str) -> dict[str, str]:
     """Return what a strategy's methods are called, by method, if not as published."""
-    own = {"alone": "alone", "open": "open", "private": strategy}
-    return _LABELS.get(strategy, own)
+    if strategy == "DPFTSDE":
+        return {}
+    own = _LABELS.get(strategy, ("open", strategy, "blind"))
+    return {"alone": "alone", **dict(zip(_NAMED, own, strict=True))}
 
 
 def usual_methods(experiment: TuningExperiment) -> tuple[str, ...]:
@@ -681,13 +671,6 @@ class TuningExperiment(OptimisationExperiment):
         what messages of each lengthscale say.
     """
 
-    tables: ClassVar[Mapping[str, type[Any]]] = {
-        "privacy": TuningPrivacy,
-        "agent": AgentChanges,
-        "curves": Curve,
-        "weights": WeightSchedule,
-    }
-
     privacy: TuningPrivacy
     strategy: str = "DPFTSDE"
     preset: str | None = None
@@ -746,7 +729,7 @@ class TuningExperiment(OptimisationExperiment):
     @property
     def known_methods(self) -> Mapping[str, TuningMethod]:
         """All methods that it could have, by name, as the strategy calls them."""
-        labels = dict(_labels_of(self.strategy))
+        labels = _labels_of(self.strategy)
         if self.list_first:
             labels["private"] = "list + start"
         if self.base.agent.num_sub_regions > 1:  # the paper's TS starts anywhere

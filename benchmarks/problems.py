@@ -97,10 +97,11 @@ def landmine(field: int) -> Problem | None:
 
     task = LandmineTask(surface=True)
     # Of this field alone: all of them take much longer.
-    surface, space = task.source(field).surface(), SearchSpace(task.space)
+    source, space = task.source(field), SearchSpace(task.space)
+    surface = source.surface()
 
     def function(x: FloatArray) -> FloatArray:
         return np.array([surface(space.from_unit(point)) for point in x])
 
     name = f"landmine field {field}"
-    return Problem(name, 2, function, float(surface.values.max()))
+    return Problem(name, 2, function, float(np.load(source.path).max()))

@@ -64,7 +64,7 @@ class Player:
     def play(self, bandits: LinearBandits, t: int) -> None:
         """Play trial t, and synchronise if it is time."""
         contexts = bandits.peek(t)
-        chosen = self._group.choose(contexts, lambda: [])
+        chosen = self._group.belief.choose(contexts, lambda: [])[0]
         actions = contexts[np.arange(len(chosen)), chosen]
         rewards = bandits.rewards(t, chosen)
         self._sums += self._settings.outer_products(actions, rewards)

@@ -49,13 +49,13 @@ from flwr_fbo import (
     tuning_app,
 )
 from flwr_fbo.lab.experiment_runner.estimates import Estimate
-from flwr_fbo.lab.experiment_runner.seeds import Seeds as RunSeeds
 from flwr_fbo.lab.experiment_runner.tuning_experiment import (
     TuningExperiment,
     TuningPrivacy,
     last_iteration,
     run_one,
 )
+from flwr_fbo.lab.experiment_runner.tuning_table import Seeds as RunSeeds
 from flwr_fbo.lab.tasks.base import Task
 from flwr_fbo.lab.tasks.digits import DigitsTask
 from flwr_fbo.lab.tasks.synthetic import SyntheticTask

@@ -6,6 +6,7 @@ pandas and PyTorch are not imported: their objects are recognised by their metho
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import wraps
@@ -48,6 +49,15 @@ def plain(value: Any) -> Any:
     if isinstance(value, Real) and not isinstance(value, int | float):
         return float(value)
     return value
+
+
+def finite(value: Any) -> Any:
+    """Return values for JSON: null in place of infinity and NaN, at any depth."""
+    if isinstance(value, dict):
+        return {name: finite(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def take_plain(settings: Any) -> None:

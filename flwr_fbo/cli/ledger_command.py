@@ -10,10 +10,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from flwr_fbo._common.conversion import finite
 from flwr_fbo._common.text import counted
 from flwr_fbo.cli.commands import add, group
 from flwr_fbo.cli.ledger_kinds import LEDGER_KINDS, LedgerKind, committed_text
-from flwr_fbo.cli.output import RULED, finite, plain_errors, wide_console
+from flwr_fbo.cli.output import RULED, plain_errors, wide_console
 from flwr_fbo.cli.report.page import identity_in_words
 from flwr_fbo.clients.bandits.bandit_journals import LINEAR_KIND as SITE_KIND
 from flwr_fbo.clients.bandits.bandit_journals import NEURAL_KIND as NEURAL_SITE_KIND

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 import os
 import signal
 import sys
@@ -116,12 +115,3 @@ def csv_of(rows: Sequence[Mapping[str, Any]]) -> str:
         bools = {n: str(v).lower() for n, v in row.items() if isinstance(v, bool)}
         writer.writerow({**row, **bools})
     return text.getvalue()
-
-
-def finite(value: Any) -> Any:
-    """Return values for JSON: null in place of infinity and NaN, at any depth."""
-    if isinstance(value, dict):
-        return {name: finite(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

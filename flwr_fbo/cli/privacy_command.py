@@ -13,6 +13,7 @@ from optuna.distributions import FloatDistribution
 from rich.console import Console
 from rich.table import Table
 
+from flwr_fbo._common.conversion import finite
 from flwr_fbo._common.text import counted
 from flwr_fbo._common.validation import require
 from flwr_fbo.algorithms.fed_vote.settings import FedVoteSettings
@@ -22,7 +23,7 @@ from flwr_fbo.algorithms.fed_warm_start.settings import (
 )
 from flwr_fbo.algorithms.linear_bandit.planning import SharingPlan
 from flwr_fbo.cli.commands import AsJson
-from flwr_fbo.cli.output import RULED, finite, plain_errors
+from flwr_fbo.cli.output import RULED, plain_errors
 from flwr_fbo.privacy.accounting import (
     Method,
     ReleaseAccountant,

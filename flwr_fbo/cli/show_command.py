@@ -11,8 +11,9 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from flwr_fbo._common.conversion import finite
 from flwr_fbo.cli.commands import SHOW_EXPERIMENT, AsCsv, AsJson, loaded
-from flwr_fbo.cli.output import RULED, csv_of, finite, plain_errors, wide_console
+from flwr_fbo.cli.output import RULED, csv_of, plain_errors, wide_console
 from flwr_fbo.cli.report.server_page import spent_in_words
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.strategies.study_record import FILE_NAME as SERVER_FILE_NAME

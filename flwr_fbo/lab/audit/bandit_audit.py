@@ -101,7 +101,6 @@ class BanditAuditPlan(StudyPlan):
         last = releases.max_releases * self.window - 1
         require_int("position", self.position, -self.num_logged, last)
         if self.change == "trial":
-            releases = self.settings.releases
             d, reward = releases.dimension, releases.max_reward
             require(d >= 2, "dimension", d, ">= 2, where a whole trial is changed")
             longest = releases.max_action_norm

@@ -198,13 +198,9 @@ class SecureAuditPlan(TuningAuditPlan):
             f"colluding = {colluding}",
         }
 
-    def _maker(
-        self, entropy: Entropy, build: BuildSites | None
-    ) -> Callable[[], SecureSites]:
+    def _mechanism(self, entropy: Entropy, build: BuildSites | None) -> SecureSites:
         make = build or SecureSites
-        return lambda: make(
-            self.settings, entropy, self.num_features, self.honest_slots
-        )
+        return make(self.settings, entropy, self.num_features, self.honest_slots)
 
     def _study(self, sites: SecureSites, rounds: list[Messages]) -> FloatArray:
         """Return the releases of one study as the adversary learns them."""

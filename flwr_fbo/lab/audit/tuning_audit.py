@@ -122,41 +122,25 @@ class TuningAuditPlan(StudyPlan):
         }
 
     def draw(
-        self,
-        entropy: Entropy,
-        build: Callable[..., Any] | None,
-        progress: Progress,
+        self, entropy: Entropy, build: Callable[..., Any] | None, progress: Progress
     ) -> tuple[Evidence, Evidence]:
         """Return studies with the canary and without; see `StudyPlan`."""
-        canary, make = _Canary(self), self._maker(entropy, build)
-        worlds = (canary.present, canary.absent)
-        present, absent = (
-            self._world(make, canary, world, progress) for world in worlds
-        )
-        return present, absent
+        canary, worlds = _Canary(self), []
+        for rounds in (canary.present, canary.absent):
+            parts = []
+            # In chunks that fit in memory.
+            for start in range(0, self.num_draws, _CHUNK):
+                size = min(_CHUNK, self.num_draws - start)
+                mechanisms = (self._mechanism(entropy, build) for _ in range(size))
+                released = [self._study(one, rounds) for one in mechanisms]
+                parts.append(canary.evidence(np.array(released)))
+                progress(size)
+            worlds.append(joined(parts))
+        return worlds[0], worlds[1]
 
-    def _maker(
-        self, entropy: Entropy, build: Callable[..., Any] | None
-    ) -> Callable[[], Any]:
-        """Return what makes the mechanism of one study."""
-        make = build or Release
-        return lambda: make(self.settings, entropy)
-
-    def _world(
-        self,
-        make: Callable[[], Any],
-        canary: _Canary,
-        rounds: list[Messages],
-        progress: Progress,
-    ) -> Evidence:
-        """Return the evidence of one world, in chunks that fit in memory."""
-        parts = []
-        for start in range(0, self.num_draws, _CHUNK):
-            size = min(_CHUNK, self.num_draws - start)
-            released = [self._study(make(), rounds) for _ in range(size)]
-            parts.append(canary.evidence(np.array(released)))
-            progress(size)
-        return joined(parts)
+    def _mechanism(self, entropy: Entropy, build: Callable[..., Any] | None) -> Any:
+        """Return the mechanism of one study."""
+        return (build or Release)(self.settings, entropy)
 
     @property
     def direction(self) -> FloatArray:

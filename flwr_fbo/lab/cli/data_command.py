@@ -11,12 +11,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from flwr_fbo._common.validation import require_known
 from flwr_fbo.cli.commands import AsJson, add, group
 from flwr_fbo.cli.output import plain_errors
 from flwr_fbo.lab.cli.export_emnist_command import export_emnist
 from flwr_fbo.lab.cli.progress_bar import progress_bar
 from flwr_fbo.lab.datasets.base import Dataset, data_folder
-from flwr_fbo.lab.datasets.catalogue import DATASETS, find_dataset
+from flwr_fbo.lab.datasets.catalogue import DATASETS
 from flwr_fbo.lab.datasets.download import fetch
 
 app = group()
@@ -67,8 +68,8 @@ def download(
     $ flwr-fbo data download landmine
     """
     with plain_errors(ValueError):
-        dataset = find_dataset(name)
-        folder = data_folder()
+        require_known("name", name, DATASETS)
+        dataset, folder = DATASETS[name], data_folder()
         say = partial(typer.echo, err=True)
         with progress_bar(name, dataset.size, Console(stderr=True)) as advance:
             fetched = fetch(dataset, folder, say, advance)

@@ -13,8 +13,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from flwr_fbo._common.conversion import finite
 from flwr_fbo._common.text import counted, humanised
-from flwr_fbo.cli.output import RULED, TextConsole, csv_of, finite
+from flwr_fbo.cli.output import RULED, TextConsole, csv_of
 from flwr_fbo.lab.experiment_runner.base import Column, Experiment, Run
 from flwr_fbo.lab.experiment_runner.curves import (
     common_seeds,

@@ -2,22 +2,9 @@
 
 from __future__ import annotations
 
-from flwr_fbo._common.validation import require_known
 from flwr_fbo.lab.datasets import emnist, har, landmine, magic
 from flwr_fbo.lab.datasets.base import Dataset
 
 DATASETS: dict[str, Dataset] = {
     one.DATASET.name: one.DATASET for one in (emnist, har, landmine, magic)
 }
-
-
-def find_dataset(name: str) -> Dataset:
-    """Return the data set of that name.
-
-    Raises
-    ------
-    ValueError
-        If there is none; the message has the nearest name.
-    """
-    require_known("name", name, DATASETS)
-    return DATASETS[name]

@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, ConfigDict, TypeAdapter
 
 from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.conversion import finite
 from flwr_fbo._common.fields import check_fields, integer
-from flwr_fbo._common.pictures import BLUE, GREEN, VERMILION
 from flwr_fbo._common.validation import require, require_known
 from flwr_fbo.lab.experiment_runner.estimates import Row
+from flwr_fbo.lab.experiment_runner.looks import Look
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +66,7 @@ class Run(ABC):
 
     def to_json(self) -> str:
         """Return a line; what JSON lacks, NaN and infinity, becomes null."""
-        return json.dumps(_json_of(asdict(self)), allow_nan=False)
+        return json.dumps(finite(asdict(self)), allow_nan=False)
 
 
 @cache
@@ -77,15 +78,6 @@ def reader(kind: type[Any]) -> TypeAdapter[Any]:
 def six_digits(values: Iterable[float]) -> list[float]:
     """Return numbers rounded to six significant digits."""
     return [float(f"{value:.6g}") for value in values]
-
-
-def _json_of(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _json_of(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [_json_of(one) for one in value]
-    finite = not isinstance(value, float) or math.isfinite(value)
-    return value if finite else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,18 +100,6 @@ class RegretRun(Run):
     def compact(self) -> Self:
         """Return it with six digits of the regret."""
         return replace(super().compact(), regret=six_digits(self.regret))
-
-
-# Colour, line style and marker.
-Look = tuple[str, str, str]
-MARKERS = ("D", "s", "x", "P", "d", "*", "<")
-
-# Looks that mean the same in all kinds of experiments.
-OURS: Look = (BLUE, "-", "D")
-OPEN: Look = (GREEN, "--", "s")
-ALONE: Look = ("#000000", "-", "o")
-RANDOM: Look = ("#7f7f7f", ":", "v")
-UNINFORMED: Look = (VERMILION, "-.", "^")
 
 
 @dataclass(frozen=True)
@@ -308,7 +288,7 @@ class Experiment(ABC):
     # How a file is read, with all dataclasses in it.
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
     # What may change as it runs: it decides no run.
-    _presentation: ClassVar[tuple[str, ...]] = ("description", "num_seeds", "claims")
+    _presentation = ("description", "num_seeds", "claims", "form")
     # What its runs are.
     run_type: ClassVar[type[Run]] = RegretRun
     # Whether a figure's axes are logarithmic.
@@ -375,7 +355,7 @@ class Experiment(ABC):
         """Return the experiment as JSON values, without what may change as it runs."""
         values = asdict(self)
         for name in self._presentation:
-            del values[name]
+            values.pop(name, None)
         # Once through JSON, as a file gives it back.
         return cast(dict[str, Any], json.loads(json.dumps(values)))
 

@@ -25,16 +25,7 @@ from flwr_fbo._common.pictures import (
     in_legend,
 )
 from flwr_fbo._common.text import counted
-from flwr_fbo.lab.experiment_runner.base import (
-    ALONE,
-    MARKERS,
-    OPEN,
-    RANDOM,
-    UNINFORMED,
-    Experiment,
-    Look,
-    Run,
-)
+from flwr_fbo.lab.experiment_runner.base import Experiment, Run
 from flwr_fbo.lab.experiment_runner.curves import (
     common_seeds,
     curves_by_method,
@@ -51,10 +42,16 @@ from flwr_fbo.lab.experiment_runner.linear_bandit_experiment import (
     Value,
     text_of,
 )
-from flwr_fbo.lab.experiment_runner.transfer_experiment import TransferExperiment
-from flwr_fbo.lab.experiment_runner.tuning_experiment import (
-    TuningExperiment,
+from flwr_fbo.lab.experiment_runner.looks import (
+    ALONE,
+    MARKERS,
+    OPEN,
+    RANDOM,
+    UNINFORMED,
+    Look,
 )
+from flwr_fbo.lab.experiment_runner.transfer_experiment import TransferExperiment
+from flwr_fbo.lab.experiment_runner.tuning_experiment import TuningExperiment
 
 Target = Path | IO[bytes]
 

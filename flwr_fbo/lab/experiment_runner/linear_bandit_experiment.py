@@ -34,12 +34,8 @@ from flwr_fbo.algorithms.linear_bandit.settings import (
     Width,
     geometric_schedule,
 )
+from flwr_fbo.lab.experiment_runner import looks
 from flwr_fbo.lab.experiment_runner.base import (
-    ALONE,
-    OPEN,
-    OURS,
-    RANDOM,
-    UNINFORMED,
     Column,
     Experiment,
     Method,
@@ -51,7 +47,6 @@ from flwr_fbo.lab.experiment_runner.base import (
 from flwr_fbo.lab.experiment_runner.curves import ONE_SEED, carried, helped
 from flwr_fbo.lab.experiment_runner.estimates import Row
 from flwr_fbo.lab.simulation.linear_bandits import (
-    BanditRun,
     BanditSimulation,
     Baseline,
     Control,
@@ -301,10 +296,6 @@ def _published(
     return _simulation(experiment, settings, "clique", control)
 
 
-def _published_open(experiment: BanditExperiment, width: Width) -> BanditSimulation:
-    return _published(experiment, width).baseline("non-private")
-
-
 def _baseline(
     experiment: BanditExperiment, name: Baseline, pooling: Pooling = "neighbourhood"
 ) -> BanditSimulation:
@@ -370,7 +361,7 @@ def _published_methods(
         BanditMethod(
             f"{name}-open",
             f"{label}, no noise",
-            partial(_published_open, width=width),
+            lambda experiment: _published(experiment, width).baseline("non-private"),
             controls=_BESIDE,
             usual=False,
             look=(color, "-", "s"),
@@ -380,7 +371,7 @@ def _published_methods(
 
 _IN_CLIQUES: dict[str, Any] = {"usual": False, "needs_graph": True}
 METHODS = by_name(
-    BanditMethod("fed-ucb", "FedUCB", _private, look=OURS, **_PRIVATE),
+    BanditMethod("fed-ucb", "FedUCB", _private, look=looks.OURS, **_PRIVATE),
     BanditMethod(
         "fed-ucb-raw",
         "FedUCB raw†",
@@ -404,7 +395,7 @@ METHODS = by_name(
         **_IN_CLIQUES,
         **_PRIVATE,
     ),
-    _open("non-private", controls=_BESIDE, look=OPEN),
+    _open("non-private", controls=_BESIDE, look=looks.OPEN),
     BanditMethod(
         "cliques-non-private",
         "cliques, non-private",
@@ -420,17 +411,17 @@ METHODS = by_name(
         usual=False,
         look=(palette.ORANGE, ":", "P"),
     ),
-    _open("independent", releases=False, scheduled=False, look=ALONE),
+    _open("independent", releases=False, scheduled=False, look=looks.ALONE),
     BanditMethod(
         "alone",
         "LinUCB alone",
         _alone,
         releases=False,
         scheduled=False,
-        look=(ALONE[0], "--", "o"),
+        look=(looks.ALONE[0], "--", "o"),
     ),
-    _control("noise-only", noisy=True, look=UNINFORMED),
-    _control("random", scheduled=False, look=RANDOM),
+    _control("noise-only", noisy=True, look=looks.UNINFORMED),
+    _control("random", scheduled=False, look=looks.RANDOM),
 )
 
 
@@ -610,11 +601,9 @@ class BanditExperiment(Experiment):
         seeds = 2 * seed, 2 * seed + 1
         if self.plain(batch[0]).simulator == "mean-field":
             return [mean_field_regret(one, *seeds, self.steps) for one in simulations]
-        return [self._curve(run) for run in play_together(simulations, *seeds)]
-
-    def _curve(self, run: BanditRun) -> FloatArray:
-        per_agent = np.cumsum(run.regret) / len(run.running_sums)
-        return np.asarray(per_agent[self.steps - 1])
+        runs = zip(simulations, play_together(simulations, *seeds), strict=True)
+        at = self.steps - 1
+        return [np.cumsum(run.regret)[at] / one.num_agents for one, run in runs]
 
     @property
     def steps(self) -> NDArray[np.intp]:

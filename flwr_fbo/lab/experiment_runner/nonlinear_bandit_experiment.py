@@ -25,12 +25,8 @@ from flwr_fbo._common.validation import require
 from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings
 from flwr_fbo.lab.baselines.glm_ucb import GLMUCBSettings
 from flwr_fbo.lab.baselines.kernel_ucb import KernelUCBSettings
+from flwr_fbo.lab.experiment_runner import looks
 from flwr_fbo.lab.experiment_runner.base import (
-    ALONE,
-    OPEN,
-    OURS,
-    RANDOM,
-    UNINFORMED,
     Column,
     Experiment,
     Method,
@@ -178,27 +174,28 @@ def _each_once(experiment: NonlinearBanditExperiment) -> EachOnce:
     return EachOnce(*_played(experiment))
 
 
+_READING = partial(NonlinearMethod, is_reading=True)
 METHODS = by_name(
     NonlinearMethod(
         "fed-go-ucb",
         "Fed-GO-UCB",
         _federated,
         controls=("n-go-ucb", "no-phase-one", "each-once", "random"),
-        look=OURS,
+        look=looks.OURS,
     ),
     NonlinearMethod(
         "one-go-ucb",
         "One-GO-UCB",
         partial(_federated, sharing="always"),
         controls=("n-go-ucb",),
-        look=OPEN,
+        look=looks.OPEN,
     ),
     NonlinearMethod(
         "n-go-ucb",
         "N-GO-UCB",
         partial(_federated, sharing="never"),
         releases=False,
-        look=ALONE,
+        look=looks.ALONE,
     ),
     NonlinearMethod(
         "dislinucb", "DisLinUCB", _linear, ("linear",), look=(palette.PINK, "-.", "x")
@@ -219,28 +216,11 @@ METHODS = by_name(
         _without_phase_one,
         look=(palette.ORANGE, ":", "P"),
     ),
-    NonlinearMethod("each-once", "each once", _each_once, (), look=UNINFORMED),
-    NonlinearMethod("random", "random", _random, (), releases=False, look=RANDOM),
-    NonlinearMethod(
-        "phase-two",
-        "phase II only",
-        _federated,
-        counts_phase_one=False,
-        is_reading=True,
-    ),
-    NonlinearMethod(
-        "linearised",
-        "linearised",
-        _linearised,
-        is_reading=True,
-    ),
-    NonlinearMethod(
-        "code-defaults",
-        "our defaults",
-        _usual,
-        ("width",),
-        is_reading=True,
-    ),
+    NonlinearMethod("each-once", "each once", _each_once, (), look=looks.UNINFORMED),
+    NonlinearMethod("random", "random", _random, (), releases=False, look=looks.RANDOM),
+    _READING("phase-two", "phase II only", _federated, counts_phase_one=False),
+    _READING("linearised", "linearised", _linearised),
+    _READING("code-defaults", "our defaults", _usual, ("width",)),
 )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import islice
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -33,12 +33,8 @@ from flwr_fbo.lab.baselines.transfer import (
     TAFSettings,
     TransferSettings,
 )
+from flwr_fbo.lab.experiment_runner import looks
 from flwr_fbo.lab.experiment_runner.base import (
-    ALONE,
-    OPEN,
-    OURS,
-    RANDOM,
-    UNINFORMED,
     Method,
     Run,
     by_name,
@@ -46,9 +42,9 @@ from flwr_fbo.lab.experiment_runner.base import (
 )
 from flwr_fbo.lab.experiment_runner.curves import ONE_SEED, helped
 from flwr_fbo.lab.experiment_runner.estimates import Row
-from flwr_fbo.lab.experiment_runner.seeds import Seeds
 from flwr_fbo.lab.experiment_runner.tuning_table import (
     OptimisationExperiment,
+    Seeds,
     TuningRun,
     at_the_end,
 )
@@ -155,14 +151,16 @@ class TransferMethod(Method):
 _FTS = FTSSettings()
 _LEARNER = partial(TransferMethod, controls=_CONTROLS)
 METHODS = by_name(
-    TransferMethod("alone", "TS", _FTS, informed=False, look=ALONE),
+    TransferMethod("alone", "TS", _FTS, informed=False, look=looks.ALONE),
     TransferMethod(
-        "random", "random", RandomSearchSettings(), informed=False, look=RANDOM
+        "random", "random", RandomSearchSettings(), informed=False, look=looks.RANDOM
     ),
-    _LEARNER("fts", "FTS", _FTS, noise_only="noise-only", look=OURS),
-    _LEARNER("rgpe", "RGPE", RGPESettings(), look=OPEN),
+    _LEARNER("fts", "FTS", _FTS, noise_only="noise-only", look=looks.OURS),
+    _LEARNER("rgpe", "RGPE", RGPESettings(), look=looks.OPEN),
     _LEARNER("taf", "TAF (0.5)", TAFSettings(), look=(palette.PINK, "-.", "x")),
-    TransferMethod("noise-only", "noise-only", _FTS, zeroed=True, look=UNINFORMED),
+    TransferMethod(
+        "noise-only", "noise-only", _FTS, zeroed=True, look=looks.UNINFORMED
+    ),
 )
 
 
@@ -204,10 +202,6 @@ class TransferExperiment(OptimisationExperiment):
         against the length of a message; or CPU time against the number of agents.
     """
 
-    _presentation: ClassVar[tuple[str, ...]] = (
-        *OptimisationExperiment._presentation,
-        "form",
-    )
     compared = "target"
 
     num_targets: int = field(metadata=integer(1))

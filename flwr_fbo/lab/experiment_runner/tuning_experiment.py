@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from inspect import signature
-from typing import Any, ClassVar, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
 
@@ -44,13 +44,8 @@ from flwr_fbo.algorithms.search.agent import Agent
 from flwr_fbo.algorithms.search.settings import SearchSettings
 from flwr_fbo.algorithms.search.study import TuningStudy, create_agent
 from flwr_fbo.lab.baselines.random_search import LocalServer, RandomSearchSettings
+from flwr_fbo.lab.experiment_runner import looks
 from flwr_fbo.lab.experiment_runner.base import (
-    ALONE,
-    OPEN,
-    OURS,
-    RANDOM,
-    UNINFORMED,
-    Experiment,
     Method,
     PrivacySetting,
     Run,
@@ -59,9 +54,9 @@ from flwr_fbo.lab.experiment_runner.base import (
 )
 from flwr_fbo.lab.experiment_runner.curves import ONE_SEED, carried, helped
 from flwr_fbo.lab.experiment_runner.estimates import Estimate, Row
-from flwr_fbo.lab.experiment_runner.seeds import Seeds
 from flwr_fbo.lab.experiment_runner.tuning_table import (
     OptimisationExperiment,
+    Seeds,
     TuningRun,
     at_the_end,
 )
@@ -178,6 +173,8 @@ class AgentChanges:
 # What only means something where the server's vectors are followed.
 _OF_MESSAGES = ("lengthscale", "regularization", "follow", "weights")
 _OF_PRIVACY = ("clip_norm", "noise_multiplier", "sampling_probability")
+# What a curve cannot set, by its method.
+_UNUSED = {"alone": (*_OF_PRIVACY, *_OF_MESSAGES), "open": _OF_PRIVACY, "private": ()}
 
 
 @dataclass(frozen=True)
@@ -215,14 +212,10 @@ class Curve(AgentChanges):
     series: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in _OF_PRIVACY:
+        for name in _UNUSED[self.method]:
             value = getattr(self, name)
-            ok = value is None or self.method == "private"
-            require(ok, name, value, f"left out, with method={self.method!r}")
-        for name in _OF_MESSAGES:
-            value = getattr(self, name)
-            ok = value is None or self.method != "alone"
-            require(ok, name, value, "left out, with method='alone'")
+            allowed = f"left out, with method={self.method!r}"
+            require(value is None, name, value, allowed)
 
     def privacy(self, shared: TuningPrivacy) -> TuningPrivacy:
         """Return the privacy setting of this curve."""
@@ -370,36 +363,26 @@ def _portfolio(experiment: TuningExperiment, seeds: Seeds, slot: int) -> list[Pa
 _private = partial(_federated, private=True)
 _open = partial(_federated, private=False)
 _OPEN = ("alone", "random")
-_PRIVATE: dict[str, Any] = {
-    "controls": (*_OPEN, "noise-only"),
-    "noisy": True,
-    "noise_only": "noise-only",
-}
+_PRIVATE = partial(
+    TuningMethod,
+    build=_private,
+    controls=(*_OPEN, "noise-only"),
+    noisy=True,
+    noise_only="noise-only",
+)
 _ZEROED = partial(_private, noise_only=True)
-# The first five are the usual ones with published settings.
 METHODS = by_name(
-    TuningMethod("alone", "TS", _alone, look=ALONE),
-    TuningMethod("random", "random", _random, look=RANDOM),
-    TuningMethod("open", "FTS-DE", _open, controls=_OPEN, look=OPEN),
-    TuningMethod("private", "DP-FTS-DE", _private, look=OURS, **_PRIVATE),
-    TuningMethod("noise-only", "noise-only", _ZEROED, noisy=True, look=UNINFORMED),
+    TuningMethod("alone", "TS", _alone, look=looks.ALONE),
+    TuningMethod("random", "random", _random, look=looks.RANDOM),
+    TuningMethod("open", "FTS-DE", _open, controls=_OPEN, look=looks.OPEN),
+    _PRIVATE("private", "DP-FTS-DE", look=looks.OURS),
     TuningMethod(
-        "blind",
-        "blind",
-        _private,
-        liars=1.0,
-        conspiring=False,
-        look=(palette.ORANGE, ":", "P"),
-        **_PRIVATE,
+        "noise-only", "noise-only", _ZEROED, noisy=True, look=looks.UNINFORMED
     ),
-    TuningMethod(
-        "liars",
-        "1/3 liars",
-        _private,
-        liars=1 / 3,
-        look=(palette.PINK, "--", "x"),
-        **_PRIVATE,
+    _PRIVATE(
+        "blind", "blind", liars=1.0, conspiring=False, look=(palette.ORANGE, ":", "P")
     ),
+    _PRIVATE("liars", "1/3 liars", liars=1 / 3, look=(palette.PINK, "--", "x")),
 )
 _LEAN = by_name(
     TuningMethod(
@@ -416,8 +399,9 @@ _LEAN = by_name(
         first=_portfolio,
         look=(palette.BROWN, "-.", "<"),
     ),
-    TuningMethod("list", "list", _listed, look=OPEN),
+    TuningMethod("list", "list", _listed, look=looks.OPEN),
 )
+# What some methods are called where it is not as published, by strategy.
 _NAMED = ("open", "private", "blind")
 _LABELS = {
     "FedVote": ("open vote", "private vote", "blind vote"),
@@ -435,13 +419,12 @@ def _labels_of(strategy: str) -> dict[str, str]:
 
 def usual_methods(experiment: TuningExperiment) -> tuple[str, ...]:
     """Return what an experiment compares unless it says otherwise."""
-    alone, random, *federated = METHODS
+    federated = ("open", "private", "noise-only")
     if experiment.list_first:
-        return alone, random, "list", "private", "noise-only", "blind"
+        return (*_OPEN, "list", "private", "noise-only", "blind")
     if experiment.base.agent.is_lean:
-        own = (name for name in _LEAN if name != "list")
-        return alone, random, *own, *(n for n in federated if n != "liars")
-    return tuple(METHODS)[:5]
+        return (*_OPEN, "random-start", "portfolio", *federated, "blind")
+    return (*_OPEN, *federated)
 
 
 def methods_of(curves: dict[str, Curve]) -> dict[str, TuningMethod]:
@@ -677,7 +660,6 @@ class TuningExperiment(OptimisationExperiment):
     agent: AgentChanges = field(default_factory=AgentChanges)
     list_first: bool = field(default=False, metadata=flag())
     curves: dict[str, Curve] = field(default_factory=dict)
-    _presentation: ClassVar[tuple[str, ...]] = (*Experiment._presentation, "form")
 
     methods: tuple[str, ...] = (_USUAL,)
     num_references: int = field(default=0, metadata=integer(0))

@@ -27,7 +27,6 @@ from flwr_fbo.lab.experiment_runner.base import (
     six_digits,
 )
 from flwr_fbo.lab.experiment_runner.estimates import Estimate
-from flwr_fbo.lab.experiment_runner.seeds import Seeds
 from flwr_fbo.lab.tasks.catalogue import TuningTask
 from flwr_fbo.space.search_space import Params, SearchSpace
 
@@ -74,6 +73,30 @@ class TuningRun(Run):
         """Return it with the mean over agents in place of each agent's values."""
         mean = six_digits(self.curve)
         return replace(super().compact(), best_so_far=[mean], best_settings=[])
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """The three seeds of a run, which must not be one and the same.
+
+    Attributes
+    ----------
+    study : int
+        Of the agents' draws.
+    features : int
+        Of the shared features; public.
+    noise : int
+        Of the releases' noise and masks, in place of real entropy.
+    """
+
+    study: int
+    features: int
+    noise: int
+
+    @classmethod
+    def of_run(cls, run: int) -> Seeds:
+        """Return three seeds that no other run shares."""
+        return cls(3 * run, 3 * run + 1, 3 * run + 2)
 
 
 @dataclass(frozen=True, kw_only=True)

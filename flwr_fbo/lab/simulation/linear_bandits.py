@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
@@ -59,15 +59,6 @@ class AgentGroup:
         self._confidence = confidence
         self._pools = None if members is None else members[1]
         self.agents: IntArray | slice = slice(None) if members is None else members[0]
-
-    def choose(
-        self, contexts: FloatArray, rngs: Callable[[], Sequence[np.random.Generator]]
-    ) -> IntArray:
-        """Return the index that each plays, shape (A,), of (A, K, d) actions.
-
-        ``rngs`` is that of `Belief.choose`.
-        """
-        return self.belief.choose(contexts, rngs)[0]
 
     @property
     def belief(self) -> Belief:
@@ -405,7 +396,8 @@ class _Agents:
         chosen = np.empty(len(contexts), dtype=np.intp)
         for group in groups:
             rngs = partial(self._rngs, group, t)
-            chosen[group.agents] = group.choose(contexts[group.agents], rngs)
+            offered = contexts[group.agents]
+            chosen[group.agents], _ = group.belief.choose(offered, rngs)
         return chosen
 
     def _rngs(self, group: AgentGroup, t: int) -> list[np.random.Generator]:

@@ -33,31 +33,6 @@ _VERSION = 1
 _LOG = logging.getLogger("flwr.fbo")
 
 
-class Surface:
-    """An objective that looks its values up.
-
-    Parameters
-    ----------
-    values : ndarray of shape (n_1, ..., n_D)
-        Of the objective, at the settings of the grid.
-    space : mapping of str to Optuna distribution
-        D variables.
-    """
-
-    def __init__(
-        self, values: FloatArray, space: Mapping[str, BaseDistribution]
-    ) -> None:
-        self.values = values
-        self._space = SearchSpace(space)
-        from scipy.interpolate import RegularGridInterpolator
-
-        self._lookup = RegularGridInterpolator(_roots(values.shape), values)
-
-    def __call__(self, params: dict[str, Any]) -> float:
-        """Return the value between those of the nearest settings of the grid."""
-        return float(self._lookup(np.sqrt(self._space.to_unit(params)))[0])
-
-
 @dataclass(frozen=True, eq=False)
 class SurfaceSource:
     """What one client's surface is made from; computed, it is kept in a cache folder.
@@ -83,7 +58,7 @@ class SurfaceSource:
 
     @cached_property
     def path(self) -> Path:
-        """The file that keeps it."""
+        """The file that keeps it: an array of shape (n_1, ..., n_D)."""
         form = repr((_VERSION, SearchSpace(self.space).to_json()))
         digest = hashlib.sha256(form.encode())
         for array in vars(self.data).values():
@@ -92,10 +67,19 @@ class SurfaceSource:
         name = f"{self.name}-surface-{grid}-{digest.hexdigest()[:12]}.npy"
         return Path(platformdirs.user_cache_path("flwr-fbo")) / name
 
-    def surface(self) -> Surface:
+    def surface(self) -> Objective:
         """Return the surface, computed if it is not kept yet."""
+        from scipy.interpolate import RegularGridInterpolator
+
         compute_missing([self])
-        return Surface(np.load(self.path, allow_pickle=False), self.space)
+        values, cube = np.load(self.path, allow_pickle=False), SearchSpace(self.space)
+        lookup = RegularGridInterpolator(_roots(values.shape), values)
+
+        def value(params: dict[str, Any]) -> float:
+            """Return the value between those of the nearest settings of the grid."""
+            return float(lookup(np.sqrt(cube.to_unit(params)))[0])
+
+        return value
 
     def compute(self) -> None:
         """Compute it, and keep it."""

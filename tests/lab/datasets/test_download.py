@@ -34,7 +34,7 @@ from flwr_fbo.lab.datasets.base import (
     decompressed,
     from_zip_in_zip,
 )
-from flwr_fbo.lab.datasets.catalogue import DATASETS, find_dataset
+from flwr_fbo.lab.datasets.catalogue import DATASETS
 from flwr_fbo.lab.datasets.download import fetch
 
 CONTENT = np.random.default_rng(0).bytes(300_000)
@@ -459,7 +459,7 @@ def test_the_catalogue_is_sound() -> None:
             pure = PurePosixPath(path)
             assert not pure.is_absolute()
             assert ".." not in pure.parts
-        assert find_dataset(dataset.name) is dataset
+        assert DATASETS[dataset.name] is dataset
 
 
 @pytest.mark.parametrize("name", ["landmine", "magic"])

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from flwr_fbo.lab.experiment_runner.config import load_experiment
-from flwr_fbo.lab.experiment_runner.seeds import Seeds
 from flwr_fbo.lab.experiment_runner.tuning_experiment import (
     TuningExperiment,
     last_iteration,
 )
+from flwr_fbo.lab.experiment_runner.tuning_table import Seeds
 from flwr_fbo.privacy.accounting import Method, ReleaseAccountant
 from flwr_fbo.privacy.sampling import Subsampling
 from flwr_fbo.strategies.dp_fts_de import DPFTSDE

@@ -27,7 +27,6 @@ from flwr_fbo.lab.experiment_runner.nonlinear_bandit_experiment import (
 )
 from flwr_fbo.lab.experiment_runner.results import ResultsFile, read_results
 from flwr_fbo.lab.experiment_runner.runner import play
-from flwr_fbo.lab.experiment_runner.seeds import Seeds
 from flwr_fbo.lab.experiment_runner.tuning_experiment import (
     METHODS,
     TuningExperiment,
@@ -35,7 +34,7 @@ from flwr_fbo.lab.experiment_runner.tuning_experiment import (
     run_one,
     usual_methods,
 )
-from flwr_fbo.lab.experiment_runner.tuning_table import TuningRun
+from flwr_fbo.lab.experiment_runner.tuning_table import Seeds, TuningRun
 from flwr_fbo.lab.tasks.base import Objective, Task
 from flwr_fbo.lab.tasks.digits import DigitsTask
 from flwr_fbo.lab.tasks.synthetic import SyntheticTask

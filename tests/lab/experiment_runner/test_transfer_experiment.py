@@ -16,7 +16,6 @@ from flwr_fbo.algorithms.fts.settings import FTSSettings
 from flwr_fbo.algorithms.search.study import create_agent
 from flwr_fbo.cli import app
 from flwr_fbo.lab.experiment_runner.config import experiment_of, load_experiment
-from flwr_fbo.lab.experiment_runner.seeds import Seeds
 from flwr_fbo.lab.experiment_runner.transfer_experiment import (
     Messages,
     TransferCurve,
@@ -25,6 +24,7 @@ from flwr_fbo.lab.experiment_runner.transfer_experiment import (
     _received,
     messages_of,
 )
+from flwr_fbo.lab.experiment_runner.tuning_table import Seeds
 from flwr_fbo.lab.tasks.har import HarTask
 from flwr_fbo.lab.tasks.synthetic import SyntheticTask
 

@@ -13,13 +13,12 @@ import pytest
 
 from flwr_fbo.algorithms.dp_fts_de.settings import DPFTSDESettings
 from flwr_fbo.lab.experiment_runner.config import experiment_of, load_experiment
-from flwr_fbo.lab.experiment_runner.seeds import Seeds
 from flwr_fbo.lab.experiment_runner.tuning_experiment import (
     Curve,
     TuningExperiment,
     run_one,
 )
-from flwr_fbo.lab.experiment_runner.tuning_table import TuningRun
+from flwr_fbo.lab.experiment_runner.tuning_table import Seeds, TuningRun
 from flwr_fbo.privacy.release import Release
 from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.strategies.dp_fts_de import DPFTSDE

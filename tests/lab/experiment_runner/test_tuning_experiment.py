@@ -26,7 +26,6 @@ from flwr_fbo.lab.experiment_runner.base import Claim
 from flwr_fbo.lab.experiment_runner.claims import findings
 from flwr_fbo.lab.experiment_runner.config import load_experiment
 from flwr_fbo.lab.experiment_runner.curves import summarize
-from flwr_fbo.lab.experiment_runner.seeds import Seeds
 from flwr_fbo.lab.experiment_runner.tuning_experiment import (
     TuningExperiment,
     TuningPrivacy,
@@ -34,7 +33,7 @@ from flwr_fbo.lab.experiment_runner.tuning_experiment import (
     last_iteration,
     run_one,
 )
-from flwr_fbo.lab.experiment_runner.tuning_table import TuningRun
+from flwr_fbo.lab.experiment_runner.tuning_table import Seeds, TuningRun
 from flwr_fbo.lab.tasks.digits import DigitsTask
 from flwr_fbo.lab.tasks.synthetic import SyntheticTask
 from flwr_fbo.privacy.release import Release

@@ -240,8 +240,7 @@ class _Twins:
         self.running_sums += products.reshape(self.running_sums.shape)
         self._num_trials += 1
         if settings.local_data != "released":
-            seen = flat[0], settings.releases.centred(flat[1]), products
-            self._agents.observe(*seen)
+            self._agents.observe(flat[0], settings.releases.centred(flat[1]), products)
 
     def windowed(self) -> tuple[FloatArray, int]:
         """Return the sums that are released next, and of how many trials they are."""

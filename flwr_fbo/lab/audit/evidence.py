@@ -186,6 +186,11 @@ def _mixed(log_ratios: FloatArray, q: float) -> FloatArray:
     return np.asarray(np.logaddexp(np.log1p(-q), np.log(q) + log_ratios))
 
 
+def _log_ratio(present: FloatArray, absent: FloatArray) -> FloatArray:
+    """Return the logarithms of the ratios of counts."""
+    return np.log((present + _PSEUDO_COUNT) / (absent + _PSEUDO_COUNT))
+
+
 class _Gaussian:
     """The law of all projections of a study, fitted to those of one world."""
 
@@ -209,9 +214,7 @@ class _Histograms:
         pooled = np.concatenate([present.own_projections, absent.own_projections])
         ranks = np.arange(1, _NUM_BINS) / _NUM_BINS
         self._edges = np.quantile(pooled, ranks, axis=0).T
-        counts = [self._counts(studies) for studies in (present, absent)]
-        ratio = (counts[0] + _PSEUDO_COUNT) / (counts[1] + _PSEUDO_COUNT)
-        self._log_ratios = np.log(ratio)
+        self._log_ratios = _log_ratio(self._counts(present), self._counts(absent))
 
     def _bins(self, studies: Evidence) -> list[NDArray[np.intp]]:
         columns = zip(self._edges, studies.own_projections.T, strict=True)
@@ -233,12 +236,9 @@ class _LowBits:
         self._weights = []
         self._constant = 0.0
         for one, other in zip(_planes(present), _planes(absent), strict=True):
-            ones, zeros = [], []
-            for plane in (one, other):
-                count = plane.sum(axis=0, dtype=float)
-                ones.append(count + _PSEUDO_COUNT)
-                zeros.append(len(plane) - count + _PSEUDO_COUNT)
-            if_one, if_zero = np.log(ones[0] / ones[1]), np.log(zeros[0] / zeros[1])
+            ones, of_other = (plane.sum(axis=0, dtype=float) for plane in (one, other))
+            if_one = _log_ratio(ones, of_other)
+            if_zero = _log_ratio(len(one) - ones, len(other) - of_other)
             self._weights.append(if_one - if_zero)
             self._constant += float(if_zero.sum())
 
@@ -256,17 +256,15 @@ class _MaskBit:
         # Where the canary is sampled its release lies further along its shift.
         signal = present.log_ratios
         signal = (signal - signal.mean(axis=0)).ravel()
-        best = 0.0
-        self._bit, self._position, self._means_sampled = 0, 0, 1
+        correlations = []
         for bit in range(_NUM_BITS):
             plane = _bits(present.low_bits, bit)
             flat = plane.reshape(-1, plane.shape[-1])
-            correlation = signal @ (flat - flat.mean(axis=0))
-            position = int(np.abs(correlation).argmax())
-            if abs(correlation[position]) > best:
-                best = abs(correlation[position])
-                self._bit, self._position = bit, position
-                self._means_sampled = int(correlation[position] > 0)
+            correlations.append(signal @ (flat - flat.mean(axis=0)))
+        found = np.array(correlations)
+        largest = np.unravel_index(np.abs(found).argmax(), found.shape)
+        self._bit, self._position = map(int, largest)
+        self._means_sampled = int(found[largest] >= 0)
 
     def log_ratio(self, studies: Evidence) -> FloatArray:
         read = _bits(studies.low_bits, self._bit)[:, :, self._position]

@@ -30,10 +30,11 @@ from flwr_fbo.privacy.secure_release import SecureRelease, SecureTotal
 Share = NDArray[np.int64]
 
 
+@dataclass
 class SecureSites:
     """All sites of one study; some collude with the server.
 
-    Parameters
+    Attributes
     ----------
     settings : ReleaseSettings
     entropy : Entropy
@@ -45,17 +46,15 @@ class SecureSites:
         Slots that keep their shares secret. All others tell the server theirs.
     """
 
-    def __init__(
-        self,
-        settings: ReleaseSettings,
-        entropy: Entropy,
-        num_features: int,
-        honest: tuple[int, ...],
-    ) -> None:
-        self.release = SecureRelease(settings)
-        self.honest = honest
-        self._entropy = entropy
-        self._num_features = num_features
+    settings: ReleaseSettings
+    entropy: Entropy
+    num_features: int
+    honest: tuple[int, ...]
+
+    @cached_property
+    def release(self) -> SecureRelease:
+        """What sites and server compute from messages."""
+        return SecureRelease(self.settings)
 
     @property
     def num_counted(self) -> int:
@@ -65,15 +64,15 @@ class SecureSites:
     @cached_property
     def noise(self) -> IntegerNoise:
         """What each site adds."""
-        num_sites = self.release.settings.num_agents
-        return self.release.noise(num_sites, self.num_counted, self._num_features)
+        num_sites = self.settings.num_agents
+        return self.release.noise(num_sites, self.num_counted, self.num_features)
 
     def share(self, noise: IntegerNoise, slot: int) -> Share:
         """Return a site's share of the noise of the next release."""
-        if self._entropy.private:
+        if self.entropy.private:
             return noise.draw_share()
         still, std = np.zeros((1, noise.length)), np.array([noise.share_std])
-        drawn = self._entropy.add_noise(0, still, std)[0]
+        drawn = self.entropy.add_noise(0, still, std)[0]
         return np.asarray(np.rint(drawn), dtype=np.int64)
 
     def learnt(self, iteration: int, messages: Mapping[int, Any]) -> SecureTotal:
@@ -87,15 +86,14 @@ class SecureSites:
             A message of each site, by slot.
         """
         noise = self.noise
-        total = np.zeros(noise.length, dtype=np.uint64)
-        known = np.zeros(noise.length, dtype=np.uint64)
+        learnt = np.zeros(noise.length, dtype=np.uint64)
         for slot, message in messages.items():
             integers = noise.encode(self.release.contribution(iteration, slot, message))
             share = self.share(noise, slot)
-            total += noise.wrapped(integers + share)
+            learnt += noise.wrapped(integers + share)
             if slot not in self.honest:
-                known += noise.wrapped(share)
-        return SecureTotal(tuple(messages), total - known)
+                learnt -= noise.wrapped(share)
+        return SecureTotal(tuple(messages), learnt)
 
 
 BuildSites = Callable[[ReleaseSettings, Entropy, int, tuple[int, ...]], SecureSites]
@@ -121,7 +119,7 @@ class _HonestTooHigh(SecureSites):
 
     @property
     def num_counted(self) -> int:
-        return self.release.settings.num_agents
+        return self.settings.num_agents
 
 
 class _ReusedShares(SecureSites):

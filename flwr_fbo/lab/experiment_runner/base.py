@@ -10,7 +10,7 @@ import json
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, cast
@@ -396,11 +396,18 @@ class Experiment(ABC):
         """Raise, before any work is done, if it cannot be run: see `Task.check`."""
 
     def batches(self, methods: Sequence[str]) -> list[list[str]]:
-        """Return which of the methods a process plays at a time: each alone.
+        """Return which of the methods a process plays at a time."""
+        batches: dict[Hashable, list[str]] = {}
+        for name in methods:
+            batches.setdefault(self.batch_key(name), []).append(name)
+        return list(batches.values())
 
-        Unless it is cheaper together.
+    def batch_key(self, method: str) -> Hashable:
+        """Return what methods have in common that are cheaper to play at a time.
+
+        Each is played alone unless a kind of experiment says otherwise.
         """
-        return [[method] for method in methods]
+        return method
 
     def play(self, methods: Sequence[str], seed: int) -> list[Any]:
         """Run some of the methods on one seed; return their ``run_type``."""

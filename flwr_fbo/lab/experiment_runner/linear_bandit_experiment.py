@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import product
@@ -334,7 +334,7 @@ _PRIVATE: dict[str, Any] = {
 
 
 def _published_methods(
-    name: str, label: str, width: Width, color: str, *, usual: bool
+    name: str, label: str, width: Width, color: str, *, usual: bool = False
 ) -> list[BanditMethod]:
     """Return the published method of a width, its noise alone, and it without noise."""
     noise_only = f"{name}-noise-only"
@@ -381,11 +381,7 @@ METHODS = by_name(
     ),
     *_published_methods("paper", "published", "paper", palette.PINK, usual=True),
     *_published_methods(
-        "paper-authors",
-        "published, width x .01",
-        "authors",
-        palette.BROWN,
-        usual=False,
+        "paper-authors", "published, width x .01", "authors", palette.BROWN
     ),
     BanditMethod(
         "cliques",
@@ -566,15 +562,11 @@ class BanditExperiment(Experiment):
             unused.append("graph")
         return {name: value for name, value in values.items() if name not in unused}
 
-    def batches(self, methods: Sequence[str]) -> list[list[str]]:
-        """Return together what plays the same trials, which are then drawn once."""
-        batches: dict[tuple[LinearBanditTask, int] | str, list[str]] = {}
-        for name in methods:
-            plain = self.plain(name)
-            exact = plain.simulator == "exact"
-            key = (plain.task, plain.num_agents) if exact else name
-            batches.setdefault(key, []).append(name)
-        return list(batches.values())
+    def batch_key(self, method: str) -> Hashable:
+        """Return of which trials a method is one, which are then drawn once for all."""
+        plain = self.plain(method)
+        exact = plain.simulator == "exact"
+        return (plain.task, plain.num_agents) if exact else method
 
     def play_batch(self, batch: Sequence[str], seed: int) -> list[RegretRun]:
         """Run methods on the same trials."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -318,12 +318,9 @@ class NonlinearBanditExperiment(Experiment):
         """Raise, before any work is done, if its data are missing or damaged."""
         self.task.check()
 
-    def batches(self, methods: Sequence[str]) -> list[list[str]]:
-        """Return which methods are one simulation, and differ in what they count."""
-        batches: dict[TurnSimulation | EachOnce, list[str]] = {}
-        for name in methods:
-            batches.setdefault(METHODS[name].simulation(self), []).append(name)
-        return list(batches.values())
+    def batch_key(self, method: str) -> Hashable:
+        """Return the simulation: methods of one differ in what they count."""
+        return METHODS[method].simulation(self)
 
     def play_batch(self, batch: Sequence[str], seed: int) -> list[NonlinearRun]:
         """Run methods that are one simulation."""

@@ -38,13 +38,8 @@ def run_loop(
     most = math.inf if num_evaluations is None else num_evaluations
     for iteration in range(num_iterations + 1):
         vectors, step = server.vectors, server.step(iteration)
-        playing = [
-            (agent, objective)
-            for agent, objective in zip(agents, objectives, strict=True)
-            if server.plays(agent.slot) and len(agent.values) < most
-        ]
-        rounds = (
-            partial(
+        rounds = {
+            agent.slot: partial(
                 play_round,
                 agent,
                 objective,
@@ -53,7 +48,8 @@ def run_loop(
                 server.sends(agent.slot, step),
                 made_after=server.made_after,
             )
-            for agent, objective in playing
-        )
-        slots = (agent.slot for agent, _ in playing)
-        server.receive(step, dict(zip(slots, run_together(rounds), strict=True)))
+            for agent, objective in zip(agents, objectives, strict=True)
+            if server.plays(agent.slot) and len(agent.values) < most
+        }
+        messages = run_together(rounds.values())
+        server.receive(step, dict(zip(rounds, messages, strict=True)))

@@ -139,9 +139,9 @@ class BanditAuditPlan(StudyPlan):
         releases = self.settings.releases
         return {
             "Study": f"linear UCB on {self.settings.local_data} data, K = "
-            f"{len(self.actions)} arms, d = {releases.dimension}; n = "
+            f"{len(self.actions)}, d = {releases.dimension}; n = "
             f"{releases.num_releases} releases, one every {self.window} trials, "
-            f"{self.num_logged} logged before",
+            f"{self.num_logged} logged",
             "Privacy": f"{releases.mechanism}, {releases.calibration} calibration, mu "
             f"= {releases.mu:.4g}",
             "Canary": f"trial {self.position}, its {self.change} replaced; releases "

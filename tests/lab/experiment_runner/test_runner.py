@@ -389,8 +389,8 @@ def test_differences_are_paired_by_seed() -> None:
     assert "over_noise_only" not in rows["noise-only"].estimates
     assert rows["private"].estimates["final"].mean == pytest.approx(0.55)
     lines = SMALL.verdict(rows)
-    assert "FTS-DE) cannot be told from TS by these runs" in lines[0]
-    assert "DP-FTS-DE) does better than TS: +0.0500" in lines[1]
+    assert "FTS-DE) cannot be told from TS in sub-regions" in lines[0]
+    assert "DP-FTS-DE) does better than TS in sub-regions (ours): +0.0500" in lines[1]
     assert "beats its noise-only control" in lines[2]
     minimizing = replace(SMALL, task=Minimized())
     minimized = summarize(minimizing, runs)["private"].estimates["over_alone"]
@@ -406,7 +406,7 @@ def test_what_is_lost_in_the_end_is_bounded() -> None:
     assert final is not None
     # t of 0.95 with two degrees of freedom.
     assert final.lower_bound == pytest.approx(-2.92 * 0.01 / math.sqrt(3), rel=1e-3)
-    assert "behind TS by 0.0169 at most" in SMALL.verdict(rows)[3]
+    assert "behind TS in sub-regions (ours) by 0.0169 at most" in SMALL.verdict(rows)[3]
     levels["private"] = [0.6, 0.7, 0.81]
     rows = summarize(SMALL, _runs(levels))
     assert "DP-FTS-DE is ahead of TS" in SMALL.verdict(rows)[3]
@@ -436,7 +436,7 @@ def test_votes_have_names_of_their_own() -> None:
     assert [row.label for row in rows.values()] == controls + votes
     assert LEAN.estimates()["over_alone"].heading == "over alone*"
     assert "cannot be told from alone by" in LEAN.verdict(rows)[0]
-    assert SMALL.estimates()["over_alone"].heading == "over TS*"
+    assert SMALL.estimates()["over_alone"].heading == "over TS in sub-regions (ours)*"
 
 
 def test_an_experiment_may_name_its_epsilon() -> None:

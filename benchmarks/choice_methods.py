@@ -18,10 +18,11 @@ import numpy as np
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.random import Purpose, generator
+from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
 from flwr_fbo.privacy.release import Release
 from flwr_fbo.tuner.ballots import ballot_entries, make_ballot
-from flwr_fbo.tuner.choice import Choice, Chooser, PrivateChoice
+from flwr_fbo.tuner.choice import Chooser, PrivateChoice
 
 DELTA, NUM_TOP = 1e-3, 5
 
@@ -89,10 +90,10 @@ class Question:
 
 
 # Returns a score a trial, larger is better, as a rung of the tuner does.
-Method = Callable[[Design, Question], Choice]
+Method = Callable[[Design, Question], LedgerRow]
 
 
-def by_ballots(design: Design, asked: Question) -> Choice:
+def by_ballots(design: Design, asked: Question) -> LedgerRow:
     """Compare as `FederationTuner` does, with the design's epsilon."""
     choice = PrivateChoice(design.epsilon, DELTA, noise_only=design.noise_only)
     chooser = chooser_of(choice, design.num_clients, asked.num_rungs, asked.seed)
@@ -106,7 +107,7 @@ def by_ballots(design: Design, asked: Question) -> Choice:
     return chooser.choose(asked.rung, ballots, asked.num_trials)
 
 
-def by_votes(last_by_max: bool, design: Design, asked: Question) -> Choice:
+def by_votes(last_by_max: bool, design: Design, asked: Question) -> LedgerRow:
     """Compare by one vote a client: by their noisy sum, or the last rung by its winner.
 
     That winner's score is 1, and that of all others 0. Its share of epsilon is one in
@@ -130,14 +131,14 @@ def by_votes(last_by_max: bool, design: Design, asked: Question) -> Choice:
         ballots = dict(enumerate(votes))
         sums = chooser.release.release(asked.rung, ballots, asked.num_trials)
         facts = {**chooser.release.facts(asked.rung), "num_ballots": len(votes)}
-        return Choice(sums[0], {"mechanism": "gaussian", **facts})
+        return LedgerRow(asked.rung, {"mechanism": "gaussian", **facts}, sums[0])
     best = votes.argmax(axis=1)
     counts = np.bincount(best, minlength=asked.num_trials) * (not design.noise_only)
     noise_rng = generator(asked.seed, asked.rung, Purpose.RELEASE_NOISE)
     noisy = counts + noise_rng.exponential(1.0 / share, asked.num_trials)
     scores = np.zeros(asked.num_trials)
     scores[np.argmax(noisy)] = 1.0
-    return Choice(scores, {"mechanism": "noisy-max"})
+    return LedgerRow(asked.rung, {"mechanism": "noisy-max"}, scores)
 
 
 def vote_entries(num_trials: int) -> tuple[float, ...]:
@@ -178,7 +179,7 @@ def by_sum(
     worst_message_of: Callable[[FloatArray], FloatArray],
     design: Design,
     asked: Question,
-) -> Choice:
+) -> LedgerRow:
     """Compare by a sum of messages, with Gaussian noise for their sensitivity."""
     rng = asked.rng(2)
     messages = messages_of(asked.scores)
@@ -186,7 +187,7 @@ def by_sum(
     total = messages.sum(axis=0) * (not design.noise_only)
     z = _noise_multiplier(design.epsilon, asked.num_rungs)
     noise = z * sensitivity_of(asked.num_trials) * rng.standard_normal(len(total))
-    return Choice(total + noise, {"mechanism": "gaussian"})
+    return LedgerRow(asked.rung, {"mechanism": "gaussian"}, total + noise)
 
 
 @lru_cache
@@ -216,27 +217,28 @@ def worst_first(accuracies: FloatArray) -> FloatArray:
     return scores
 
 
-def laplace(design: Design, asked: Question) -> Choice:
+def laplace(design: Design, asked: Question) -> LedgerRow:
     """Compare by the mean, each trial's with Laplace noise for epsilon / K."""
     scores = asked.scores.copy()
     scores[: design.num_liars] = worst_first(asked.accuracies)
     total = scores.sum(axis=0) * (not design.noise_only)
     scale = asked.num_trials * asked.num_rungs / design.epsilon
     noise = asked.rng(3).laplace(0.0, scale, len(total))
-    return Choice(total + noise, {"mechanism": "laplace"})
+    return LedgerRow(asked.rung, {"mechanism": "laplace"}, total + noise)
 
 
-def without_noise(design: Design, asked: Question) -> Choice:
+def without_noise(design: Design, asked: Question) -> LedgerRow:
     """Compare by the exact mean."""
     scores = asked.scores.copy()
     scores[: design.num_liars] = worst_first(asked.accuracies)
     means = np.average(scores, axis=0, weights=asked.weights)
-    return Choice(means, {"mechanism": "exact"})
+    return LedgerRow(asked.rung, {"mechanism": "exact"}, means)
 
 
-def at_random(design: Design, asked: Question) -> Choice:
+def at_random(design: Design, asked: Question) -> LedgerRow:
     """Prefer any trial."""
-    return Choice(asked.rng(4).random(asked.num_trials), {"mechanism": "exact"})
+    scores = asked.rng(4).random(asked.num_trials)
+    return LedgerRow(asked.rung, {"mechanism": "exact"}, scores)
 
 
 OURS: dict[str, Method] = {

@@ -87,9 +87,10 @@ from benchmarks.tune_fedavg import (
 )
 from flwr_fbo import Halving, PrivateChoice
 from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.release import Release
 from flwr_fbo.tuner.ballots import ballot_entries, capped, make_ballot, no_scores
-from flwr_fbo.tuner.choice import Choice, decision_scores
+from flwr_fbo.tuner.choice import decision_scores
 from flwr_fbo.tuner.evidence import leads
 
 NUM_CLIENTS, NEW = 20, ("magic", "shuttle")
@@ -140,7 +141,7 @@ def lying_ballot(
 
 def by_partial_ballots(
     form: Form, share: float, lie: Lie, design: Design, asked: Question
-) -> Choice:
+) -> LedgerRow:
     """Compare by ballots on trials that a share of the clients evaluates a round."""
     choice = PrivateChoice(design.epsilon, DELTA)
     chooser = chooser_of(choice, design.num_clients, asked.num_rungs, asked.seed)
@@ -157,25 +158,24 @@ def by_partial_ballots(
     assert isinstance(release, Release)
     released = release.release(asked.rung, ballots, asked.num_trials)[0]
     facts = {**release.facts(asked.rung), "num_ballots": len(ballots)}
-    return Choice(released, {"mechanism": "gaussian", **facts})
+    return LedgerRow(asked.rung, {"mechanism": "gaussian", **facts}, released)
 
 
-def with_drawn_ties(design: Design, asked: Question) -> Choice:
+def with_drawn_ties(design: Design, asked: Question) -> LedgerRow:
     """Compare by ballots of clients that put trials which tie in a random order."""
     drawn_order = 1e-9 * asked.rng(7).random(asked.scores.shape)
     return RANKS(design, replace(asked, scores=asked.scores + drawn_order))
 
 
-def alone(_: Sequence[Sequence[int]], choices: Sequence[Choice]) -> FloatArray:
+def alone(rows: Sequence[LedgerRow]) -> FloatArray:
     """Return what the last rung released: nothing is carried."""
-    return choices[-1].scores
+    scores: FloatArray = rows[-1].vectors
+    return scores
 
 
-def not_compounded(
-    trials: Sequence[Sequence[int]], choices: Sequence[Choice]
-) -> FloatArray:
+def not_compounded(rows: Sequence[LedgerRow]) -> FloatArray:
     """Return what the last rung released, plus half of what the one before did."""
-    return decision_scores(trials[-2:], choices[-2:])
+    return decision_scores(rows[-2:])
 
 
 @dataclass(frozen=True)
@@ -209,9 +209,9 @@ class Variant:
         num_liars = NUM_CLIENTS // 3 if self.has_liars else 0
         design = Design(NUM_CLIENTS, self.schedule.trials, self.epsilon, num_liars)
         about = one, self.schedule, design, self.method, seed, self.keeps
-        best, rungs, choices = climb(*about, self.decide)
+        best, rows = climb(*about, self.decide)
         if self.keeps:
-            over_defaults = leads(rungs, choices, NUM_CLIENTS)[0]
+            over_defaults = leads(rows, NUM_CLIENTS)[0]
             best = 0 if over_defaults and over_defaults.is_chance else best
         return float(trials.test[-1].max() - one.test[-1][best])
 

@@ -33,7 +33,7 @@ def replay(
     design = Design(num_clients, SCHEDULE.trials, epsilon)
     method = METHODS["ranks (ours)"]
     found = climb(trials, SCHEDULE, design, method, seed, keep_defaults=True)
-    return found.best, leads(found.trials, found.choices, num_clients)[0]
+    return found.best, leads(found.rows, num_clients)[0]
 
 
 def is_beaten(best: int, lead: Lead | None) -> bool:

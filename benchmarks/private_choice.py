@@ -59,7 +59,8 @@ def losses(
     asked = (draw(tables, design, seed) for seed in range(num_draws))
     return np.array(
         [
-            one.accuracies.max() - one.accuracies[np.argmax(method(design, one).scores)]
+            one.accuracies.max()
+            - one.accuracies[np.argmax(method(design, one).vectors)]
             for one in asked
         ]
     )

@@ -32,7 +32,8 @@ from benchmarks.choice_methods import METHODS, Design, Method, Question
 from benchmarks.trained_trials import RUNGS, SPACE, read_lines
 from flwr_fbo import Halving
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo.tuner.choice import Choice, decision_scores, survivors
+from flwr_fbo.journal.tables import LedgerRow
+from flwr_fbo.tuner.choice import decision_scores, survivors
 
 SCHEDULE = Halving(trials=16, rounds=RUNGS)
 
@@ -122,8 +123,8 @@ def drawn(
     )
 
 
-# From the trials of each rung, and what it released, to what the last is decided by.
-Decide = Callable[[Sequence[Sequence[int]], Sequence[Choice]], FloatArray]
+# From what each rung released, to what the last is decided by.
+Decide = Callable[[Sequence[LedgerRow]], FloatArray]
 
 
 class Climbed(NamedTuple):
@@ -133,15 +134,12 @@ class Climbed(NamedTuple):
     ----------
     best : int
         The trial with the best score of the last rung.
-    trials : list of list of int
-        The candidates of each rung.
-    choices : list of Choice
-        What each rung released.
+    rows : list of LedgerRow
+        What each rung released, and of which trials.
     """
 
     best: int
-    trials: list[list[int]]
-    choices: list[Choice]
+    rows: list[LedgerRow]
 
 
 def climb(
@@ -155,7 +153,7 @@ def climb(
 ) -> Climbed:
     """Replay halving as `FederationTuner` decides it, from the first trials drawn."""
     alive = list(range(schedule.trials))
-    climbed = Climbed(0, [], [])
+    climbed = Climbed(0, [])
     for number, rung in enumerate(schedule.rungs):
         at = RUNGS.index(rung.rounds)
         asked = Question(
@@ -166,12 +164,11 @@ def climb(
             len(schedule.rungs),
             trials.num_examples,
         )
-        climbed.trials.append(alive)
-        climbed.choices.append(method(design, asked))
+        climbed.rows.append(method(design, asked))
+        climbed.rows[-1].facts["trials"] = alive
         is_last = rung.num_survivors == 1
         kept = alive.index(0) if keep_defaults and not is_last else None
-        compared = decide(climbed.trials, climbed.choices)
-        order = survivors(compared, rung.num_survivors, kept)
+        order = survivors(decide(climbed.rows), rung.num_survivors, kept)
         alive = [alive[place] for place in order]
     return climbed._replace(best=alive[0])
 

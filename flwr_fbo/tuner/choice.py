@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -12,9 +12,8 @@ from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.fields import check_fields, flag, ruled
 from flwr_fbo._common.validation import require, require_instance
 from flwr_fbo._common.version import __version__
-from flwr_fbo.privacy.accounting import (
-    calibrate_noise_multiplier,
-)
+from flwr_fbo.journal.tables import LedgerRow
+from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
 from flwr_fbo.privacy.budget import check_delta, check_epsilon
 from flwr_fbo.privacy.noise import OsEntropy, SeededEntropy
 from flwr_fbo.privacy.release import PlannedRelease, Release, ReleaseSettings
@@ -101,26 +100,11 @@ class PrivateChoice:
         check_fields(self)
 
 
-class Choice(NamedTuple):
-    """What a rung gave.
-
-    Attributes
-    ----------
-    scores : ndarray of shape (K,)
-        One a trial, larger is better: all that was released.
-    facts : dict
-        JSON values for the ledger.
-    """
-
-    scores: FloatArray
-    facts: dict[str, Any]
-
-
 class Chooser:
     """Turns the messages of a rung into one score a trial; charges what that costs.
 
     See `PrivateChoice` for what is guaranteed. Without it the scores are exact means:
-    see `exact_choice`.
+    see `exact_scores`.
 
     Parameters
     ----------
@@ -226,10 +210,11 @@ class Chooser:
 
     def choose(
         self, rung: int, messages: Mapping[int, Any] | SecureTotal, num_trials: int
-    ) -> Choice:
-        """Release the mean of the ballots with noise.
+    ) -> LedgerRow:
+        """Return the row of the ledger with one score a trial: all that is released.
 
-        The mean is over all N clients, whoever has answered.
+        That is the mean of the ballots with noise, over all N clients, whoever has
+        answered. Larger is better.
 
         Parameters
         ----------
@@ -246,9 +231,10 @@ class Chooser:
             If more than N clients gave a ballot.
         """
         if isinstance(messages, SecureTotal):
-            return self._of_sum(messages, num_trials)
+            return self._of_sum(rung, messages, num_trials)
         if self.settings is None:
-            return exact_choice(messages, num_trials)
+            exact = {"mechanism": "exact", "private": False, "flwr_fbo": __version__}
+            return LedgerRow(rung, exact, exact_scores(messages, num_trials))
         allowed = f"at least the {len(messages)} clients that gave a ballot"
         enough = len(messages) <= self.num_clients
         require(enough, "num_agents", self.num_clients, allowed)
@@ -258,9 +244,9 @@ class Chooser:
         ballots = {slot: capped(m, num_trials) for slot, m in messages.items()}
         scores = release.release(rung, ballots, num_trials)[0]
         facts = {**release.facts(rung), "num_ballots": len(messages)}
-        return Choice(scores, {"mechanism": "gaussian", **facts})
+        return LedgerRow(rung, {"mechanism": "gaussian", **facts}, scores)
 
-    def _of_sum(self, summed: SecureTotal, num_trials: int) -> Choice:
+    def _of_sum(self, rung: int, summed: SecureTotal, num_trials: int) -> LedgerRow:
         """Return the mean of the ballots with the clients' noise."""
         release, sums = self.release, self.sums(num_trials)
         assert isinstance(release, SecureRelease)
@@ -269,7 +255,7 @@ class Chooser:
         scores = release.decoded(0, noise, summed)[0]
         facts = release.facts_of_sum(0, noise, summed.slots)
         facts["num_ballots"] = len(summed.slots)
-        return Choice(scores, {"mechanism": "gaussian", **facts})
+        return LedgerRow(rung, {"mechanism": "gaussian", **facts}, scores)
 
     def promise(self, first_rung: int) -> Promise:
         """Return what the rungs from one on, from 0, release of a client."""
@@ -295,7 +281,7 @@ def _check_secure(
     require(seed is None, "seeds.noise", seed, "None, where the clients draw the noise")
 
 
-def exact_choice(messages: Mapping[int, Any], num_trials: int) -> Choice:
+def exact_scores(messages: Mapping[int, Any], num_trials: int) -> FloatArray:
     """Return the weighted means of exact scores: *not private*.
 
     A message is of shape (2, K): a client's scores, larger is better, and their
@@ -326,19 +312,17 @@ def exact_choice(messages: Mapping[int, Any], num_trials: int) -> Choice:
     with np.errstate(invalid="ignore", over="ignore"):
         means = (weights * values).sum(axis=0) / weights.sum(axis=0)
     has_score = is_scored.any(axis=0) & np.isfinite(means)
-    scores = np.where(has_score, means, -np.inf)
-    facts = {"mechanism": "exact", "private": False, "flwr_fbo": __version__}
-    return Choice(scores, facts)
+    return np.where(has_score, means, -np.inf)
 
 
-def server_choice(scores: Sequence[float]) -> Choice:
-    """Return the server's own scores as a choice: nothing of a client's is in it.
+def server_choice(rung: int, scores: Sequence[float]) -> LedgerRow:
+    """Return the row with the server's own scores: nothing of a client's is in it.
 
     One that is not finite is -inf.
     """
     values = np.asarray(scores, dtype=np.float64)
     facts = {"mechanism": "server", "flwr_fbo": __version__}
-    return Choice(np.where(np.isfinite(values), values, -np.inf), facts)
+    return LedgerRow(rung, facts, np.where(np.isfinite(values), values, -np.inf))
 
 
 def _is_table(message: Any, shape: tuple[int, int]) -> bool:
@@ -349,9 +333,7 @@ def _is_table(message: Any, shape: tuple[int, int]) -> bool:
     )
 
 
-def decision_scores(
-    trials: Sequence[Sequence[int]], choices: Sequence[Choice]
-) -> FloatArray:
+def decision_scores(rows: Sequence[LedgerRow]) -> FloatArray:
     """Return the scores by which the trials of the last of some rungs are compared.
 
     Where sums of ballots are released with noise, they are what the rung released, plus
@@ -365,18 +347,18 @@ def decision_scores(
 
     Parameters
     ----------
-    trials : sequence of sequence of int
-        The candidates of each rung so far, in the order of the scores.
-    choices : sequence of Choice
-        What each of these rungs released.
+    rows : sequence of LedgerRow
+        What each of these rungs released, and of which trials.
     """
-    if choices[-1].facts.get("mechanism") != "gaussian":
-        return choices[-1].scores
+    scores: FloatArray = rows[-1].vectors
+    if rows[-1].facts.get("mechanism") != "gaussian":
+        return scores
     before: dict[int, float] = {}
-    for rung, choice in zip(trials, choices, strict=True):
-        carried = np.array([before.get(trial, 0.0) for trial in rung])
-        scores = carry(choice.scores, carried)
-        before = dict(zip(rung, scores.tolist(), strict=True))
+    for row in rows:
+        trials = row.facts["trials"]
+        carried = np.array([before.get(trial, 0.0) for trial in trials])
+        scores = carry(row.vectors, carried)
+        before = dict(zip(trials, scores.tolist(), strict=True))
     return scores
 
 

@@ -12,24 +12,18 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from flwr.serverapp.exception import AggregationError
 
 from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
 from flwr_fbo.tuner.ballots import ballot_entries
-from flwr_fbo.tuner.choice import (
-    Choice,
-    PrivateChoice,
-    carry,
-    decision_scores,
-    survivors,
-)
+from flwr_fbo.tuner.choice import PrivateChoice, carry, decision_scores, survivors
 from flwr_fbo.tuner.schedule import Halving
 
 _log = logging.getLogger("flwr.fbo")
@@ -82,7 +76,7 @@ class Lead:
 
 
 def leads(
-    trials: Sequence[Sequence[int]], choices: Sequence[Choice], num_agents: int
+    rows: Sequence[LedgerRow], num_agents: int
 ) -> tuple[Lead | None, Lead | None]:
     """Return the lead of the best trial over the defaults, and over the runner-up.
 
@@ -91,27 +85,24 @@ def leads(
 
     Parameters
     ----------
-    trials : sequence of sequence of int
-        The candidates of each rung, in the order of the scores.
-    choices : sequence of Choice
-        What each rung released.
+    rows : sequence of LedgerRow
+        What each rung released, and of which trials.
     num_agents : int
         N, by which the sums of ballots were divided.
     """
-    if any(choice.facts.get("mechanism") != "gaussian" for choice in choices):
+    if any(row.facts.get("mechanism") != "gaussian" for row in rows):
         return None, None
-    order = survivors(decision_scores(trials, choices), 2)
-    best, second = (trials[-1][place] for place in order)
+    scores = [dict(zip(r.facts["trials"], r.vectors, strict=True)) for r in rows]
+    order = survivors(decision_scores(rows), 2)
+    best, second = (rows[-1].facts["trials"][place] for place in order)
     plans = tuple(
-        (len(c.scores), c.facts["num_ballots"], c.facts["noise_std"][0])
-        for c in choices
+        (len(r.vectors), r.facts["num_ballots"], r.facts["noise_std"][0]) for r in rows
     )
 
     def lead(other: int) -> float:
         parts = [
-            (c.scores[rung.index(best)] - c.scores[rung.index(other)])
-            / _std_of_lead(*plan, num_agents)
-            for rung, c, plan in zip(trials, choices, plans, strict=True)
+            (rung[best] - rung[other]) / _std_of_lead(*plan, num_agents)
+            for rung, plan in zip(scores, plans, strict=True)
             if other in rung
         ]
         return float(sum(parts)) / math.sqrt(len(parts))
@@ -120,7 +111,7 @@ def leads(
     if best == 0:
         return None, runner_up
     p_value = None
-    if all(0 in rung for rung in trials):
+    if all(0 in rung for rung in scores):
         drawn = _null_leads(plans, num_agents)
         as_far = int(np.sum(drawn >= lead(0)))
         p_value = (1 + as_far) / (1 + len(drawn))
@@ -208,18 +199,13 @@ def rung_evidence(
     return p_value, num_agents * in_common, num_agents * noise_std
 
 
-def check_evidence(
-    number: int, scores: FloatArray, facts: Mapping[str, Any], num_agents: int
-) -> None:
+def check_evidence(row: LedgerRow, num_agents: int) -> None:
     """Warn if the trials of a rung are not told apart, or clients have no scores.
 
     Parameters
     ----------
-    number : int
-        Of the rung, from 0.
-    scores : ndarray of shape (K,)
-    facts : mapping
-        Of the release, as in the ledger.
+    row : LedgerRow
+        What the rung released.
     num_agents : int
         N, by which the sum of the ballots was divided.
 
@@ -229,12 +215,13 @@ def check_evidence(
         If both are so, for more than half of the clients. An error where at least half
         of the clients have scores has probability 0.01 at most.
     """
+    scores, facts = row.vectors, row.facts
     is_sum = facts.get("mechanism") == "gaussian" and not facts["noise_only"]
     if not is_sum or len(scores) < 2:
         return
-    about = scores, facts["noise_std"][0], num_agents
-    p_value, num_silent, std = rung_evidence(*about)
-    num_ballots, rung = facts["num_ballots"], number + 1
+    noise_std = facts["noise_std"][0]
+    p_value, num_silent, std = rung_evidence(scores, noise_std, num_agents)
+    num_ballots, rung = facts["num_ballots"], row.iteration + 1
     silent = min(round(num_silent), num_ballots)
     noise = (
         f"The scores that rung {rung} released do not differ from noise alone "

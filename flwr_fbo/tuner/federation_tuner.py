@@ -334,8 +334,8 @@ class FederationTuner:
                 settings = candidate_settings(*about)
                 record.save_settings(settings)
             rungs = record.rungs()
-            for number, row in enumerate(record.ledger()):
-                check_evidence(number, row.vectors, row.facts, self.num_agents)
+            for row in record.ledger():
+                check_evidence(row, self.num_agents)
             self._say(len(rungs))
             # Seeds are not public.
             public = {k: v for k, v in identity.items() if k != "noise_seed"}

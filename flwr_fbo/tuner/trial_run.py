@@ -18,11 +18,12 @@ from flwr.serverapp import Grid
 from flwr.serverapp.exception import AggregationError
 
 from flwr_fbo._common.errors import log_once
+from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.secure_release import SecureTotal
 from flwr_fbo.space.search_space import Params
 from flwr_fbo.strategies.round_progress import duration
 from flwr_fbo.study.callbacks import Callback, DecidedRung, tell
-from flwr_fbo.tuner.choice import Choice, Chooser, decision_scores, server_choice
+from flwr_fbo.tuner.choice import Chooser, decision_scores, server_choice
 from flwr_fbo.tuner.choice import survivors as best_of
 from flwr_fbo.tuner.envelope import BallotHeader, TrialsHeader
 from flwr_fbo.tuner.evidence import check_evidence
@@ -31,16 +32,12 @@ from flwr_fbo.tuner.hidden_metrics import score_of
 from flwr_fbo.tuner.parked_arrays import ParkedArrays
 from flwr_fbo.tuner.proposed_trials import ProposedTrials
 from flwr_fbo.tuner.schedule import Halving
-from flwr_fbo.tuner.secure_rungs import SecureRungs
+from flwr_fbo.tuner.secure_rungs import open_ballot, summed_ballots
 from flwr_fbo.tuner.shared_sends import SharedSends
 from flwr_fbo.tuner.trial_context import FederationTrial, Overlay
 from flwr_fbo.tuner.trial_grid import TrainingFailedError, TrialGrid
-from flwr_fbo.tuner.trial_thread import (
-    THREAD_NAME,
-    Send,
-    TrialThread,
-)
-from flwr_fbo.tuner.tuner_record import TunerRecord
+from flwr_fbo.tuner.trial_thread import THREAD_NAME, Send, TrialThread
+from flwr_fbo.tuner.tuner_record import TunerRecord, rung_of
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -123,10 +120,6 @@ class TrialRun:
         source = self.chooser.score_source
         about = self._header, parallel, num_agents, source
         self._sends = SharedSends(self.grid, *about)
-        self._secure: SecureRungs | None = None
-        if self.chooser.group is not None:
-            roster = self.chooser.roster
-            self._secure = SecureRungs(self._sends, self.record, roster)
 
     def climb(self) -> None:
         """Decide the rungs that are left."""
@@ -151,42 +144,37 @@ class TrialRun:
         self._end_all_but(alive)
         trials: list[TrialThread] = []
         # A sum that may have been unmasked is finished as it was asked for.
-        asked = self._secure.open_ballot() if self._secure else None
+        asked = open_ballot(self._sends, self.record)
         if asked is None:
             trials = self._trained(number)
             self._sends.check_answers()
             self._say_failures(trials)
             asked = self._ballot_header(number, trials)
-        choice = self._choice(asked, trials)
-        if np.isneginf(choice.scores).all():
+        row = self._choice(asked, trials)
+        if np.isneginf(row.vectors).all():
             who = "server" if self.chooser.score_source == "server" else "client"
             raise AggregationError(
                 f"metric={' + '.join(self.weights)!r}: no {who} has a finite score, "
                 f"with a positive weight, in any trial of rung {number + 1}."
             )
         # The study's name, as the ledger of each site has it.
-        failed = list(asked.failed)
-        facts = {**choice.facts, "study_id": asked.attempt, "failed": failed}
-        choice = choice._replace(facts=facts)
+        row.facts.update(study_id=asked.attempt, failed=list(asked.failed))
+        row.facts.update(rounds=planned.rounds, trials=alive)
         kept = None
         if self.keeps_defaults and planned.num_survivors > 1 and 0 in alive:
             # Defaults with which main fails are no choice.
             kept = alive.index(0) if 0 not in asked.failed else None
-        compared = decision_scores(
-            [*(rung.trials for rung in self.rungs), alive],
-            [*(Choice(row.vectors, row.facts) for row in self.record.ledger()), choice],
-        )
+        compared = decision_scores([*self.record.ledger(), row])
         order = best_of(compared, planned.num_survivors, kept)
-        survivors = tuple(alive[i] for i in order)
-        scores = tuple(choice.scores.tolist())
-        rung = Rung(planned.rounds, tuple(alive), scores, survivors)
+        row.facts["survivors"] = survivors = [alive[i] for i in order]
+        rung = rung_of(row)
         if self.proposed is not None:
             going_on = survivors if planned.num_survivors > 1 else ()
-            signed = dict(zip(alive, self._signed(scores), strict=True))
+            signed = dict(zip(alive, self._signed(rung.scores), strict=True))
             self.proposed.report(planned.rounds, signed, going_on)
-        self.record.add(number, rung, choice)
+        self.record.add(row)
         self.rungs.append(rung)
-        goes_on = f"{list(survivors)} go on; {self._progress.left(number, trials)}"
+        goes_on = f"{survivors} go on; {self._progress.left(number, trials)}"
         is_last = number + 1 == len(self.schedule.rungs)
         _log.info(
             "rung %d of %d: %d trials at round %d after %d sends, %.0f s; %s",
@@ -213,7 +201,7 @@ class TrialRun:
                 **vars(rung),
             ),
         )
-        check_evidence(number, *choice, self.chooser.num_clients)
+        check_evidence(row, self.chooser.num_clients)
 
     def _trained(self, number: int) -> list[TrialThread]:
         """Return the trials of a rung, trained.
@@ -237,7 +225,7 @@ class TrialRun:
             self._sends.advance(batch, rounds, say)
             if self.proposed is not None and is_proposed:
                 found = self._choice(self._ballot_header(number, batch), batch)
-                scores = self._signed(found.scores)
+                scores = self._signed(found.vectors)
                 for trial, score in zip(numbers, scores, strict=True):
                     self.proposed.learn(trial, self.settings[trial], score)
         return trials
@@ -258,21 +246,21 @@ class TrialRun:
         """Return scores of which larger ones are better in the metric's unit."""
         return [float(score if self.maximize else -score) for score in scores]
 
-    def _choice(self, asked: BallotHeader, trials: Sequence[TrialThread]) -> Choice:
+    def _choice(self, asked: BallotHeader, trials: Sequence[TrialThread]) -> LedgerRow:
         """Return the scores of some trials of a rung, from whoever has them."""
         if self.chooser.score_source == "server":
             sign = 1.0 if self.maximize else -1.0
             lost = {trial.number: math.nan for trial in trials if trial.failure}
-            return server_choice(
-                [sign * lost.get(t.number, t.server_score) for t in trials]
-            )
+            scores = [sign * lost.get(t.number, t.server_score) for t in trials]
+            return server_choice(asked.rung, scores)
         num_trials = len(asked.trials)
         sums = self.chooser.sums(num_trials)
         messages: dict[int, Any] | SecureTotal
-        if self._secure is None or sums is None:
+        if sums is None:
             messages = self._sends.ballots(asked)
         else:
-            messages = self._secure.sum_of(asked, sums)
+            roster = self.chooser.roster
+            messages = summed_ballots(self._sends, self.record, roster, asked, sums)
         return self.chooser.choose(asked.rung, messages, num_trials)
 
     def _trial(self, number: int) -> TrialThread:

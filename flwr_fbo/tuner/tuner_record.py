@@ -15,7 +15,6 @@ from flwr_fbo.journal.journal import Journal, open_patiently
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
 from flwr_fbo.space.search_space import Params
-from flwr_fbo.tuner.choice import Choice
 from flwr_fbo.tuner.envelope import KIND
 from flwr_fbo.tuner.evidence import Lead, leads
 from flwr_fbo.tuner.federation_result import Rung
@@ -104,15 +103,8 @@ class TunerRecord:
         text = json.dumps(values).encode()
         self._journal.put({name: np.frombuffer(text, dtype=np.uint8)})
 
-    def add(self, number: int, rung: Rung, choice: Choice) -> None:
+    def add(self, row: LedgerRow) -> None:
         """Add a rung, from 0; no sum is open then. On disk when this returns."""
-        facts = {
-            **choice.facts,
-            "rounds": rung.rounds,
-            "trials": list(rung.trials),
-            "survivors": list(rung.survivors),
-        }
-        row = LedgerRow(number, facts, choice.scores)
         self._journal.change_state({}, [_OPEN_SUM], [row])
 
 
@@ -156,9 +148,7 @@ def recorded_leads(
     privacy, num_rungs = identity["privacy"], len(schedule_of(identity).rungs)
     if privacy is None or len(rows) < num_rungs:
         return None, None
-    trials = [row.facts["trials"] for row in rows]
-    choices = [Choice(row.vectors, row.facts) for row in rows]
-    over_defaults, over_runner_up = leads(trials, choices, identity["num_agents"])
+    over_defaults, over_runner_up = leads(rows, identity["num_agents"])
     may_keep = identity.get("keep_defaults", True)
     # Defaults with which main fails are no choice, however few clients there are.
     has_failed = any(0 in row.facts.get("failed", ()) for row in rows)

@@ -6,15 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
 from flwr_fbo.privacy.budget import gaussian_epsilon
 from flwr_fbo.tuner.ballots import ballot_entries
 from flwr_fbo.tuner.choice import (
-    Choice,
     Chooser,
     PrivateChoice,
     decision_scores,
-    exact_choice,
+    exact_scores,
     survivors,
 )
 
@@ -42,7 +42,7 @@ def _ballots(best: int, num_ballots: int = N) -> dict[int, Any]:
 
 def test_the_best_is_found() -> None:
     found = [
-        survivors(_chooser(noise_seed=seed).choose(0, _ballots(2), K).scores, 1)
+        survivors(_chooser(noise_seed=seed).choose(0, _ballots(2), K).vectors, 1)
         for seed in range(20)
     ]
     assert found == [[2]] * 20
@@ -53,31 +53,32 @@ def test_survivors_are_in_order_and_ties_go_to_the_first() -> None:
     assert survivors(np.array([-np.inf, -np.inf]), 1) == [0]
 
 
-def _released(*scores: float, mechanism: str = "gaussian") -> Choice:
-    return Choice(np.array(scores), {"mechanism": mechanism})
+def _released(
+    trials: list[int], *scores: float, mechanism: str = "gaussian"
+) -> LedgerRow:
+    return LedgerRow(0, {"mechanism": mechanism, "trials": trials}, np.array(scores))
 
 
 def test_half_of_what_decided_a_rung_is_carried_into_the_next() -> None:
-    trials = [[0, 1, 2, 3], [3, 0, 2], [2, 3]]
-    choices = [
-        _released(0.0, 5.0, 0.4, 0.8),
-        _released(0.1, 0.2, 0.3),
-        _released(1.0, 2.0),
+    rows = [
+        _released([0, 1, 2, 3], 0.0, 5.0, 0.4, 0.8),
+        _released([3, 0, 2], 0.1, 0.2, 0.3),
+        _released([2, 3], 1.0, 2.0),
     ]
-    found = [decision_scores(trials[:n], choices[:n]).tolist() for n in (1, 2, 3)]
+    found = [decision_scores(rows[:n]).tolist() for n in (1, 2, 3)]
     assert found[0] == [0.0, 5.0, 0.4, 0.8]
     assert found[1] == pytest.approx([0.1 + 0.4, 0.2, 0.3 + 0.2])
     assert found[2] == pytest.approx([1.0 + 0.25, 2.0 + 0.25])
-    assert choices[2].scores.tolist() == [1.0, 2.0]
+    assert rows[2].vectors.tolist() == [1.0, 2.0]
 
 
 @pytest.mark.parametrize("mechanism", ["exact", "server"])
 def test_exact_scores_are_taken_as_they_are(mechanism: str) -> None:
-    choices = [
-        _released(-np.inf, 9.0, 8.0, mechanism=mechanism),
-        _released(0.0, 1.0, mechanism=mechanism),
+    rows = [
+        _released([0, 1, 2], -np.inf, 9.0, 8.0, mechanism=mechanism),
+        _released([1, 2], 0.0, 1.0, mechanism=mechanism),
     ]
-    assert decision_scores([[0, 1, 2], [1, 2]], choices).tolist() == [0.0, 1.0]
+    assert decision_scores(rows).tolist() == [0.0, 1.0]
 
 
 @pytest.mark.parametrize("num_rungs", [1, 3])
@@ -94,7 +95,7 @@ def test_rungs_share_epsilon(num_rungs: int) -> None:
 def test_the_noise_is_that_of_its_epsilon() -> None:
     """Measured: noise over what one client can change, which is 1 / N."""
     chooser = _chooser()
-    std = chooser.choose(0, {}, 2000).scores.std() * N
+    std = chooser.choose(0, {}, 2000).vectors.std() * N
     assert gaussian_epsilon(DELTA, 1.0 / std) == pytest.approx(2.0, rel=0.1)
 
 
@@ -108,8 +109,8 @@ def test_noise_does_not_grow_with_the_number_of_trials() -> None:
 def test_one_client_changes_the_sum_by_its_bound_at_most(lie: float) -> None:
     chooser = _chooser()
     honest = _ballots(2)
-    with_lie = chooser.choose(0, {**honest, 0: np.full(K, lie)}, K).scores
-    without = chooser.choose(0, {**honest, 0: np.zeros(K)}, K).scores
+    with_lie = chooser.choose(0, {**honest, 0: np.full(K, lie)}, K).vectors
+    without = chooser.choose(0, {**honest, 0: np.zeros(K)}, K).vectors
     assert np.linalg.norm(with_lie - without) <= (1.0 + 1e-9) / N
 
 
@@ -117,7 +118,7 @@ def test_one_client_changes_the_sum_by_its_bound_at_most(lie: float) -> None:
 def test_a_malformed_ballot_counts_as_none(message: Any) -> None:
     chooser, honest = _chooser(), _ballots(2, N - 1)
     with_it = chooser.choose(0, {**honest, N - 1: message}, K)
-    assert with_it.scores.tolist() == chooser.choose(0, honest, K).scores.tolist()
+    assert with_it.vectors.tolist() == chooser.choose(0, honest, K).vectors.tolist()
 
 
 def test_noise_only_chooses_as_random_choice_does() -> None:
@@ -126,7 +127,7 @@ def test_noise_only_chooses_as_random_choice_does() -> None:
     wins = 0
     for seed in range(draws):
         chooser = _chooser(noise_only=True, noise_seed=seed)
-        wins += survivors(chooser.choose(0, _ballots(2), K).scores, 1) == [2]
+        wins += survivors(chooser.choose(0, _ballots(2), K).vectors, 1) == [2]
     error = math.sqrt(draws * (1 / K) * (1 - 1 / K))
     assert abs(wins - draws / K) < 4 * error
 
@@ -135,7 +136,7 @@ def test_real_noise_does_not_repeat_and_is_private() -> None:
     chooser = _chooser(noise_seed=None)
     assert chooser.private
     assert chooser.choose(0, {}, K).facts["private"] is True
-    assert len({tuple(chooser.choose(0, {}, K).scores) for _ in range(2)}) == 2
+    assert len({tuple(chooser.choose(0, {}, K).vectors) for _ in range(2)}) == 2
     assert not _chooser().private
 
 
@@ -144,18 +145,19 @@ def test_exact_means_are_weighted() -> None:
         0: np.array([[1.0, 5.0, np.nan], [1.0, 0.0, 1.0]]),
         1: np.array([[4.0, 2.0, 1.0], [2.0, 1.0, 1.0]]),
     }
-    choice = exact_choice(messages, 3)
     # The failure counts as the worst score of the rung.
-    assert choice.scores.tolist() == [3.0, 2.0, 1.0]
+    assert exact_scores(messages, 3).tolist() == [3.0, 2.0, 1.0]
+    choice = Chooser(None, N, 1).choose(0, messages, 3)
+    assert choice.vectors.tolist() == [3.0, 2.0, 1.0]
     assert choice.facts["private"] is False
 
 
 @pytest.mark.parametrize("failure", [np.nan, np.inf, -np.inf])
 def test_a_client_without_a_finite_score_changes_no_mean(failure: float) -> None:
     honest = {slot: np.array([[0.1, 0.2], [10.0, 20.0]]) for slot in range(3)}
-    wanted = exact_choice(honest, 2).scores.tolist()
+    wanted = exact_scores(honest, 2).tolist()
     mute = np.array([[failure, np.nan], [5.0, 5.0]])
-    found = exact_choice({**honest, 3: mute}, 2).scores
+    found = exact_scores({**honest, 3: mute}, 2)
     assert found.tolist() == wanted
 
 
@@ -165,7 +167,7 @@ def test_a_failure_at_some_clients_is_no_profit(failure: float) -> None:
     good = np.array([[0.91, 0.9, 0.5], [10.0, 10.0, 10.0]])
     # A raised error comes with the weight 1; the client's own is 10.
     bad = np.array([[failure, 0.9, 0.5], [1.0, 10.0, 10.0]])
-    scores = exact_choice({0: good, 1: bad, 2: bad}, 3).scores
+    scores = exact_scores({0: good, 1: bad, 2: bad}, 3)
     assert scores.tolist() == pytest.approx([(0.91 + 0.5 + 0.5) / 3, 0.9, 0.5])
 
 
@@ -173,26 +175,26 @@ def test_a_failure_is_bad_between_two_finalists_too() -> None:
     """A client's own worst score would be that of the other finalist: neutral."""
     good = np.array([[0.8, 0.7], [1.0, 1.0]])
     bad = np.array([[np.nan, 0.9], [1.0, 1.0]])
-    scores = exact_choice({0: good, 1: bad, 2: bad}, 2).scores
+    scores = exact_scores({0: good, 1: bad, 2: bad}, 2)
     assert survivors(scores, 1) == [1]
 
 
 def test_a_trial_that_fails_everywhere_is_below_the_worst_mean() -> None:
     rows = np.array([[np.nan, 0.9, 0.9], [1.0, 1.0, 1.0]])
-    scores = exact_choice({0: rows, 1: rows}, 3).scores
+    scores = exact_scores({0: rows, 1: rows}, 3)
     assert scores.tolist() == [-np.inf, 0.9, 0.9]
 
 
 def test_clients_without_any_score_give_no_mean() -> None:
     nothing = np.array([[np.nan, np.nan], [1.0, 0.0]])
     for messages in ({}, {0: nothing}, {0: nothing, 1: np.zeros((2, 2))}):
-        scores = exact_choice(messages, 2).scores
+        scores = exact_scores(messages, 2)
         assert scores.tolist() == [-np.inf, -np.inf]
 
 
 def test_a_trial_without_any_score_is_worst() -> None:
     messages = {0: np.array([[1.0, 0.0], [1.0, 0.0]])}
-    assert exact_choice(messages, 2).scores.tolist() == [1.0, -np.inf]
+    assert exact_scores(messages, 2).tolist() == [1.0, -np.inf]
 
 
 def test_more_clients_than_the_release_is_for_are_refused() -> None:
@@ -222,16 +224,16 @@ def test_an_exact_score_of_no_weight_is_no_score(weight: float, score: float) ->
     """And poisons no mean of those of others."""
     honest = {slot: np.array([[0.1, 0.2], [10.0, 20.0]]) for slot in range(3)}
     bad = np.array([[score, 0.8], [weight, 60.0]])
-    scores = exact_choice({**honest, 3: bad}, 2).scores
+    scores = exact_scores({**honest, 3: bad}, 2)
     assert scores.tolist() == pytest.approx([0.1, 0.5])
-    alone = exact_choice({0: bad}, 2).scores
+    alone = exact_scores({0: bad}, 2)
     assert alone.tolist() == [-np.inf, 0.8]
 
 
 @pytest.mark.parametrize("message", [None, np.ones((2, 3)), [[1.0] * 2] * 2])
 def test_exact_scores_that_are_none_are_left_out(message: Any) -> None:
     honest = {0: np.array([[0.1, 0.2], [10.0, 20.0]])}
-    wanted = exact_choice(honest, 2).scores.tolist()
+    wanted = exact_scores(honest, 2).tolist()
     for one in (message, np.array([["a"] * 2] * 2), np.ones((2, 2), dtype=complex)):
-        found = exact_choice({**honest, 1: one}, 2).scores.tolist()
+        found = exact_scores({**honest, 1: one}, 2).tolist()
         assert found == wanted

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,9 @@ from flwr.serverapp.exception import AggregationError
 from scipy.stats import kstest
 
 from flwr_fbo import Halving, PrivateChoice
+from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.tuner.ballots import ballot_entries, make_ballot, no_scores
-from flwr_fbo.tuner.choice import Choice, Chooser
+from flwr_fbo.tuner.choice import Chooser
 from flwr_fbo.tuner.evidence import (
     check_evidence,
     kept_if_all_agree,
@@ -28,16 +30,16 @@ Ballots = Callable[[int], Any]
 
 def _choices(
     ballot_of: Ballots, num_draws: int, epsilon: float = 8.0, num_trials: int = K
-) -> list[Choice]:
+) -> list[LedgerRow]:
     """Return what the first of two rungs releases, with other noise each time."""
     settings = PrivateChoice(epsilon=epsilon, delta=1e-3)
     chooser = Chooser(settings, N, 2, noise_seed=0)
     messages = {slot: ballot_of(slot) for slot in range(N)}
     first = chooser.choose(0, messages, num_trials)
-    without_noise = first.scores - chooser.choose(0, {}, num_trials).scores
+    without_noise = first.vectors - chooser.choose(0, {}, num_trials).vectors
     noise_std, rng = first.facts["noise_std"][0], np.random.default_rng(0)
     return [
-        first._replace(scores=without_noise + rng.normal(0, noise_std, num_trials))
+        replace(first, vectors=without_noise + rng.normal(0, noise_std, num_trials))
         for _ in range(num_draws)
     ]
 
@@ -56,15 +58,15 @@ def _federation(num_silent: int, num_alike: int = 0, num_trials: int = K) -> Bal
     return ballot_of
 
 
-def _found(choice: Choice) -> tuple[float, float, float]:
-    return rung_evidence(choice.scores, choice.facts["noise_std"][0], N)
+def _found(choice: LedgerRow) -> tuple[float, float, float]:
+    return rung_evidence(choice.vectors, choice.facts["noise_std"][0], N)
 
 
-def _share_of_errors(choices: list[Choice], number: int = 0) -> float:
+def _share_of_errors(choices: list[LedgerRow]) -> float:
     errors = 0
     for choice in choices:
         try:
-            check_evidence(number, choice.scores, choice.facts, N)
+            check_evidence(choice, N)
         except AggregationError:
             errors += 1
     return errors / len(choices)
@@ -109,7 +111,7 @@ def test_what_is_no_sum_of_ballots_says_nothing(
     facts: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     choices = _choices(_federation(N), 20)
-    choices = [c._replace(facts={**c.facts, **facts}) for c in choices]
+    choices = [replace(c, facts={**c.facts, **facts}) for c in choices]
     with caplog.at_level(logging.WARNING, "flwr.fbo"):
         assert _share_of_errors(choices) == 0.0
     assert caplog.messages == []
@@ -132,7 +134,7 @@ def test_some_clients_without_scores_are_told_with_a_standard_error(
 ) -> None:
     (choice,) = _choices(_federation(2, 4), 1, epsilon=1000.0)
     with caplog.at_level(logging.WARNING, "flwr.fbo"):
-        check_evidence(0, choice.scores, choice.facts, N)
+        check_evidence(choice, N)
     (line,) = caplog.messages
     assert line.startswith("About 2 of 6 clients have no finite score in any trial")
     assert line.endswith("(standard error 0.0).")
@@ -143,7 +145,7 @@ def test_a_federation_that_agrees_is_not_warned_of(
 ) -> None:
     with caplog.at_level(logging.WARNING, "flwr.fbo"):
         for choice in _choices(_federation(0, N), 5, epsilon=100.0):
-            check_evidence(0, choice.scores, choice.facts, N)
+            check_evidence(choice, N)
     assert caplog.messages == []
 
 
@@ -155,13 +157,13 @@ def _is_kept(
 ) -> bool:
     """Return whether the defaults are kept where all rank trial 1 first, and 0 last."""
     chooser = Chooser(privacy, num_agents, len(schedule.rungs), noise_seed=seed)
-    trials = [list(range(rung.num_trials)) for rung in schedule.rungs]
     choices = []
     for number, rung in enumerate(schedule.rungs):
         worst, *others, best = ballot_entries(rung.num_trials)
         ballots = dict.fromkeys(range(num_agents), np.array([worst, best, *others]))
         choices.append(chooser.choose(number, ballots, rung.num_trials))
-    over_defaults, _ = leads(trials, choices, num_agents)
+        choices[-1].facts["trials"] = list(range(rung.num_trials))
+    over_defaults, _ = leads(choices, num_agents)
     return over_defaults is None or over_defaults.is_chance
 
 

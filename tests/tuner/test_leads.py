@@ -16,8 +16,9 @@ from benchmarks import how_sure
 from benchmarks.choice_methods import METHODS, Design
 from benchmarks.tune_fedavg import SCHEDULE, climb, read_trials
 from flwr_fbo import Halving, InProcessGrid, PrivateChoice, Seeds
+from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.tuner.ballots import make_ballot
-from flwr_fbo.tuner.choice import Choice, Chooser, exact_choice, survivors
+from flwr_fbo.tuner.choice import Chooser, survivors
 from flwr_fbo.tuner.evidence import Lead, _null_leads, leads
 from flwr_fbo.tuner.federation_result import FederationResult, Rung, verdict
 from tests.tuner.apps import (
@@ -75,14 +76,13 @@ def test_tuners_that_are_drawn_decide_as_tuners_do() -> None:
     """
     design, method = Design(20, 16, 2.0), METHODS["ranks (ours)"]
     num_best = 0
-    choices: list[Choice] = []
+    rows: list[LedgerRow] = []
     for seed in range(500):
         trials = how_sure.null_trials(20, seed)
-        best, _, choices = climb(trials, SCHEDULE, design, method, seed, True)
+        best, rows = climb(trials, SCHEDULE, design, method, seed, True)
         num_best += best == 0
     plans = tuple(
-        (len(c.scores), c.facts["num_ballots"], c.facts["noise_std"][0])
-        for c in choices
+        (len(r.vectors), r.facts["num_ballots"], r.facts["noise_std"][0]) for r in rows
     )
     drawn = _null_leads(plans, 20)
     share = float(np.isneginf(drawn).mean())
@@ -201,7 +201,8 @@ def test_a_lead_is_measured_in_standard_deviations() -> None:
         ballots = {client: make_ballot(rng.random(2), scored) for client in range(20)}
         chooser = Chooser(PrivateChoice(2.0, 1e-3), 20, 1, noise_seed=seed)
         choice = chooser.choose(0, ballots, 2)
-        over_defaults, over_runner_up = leads([[0, 1]], [choice], 20)
+        choice.facts["trials"] = [0, 1]
+        over_defaults, over_runner_up = leads([choice], 20)
         assert over_runner_up is not None
         assert (over_defaults is None) == (over_runner_up.trial == 0)
         found.append(over_runner_up.deviations)
@@ -228,5 +229,6 @@ def test_a_result_says_what_would_tell_more_where_the_defaults_are_kept() -> Non
 
 
 def test_exact_scores_have_no_lead() -> None:
-    choice = exact_choice({0: np.array([[0.1, 0.9], [1.0, 1.0]])}, 2)
-    assert leads([[0, 1]], [choice], 1) == (None, None)
+    scores = {0: np.array([[0.1, 0.9], [1.0, 1.0]])}
+    row = Chooser(None, 1, 1).choose(0, scores, 2)
+    assert leads([row], 1) == (None, None)

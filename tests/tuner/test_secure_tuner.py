@@ -187,7 +187,7 @@ def test_the_noise_is_that_of_the_sites() -> None:
         total = sum(noise.wrapped(noise.draw_share()) for _ in range(5))
         summed = SecureTotal(tuple(range(5)), np.asarray(total))
         found = chooser.choose(0, summed, 40)
-        scores += found.scores.tolist()
+        scores += found.vectors.tolist()
     std = z / 5 * math.sqrt(5 / 3)
     assert kstest(np.array(scores) / std, "norm").pvalue > 1e-6
     assert found.facts["noise_multiplier"] == z

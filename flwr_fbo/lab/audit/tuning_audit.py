@@ -315,7 +315,7 @@ class TunerAuditPlan(TuningAuditPlan):
         chooser = copy(self._chooser)
         chooser.release = mechanism
         scores = [
-            chooser.choose(rung, ballots, _NUM_TRIALS).scores
+            chooser.choose(rung, ballots, _NUM_TRIALS).vectors
             for rung, ballots in enumerate(rounds)
         ]
         return np.array(scores)[:, None]

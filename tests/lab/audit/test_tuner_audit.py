@@ -55,7 +55,7 @@ def test_a_whole_run_releases_what_the_audit_draws() -> None:
         ballots = came[number * NUM_CLIENTS : (number + 1) * NUM_CLIENTS]
         scores = chooser.choose(
             number, dict(enumerate(ballots)), len(ballots[0])
-        ).scores
+        ).vectors
         np.testing.assert_allclose(rung.scores, scores, rtol=0, atol=1e-12)
 
 

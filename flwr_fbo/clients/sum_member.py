@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.errors import RefusedError
+from flwr_fbo.clients.sum_identity import SumIdentity
+from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.integer_noise import IntegerNoise
 from flwr_fbo.secure_sum.member import Member
-from flwr_fbo.secure_sum.roster import Roster, SigningKey
 from flwr_fbo.study.secure_sums import SecureSums
 
 # A server that needs more for one release has something else in mind.
@@ -50,120 +51,102 @@ class _Progress:
     has_unmasked: bool = False
 
 
-class SumMember:
-    """One site in the secure sums of a study.
+def sum_reply(
+    journal: Journal,
+    identity: SumIdentity,
+    sums: SecureSums,
+    about: str,
+    release: int,
+    slot: int,
+    attempt: int,
+    exchange: int,
+    payload: NDArray[np.uint8],
+    contribution: Callable[[], FloatArray],
+) -> NDArray[np.uint8]:
+    """Return a site's reply to one exchange of a secure sum.
 
     Parameters
     ----------
-    arrays : mapping of str to ndarray
-        What the agent's journal has.
-    put : callable
-        Puts arrays into the journal, at once.
-    key : SigningKey, optional
-        The site's; with a roster.
-    roster : Roster, optional
-        The one that the site pins.
+    journal : Journal
+        The agent's.
+    identity : SumIdentity
+        The site's key and roster.
+    sums : SecureSums
+    about : str
+        What is summed, as JSON: the same for all sites.
+    release : int
+        From 1, as the site was promised it.
+    slot : int
+        The site's.
+    attempt : int
+        Number that the server draws afresh.
+    exchange : int
+        From 1 to 5.
+    payload : vector of uint8
+        Anything.
+    contribution : callable
+        Returns what the site adds, shape (P * M,), norm 1 at most.
+
+    Raises
+    ------
+    RefusedError
+        If an honest server would not ask that; nothing has left.
     """
+    group = sums.group_of(slot)
+    progress, state, share = _begun(
+        journal.load_unnumbered(), release, attempt, exchange
+    )
+    terms = sums.terms(about, release, group, attempt)
+    member = Member(terms, slot, identity.key, identity.roster, state)
 
-    def __init__(
-        self,
-        arrays: Mapping[str, NDArray[Any]],
-        put: Callable[[dict[str, NDArray[Any]]], None],
-        key: SigningKey | None,
-        roster: Roster | None,
-    ) -> None:
-        self._arrays, self._put = arrays, put
-        self._key, self._roster = key, roster
+    def numbers() -> NDArray[np.uint64]:
+        nonlocal share
+        noise: IntegerNoise = sums.noise(group)
+        if share.size == 0:
+            share = noise.draw_share()
+        return noise.wrapped(noise.encode(contribution()) + share)
 
-    def answer(
-        self,
-        sums: SecureSums,
-        about: str,
-        release: int,
-        slot: int,
-        attempt: int,
-        exchange: int,
-        payload: NDArray[np.uint8],
-        contribution: Callable[[], FloatArray],
-    ) -> NDArray[np.uint8]:
-        """Return the reply to one exchange of a secure sum.
+    reply = member.answer(exchange, payload, numbers)
+    progress.has_unmasked = progress.has_unmasked or member.has_unmasked
+    journal.put(
+        {
+            _PROGRESS: np.array(json.dumps(asdict(progress))),
+            _MEMBER: np.frombuffer(member.state, np.uint8),
+            _SHARE: _NO_SHARE if progress.has_unmasked else share,
+        }
+    )
+    return reply
 
-        Parameters
-        ----------
-        sums : SecureSums
-        about : str
-            What is summed, as JSON: the same for all sites.
-        release : int
-            From 1, as the site was promised it.
-        slot : int
-            The site's.
-        attempt : int
-            Number that the server draws afresh.
-        exchange : int
-            From 1 to 5.
-        payload : vector of uint8
-            Anything.
-        contribution : callable
-            Returns what the site adds, shape (P * M,), norm 1 at most.
 
-        Raises
-        ------
-        RefusedError
-            If an honest server would not ask that; nothing has left.
-        """
-        group = sums.group_of(slot)
-        progress, state, share = self._begun(release, attempt, exchange)
-        terms = sums.terms(about, release, group, attempt)
-        member = Member(terms, slot, self._key, self._roster, state)
+def _begun(
+    arrays: Mapping[str, NDArray[Any]], release: int, attempt: int, exchange: int
+) -> tuple[_Progress, bytes, NDArray[np.int64]]:
+    """Return the progress of a release, the member's state, and its share of noise.
 
-        def numbers() -> NDArray[np.uint64]:
-            nonlocal share
-            noise: IntegerNoise = sums.noise(group)
-            if share.size == 0:
-                share = noise.draw_share()
-            return noise.wrapped(noise.encode(contribution()) + share)
-
-        reply = member.answer(exchange, payload, numbers)
-        progress.has_unmasked = progress.has_unmasked or member.has_unmasked
-        self._put(
-            {
-                _PROGRESS: np.array(json.dumps(asdict(progress))),
-                _MEMBER: np.frombuffer(member.state, np.uint8),
-                _SHARE: _NO_SHARE if progress.has_unmasked else share,
-            }
+    Both are empty before there are any.
+    """
+    text = arrays.get(_PROGRESS)
+    known = None if text is None else _Progress(**json.loads(str(text)))
+    if known is None or release > known.release:
+        return _Progress(release, [attempt]), b"", _NO_SHARE
+    if release < known.release:
+        raise RefusedError.told(
+            f"The sum of release {release} is over: release {known.release} began."
         )
-        return reply
-
-    def _begun(
-        self, release: int, attempt: int, exchange: int
-    ) -> tuple[_Progress, bytes, NDArray[np.int64]]:
-        """Return the progress of a release, the member's state, and its share of noise.
-
-        Both are empty before there are any.
-        """
-        text = self._arrays.get(_PROGRESS)
-        known = None if text is None else _Progress(**json.loads(str(text)))
-        if known is None or release > known.release:
-            return _Progress(release, [attempt]), b"", _NO_SHARE
-        if release < known.release:
-            raise RefusedError.told(
-                f"The sum of release {release} is over: release {known.release} began."
-            )
-        share = self._arrays[_SHARE]
-        if attempt == known.attempts[-1]:
-            return known, self._arrays[_MEMBER].tobytes(), share
-        if known.has_unmasked:
-            raise RefusedError.told(
-                f"A sum of release {release} was unmasked: there can be no other."
-            )
-        if attempt in known.attempts:
-            raise RefusedError.told(f"Release {release}: this attempt was given up.")
-        if exchange != 1:
-            raise RefusedError.told(
-                f"Release {release}: exchange {exchange} of an attempt that did not "
-                "begin."
-            )
-        if len(known.attempts) >= _MOST_ATTEMPTS:
-            raise RefusedError.told(f"Release {release}: too many attempts.")
-        known.attempts.append(attempt)
-        return known, b"", share
+    share = arrays[_SHARE]
+    if attempt == known.attempts[-1]:
+        return known, arrays[_MEMBER].tobytes(), share
+    if known.has_unmasked:
+        raise RefusedError.told(
+            f"A sum of release {release} was unmasked: there can be no other."
+        )
+    if attempt in known.attempts:
+        raise RefusedError.told(f"Release {release}: this attempt was given up.")
+    if exchange != 1:
+        raise RefusedError.told(
+            f"Release {release}: exchange {exchange} of an attempt that did not begin."
+        )
+    if len(known.attempts) >= _MOST_ATTEMPTS:
+        raise RefusedError.told(f"Release {release}: too many attempts.")
+    known.attempts.append(attempt)
+    return known, b"", share

@@ -9,8 +9,7 @@ again when it is asked for again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -20,13 +19,10 @@ from flwr_fbo.algorithms.search.agent_journal import KIND, load_agent
 from flwr_fbo.algorithms.search.study import TuningStudy
 from flwr_fbo.algorithms.search.trial import Objective
 from flwr_fbo.clients.recorded_agent import RecordedAgent
+from flwr_fbo.clients.sum_identity import SumIdentity
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.space.search_space import Params
-
-if TYPE_CHECKING:
-    from flwr_fbo.clients.sum_member import SumMember
-    from flwr_fbo.secure_sum.roster import Roster, SigningKey
 
 
 class RecordedTuner(RecordedAgent):
@@ -42,10 +38,8 @@ class RecordedTuner(RecordedAgent):
         Known-good settings, evaluated first.
     num_released : int, optional
         How many releases the server says that it has made.
-    key : SigningKey, optional
-        The site's in secure sums; with a roster.
-    roster : Roster, optional
-        The one that the site pins.
+    identity : SumIdentity, optional
+        The site's key and roster in secure sums; by default it has none.
 
     Raises
     ------
@@ -58,6 +52,7 @@ class RecordedTuner(RecordedAgent):
         As its journal has it, or a new one.
     made_after : dict of int to int
         For each release on record, from 1, the iteration of the agent's message.
+    identity : SumIdentity
     """
 
     kind: ClassVar[str] = KIND
@@ -69,8 +64,7 @@ class RecordedTuner(RecordedAgent):
         slot: int,
         enqueue: Sequence[Params] = (),
         num_released: int | None = None,
-        key: SigningKey | None = None,
-        roster: Roster | None = None,
+        identity: SumIdentity | None = None,
     ) -> None:
         super().__init__(journal)
         if num_released is not None:
@@ -78,14 +72,7 @@ class RecordedTuner(RecordedAgent):
         self.agent = load_agent(journal, study, slot, enqueue, self._state)
         pairs = self._state.get("made-after", np.empty((0, 2), dtype=np.int64))
         self.made_after = {int(release): int(t) for release, t in pairs}
-        self._key, self._roster = key, roster
-
-    @cached_property
-    def member(self) -> SumMember:
-        """The agent's part in secure sums, which most studies have none of."""
-        from flwr_fbo.clients.sum_member import SumMember
-
-        return SumMember(self._state, self._put, self._key, self._roster)
+        self.identity = SumIdentity() if identity is None else identity
 
     def _hear(self, num_released: int) -> None:
         """Remember how many releases the server has made, and refuse to hear of fewer.

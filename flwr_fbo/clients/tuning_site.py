@@ -157,8 +157,7 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
             if folder is not None:
                 note_last_study(folder, study, slot)
             made = instruction.num_released
-            about = study, slot, self.enqueue, made, who.key, who.roster
-            yield RecordedTuner(journal, *about)
+            yield RecordedTuner(journal, study, slot, self.enqueue, made, who)
 
     def release_of(self, instruction: TuningInstruction) -> int | None:
         """Return which of the promised releases is asked for, or None."""
@@ -221,7 +220,12 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
         if secure is None or len(arrays) != 1 or release not in agent.made_after:
             raise StudyMismatchError.told(f"Release {release} cannot be summed now.")
         about = instruction.planned, instruction.slot
-        reply = agent.member.answer(
+        # Most studies have no such sums: their clients do not load what these need.
+        from flwr_fbo.clients.sum_member import sum_reply
+
+        reply = sum_reply(
+            agent.journal,
+            agent.identity,
             secure,
             instruction.study.text,
             release,

@@ -40,7 +40,7 @@ from flwr_fbo.clients.site_journal import (
 )
 from flwr_fbo.clients.site_rules import SiteRules
 from flwr_fbo.clients.sum_identity import SumIdentity
-from flwr_fbo.clients.sum_member import SumMember
+from flwr_fbo.clients.sum_member import sum_reply
 from flwr_fbo.clients.time_limit import time_limit
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.secure_sum.terms import Exchange
@@ -351,16 +351,15 @@ def _sum(
             rules.charge((KIND, asked.attempt), asked.promise, asked.release)
             ballot = _vector(context, asked)
             journal.put({_ABOUT: np.array(header.about), _BALLOT: ballot})
-        member = SumMember(
-            journal.load_unnumbered(), journal.put, identity.key, identity.roster
-        )
 
         def contribution() -> FloatArray:
             ballot = journal.load_array(_BALLOT)
             assert ballot is not None
             return sums.release.contribution(0, header.slot, ballot)
 
-        reply = member.answer(
+        reply = sum_reply(
+            journal,
+            identity,
             sums,
             header.about,
             asked.release,

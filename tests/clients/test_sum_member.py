@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from flwr_fbo._common.errors import RefusedError
 from flwr_fbo.algorithms.fed_vote.settings import FedVoteSettings
 from flwr_fbo.algorithms.search.study import TuningStudy
-from flwr_fbo.clients.sum_member import SumMember
+from flwr_fbo.clients.sum_identity import SumIdentity
+from flwr_fbo.clients.sum_member import sum_reply
+from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.integer_noise import IntegerNoise
 from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.secure_sum.aggregator import Aggregator
@@ -49,6 +51,9 @@ class Site:
         self.contribution = np.full(NUM_FEATURES, 0.1 * (slot + 1))
         self.dies = ""
 
+    def load_unnumbered(self) -> Arrays:
+        return dict(self.journal)
+
     def put(self, arrays: Arrays) -> None:
         if self.dies == "before":
             raise Killed
@@ -60,8 +65,9 @@ class Site:
         self, exchange: int, request: NDArray[np.uint8], release: int, attempt: int
     ) -> NDArray[np.uint8]:
         """Answer in a new process, which has the journal alone."""
-        member = SumMember(dict(self.journal), self.put, None, None)
-        return member.answer(
+        return sum_reply(
+            cast(Journal, self),
+            SumIdentity(),
             SECURE,
             STUDY.text,
             release,

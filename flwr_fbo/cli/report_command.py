@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
+from flwr_fbo._common.text import write_whole
 from flwr_fbo._common.validation import require
 from flwr_fbo.cli.commands import EXPERIMENT_PAGE, loaded
 from flwr_fbo.cli.ledger_kinds import LEDGER_KINDS
 from flwr_fbo.cli.output import plain_errors
-from flwr_fbo.cli.report.page import Page, write_page
 from flwr_fbo.cli.report.server_page import server_page
 from flwr_fbo.cli.report.site_page import SITE_PAGES
 from flwr_fbo.cli.report.tuner_page import tuner_page
@@ -68,7 +68,8 @@ def report(
         output = output or path.parent / "report.html"
         allowed = "a file in a folder that exists"
         require(output.parent.is_dir(), "--output", str(output), allowed)
-        write_page(_page_of(path), output)
+        # Readable by its owner alone, as the journals are that it may tell of.
+        write_whole(output, _page_of(path))
     typer.echo(f"Report: {output}")
 
 
@@ -87,12 +88,12 @@ def _file_of(results: Path) -> Path:
     return found[0]
 
 
-def _page_of(path: Path) -> Page:
+def _page_of(path: Path) -> str:
     with path.open("rb") as file:
         is_journal = file.read(len(_SQLITE)) == _SQLITE
     # A damaged one may not even begin like one: opened, it says so.
     if not is_journal and path.suffix != ".sqlite":
-        page: Page = loaded(EXPERIMENT_PAGE)(path)
+        page: str = loaded(EXPERIMENT_PAGE)(path)
         return page
     with Journal.snapshot(path) as journal:
         kind = str(journal.identity.get("kind"))

@@ -17,7 +17,7 @@ from flwr_fbo import FedVote, InProcessGrid, tuning_app
 from flwr_fbo._common.text import printable
 from flwr_fbo.cli import app
 from flwr_fbo.cli.output import TextConsole
-from flwr_fbo.cli.report.page import Page, Section, Table, render
+from flwr_fbo.cli.report.page import Section, Table, render
 
 # Clears a terminal, sets its title, and reverses what comes after it.
 CLEARS, TITLES, REVERSES = "\x1b[2J", "\x1b]0;mine\x07", "\u202e"
@@ -85,7 +85,7 @@ def test_no_escape_character_reaches_a_page(
         assert _is_plain(text)
     table = Table((EVIL, EVIL), [(EVIL, EVIL)], EVIL)
     section = Section(EVIL, [EVIL, table, replace(table, folded=EVIL)])
-    assert _is_plain(render(Page(EVIL, EVIL, [section], EVIL)))
+    assert _is_plain(render(EVIL, EVIL, [section], EVIL))
 
 
 def test_no_escape_character_reaches_a_printed_table() -> None:

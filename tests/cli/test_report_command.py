@@ -30,7 +30,6 @@ from flwr_fbo import (
 from flwr_fbo.algorithms.search.recommendation import Recommendation, ReleasedFunction
 from flwr_fbo.cli.report.page import (
     Figure,
-    Page,
     Section,
     Table,
     range_in_words,
@@ -202,7 +201,7 @@ def test_the_page_of_an_experiment(
         assert escaped.replace('"', "&#34;") in text
     rows = summarize(experiment, runs, None)
     for line in experiment.verdict(rows):
-        assert render(Page("", "", [Section("", [line])])).count("<p>") == 1
+        assert render("", "", [Section("", [line])]).count("<p>") == 1
     assert "±" in text
     assert "not private" in text
 
@@ -220,7 +219,7 @@ def test_a_label_is_text_and_no_code(
 def test_all_that_is_on_a_page_is_escaped() -> None:
     table = Table((EVIL, EVIL), [(EVIL, EVIL)], EVIL)
     section = Section(EVIL, [EVIL, table, replace(table, folded=EVIL)])
-    assert "<script" not in render(Page(EVIL, EVIL, [section], EVIL))
+    assert "<script" not in render(EVIL, EVIL, [section], EVIL)
 
 
 def test_claims_of_a_built_in_experiment_have_verdicts(tmp_path: Path) -> None:
@@ -414,9 +413,9 @@ def test_ranges_are_words(distribution: BaseDistribution, text: str) -> None:
 
 def test_names_can_be_broken_and_code_is_marked() -> None:
     table = Table(("what", "value"), [("a.long_name", "b_c")], "Of `x<y`.", False)
-    text = render(Page("", "", [Section("", ["Give `f(a)` and ` alone."])]))
+    text = render("", "", [Section("", ["Give `f(a)` and ` alone."])])
     assert "<p>Give <code>f(a)</code> and ` alone.</p>" in text
-    text = render(Page("", "", [Section("", [table])]))
+    text = render("", "", [Section("", [table])])
     assert '<th scope="row">a.<wbr>long_<wbr>name</th><td>b_c</td>' in text
     assert "<caption>Of <code>x&lt;y</code>.</caption>" in text
 

@@ -28,7 +28,7 @@ from flwr_fbo.algorithms.search.comparison import compared
 from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.algorithms.search.study import TuningStudy
 from flwr_fbo.cli.report import figures
-from flwr_fbo.cli.report.page import Figure, Page, Section, render
+from flwr_fbo.cli.report.page import Figure, Section, render
 from flwr_fbo.cli.report.site_page import (
     LOOKS,
     importances_of,
@@ -101,7 +101,7 @@ def _journal(
 
 def _text(path: Path) -> str:
     with Journal(None, path) as journal:
-        return render(tuning_page(journal))
+        return tuning_page(journal)
 
 
 def _trial(number: int, source: TrialSource, value: float) -> Trial:
@@ -346,4 +346,4 @@ def test_names_in_a_legend_are_not_cut_off(letters: int, num_columns: int) -> No
 
 def render_figure(figure: Figure) -> str:
     """Return a page of one figure."""
-    return render(Page("", "", [Section("", [figure])]))
+    return render("", "", [Section("", [figure])])

@@ -11,14 +11,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from optuna.distributions import CategoricalDistribution, IntDistribution
 
-from flwr_fbo._common.text import flat, humanised, printable, write_whole
+from flwr_fbo._common.text import flat, humanised, printable
 from flwr_fbo._common.version import __version__
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import LedgerRow
@@ -88,38 +87,14 @@ class Section:
     parts: Sequence[Part] = ()
 
 
-@dataclass(frozen=True)
-class Page:
-    """A report.
+def render(
+    title: str, lead: str, sections: Sequence[Section], warning: str = ""
+) -> str:
+    """Return a page as HTML, with nothing invisible in it.
 
-    Attributes
-    ----------
-    title, lead : str
-    sections : sequence of Section
-    warning : str
-        What must not be missed; none if it is empty.
+    The warning is what must not be missed; none if it is empty.
     """
-
-    title: str
-    lead: str
-    sections: Sequence[Section]
-    warning: str = ""
-
-
-def write_page(page: Page, path: Path) -> None:
-    """Write the page whole, or not at all; only its owner can read it.
-
-    Raises
-    ------
-    OSError
-        If it cannot be written.
-    """
-    # Readable by its owner alone, as the journals are that it may tell of.
-    write_whole(path, render(page))
-
-
-def render(page: Page) -> str:
-    """Return the page as HTML, with nothing invisible in it."""
+    page = {"title": title, "lead": lead, "sections": sections, "warning": warning}
     environment = Environment(
         loader=PackageLoader("flwr_fbo.cli.report", "."),
         autoescape=True,
@@ -130,7 +105,7 @@ def render(page: Page) -> str:
     environment.filters["breakable"] = _breakable
     environment.filters["with_code"] = _with_code
     environment.tests["figure"] = lambda part: isinstance(part, Figure)
-    return printable(environment.get_template("page.html.jinja").render(page=page))
+    return printable(environment.get_template("page.html.jinja").render(page))
 
 
 def _with_code(text: str) -> Markup:
@@ -150,7 +125,7 @@ def journal_page(
     journal: Journal,
     releases: Iterable[LedgerRow] = (),
     warning: str = "",
-) -> Page:
+) -> str:
     """Return a page that ends with a journal's settings, and who wrote its releases.
 
     Seeds are left out except that they were given: who knows them can repeat choices
@@ -193,7 +168,7 @@ def whole_page(
     settings: Mapping[str, Any],
     recorded: Iterable[str],
     warning: str = "",
-) -> Page:
+) -> str:
     """Return a page that ends with all settings, by dotted name, and with versions.
 
     ``recorded`` are the versions of flwr_fbo that wrote the results; none where they
@@ -213,7 +188,7 @@ def whole_page(
     caption = "flwr, numpy and Python are those that wrote this page."
     last = Table(("what", "version"), versions, caption, numeric=False)
     ends = Section("Settings", [table]), Section("Versions", [last])
-    return Page(title, lead, [*sections, *ends], warning)
+    return render(title, lead, [*sections, *ends], warning)
 
 
 def _text(value: Any) -> str:

@@ -26,7 +26,6 @@ from flwr_fbo.cli.ledger_kinds import LEDGER_KINDS, LedgerKind
 from flwr_fbo.cli.report import figures
 from flwr_fbo.cli.report.page import (
     Figure,
-    Page,
     Part,
     Section,
     Table,
@@ -53,7 +52,7 @@ _SCORE = "released score"
 Rounds = Sequence[Mapping[str, Any]]
 
 
-def server_page(journal: Journal) -> Page:
+def server_page(journal: Journal) -> str:
     """Return the page of a server's journal.
 
     Raises

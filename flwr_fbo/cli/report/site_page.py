@@ -27,7 +27,6 @@ from flwr_fbo.cli.ledger_kinds import LEDGER_KINDS
 from flwr_fbo.cli.report import figures
 from flwr_fbo.cli.report.page import (
     Figure,
-    Page,
     Part,
     Section,
     Table,
@@ -69,7 +68,7 @@ _BEST_SHARE = 0.25
 _MOST_AT_END = 7
 
 
-def tuning_page(journal: Journal) -> Page:
+def tuning_page(journal: Journal) -> str:
     """Return the page of an agent that tunes."""
     agent = recorded_agent(journal)
     trials = journal.trials()
@@ -438,7 +437,7 @@ def _ends(distribution: Any) -> tuple[str, str]:
     return figures.plain(distribution.low), figures.plain(distribution.high)
 
 
-def policy_page(journal: Journal) -> Page:
+def policy_page(journal: Journal) -> str:
     """Return the page of a site that plays a linear bandit."""
     trials = journal.trials()
     rewarded = [trial for trial in trials if trial.state == "complete"]
@@ -449,7 +448,7 @@ def policy_page(journal: Journal) -> Page:
     return _bandit_page("A site's linear bandit", lead, sections, journal)
 
 
-def neural_page(journal: Journal) -> Page:
+def neural_page(journal: Journal) -> str:
     """Return the page of a site that plays a bandit with a network."""
     slot = int(journal.load_state().get("slot", -1))
     lead = f"Agent {slot}." if slot >= 0 else "No round is done yet."
@@ -458,7 +457,7 @@ def neural_page(journal: Journal) -> Page:
 
 def _bandit_page(
     title: str, lead: str, sections: Sequence[Section], journal: Journal
-) -> Page:
+) -> str:
     """Return a page that tells, too, what has left the site, and what it cost."""
     identity, ledger = journal.identity, journal.ledger()
     kind = LEDGER_KINDS[str(identity["kind"])]
@@ -512,7 +511,7 @@ def _rewards(rewarded: list[Trial]) -> Section:
     return Section("Convergence", [figure])
 
 
-SITE_PAGES: dict[str, Callable[[Journal], Page]] = {
+SITE_PAGES: dict[str, Callable[[Journal], str]] = {
     AGENT_KIND: tuning_page,
     POLICY_KIND: policy_page,
     NEURAL_KIND: neural_page,

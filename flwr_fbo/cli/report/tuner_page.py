@@ -13,7 +13,6 @@ from flwr_fbo._common.pictures import BLUE
 from flwr_fbo.cli.ledger_kinds import LEDGER_KINDS
 from flwr_fbo.cli.report import figures
 from flwr_fbo.cli.report.page import (
-    Page,
     Section,
     Table,
     journal_page,
@@ -49,7 +48,7 @@ _COVERED = (
 )
 
 
-def tuner_page(journal: Journal) -> Page:
+def tuner_page(journal: Journal) -> str:
     """Return the page of a tuner's journal.
 
     Raises

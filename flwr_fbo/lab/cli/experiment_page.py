@@ -9,7 +9,6 @@ from pathlib import Path
 from flwr_fbo._common.text import counted, humanised
 from flwr_fbo.cli.report import figures
 from flwr_fbo.cli.report.page import (
-    Page,
     Part,
     Section,
     Table,
@@ -41,7 +40,7 @@ _NOT_PRIVATE = (
 )
 
 
-def experiment_page(path: Path) -> Page:
+def experiment_page(path: Path) -> str:
     """Return the page of a results file.
 
     Raises

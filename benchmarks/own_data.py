@@ -86,7 +86,7 @@ from benchmarks.rows import add_rows, read_rows
 from flwr_fbo import ContinualSettings, LinearUCBSettings
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
-from flwr_fbo.algorithms.linear_bandit.own_data import Others, OwnData, weighed
+from flwr_fbo.algorithms.linear_bandit.own_data import Others, own_data, weighed
 from flwr_fbo.algorithms.linear_bandit.planning import SharingPlan
 from flwr_fbo.algorithms.linear_bandit.settings import geometric_schedule
 from flwr_fbo.models.ellipsoid import Ellipsoid
@@ -161,20 +161,20 @@ def smallest_cap(
     settings: LinearUCBSettings, own: FloatArray, num_own: Counts, others: Others | None
 ) -> Ellipsoid:
     """Return the model with the smallest cap within two nats of the best evidence."""
-    alone = OwnData.of(settings, own, num_own)
+    own_matrix, own_target, variance = own_data(settings, own, num_own)
     if others is None:
-        return Ellipsoid(alone.matrix, alone.target)
+        return Ellipsoid(own_matrix, own_target)
     U, evidence, models = others.directions, [], []
     for cap in CAPS:
         share = others.share(cap)
         h, u = share * others.information, share * others.target
-        matrix = alone.matrix + (U * h[..., None, :]) @ np.swapaxes(U, -1, -2)
-        target = alone.target + (U @ u[..., None])[..., 0]
+        matrix = own_matrix + (U * h[..., None, :]) @ np.swapaxes(U, -1, -2)
+        target = own_target + (U @ u[..., None])[..., 0]
         estimate = np.linalg.solve(matrix, target[..., None])[..., 0]
         prior = settings.ridge + h
         fit = (estimate * target).sum(-1) - (u**2 / prior).sum(-1)
         volume = np.linalg.slogdet(matrix)[1] - np.log(prior).sum(-1)
-        evidence.append((fit / alone.variance - volume) / 2)
+        evidence.append((fit / variance - volume) / 2)
         models.append((matrix, target))
     near = np.array(evidence) >= np.max(evidence, axis=0) - 2
     chosen, sites = near.argmax(axis=0), np.arange(len(own))

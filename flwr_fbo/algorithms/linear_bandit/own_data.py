@@ -58,37 +58,22 @@ _TINY = np.finfo(float).tiny
 Counts = NDArray[np.int64] | int
 
 
-@dataclass(frozen=True, eq=False)
-class OwnData:
-    """Bayesian linear regression on a site's clean data, or on each of a batch's.
+# Of a site's clean data: the matrix V + ridge I, the target c, and an estimate of the
+# reward variance v.
+OwnData = tuple[FloatArray, FloatArray, FloatArray]
 
-    Attributes
-    ----------
-    matrix : ndarray of shape (..., d, d)
-        V + ridge I.
-    target : ndarray of shape (..., d)
-        c.
-    variance : ndarray of shape (...)
-        Estimate of the reward variance v.
+
+def own_data(settings: LinearUCBSettings, own: FloatArray, num_own: Counts) -> OwnData:
+    """Return the linear regression on a clean sum, or on each of a batch.
+
+    The sum of ``num_own`` trials is of shape (..., d + 1, d + 1); matrix, target and
+    variance are of shapes (..., d, d), (..., d) and (...), as is ``num_own``.
     """
-
-    matrix: FloatArray
-    target: FloatArray
-    variance: FloatArray
-
-    @classmethod
-    def of(
-        cls, settings: LinearUCBSettings, own: FloatArray, num_own: Counts
-    ) -> OwnData:
-        """Return that of a clean sum, shape (..., d + 1, d + 1), of ``num_own`` trials.
-
-        ``num_own`` is of shape (...).
-        """
-        matrix = own[..., :-1, :-1] + settings.ridge * np.eye(own.shape[-1] - 1)
-        target, most = own[..., :-1, -1], settings.noise_scale**2
-        squares = own[..., -1, -1] - (target * _solved(matrix, target)).sum(-1)
-        variance = (squares + _PRIOR_TRIALS * most) / (num_own + _PRIOR_TRIALS)
-        return cls(matrix, target, np.clip(variance, _LEAST_VARIANCE * most, most))
+    matrix = own[..., :-1, :-1] + settings.ridge * np.eye(own.shape[-1] - 1)
+    target, most = own[..., :-1, -1], settings.noise_scale**2
+    squares = own[..., -1, -1] - (target * _solved(matrix, target)).sum(-1)
+    variance = (squares + _PRIOR_TRIALS * most) / (num_own + _PRIOR_TRIALS)
+    return matrix, target, np.clip(variance, _LEAST_VARIANCE * most, most)
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,17 +129,17 @@ class Others:
             g = np.maximum(values, 0.0)
             across = np.swapaxes(directions, -1, -2)
             cross = _times(across, others[..., :-1, -1])
-            alone = OwnData.of(settings, own, num_own)
-            rotated = across @ alone.matrix @ directions
-            target = _times(across, alone.target)
+            matrix, own_target, variance = own_data(settings, own, num_own)
+            rotated = across @ matrix @ directions
+            target = _times(across, own_target)
             low, high = (bound * 4 * settings.noise_scale**2 for bound in _NORMS)
             estimate = _solved(rotated, target)
             for _ in range(2):
                 length = np.clip(np.square(estimate).sum(-1), low, high)
-                noise = std**2 / 2 * (1 + weight * length) / alone.variance
+                noise = std**2 / 2 * (1 + weight * length) / variance
                 share = g / np.maximum(g + noise[..., None], _TINY)
-                matrix = rotated + _diagonal(share * g)
-                estimate = _solved(matrix, target + share * cross)
+                together = rotated + _diagonal(share * g)
+                estimate = _solved(together, target + share * cross)
             found = cls(directions, share * g, share * cross)
         if not (np.isfinite(found.information) & np.isfinite(found.target)).all():
             raise np.linalg.LinAlgError("the others' sum is too large")
@@ -228,8 +213,8 @@ class OwnBelief:
         M agents at once with probability 1 - alpha. About the model's estimate it is
         wider by how far the two estimates are apart.
         """
-        own = OwnData.of(self._settings, self._own, self._num_own)
-        ellipsoid = Ellipsoid(own.matrix, own.target, watched=True)
+        matrix, target, _ = own_data(self._settings, self._own, self._num_own)
+        ellipsoid = Ellipsoid(matrix, target, watched=True)
         widths = self._alone.belief(ellipsoid).coordinate_widths
         return widths + np.abs(self.belief.ellipsoid.estimate - ellipsoid.estimate)
 
@@ -274,9 +259,9 @@ def weighed(
     others : Others, optional
         Nobody's unless given.
     """
-    alone = OwnData.of(settings, own, num_own)
+    alone = own_data(settings, own, num_own)
     if others is None:
-        return Ellipsoid(alone.matrix, alone.target)
+        return Ellipsoid(*alone[:2])
     U = others.directions
     covariance, estimate = _mixture(settings, alone, others)
     precision = np.asarray(np.linalg.inv(covariance), dtype=np.float64)
@@ -296,19 +281,20 @@ def _mixture(
     the evidence, but for a constant, ((c + u)'(V + P)^-1 (c + u) - u'P^-1 u) / (2 v) +
     log det P / 2 - log det (V + P) / 2. In these directions P is diagonal.
     """
+    matrix, target, variance = alone
     across = np.swapaxes(others.directions, -1, -2)
-    rotated = across @ alone.matrix @ others.directions
+    rotated = across @ matrix @ others.directions
     shares = np.stack([others.share(cap) for cap in _CAPS])
     h, u = shares * others.information, shares * others.target
     matrices = rotated + _diagonal(h)
-    targets = _times(across, alone.target) + u
+    targets = _times(across, target) + u
     covariances = np.asarray(np.linalg.inv(matrices), dtype=np.float64)
     estimates = _times(covariances, targets)
     with np.errstate(over="ignore", invalid="ignore"):
         prior = settings.ridge + h
         fit = (estimates * targets).sum(-1) - (u**2 / prior).sum(-1)
         volume = np.linalg.slogdet(matrices)[1] - np.log(prior).sum(-1)
-        evidence = (fit / alone.variance - volume) / 2
+        evidence = (fit / variance - volume) / 2
         # What overflows is no evidence.
         evidence = np.where(np.isfinite(evidence), evidence, -np.inf)
         evidence += np.log(_PRIOR).reshape(-1, *[1] * (evidence.ndim - 1))
@@ -317,7 +303,7 @@ def _mixture(
         estimate = np.where(weights > 0, weights * estimates, 0.0).sum(axis=0)
         apart = np.where(weights > 0, estimates - estimate, 0.0)
     outer = apart[..., :, None] * apart[..., None, :]
-    outer /= alone.variance[..., None, None]
+    outer /= variance[..., None, None]
     covariance = (weights[..., None] * (covariances + outer)).sum(axis=0)
     return covariance, estimate
 

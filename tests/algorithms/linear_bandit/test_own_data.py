@@ -12,7 +12,7 @@ from flwr_fbo import ContinualSettings, FeatureEncoder, LinearUCBSettings, Numbe
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.algorithms.linear_bandit.agent import LinearUCBAgent, OwnPart
 from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
-from flwr_fbo.algorithms.linear_bandit.own_data import Others, OwnData, weighed
+from flwr_fbo.algorithms.linear_bandit.own_data import Others, own_data, weighed
 
 D = 4
 RELEASES = ContinualSettings(
@@ -218,12 +218,11 @@ def test_rewards_of_another_scale_change_nothing() -> None:
 
 def test_the_reward_variance_is_learned() -> None:
     own = clean_sum(THETA, 1000, 1)
-    assert OwnData.of(SETTINGS, own, 1000).variance == pytest.approx(
-        0.25 - THETA @ THETA / D, abs=0.01
-    )
+    variance = own_data(SETTINGS, own, 1000)[2]
+    assert variance == pytest.approx(0.25 - THETA @ THETA / D, abs=0.01)
     sure = own.copy()
     sure[D, D] = own[:D, D] @ np.linalg.solve(own[:D, :D], own[:D, D])
-    variance = OwnData.of(SETTINGS, sure, 1000).variance
+    variance = own_data(SETTINGS, sure, 1000)[2]
     assert variance == pytest.approx(0.08 * 0.25)
 
 

@@ -12,7 +12,6 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -128,50 +127,6 @@ class PeerGraph:
         require_int("num_agents", num_agents, 3 if name == "ring" else 2)
         edges = _drawn(name, num_agents, seed).edges
         return cls(num_agents, edges, hops, pooling, num_estimators)
-
-    @classmethod
-    def read(
-        cls,
-        path: str | Path,
-        num_agents: int,
-        *,
-        hops: int = 1,
-        pooling: Pooling = "clique",
-        num_estimators: int | None = None,
-    ) -> PeerGraph:
-        """Return the graph in a file: an edge a line, two slots; # begins a comment.
-
-        Parameters
-        ----------
-        path : str or Path
-        num_agents : int
-            M >= 2.
-        hops, pooling, num_estimators
-            Attributes of the graph.
-
-        Raises
-        ------
-        ValueError
-            If the file says something else, or the graph is not allowed; the message
-            names the file.
-        OSError
-            If it cannot be read.
-        """
-        try:
-            edges = cls._edges_in(Path(path).read_text("utf-8-sig"))
-            return cls(num_agents, edges, hops, pooling, num_estimators)
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from error
-
-    @staticmethod
-    def _edges_in(text: str) -> tuple[tuple[int, int], ...]:
-        edges = []
-        for number, line in enumerate(text.splitlines(), 1):
-            words = line.partition("#")[0].split()
-            ok = len(words) in (0, 2) and all(w.isdecimal() for w in words)
-            require(ok, f"line {number}", line.strip(), "two slots, such as '0 1'")
-            edges += [(int(words[0]), int(words[1]))] if words else []
-        return tuple(edges)
 
     @cached_property
     def _lengths(self) -> NDArray[np.float64]:

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import networkx as nx
@@ -67,21 +66,6 @@ def test_alpha_is_shared_out() -> None:
         assert graph.confidence_of(3, SETTINGS) == Confidence.of(SETTINGS, M)
     # With one clique, and one estimator, all is as at a centre.
     assert COMPLETE.confidence_of(3, SETTINGS) == Confidence.of(SETTINGS, M)
-
-
-def test_a_graph_from_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "graph.txt"
-    path.write_text("# a line, and a tail\n0 1\n2 1\n\n2 3 # here\n")
-    assert PeerGraph.read(path, 4, hops=2) == PeerGraph.named("line", 4, hops=2)
-    path.write_text("0 1\n1;2\n")
-    with pytest.raises(ValueError, match=r"graph.txt: line 2='1;2' is not allowed"):
-        PeerGraph.read(path, 3)
-    path.write_text("0 1\n1 3\n")
-    with pytest.raises(ValueError, match=r"graph.txt: edges=\(1, 3\)"):
-        PeerGraph.read(path, 3)
-    path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ValueError, match=r"graph\.txt: "):
-        PeerGraph.read(path, 3)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +17,9 @@ from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.spending import NOTES, notes_of, with_note
 from flwr_fbo.study.codec import Study
+
+if TYPE_CHECKING:
+    from flwr_fbo.privacy.noise import Entropy
 
 NO_SLOT = -1
 
@@ -70,7 +72,7 @@ class RecordedAgent:
         self._state |= arrays
 
 
-class RecordedBanditAgent(RecordedAgent, ABC):
+class RecordedBanditAgent(RecordedAgent):
     """One agent of a bandit; the server knows its journal by a number.
 
     Attributes
@@ -103,9 +105,21 @@ class RecordedBanditAgent(RecordedAgent, ABC):
         """Whether another journal could release the same trials with other noise."""
         return True
 
-    @abstractmethod
-    def require_entropy(self) -> None:
-        """Raise ImportError unless there is what the noise is made with."""
+    def entropy(self) -> Entropy | None:
+        """Return what noise is drawn from; None without noise.
+
+        Raises
+        ------
+        ImportError
+            If OpenDP is missing, which makes the noise.
+        """
+        if not self.study.has_noise:
+            return None
+        # Imported now: an agent that tunes would wait for it.
+        from flwr_fbo.privacy.noise import OsEntropy, SeededEntropy
+
+        seed = self.study.noise_seed
+        return OsEntropy() if seed is None else SeededEntropy(seed, self.slot)
 
     def join(self, slot: int, number: int) -> None:
         """Take the slot that the server names.

@@ -14,8 +14,9 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import wraps
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Literal
+from typing import Any, Literal, ParamSpec
 
 from flwr.app import Context, RecordDict
 
@@ -54,6 +55,7 @@ _LEAST_BYTES, _FEW_BYTES = 16 * 2**20, 2**30
 # A SuperLink of Flower refuses requests that are signed so many seconds off its clock.
 _SIGNED_WITHIN = 300
 
+P = ParamSpec("P")
 State = Literal["ok", "note", "PROBLEM"]
 
 
@@ -116,12 +118,20 @@ def announced_study(epsilon: float, delta: float, num_releases: int = 1) -> Prom
     return Promise((charge,), private=True, delta=delta)
 
 
-def _attempt(topic: str, look: Callable[[], Finding]) -> Finding:
-    """Return what is found, or the problem that an app at the site would have."""
-    try:
-        return look()
-    except (NodeConfigError, JournalError, RefusedError) as error:
-        return Finding(topic, str(error), "PROBLEM")
+def _told(topic: str) -> Callable[[Callable[P, Finding]], Callable[P, Finding]]:
+    """Have a check answer with the problem that it meets, in place of raising it."""
+
+    def telling(look: Callable[P, Finding]) -> Callable[P, Finding]:
+        @wraps(look)
+        def told(*args: P.args, **kwargs: P.kwargs) -> Finding:
+            try:
+                return look(*args, **kwargs)
+            except (NodeConfigError, JournalError, RefusedError) as error:
+                return Finding(topic, str(error), "PROBLEM")
+
+        return told
+
+    return telling
 
 
 def _versions() -> Finding:
@@ -145,56 +155,50 @@ def _clock() -> Finding:
     )
 
 
+@_told("agent-id")
 def _slot(context: Context) -> Finding:
-    def look() -> Finding:
-        slot = configured_slot(context)
-        if slot >= 0:
-            is_named = "agent-id" in context.node_config
-            text = str(slot) if is_named else f"{slot}, the partition-id"
-            return Finding("agent-id", text)
-        return Finding(
-            "agent-id",
-            "none: a study with authenticated=True refuses this site, and the ledger "
-            "counts it with all others of its folder",
-            "PROBLEM",
-        )
-
-    return _attempt("agent-id", look)
+    slot = configured_slot(context)
+    if slot >= 0:
+        is_named = "agent-id" in context.node_config
+        text = str(slot) if is_named else f"{slot}, the partition-id"
+        return Finding("agent-id", text)
+    return Finding(
+        "agent-id",
+        "none: a study with authenticated=True refuses this site, and the ledger "
+        "counts it with all others of its folder",
+        "PROBLEM",
+    )
 
 
+@_told("limits")
 def _limits(context: Context) -> Finding:
-    def look() -> Finding:
-        said = limits_text([node_limits(context)])
-        if said:
-            return Finding("limits", f"{said}; those of the app hold too")
-        text = "none in the node config: only those of the app hold"
-        return Finding("limits", text, "note")
-
-    return _attempt("limits", look)
+    said = limits_text([node_limits(context)])
+    if said:
+        return Finding("limits", f"{said}; those of the app hold too")
+    text = "none in the node config: only those of the app hold"
+    return Finding("limits", text, "note")
 
 
+@_told("fbo-folder")
 def _folder(context: Context) -> Finding:
-    def look() -> Finding:
-        folder = configured_folder(context)
-        if folder is None:
-            text = "none: trials and what was spent are forgotten when a run ends"
-            if not _limits_spending(context):
-                return Finding("fbo-folder", text, "note")
-            text += ", so that a limit on epsilon or releases holds for one run only"
-            return Finding("fbo-folder", text, "PROBLEM")
-        there = next(one for one in (folder, *folder.parents) if one.exists())
-        if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-            text = f"{there} cannot be written by user {os.geteuid()}"
-            return Finding("fbo-folder", text, "PROBLEM")
-        free = shutil.disk_usage(there).free
-        text = f"{folder}, {free / 2**30:.1f} GiB free"
-        if there != folder:
-            text += "; it will be created"
-        if free < _LEAST_BYTES:
-            return Finding("fbo-folder", f"{text}: too little", "PROBLEM")
-        return Finding("fbo-folder", text, "note" if free < _FEW_BYTES else "ok")
-
-    return _attempt("fbo-folder", look)
+    folder = configured_folder(context)
+    if folder is None:
+        text = "none: trials and what was spent are forgotten when a run ends"
+        if not _limits_spending(context):
+            return Finding("fbo-folder", text, "note")
+        text += ", so that a limit on epsilon or releases holds for one run only"
+        return Finding("fbo-folder", text, "PROBLEM")
+    there = next(one for one in (folder, *folder.parents) if one.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        text = f"{there} cannot be written by user {os.geteuid()}"
+        return Finding("fbo-folder", text, "PROBLEM")
+    free = shutil.disk_usage(there).free
+    text = f"{folder}, {free / 2**30:.1f} GiB free"
+    if there != folder:
+        text += "; it will be created"
+    if free < _LEAST_BYTES:
+        return Finding("fbo-folder", f"{text}: too little", "PROBLEM")
+    return Finding("fbo-folder", text, "note" if free < _FEW_BYTES else "ok")
 
 
 def _limits_spending(context: Context) -> bool:
@@ -215,6 +219,7 @@ def _ledger(context: Context) -> list[Finding]:
         return []
     path = folder / FILE_NAME
 
+    @_told("ledger")
     def look() -> Finding:
         if not path.is_file():
             check_complete(folder, None, owner)
@@ -241,7 +246,7 @@ def _ledger(context: Context) -> list[Finding]:
         return Finding("ledger", text)
 
     charges: list[Charge] = []
-    found = [_attempt("ledger", look)]
+    found = [look()]
     if found[0].state == "PROBLEM":
         return found
     return [*found, *_left(charges, limits)]
@@ -317,24 +322,22 @@ def _is_above(charges: list[Charge], epsilon: float, delta: float) -> bool:
     return too_much or composed_epsilon(charges, delta) > epsilon
 
 
+@_told("secure sums")
 def _sums(context: Context) -> Finding:
-    def look() -> Finding:
-        identity = sum_identity(context)
-        if identity.roster is None:
-            text = "no roster: this site takes no part in sums with one"
-            return Finding("secure sums", text)
-        slot, configured = identity.slot, configured_slot(context)
-        text = f"slot {slot} of {len(identity.roster.slots)} in the roster "
-        text += identity.roster.digest()
-        if configured not in (-1, slot):
-            told = f"{text}, and agent-id is {configured}: the key is another site's"
-            return Finding("secure sums", told, "PROBLEM")
-        if node_limits(context).min_colluding is None:
-            told = f"{text}; fbo-min-colluding is not set, so the server chooses it"
-            return Finding("secure sums", told, "note")
+    identity = sum_identity(context)
+    if identity.roster is None:
+        text = "no roster: this site takes no part in sums with one"
         return Finding("secure sums", text)
-
-    return _attempt("secure sums", look)
+    slot, configured = identity.slot, configured_slot(context)
+    text = f"slot {slot} of {len(identity.roster.slots)} in the roster "
+    text += identity.roster.digest()
+    if configured not in (-1, slot):
+        told = f"{text}, and agent-id is {configured}: the key is another site's"
+        return Finding("secure sums", told, "PROBLEM")
+    if node_limits(context).min_colluding is None:
+        told = f"{text}; fbo-min-colluding is not set, so the server chooses it"
+        return Finding("secure sums", told, "note")
+    return Finding("secure sums", text)
 
 
 def _opendp(context: Context) -> Finding:
@@ -355,19 +358,16 @@ def _others(context: Context) -> list[Finding]:
     return [Finding("for the app", ", ".join(theirs))] if theirs else []
 
 
+@_told("study")
 def _study(context: Context, promise: Promise) -> Finding:
     """Return whether the site takes part in a study, by the rules of its app."""
-
-    def look() -> Finding:
-        rules = SiteRules(context, configured_folder(context))
-        rules.check(promise)
-        rules.check_total(("announced", ""), promise)
-        releases = counted(promise.num_releases, "release")
-        assert promise.delta is not None
-        epsilon = epsilon_text(promise.charges, promise.delta)
-        text = f"{releases}, epsilon {epsilon} at delta {promise.delta:g}"
-        if not node_limits(context).bound_anything:
-            return Finding("study", f"{text}: no limit refuses it", "note")
-        return Finding("study", f"{text}: within the limits, with all other studies")
-
-    return _attempt("study", look)
+    rules = SiteRules(context, configured_folder(context))
+    rules.check(promise)
+    rules.check_total(("announced", ""), promise)
+    releases = counted(promise.num_releases, "release")
+    assert promise.delta is not None
+    epsilon = epsilon_text(promise.charges, promise.delta)
+    text = f"{releases}, epsilon {epsilon} at delta {promise.delta:g}"
+    if not node_limits(context).bound_anything:
+        return Finding("study", f"{text}: no limit refuses it", "note")
+    return Finding("study", f"{text}: within the limits, with all other studies")

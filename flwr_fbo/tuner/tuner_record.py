@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,6 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from flwr_fbo.journal.journal import Journal, open_patiently
+from flwr_fbo.journal.npy import from_json_array, to_json_array
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
 from flwr_fbo.space.search_space import Params
@@ -100,8 +100,7 @@ class TunerRecord:
         self._put(_OPEN_SUM, values)
 
     def _put(self, name: str, values: Any) -> None:
-        text = json.dumps(values).encode()
-        self._journal.put({name: np.frombuffer(text, dtype=np.uint8)})
+        self._journal.put({name: to_json_array(values)})
 
     def add(self, row: LedgerRow) -> None:
         """Add a rung, from 0; no sum is open then. On disk when this returns."""
@@ -120,7 +119,7 @@ def recorded_settings(journal: Journal) -> list[Params]:
 
 def _json_of(journal: Journal, name: str) -> Any:
     stored = journal.load_array(name)
-    return None if stored is None else json.loads(stored.tobytes().decode())
+    return None if stored is None else from_json_array(stored)
 
 
 def schedule_of(identity: Mapping[str, Any]) -> Halving:

@@ -76,11 +76,15 @@ class FedGOUCBStudy(Study):
         return "FedGOUCB"
 
     @property
+    def has_noise(self) -> bool:
+        """Whether agents add noise to what they release."""
+        privacy = self.settings.privacy
+        return privacy is not None and privacy.epsilon < math.inf
+
+    @property
     def private(self) -> bool:
         """Whether what agents send is private at all."""
-        privacy = self.settings.privacy
-        noisy = privacy is not None and privacy.epsilon < math.inf
-        return noisy and self.noise_seed is None
+        return self.has_noise and self.noise_seed is None
 
     @cached_property
     def promise(self) -> Promise:  # type: ignore[override]

@@ -11,7 +11,7 @@ from flwr_fbo._common.fields import FREE, check_fields, integer, number, ruled
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo._common.validation import is_number, require
 from flwr_fbo.algorithms.search.settings import Facts, SearchSettings
-from flwr_fbo.privacy.sampling import check_sampling_probability
+from flwr_fbo.privacy.sampling import PROBABILITY
 
 if TYPE_CHECKING:
     from flwr_fbo.models.features import RandomFeatures
@@ -115,10 +115,6 @@ class FedVoteSettings(SearchSettings):
         return RandomFeatures.spread(rng, self.num_features, dim, length)
 
 
-def _check_q(name: str, value: Any) -> None:
-    check_sampling_probability(value)
-
-
 @dataclass(frozen=True)
 class VoteCount(Facts):
     """What it takes to read a count of votes; public.
@@ -135,7 +131,7 @@ class VoteCount(Facts):
 
     num_agents: int = field(metadata=integer(1, cap="max_agents"))
     noise_std: float = field(default=0.0, metadata=number(0))
-    sampling_probability: float = field(default=1.0, metadata=ruled(_check_q))
+    sampling_probability: float = field(default=1.0, metadata=PROBABILITY)
 
     def __post_init__(self) -> None:
         check_fields(self)

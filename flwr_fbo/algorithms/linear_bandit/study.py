@@ -89,10 +89,14 @@ class LinearBanditStudy(Study):
         return "FedUCB" if self.graph is None else "DecentralizedFedUCB"
 
     @property
+    def has_noise(self) -> bool:
+        """Whether agents add noise to what they release."""
+        return self.settings.releases.noise_std > 0
+
+    @property
     def private(self) -> bool:
         """Whether what agents release is private at all."""
-        noisy = self.settings.releases.noise_std > 0
-        return noisy and self.noise_seed is None and self.trigger is None
+        return self.has_noise and self.noise_seed is None and self.trigger is None
 
     @cached_property
     def promise(self) -> Promise:  # type: ignore[override]

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo.algorithms.search.settings import Direction
+from flwr_fbo.journal.npy import from_json_array, to_json_array
 from flwr_fbo.space.search_space import Params
 
 # Returns the value of a setting on held-out data.
@@ -112,12 +113,12 @@ class Comparison:
 
     def to_array(self) -> NDArray[np.uint8]:
         """Return it as a journal keeps it."""
-        return np.frombuffer(json.dumps(asdict(self)).encode(), dtype=np.uint8)
+        return to_json_array(asdict(self))
 
     @classmethod
     def from_array(cls, array: NDArray[np.uint8]) -> Self:
         """Return what ``to_array`` made."""
-        return cls(**json.loads(array.tobytes()))
+        return cls(**from_json_array(array))
 
 
 def compared(

@@ -347,13 +347,14 @@ class Portfolio:
         """
         require_int("size", size, 1)
         whole = space if isinstance(space, SearchSpace) else SearchSpace(space)
-        names = {name: self._own_name(name) for name in whole.distributions}
+        learner = LEARNERS[self.learner]
+        names = {name: learner.name_of(name) for name in whole.distributions}
         middle = whole.from_unit(whole.center)
         found: list[Params] = []
         left_out = {name for name, own in names.items() if own is None}
         for listed in self.settings:
             params = dict(middle)
-            known = {**LEARNERS[self.learner].constants, **listed}
+            known = {**learner.constants, **listed}
             for name, own in names.items():
                 if own not in known:
                     continue
@@ -374,9 +375,6 @@ class Portfolio:
             about = sorted(left_out), self.learner
             _log.info("%s: not in the list of %s, at the centre", *about)
         return found
-
-    def _own_name(self, name: str) -> str | None:
-        return LEARNERS[self.learner].name_of(name)
 
     def _divisor(self, name: str, num_features: int | None) -> int:
         if num_features is None:

@@ -134,12 +134,9 @@ def _axis(
         return label, log, whole, ()
     name, distribution = label
     choices = getattr(distribution, "choices", ())
-    log, whole = getattr(distribution, "log", False), _is_whole(distribution)
+    log = getattr(distribution, "log", False)
+    whole = isinstance(distribution, IntDistribution)
     return short(name, _MOST_IN_LABEL), log, whole, choices
-
-
-def _is_whole(distribution: Any) -> bool:
-    return isinstance(distribution, IntDistribution)
 
 
 def by_round(

@@ -69,7 +69,7 @@ class BanditSite(Site[AskedT, BanditT]):
             claim: Metrics = {"agent-id": agent.slot if slot < 0 else slot}
             if not agent.must_be_kept(study):
                 return claim
-            agent.require_entropy()
+            agent.entropy()  # without which it could release nothing
             return {**claim, "journal": agent.number}
 
     @contextmanager

@@ -50,7 +50,6 @@ from flwr_fbo.clients.recorded_agent import RecordedBanditAgent, say_left_aside
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import Trial
 from flwr_fbo.privacy.continual import ContinualRelease
-from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
 
 # Actions whose probabilities are computed together: enough to be fast.
 _ACTIONS_AT_ONCE = 1 << 14
@@ -354,17 +353,7 @@ class RecordedBandit(RecordedBanditAgent):
     @cached_property
     def _mechanism(self) -> ContinualRelease:
         releases = self.study.settings.releases
-        return ContinualRelease(releases, self._entropy(), self._journal)
-
-    def require_entropy(self) -> None:
-        """Raise ImportError unless there is what the noise is made with."""
-        self._entropy()
-
-    def _entropy(self) -> Entropy | None:
-        if self.study.settings.releases.noise_std == 0:
-            return None
-        seed = self.study.noise_seed
-        return OsEntropy() if seed is None else SeededEntropy(seed, self.slot)
+        return ContinualRelease(releases, self.entropy(), self._journal)
 
     def summary(self) -> PolicySummary:
         """Return what the agent has learned, and what that is made of."""

@@ -28,7 +28,6 @@ from flwr_fbo.clients.recorded_agent import (
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.models.network import RewardModel
-from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -63,10 +62,6 @@ class RecordedNeuralAgent(RecordedBanditAgent):
         """Whether another journal could release the same trials with other noise."""
         return study.settings.privacy is not None
 
-    def require_entropy(self) -> None:
-        """Raise ImportError unless there is what the noise is made with."""
-        self._entropy()
-
     def join(self, slot: int, number: int) -> None:
         """Take the slot that the server names; see `RecordedBanditAgent.join`."""
         super().join(slot, number)
@@ -76,20 +71,12 @@ class RecordedNeuralAgent(RecordedBanditAgent):
             self.study.seed,
             slot,
             self.study.num_agents,
-            self._entropy(),
+            self.entropy(),
             self._journal,
         )
         if "own" in self._state:
             self.agent.load_state_dict(self._state)
         self._explored = int(self._state.get("num_explored", 0))
-
-    def _entropy(self) -> Entropy | None:
-        privacy, seed = self.study.settings.privacy, self.study.noise_seed
-        if privacy is None or np.isinf(privacy.epsilon):
-            return None
-        if seed is not None:
-            return SeededEntropy(seed, self.slot)
-        return OsEntropy()
 
     @property
     def num_evaluations(self) -> int:

@@ -17,21 +17,8 @@ from flwr_fbo.cli.output import RULED, csv_of, plain_errors, wide_console
 from flwr_fbo.cli.report.server_page import spent_in_words
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.strategies.study_record import FILE_NAME as SERVER_FILE_NAME
-from flwr_fbo.tuner.federation_result import (
-    chosen_trial,
-    outcome,
-    trial_rows,
-    verdict,
-)
-from flwr_fbo.tuner.tuner_record import (
-    FILE_NAME,
-    not_private_because,
-    recorded_leads,
-    recorded_settings,
-    recorded_spent,
-    rung_of,
-    schedule_of,
-)
+from flwr_fbo.tuner.federation_result import verdict
+from flwr_fbo.tuner.tuner_record import FILE_NAME, not_private_because, recorded_result
 
 
 def show(
@@ -78,12 +65,8 @@ def show(
 
 def _show_tuner(path: Path, as_json: bool, as_csv: bool) -> None:
     with Journal.snapshot(path) as journal:
-        identity, ledger = journal.identity, journal.ledger()
-        settings = recorded_settings(journal)
-    rungs = [rung_of(row) for row in ledger]
-    num_rungs = len(schedule_of(identity).rungs)
-    spent, reason = recorded_spent(identity, ledger), not_private_because(identity)
-    over_defaults, _ = recorded_leads(identity, ledger)
+        found, reason = recorded_result(journal), not_private_because(journal.identity)
+    rungs, spent, over_defaults = found.rungs, found.privacy_spent, found.over_defaults
     if as_json:
         trials = [
             {
@@ -94,9 +77,9 @@ def _show_tuner(path: Path, as_json: bool, as_csv: bool) -> None:
                     for rung in rungs
                     if trial in rung.trials
                 },
-                "outcome": outcome(trial, rungs, num_rungs, over_defaults),
+                "outcome": found.outcome(trial),
             }
-            for trial, setting in enumerate(settings)
+            for trial, setting in enumerate(found.settings)
         ]
         values: dict[str, Any] = {"trials": trials, "private": not reason}
         if over_defaults is not None:
@@ -105,19 +88,16 @@ def _show_tuner(path: Path, as_json: bool, as_csv: bool) -> None:
         typer.echo(json.dumps(finite(values), indent=2))
         return
     if as_csv:
-        rows = trial_rows(settings, rungs, num_rungs, over_defaults)
-        typer.echo(csv_of(rows), nl=False)
+        typer.echo(csv_of(found.rows()), nl=False)
         return
     console = wide_console()
     console.print("The score of each trial after a rung's last round:")
     rounds = {f"score_rung_{n}": f"round {r.rounds}" for n, r in enumerate(rungs, 1)}
-    console.print(
-        _trials(trial_rows(settings, rungs, num_rungs, over_defaults), rounds)
-    )
+    console.print(_trials(found.rows(), rounds))
     console.print("Trial 0 is the app's own. Larger scores are better.")
-    console.print(f"{len(rungs)} of {num_rungs} rungs are decided.")
+    console.print(f"{len(rungs)} of {found.num_rungs} rungs are decided.")
     if over_defaults is not None:
-        told = verdict(chosen_trial(rungs, over_defaults), over_defaults)
+        told = verdict(found.best_trial, over_defaults)
         console.print(f"The app's defaults {told}.", soft_wrap=True)
     if spent is not None:
         console.print(spent_in_words(spent, ""), soft_wrap=True)

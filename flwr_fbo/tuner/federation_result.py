@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -41,47 +40,6 @@ class Rung:
     trials: tuple[int, ...]
     scores: tuple[float, ...]
     survivors: tuple[int, ...]
-
-
-def chosen_trial(rungs: Sequence[Rung], over_defaults: Lead | None) -> int:
-    """Return the best trial of the last rung, unless its lead may be chance."""
-    kept = over_defaults is not None and over_defaults.is_chance
-    return 0 if kept else rungs[-1].survivors[0]
-
-
-def outcome(
-    trial: int, rungs: Sequence[Rung], num_rungs: int, over_defaults: Lead | None
-) -> str:
-    """Return what has become of a trial."""
-    is_decided = len(rungs) == num_rungs
-    if is_decided and trial == chosen_trial(rungs, over_defaults):
-        return "chosen"
-    for rung in rungs:
-        if trial in rung.trials and trial not in rung.survivors:
-            return f"ended at round {rung.rounds}"
-    return "ahead by chance, perhaps" if is_decided else "goes on"
-
-
-def trial_rows(
-    settings: Sequence[Params],
-    rungs: Sequence[Rung],
-    num_rungs: int,
-    over_defaults: Lead | None,
-) -> list[dict[str, Any]]:
-    """Return a row a trial: settings, released score by rung, outcome.
-
-    The score is None in a rung without the trial.
-    """
-    scores = [dict(zip(rung.trials, rung.scores, strict=True)) for rung in rungs]
-    return [
-        {
-            "trial": trial,
-            **{f"params_{name}": value for name, value in setting.items()},
-            **{f"score_rung_{n}": one.get(trial) for n, one in enumerate(scores, 1)},
-            "outcome": outcome(trial, rungs, num_rungs, over_defaults),
-        }
-        for trial, setting in enumerate(settings)
-    ]
 
 
 def verdict(best_trial: int, over_defaults: Lead | None) -> str:
@@ -166,6 +124,8 @@ class FederationResult:
         where they are the best themselves, and where it is not known: without privacy.
     over_runner_up : Lead or None
         The same over the second best of the last rung.
+    num_rungs : int, optional
+        Rungs of the schedule. By default all of them are decided.
     """
 
     settings: tuple[Params, ...]
@@ -174,11 +134,18 @@ class FederationResult:
     trust: str = ""
     over_defaults: Lead | None = None
     over_runner_up: Lead | None = None
+    num_rungs: int | None = None
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether no rung is left."""
+        return self.num_rungs in (None, len(self.rungs))
 
     @property
     def best_trial(self) -> int:
         """The trial that was chosen: the defaults, where a lead may be chance."""
-        return chosen_trial(self.rungs, self.over_defaults)
+        kept = self.over_defaults is not None and self.over_defaults.is_chance
+        return 0 if kept else self.rungs[-1].survivors[0]
 
     @property
     def best(self) -> Params:
@@ -194,6 +161,35 @@ class FederationResult:
     def found(self) -> dict[str, Any]:
         """The trial that was chosen and its settings, by name: for trackers."""
         return {"chosen-trial": self.best_trial, "chosen": self.best}
+
+    def outcome(self, trial: int) -> str:
+        """Return what has become of a trial, in words."""
+        if self.is_decided and trial == self.best_trial:
+            return "chosen"
+        for rung in self.rungs:
+            if trial in rung.trials and trial not in rung.survivors:
+                return f"ended at round {rung.rounds}"
+        return "ahead by chance, perhaps" if self.is_decided else "goes on"
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row a trial: settings, released score by rung, outcome.
+
+        The score is None in a rung without the trial.
+        """
+        scores = [
+            dict(zip(rung.trials, rung.scores, strict=True)) for rung in self.rungs
+        ]
+        return [
+            {
+                "trial": trial,
+                **{f"params_{name}": value for name, value in setting.items()},
+                **{
+                    f"score_rung_{n}": one.get(trial) for n, one in enumerate(scores, 1)
+                },
+                "outcome": self.outcome(trial),
+            }
+            for trial, setting in enumerate(self.settings)
+        ]
 
     def __str__(self) -> str:
         """Say what was chosen, how sure that is, and what it cost; a line each."""
@@ -229,9 +225,7 @@ class FederationResult:
         ImportError
             If pandas is not installed; the message names the extra.
         """
-        rows = trial_rows(
-            self.settings, self.rungs, len(self.rungs), self.over_defaults
-        )
+        rows = self.rows()
         frame = frame_of(rows, list(rows[0]))
         scores = [name for name in rows[0] if name.startswith("score_rung_")]
         return frame.astype(dict.fromkeys(scores, float))

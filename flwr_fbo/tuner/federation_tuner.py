@@ -52,7 +52,7 @@ from flwr_fbo.tuner.schedule import (
 )
 from flwr_fbo.tuner.trial_run import Main, TrialRun
 from flwr_fbo.tuner.trial_thread import ScoreSource
-from flwr_fbo.tuner.tuner_record import TunerRecord, has_begun, recorded_leads
+from flwr_fbo.tuner.tuner_record import TunerRecord, has_begun
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -367,9 +367,7 @@ class FederationTuner:
                     raise
                 finally:
                     end_of_faults()
-            over = recorded_leads(identity, record.ledger())
-            spent, trust = record.spent(), self._chooser.trust
-        result = FederationResult(tuple(settings), tuple(rungs), spent, trust, *over)
+            result = record.result(self._chooser.trust)
         told = verdict(result.best_trial, result.over_defaults)
         _log.info("chosen: %s; the app's defaults %s", result.best, told)
         tell(self._callbacks, "on_end", result)

@@ -17,7 +17,7 @@ from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
 from flwr_fbo.space.search_space import Params
 from flwr_fbo.tuner.envelope import KIND
 from flwr_fbo.tuner.evidence import Lead, leads
-from flwr_fbo.tuner.federation_result import Rung
+from flwr_fbo.tuner.federation_result import FederationResult, Rung
 from flwr_fbo.tuner.schedule import Halving
 
 FILE_NAME = "tuner.sqlite"
@@ -84,6 +84,10 @@ class TunerRecord:
         """Return what the decided rungs released, in order."""
         return self._journal.ledger()
 
+    def result(self, trust: str) -> FederationResult:
+        """Return what was chosen; ``trust`` says what the server learned of ballots."""
+        return recorded_result(self._journal, trust)
+
     def spent(self) -> PrivacySpent | None:
         """Return what the releases so far cost; None without privacy."""
         return recorded_spent(self._identity, self.ledger())
@@ -134,6 +138,19 @@ def rung_of(row: LedgerRow) -> Rung:
         tuple(row.facts["trials"]),
         tuple(row.vectors.tolist()),
         tuple(row.facts["survivors"]),
+    )
+
+
+def recorded_result(journal: Journal, trust: str = "") -> FederationResult:
+    """Return what a tuner has chosen, as far as its rungs are decided."""
+    identity, ledger = journal.identity, journal.ledger()
+    return FederationResult(
+        tuple(recorded_settings(journal)),
+        tuple(map(rung_of, ledger)),
+        recorded_spent(identity, ledger),
+        trust,
+        *recorded_leads(identity, ledger),
+        num_rungs=len(schedule_of(identity).rungs),
     )
 
 

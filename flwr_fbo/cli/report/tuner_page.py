@@ -24,23 +24,9 @@ from flwr_fbo.cli.report.server_page import (
 )
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import LedgerRow
-from flwr_fbo.space.search_space import Params
 from flwr_fbo.tuner.envelope import KIND
-from flwr_fbo.tuner.evidence import Lead
-from flwr_fbo.tuner.federation_result import (
-    Rung,
-    chosen_trial,
-    outcome,
-    verdict,
-)
-from flwr_fbo.tuner.tuner_record import (
-    not_private_because,
-    recorded_leads,
-    recorded_settings,
-    recorded_spent,
-    rung_of,
-    schedule_of,
-)
+from flwr_fbo.tuner.federation_result import FederationResult, Rung, verdict
+from flwr_fbo.tuner.tuner_record import not_private_because, recorded_result
 
 _COVERED = (
     "Epsilon covers what the releases reveal of one client's scores, given the models "
@@ -57,21 +43,17 @@ def tuner_page(journal: Journal) -> str:
         If it is damaged.
     """
     identity = journal.identity
-    settings = recorded_settings(journal)
-    ledger = journal.ledger()
-    rungs = [rung_of(row) for row in ledger]
-    num_rungs = len(schedule_of(identity).rungs)
-    over_defaults, over_runner_up = recorded_leads(identity, ledger)
+    ledger, found = journal.ledger(), recorded_result(journal)
     sections = [
-        _choice(settings, rungs, num_rungs, over_defaults, over_runner_up),
-        _privacy(identity, ledger),
-        _scores(rungs, is_private=identity["privacy"] is not None),
-        Section("Trials", [trials_table(settings, rungs, num_rungs, over_defaults)]),
+        _choice(found),
+        _privacy(identity, ledger, found),
+        _scores(found.rungs, is_private=identity["privacy"] is not None),
+        Section("Trials", [trials_table(found)]),
         releases_section(LEDGER_KINDS[KIND], ledger),
     ]
     lead = (
-        f"The tuner's record: {identity['trials']} trials, {len(rungs)} of {num_rungs} "
-        f"rungs decided, at most {identity['num_agents']} clients."
+        f"The tuner's record: {identity['trials']} trials, {len(ledger)} of "
+        f"{found.num_rungs} rungs decided, at most {identity['num_agents']} clients."
     )
     reason = not_private_because(identity)
     title, warning = (
@@ -81,21 +63,15 @@ def tuner_page(journal: Journal) -> str:
     return journal_page(title, lead, sections, journal, ledger, warning)
 
 
-def _choice(
-    settings: Sequence[Params],
-    rungs: Sequence[Rung],
-    num_rungs: int,
-    over_defaults: Lead | None,
-    over_runner_up: Lead | None,
-) -> Section:
-    if len(rungs) < num_rungs:
+def _choice(found: FederationResult) -> Section:
+    if not found.is_decided:
         return Section("Choice", ["Nothing is chosen yet."])
-    best = chosen_trial(rungs, over_defaults)
-    told = [f"The app's defaults {verdict(best, over_defaults)}."]
-    if over_runner_up is not None and over_runner_up.other != 0:
+    best, settings, runner_up = found.best_trial, found.settings, found.over_runner_up
+    told = [f"The app's defaults {verdict(best, found.over_defaults)}."]
+    if runner_up is not None and runner_up.other != 0:
         told.append(
-            f"Trial {over_runner_up.trial} is ahead of trial {over_runner_up.other} by "
-            f"{over_runner_up.deviations:.1f} standard deviations."
+            f"Trial {runner_up.trial} is ahead of trial {runner_up.other} by "
+            f"{runner_up.deviations:.1f} standard deviations."
         )
     rows = [(name, value, settings[0][name]) for name, value in settings[best].items()]
     headings = ("parameter", "chosen", "the app's default")
@@ -103,10 +79,11 @@ def _choice(
     return Section("Choice", [Table(headings, rows, caption, numeric=False)])
 
 
-def _privacy(identity: Mapping[str, Any], ledger: list[LedgerRow]) -> Section:
-    spent = recorded_spent(identity, ledger)
-    lines = spent_lines(spent, LEDGER_KINDS[KIND].whose, ledger)
-    if spent is not None:
+def _privacy(
+    identity: Mapping[str, Any], ledger: list[LedgerRow], found: FederationResult
+) -> Section:
+    lines = spent_lines(found.privacy_spent, LEDGER_KINDS[KIND].whose, ledger)
+    if found.privacy_spent is not None:
         lines.append(_COVERED)
         if identity["privacy"]["noise_only"]:
             lines.append("This is the control noise-only: the choice is random.")
@@ -146,22 +123,18 @@ def _scores(rungs: Sequence[Rung], is_private: bool) -> Section:
     return Section("Scores", [line, figure])
 
 
-def trials_table(
-    settings: Sequence[Params],
-    rungs: Sequence[Rung],
-    num_rungs: int,
-    over_defaults: Lead | None,
-) -> Table:
+def trials_table(found: FederationResult) -> Table:
     """Return a table of all trials, with what was released of each and its outcome."""
+    rungs = found.rungs
     scores = [dict(zip(rung.trials, rung.scores, strict=True)) for rung in rungs]
     rows = [
         (
             trial,
             params_text(setting),
             *(f"{rung[trial]:.4g}" if trial in rung else "-" for rung in scores),
-            outcome(trial, rungs, num_rungs, over_defaults),
+            found.outcome(trial),
         )
-        for trial, setting in enumerate(settings)
+        for trial, setting in enumerate(found.settings)
     ]
     by_round = (f"score at round {rung.rounds}" for rung in rungs)
     headings = ("trial", "setting", *by_round, "outcome")

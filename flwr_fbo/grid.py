@@ -12,7 +12,6 @@ import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
-import numpy as np
 from flwr.app import Context, Error, Message, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
@@ -62,8 +61,6 @@ class InProcessGrid(Grid):
         ``context.run_config`` of every client.
     node_configs : sequence of dict, optional
         Node config of each node; replaces ``partition-id`` and ``num-partitions``.
-    shuffle_seed : int, optional
-        Seed of a shuffle of the replies; no result depends on their order.
     num_workers : int
         Number of processes that answer, >= 1, with one BLAS thread each; 1 is this
         process.
@@ -85,7 +82,6 @@ class InProcessGrid(Grid):
         *,
         run_config: UserConfig | None = None,
         node_configs: Sequence[UserConfig] | None = None,
-        shuffle_seed: int | None = None,
         num_workers: int = 1,
     ) -> None:
         require(callable(client_app), "client_app", client_app, "a ClientApp")
@@ -113,9 +109,6 @@ class InProcessGrid(Grid):
         }
         self._client_app = client_app
         self._num_workers = num_workers
-        self._shuffle = None
-        if shuffle_seed is not None:
-            self._shuffle = np.random.default_rng(plain(shuffle_seed))
         self._numbers = itertools.count(1)
         self._replies: dict[str, Message] = {}
         self._run = Run.create_empty(1)
@@ -156,12 +149,7 @@ class InProcessGrid(Grid):
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Return the replies, once each."""
-        wanted = list(message_ids)
-        replies = [self._replies.pop(i) for i in wanted if i in self._replies]
-        if self._shuffle is not None:
-            order = self._shuffle.permutation(len(replies))
-            replies = [replies[i] for i in order]
-        return replies
+        return [self._replies.pop(i) for i in list(message_ids) if i in self._replies]
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None

@@ -1,7 +1,7 @@
 """A small federation for tests: quadratic objectives, all seeds fixed."""
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import numpy as np
@@ -135,10 +135,23 @@ def run(
 ) -> tuple[DPFTSDE | FedVote, list[Agent]]:
     """Run a study in an in-process grid; return strategy and agents."""
     shuffle_seed = options.pop("shuffle_seed", None)
-    study = strategy(**options)
-    grid = InProcessGrid(app, NUM_AGENTS, shuffle_seed=shuffle_seed)
+    study, grid = strategy(**options), InProcessGrid(app, NUM_AGENTS)
+    if shuffle_seed is not None:
+        shuffled(grid, shuffle_seed)
     study.start(grid, num_rounds=num_rounds)
     return study, grid.agents(study.study)
+
+
+def shuffled(grid: InProcessGrid, seed: int) -> InProcessGrid:
+    """Have the replies of a grid come in any order; no result depends on it."""
+    rng, pull = np.random.default_rng(seed), grid.pull_messages
+
+    def pull_shuffled(message_ids: Iterable[str]) -> list[Message]:
+        replies = list(pull(message_ids))
+        return [replies[i] for i in rng.permutation(len(replies))]
+
+    grid.pull_messages = pull_shuffled  # type: ignore[method-assign]
+    return grid
 
 
 def assert_same(agents: list[Agent], others: list[Agent]) -> None:

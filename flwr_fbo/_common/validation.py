@@ -119,11 +119,6 @@ def require_positive(field: str, value: Any) -> None:
     require_number(field, value, above=0)
 
 
-def require_finite(field: str, value: Any) -> None:
-    """Raise ValueError unless ``value`` is a number that a float can hold."""
-    require_number(field, value)
-
-
 def require_name(field: str, value: Any) -> None:
     """Raise ValueError unless ``value`` is a text that can be seen."""
     seen = isinstance(value, str) and value.isprintable() and value.strip() != ""

@@ -216,7 +216,7 @@ class SiteRules:
         for limits in self._limits:
             delta = limits.max_delta if delta is None else delta
         promised, spent = "no epsilon: it is not private", self._others(key)
-        if promise.private and not promise.caveat and promise.delta is not None:
+        if promise.private and promise.delta is not None:
             epsilon = epsilon_text(promise.charges, promise.delta)
             promised = f"epsilon {epsilon} at delta {promise.delta:g}"
         _log.info(

@@ -152,11 +152,6 @@ class Journal:
         """What the journal belongs to."""
         return self._store.identity
 
-    @property
-    def made_by(self) -> str:
-        """Version of the package that made the file; empty if it does not say."""
-        return self._store.made_by
-
     def reopen(self) -> bool:
         """Hold the file again, after `close`; return whether it has changed since.
 

@@ -71,11 +71,6 @@ class Factorisation(ABC):
     def row(self, k: int) -> FloatArray:
         """Return row k of B, from 1 to n: the weights of z_1 to z_k, shape (k,)."""
 
-    def terms(self, k: int) -> dict[int, float]:
-        """Return the weights of row k that are not zero, by their draw from 1 to k."""
-        row = self.row(k)
-        return {int(j) + 1: float(row[j]) for j in np.flatnonzero(row)}
-
     @abstractmethod
     def column_norms(self) -> FloatArray:
         """Return the norms of the columns of C, shape (n,)."""
@@ -141,13 +136,6 @@ class Tree(Factorisation):
     def sensitivity(self) -> float:
         """The norm of the first column of C: the first record is in most nodes."""
         return math.sqrt(self.num_releases.bit_length())
-
-    def terms(self, k: int) -> dict[int, float]:
-        """Return the weights of row k that are not zero, by their draw from 1 to k."""
-        if self._honaker:
-            return super().terms(k)
-        ends = {k >> level << level for level in range(k.bit_length())}
-        return dict.fromkeys(sorted(ends), 1.0)
 
     def row(self, k: int) -> FloatArray:
         """Return row k of B, shape (k,)."""

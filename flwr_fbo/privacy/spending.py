@@ -173,8 +173,6 @@ class Promise:
         for all of them, where a site's releases are one mechanism.
     private : bool
         Whether the noise is known to nobody, and the times of releases are public.
-    caveat : str
-        Why the study promises less than its charges say; empty unless it does.
     delta : float, optional
         In (0, 1): where the study reports its epsilon.
     fixed_rows : bool
@@ -187,7 +185,6 @@ class Promise:
         metadata=several(instance(Charge, part=Charge), allowed="a tuple of Charge"),
     )
     private: bool = field(default=False, metadata=flag())
-    caveat: str = field(default="", metadata=instance(str, allowed="a text"))
     delta: float | None = field(default=None, metadata=fraction(optional=True))
     fixed_rows: bool = field(default=False, metadata=flag())
 
@@ -215,7 +212,7 @@ class Promise:
     def charge_of(self, release: int) -> Charge:
         """Return what a release, from 1, costs: everything, unless it is promised."""
         # What is not promised is charged as without noise: infinite, so refused.
-        if self.private and not self.caveat:
+        if self.private:
             for charge in self.charges:
                 if release <= charge.num_releases:
                     return replace(charge, num_releases=1)

@@ -231,8 +231,6 @@ class Limits:
         if not self.bound_epsilon:
             return
         require_private(promise)
-        if promise.caveat:
-            raise refused(f"the study {promise.caveat}")
         if promise.fixed_rows and not self.allow_fixed_rows:
             raise refused(
                 "the study promises less than local_data='released': its epsilon is "

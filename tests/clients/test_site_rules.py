@@ -216,7 +216,6 @@ WRONG = [
     ("promise", {**PROMISE, "private": 1}),
     ("promise", {**PROMISE, "charges": [{**CHARGE, "noise_multiplier": "20"}]}),
     ("promise", {**PROMISE, "charges": 5}),
-    ("promise", {**PROMISE, "caveat": None}),
     ("promise", {**PROMISE, "charges": [{**CHARGE, "num_releases": -1}]}),
 ]
 

@@ -108,16 +108,6 @@ def test_nodes_of_the_tree() -> None:
     assert tree.row(5).tolist() == [0, 0, 0, 1, 1]
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_terms_are_the_weights_of_a_row(mechanism: Mechanism) -> None:
-    weights = factorisation(mechanism, 40)
-    for k in range(1, 41):
-        row = np.zeros(k)
-        for j, weight in weights.terms(k).items():
-            row[j - 1] = weight
-        assert np.array_equal(row, weights.row(k))
-
-
 def test_a_row_is_the_same_whatever_was_asked_for_before() -> None:
     """An agent that goes on after a crash begins in the middle."""
     n = 60

@@ -134,7 +134,8 @@ def test_a_ledger_of_each_schema_opens_and_is_upgraded(
     with SpendingLedger.held(tmp_path) as ledger:
         assert ledger.charges() == [*CHARGES, Charge(3.0)]
     with Journal(None, path) as journal:
-        assert journal.made_by == ("0.1.0" if schema == LEDGER.schema else __version__)
+        made_by = journal._store.made_by
+        assert made_by == ("0.1.0" if schema == LEDGER.schema else __version__)
         assert journal.identity == {"kind": "spending"}
     # A new ledger is the same file.
     with SpendingLedger.held(tmp_path / "new"):

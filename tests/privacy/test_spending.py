@@ -90,7 +90,7 @@ def test_a_wrong_charge_is_named(field: str, charge: dict[str, Any]) -> None:
 
 
 def test_a_promise_travels_as_json() -> None:
-    promise = Promise((Charge(1.5, 0.2), Charge(2.5)), True, "says less")
+    promise = Promise((Charge(1.5, 0.2), Charge(2.5)), True, 1e-3, True)
     assert from_json(Promise, json.loads(json.dumps(to_json(promise)))) == promise
 
 

@@ -49,6 +49,7 @@ from flwr_fbo.lab.tasks.linear_bandit import LinearBanditEnvironment
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.study.server import Step
+from tests.federation import shuffled
 from tests.strategies.peer_studies import (
     APP,
     COMPLETE,
@@ -182,7 +183,7 @@ def numpy_app() -> ClientApp:
     ("app", "client_api"), [(numpy_app(), "numpy"), (APP, "message")]
 )
 def test_every_client_gives_the_same(app: ClientApp, client_api: str) -> None:
-    grid = InProcessGrid(app, M, shuffle_seed=3)
+    grid = shuffled(InProcessGrid(app, M), 3)
     strategy_of(RING, client_api=client_api).start(grid)
     for one, other in zip(_uninterrupted().actions, played(grid), strict=True):
         np.testing.assert_array_equal(one, other)

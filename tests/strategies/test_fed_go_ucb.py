@@ -36,6 +36,7 @@ from flwr_fbo.lab.tasks.nonlinear_bandit import (
 )
 from flwr_fbo.models.langevin import LangevinSettings
 from tests.algorithms.fed_go_ucb.servers import server_of
+from tests.federation import shuffled
 from tests.grouped import waiting
 
 TASK = FunctionBanditTask(num_actions=12)
@@ -181,7 +182,7 @@ def test_plays_as_its_halves_do(settings: FedGOUCBSettings) -> None:
     ("app", "client_api"), [(numpy_app(), "numpy"), (APP, "message")]
 )
 def test_every_client_gives_the_same(app: ClientApp, client_api: str) -> None:
-    grid = InProcessGrid(app, N, shuffle_seed=1)
+    grid = shuffled(InProcessGrid(app, N), 1)
     strategy_of(client_api=client_api).start(grid)
     assert_undisturbed(grid)
 

@@ -33,7 +33,7 @@ from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.tables import Trial
 from flwr_fbo.lab.simulation.linear_bandits import BanditSimulation
 from flwr_fbo.lab.tasks.linear_bandit import LinearBanditEnvironment
-from tests.federation import Unheard
+from tests.federation import Unheard, shuffled
 from tests.lab.simulation.test_linear_bandits import play_objects
 from tests.strategies.bandit_sites import (
     ACTIONS,
@@ -147,7 +147,7 @@ def test_plays_as_the_simulator_does_with_a_trigger() -> None:
     ],
 )
 def test_every_client_gives_the_same(app: ClientApp, options: dict[str, Any]) -> None:
-    strategy, grid = fed_ucb(**options), InProcessGrid(app, M, shuffle_seed=3)
+    strategy, grid = fed_ucb(**options), shuffled(InProcessGrid(app, M), 3)
     strategy.start(grid)
     simulation = BanditSimulation(SETTINGS, M, TASK, T, SCHEDULE)
     assert_as_simulated(grid, strategy, simulation)

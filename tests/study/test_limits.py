@@ -81,8 +81,6 @@ def test_a_promise_is_refused_by_name() -> None:
     limits.check_promise(Promise((Charge(1.0),), True))
     with pytest.raises(RefusedError, match="the study is not private"):
         limits.check_promise(Promise((Charge(1.0),), False))
-    with pytest.raises(RefusedError, match="the study says less"):
-        limits.check_promise(Promise((Charge(1.0),), True, "says less"))
     with pytest.raises(RefusedError, match="asks for a metric, which is not pr"):
         limits.check_promise(Promise((Charge(1.0),), True), "a metric")
     for others in (Limits(), Limits(math.inf), Limits(max_releases=1)):

@@ -17,6 +17,7 @@ from flwr.serverapp.strategy import FedAvg
 from optuna.distributions import FloatDistribution
 
 from flwr_fbo import FederationResult, Halving, Seeds, tuner_mod
+from tests.federation import shuffled
 from tests.tuner.apps import (
     EVALUATE,
     NUM_CLIENTS,
@@ -118,7 +119,7 @@ def test_nothing_depends_on_how_many_trials_share_a_send() -> None:
     def result(parallel: int) -> FederationResult:
         schedule = Halving(6, (1, 3), parallel)
         return tuner(schedule=schedule).start(
-            main_of(), in_process(shuffle_seed=parallel), server_context()
+            main_of(), shuffled(in_process(), parallel), server_context()
         )
 
     assert result(1) == result(3) == result(100)

@@ -11,9 +11,9 @@ from flwr_fbo._common import conversion
 from flwr_fbo._common.conversion import plain
 from flwr_fbo._common.validation import (
     require,
-    require_finite,
     require_int,
     require_known,
+    require_number,
 )
 from flwr_fbo.algorithms.linear_bandit.feature_encoder import FeatureEncoder
 from flwr_fbo.algorithms.linear_bandit.feature_fields import pairs_of
@@ -149,5 +149,5 @@ def _features(arm: str, given: Any) -> tuple[tuple[str, Value], ...]:
     features = sorted((name, plain(value)) for name, value in pairs_of(where, given))
     for name, value in features:
         if not isinstance(value, str):
-            require_finite(f"{where}[{name!r}]", value)
+            require_number(f"{where}[{name!r}]", value)
     return tuple(features)

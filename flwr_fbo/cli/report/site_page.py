@@ -109,7 +109,7 @@ def privacy_section(journal: Journal) -> Section:
             every = SpendingLedger(kept).charges(owner)
         rows.append(("charged in all studies", *_charged(every, delta)))
     parts: list[Part] = []
-    if not promise.private or promise.caveat:
+    if not promise.private:
         parts.append("NOT PRIVATE: this study promises no epsilon.")
     caption = (
         f"Epsilon at delta {delta:g}. Limits are in the site's node config, which "

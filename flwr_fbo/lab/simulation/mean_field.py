@@ -173,8 +173,9 @@ class _AverageAgent:
         noise = np.zeros((size, size))
         if releases.noise_std == 0:
             return noise
-        for j, weight in releases.factorisation.terms(k).items():
-            noise += weight * self._draw(j)
+        row = releases.factorisation.row(k)
+        for j in np.flatnonzero(row).tolist():
+            noise += row[j] * self._draw(j + 1)
         scale = releases.noise_std * math.sqrt(self._simulation.num_agents)
         return scale * noise
 

@@ -43,7 +43,7 @@ from flwr_fbo.models.network import CONSTANT_SHARE, reference_features
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.study.codec import PROTOCOL_VERSION
 from tests.algorithms.fed_go_ucb.servers import server_of
-from tests.federation import Unheard
+from tests.federation import Unheard, shuffled
 from tests.grouped import waiting
 
 TASK = FunctionBanditTask(num_actions=12)
@@ -321,7 +321,7 @@ def test_plays_as_the_simulator_does() -> None:
 
 def test_every_client_gives_the_same() -> None:
     apps = APP, ClientApp(client_fn=numpy_client)
-    grids = [InProcessGrid(app, N, shuffle_seed=i) for i, app in enumerate(apps)]
+    grids = [shuffled(InProcessGrid(app, N), i) for i, app in enumerate(apps)]
     for grid, api in zip(grids, ("message", "numpy"), strict=True):
         strategy_of(client_api=api).start(grid)
     for one, other in zip(*map(releases_of, grids), strict=True):

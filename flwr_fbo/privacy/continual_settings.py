@@ -53,6 +53,17 @@ def replace_one_sensitivity(max_action_norm: float, max_reward: float) -> float:
     return math.sqrt(2.0) * (max_action_norm**2 + max_reward**2)
 
 
+def _check_range(name: str, value: Any) -> None:
+    ok = isinstance(value, tuple | list) and len(value) == 2
+    ok = ok and all(is_number(one) and abs(one) <= 1e6 for one in value)
+    ok = ok and value[1] - value[0] >= 1e-6
+    require(ok, name, value, "two numbers from -1e6 to 1e6, the lower one first")
+
+
+# The rule of a field ``reward_range``.
+REWARD_RANGE = ruled(_check_range)
+
+
 @dataclass(frozen=True)
 class ContinualSettings:
     """Settings of an agent's releases and their guarantee; public, fixed for a study.
@@ -115,8 +126,7 @@ class ContinualSettings:
     delta: float = field(metadata=DELTA)
     max_action_norm: float = field(default=1.0, metadata=number(1e-6, 1e6))
     reward_range: tuple[float, float] = field(
-        default=(-1.0, 1.0),
-        metadata=ruled(lambda name, value: _check_range(name, value)),
+        default=(-1.0, 1.0), metadata=REWARD_RANGE
     )
     mechanism: Mechanism = field(default="toeplitz", metadata=choice(Mechanism))
     calibration: Calibration = field(default="exact", metadata=choice(Calibration))
@@ -358,13 +368,6 @@ class ContinualSettings:
         self.check_norms(x)
         self.check_rewards(y)
         return np.column_stack([x, self.centred(y)])
-
-
-def _check_range(name: str, value: Any) -> None:
-    ok = isinstance(value, tuple | list) and len(value) == 2
-    ok = ok and all(is_number(one) and abs(one) <= 1e6 for one in value)
-    ok = ok and value[1] - value[0] >= 1e-6
-    require(ok, name, value, "two numbers from -1e6 to 1e6, the lower one first")
 
 
 def _require_within(

@@ -27,9 +27,8 @@ from flwr_fbo._common.fields import (
     instance,
     integer,
     number,
-    ruled,
 )
-from flwr_fbo._common.validation import is_number, require
+from flwr_fbo._common.validation import require
 from flwr_fbo._common.version import __version__
 from flwr_fbo.privacy.noise import Entropy
 from flwr_fbo.privacy.sampling import PROBABILITY, Sampling, Subsampling
@@ -78,11 +77,7 @@ class ReleaseSettings:
     # Without clipping it is infinite; a smaller one would vanish when it is squared.
     clip_norm: float = field(
         default=22.0,
-        metadata=ruled(
-            lambda name, s: require(
-                is_number(s) and s >= 1e-100, name, s, "a number > 0, at least 1e-100"
-            )
-        ),
+        metadata=number(1e-100, math.inf, allowed="a number > 0, at least 1e-100"),
     )
     noise_multiplier: float = field(default=1.0, metadata=number(0, 1e6))
     sampling_probability: float = field(default=0.35, metadata=PROBABILITY)

@@ -86,16 +86,13 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
         if schedule is not None and self.study.trigger is None:
             planned = self.study.settings.releases.max_releases
             self._times = _check_times(schedule, planned, self._shortest_gap)
-        self._num_trials = self._check_trials(num_trials)
-        self._last_round = 0.0  # Unix time
-
-    def _check_trials(self, num_trials: int | None) -> int:
         last = self._times[-1] + self._trials_after_last if self._times else 0
-        if num_trials is None:
-            return last
-        require(bool(self._times), "num_trials", num_trials, "None without a schedule")
-        require_int("num_trials", num_trials, last)
-        return num_trials
+        if num_trials is not None:
+            is_planned, allowed = bool(self._times), "None without a schedule"
+            require(is_planned, "num_trials", num_trials, allowed)
+            require_int("num_trials", num_trials, last)
+        self._num_trials = last if num_trials is None else num_trials
+        self._last_round = 0.0  # Unix time
 
     def instruction(self, node: int, slot: int, step: Step) -> Mapping[str, Any]:
         """Return what the agent of ``slot`` is asked, as entries of a config."""

@@ -5,6 +5,7 @@ And presets, by name, and the parameters that several strategies document alike.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
@@ -40,6 +41,8 @@ from flwr_fbo.privacy.weights import WeightSchedule
 
 _FINGERPRINT = re.compile("SHA256:[A-Za-z0-9+/]{43}")
 
+
+_PATIENCE = number(0, math.inf, allowed="a number of seconds >= 0")
 
 SCHEDULES = ("release_after", "min_follow_probability")
 
@@ -182,10 +185,6 @@ class Privacy:
         return type(self)(**{**values, **schedules})
 
 
-def _check_patience(name: str, value: Any) -> None:
-    require(is_number(value) and value >= 0, name, value, "a number of seconds >= 0")
-
-
 def _check_keys(name: str, keys: Any) -> None:
     require(isinstance(keys, Mapping), name, keys, "a mapping of slots to fingerprints")
     for slot, key in keys.items():
@@ -249,7 +248,7 @@ class Durability:
     """
 
     min_agents: int | None = field(default=None, metadata=integer(1, optional=True))
-    patience: float = field(default=300.0, metadata=ruled(_check_patience))
+    patience: float = field(default=300.0, metadata=_PATIENCE)
     authenticated: bool = field(default=False, metadata=flag())
     keys: Mapping[int, str] | None = field(
         default=None, metadata=ruled(_check_keys, optional=True)

@@ -16,7 +16,7 @@ import re
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -24,7 +24,7 @@ import numpy as np
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.errors import PublicError
-from flwr_fbo._common.fields import fields_by_name, from_json, to_json
+from flwr_fbo._common.fields import fields_by_name, from_json, ruled, to_json
 from flwr_fbo._common.validation import (
     refuse,
     require,
@@ -219,12 +219,21 @@ class Instruction(ABC):
         return cls(**values)
 
 
-def require_study_id(study_id: Any) -> None:
-    """Raise ValueError unless files can be named after it, as sites do."""
+def study_id_field() -> Any:
+    """Return the field of a study's name, drawn unless it is given.
+
+    Files can be named after it, as sites do.
+    """
+    return field(
+        default_factory=lambda: secrets.token_hex(8), metadata=ruled(_check_study_id)
+    )
+
+
+def _check_study_id(name: str, study_id: Any) -> None:
     allowed = "1 to 64 letters, digits, '-' or '_'"
-    require_instance("study_id", study_id, str, allowed=allowed)
+    require_instance(name, study_id, str, allowed=allowed)
     named = re.fullmatch(r"[A-Za-z0-9_-]{1,64}", study_id) is not None
-    require(named, "study_id", study_id, allowed)
+    require(named, name, study_id, allowed)
 
 
 def is_instruction(config: Mapping[str, Any]) -> bool:
@@ -240,7 +249,7 @@ def fresh_seed() -> int:
 @lru_cache(maxsize=8)  # there are fewer classes
 def _entries(instruction: type[Instruction]) -> dict[str, str]:
     """Return the name of the config's entry for each field."""
-    names = [field.name for field in fields(instruction)]
+    names = [one.name for one in fields(instruction)]
     return {name: f"fbo-{name.replace('_', '-')}" for name in names}
 
 

@@ -18,12 +18,11 @@ from flwr_fbo._common.fields import (
     instance,
     integer,
     positive,
-    ruled,
 )
-from flwr_fbo._common.validation import is_number, require
+from flwr_fbo._common.validation import require
 from flwr_fbo.models.langevin import LangevinSettings
 from flwr_fbo.privacy.budget import DELTA, EPSILON
-from flwr_fbo.privacy.continual_settings import ContinualSettings
+from flwr_fbo.privacy.continual_settings import REWARD_RANGE, ContinualSettings
 from flwr_fbo.privacy.factorisation import Mechanism
 
 _log = logging.getLogger("flwr.fbo")
@@ -33,16 +32,6 @@ _SIGNAL_TO_NOISE = 2.0
 _MOST_FEATURES = 64
 # With fewer features regret was hardly below that of random play.
 _FEW_FEATURES = 10
-
-
-_RANGE = "(low, high), low < high, -1e6 to 1e6"
-
-
-def _is_range(ends: Any) -> bool:
-    if not (isinstance(ends, tuple) and len(ends) == 2):
-        return False
-    numbers = all(is_number(end) and -1e6 <= end <= 1e6 for end in ends)
-    return numbers and ends[0] + 1e-6 <= ends[1]
 
 
 @dataclass(frozen=True)
@@ -100,13 +89,13 @@ class NeuralPrivacy:
         default=None, metadata=integer(2, optional=True, cap="max_features")
     )
     reward_range: tuple[float, float] = field(
-        default=(-1.0, 1.0),
-        metadata=ruled(lambda name, ends: require(_is_range(ends), name, ends, _RANGE)),
+        default=(-1.0, 1.0), metadata=REWARD_RANGE
     )
     mechanism: Mechanism = field(default="toeplitz", metadata=choice(Mechanism))
 
     def __post_init__(self) -> None:
         check_fields(self)
+        object.__setattr__(self, "reward_range", tuple(self.reward_range))
         self._releases_of(self.num_features or 2)  # which names what it does not allow
 
     def scaled(self, reward: float) -> float:

@@ -6,7 +6,6 @@ Both travel in Flower's config as plain scalars, as those of `FedUCB` do.
 from __future__ import annotations
 
 import math
-import secrets
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
@@ -27,7 +26,7 @@ from flwr_fbo.study.codec import (
     Instruction,
     Study,
     StudyMismatchError,
-    require_study_id,
+    study_id_field,
 )
 
 
@@ -62,10 +61,9 @@ class FedGOUCBStudy(Study):
     )
     seed: int = field(metadata=integer(0, cap=FREE))
     noise_seed: int | None = field(default=None, metadata=seed_rule())
-    study_id: str = field(default_factory=lambda: secrets.token_hex(8))
+    study_id: str = study_id_field()
 
     def __post_init__(self) -> None:
-        require_study_id(self.study_id)
         check_fields(self)
         if self.settings.privacy is not None:
             _ = self.settings.privacy.releases  # which needs a number of features

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from flwr_fbo._common.fields import FREE, check_fields, integer, number, ruled
+from flwr_fbo._common.fields import FREE, check_fields, fraction, integer, number
 from flwr_fbo._common.random import Purpose, generator
-from flwr_fbo._common.validation import is_number, require
+from flwr_fbo._common.validation import require
 from flwr_fbo.algorithms.search.settings import Facts, SearchSettings
 from flwr_fbo.privacy.sampling import PROBABILITY
 
@@ -24,10 +24,6 @@ SHARED_CANDIDATES = 4
 LEAST_EVALUATIONS = 20
 # So many times the kernel of late votes is narrower: see `benchmarks.recommendation`.
 _NARROWER = 3
-
-
-def _check_similarity(name: str, value: Any) -> None:
-    require(is_number(value) and 0 < value < 1, name, value, "between 0 and 1")
 
 
 @dataclass(frozen=True)
@@ -77,7 +73,7 @@ class FedVoteSettings(SearchSettings):
     refit_every: int = field(default=1, metadata=integer(1, cap=FREE))
     num_candidates: int = field(default=500, metadata=integer(1))
     num_cells: int = field(default=16, metadata=integer(2, cap=FREE))
-    max_similarity: float = field(default=0.7, metadata=ruled(_check_similarity))
+    max_similarity: float = field(default=0.7, metadata=fraction())
     max_tries: int = field(default=10, metadata=integer(1))
 
     def __post_init__(self) -> None:

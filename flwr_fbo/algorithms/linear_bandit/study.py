@@ -6,7 +6,6 @@ Both travel in Flower's config as plain scalars, as those of a tuning study do.
 from __future__ import annotations
 
 import math
-import secrets
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
@@ -28,7 +27,7 @@ from flwr_fbo.study.codec import (
     Config,
     Instruction,
     Study,
-    require_study_id,
+    study_id_field,
 )
 
 
@@ -64,10 +63,9 @@ class LinearBanditStudy(Study):
     graph: PeerGraph | None = field(
         default=None, metadata=instance(PeerGraph, optional=True, part=PeerGraph)
     )
-    study_id: str = field(default_factory=lambda: secrets.token_hex(8))
+    study_id: str = study_id_field()
 
     def __post_init__(self) -> None:
-        require_study_id(self.study_id)
         check_fields(self)
         local = self.settings.local_data
         ok = self.trigger is None or local == "raw"

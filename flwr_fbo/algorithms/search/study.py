@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -25,7 +24,7 @@ from flwr_fbo.study.codec import (
     Instruction,
     Study,
     fresh_seed,
-    require_study_id,
+    study_id_field,
 )
 
 if TYPE_CHECKING:
@@ -100,10 +99,7 @@ class TuningStudy(Study):
     agent: SearchSettings = field(metadata=holds(_settings_in))
     study_seed: int | None = field(default=None, metadata=seed())
     feature_seed: int = field(default_factory=fresh_seed, metadata=seed())
-    study_id: str = field(
-        default_factory=lambda: secrets.token_hex(8),
-        metadata=ruled(lambda name, value: require_study_id(value)),
-    )
+    study_id: str = study_id_field()
     promise: Promise = field(default_factory=Promise, metadata=holds(Promise))
     facts: Facts | None = field(default=None, metadata=holds(_facts_in))
     secure: SecureSums | None = field(default=None, metadata=holds(_secure_sums))

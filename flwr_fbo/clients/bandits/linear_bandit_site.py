@@ -11,7 +11,7 @@ from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
 from flwr_fbo._common.conversion import take_plain
-from flwr_fbo._common.validation import require, require_function
+from flwr_fbo._common.validation import check_folder, require_function
 from flwr_fbo.algorithms.linear_bandit.study import (
     LinearBanditInstruction,
     LinearBanditStudy,
@@ -54,10 +54,7 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, "RecordedBandit"]):
 
     def __post_init__(self) -> None:
         take_plain(self)
-        folder = self.folder
-        ok = folder is None or isinstance(folder, str | Path)
-        ok = ok and (folder is None or Path(folder).is_absolute())
-        require(ok, "folder", folder, "an absolute path")
+        check_folder("folder", self.folder)
         require_function("make_environment", self.make_environment, optional=True)
         self.check_limits()
 

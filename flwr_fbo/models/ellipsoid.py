@@ -13,7 +13,6 @@ so that no matrix is ever inverted.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from copy import copy
 from typing import Any, Self
 
@@ -204,23 +203,6 @@ class Ellipsoid:
         if self._scratch.shape != shape:
             self._scratch = np.empty(shape)
         return self._scratch
-
-    def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return its memory, as arrays."""
-        return {
-            "factor": self.factor.copy(),
-            "target": self.target.copy(),
-            "num_observed": np.array(self.num_observed),
-            "least_eigenvalue": self.least_eigenvalue.copy(),
-        }
-
-    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Continue from what ``state_dict`` returned."""
-        # The factor itself: it has been updated, and bits would not survive a product.
-        self.factor = _copied(state["factor"])
-        self.target = np.array(state["target"])
-        self.num_observed = int(state["num_observed"])
-        self.least_eigenvalue = np.array(state["least_eigenvalue"])
 
 
 def posterior_of_noisy_sum(

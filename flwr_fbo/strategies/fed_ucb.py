@@ -147,10 +147,6 @@ class FedUCB(LinearBanditStrategy):
         require(planned is not None, "num_rounds", None, allowed)
         return 2 * (planned or 0) + 1
 
-    @property
-    def _may_grow(self) -> bool:
-        return self.study.settings.releases.num_releases is None
-
     def _plan(self, horizon: int) -> None:
         """Fix after which iterations agents are asked for a release."""
         planned = self.study.settings.releases.max_releases

@@ -157,15 +157,10 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
     def _take_wishes(self, step: Step, answers: Mapping[int, Message]) -> None:
         """Note whether agents want to synchronise."""
 
-    @property
-    def _may_grow(self) -> bool:
-        """Whether a study that has ended may go on with more rounds."""
-        return False
-
     def _identity(self, num_rounds: int) -> dict[str, Any]:
         identity = super()._identity(num_rounds)
-        if self._may_grow:
-            del identity["num_rounds"]
+        if self.study.settings.releases.num_releases is None:
+            del identity["num_rounds"]  # once ended it may go on, with more rounds
         return {
             **identity,
             "interval": self._interval,

@@ -6,8 +6,7 @@ import copy
 import hashlib
 import json
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from functools import partial
 
 import numpy as np
@@ -396,8 +395,7 @@ def _is_known(journal: Journal, header: SumHeader, may_begin: bool) -> bool:
     return False
 
 
-@contextmanager
-def _held(context: Context, attempt: str, slot: int) -> Iterator[Journal]:
+def _held(context: Context, attempt: str, slot: int) -> AbstractContextManager[Journal]:
     """Hold the journal of this client's sums in one run of a tuner.
 
     It belongs to one slot: under two a client could be summed twice.
@@ -408,10 +406,9 @@ def _held(context: Context, attempt: str, slot: int) -> Iterator[Journal]:
         # Clients may share a folder. The attempt's name is the server's.
         owner = hashlib.sha256(f"{attempt} {configured_slot(context)}".encode())
         path = folder / f"sums-{owner.hexdigest()[:16]}.sqlite"
-    with held_journal(
+    return held_journal(
         context, identity, path, record=KEPT_SUM, may_begin=True, patience=_PATIENCE
-    ) as journal:
-        yield journal
+    )
 
 
 def _vector(context: Context, header: BallotHeader) -> FloatArray:

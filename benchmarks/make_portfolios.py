@@ -74,7 +74,7 @@ from flwr_fbo._common.arrays import FloatArray, one_blas_thread
 from flwr_fbo.algorithms.fed_warm_start.agent import FedWarmStartAgent
 from flwr_fbo.algorithms.fed_warm_start.settings import FedWarmStartSettings
 from flwr_fbo.algorithms.search.agent import play_round
-from flwr_fbo.algorithms.search.blocks import run_together
+from flwr_fbo.algorithms.search.agent_blocks import run_together
 from flwr_fbo.algorithms.search.portfolios import LEARNERS, SIZE, Portfolio
 from flwr_fbo.lab.tasks.table import weights_of
 from flwr_fbo.space.search_space import Params, SearchSpace

@@ -21,7 +21,7 @@ from flwr_fbo.algorithms.dp_fts_de.settings import DPFTSDESettings
 from flwr_fbo.algorithms.search.acquisition import maximize
 from flwr_fbo.algorithms.search.study import TuningStudy, create_agent
 from flwr_fbo.models.features import RandomFeatures
-from flwr_fbo.models.gp import fit_hyperparameters, sample_weights
+from flwr_fbo.models.thompson_gp import fit_hyperparameters, sample_weights
 from flwr_fbo.space.search_space import SearchSpace, SubRegions
 
 M, D, T, AGENTS = 100, 2, 40, 200

@@ -16,8 +16,8 @@ from flwr_fbo import ContinualSettings, LinearBanditPolicy, LinearUCBSettings
 from flwr_fbo._common.arrays import FloatArray, one_blas_thread
 from flwr_fbo.algorithms.linear_bandit.settings import LocalData
 from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
-from flwr_fbo.clients.bandits.bandit_journals import LINEAR_KIND as KIND
-from flwr_fbo.clients.bandits.bandit_journals import last_journal
+from flwr_fbo.clients.bandits.bandit_files import LINEAR_KIND as KIND
+from flwr_fbo.clients.bandits.bandit_files import last_journal
 from flwr_fbo.clients.bandits.recorded_bandit import RecordedBandit
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import LedgerRow

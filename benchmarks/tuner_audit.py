@@ -48,7 +48,7 @@ from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.lab.audit.evidence import Evidence
 from flwr_fbo.lab.audit.study_audit import Progress, StudyPlan, audit
 from flwr_fbo.privacy.accounting import PrivacySpent, calibrate_noise_multiplier
-from flwr_fbo.privacy.budget import gaussian_epsilon
+from flwr_fbo.privacy.gaussian import gaussian_epsilon
 from flwr_fbo.privacy.noise import Entropy, OsEntropy
 from flwr_fbo.tuner.envelope import BALLOT
 

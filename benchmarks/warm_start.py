@@ -60,7 +60,7 @@ from flwr_fbo.algorithms.fed_warm_start.settings import (
 )
 from flwr_fbo.algorithms.fed_warm_start.shared_function import matern, rank_vector
 from flwr_fbo.algorithms.search.agent import play_round
-from flwr_fbo.algorithms.search.blocks import run_together
+from flwr_fbo.algorithms.search.agent_blocks import run_together
 from flwr_fbo.lab.tasks.table import names_of, tables
 from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
 from flwr_fbo.space.search_space import SearchSpace

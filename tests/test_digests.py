@@ -37,7 +37,7 @@ def test_a_setting_that_is_left_out_is_named() -> None:
 
 def test_the_first_difference_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     before = played("DP-FTS")
-    module = "flwr_fbo.models.gp.cho_solve"
+    module = "flwr_fbo.models.thompson_gp.cho_solve"
     monkeypatch.setattr(module, lambda *a: cho_solve(*a) * (1 + 1e-15))
     (line,) = compare({"DP-FTS": before}, {"DP-FTS": played("DP-FTS")})
     assert line.startswith("DP-FTS: round 1, reply of node 1001, array 0: ")

@@ -22,8 +22,8 @@ from benchmarks.pictures import FOLDER, PICTURES, THEMES
 from benchmarks.rows import read_rows
 from benchmarks.tuned_examples import EXAMPLES, imported
 from flwr_fbo import FedVoteSettings, InProcessGrid, SearchSpace, Seeds
+from flwr_fbo.algorithms.fed_vote.even_votes import even_votes
 from flwr_fbo.algorithms.fed_vote.settings import VoteCount
-from flwr_fbo.algorithms.fed_vote.votes import even_votes
 from flwr_fbo.cli.commands import COMMANDS, load_command
 from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
 from tests.before_and_after import diff

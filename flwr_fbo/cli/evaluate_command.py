@@ -15,8 +15,8 @@ from flwr_fbo._common.text import printable, write_whole
 from flwr_fbo._common.validation import require
 from flwr_fbo.cli.commands import AsJson
 from flwr_fbo.cli.output import RULED, csv_of, plain_errors, wide_console
-from flwr_fbo.clients.bandits.bandit_journals import LINEAR_KIND as KIND
-from flwr_fbo.clients.bandits.bandit_journals import last_journal
+from flwr_fbo.clients.bandits.bandit_files import LINEAR_KIND as KIND
+from flwr_fbo.clients.bandits.bandit_files import last_journal
 from flwr_fbo.clients.bandits.linear_bandit_policy import LinearBanditPolicy
 from flwr_fbo.journal.journal import open_patiently
 from flwr_fbo.off_policy.estimators import PolicyValue

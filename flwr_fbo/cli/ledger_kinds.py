@@ -14,8 +14,8 @@ from flwr_fbo.algorithms.fed_go_ucb.server import spent_by_neural_agent
 from flwr_fbo.algorithms.fed_go_ucb.settings import NeuralPrivacy
 from flwr_fbo.algorithms.fed_ucb.server import spent_by_agent
 from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
-from flwr_fbo.clients.bandits.bandit_journals import LINEAR_KIND as SITE_KIND
-from flwr_fbo.clients.bandits.bandit_journals import NEURAL_KIND as NEURAL_SITE_KIND
+from flwr_fbo.clients.bandits.bandit_files import LINEAR_KIND as SITE_KIND
+from flwr_fbo.clients.bandits.bandit_files import NEURAL_KIND as NEURAL_SITE_KIND
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant

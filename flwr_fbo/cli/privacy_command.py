@@ -29,8 +29,8 @@ from flwr_fbo.privacy.accounting import (
     ReleaseAccountant,
     smallest_noise_multiplier,
 )
-from flwr_fbo.privacy.budget import large_delta
 from flwr_fbo.privacy.continual_settings import ContinualSettings
+from flwr_fbo.privacy.gaussian import large_delta
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
 from flwr_fbo.strategies.fed_vote import GUIDING, FedVote

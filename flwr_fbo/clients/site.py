@@ -30,8 +30,8 @@ from flwr_fbo._compat import (
 )
 from flwr_fbo.clients.node_limits import limiting, site_limits, tell
 from flwr_fbo.clients.recorded_agent import RecordedAgent
+from flwr_fbo.clients.site_charges import SiteCharges
 from flwr_fbo.clients.site_journal import configured_folder
-from flwr_fbo.clients.site_rules import SiteRules
 from flwr_fbo.clients.time_limit import CheckTime, time_limit
 from flwr_fbo.study.codec import Instruction, StudyMismatchError, is_instruction
 from flwr_fbo.study.limits import (
@@ -127,7 +127,7 @@ class Site(ABC, Generic[AskedT, AgentT]):
             If an earlier evaluation still runs.
         """
         folder = self.folder_of(context)
-        rules = SiteRules(context, folder, self.limits)
+        rules = SiteCharges(context, folder, self.limits)
         sizes = rules.sizes
         check_config(sizes, config, self.instruction_type.study_type)
         check_arrays(sizes, arrays)
@@ -190,12 +190,12 @@ class Site(ABC, Generic[AskedT, AgentT]):
         """Return the largest share of decisions that a study makes at random."""
         return 0.0
 
-    def check(self, context: Context, study: Any, rules: SiteRules) -> None:
+    def check(self, context: Context, study: Any, rules: SiteCharges) -> None:
         """Raise unless the study is one that this client is made for."""
 
     @abstractmethod
     def claim(
-        self, context: Context, study: Any, folder: Path | None, rules: SiteRules
+        self, context: Context, study: Any, folder: Path | None, rules: SiteCharges
     ) -> Metrics:
         """Return the slot that this client knows it holds, or -1, as ``agent-id``."""
 
@@ -205,7 +205,7 @@ class Site(ABC, Generic[AskedT, AgentT]):
         context: Context,
         instruction: AskedT,
         folder: Path | None,
-        rules: SiteRules,
+        rules: SiteCharges,
     ) -> AbstractContextManager[AgentT]:
         """Hold the agent that the instruction is for."""
 

@@ -25,16 +25,16 @@ from flwr_fbo._common.text import counted
 from flwr_fbo._common.validation import require_int
 from flwr_fbo._common.version import __version__
 from flwr_fbo.clients.node_limits import is_our_entry, node_limits
+from flwr_fbo.clients.site_charges import SiteCharges
 from flwr_fbo.clients.site_journal import (
     NodeConfigError,
     configured_folder,
     configured_slot,
 )
-from flwr_fbo.clients.site_rules import SiteRules
 from flwr_fbo.clients.sum_identity import sum_identity
 from flwr_fbo.journal.file_formats import JOURNAL, LEDGER
 from flwr_fbo.journal.journal_file import JournalError
-from flwr_fbo.privacy.budget import gaussian_epsilon, gaussian_mu
+from flwr_fbo.privacy.gaussian import gaussian_epsilon, gaussian_mu
 from flwr_fbo.privacy.spending import (
     DEFAULT_DELTA,
     FILE_NAME,
@@ -361,7 +361,7 @@ def _others(context: Context) -> list[Finding]:
 @_told("study")
 def _study(context: Context, promise: Promise) -> Finding:
     """Return whether the site takes part in a study, by the rules of its app."""
-    rules = SiteRules(context, configured_folder(context))
+    rules = SiteCharges(context, configured_folder(context))
     rules.check(promise)
     rules.check_total(("announced", ""), promise)
     releases = counted(promise.num_releases, "release")

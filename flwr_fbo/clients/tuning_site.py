@@ -31,8 +31,8 @@ from flwr_fbo.clients.site import (
     Metrics,
     Site,
 )
+from flwr_fbo.clients.site_charges import SiteCharges
 from flwr_fbo.clients.site_journal import held_journal, record_name
-from flwr_fbo.clients.site_rules import SiteRules
 from flwr_fbo.clients.time_limit import CheckTime, objective_in_time
 from flwr_fbo.clients.tuning_journals import agent_id, journal_path, note_last_study
 from flwr_fbo.clients.tuning_record import RecordedTuner
@@ -92,7 +92,7 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
                 space.to_unit(params)
         self.check_limits()
 
-    def check(self, context: Context, study: TuningStudy, rules: SiteRules) -> None:
+    def check(self, context: Context, study: TuningStudy, rules: SiteCharges) -> None:
         """Raise unless the study is the one that the client is made for."""
         if self.space is not None and SearchSpace(self.space) != study.space:
             raise StudyMismatchError(
@@ -124,7 +124,7 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
         context: Context,
         study: TuningStudy,
         folder: Path | None,
-        rules: SiteRules,
+        rules: SiteCharges,
     ) -> Metrics:
         """Return the slot that this client knows it holds, or -1."""
         known = agent_id(context, study)
@@ -137,7 +137,7 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
         context: Context,
         instruction: TuningInstruction,
         folder: Path | None,
-        rules: SiteRules,
+        rules: SiteCharges,
     ) -> Iterator[RecordedTuner]:
         """Hold the agent of the slot that the server names: the client's own."""
         study, slot = instruction.study, instruction.slot

@@ -57,7 +57,7 @@ from flwr_fbo._common.conversion import (
 )
 from flwr_fbo._common.validation import nearest, refuse, require, require_fraction
 from flwr_fbo.clients.bandits.decision import Decision
-from flwr_fbo.models.gp import posterior_weights
+from flwr_fbo.models.thompson_gp import posterior_weights
 
 # Target probabilities of each decision: in the order of its arms, or by their names.
 Probabilities = Iterable[ArrayLike | Mapping[str, float]]

@@ -41,7 +41,7 @@ from flwr_fbo._common.validation import (
     require_int,
     require_positive,
 )
-from flwr_fbo.privacy.budget import (
+from flwr_fbo.privacy.gaussian import (
     LEAST_NOISE,
     check_delta,
     check_epsilon,

@@ -14,8 +14,8 @@ from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.conversion import within
 from flwr_fbo._common.fields import check_fields, choice, integer, number, ruled
 from flwr_fbo._common.validation import is_number, require
-from flwr_fbo.privacy.budget import DELTA, EPSILON, gaussian_delta, gaussian_mu
 from flwr_fbo.privacy.factorisation import Factorisation, Mechanism, factorisation
+from flwr_fbo.privacy.gaussian import DELTA, EPSILON, gaussian_delta, gaussian_mu
 
 Calibration = Literal["exact", "paper"]
 

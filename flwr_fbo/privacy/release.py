@@ -1,4 +1,6 @@
-"""One release of DP-FTS-DE: sample, clip, weight, add noise (Algorithm 1).
+"""One release of a tuning study: sample, clip, weight, add noise.
+
+Of FedVote, FedWarmStart and DP-FTS-DE (its Algorithm 1).
 
 One object holds all that the guarantee rests on, so that no two of them can disagree:
 

@@ -40,7 +40,7 @@ from flwr_fbo.journal.journal import Journal, open_patiently
 from flwr_fbo.journal.journal_file import JournalError, JournalHeldError
 from flwr_fbo.journal.npy import from_json_array, to_json_array
 from flwr_fbo.journal.tables import LedgerRow
-from flwr_fbo.privacy.budget import (
+from flwr_fbo.privacy.gaussian import (
     LEAST_NOISE,
     check_delta,
     gaussian_epsilon,

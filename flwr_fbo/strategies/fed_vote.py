@@ -17,13 +17,13 @@ from optuna.distributions import BaseDistribution
 from flwr_fbo._common.conversion import takes_plain
 from flwr_fbo._common.validation import require, require_instance
 from flwr_fbo._compat import ClientApi
+from flwr_fbo.algorithms.fed_vote.even_votes import even_votes
 from flwr_fbo.algorithms.fed_vote.server import FedVoteServer
 from flwr_fbo.algorithms.fed_vote.settings import (
     LEAST_EVALUATIONS,
     FedVoteSettings,
     VoteCount,
 )
-from flwr_fbo.algorithms.fed_vote.votes import even_votes
 from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.space.search_space import Params
 from flwr_fbo.strategies.options import Durability, Preset, Privacy, Seeds

@@ -22,7 +22,7 @@ from flwr_fbo.algorithms.search.portfolios import listed_settings
 from flwr_fbo.algorithms.search.settings import Direction, Facts, SearchSettings
 from flwr_fbo.algorithms.search.study import TuningInstruction, TuningStudy
 from flwr_fbo.privacy.accounting import smallest_noise_multiplier
-from flwr_fbo.privacy.budget import check_epsilon
+from flwr_fbo.privacy.gaussian import check_epsilon
 from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
 from flwr_fbo.privacy.release import PlannedRelease, Release, ReleaseSettings
 from flwr_fbo.privacy.secure_release import SecureRelease

@@ -14,7 +14,7 @@ from flwr_fbo._common.validation import require, require_instance
 from flwr_fbo._common.version import __version__
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
-from flwr_fbo.privacy.budget import check_delta, check_epsilon
+from flwr_fbo.privacy.gaussian import check_delta, check_epsilon
 from flwr_fbo.privacy.noise import OsEntropy, SeededEntropy
 from flwr_fbo.privacy.release import PlannedRelease, Release, ReleaseSettings
 from flwr_fbo.privacy.secure_release import SecureRelease, SecureTotal

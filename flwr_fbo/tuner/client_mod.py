@@ -31,13 +31,13 @@ from flwr_fbo._compat import (
 from flwr_fbo.clients.node_limits import hearing
 from flwr_fbo.clients.recorded_agent import of_another_slot
 from flwr_fbo.clients.site import SiteError, reported
+from flwr_fbo.clients.site_charges import SiteCharges
 from flwr_fbo.clients.site_journal import (
     configured_folder,
     configured_slot,
     held_journal,
     noted_slot,
 )
-from flwr_fbo.clients.site_rules import SiteRules
 from flwr_fbo.clients.sum_identity import SumIdentity
 from flwr_fbo.clients.sum_member import sum_reply
 from flwr_fbo.clients.time_limit import time_limit
@@ -159,11 +159,11 @@ def tuner_mod(
     return call_next(message, context)
 
 
-def _read(message: Message, context: Context) -> tuple[SiteRules, Header | None]:
+def _read(message: Message, context: Context) -> tuple[SiteCharges, Header | None]:
     """Return what the site allows, and the header: of a size that it wants."""
     if HEADER not in message.content:  # the app's own: nothing of ours is asked
-        return SiteRules(context), None
-    rules = SiteRules(context, configured_folder(context))
+        return SiteCharges(context), None
+    rules = SiteCharges(context, configured_folder(context))
     sizes = rules.sizes
     assert sizes.max_characters is not None
     try:
@@ -197,7 +197,7 @@ def _run_trials(
     context: Context,
     call_next: ClientAppCallable,
     header: TrialsHeader,
-    rules: SiteRules,
+    rules: SiteCharges,
 ) -> Message:
     """Return the replies of all trials of a send."""
     unprotected = "" if header.is_hidden else _EXACT
@@ -232,7 +232,7 @@ def _run_trials(
         states.save(trial, state)
         read |= overlay.read
     # Once more, as the app's own clients may have limits of which nobody knew before.
-    rules = SiteRules(context, configured_folder(context))
+    rules = SiteCharges(context, configured_folder(context))
     _admit(rules, header, header.sums, unprotected)
     if unprotected and _is_evaluate(message):
         rules.charge_unprotected((KIND, header.attempt))
@@ -305,7 +305,7 @@ def _kept(
 
 
 def _ballot(
-    message: Message, context: Context, header: BallotHeader, rules: SiteRules
+    message: Message, context: Context, header: BallotHeader, rules: SiteCharges
 ) -> Message:
     """Return what the client says about the trials of a rung."""
     unprotected = _EXACT if header.is_exact else ""
@@ -318,7 +318,7 @@ def _ballot(
 
 
 def _sum(
-    message: Message, context: Context, header: SumHeader, rules: SiteRules
+    message: Message, context: Context, header: SumHeader, rules: SiteCharges
 ) -> Message:
     """Return the client's reply in one exchange of the sum of a rung's ballots.
 
@@ -436,7 +436,7 @@ def _vector(context: Context, header: BallotHeader) -> FloatArray:
 
 
 def _admit(
-    rules: SiteRules,
+    rules: SiteCharges,
     header: TrialsHeader | BallotHeader,
     sums: SecureSums | None,
     unprotected: str = "",

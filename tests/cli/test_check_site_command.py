@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from flwr_fbo._common.version import __version__
 from flwr_fbo.cli import app
 from flwr_fbo.clients.site_check import epsilon_left
-from flwr_fbo.privacy.budget import gaussian_epsilon
+from flwr_fbo.privacy.gaussian import gaussian_epsilon
 from flwr_fbo.privacy.spending import (
     FILE_NAME,
     Charge,

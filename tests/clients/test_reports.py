@@ -33,8 +33,8 @@ from flwr_fbo.algorithms.fed_go_ucb.study import FedGOUCBInstruction
 from flwr_fbo.algorithms.linear_bandit.study import LinearBanditInstruction
 from flwr_fbo.algorithms.search.agent_journal import agent_identity
 from flwr_fbo.algorithms.search.study import TuningInstruction
-from flwr_fbo.clients.bandits.bandit_journals import LINEAR_KIND as LINEAR_KIND
-from flwr_fbo.clients.bandits.bandit_journals import NEURAL_KIND as NEURAL_KIND
+from flwr_fbo.clients.bandits.bandit_files import LINEAR_KIND as LINEAR_KIND
+from flwr_fbo.clients.bandits.bandit_files import NEURAL_KIND as NEURAL_KIND
 from flwr_fbo.clients.bandits.recorded_bandit import RecordedBandit
 from flwr_fbo.clients.bandits.recorded_neural_agent import RecordedNeuralAgent
 from flwr_fbo.clients.site import SiteError

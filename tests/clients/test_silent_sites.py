@@ -19,7 +19,7 @@ from flwr_fbo.algorithms.linear_bandit.study import (
     LinearBanditInstruction,
     LinearBanditStudy,
 )
-from flwr_fbo.clients.bandits.bandit_journals import last_journal
+from flwr_fbo.clients.bandits.bandit_files import last_journal
 from flwr_fbo.clients.bandits.linear_bandit_site import LinearBanditSite
 from flwr_fbo.clients.bandits.neural_bandit_site import NeuralBanditSite
 from flwr_fbo.clients.site import Answer

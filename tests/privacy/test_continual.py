@@ -14,13 +14,13 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo.privacy.budget import gaussian_delta, gaussian_mu
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.continual_settings import (
     ContinualSettings,
     replace_one_sensitivity,
 )
 from flwr_fbo.privacy.factorisation import Mechanism, factorisation
+from flwr_fbo.privacy.gaussian import gaussian_delta, gaussian_mu
 from flwr_fbo.privacy.noise import OsEntropy, SeededEntropy
 from flwr_fbo.privacy.spectrum import agent_bounds, paper_bounds, sum_bounds
 from tests.privacy.small_release import SMALL, random_trials

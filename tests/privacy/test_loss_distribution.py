@@ -6,7 +6,7 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
 
 from flwr_fbo.privacy.accounting import ReleaseAccountant
-from flwr_fbo.privacy.budget import gaussian_delta
+from flwr_fbo.privacy.gaussian import gaussian_delta
 from flwr_fbo.privacy.loss_distribution import (
     LossDistribution,
     joint_delta,

@@ -13,8 +13,8 @@ import pytest
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
-from flwr_fbo.privacy.budget import gaussian_delta
 from flwr_fbo.privacy.continual import ContinualRelease
+from flwr_fbo.privacy.gaussian import gaussian_delta
 from flwr_fbo.privacy.noise import OsEntropy, SeededEntropy
 from tests.journal.connection import connection_of
 from tests.killing import NUM_KILLS, killed_after

@@ -13,7 +13,7 @@ import pytest
 from flwr_fbo._common.fields import from_json, to_json
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.accounting import ReleaseAccountant
-from flwr_fbo.privacy.budget import gaussian_epsilon
+from flwr_fbo.privacy.gaussian import gaussian_epsilon
 from flwr_fbo.privacy.spending import (
     FILE_NAME,
     Charge,

@@ -20,8 +20,8 @@ from flwr_fbo import (
     LinearUCBSettings,
     linear_bandit_app,
 )
-from flwr_fbo.clients.bandits.bandit_journals import LINEAR_KIND as KIND
-from flwr_fbo.clients.bandits.bandit_journals import last_journal
+from flwr_fbo.clients.bandits.bandit_files import LINEAR_KIND as KIND
+from flwr_fbo.clients.bandits.bandit_files import last_journal
 from flwr_fbo.clients.bandits.environment import BanditEnvironment
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.lab.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTask

@@ -37,7 +37,7 @@ from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
 from flwr_fbo.algorithms.linear_bandit.settings import DeterminantTrigger
 from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
 from flwr_fbo.cli import app as cli
-from flwr_fbo.clients.bandits.bandit_journals import LINEAR_KIND as KIND
+from flwr_fbo.clients.bandits.bandit_files import LINEAR_KIND as KIND
 from flwr_fbo.clients.bandits.bandit_store import action_of
 from flwr_fbo.clients.bandits.peer_mail import PeerMail
 from flwr_fbo.clients.bandits.recorded_bandit import RecordedBandit

@@ -24,8 +24,8 @@ from flwr_fbo import (
 from flwr_fbo._compat import to_array_record
 from flwr_fbo.algorithms.fed_go_ucb.agent import FedGOUCBAgent
 from flwr_fbo.cli import app as cli
-from flwr_fbo.clients.bandits.bandit_journals import NEURAL_KIND as KIND
-from flwr_fbo.clients.bandits.bandit_journals import last_journal
+from flwr_fbo.clients.bandits.bandit_files import NEURAL_KIND as KIND
+from flwr_fbo.clients.bandits.bandit_files import last_journal
 from flwr_fbo.clients.bandits.environment import BanditEnvironment
 from flwr_fbo.clients.site_journal import record_name
 from flwr_fbo.journal.journal import Journal

@@ -23,7 +23,7 @@ from flwr_fbo import (
 )
 from flwr_fbo.algorithms.linear_bandit.settings import DeterminantTrigger
 from flwr_fbo.cli import app
-from flwr_fbo.clients.bandits.bandit_journals import LINEAR_KIND as KIND
+from flwr_fbo.clients.bandits.bandit_files import LINEAR_KIND as KIND
 from flwr_fbo.clients.bandits.bandit_store import action_of
 from flwr_fbo.clients.bandits.linear_bandit_site import LinearBanditSite
 from flwr_fbo.clients.site import SiteClient

@@ -37,7 +37,7 @@ from flwr_fbo.algorithms.search.study import create_agent
 from flwr_fbo.cli import app as cli
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.lab.simulation.loop import run_loop
-from flwr_fbo.privacy.budget import gaussian_epsilon
+from flwr_fbo.privacy.gaussian import gaussian_epsilon
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
 from flwr_fbo.privacy.spending import Charge, SpendingLedger

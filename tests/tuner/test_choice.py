@@ -8,7 +8,7 @@ import pytest
 
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
-from flwr_fbo.privacy.budget import gaussian_epsilon
+from flwr_fbo.privacy.gaussian import gaussian_epsilon
 from flwr_fbo.tuner.ballots import ballot_entries
 from flwr_fbo.tuner.choice import (
     Chooser,

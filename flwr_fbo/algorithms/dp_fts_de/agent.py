@@ -32,7 +32,7 @@ class DPFTSDEAgent(SearchAgent):
     @one_blas_thread
     def message(self, iteration: int) -> FloatArray:
         """Return a posterior sample of the shared features' weights, shape (M,)."""
-        from flwr_fbo.models.gp import sample_weights
+        from flwr_fbo.models.thompson_gp import sample_weights
 
         x, y = self._observations(iteration)
         rng = generator(self.entropy, self.slot, iteration, Purpose.MESSAGE)

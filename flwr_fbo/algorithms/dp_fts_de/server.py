@@ -28,7 +28,7 @@ from flwr_fbo.algorithms.search.settings import Facts
 from flwr_fbo.algorithms.search.study import TuningStudy
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import Method, PrivacySpent, ReleaseAccountant
-from flwr_fbo.privacy.budget import large_delta
+from flwr_fbo.privacy.gaussian import large_delta
 from flwr_fbo.privacy.integer_noise import IntegerNoise
 from flwr_fbo.privacy.release import PlannedRelease, Release
 from flwr_fbo.privacy.secure_release import SecureRelease, SecureTotal

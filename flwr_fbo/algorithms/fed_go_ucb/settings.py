@@ -21,9 +21,9 @@ from flwr_fbo._common.fields import (
 )
 from flwr_fbo._common.validation import require
 from flwr_fbo.models.langevin import LangevinSettings
-from flwr_fbo.privacy.budget import DELTA, EPSILON
 from flwr_fbo.privacy.continual_settings import REWARD_RANGE, ContinualSettings
 from flwr_fbo.privacy.factorisation import Mechanism
+from flwr_fbo.privacy.gaussian import DELTA, EPSILON
 
 _log = logging.getLogger("flwr.fbo")
 

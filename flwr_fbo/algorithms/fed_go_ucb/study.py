@@ -19,7 +19,7 @@ from flwr_fbo._common.fields import (
 from flwr_fbo._common.fields import seed as seed_rule
 from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings
 from flwr_fbo.models.network import Network, RewardModel
-from flwr_fbo.privacy.budget import gaussian_mu
+from flwr_fbo.privacy.gaussian import gaussian_mu
 from flwr_fbo.privacy.spending import Charge, Promise
 from flwr_fbo.study.codec import (
     Config,

@@ -33,12 +33,12 @@ from numpy.typing import NDArray
 
 from flwr_fbo._common.arrays import FloatArray, first_best, one_blas_thread
 from flwr_fbo._common.random import Purpose, generator
+from flwr_fbo.algorithms.fed_vote.even_votes import EvenVotes, even_votes
 from flwr_fbo.algorithms.fed_vote.settings import (
     SHARED_CANDIDATES,
     FedVoteSettings,
     VoteCount,
 )
-from flwr_fbo.algorithms.fed_vote.votes import EvenVotes, even_votes
 from flwr_fbo.algorithms.search.own_search import LeanAgent, shared_features
 from flwr_fbo.space.search_space import SearchSpace, move_to_faces
 

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.algorithms.dp_fts_de.server import DPFTSDEServer
+from flwr_fbo.algorithms.fed_vote.even_votes import even_votes
 from flwr_fbo.algorithms.fed_vote.settings import (
     LEAST_EVALUATIONS,
     FedVoteSettings,
     VoteCount,
 )
-from flwr_fbo.algorithms.fed_vote.votes import even_votes
 from flwr_fbo.algorithms.search.recommendation import (
     BY_CHANCE,
     Recommendation,

@@ -118,7 +118,7 @@ class FedWarmStartAgent(LeanAgent):
         """
         from flwr_fbo.algorithms.fed_warm_start.shared_function import rank_vector
         from flwr_fbo.algorithms.search.expected_improvement import standardised
-        from flwr_fbo.models.matern import MaternPosterior, fit
+        from flwr_fbo.models.matern_gp import MaternPosterior, fit
 
         # A function of the trials up to then: of nothing that later fits have left.
         x, y = self._observations(iteration)

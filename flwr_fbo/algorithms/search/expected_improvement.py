@@ -18,7 +18,7 @@ from scipy.special import erfcx
 
 from flwr_fbo._common.arrays import FloatArray, first_best, one_blas_thread
 from flwr_fbo.models.failures import Trials
-from flwr_fbo.models.matern import MaternPosterior, fit
+from flwr_fbo.models.matern_gp import MaternPosterior, fit
 from flwr_fbo.models.quasi_newton import minimize_all
 from flwr_fbo.space.search_space import SearchSpace
 

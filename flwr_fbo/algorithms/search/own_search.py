@@ -28,7 +28,7 @@ from flwr_fbo.space.search_space import SearchSpace, SubRegions
 
 if TYPE_CHECKING:
     from flwr_fbo.models.features import RandomFeatures
-    from flwr_fbo.models.gp import Hyperparameters
+    from flwr_fbo.models.thompson_gp import Hyperparameters
 
 # Models are imported where one is fitted: a process that is begun for one message may
 # have nothing to fit.
@@ -132,7 +132,7 @@ class SearchAgent(Agent):
         x, y, _ = trials
         if len(y) == 0:
             return self._away_from_failures(iteration, len(self.values))
-        from flwr_fbo.models.gp import sample_function
+        from flwr_fbo.models.thompson_gp import sample_function
 
         features, weights = sample_function(
             x,
@@ -167,7 +167,7 @@ class SearchAgent(Agent):
 
     def _fitted(self, x: FloatArray, y: FloatArray, iteration: int) -> Hyperparameters:
         """Return the hyperparameters, fitted again after enough new observations."""
-        from flwr_fbo.models.gp import fit_hyperparameters
+        from flwr_fbo.models.thompson_gp import fit_hyperparameters
 
         old = self._hyperparameters if self._has_fitted(len(y)) else None
         if old is None:
@@ -223,7 +223,7 @@ class SearchAgent(Agent):
         fit = state.get("hyperparameters")
         self._hyperparameters = None
         if fit is not None:
-            from flwr_fbo.models.gp import Hyperparameters
+            from flwr_fbo.models.thompson_gp import Hyperparameters
 
             self._hyperparameters = Hyperparameters(*fit.tolist())
         self._num_fitted = int(state["num_fitted"])
@@ -258,7 +258,7 @@ class LeanAgent(SearchAgent):
     def _own_query(self, trials: Trials, iteration: int) -> FloatArray:
         if len(trials.y) == 0:
             return super()._own_query(trials, iteration)
-        from flwr_fbo.algorithms.search.blocks import in_block
+        from flwr_fbo.algorithms.search.agent_blocks import in_block
         from flwr_fbo.algorithms.search.expected_improvement import Search, search_all
 
         num = len(trials.y)

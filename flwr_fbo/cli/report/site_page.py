@@ -33,8 +33,8 @@ from flwr_fbo.cli.report.page import (
     journal_page,
     params_text,
 )
-from flwr_fbo.clients.bandits.bandit_journals import LINEAR_KIND as POLICY_KIND
-from flwr_fbo.clients.bandits.bandit_journals import NEURAL_KIND as NEURAL_KIND
+from flwr_fbo.clients.bandits.bandit_files import LINEAR_KIND as POLICY_KIND
+from flwr_fbo.clients.bandits.bandit_files import NEURAL_KIND as NEURAL_KIND
 from flwr_fbo.clients.bandits.policy_summary import PolicySummary
 from flwr_fbo.clients.bandits.recorded_bandit import RecordedBandit
 from flwr_fbo.clients.tuning_journals import recorded_comparison

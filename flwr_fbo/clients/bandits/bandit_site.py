@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from flwr.app import Context
 
 from flwr_fbo.algorithms.search.trial import AppFailedError, OutOfTimeError
-from flwr_fbo.clients.bandits.bandit_journals import bandit_journal, note_last_study
+from flwr_fbo.clients.bandits.bandit_files import bandit_journal, note_last_study
 from flwr_fbo.clients.bandits.environment import BanditEnvironment
 from flwr_fbo.clients.recorded_agent import (
     NO_SLOT,
@@ -19,8 +19,8 @@ from flwr_fbo.clients.recorded_agent import (
     of_another_slot,
 )
 from flwr_fbo.clients.site import Metrics, Site
+from flwr_fbo.clients.site_charges import SiteCharges
 from flwr_fbo.clients.site_journal import configured_slot, held_journal, record_name
-from flwr_fbo.clients.site_rules import SiteRules
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.study.codec import Instruction
@@ -53,12 +53,12 @@ class BanditSite(Site[AskedT, BanditT]):
         share: float = study.settings.largest_uniform_share
         return share
 
-    def check(self, context: Context, study: Any, rules: SiteRules) -> None:
+    def check(self, context: Context, study: Any, rules: SiteCharges) -> None:
         """Raise `RefusedError` where sums are wanted, and there is no noise."""
         rules.check_no_sums(study.promise)
 
     def claim(
-        self, context: Context, study: Any, folder: Path | None, rules: SiteRules
+        self, context: Context, study: Any, folder: Path | None, rules: SiteCharges
     ) -> Metrics:
         """Return the slot of the node config, else the one played in this study, or -1.
 
@@ -78,7 +78,7 @@ class BanditSite(Site[AskedT, BanditT]):
         context: Context,
         instruction: Any,
         folder: Path | None,
-        rules: SiteRules,
+        rules: SiteCharges,
     ) -> Iterator[BanditT]:
         """Hold the site's agent, as the one that the server names."""
         study, known = instruction.study, configured_slot(context)

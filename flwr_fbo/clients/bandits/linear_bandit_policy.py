@@ -14,7 +14,7 @@ from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.conversion import mapping, mappings, plain
 from flwr_fbo._common.validation import is_number, require
 from flwr_fbo.algorithms.linear_bandit.arm_table import ArmTable
-from flwr_fbo.clients.bandits.bandit_journals import LINEAR_KIND, last_journal
+from flwr_fbo.clients.bandits.bandit_files import LINEAR_KIND, last_journal
 from flwr_fbo.clients.bandits.bandit_store import Offer
 from flwr_fbo.clients.bandits.decision import Choice, Decision, decisions_frame
 from flwr_fbo.clients.bandits.policy_summary import PolicySummary

@@ -23,8 +23,8 @@ from flwr_fbo.clients.bandits.bandit_site import (
 )
 from flwr_fbo.clients.recorded_agent import older_copy
 from flwr_fbo.clients.site import Answer, Arrays, site_app
+from flwr_fbo.clients.site_charges import SiteCharges
 from flwr_fbo.clients.site_journal import NodeConfigError
-from flwr_fbo.clients.site_rules import SiteRules
 from flwr_fbo.clients.time_limit import CheckTime, environment_in_time
 from flwr_fbo.study.limits import Limits
 
@@ -77,7 +77,7 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, "RecordedBandit"]):
         return super().folder_of(context) if own is None else Path(own)
 
     def check(
-        self, context: Context, study: LinearBanditStudy, rules: SiteRules
+        self, context: Context, study: LinearBanditStudy, rules: SiteCharges
     ) -> None:
         """Raise NodeConfigError too if there is neither folder nor environment."""
         super().check(context, study, rules)

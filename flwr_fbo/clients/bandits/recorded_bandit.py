@@ -32,7 +32,7 @@ from flwr_fbo.algorithms.linear_bandit.arm_table import ArmTable
 from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
 from flwr_fbo.algorithms.linear_bandit.exploration import exploration_rng
 from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
-from flwr_fbo.clients.bandits.bandit_journals import LINEAR_KIND
+from flwr_fbo.clients.bandits.bandit_files import LINEAR_KIND
 from flwr_fbo.clients.bandits.bandit_store import (
     BanditStore,
     LateRewardError,

@@ -14,7 +14,7 @@ from flwr_fbo.algorithms.fed_go_ucb.study import (
     FedGOUCBInstruction,
     FedGOUCBStudy,
 )
-from flwr_fbo.clients.bandits.bandit_journals import NEURAL_KIND
+from flwr_fbo.clients.bandits.bandit_files import NEURAL_KIND
 from flwr_fbo.clients.bandits.environment import (
     BanditEnvironment,
     fitting_actions,

@@ -35,9 +35,9 @@ from flwr_fbo.lab.audit.planted_faults import CONTINUAL_FAULTS, BuildContinual
 from flwr_fbo.lab.audit.study_audit import Progress, StudyPlan
 from flwr_fbo.lab.simulation.linear_bandits import AgentGroup
 from flwr_fbo.privacy.accounting import PrivacySpent
-from flwr_fbo.privacy.budget import gaussian_epsilon
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.continual_settings import ContinualSettings
+from flwr_fbo.privacy.gaussian import gaussian_epsilon
 from flwr_fbo.privacy.noise import Entropy
 
 Change = Literal["reward", "trial"]

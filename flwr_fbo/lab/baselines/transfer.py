@@ -39,7 +39,11 @@ from flwr_fbo.algorithms.registry import Algorithm, register
 from flwr_fbo.algorithms.search.own_search import SearchAgent
 from flwr_fbo.algorithms.search.settings import SearchSettings
 from flwr_fbo.models.features import RandomFeatures, ascend
-from flwr_fbo.models.gp import Hyperparameters, posterior_weights, squared_distances
+from flwr_fbo.models.thompson_gp import (
+    Hyperparameters,
+    posterior_weights,
+    squared_distances,
+)
 from flwr_fbo.space.search_space import SearchSpace
 
 

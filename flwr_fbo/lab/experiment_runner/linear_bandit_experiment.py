@@ -54,9 +54,9 @@ from flwr_fbo.lab.simulation.linear_bandits import (
 )
 from flwr_fbo.lab.simulation.mean_field import mean_field_regret
 from flwr_fbo.lab.tasks.linear_bandit import LinearBanditTask
-from flwr_fbo.privacy.budget import check_epsilon
 from flwr_fbo.privacy.continual_settings import Calibration, ContinualSettings
 from flwr_fbo.privacy.factorisation import Mechanism
+from flwr_fbo.privacy.gaussian import check_epsilon
 
 Value = float | str
 # How bandits are played: trial by trial, or as in `simulation.mean_field`.

@@ -63,7 +63,7 @@ from flwr_fbo.lab.experiment_runner.tuning_table import (
 from flwr_fbo.lab.simulation.loop import run_loop
 from flwr_fbo.lab.tasks.base import Objective
 from flwr_fbo.privacy.accounting import ReleaseAccountant
-from flwr_fbo.privacy.budget import check_delta, check_epsilon
+from flwr_fbo.privacy.gaussian import check_delta, check_epsilon
 from flwr_fbo.privacy.release import Calibration
 from flwr_fbo.privacy.sampling import Sampling, check_sampling_probability
 from flwr_fbo.privacy.weights import WeightSchedule

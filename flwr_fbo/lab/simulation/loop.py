@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from flwr_fbo.algorithms.search.agent import Agent, play_round
-from flwr_fbo.algorithms.search.blocks import run_together
+from flwr_fbo.algorithms.search.agent_blocks import run_together
 from flwr_fbo.algorithms.search.trial import Objective
 from flwr_fbo.study.server import Server
 

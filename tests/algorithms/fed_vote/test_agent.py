@@ -18,8 +18,8 @@ from flwr_fbo import DPFTSDE, DPFTSDESettings, FedVote, FedVoteSettings, SearchS
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo.algorithms.fed_vote.agent import FedVoteAgent
+from flwr_fbo.algorithms.fed_vote.even_votes import even_votes
 from flwr_fbo.algorithms.fed_vote.settings import VoteCount
-from flwr_fbo.algorithms.fed_vote.votes import even_votes
 from flwr_fbo.algorithms.search.study import TuningStudy, create_agent
 from flwr_fbo.lab.simulation.loop import run_loop
 from flwr_fbo.models.features import RandomFeatures

@@ -21,7 +21,7 @@ from flwr_fbo.algorithms.fed_warm_start.knowledge import KnownRelease
 from flwr_fbo.algorithms.fed_warm_start.settings import WarmStartFacts
 from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.algorithms.search.study import TuningStudy
-from flwr_fbo.privacy.budget import gaussian_epsilon
+from flwr_fbo.privacy.gaussian import gaussian_epsilon
 
 SPACE: dict[str, BaseDistribution] = {
     "C": FloatDistribution(1e-3, 1e3, log=True),

@@ -24,7 +24,7 @@ from flwr_fbo.algorithms.search.expected_improvement import (
 )
 from flwr_fbo.lab.baselines.transfer import expected_improvement
 from flwr_fbo.models.failures import Trials
-from flwr_fbo.models.matern import MaternPosterior, fit, negative_log_posterior
+from flwr_fbo.models.matern_gp import MaternPosterior, fit, negative_log_posterior
 
 PLANE = SearchSpace({"a": FloatDistribution(0, 1), "b": FloatDistribution(0, 1)})
 MIXED = SearchSpace({"a": FloatDistribution(0, 1), "n": IntDistribution(1, 4)})

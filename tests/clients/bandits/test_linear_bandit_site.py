@@ -33,8 +33,8 @@ from flwr_fbo.algorithms.linear_bandit.study import (
     LinearBanditStudy,
 )
 from flwr_fbo.cli import app
-from flwr_fbo.clients.bandits.bandit_journals import LINEAR_KIND as KIND
-from flwr_fbo.clients.bandits.bandit_journals import last_journal
+from flwr_fbo.clients.bandits.bandit_files import LINEAR_KIND as KIND
+from flwr_fbo.clients.bandits.bandit_files import last_journal
 from flwr_fbo.clients.bandits.bandit_store import action_of
 from flwr_fbo.clients.bandits.linear_bandit_site import LinearBanditSite
 from flwr_fbo.journal.journal import Journal

@@ -20,8 +20,8 @@ from flwr_fbo import (
     RewardTimeout,
 )
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo.clients.bandits.bandit_journals import LINEAR_KIND as KIND
-from flwr_fbo.clients.bandits.bandit_journals import last_journal
+from flwr_fbo.clients.bandits.bandit_files import LINEAR_KIND as KIND
+from flwr_fbo.clients.bandits.bandit_files import last_journal
 from tests.clients.bandits.policies import ENCODER, KINDS, enrolled
 from tests.strategies.bandit_sites import NOISE_SEED, M, Sites, fed_ucb
 

@@ -14,10 +14,10 @@ from flwr_fbo.lab.audit import bandit_audit
 from flwr_fbo.lab.audit.bandit_audit import BanditAuditPlan
 from flwr_fbo.lab.audit.planted_faults import CONTINUAL_FAULTS
 from flwr_fbo.lab.audit.study_audit import StreamEntropy, audit
-from flwr_fbo.privacy.budget import gaussian_delta
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.factorisation import Mechanism
+from flwr_fbo.privacy.gaussian import gaussian_delta
 from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
 
 ARMS = ((1.0, 0.0), (0.0, 1.0))

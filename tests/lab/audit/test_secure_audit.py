@@ -19,7 +19,7 @@ from flwr_fbo.lab.audit.secure_audit import (
     Share,
 )
 from flwr_fbo.lab.audit.study_audit import StreamEntropy, audit
-from flwr_fbo.privacy.budget import gaussian_epsilon
+from flwr_fbo.privacy.gaussian import gaussian_epsilon
 from flwr_fbo.privacy.integer_noise import IntegerNoise
 from flwr_fbo.privacy.noise import Entropy, OsEntropy
 from flwr_fbo.privacy.release import ReleaseSettings

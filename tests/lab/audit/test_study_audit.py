@@ -23,7 +23,7 @@ from flwr_fbo.lab.audit.planted_faults import (
 )
 from flwr_fbo.lab.audit.study_audit import AuditTest, StreamEntropy, audit
 from flwr_fbo.lab.audit.tuning_audit import TuningAuditPlan
-from flwr_fbo.privacy.budget import gaussian_epsilon
+from flwr_fbo.privacy.gaussian import gaussian_epsilon
 from flwr_fbo.privacy.noise import Entropy, OsEntropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
 

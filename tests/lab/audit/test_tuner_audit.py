@@ -17,7 +17,7 @@ from flwr_fbo.lab.audit.default_studies import (
 from flwr_fbo.lab.audit.planted_faults import FAULTS
 from flwr_fbo.lab.audit.study_audit import StreamEntropy, audit
 from flwr_fbo.lab.audit.tuning_audit import TuningAuditPlan
-from flwr_fbo.privacy.budget import gaussian_epsilon
+from flwr_fbo.privacy.gaussian import gaussian_epsilon
 from flwr_fbo.tuner.choice import Chooser
 from flwr_fbo.tuner.envelope import BALLOT
 from tests.tuner.apps import (

@@ -35,7 +35,7 @@ from flwr_fbo.lab.baselines.transfer import (
 )
 from flwr_fbo.lab.simulation.loop import run_loop
 from flwr_fbo.models.features import RandomFeatures
-from flwr_fbo.models.gp import Hyperparameters, posterior_weights
+from flwr_fbo.models.thompson_gp import Hyperparameters, posterior_weights
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 from tests.federation import (
     NUM_AGENTS,

@@ -80,7 +80,7 @@ _RECORD, _JOINED = "flwr-fbo-spending", "flwr-fbo-joined"
 _OF_AN_OPERATOR = ("agent-id", "fbo-folder")
 
 
-class SiteRules:
+class SiteCharges:
     """What a site allows, and its `SpendingLedger`, while it answers one message.
 
     The ledger is ``spending.sqlite`` in the site's folder, held only while it is read

@@ -52,7 +52,7 @@ from flwr_fbo.algorithms.linear_bandit.study import (
 )
 from flwr_fbo.clients.bandits.linear_bandit_site import LinearBanditSite
 from flwr_fbo.clients.bandits.neural_bandit_site import NeuralBanditSite
-from flwr_fbo.clients.site_rules import SiteRules
+from flwr_fbo.clients.site_charges import SiteCharges
 from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.privacy.spending import (
     Charge,
@@ -414,7 +414,7 @@ def test_exact_metrics_are_in_the_ledger(tmp_path: Path) -> None:
 
 def test_no_reply_about_a_site_is_let_go_without_a_charge() -> None:
     context = Context(1, 1, {}, RecordDict(), {})
-    rules = SiteRules(context)
+    rules = SiteCharges(context)
     rules.let_go([])
     with pytest.raises(RuntimeError, match="uncharged"):
         rules.let_go([np.zeros(1)])

@@ -6,7 +6,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from flwr_fbo._common.arrays import one_blas_thread
 from flwr_fbo.models.features import RandomFeatures
-from flwr_fbo.models.gp import (
+from flwr_fbo.models.thompson_gp import (
     Hyperparameters,
     fit_hyperparameters,
     log_bounds,

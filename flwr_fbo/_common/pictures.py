@@ -32,9 +32,13 @@ def fonts_for(text: str) -> Iterator[list[str]]:
 
 @contextmanager
 def without_glyph_warnings() -> Iterator[None]:
-    """Ignore that fonts lack letters: where these stay text, the reader has fonts."""
+    """Ignore that fonts lack letters: where these stay text, the reader has fonts.
+
+    And that Matplotlib does not join letters: whoever shows the text does.
+    """
     with catch_warnings():
         filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
+        filterwarnings("ignore", "Matplotlib currently does not", UserWarning)
         yield
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from matplotlib import rcParams
+from matplotlib import mathtext, rcParams
 
 from flwr_fbo._common import pictures
 from flwr_fbo._common.pictures import drawable, fonts_for, in_legend, spelt
@@ -17,6 +17,8 @@ from flwr_fbo.lab.experiment_runner.config import load_experiment
 from flwr_fbo.lab.experiment_runner.figure import draw
 from flwr_fbo.lab.experiment_runner.tuning_experiment import TuningExperiment, run_one
 
+# Its import warns, where Matplotlib is older than a package beneath it.
+assert mathtext
 pytestmark = pytest.mark.filterwarnings("error")
 
 # Not in DejaVu Sans, and in a font that comes with matplotlib.

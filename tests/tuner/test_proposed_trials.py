@@ -14,6 +14,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from flwr_fbo import Halving, PrivateChoice
 from flwr_fbo.journal.journal_file import JournalError
+from tests.lab.tasks.test_emnist import needs_torch
 from tests.tuner.apps import (
     DyingGrid,
     Ended,
@@ -85,6 +86,7 @@ def test_the_study_shows_trials_as_they_are_pruned_and_completed(
     assert study.best_trial.user_attrs["trial"] == result.best_trial
 
 
+@needs_torch  # as `GPSampler` does
 @pytest.mark.gate
 @pytest.mark.parametrize("score", ["clients", "server"])
 def test_a_sampler_that_models_finds_better_settings_than_it_began_with(

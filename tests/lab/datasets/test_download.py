@@ -526,9 +526,9 @@ def test_the_command_fetches_and_says_where(
     assert result.exit_code == 0, result.output
     assert result.stdout == f"{tmp_path / 'tiny/data.bin'} is there.\n"
     # No bar where there is no terminal.
-    assert result.stderr == f"Fetching 0.3 MB from {server.url('there')}\n"
+    assert result.stderr.strip() == f"Fetching 0.3 MB from {server.url('there')}"
     result = _invoke("download", "tiny")
-    assert result.output == f"{tmp_path / 'tiny/data.bin'} is there already.\n"
+    assert result.output.strip() == f"{tmp_path / 'tiny/data.bin'} is there already."
     monkeypatch.setitem(DATASETS, "tiny", _dataset(server, "404", target="tiny/b"))
     assert "the server answered 404" in _error(_invoke("download", "tiny"))
 

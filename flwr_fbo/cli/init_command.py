@@ -64,7 +64,7 @@ def init(
         template = template or _asked()
         written = write_app(folder, template)
     typer.echo(
-        f"Wrote the app {template!r}, {len(written)} files, into "
+        f"Wrote the template {template!r}, {len(written)} files, into "
         f"{folder.resolve()}. Run it there, with 20 simulated sites:"
     )
     if folder.resolve() != Path.cwd():

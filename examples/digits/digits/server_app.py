@@ -59,6 +59,5 @@ def print_accuracy(grid: Grid) -> None:
     before, after = (np.mean([m[key] for m in metrics]) for key in ("before", "after"))
     print(
         f"Accuracy on test data, mean of {len(metrics)} sites: {before:.3f} before "
-        f"tuning, {after:.3f} after, most of it by each site's own search. "
-        "Epsilon does not cover these reports."
+        f"tuning, {after:.3f} after. Epsilon does not cover these reports."
     )

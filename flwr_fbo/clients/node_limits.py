@@ -133,17 +133,19 @@ def _meant(key: str) -> str | None:
     """
     if key in _ENTRIES:
         return key
-    plain = {_plain(one): one for one in _ENTRIES}
     spelled = _plain(key)
-    close = get_close_matches(spelled, plain, n=1, cutoff=_CLOSE)
+    close = get_close_matches(spelled, _PLAIN, n=1, cutoff=_CLOSE)
     if close:
-        return plain[close[0]]
+        return _PLAIN[close[0]]
     return "" if spelled.startswith("fbo") else None
 
 
 def _plain(key: str) -> str:
     """Return a key's letters and digits alone."""
     return "".join(filter(str.isalnum, key.casefold()))
+
+
+_PLAIN = {_plain(entry): entry for entry in _ENTRIES}
 
 
 def _number(value: Any) -> Any:

@@ -48,7 +48,7 @@ from flwr_fbo.privacy.spending import (
     require_own,
 )
 from flwr_fbo.study.codec import PROTOCOL_VERSION
-from flwr_fbo.study.limits import Limits, limits_text
+from flwr_fbo.study.limits import NO_LIMITS, Limits, limits_text
 
 # Less than this holds no journal, and not much more holds a long one.
 _LEAST_BYTES, _FEW_BYTES = 16 * 2**20, 2**30
@@ -184,7 +184,7 @@ def _folder(context: Context) -> Finding:
     folder = configured_folder(context)
     if folder is None:
         text = "none: trials and what was spent are forgotten when a run ends"
-        if not _limits_spending(context):
+        if not _known_limits(context).bound_anything:
             return Finding("fbo-folder", text, "note")
         text += ", so that a limit on epsilon or releases holds for one run only"
         return Finding("fbo-folder", text, "PROBLEM")
@@ -201,11 +201,12 @@ def _folder(context: Context) -> Finding:
     return Finding("fbo-folder", text, "note" if free < _FEW_BYTES else "ok")
 
 
-def _limits_spending(context: Context) -> bool:
+def _known_limits(context: Context) -> Limits:
+    """Return the limits of the node config; none where that is a problem, told once."""
     try:
-        return node_limits(context).bound_anything
+        return node_limits(context)
     except NodeConfigError:
-        return False  # told already
+        return NO_LIMITS
 
 
 def _ledger(context: Context) -> list[Finding]:
@@ -334,7 +335,7 @@ def _sums(context: Context) -> Finding:
     if configured not in (-1, slot):
         told = f"{text}, and agent-id is {configured}: the key is another site's"
         return Finding("secure sums", told, "PROBLEM")
-    if node_limits(context).min_colluding is None:
+    if _known_limits(context).min_colluding is None:
         told = f"{text}; fbo-min-colluding is not set, so the server chooses it"
         return Finding("secure sums", told, "note")
     return Finding("secure sums", text)

@@ -263,6 +263,8 @@ def test_the_slot_is_that_of_the_key(tmp_path: Path) -> None:
     text = check(f"agent-id=1 {files}")[1]
     unset = "fbo-min-colluding is not set, so the server chooses it"
     assert line(text, "secure sums") == f"note secure sums {expected}; {unset}"
+    code, text = check(f"agent-id=1 {files} fbo-max-epslion=3")
+    assert text.count("PROBLEM") == 1, text  # of the limits, which it does not read
     code, text = check(f"agent-id=2 {files}")
     assert code == 1
     assert "PROBLEM secure sums slot 1 of 3" in line(text, "secure sums")

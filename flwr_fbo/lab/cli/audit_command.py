@@ -133,7 +133,7 @@ def audit(
         require(secure or honest is None, "honest", honest, "only with --secure")
         for name, value in given.items():
             allowed = f"only with --study {' or '.join(_TUNING)}"
-            require(study in _TUNING, name.removeprefix("num_"), value, allowed)
+            require(study in _TUNING, name, value, allowed)
         if z is not None:
             require(epsilon is None, "epsilon", epsilon, "only without z, its source")
         promised = EPSILON if epsilon is None else epsilon

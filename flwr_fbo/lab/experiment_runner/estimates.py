@@ -42,7 +42,7 @@ class Estimate:
         num_runs = len(values)
         if groups is not None and len(set(groups)) > 1:
             of_run = np.asarray(groups)
-            values = np.array([values[of_run == one].mean() for one in set(groups)])
+            values = np.array([values[of_run == g].mean() for g in np.unique(of_run)])
         num = len(values)
         error = float(np.std(values, ddof=1) / math.sqrt(num)) if num > 1 else math.nan
         return cls(float(np.mean(values)), error, num_runs, num)

@@ -563,7 +563,7 @@ class BanditExperiment(Experiment):
         return {name: value for name, value in values.items() if name not in unused}
 
     def batch_key(self, method: str) -> Hashable:
-        """Return of which trials a method is one, which are then drawn once for all."""
+        """Return what methods share that are played on the same trials, drawn once."""
         plain = self.plain(method)
         exact = plain.simulator == "exact"
         return (plain.task, plain.num_agents) if exact else method

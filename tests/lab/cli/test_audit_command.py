@@ -101,7 +101,7 @@ def test_the_command_finds_a_planted_fault() -> None:
         (("--z=1", "--epsilon=1", "--study=FedVote"), "epsilon=1.0 is not allowed: on"),
         (("--agents=1000000000", "--study=FedVote"), "agents x sub-regions=1000000000"),
         (("--z=1",), "noise_multiplier=1.0 is not allowed: only with --st"),
-        (("--agents=3", "--study=FedUCB"), "agents=3 is not allowed: only with"),
+        (("--agents=3", "--study=FedUCB"), "num_agents=3 is not allowed: only with"),
         (("--z=0", "--study=FedVote"), "noise_multiplier=0.0 is not allowed"),
         (("--delta=1",), "delta=1.0 is not allowed"),
         (("--secure", "--study=FedUCB"), "study='FedUCB' is not allowed"),

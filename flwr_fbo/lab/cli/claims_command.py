@@ -70,12 +70,13 @@ def claims(
         if not experiments:
             typer.echo("\n".join(_listed()))
             return
+        named = {name: _names_of(name) for name in experiments}
         found = {
-            name: [_Found.of(one, output) for one in _names_of(name)]
-            for name in experiments
+            name: [_Found.of(one, output) for one in names]
+            for name, names in named.items()
         }
     for number, (name, figures) in enumerate(found.items()):
-        if _names_of(name) == [name]:
+        if named[name] == [name]:
             lines = [figures[0].title(), "", _DETAILS, *figures[0].details()]
         else:
             lines = [_SUMMARY, *(one.summary() for one in figures)]

@@ -3,15 +3,16 @@
     python -m benchmarks.neural_or_linear benchmarks/neural_or_linear.jsonl
 
 Arms are clusters of MAGIC or Shuttle, and pay the share of a class in them, with normal
-noise of deviation .3 (`ClusterBanditTask`). 10 agents have 100 evaluations each. The
-columns of an arm are mapped from [-2, 2] to [0, 1], by public numbers, and clipped.
+noise of deviation .3 (`ClusterBanditTask`). 10 agents have 100 evaluations each, and
+choose all at once, as in Flower. The columns of an arm are mapped from [-2, 2] to
+[0, 1], by public numbers, and clipped.
 
 - alone: ridge regression at each agent by itself (LinUCB), and
 - pooled: shared without privacy (DisLinUCB). Each has the ridge and beta of a grid with
   the least regret on seeds 1000 and 1001.
 - Fed-GO-UCB at its defaults, without privacy, and at epsilon 8, delta 1e-4.
 
-Regret is that of all agents, on seeds 2000 to 2003. What the file has is not run again.
+Regret is that of all agents, on seeds 2000 to 2009. What the file has is not run again.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from flwr_fbo.lab.tasks.nonlinear_bandit import ClusterBanditTask, Rewarded, Tab
 from flwr_fbo.models.network import Network
 
 AGENTS, ROUNDS, NOISE = 10, 100, 0.3
-TUNING, SEEDS = range(1000, 1002), range(2000, 2004)
+TUNING, SEEDS = range(1000, 1002), range(2000, 2010)
 GRID = [*product((0.1, 1.0), (0.001, 0.01, 0.1))]
 EPSILONS = (8.0,)
 CELLS: list[tuple[Table, Rewarded]] = [
@@ -64,7 +65,8 @@ def simulation(
     """Return what is played."""
     make = LinearModel if linear else Network
     size = AGENTS, ROUNDS, sharing
-    return NeuralBanditSimulation(settings, task, *size, model=make(task.dimension))
+    model = make(task.dimension)
+    return NeuralBanditSimulation(settings, task, *size, at_once=True, model=model)
 
 
 def linear(task: UnitClusters, ridge: float, beta: float, *, pooled: bool) -> Any:

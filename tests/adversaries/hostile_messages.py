@@ -149,7 +149,8 @@ def linear(graph: PeerGraph | None = None, **settings: Any) -> LinearBanditStudy
 def neural(network: Network | None = None, **settings: Any) -> FedGOUCBStudy:
     """Return an honest study that begins with phase II."""
     network = network or Network(3, width=4)
-    own = FedGOUCBSettings(**{"num_exploration": 0, **settings})
+    chosen = {"num_exploration": 0, "exploration": "optimism", **settings}
+    own = FedGOUCBSettings(**chosen)
     return FedGOUCBStudy(own, 4, network.num_parameters, network, seed=1)
 
 

@@ -490,6 +490,7 @@ def _neural(
         num_exploration=0 if private else 2,
         regression=LangevinSettings(num_iterations=6),
         threshold=1.0,
+        exploration="optimism" if num_refinements else "sampling",
         num_refinements=num_refinements,
         privacy=privacy,
     )

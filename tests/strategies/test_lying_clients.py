@@ -239,7 +239,9 @@ def test_a_loss_is_never_negative() -> None:
 def test_an_agent_leaves_aside_an_estimate_out_of_bounds() -> None:
     """As good as any other sum to look at, but the network is finite nowhere there."""
     model = Network(2, width=3)
-    settings = FedGOUCBSettings(num_exploration=0, num_refinements=2)
+    settings = FedGOUCBSettings(
+        num_exploration=0, exploration="optimism", num_refinements=2
+    )
     agent, size = FedGOUCBAgent(settings, model, 0, 0), model.num_parameters
     actions = np.eye(2)
     agent.tell(actions[0], 1.0)
@@ -255,7 +257,7 @@ def test_an_agent_leaves_aside_an_estimate_out_of_bounds() -> None:
 
 def test_a_linear_model_is_estimated_however_large_rewards_are() -> None:
     """The bound on estimates is far from what honest agents need."""
-    settings = FedGOUCBSettings(num_exploration=0, ridge=1e-6)
+    settings = FedGOUCBSettings(num_exploration=0, ridge=1e-6, beta=1e-9)
     agent = FedGOUCBAgent(settings, LinearModel(2), 0, 0)
     size = LinearModel(2).num_parameters
     agent.receive(np.vstack([np.eye(size), np.full(size, 5e5)]), 0)

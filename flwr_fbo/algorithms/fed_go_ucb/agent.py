@@ -11,8 +11,9 @@ Phase II. With g = grad f(x; w0), over all evaluations of phase II that an agent
     Sigma = lambda I + sum g g',
     b = lambda w0 + sum g (g'w0 + y - f(x; w0)),    w_hat = Sigma^-1 b.
 
-It plays the action with the largest reward that any w may give with
-||w - w_hat||_Sigma^2 <= beta (GO-UCB: Liu & Wang, ICML 2023), and asks for a
+In the paper it plays the action with the largest reward that any w may give with
+||w - w_hat||_Sigma^2 <= beta (GO-UCB: Liu & Wang, ICML 2023). By default it draws w
+from N(w_hat, beta Sigma^-1), and plays the best action for that. It asks for a
 synchronisation once
 
     (evaluations since the last one) log(det Sigma / det(Sigma - dSigma)) > gamma,
@@ -23,6 +24,10 @@ where dSigma is what these evaluations have added. Where this module differs:
   the paper there are T0 = sqrt(N T) of all agents together, and N T more in phase II;
   `flwr_fbo.lab.simulation.neural_bandits` has that, too.
 - The regression starts at random parameters of the model, unless ``start="zero"``.
+- In the paper agents take turns, so that each knows what the one before has learned. In
+  Flower all choose at once. After a synchronisation all believe the same, and the most
+  optimistic action is the same for all of them: so each draws its own w, by its seed,
+  which is no secret, unless ``exploration="optimism"``.
 - The largest reward is that of the network linearised at w0. The paper maximises the
   network itself over the ball (line 3 of algorithm 1): ``num_refinements``.
 - The paper prints the increment of b without parentheses around g'w0 + y - f; without
@@ -44,10 +49,8 @@ of its own, and phase II differs:
 - agents send by a public schedule;
 - an agent acts on released totals only, its own trials in between are not used. What it
   believes is a posterior that knows how large the noise is (`posterior_of_noisy_sum`);
-- it draws its estimate from that, N(theta_hat, beta V^-1), and plays the best action
-  for it; before the first total from the prior. The most optimistic estimate would be
-  the same for all agents and all trials between two totals, and so teach nothing. The
-  draws' seed is known to all, and no secret.
+- it always draws its estimate from that; before the first total from the prior. The
+  most optimistic estimate would be the same for all trials between two totals, too.
 """
 
 from __future__ import annotations
@@ -350,19 +353,21 @@ class FedGOUCBAgent:
     ) -> FloatArray:
         """Return the bounds of actions by their values and gradients at w0."""
         if self._released is not None:
-            return self._sampled(gradients)
+            return self._sampled(self._features(gradients))
+        if self.settings.exploration == "sampling":
+            return values + self._sampled(gradients)
         if self.settings.num_refinements:
             return self._refined(x, gradients)
         radius = math.sqrt(self.settings.beta)
         return values + self._ellipsoid()[0].upper_bounds(gradients, radius)
 
-    def _sampled(self, gradients: FloatArray) -> FloatArray:
-        """Return each action's reward for a theta that is drawn from the posterior."""
+    def _sampled(self, features: FloatArray) -> FloatArray:
+        """Return what a theta that is drawn from the posterior gives, shape (K,)."""
         ellipsoid, _ = self._ellipsoid()
         key = (self._slot, self.num_in_sums, Purpose.SURROGATE_SAMPLE)
-        draw = generator(self._seed, *key).standard_normal((len(self._own) - 1, 1))
+        draw = generator(self._seed, *key).standard_normal((features.shape[1], 1))
         spread = math.sqrt(self.settings.beta) * ellipsoid.unwhitened(draw)[:, 0]
-        return np.asarray(self._features(gradients) @ (ellipsoid.estimate + spread))
+        return np.asarray(features @ (ellipsoid.estimate + spread))
 
     def _refined(self, x: FloatArray, gradients: FloatArray) -> FloatArray:
         """Return the largest f(x; w) on a projected gradient ascent, shape (K,).

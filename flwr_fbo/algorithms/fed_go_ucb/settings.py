@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from flwr_fbo._common.fields import (
     check_fields,
@@ -26,6 +26,8 @@ from flwr_fbo.privacy.factorisation import Mechanism
 from flwr_fbo.privacy.gaussian import DELTA, EPSILON
 
 _log = logging.getLogger("flwr.fbo")
+
+NeuralExploration = Literal["sampling", "optimism"]
 
 # How often what trials add to a feature's direction is the noise's spectral norm there.
 _SIGNAL_TO_NOISE = 2.0
@@ -217,17 +219,23 @@ class FedGOUCBSettings:
     ridge : float
         Regularisation lambda > 0. With privacy it has no effect, as there is a prior.
     beta : float
-        Squared radius > 0 of the confidence ball: a constant. The radius of the theory
-        (lemma 8) is too large in practice, and that of the experiments is not printed.
-        With privacy the factor of the posterior's covariance in what agents draw.
+        Squared radius > 0 of the confidence ball, or the factor of the covariance in
+        what agents draw: a constant. The radius of the theory (lemma 8) is too large in
+        practice, and that of the experiments is not printed.
     threshold : float
         Threshold gamma > 0 of the trigger: a larger one means fewer synchronisations.
         With privacy it has no effect, as synchronisations follow a public schedule.
+    exploration : {"sampling", "optimism"}
+        How an agent chooses in phase II. ``"sampling"``: the best action for parameters
+        that it draws from N(w_hat, beta Sigma^-1). ``"optimism"``, as published: the
+        one with the largest reward within the ball. Agents that choose at the same
+        time, as in Flower, then all choose the same one; in the paper they take turns.
+        With privacy it is ``"sampling"``.
     num_refinements : int
-        >= 0. With 0 an action's bound is that of the network linearised at w0. Else it
-        is a value of the network itself, as in line 3 of algorithm 1: the largest at so
-        many points of the ball, and one, on a projected gradient ascent that starts
-        where the linear one is largest.
+        >= 0, above 0 with ``exploration="optimism"`` only. With 0 an action's bound is
+        that of the network linearised at w0. Else it is a value of the network itself,
+        as in line 3 of algorithm 1: the largest at so many points of the ball, and one,
+        on a projected gradient ascent that starts where the linear one is largest.
         The ball is about the linearised network: far out in it the network itself may
         give a well-known action a large value, and does on Hartmann-6, where agents
         with 3 do no better than DisLinUCB.
@@ -249,6 +257,9 @@ class FedGOUCBSettings:
     ridge: float = field(default=1e-5, metadata=positive())
     beta: float = field(default=0.1, metadata=positive())
     threshold: float = field(default=2.0, metadata=positive())
+    exploration: NeuralExploration = field(
+        default="sampling", metadata=choice(NeuralExploration)
+    )
     num_refinements: int = field(default=0, metadata=integer(0))
     privacy: NeuralPrivacy | None = field(
         default=None,
@@ -259,9 +270,12 @@ class FedGOUCBSettings:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        optimistic, steps = self.exploration == "optimism", self.num_refinements
+        allowed = "0, unless exploration is 'optimism'"
+        require(optimistic or steps == 0, "num_refinements", steps, allowed)
         if self.privacy is not None:
-            steps = self.num_refinements
-            require(steps == 0, "num_refinements", steps, "0, with privacy")
+            allowed = "'sampling', with privacy"
+            require(not optimistic, "exploration", self.exploration, allowed)
             explored = self.num_exploration
             allowed = "0, with privacy: gradients are not released"
             require(explored in (None, 0), "num_exploration", explored, allowed)

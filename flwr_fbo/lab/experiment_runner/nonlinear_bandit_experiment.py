@@ -22,7 +22,10 @@ from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.fields import check_fields, integer, positive
 from flwr_fbo._common.text import humanised
 from flwr_fbo._common.validation import require
-from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings
+from flwr_fbo.algorithms.fed_go_ucb.settings import (
+    FedGOUCBSettings,
+    NeuralExploration,
+)
 from flwr_fbo.lab.baselines.glm_ucb import GLMUCBSettings
 from flwr_fbo.lab.baselines.kernel_ucb import KernelUCBSettings
 from flwr_fbo.lab.experiment_runner import looks
@@ -51,9 +54,13 @@ from flwr_fbo.models.network import Network
 
 @dataclass(frozen=True)
 class Constants(FedGOUCBSettings):
-    """What agents with a network have in common: see `FedGOUCBSettings`."""
+    """What agents with a network have in common, as published.
+
+    See `FedGOUCBSettings`.
+    """
 
     num_exploration: int = 1
+    exploration: NeuralExploration = "optimism"
     privacy: None = None
 
 
@@ -145,6 +152,7 @@ def _linear(experiment: NonlinearBanditExperiment) -> NeuralBanditSimulation:
     linear = _federated(experiment).with_linear_model()
     settings = FedGOUCBSettings(
         num_exploration=0,
+        exploration="optimism",
         ridge=constants.ridge,
         beta=constants.beta,
         threshold=constants.threshold or linear.settings.threshold,

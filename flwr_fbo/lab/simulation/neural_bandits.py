@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._common.arrays import FloatArray, one_blas_thread
-from flwr_fbo._common.fields import check_fields, choice, integer
+from flwr_fbo._common.fields import check_fields, choice, flag, integer
 from flwr_fbo._common.validation import require, require_int
 from flwr_fbo.algorithms.fed_go_ucb.agent import FedGOUCBAgent
 from flwr_fbo.algorithms.fed_go_ucb.server import FedGOUCBServer
@@ -114,19 +114,35 @@ class Federation:
         regret, sent = np.zeros(rounds), np.zeros(rounds, dtype=np.int64)
         regret_before = self.before_rounds()
         for t in range(rounds):
-            for slot in range(len(self.agents)):
-                actions[t, slot] = chosen = self.play(slot, t)
-                regret[t] += bandit.regret(chosen)
+            if self.simulation.at_once:
+                actions[t] = self.play_at_once(t)
+            else:
+                actions[t] = [self.play(slot, t) for slot in range(len(self.agents))]
+            regret[t] = sum(bandit.regret(chosen) for chosen in actions[t])
             self.end_round(t)
             sent[t] = self.channel.num_scalars
         syncs = self.num_synchronisations
         return FederationRun(actions, regret, sent, syncs, regret_before)
 
+    def play_at_once(self, t: int) -> list[int]:
+        """Let all agents choose, then evaluate, and synchronise if one of them asks."""
+        chosen = [agent.choose(self.bandit.actions) for agent in self.agents]
+        for slot, index in enumerate(chosen):
+            self.tell(slot, t, index)
+        if any(agent.wants_synchronisation() for agent in self.agents):
+            self.share()
+        return chosen
+
+    def tell(self, slot: int, t: int, chosen: int) -> None:
+        """Tell an agent what its action is rewarded with."""
+        reward = self.bandit.reward(slot, t, chosen)
+        self.agents[slot].tell(self.bandit.actions[chosen], reward)
+
     def play(self, slot: int, t: int) -> int:
         """Let one agent evaluate, and all synchronise if it is time."""
-        agent, bandit = self.agents[slot], self.bandit
-        chosen: int = agent.choose(bandit.actions)
-        agent.tell(bandit.actions[chosen], bandit.reward(slot, t, chosen))
+        agent = self.agents[slot]
+        chosen: int = agent.choose(self.bandit.actions)
+        self.tell(slot, t, chosen)
         sharing = self.simulation.sharing
         due = sharing == "always" and self.can_synchronise(agent)
         if due or (sharing == "triggered" and agent.wants_synchronisation()):
@@ -169,6 +185,9 @@ class TurnSimulation:
         T >= 1.
     sharing : {"triggered", "always", "never"}
         When to synchronise: as an agent's trigger says; after every evaluation; never.
+    at_once : bool
+        Whether all agents choose before the first of them is rewarded, as in Flower,
+        and synchronise between rounds; not with ``"always"``. Else they take turns.
     """
 
     settings: Any
@@ -176,9 +195,12 @@ class TurnSimulation:
     num_agents: int = field(metadata=integer(2))
     num_rounds: int = field(metadata=integer(1))
     sharing: Sharing = field(default="triggered", metadata=choice(Sharing))
+    at_once: bool = field(default=False, metadata=flag())
 
     def __post_init__(self) -> None:
         check_fields(self)
+        ok = not (self.at_once and self.sharing == "always")
+        require(ok, "sharing", self.sharing, "another one, where agents play at once")
 
     def agents(self, seed: int) -> list[Any]:
         """Return the agents, before the first round.
@@ -383,6 +405,10 @@ class NeuralBanditSimulation(TurnSimulation):
         require(rounds >= explored, "num_rounds", rounds, allowed)
         own, d = self.model.dimension, self.task.dimension
         require(own == d, "model.dimension", own, f"{d}, as in the task")
+        exploration = self.settings.exploration
+        ok = self.sharing != "always" or exploration == "optimism"
+        allowed = "'optimism', with sharing='always', where one agent stands for all"
+        require(ok, "exploration", exploration, allowed)
         if self.settings.privacy is not None:
             ok = self.sharing == "triggered"
             require(ok, "sharing", self.sharing, "'triggered', with privacy")

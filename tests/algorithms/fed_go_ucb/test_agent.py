@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo.algorithms.fed_go_ucb.agent import FedGOUCBAgent
 from flwr_fbo.algorithms.fed_go_ucb.server import FedGOUCBServer
 from flwr_fbo.algorithms.fed_go_ucb.settings import AgentReply, FedGOUCBSettings
@@ -29,6 +30,7 @@ SETTINGS = FedGOUCBSettings(
     ridge=0.5,
     beta=0.3,
     threshold=2.0,
+    exploration="optimism",
 )
 TASK = FunctionBanditTask(num_actions=12)
 
@@ -246,6 +248,32 @@ def test_the_choice_is_that_of_explicit_inverses() -> None:
     expected = _linear_bounds(agent.w0, *_points(9), X)
     np.testing.assert_allclose(agent._upper_bounds(X), expected, rtol=1e-9)
     assert agent.choose(X) == expected.argmax()
+
+
+def test_agents_that_believe_the_same_draw_parameters_of_their_own() -> None:
+    agents = [
+        _started(slot, count, exploration="sampling")
+        for slot, count in ((0, 9), (0, 9), (1, 0))
+    ]
+    X, (x, y) = _points(50, 9)[0], _points(9)
+    agents[2].receive(agents[0].message().values)  # what the first one has seen
+    first, again, other = (agent._upper_bounds(X) for agent in agents)
+    assert np.array_equal(first, again)
+    w0 = agents[0].w0
+    assert w0 is not None
+    Sigma, b = _statistics(w0, x, y)
+    values, G = MODEL.values_and_gradients(w0, X)
+    draws = []
+    for agent in agents[1:]:
+        key = (agent._slot, agent.num_in_sums, Purpose.SURROGATE_SAMPLE)
+        z = generator(7, *key).standard_normal(len(w0))
+        spread = np.linalg.solve(np.linalg.cholesky(Sigma).T, z)
+        w = np.linalg.solve(Sigma, b) + np.sqrt(SETTINGS.beta) * spread
+        draws.append(values + G @ (w - w0))
+    np.testing.assert_allclose([first, other], draws, rtol=1e-9)
+    assert agents[0].choose(X) == draws[0].argmax()
+    agents[0].tell(X[0], 0.0)  # after each trial another draw
+    assert not np.allclose(agents[0]._upper_bounds(X), first)
 
 
 def test_refined_bounds_are_values_within_the_ball_and_no_lower() -> None:

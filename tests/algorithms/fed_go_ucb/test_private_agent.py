@@ -171,6 +171,7 @@ def test_bad_privacy_is_refused(fields: dict[str, Any], message: str) -> None:
     ("make", "message"),
     [
         (lambda: replace(SETTINGS, num_refinements=2), "num_refinements=2"),
+        (lambda: replace(SETTINGS, exploration="optimism"), "exploration='optimism'"),
         (lambda: replace(SETTINGS, num_exploration=1), "gradients are not released"),
         (lambda: strategy_of(num_evaluations=2), "num_synchronisations=2"),
         (lambda: strategy_of(noise_seed=-1), "noise_seed=-1"),

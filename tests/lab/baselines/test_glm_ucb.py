@@ -222,7 +222,9 @@ def test_the_trigger_is_the_determinant_s() -> None:
 
 def test_with_an_identity_link_and_all_shared_it_is_linucb() -> None:
     run = TurnSimulation(LINEAR, TASK, N, T, "always").run(3)
-    settings = FedGOUCBSettings(num_exploration=0, ridge=0.5, beta=0.3)
+    settings = FedGOUCBSettings(
+        num_exploration=0, ridge=0.5, beta=0.3, exploration="optimism"
+    )
     every = NeuralBanditSimulation(settings, TASK, N, T, "always", model=LinearModel(D))
     linear = every.run(3)
     assert np.array_equal(run.actions, linear.actions)

@@ -9,7 +9,11 @@ import pytest
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo.algorithms.fed_go_ucb.agent import FedGOUCBAgent
-from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings, NeuralPrivacy
+from flwr_fbo.algorithms.fed_go_ucb.settings import (
+    FedGOUCBSettings,
+    NeuralExploration,
+    NeuralPrivacy,
+)
 from flwr_fbo.lab.simulation.neural_bandits import NeuralBanditSimulation, Sharing
 from flwr_fbo.lab.tasks.nonlinear_bandit import FunctionBanditTask, NonlinearBandit
 from flwr_fbo.models.langevin import LangevinSettings
@@ -21,7 +25,9 @@ N, T, T0, SEED = 3, 5, 8, 4
 TASK = FunctionBanditTask(num_actions=12, noise_std=0.3)
 MODEL = Network(6, 5)
 REGRESSION = LangevinSettings(4, 0.3, 10.0, start="zero")
-SETTINGS = FedGOUCBSettings(regression=REGRESSION, ridge=0.1, threshold=2.0)
+SETTINGS = FedGOUCBSettings(
+    regression=REGRESSION, ridge=0.1, threshold=2.0, exploration="optimism"
+)
 SIZE = MODEL.num_parameters
 
 
@@ -137,14 +143,36 @@ def test_one_go_ucb_is_what_agents_are_that_exchange_everything(
     assert run.num_scalars[-1] == before + once * N * len(rounds)
 
 
+@pytest.mark.parametrize("exploration", ["sampling", "optimism"])
+def test_agents_that_play_at_once_choose_before_any_of_them_is_rewarded(
+    exploration: NeuralExploration,
+) -> None:
+    settings = replace(SETTINGS, exploration=exploration, threshold=1e-9)
+    simulation = NeuralBanditSimulation(settings, TASK, N, 8, model=MODEL, at_once=True)
+    run, federation = simulation.run(SEED), simulation.federation(SEED)
+    actions, bandit = [], federation.bandit
+    for t in range(8):
+        agents = federation.agents
+        actions.append([agent.choose(bandit.actions) for agent in agents])
+        for slot, (agent, chosen) in enumerate(zip(agents, actions[-1], strict=True)):
+            agent.tell(bandit.actions[chosen], bandit.reward(slot, t, chosen))
+        if agents[0].wants_synchronisation():
+            federation.synchronise()
+        federation.end_round(t)
+    assert np.array_equal(run.actions, actions)
+    # Optimists that have just synchronised are of one mind.
+    same = [len(set(chosen)) == 1 for chosen in actions[1:]]
+    assert all(same) == (exploration == "optimism")
+    with pytest.raises(ValueError, match="sharing='always' is not allowed"):
+        replace(simulation, sharing="always")
+
+
 def test_the_refined_bound_is_the_largest_value_on_a_grid_of_the_ball() -> None:
     """Algorithm 1, line 3, with four parameters and a grid of the whole ball."""
     model = Network(1, 1)
-    settings = FedGOUCBSettings(ridge=0.5, beta=1.5, num_refinements=100)
-    agents = [
-        FedGOUCBAgent(s, model, SEED, 0)
-        for s in (settings, FedGOUCBSettings(ridge=0.5, beta=1.5))
-    ]
+    linear = FedGOUCBSettings(ridge=0.5, beta=1.5, exploration="optimism")
+    settings = replace(linear, num_refinements=100)
+    agents = [FedGOUCBAgent(s, model, SEED, 0) for s in (settings, linear)]
     data = [(np.array([0.3]), 0.2), (np.array([0.8]), 1.1), (np.array([-0.5]), -0.4)]
     w0 = np.array([1.0, -0.4, 1.5, 0.1])
     for agent in agents:
@@ -163,9 +191,9 @@ def test_the_refined_bound_is_the_largest_value_on_a_grid_of_the_ball() -> None:
     w = centre + np.sqrt(1.5) * np.linalg.solve(np.linalg.cholesky(Sigma).T, s.T).T
     points = np.linspace(-1, 1, 5)[:, None]
     grid = [model.values(w, np.repeat(p[None], len(w), axis=0)).max() for p in points]
-    refined, linear = (agent._upper_bounds(points) for agent in agents)
+    refined, linearised = (agent._upper_bounds(points) for agent in agents)
     np.testing.assert_allclose(refined, grid, atol=2e-3)
-    assert np.abs(linear - grid).max() > 0.05
+    assert np.abs(linearised - grid).max() > 0.05
     # The figures make do with fewer.
     few = FedGOUCBAgent(replace(settings, num_refinements=3), model, SEED, 0)
     few.load_state_dict(agents[0].state_dict())

@@ -209,7 +209,7 @@ def _dp_fts_de(agent: FedVoteSettings | DPFTSDESettings, **options: Any) -> Step
         "sampling": "poisson",
         "accountant": "pld",
         "calibration": "joint",
-        "release_after": (1, 3) if votes else None,
+        "release_after": (2, 4) if votes else None,
         "min_follow_probability": None if votes else 0.0,
         "noise_only": False,
     }
@@ -669,7 +669,7 @@ STUDIES: dict[str, Callable[[], Steps]] = {
         _dp_fts_de, _thompson(2, "inverse-sqrt"), noise_only=True
     ),
     "FTS": _fts,
-    "FTS, similarity": partial(_fts, weighting="similarity", share_after=1),
+    "FTS, similarity": partial(_fts, weighting="similarity", share_after=2),
     "alone, Thompson sampling": partial(_alone, _thompson(1, "never")),
     "alone, expected improvement": partial(_alone, _voting()),
     "alone, random": partial(

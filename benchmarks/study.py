@@ -40,6 +40,7 @@ from flwr_fbo.algorithms.search.agent import Agent, play_round
 from flwr_fbo.algorithms.search.study import TuningStudy, create_agent
 from flwr_fbo.clients.tuning_site import TuningSite
 from flwr_fbo.space.search_space import SearchSpace
+from flwr_fbo.strategies.fed_vote import GUIDING
 
 NUM_AGENTS, NUM_ROUNDS = 30, 60
 N_OF_FEDAVG, ROUNDS_OF_FEDAVG, MOST_OVERHEAD = 50, 60, 1.05
@@ -234,8 +235,8 @@ def beside_fedavg(repeats: int) -> Section:
     rows = [
         _beside_fedavg(f"N = {N_OF_FEDAVG}, {what}", repeats, releases)
         for what, releases in (
-            ("two releases in the study, the default", (5, 9)),
-            ("a release every round", range(ROUNDS_OF_FEDAVG)),
+            ("two releases in the study, the default", GUIDING),
+            ("a release every round", range(1, ROUNDS_OF_FEDAVG + 1)),
         )
     ]
     text = (

@@ -36,7 +36,7 @@ from flwr_fbo.study.secure_sums import SecureSums
 
 N, NUM_FEATURES = 5, 16
 SPACE = {"x": FloatDistribution(0.0, 1.0)}
-PRIVACY = Privacy(noise_multiplier=1.0, release_after=range(2))
+PRIVACY = Privacy(noise_multiplier=1.0, release_after=range(1, 3))
 _SIZES: dict[str, Any] = {"num_features": NUM_FEATURES, "num_candidates": 20}
 # Four sites must agree, and one may be absent.
 AGGREGATION = SecureAggregation(threshold=4, honest=4)

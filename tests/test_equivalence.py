@@ -53,7 +53,7 @@ def test_messages_written_for_the_message_api() -> None:
         {},
         {"agent": FedVoteSettings(num_initial=4), "epsilon": 4},
         # An early vote and a late one.
-        {"agent": FedVoteSettings(num_initial=17), "release_after": (1, 3)},
+        {"agent": FedVoteSettings(num_initial=17), "release_after": (2, 4)},
     ],
 )
 def test_without_flower(options: dict[str, Any]) -> None:

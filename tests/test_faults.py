@@ -69,7 +69,7 @@ def play(
         epsilon=8.0,
         delta=1e-3,
         agent=AGENT,
-        privacy=Privacy(release_after=(2, 4)),
+        privacy=Privacy(release_after=(3, 5)),
         durability=Durability(min_agents=3, patience=0.0, max_empty_rounds=2),
         folder=folder / "record",
     )

@@ -117,7 +117,7 @@ def main(grid, context):
         "maximize",
         3,
         agent=FedVoteSettings(num_initial=1, num_features=16, num_candidates=20),
-        privacy=Privacy(noise_multiplier=1.0, release_after=[0]),
+        privacy=Privacy(noise_multiplier=1.0, release_after=[1]),
         delta=1e-3,
         # All are needed: those that were killed must come back.
         aggregation=SecureAggregation(

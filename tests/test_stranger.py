@@ -79,7 +79,7 @@ def play(folder: Path, end: Callable[[], Any]) -> Any:
         epsilon=8.0,
         delta=1e-3,
         agent=FedVoteSettings(num_features=16, num_candidates=20),
-        privacy=Privacy(release_after=(2, 8)),
+        privacy=Privacy(release_after=(3, 9)),
         durability=Durability(min_agents=8, patience=0.0),
         folder=folder / "record",
         callbacks=[PrometheusCallback(folder / "metrics")],

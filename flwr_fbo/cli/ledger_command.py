@@ -172,7 +172,7 @@ def _print(console: Console, found: _Ledger) -> None:
     for line in lines:
         console.print(line, highlight=False)
     table = Table(box=RULED, padding=(0, 1, 0, 0))
-    for heading in kind.columns:
+    for heading in kind.headings:
         # What an auditor looks for stays whole in a narrow terminal; the rest folds.
         whole = heading in ("committed", "study")
         table.add_column(heading, justify="right", no_wrap=whole, overflow="fold")
@@ -184,12 +184,12 @@ def _print(console: Console, found: _Ledger) -> None:
 
 
 def _json(found: _Ledger) -> dict[str, Any]:
-    _, identity, rows, spent = found
+    kind, identity, rows, spent = found
     releases = [
         {
-            "iteration": row.iteration,
+            **kind.numbers(row),
             "committed": row.committed,
-            **row.facts,
+            **{name: it for name, it in row.facts.items() if name != "made_after"},
             "vectors": row.vectors.tolist(),
         }
         for row in rows

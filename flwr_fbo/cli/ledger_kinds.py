@@ -34,6 +34,7 @@ from flwr_fbo.tuner.envelope import KIND as TUNER_KIND
 from flwr_fbo.tuner.tuner_record import recorded_spent
 
 Cell = Callable[[LedgerRow], str]
+Numbering = Mapping[str, Callable[[LedgerRow], int]]
 
 
 def _spent(identity: Mapping[str, Any], rows: list[LedgerRow]) -> PrivacySpent | None:
@@ -128,7 +129,7 @@ def _fact(name: str, form: str = "") -> Cell:
 def _columns(**cells: Cell) -> dict[str, Cell]:
     """Return a release's columns between its time and its version, by heading."""
     named = {name.replace("_", " "): cell for name, cell in cells.items()}
-    return {**_TIMES, **named, "version": _fact("flwr_fbo")}
+    return {"committed": _committed, **named, "version": _fact("flwr_fbo")}
 
 
 def committed_text(seconds: float) -> str:
@@ -136,10 +137,15 @@ def committed_text(seconds: float) -> str:
     return datetime.fromtimestamp(seconds).isoformat(" ", "seconds")
 
 
-_TIMES: dict[str, Cell] = {
-    "iteration": lambda row: str(row.iteration),
-    "committed": lambda row: committed_text(row.committed),
-}
+def _committed(row: LedgerRow) -> str:
+    return committed_text(row.committed)
+
+
+# A server's releases are told apart by the round that they were made in, those of a
+# bandit's site by their own number.
+_ROUND: Numbering = {"round": lambda row: row.made_after + 1}
+_RELEASE: Numbering = {"release": lambda row: row.iteration}
+_RUNG: Numbering = {"rung": lambda row: row.iteration + 1}
 
 
 @dataclass(frozen=True)
@@ -150,8 +156,10 @@ class LedgerKind:
     ----------
     spent : callable
         Adds up some rows; None where they have no epsilon.
+    numbering : dict of callable
+        Which release a row is, from 1, by heading; empty where ``columns`` say it.
     columns : dict of callable
-        What is shown of a row, by heading.
+        What else is shown of a row, by heading.
     whose : str
         Whose epsilon it is, in words.
     why_not : str
@@ -166,6 +174,7 @@ class LedgerKind:
     """
 
     spent: Callable[[Mapping[str, Any], list[LedgerRow]], PrivacySpent | None]
+    numbering: Numbering
     columns: Mapping[str, Cell]
     whose: str = ""
     why_not: str = "the noise was seeded, or there was none."
@@ -179,13 +188,24 @@ class LedgerKind:
         """Return the releases; those of a server once they fit the rest of it."""
         return read_ledger(journal)[1] if self.study else journal.ledger()
 
+    @property
+    def headings(self) -> tuple[str, ...]:
+        """What is shown of each row."""
+        return (*self.numbering, *self.columns)
+
+    def numbers(self, row: LedgerRow) -> dict[str, int]:
+        """Return which release a row is, by heading."""
+        return {name: number(row) for name, number in self.numbering.items()}
+
     def cells(self, row: LedgerRow) -> list[str]:
         """Return what is shown of a row, below each heading."""
-        return [cell(row) for cell in self.columns.values()]
+        shown = [cell(row) for cell in self.columns.values()]
+        return [*map(str, self.numbers(row).values()), *shown]
 
 
 _TUNING = LedgerKind(
     _spent,
+    _ROUND,
     _columns(
         noise_multiplier=_fact("noise_multiplier", ".4g"),
         q=lambda row: f"{row.facts['sample_size'] / row.facts['population_size']:g}",
@@ -197,6 +217,7 @@ _TUNING = LedgerKind(
 )
 _BANDIT = LedgerKind(
     _bandit_spent,
+    _ROUND,
     _columns(
         releases_an_agent=_made,
         norm_of_total=lambda row: f"{np.linalg.norm(row.vectors.sum(axis=0)):.4g}",
@@ -206,7 +227,10 @@ _BANDIT = LedgerKind(
     lengths=lambda row: (row.vectors[0].size, row.vectors[0].size),
 )
 _SITE = LedgerKind(
-    _site_spent, _columns(norm_of_release=_norm), " of this agent, for one trial of it"
+    _site_spent,
+    _RELEASE,
+    _columns(norm_of_release=_norm),
+    " of this agent, for one trial of it",
 )
 LEDGER_KINDS = {
     KIND: _TUNING,
@@ -230,6 +254,7 @@ LEDGER_KINDS = {
     ),
     NEURAL_KIND: LedgerKind(
         _neural_spent,
+        _ROUND,
         _columns(phase=_fact("phase")),
         " of each agent, for one trial of it",
         "gradients and sums were sent without noise, or it was seeded.",
@@ -240,8 +265,9 @@ LEDGER_KINDS = {
     NEURAL_SITE_KIND: replace(_SITE, spent=_neural_spent),
     SPENDING_KIND: LedgerKind(
         _all_spent,
+        {},
         {
-            "committed": _TIMES["committed"],
+            "committed": _committed,
             "agent": _agent,
             "study": _fact("study_id"),
             "kind": _fact("study_kind"),
@@ -254,10 +280,10 @@ LEDGER_KINDS = {
     ),
     TUNER_KIND: LedgerKind(
         recorded_spent,
+        _RUNG,
         {
-            "rung": lambda row: str(row.iteration + 1),
             "study": lambda row: str(row.facts.get("study_id", "-")),
-            "committed": _TIMES["committed"],
+            "committed": _committed,
             "round": _fact("rounds"),
             "trials": lambda row: str(len(row.facts["trials"])),
             "mechanism": _fact("mechanism"),

@@ -327,13 +327,13 @@ def _vote_lines(question: Question, dimensions: int) -> list[str]:
         privacy=Privacy(
             noise_multiplier=question.noise_multiplier,
             sampling_probability=s.sampling_probability,
-            release_after=range(question.num_releases),
+            release_after=range(1, question.num_releases + 1),
         ),
         seeds=_UNUSED,
     )
     strategy.plan(question.num_releases)
     crowd = strategy.smallest_crowd
-    rounds = " and ".join(str(t + 1) for t in GUIDING)
+    rounds = " and ".join(map(str, GUIDING))
     return [
         f"With {dimensions} tuned parameters, the others try a setting if at least "
         f"{crowd} of {s.num_agents} sites vote for it."

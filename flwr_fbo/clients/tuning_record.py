@@ -115,7 +115,7 @@ class RecordedTuner(RecordedAgent):
         played = max(self.agent.iterations, default=0)
         if iteration < played:  # else a message that has left would change
             raise JournalError(
-                f"Iteration {iteration} comes too late: {played} is on record. The "
+                f"Round {iteration + 1} comes too late: {played + 1} is on record. The "
                 "server's record is an older copy.",
                 public="The server's record is an older copy.",
             )

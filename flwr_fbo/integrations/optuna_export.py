@@ -43,7 +43,7 @@ def export_journal(path: str | Path, storage: Storage) -> optuna.Study:
     -------
     optuna.Study
         Named ``<study id>-agent-<slot>``; each trial has the user attributes
-        ``iteration``, ``interruptions`` and ``source``: "enqueued", "start" (a first
+        ``round``, ``interruptions`` and ``source``: "enqueued", "start" (a first
         point), "own search" or "federation".
 
     Raises
@@ -129,7 +129,7 @@ def _frozen(trial: Trial, agent: Agent) -> FrozenTrial:
         params=trial.params,
         distributions=dict(agent.space.distributions),
         user_attrs={
-            "iteration": trial.iteration,
+            "round": trial.iteration + 1,
             "interruptions": trial.interruptions,
             "source": trial.source,
         },

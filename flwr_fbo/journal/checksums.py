@@ -41,7 +41,7 @@ MODULUS = 2**256
 LABELS = {
     "trial": "trial {}",
     "state": "array {!r}",
-    "ledger": "the release of iteration {}",
+    "ledger": "the row iteration={}",
     "identity": "{!r} of the identity",
     "part": "the checksum of {!r}",
 }

@@ -397,7 +397,8 @@ class Journal:
         last = self._store.last_release
         if row.iteration < last:
             raise JournalError(
-                f"Release {row.iteration} comes too late: {last} is on record."
+                f"A release with iteration={row.iteration} comes too late: "
+                f"iteration={last} is on record."
             )
         self._store.insert("ledger", release_row(row))
 

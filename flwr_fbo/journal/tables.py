@@ -105,6 +105,12 @@ class LedgerRow:
     vectors: NDArray[Any]
     committed: float = math.nan
 
+    @property
+    def made_after(self) -> int:
+        """Of a server's release: the iteration whose messages it is of, from 0."""
+        # A release that was postponed has the iteration it was planned for in its row.
+        return int(self.facts.get("made_after", self.iteration))
+
 
 def release_row(release: LedgerRow) -> Row:
     """Return the row of a release that is committed now."""

@@ -3,6 +3,7 @@
 Once a round the server half decides what it does, in a `Step`; all else follows from
 that and from who answers. Round r of Flower is iteration t = r - 1 of the server half,
 in the run that begins a study; in one that goes on with it iterations are counted on.
+People read and give rounds; algorithms, messages and ledger rows have iterations.
 """
 
 from __future__ import annotations

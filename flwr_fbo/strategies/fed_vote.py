@@ -34,9 +34,9 @@ from flwr_fbo.study.callbacks import Callback
 
 _log = logging.getLogger("flwr.fbo")
 
-# The first two votes follow these iterations: when agents have looked around for
+# The first two votes follow these rounds: when agents have looked around for
 # themselves, and when they have tried what the first votes pointed at.
-GUIDING = (5, 9)
+GUIDING = (6, 10)
 
 
 class FedVote(TuningStrategy):
@@ -197,6 +197,6 @@ def votes_after(horizon: int) -> tuple[int, ...]:
         T >= 1, the last iteration.
     """
     latest = ((horizon - 1) // 2, horizon - 1)
-    guiding = {min(*pair) for pair in zip(GUIDING, latest, strict=True)}
+    guiding = {min(r - 1, t) for r, t in zip(GUIDING, latest, strict=True)}
     has_third = horizon >= LEAST_EVALUATIONS  # of iteration 0 there is one, too
     return tuple(sorted(guiding | {horizon - 1} if has_third else guiding))

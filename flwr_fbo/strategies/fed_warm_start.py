@@ -187,13 +187,13 @@ class FedWarmStart(TuningStrategy):
             cohorts = default_cohorts(num_agents, 1.0 if z is None else z)
         self.cohort_sizes = Cohorts(num_agents, tuple(cohorts)).cohort_sizes
         due = accumulate(agent.share_after for _ in self.cohort_sizes)
-        after, base = tuple(evaluations - 1 for evaluations in due), self.presets[""]
+        base = self.presets[""]
         study, releases = private_study(
             space,
             direction,
             num_agents,
             agent=agent,
-            privacy=replace(privacy, release_after=after).filled(base.privacy),
+            privacy=replace(privacy, release_after=tuple(due)).filled(base.privacy),
             weights=base.weights,
             epsilon=epsilon,
             delta=delta,

@@ -47,10 +47,10 @@ _PATIENCE = number(0, math.inf, allowed="a number of seconds >= 0")
 SCHEDULES = ("release_after", "min_follow_probability")
 
 
-def _check_iterations(name: str, value: Any) -> None:
+def _check_rounds(name: str, value: Any) -> None:
     ok = isinstance(value, Collection) and not isinstance(value, str)
-    ok = ok and all(is_number(t) and isinstance(t, int) and t >= 0 for t in value)
-    require(ok, name, value, "a collection of iterations >= 0")
+    ok = ok and all(is_number(r) and isinstance(r, int) and r >= 1 for r in value)
+    require(ok, name, value, "a collection of rounds >= 1")
 
 
 @dataclass(frozen=True)
@@ -91,12 +91,12 @@ class Privacy:
         Method that counts epsilon: the tightest, Flower's Renyi accountant, or the
         papers'.
     release_after : collection of int, optional
-        Iterations, from 0, after which there is a release; not together with the next
+        Rounds, from 1, after which there is a release; not together with the next
         one. A round without a release costs no privacy, and agents keep their
         last vectors.
     min_follow_probability : float, optional
         Probability, from 0 to below 1, with which an agent must follow a release.
-        Releases end when it is lower; with 0 there is one after every iteration.
+        Releases end when it is lower; with 0 there is one after every round.
     min_answers : int, optional
         Number of agents, >= 1, that must answer before a release; by default half of
         those enrolled. Until then the release is postponed, at no epsilon, because who
@@ -126,7 +126,7 @@ class Privacy:
     calibration: Calibration = "joint"
     accountant: Method = "pld"
     release_after: Collection[int] | None = field(
-        default=None, metadata=ruled(_check_iterations, optional=True)
+        default=None, metadata=ruled(_check_rounds, optional=True)
     )
     min_follow_probability: float | None = field(
         default=None, metadata=number(0, below=1, optional=True)
@@ -163,13 +163,13 @@ class Privacy:
         """
         iterations = range(horizon)
         if self.release_after is not None:
-            return tuple(t for t in iterations if t in self.release_after)
+            return tuple(t for t in iterations if t + 1 in self.release_after)
         least = self.min_follow_probability or 0.0
         return tuple(t for t in iterations if follow_probability(t + 1) >= least)
 
     @property
     def has_schedule(self) -> bool:
-        """Whether it says after which iterations there are releases."""
+        """Whether it says after which rounds there are releases."""
         return any(getattr(self, name) is not None for name in SCHEDULES)
 
     def filled(self, other: Privacy) -> Self:

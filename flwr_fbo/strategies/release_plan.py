@@ -178,9 +178,14 @@ class ReleasePlan:
             raise PrivacyBudgetExhausted(reason)
         _log.warning("%s No more releases: agents go on with what they have.", reason)
 
+    @property
+    def _rounds(self) -> list[int]:
+        """After which rounds there are releases, as `Privacy.release_after` has it."""
+        return [t + 1 for t in self.server.iterations]
+
     def lines(self) -> list[str]:
         """Return which releases are planned, for the log."""
-        rounds = [str(t + 1) for t in self.server.iterations]
+        rounds = [*map(str, self._rounds)]
         if not rounds:
             return []
         if len(rounds) == 1:
@@ -197,7 +202,7 @@ class ReleasePlan:
             "delta": self.server.delta,
             "max_epsilon": self.privacy.max_epsilon,
             "accountant": self.server.accounting_method,
-            "releases": list(self.server.iterations),
+            "release_after": self._rounds,
             "parallel": self.server.is_parallel,
             **asdict(self.server.release.settings),
         }

@@ -57,10 +57,7 @@ class Server(ABC):
     @property
     def made_after(self) -> int:
         """Iteration whose messages ``vectors`` are of; 0 before the first release."""
-        if not self.ledger:
-            return 0
-        last = self.ledger[-1]
-        return int(last.facts.get("made_after", last.iteration))
+        return self.ledger[-1].made_after if self.ledger else 0
 
     def plays(self, slot: int) -> bool:
         """Return whether a slot's agent takes part by now."""

@@ -460,6 +460,12 @@ def test_the_page_of_a_site_is_its_own(
         with Journal(None, path) as journal:
             best = max(journal.trials(), key=lambda trial: trial.value)
         assert headings_of(text)[0] == "Best setting"
+        # Four initial settings in the first round, and one in each other.
+        rounds = re.findall(
+            r"<tr><th scope=\"row\">\d+</th><td>(\d+)</td><td>\d{4}-", text
+        )
+        assert [*map(int, rounds)] == [1, 1, 1, 1, 2, 3, 4, 5]
+        assert '<th scope="col">round</th>' in text
         assert f"{best.value:.6g}" in text
         for value in best.params.values():
             assert f"<td>{value}</td>" in text

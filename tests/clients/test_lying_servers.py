@@ -20,7 +20,7 @@ def test_an_iteration_that_goes_back_is_refused(
     node, study = _node(tmp_path, in_folder), _study()
     sent = node.ask(_site(), _asked(study, 1000, 1)).arrays[0]
     for iteration in (1, 999):
-        with pytest.raises(JournalError, match=f"Iteration {iteration} comes too late"):
+        with pytest.raises(JournalError, match=f"Round {iteration + 1} comes too late"):
             node.ask(_site(), _asked(study, iteration, 0))
     node.ask(_site(), _asked(study, 1001, 0))
     again = node.ask(_site(), _asked(study, 1000, 1)).arrays[0]

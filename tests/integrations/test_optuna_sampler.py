@@ -220,7 +220,8 @@ def test_a_journal_becomes_an_optuna_study_and_goes_on(tmp_path: Path) -> None:
     assert "7 trials" in done.output
     study = export_journal(path, url)
     assert [t.value for t in study.trials] == agent.values
-    assert [t.user_attrs["iteration"] for t in study.trials] == agent.iterations
+    rounds = [t.user_attrs["round"] for t in study.trials]
+    assert rounds == [iteration + 1 for iteration in agent.iterations]
     sources = [t.user_attrs["source"] for t in study.trials]
     assert sources[:4] == ["start"] * 4
     assert set(sources[4:]) <= {"own search", "federation"}

@@ -77,7 +77,7 @@ def refusal(path: Path, read: Callable[[Path], None] = read_all) -> str:
         ),
         (
             "UPDATE ledger SET facts = '{' WHERE iteration = 2",
-            "the release of iteration 2 in",
+            "the row iteration=2 in",
         ),
         (
             "UPDATE identity SET value = '{' WHERE name = 'slot'",
@@ -93,7 +93,7 @@ def refusal(path: Path, read: Callable[[Path], None] = read_all) -> str:
         (
             "INSERT INTO ledger SELECT 9, facts, vectors, committed, digest FROM ledger"
             " WHERE iteration = 3",
-            "the release of iteration 9 in",
+            "the row iteration=9 in",
         ),
     ],
 )

@@ -410,9 +410,9 @@ def test_the_ledger_holds_what_an_auditor_needs_and_no_secret() -> None:
     ("schedule", "expected"),
     [
         ({"min_follow_probability": 0.0}, (0, 1, 2, 3, 4, 5)),
-        ({"release_after": range(3)}, (0, 1, 2)),
+        ({"release_after": range(1, 4)}, (0, 1, 2)),
         ({"release_after": ()}, ()),
-        ({"release_after": [4, 1, 77]}, (1, 4)),
+        ({"release_after": [5, 2, 77]}, (1, 4)),
         ({"min_follow_probability": 0.25}, (0, 1, 2, 3)),  # 1/t: 1, 1/2, 1/3, 1/4
     ],
 )
@@ -425,7 +425,7 @@ def test_schedules(schedule: dict[str, Any], expected: tuple[int, ...]) -> None:
     [
         ("release_after", "some"),
         ("release_after", [0.5]),
-        ("release_after", [-1]),
+        ("release_after", [0]),
         ("min_follow_probability", 1.0),
         ("min_answers", 0),
         ("max_epsilon", 0),

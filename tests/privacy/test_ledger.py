@@ -50,7 +50,7 @@ class Watching(InProcessGrid):
 
 def test_a_round_without_a_release_costs_nothing_and_sends_nothing() -> None:
     grid = Watching()
-    study = strategy(release_after=[0, 2])
+    study = strategy(release_after=[1, 3])
     result = study.start(grid, num_rounds=6)
     assert [sum(grid.sent[str(r)]) for r in range(1, 7)] == [0, 4, 0, 4, 0, 0]
     assert [grid.wanted[str(r)] for r in range(1, 7)] == [True, False, True] + [
@@ -69,7 +69,7 @@ def test_a_round_without_a_release_costs_nothing_and_sends_nothing() -> None:
 
 def test_a_release_is_sent_until_it_is_acknowledged() -> None:
     grid = Watching(fails=(("2", 1), ("3", 1)))
-    strategy(release_after=[0]).start(grid, num_rounds=6)
+    strategy(release_after=[1]).start(grid, num_rounds=6)
     assert [grid.sent[str(r)] for r in range(2, 6)] == [
         [1, 1, 1, 1],
         [0, 1, 0, 0],
@@ -89,7 +89,7 @@ def test_by_default_releases_stop_when_few_follow() -> None:
 
 @cache
 def _two_releases() -> float:
-    study = strategy(release_after=[0, 1])
+    study = strategy(release_after=[1, 2])
     study.start(InProcessGrid(numpy_app(), NUM_AGENTS), num_rounds=4)
     return study.privacy_spent.epsilon
 
@@ -138,7 +138,7 @@ def test_an_auditor_can_read_it(tmp_path: Path) -> None:
     (values,) = json.loads(
         CliRunner().invoke(app, ["ledger", "show", str(path), "--json"]).stdout
     )
-    assert [release["iteration"] for release in values["releases"]] == [0, 1, 2]
+    assert [release["round"] for release in values["releases"]] == [1, 2, 3]
     assert np.array(values["releases"][0]["vectors"]).shape == (4, 30)
     assert f"epsilon = {values['epsilon']:.4f}" in shown.output
     assert values["study"]["num_rounds"] == 4

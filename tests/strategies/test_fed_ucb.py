@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -355,9 +356,14 @@ def test_the_ledger_is_shown(tmp_path: Path) -> None:
     sites = Sites(tmp_path)
     site_strategy(tmp_path / "open").start(sites)
     shown = show(["ledger", "show", str(tmp_path / "open" / "server"), "--json"])
-    assert json.loads(shown.output)[0]["epsilon"] is None
+    (printed,) = json.loads(shown.output)
+    assert printed["epsilon"] is None
+    assert [row["round"] for row in printed["releases"]] == [2, 4, 6]
     own = show(["ledger", "show", str(sites.folders[2])]).output
     assert "3 releases of this agent, for one trial of it: epsilon = inf" in own
+    # Rounds are the server's: a site counts its releases.
+    assert "\n release " in own
+    assert re.findall(r"^ +(\d+)  \d{4}-", own, re.MULTILINE) == ["1", "2", "3"]
     assert "NOT PRIVATE" in own
 
 

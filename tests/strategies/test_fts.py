@@ -44,7 +44,7 @@ from tests.grouped import grouped
 SETTINGS = FTSSettings(
     num_initial=4, num_features=30, num_candidates=100, follow="inverse-sqrt"
 )
-ONCE = replace(SETTINGS, share_after=1)
+ONCE = replace(SETTINGS, share_after=2)
 
 
 def _strategy(agent: FTSSettings = SETTINGS, **options: Any) -> FTS:
@@ -75,7 +75,7 @@ def test_however_it_is_run(agent: FTSSettings) -> None:
 
 
 def test_a_message_is_m_numbers() -> None:
-    """After every iteration, or once an agent."""
+    """After every round, or once an agent."""
     enrolment: list[Any] = [[]] * NUM_AGENTS
     rounds = NUM_ITERATIONS + 1
     _, _, sizes = _run(numpy_app(), SETTINGS)
@@ -104,7 +104,7 @@ def test_one_minus_p() -> None:
         assert settings.follow_probability(1) == settings.follow_probability(2)
         assert settings.follow_probability(2) == pytest.approx(at_two)
     assert SETTINGS.follow_probability(9) == pytest.approx(1 / 3)
-    later = replace(SETTINGS, share_after=4)
+    later = replace(SETTINGS, share_after=5)
     assert later.follow_probability(13) == pytest.approx(1 / 3)
     assert later.follow_probability(5) == later.follow_probability(6)
     # DP-FTS-DE always follows first.
@@ -143,7 +143,7 @@ def test_with_nobody_to_follow_it_is_thompson_sampling() -> None:
 
 
 def test_messages_that_come_once_are_followed_once() -> None:
-    agent = _agent(replace(ONCE, share_after=0))
+    agent = _agent(replace(ONCE, share_after=1))
     agent.receive(_vectors())
     followed = []
     for iteration in range(1, 60):
@@ -157,7 +157,7 @@ def test_messages_that_come_once_are_followed_once() -> None:
 
 def test_asked_again_it_gives_the_same_query() -> None:
     """Though it has noted whom it followed: as after a crash."""
-    agent = _agent(replace(ONCE, share_after=0))
+    agent = _agent(replace(ONCE, share_after=1))
     agent.receive(_vectors())
     for iteration in range(1, 10):
         query = agent.suggest(iteration)
@@ -169,7 +169,7 @@ def test_asked_again_it_gives_the_same_query() -> None:
 
 def test_killed_in_an_evaluation_it_evaluates_the_same(tmp_path: Path) -> None:
     """With its journal: what it noted before the evaluation is all that is left."""
-    settings = replace(ONCE, share_after=0)
+    settings = replace(ONCE, share_after=1)
     study = TuningStudy(SearchSpace(SPACE), "maximize", settings, 5, 12, study_id="a")
     asked: list[Any] = []
 
@@ -233,7 +233,7 @@ def test_what_is_no_message_is_missing() -> None:
     server.receive(server.step(0), {0: np.ones(3), **dict(enumerate(strange, start=1))})
     assert server.vectors is not None
     np.testing.assert_array_equal(np.isnan(server.vectors).all(axis=1), [0] + [1] * 7)
-    once = FTSServer(4, 3, after=2)
+    once = FTSServer(4, 3, after=3)
     for iteration in range(4):
         once.receive(once.step(iteration), {0: np.full(3, float(iteration))})
     assert [row.iteration for row in once.ledger] == [2]
@@ -244,7 +244,7 @@ def test_what_is_no_message_is_missing() -> None:
     ("options", "words"),
     [
         ({"follow": "always"}, "follow='always' is not allowed"),
-        ({"share_after": -1}, "share_after=-1 is not allowed"),
+        ({"share_after": 0}, "share_after=0 is not allowed"),
         ({"weighting": "best"}, "weighting='best' is not allowed"),
         ({"num_sub_regions": 2}, "num_sub_regions=2 is not allowed: 1"),
     ],

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Mapping
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +23,12 @@ from flwr_fbo import (
     InProcessGrid,
     tuning_app,
 )
+from flwr_fbo._common.text import humanised
 from flwr_fbo.cli import app as cli
 from flwr_fbo.privacy.spending import Charge, SpendingLedger, composed_epsilon
 from tests.federation import NUM_AGENTS, SPACE, numpy_app, strategy
 
-AFTER = (1, 3)
+AFTER = (2, 4)
 
 
 class LateGrid(InProcessGrid):
@@ -95,6 +98,46 @@ def test_below_the_quorum_nothing_is_released_and_nothing_spent(
     )
 
 
+def test_log_ledger_and_report_have_one_number_for_a_round(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Flower's, from 1: also of a release that was postponed."""
+    study, invoke = _study(folder=tmp_path), CliRunner().invoke
+    with caplog.at_level(logging.INFO, "flwr.fbo"):
+        study.start(LateGrid(late={2: (1, 2, 3)}), num_rounds=5)
+        study.summary()
+    told = re.findall(
+        r"round (\d) of 5 .*\n(?:.*\n)*?.*so far: .*, (\d) release", caplog.text
+    )
+    logged = [
+        int(number)
+        for (number, made), (_, before) in zip(told[1:], told, strict=False)
+        if made > before
+    ]
+    assert logged == [3, 4]
+    assert f"2 releases, after rounds {AFTER[0]} and {AFTER[1]}" in caplog.text
+
+    shown = invoke(cli, ["ledger", "show", str(tmp_path)], env={"COLUMNS": "200"})
+    assert "\n round " in shown.output
+    rows = re.findall(r"^ +(\d+)  \d{4}-", shown.output, re.MULTILINE)
+    assert [*map(int, rows)] == logged
+    assert f"\nrelease_after: {list(AFTER)}\n" in shown.output
+    (values,) = json.loads(
+        invoke(cli, ["ledger", "show", str(tmp_path), "--json"]).output
+    )
+    assert [release["round"] for release in values["releases"]] == logged
+    assert not {"iteration", "made_after"} & values["releases"][0].keys()
+
+    invoke(cli, ["report", str(tmp_path), "--output", str(tmp_path / "page.html")])
+    page = unescape((tmp_path / "page.html").read_text(encoding="utf-8"))
+    assert "teration" not in page
+    # Four messages up and four times all vectors down, in both releases.
+    sizes = [
+        4 * (row.vectors.shape[-1] + row.vectors.size) for row in study.server.ledger
+    ]
+    assert f"{humanised(sum(sizes))} numbers" in page
+
+
 def test_answers_count_until_the_release_is_made() -> None:
     """No round has the quorum of three, and two rounds together have it."""
     study = _study(min_answers=3)
@@ -146,7 +189,7 @@ def test_sites_that_come_and_go(seed: int) -> None:
     expected: list[int] = []
     for number, asked in grid.asked.items():
         release = len(expected) + 1
-        due = release <= 2 and AFTER[release - 1] < number
+        due = release <= 2 and AFTER[release - 1] <= number
         lost = {*grid.late.get(number, ()), *grid.away.get(number, ())}
         answered |= {s for s, k in asked.items() if k and s not in lost}
         if due and len(answered) >= 3:

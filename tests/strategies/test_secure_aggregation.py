@@ -105,7 +105,7 @@ def test_it_is_what_a_trusted_server_releases(played: Played) -> None:
     make, secure = played.make, played.strategy
     settings = secure.server.release.settings
     q = settings.sampling_probability if make is dp_fts_de else None
-    after = None if make is fed_warm_start else range(2)
+    after = None if make is fed_warm_start else range(1, 3)
     seeds = Seeds(study=1, features=2, noise=3)
     silent = Privacy(noise_multiplier=1e-9, release_after=after, sampling_probability=q)
     trusted = make(aggregation=None, privacy=silent, seeds=seeds)

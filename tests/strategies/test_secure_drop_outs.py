@@ -60,7 +60,7 @@ def lossy(rng: random.Random, exchanges: set[int], arrives_there: bool) -> SumGr
 
 def played(grid: SumGrid, num_rounds: int = ROUNDS) -> Private:
     # A release after each round: each round tries to make the next one.
-    privacy = replace(PRIVACY, release_after=range(num_rounds - 1))
+    privacy = replace(PRIVACY, release_after=range(1, num_rounds))
     strategy = fed_vote(privacy=privacy)
     strategy.start(grid, num_rounds=num_rounds)
     return strategy

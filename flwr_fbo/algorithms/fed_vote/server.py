@@ -52,7 +52,7 @@ def released_function(
     row, count, agent = ledger[-1], study.facts, study.agent
     assert isinstance(agent, FedVoteSettings)
     assert isinstance(count, VoteCount)
-    made_after = row.facts["made_after"]
+    made_after = row.made_after
     agent = agent.after(made_after, study.space.dim)
     even = even_votes(agent, count, study.space, study.feature_seed)
     weights = even.excess(row.vectors)

@@ -161,7 +161,7 @@ class FedWarmStartServer(DPFTSDEServer):
         made = len(self.ledger)
         if made:  # a release that was postponed postpones those after it
             last = self.ledger[-1]
-            iteration_planned = iteration - (last.facts["made_after"] - last.iteration)
+            iteration_planned = iteration - (last.made_after - last.iteration)
         else:
             iteration_planned = iteration
         step = super().step(iteration_planned)

@@ -27,7 +27,7 @@ class FTSServer(Server):
     message_length : int
         Numbers in a message, >= 1.
     after : int, optional
-        The one iteration after which there are messages; after each unless given.
+        The one round, >= 1, after which there are messages; after each unless given.
 
     Attributes
     ----------
@@ -41,18 +41,16 @@ class FTSServer(Server):
         require_int("num_agents", num_agents, 1)
         require_int("message_length", message_length, 1)
         if after is not None:
-            require_int("after", after, 0)
+            require_int("after", after, 1)
         self.num_agents = num_agents
         self.ledger = []
         self._length = message_length
         self._after = after
 
     def step(self, iteration: int) -> Step:
-        """Decide to pass messages on: after each iteration, or after the one."""
-        after = self._after
-        return Step(
-            iteration, iteration + 1 if after is None else int(iteration == after)
-        )
+        """Decide to pass messages on: after each round, or after the one."""
+        number, after = iteration + 1, self._after
+        return Step(iteration, number if after is None else int(number == after))
 
     def receive(self, step: Step, messages: Mapping[int, Any]) -> None:
         """Take the messages of a step; what is no message counts as missing."""
@@ -67,7 +65,7 @@ class FTSServer(Server):
 
     def summary(self) -> list[str]:
         """Describe the settings, a line each."""
-        when = "every iteration" if self._after is None else f"iteration {self._after}"
+        when = "every round" if self._after is None else f"round {self._after}"
         return [
             f"{self.num_agents} agents; messages of {self._length} numbers are passed "
             f"on after {when}",

@@ -34,8 +34,8 @@ class FTSSettings(DPFTSDESettings):
         1 - p_t is 1/t^2 (published for real data), 1/sqrt(t) (for synthetic
         functions), 1/t, or 0; t is at least 2.
     share_after : int, optional
-        None: all agents send a message after every iteration, and follow the newest.
-        K >= 0: they search alone up to iteration K, send one message, and follow each
+        None: all agents send a message after every round, and follow the newest.
+        K >= 1: they search alone for K rounds, send one message, and follow each
         other's once; t counts from there.
     weighting : {"uniform", "similarity"}
         P_N. ``"uniform"``, as published: all agents alike whose message is there.
@@ -48,7 +48,7 @@ class FTSSettings(DPFTSDESettings):
     num_initial: int = field(default=3, metadata=integer(1))
     follow: Follow = field(default="inverse-square", metadata=choice(Follow))
     share_after: int | None = field(
-        default=None, metadata=integer(0, optional=True, cap=FREE)
+        default=None, metadata=integer(1, optional=True, cap=FREE)
     )
     weighting: Weighting = field(default="uniform", metadata=choice(Weighting))
 
@@ -65,5 +65,5 @@ class FTSSettings(DPFTSDESettings):
 
     def follow_probability(self, iteration: int) -> float:
         """Return 1 - p_t for t >= 1."""
-        since = iteration - (self.share_after or 0)
+        since = iteration + 1 - (self.share_after or 1)
         return super().follow_probability(max(since, 2))

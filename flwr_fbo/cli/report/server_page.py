@@ -273,10 +273,11 @@ def _communication(
     sent = np.zeros(len(rounds))
     for row in ledger:
         up, down = kind.lengths(row)
-        if row.iteration < len(rounds):
-            sent[row.iteration] += up * rounds[row.iteration]["answered"]
-        if row.iteration + 1 < len(rounds):  # the next round brings it to all
-            sent[row.iteration + 1] += down * num_agents
+        made_in = row.made_after
+        if made_in < len(rounds):
+            sent[made_in] += up * rounds[made_in]["answered"]
+        if made_in + 1 < len(rounds):  # the next round brings it to all
+            sent[made_in + 1] += down * num_agents
     total = np.cumsum(sent)
     words = f"{humanised(total[-1])} numbers, {bytes_text(total[-1])}"
     caption = f"Chart of numbers sent so far against round; {words} in the end."
@@ -293,7 +294,5 @@ def releases_section(kind: LedgerKind, ledger: Sequence[LedgerRow]) -> Section:
     if not ledger:
         return Section("Releases", [NOTHING_RELEASED])
     caption = "What has left the server, from its ledger."
-    if "iteration" in kind.columns:
-        caption += " Iteration 0 is round 1."
     rows = [kind.cells(row) for row in ledger]
-    return Section("Releases", [Table(tuple(kind.columns), rows, caption)])
+    return Section("Releases", [Table(kind.headings, rows, caption)])

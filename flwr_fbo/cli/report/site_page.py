@@ -143,7 +143,7 @@ def _trials(trials: list[Trial]) -> Section:
     rows = [
         (
             trial.number,
-            trial.iteration,
+            trial.iteration + 1,
             datetime.fromtimestamp(trial.started).isoformat(" ", "seconds"),
             f"{trial.value:.6g}" if trial.state == "complete" else trial.state,
             trial.source,
@@ -151,7 +151,7 @@ def _trials(trials: list[Trial]) -> Section:
         )
         for trial in trials
     ]
-    headings = ("trial", "iteration", "started", "value", "source", "setting")
+    headings = ("trial", "round", "started", "value", "source", "setting")
     folded = counted(len(trials), "trial")
     return Section(
         "Trials", [Table(headings, rows, "All trials, in order.", False, folded)]
@@ -477,7 +477,7 @@ def _bandit_page(
                 "with the first release."
             )
         rows = [kind.cells(row) for row in ledger]
-        parts.append(Table(tuple(kind.columns), rows, "What has left this site."))
+        parts.append(Table(kind.headings, rows, "What has left this site."))
         if not all(row.facts["private"] for row in ledger):
             warning = f" NOT PRIVATE: {kind.why_not}"
     every = [*sections, Section("Privacy", parts)]

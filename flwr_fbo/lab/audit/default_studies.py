@@ -43,14 +43,14 @@ def _of_all(num_agents: int, noise_multiplier: float) -> ReleaseSettings:
 def fed_vote(epsilon: float = EPSILON, delta: float = DELTA) -> TuningAuditPlan:
     """Return `FedVote`'s: two releases, all agents take part in both."""
     z = calibrate_noise_multiplier(epsilon, delta, 1.0, 2)
-    return TuningAuditPlan(_of_all(2, z), delta, (5, 9))
+    return TuningAuditPlan(_of_all(2, z), delta, (6, 10))
 
 
 def dp_fts_de(epsilon: float = EPSILON, delta: float = DELTA) -> TuningAuditPlan:
     """Return `DPFTSDE`'s: sampling, sub-regions, and weights from first to last."""
     z = calibrate_noise_multiplier(epsilon, delta, 0.35, 3)
     settings = ReleaseSettings(4, 2, noise_multiplier=z, sampling_probability=0.35)
-    return TuningAuditPlan(settings, delta, (0, 20, 39), 2)
+    return TuningAuditPlan(settings, delta, (1, 21, 40), 2)
 
 
 def fed_warm_start(
@@ -58,8 +58,8 @@ def fed_warm_start(
 ) -> WarmStartAuditPlan:
     """Return `FedWarmStart`'s: four cohorts, and one who only follows."""
     z = calibrate_noise_multiplier(epsilon, delta, 1.0, 1)
-    times = (9, 19, 29, 39)
-    return WarmStartAuditPlan(_of_all(5, z), delta, times, 5)
+    rounds = (10, 20, 30, 40)
+    return WarmStartAuditPlan(_of_all(5, z), delta, rounds, 5)
 
 
 def fed_ucb(epsilon: float = EPSILON, delta: float = DELTA) -> BanditAuditPlan:
@@ -111,7 +111,7 @@ def secure_fed_vote(epsilon: float = EPSILON, delta: float = DELTA) -> SecureAud
 def secure_dp_fts_de(epsilon: float = EPSILON, delta: float = DELTA) -> SecureAuditPlan:
     """Return `DPFTSDE`'s with secure aggregation, for which all sites take part."""
     trusted = dp_fts_de(epsilon, delta)
-    times = len(trusted.iterations)
+    times = len(trusted.release_after)
     z = calibrate_noise_multiplier(epsilon, delta, 1.0, times)
     with_all = replace(trusted.settings, sampling_probability=1.0, noise_multiplier=z)
     return _secure(trusted, with_all)
@@ -119,7 +119,7 @@ def secure_dp_fts_de(epsilon: float = EPSILON, delta: float = DELTA) -> SecureAu
 
 def _secure(trusted: TuningAuditPlan, settings: ReleaseSettings) -> SecureAuditPlan:
     return SecureAuditPlan(
-        settings, trusted.delta, trusted.iterations, trusted.num_features
+        settings, trusted.delta, trusted.release_after, trusted.num_features
     )
 
 

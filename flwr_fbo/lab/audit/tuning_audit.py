@@ -58,9 +58,9 @@ class TuningAuditPlan(StudyPlan):
     delta : float
         In (0, 1): where epsilon is compared. The larger, the more so many draws show:
         who keeps a promise at one delta keeps that of the same noise at any other.
-    iterations : tuple of int
-        After which there is a release: increasing, each >= 0. They decide the weights.
-        One of them alone audits a single release.
+    release_after : tuple of int
+        Rounds, from 1, after which there is a release: increasing. They decide the
+        weights. One of them alone audits a single release.
     num_features : int
         M >= 1.
     absence : {"missing", "zeros"}
@@ -71,8 +71,8 @@ class TuningAuditPlan(StudyPlan):
 
     settings: ReleaseSettings
     delta: float = field(metadata=fraction())
-    iterations: tuple[int, ...] = field(
-        metadata=several(integer(0), least=1, allowed="one at least")
+    release_after: tuple[int, ...] = field(
+        metadata=several(integer(1), least=1, allowed="one at least")
     )
     num_features: int = field(default=1, metadata=integer(1))
     absence: Absence = field(default="missing", metadata=choice(Absence))
@@ -86,8 +86,13 @@ class TuningAuditPlan(StudyPlan):
         require_positive("noise_multiplier", self.settings.noise_multiplier)
         sampling = self.settings.sampling
         require(sampling == "poisson", "sampling", sampling, "'poisson'")
-        times = self.iterations
-        require(all(np.diff(times) > 0), "iterations", times, "increasing")
+        rounds = self.release_after
+        require(all(np.diff(rounds) > 0), "release_after", rounds, "increasing")
+
+    @property
+    def iterations(self) -> tuple[int, ...]:
+        """After which there is a release, from 0."""
+        return tuple(r - 1 for r in self.release_after)
 
     @cached_property
     def promised(self) -> PrivacySpent:
@@ -111,10 +116,10 @@ class TuningAuditPlan(StudyPlan):
     def describe(self) -> dict[str, str]:
         """Return what is drawn, in words."""
         s = self.settings
-        times = ", ".join(str(t) for t in self.iterations)
+        rounds = ", ".join(map(str, self.release_after))
         return {
             "Study": f"N = {s.num_agents} agents, P = {s.num_sub_regions} sub-regions, "
-            f"M = {self.num_features} features; releases after t = {times}",
+            f"M = {self.num_features} features; releases after rounds {rounds}",
             "Privacy": f"q = {s.sampling_probability:g}, z = {s.noise_multiplier:.4g}, "
             f"{s.calibration} calibration",
             "Canary": f"agent {self.canary}: 10 times the clip norm against "
@@ -173,7 +178,7 @@ class WarmStartAuditPlan(TuningAuditPlan):
     Attributes
     ----------
     cohort_sizes : tuple of int
-        As many as ``iterations``, two at least, and fewer than N together; the last
+        As many as ``release_after``, two at least, and fewer than N together; the last
         agents only follow.
     """
 
@@ -185,7 +190,7 @@ class WarmStartAuditPlan(TuningAuditPlan):
     def __post_init__(self) -> None:
         super().__post_init__()
         sizes, releases = self.cohort_sizes, len(self.iterations)
-        allowed = f"as many as iterations, {releases}, and two at least"
+        allowed = f"as many as release_after, {releases}, and two at least"
         ok = len(sizes) == releases and releases >= 2
         require(ok, "cohort_sizes", sizes, allowed)
         Cohorts(self.settings.num_agents, sizes)
@@ -285,7 +290,7 @@ class TunerAuditPlan(TuningAuditPlan):
     def of(cls, choice: PrivateChoice, num_clients: int, num_rungs: int) -> Self:
         """Return the plan of a tuner, with the noise that the tuner plans."""
         chooser = Chooser(choice, num_clients, num_rungs, noise_seed=0)
-        release, rungs = chooser.release, tuple(range(num_rungs))
+        release, rungs = chooser.release, tuple(range(1, num_rungs + 1))
         assert isinstance(release, Release)
         settings, delta = release.settings, choice.delta
         return cls(settings, delta, rungs, _NUM_TRIALS, choice=choice)

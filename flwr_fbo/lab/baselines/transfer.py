@@ -60,14 +60,14 @@ class TransferSettings(SearchSettings, ABC):
     regularization : float
         lambda of the posterior behind a message, > 0.
     share_after : int
-        The iteration, >= 0, after which every agent sends its surrogate.
+        The round, >= 1, after which every agent sends its surrogate.
     """
 
     num_sub_regions: int = field(default=1, metadata=integer(1, cap="max_dimension"))
     num_initial: int = field(default=3, metadata=integer(1))
     lengthscale: float = field(default=0.01, metadata=positive())
     regularization: float = field(default=1e-6, metadata=positive())
-    share_after: int = field(default=0, metadata=integer(0, cap=FREE))
+    share_after: int = field(default=1, metadata=integer(1, cap=FREE))
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -55,9 +55,9 @@ def audit(
         int | None, typer.Option(min=1, help="Number of sub-regions P.")
     ] = None,
     q: Annotated[float | None, typer.Option(help="Sampling probability.")] = None,
-    iteration: Annotated[
+    release_after: Annotated[
         list[int] | None,
-        typer.Option(help="Iteration t with a release; repeat for more."),
+        typer.Option(help="Round with a release; repeat for more."),
     ] = None,
     features: Annotated[int | None, typer.Option(help="Length M of a message.")] = None,
     calibration: Annotated[
@@ -119,7 +119,7 @@ def audit(
         "num_agents": agents,
         "num_sub_regions": sub_regions,
         "sampling_probability": q,
-        "iterations": tuple(iteration) if iteration else None,
+        "release_after": tuple(release_after) if release_after else None,
         "num_features": features,
         "calibration": calibration,
         "absence": absent,
@@ -184,7 +184,7 @@ def _changed(
     if "noise_multiplier" in given:
         return plan
     noise_multiplier = calibrate_noise_multiplier(
-        epsilon, plan.delta, settings.subsampling, len(plan.iterations)
+        epsilon, plan.delta, settings.subsampling, len(plan.release_after)
     )
     return replace(plan, settings=replace(settings, noise_multiplier=noise_multiplier))
 

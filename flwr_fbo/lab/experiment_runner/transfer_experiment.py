@@ -276,7 +276,7 @@ class TransferExperiment(OptimisationExperiment):
         )
         if isinstance(settings, FTSSettings):
             follow = curve.follow or self.follow
-            share_after = None if curve.concurrent else 0
+            share_after = None if curve.concurrent else 1
             return replace(settings, follow=follow, share_after=share_after)
         return settings
 

@@ -315,7 +315,7 @@ def test_when_agents_vote() -> None:
         study.plan(num_rounds - 1)
         assert study.server.iterations == after
     for num_rounds, after in ((8, (5,)), (60, (5, 9))):
-        told = strategy(release_after=(5, 9))
+        told = strategy(release_after=(6, 10))
         told.plan(num_rounds - 1)
         assert told.server.iterations == after
 
@@ -454,7 +454,7 @@ def test_it_runs_through_flower() -> None:
     study, agents = run(
         numpy_app(),
         agent=FedVoteSettings(num_initial=4),
-        release_after=(1,),
+        release_after=(2,),
     )
     assert len(study.server.ledger) == 1
     assert all(len(a.values) == 4 + 5 for a in agents)

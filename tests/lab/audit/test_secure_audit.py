@@ -112,7 +112,7 @@ def test_every_fault_is_looked_for() -> None:
 
 @pytest.mark.slow
 def test_one_release_shows_no_reused_share() -> None:
-    audited = replace(secure_fed_vote(), num_draws=1000, iterations=(1,))
+    audited = replace(secure_fed_vote(), num_draws=1000, release_after=(2,))
     assert not audit(audited, StreamEntropy(3), SECURE_FAULTS["reused-shares"]).violated
 
 

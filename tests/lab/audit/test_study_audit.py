@@ -39,7 +39,7 @@ def one_release(
     chosen = {"num_draws": 1000, **{key: more.pop(key) for key in of_plan}}
     settings = {"noise_multiplier": Z, **more}
     released = ReleaseSettings(num_agents, num_sub_regions, **settings)
-    return TuningAuditPlan(released, 1e-3, (0,), **chosen)
+    return TuningAuditPlan(released, 1e-3, (1,), **chosen)
 
 
 # --- Correct studies
@@ -115,7 +115,7 @@ SUBTLE = [
     ("noise-by-sampled", replace(dp_fts_de(), num_draws=2000)),
     ("bare-empty-sample", replace(dp_fts_de(), num_draws=10_000, settings=ONE_AGENT)),
     ("counted-twice", replace(fed_vote(), num_draws=2000)),
-    ("uniform-sensitivity", replace(dp_fts_de(), num_draws=5000, iterations=(0, 1))),
+    ("uniform-sensitivity", replace(dp_fts_de(), num_draws=5000, release_after=(1, 2))),
 ]
 FAULTY = [
     # The command finds `no-clip` in the fast tests.
@@ -200,7 +200,7 @@ def test_low_bits_tell_where_noise_fills_them(fault: str) -> None:
 @pytest.mark.slow
 def test_one_release_shows_no_fault_of_several() -> None:
     for fault in ("reused-noise", "noise-once"):
-        audited = replace(fed_vote(), num_draws=1000, iterations=(1,))
+        audited = replace(fed_vote(), num_draws=1000, release_after=(2,))
         assert not audit(audited, StreamEntropy(3), FAULTS[fault]).violated
 
 
@@ -277,8 +277,8 @@ def test_seeded_noise_is_on_a_grid() -> None:
             "sampling='fixed-size'",
         ),
         ({"num_draws": 999}, "num_draws=999"),
-        ({"iterations": ()}, "iterations=()"),
-        ({"iterations": (3, 3)}, "iterations=(3, 3)"),
+        ({"release_after": ()}, "release_after=()"),
+        ({"release_after": (3, 3)}, "release_after=(3, 3)"),
         ({"absence": "gone"}, "absence='gone'"),
     ],
 )

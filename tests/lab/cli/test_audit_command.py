@@ -56,15 +56,15 @@ def test_json_tells_of_a_violation() -> None:
 
 
 def test_options_change_a_tuning_study() -> None:
-    options = ("--agents=3", "--sub-regions=2", "--q=.5", "--iteration=0")
-    more = ("--iteration=7", "--features=3", "--absent=zeros", "--epsilon=1")
+    options = ("--agents=3", "--sub-regions=2", "--q=.5", "--release-after=1")
+    more = ("--release-after=8", "--features=3", "--absent=zeros", "--epsilon=1")
     result = _invoke("--study=DPFTSDE", *options, *more, "--json")
     (found,) = json.loads(result.stdout)
     assert found["violated"] is False
     assert found["planted_fault"] is None
     assert found["epsilon_promised"] == pytest.approx(1, rel=5e-3)
     plan = found["plan"]
-    assert (plan["iterations"], plan["num_features"]) == ([0, 7], 3)
+    assert (plan["release_after"], plan["num_features"]) == ([1, 8], 3)
     assert plan["absence"] == "zeros"
     assert plan["settings"]["num_agents"] == 3
     assert plan["settings"]["num_sub_regions"] == 2

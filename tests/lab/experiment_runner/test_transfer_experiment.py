@@ -66,7 +66,7 @@ def test_it_is_a_toml(experiment: TransferExperiment) -> None:
     settings = experiment.settings_of("fts")
     assert isinstance(settings, FTSSettings)
     assert (settings.num_initial, settings.num_features) == (3, 12)
-    assert (settings.share_after, settings.follow) == (0, "inverse-sqrt")
+    assert (settings.share_after, settings.follow) == (1, "inverse-sqrt")
     plain = replace(experiment, claims=(), num_seeds=5)
     assert experiment_of(plain.to_dict()) == plain
 

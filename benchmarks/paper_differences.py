@@ -414,7 +414,7 @@ TUNING = [
     ),
     Difference(
         "FTS sends once, for each iteration",
-        partial(best_so_far, FUNCTIONS, lambda seeds: fts(seeds, share_after=0)),
+        partial(best_so_far, FUNCTIONS, lambda seeds: fts(seeds, share_after=1)),
         partial(best_so_far, FUNCTIONS, fts),
         is_ratio=False,
     ),

@@ -362,9 +362,9 @@ def _others(context: Context) -> list[Finding]:
 @_told("study")
 def _study(context: Context, promise: Promise) -> Finding:
     """Return whether the site takes part in a study, by the rules of its app."""
-    rules = SiteCharges(context, configured_folder(context))
-    rules.check(promise)
-    rules.check_total(("announced", ""), promise)
+    charges = SiteCharges(context, configured_folder(context))
+    charges.check(promise)
+    charges.check_total(("announced", ""), promise)
     releases = counted(promise.num_releases, "release")
     assert promise.delta is not None
     epsilon = epsilon_text(promise.charges, promise.delta)

@@ -30,9 +30,14 @@ def check_site_command(
     delta: Annotated[
         float | None, typer.Option(help="Delta at which it has that epsilon.")
     ] = None,
-    releases: Annotated[
+    num_releases: Annotated[
         int | None,
-        typer.Option(min=1, max=10_000, help="Its number of releases (default: 1)."),
+        typer.Option(
+            "--releases",
+            min=1,
+            max=10_000,
+            help="Its number of releases (default: 1).",
+        ),
     ] = None,
 ) -> None:
     """Say what a site has with NODE_CONFIG, and what would keep it from a study.
@@ -58,7 +63,7 @@ def check_site_command(
         if not node_config.endswith(".toml"):
             rest = _ENTRY.sub("", node_config).strip()
             require(not rest, "NODE_CONFIG", rest, "KEY=VALUE, with a space between")
-        study = _announced(epsilon, delta, releases)
+        study = _announced(epsilon, delta, num_releases)
         found = check_site(parsed_node_config(node_config), study)
     width = max(len(one.topic) for one in found)
     for one in found:
@@ -73,13 +78,13 @@ def check_site_command(
 
 
 def _announced(
-    epsilon: float | None, delta: float | None, releases: int | None
+    epsilon: float | None, delta: float | None, num_releases: int | None
 ) -> Promise | None:
     """Return the promise of the study that is asked about, if one is."""
     if epsilon is None or delta is None:
-        given = {"--epsilon": epsilon, "--delta": delta, "--releases": releases}
+        given = {"epsilon": epsilon, "delta": delta, "num_releases": num_releases}
         for name, value in given.items():
             allowed = "given with both --epsilon and --delta"
             require(value is None, name, value, allowed)
         return None
-    return announced_study(epsilon, delta, 1 if releases is None else releases)
+    return announced_study(epsilon, delta, 1 if num_releases is None else num_releases)

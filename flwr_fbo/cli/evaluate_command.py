@@ -44,7 +44,7 @@ def evaluate(
     journal: Annotated[
         Path, typer.Argument(help="A bandit site's folder, or the journal in it.")
     ],
-    policies: Annotated[
+    policy: Annotated[
         list[str],
         typer.Option(
             "--policy",
@@ -90,7 +90,7 @@ def evaluate(
     $ flwr-fbo evaluate /var/lib/fbo --policy python:rules:by_age --csv rows.csv
     """
     with plain_errors(ValueError, ImportError):
-        found = _evaluated(_opened(journal), policies, confidence, not unsettled)
+        found = _evaluated(_opened(journal), policy, confidence, not unsettled)
         rows = [
             {"policy": policy, **asdict(estimate), "confidence": confidence}
             for policy, _, estimate in _estimates(found)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from io import TextIOWrapper
 from typing import Any
 
+import click
 import typer
 from rich import box
 from rich.console import Console
@@ -56,9 +57,23 @@ def _reason(error: Exception, more: tuple[type[Exception], ...]) -> str:
         return f"{error.strerror}{where}."
     if isinstance(error, (PublicError, SQLAlchemyError, *more)):
         # Names to choose from, a line each.
-        lines = [str(error).splitlines()[0], *getattr(error, "known", ())]
+        text = _with_option(str(error).splitlines()[0])
+        lines = [text, *getattr(error, "known", ())]
         return "\n  ".join(map(printable, lines))
     return ""
+
+
+def _with_option(text: str) -> str:
+    """Return an error that begins with a field, with the option that gave the field.
+
+    An option's parameter has the name of the field that it sets.
+    """
+    field, _, rest = text.partition("=")
+    context = click.get_current_context(silent=True)
+    for one in context.command.params if context is not None else ():
+        if isinstance(one, click.Option) and one.name == field:
+            return f"{one.opts[0]}={rest}"
+    return text
 
 
 @contextmanager

@@ -112,7 +112,7 @@ def announced_study(epsilon: float, delta: float, num_releases: int = 1) -> Prom
     ValueError
         If an argument is not allowed; the message names it.
     """
-    require_int("releases", num_releases, 1)
+    require_int("num_releases", num_releases, 1)
     z = math.sqrt(num_releases) / gaussian_mu(epsilon, delta)
     charge = Charge(z, num_releases=num_releases)
     return Promise((charge,), private=True, delta=delta)

@@ -28,9 +28,13 @@ def run(
         int | None,
         typer.Option(min=1, help="Runs of each method; the experiment's by default."),
     ] = None,
-    evaluations: Annotated[
+    num_evaluations: Annotated[
         int | None,
-        typer.Option(min=1, help="Evaluations of each agent, or trials of a bandit."),
+        typer.Option(
+            "--evaluations",
+            min=1,
+            help="Evaluations of each agent, or trials of a bandit.",
+        ),
     ] = None,
     epsilon: Annotated[
         float | None,
@@ -64,8 +68,8 @@ def run(
     console = TextConsole(stderr=as_json)
     with plain_errors(ValueError, ImportError):
         plan = find_experiment(experiment)
-        if evaluations is not None:
-            plan = plan.with_steps(evaluations)
+        if num_evaluations is not None:
+            plan = plan.with_steps(num_evaluations)
         if epsilon is not None:
             plan = plan.with_epsilon(epsilon)
         plan.check()

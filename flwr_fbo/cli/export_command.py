@@ -10,7 +10,7 @@ import typer
 
 from flwr_fbo._common.text import counted
 from flwr_fbo._common.validation import require
-from flwr_fbo.cli.output import plain_errors
+from flwr_fbo.cli.output import check_output, plain_errors
 from flwr_fbo.integrations.optuna_export import export_journal
 from flwr_fbo.strategies.fed_warm_start import recorded_knowledge
 from flwr_fbo.tuner.optuna_export import export_tuner
@@ -78,6 +78,7 @@ def _check_folder(source: Path) -> None:
 
 def _export_knowledge(folder: Path, file: Path) -> None:
     with plain_errors(ValueError):
+        check_output("knowledge", file)
         knowledge = recorded_knowledge(folder)
         knowledge.save(file)
     for release in knowledge.releases:

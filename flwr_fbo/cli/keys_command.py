@@ -10,7 +10,7 @@ import typer
 
 from flwr_fbo._common.validation import require
 from flwr_fbo.cli.commands import add, group
-from flwr_fbo.cli.output import plain_errors
+from flwr_fbo.cli.output import check_output, plain_errors
 from flwr_fbo.secure_sum.roster import Roster, SigningKey
 
 app = group()
@@ -34,7 +34,7 @@ def new(file: Annotated[Path, typer.Argument(help="A new file.")]) -> None:
     $ flwr-fbo keys new site-0.pem
     """
     with plain_errors(ValueError):
-        _require_new(file)
+        check_output("FILE", file, replace=False)
         key = SigningKey.draw()
         key.save(file)
     typer.echo(f"Wrote the private key to {file}. It must not leave this site.")
@@ -68,7 +68,7 @@ def roster(
     $ flwr-fbo keys roster roster.json 0=5f3c... 1=a81e... 2=09bd...
     """
     with plain_errors(ValueError):
-        _require_new(file)
+        check_output("FILE", file, replace=False)
         made = Roster.draw(_by_slot(pairs))
         made.save(file)
     _say(file, made)
@@ -92,14 +92,6 @@ add(app, "new", new)
 add(app, "public", public)
 add(app, "roster", roster)
 add(app, "show", show)
-
-
-def _require_new(file: Path) -> None:
-    """Raise ValueError unless FILE can be made without replacing another."""
-    if file.exists():
-        raise ValueError(f"FILE={str(file)!r} exists already, and is not replaced.")
-    if not file.parent.is_dir():
-        raise ValueError(f"FILE={str(file)!r} is in a folder that does not exist.")
 
 
 def _by_slot(pairs: list[str]) -> dict[int, str]:

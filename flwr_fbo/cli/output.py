@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Any
 
 import click
@@ -20,6 +21,7 @@ from rich.text import Text
 
 from flwr_fbo._common.errors import PublicError
 from flwr_fbo._common.text import printable
+from flwr_fbo._common.validation import require
 
 
 @contextmanager
@@ -74,6 +76,15 @@ def _with_option(text: str) -> str:
         if isinstance(one, click.Option) and one.name == field:
             return f"{one.opts[0]}={rest}"
     return text
+
+
+def check_output(field: str, file: Path, *, replace: bool = True) -> None:
+    """Raise ValueError unless a file may be written; see `require` for ``field``.
+
+    Its folder must exist; with ``replace=False`` the file must not.
+    """
+    require(file.parent.is_dir(), field, str(file), "a file in a folder that exists")
+    require(replace or not file.exists(), field, str(file), "a new file")
 
 
 @contextmanager

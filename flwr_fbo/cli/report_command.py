@@ -8,10 +8,9 @@ from typing import Annotated
 import typer
 
 from flwr_fbo._common.text import write_whole
-from flwr_fbo._common.validation import require
 from flwr_fbo.cli.commands import EXPERIMENT_PAGE, loaded
 from flwr_fbo.cli.ledger_kinds import LEDGER_KINDS
-from flwr_fbo.cli.output import plain_errors
+from flwr_fbo.cli.output import check_output, plain_errors
 from flwr_fbo.cli.report.server_page import server_page
 from flwr_fbo.cli.report.site_page import SITE_PAGES
 from flwr_fbo.cli.report.tuner_page import tuner_page
@@ -66,8 +65,7 @@ def report(
     with plain_errors(ValueError):
         path = _file_of(results)
         output = output or path.parent / "report.html"
-        allowed = "a file in a folder that exists"
-        require(output.parent.is_dir(), "--output", str(output), allowed)
+        check_output("output", output)
         # Readable by its owner alone, as the journals are that it may tell of.
         write_whole(output, _page_of(path))
     typer.echo(f"Report: {output}")

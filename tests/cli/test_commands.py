@@ -637,5 +637,6 @@ def test_a_report_makes_no_folders(tmp_path: Path) -> None:
     arguments = ["report", str(tmp_path), "--output", str(output)]
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 1
-    assert "a file in a folder that exists" in done.output
+    said = f"--output={str(output)!r} is not allowed: a file in a folder that exists."
+    assert done.output == f"Error: {said}\n"
     assert not output.parent.exists()

@@ -20,10 +20,7 @@ _ENTRY = re.compile(r"\S+?=(?:'[^']*'|\"[^\"]*\"|\S+)")
 
 
 def check_site_command(
-    node_config: Annotated[
-        str,
-        typer.Argument(help="The SuperNode's --node-config, or its .toml file."),
-    ],
+    node_config: str,
     epsilon: Annotated[
         float | None, typer.Option(help="Epsilon of one more study, with --delta.")
     ] = None,
@@ -42,12 +39,13 @@ def check_site_command(
 ) -> None:
     """Say what a site has with NODE_CONFIG, and what would keep it from a study.
 
-    Run it as the user of the SuperNode, before that starts: limits, folder, ledger and
-    what is left of it, roster and key, OpenDP, versions, clock. The exit status is 1
-    if studies would be refused, or a limit would be forgotten when a run ends; not if
-    a limit is used up, since a study that the site has joined may still go on. The
-    limits of an app's own code are not known here. A ledger of an older schema is
-    upgraded, because the command opens it.
+    NODE_CONFIG is the SuperNode's --node-config, or its .toml file. Run it as the user
+    of the SuperNode, before that starts: limits, folder, ledger and what is left of it,
+    roster and key, OpenDP, versions, clock. The exit status is 1 if studies would be
+    refused, or a limit would be forgotten when a run ends; not if a limit is used up,
+    since a study that the site has joined may still go on. The limits of an app's own
+    code are not known here. A ledger of an older schema is upgraded, because the
+    command opens it.
 
     With --epsilon and --delta it also says whether a study that announces them is
     within the limits on epsilon and releases, with all studies in the ledger counted.

@@ -41,9 +41,7 @@ _OWN = (
 
 
 def evaluate(
-    journal: Annotated[
-        Path, typer.Argument(help="A bandit site's folder, or the journal in it.")
-    ],
+    journal: Path,
     policy: Annotated[
         list[str],
         typer.Option(

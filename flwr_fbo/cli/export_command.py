@@ -18,26 +18,21 @@ from flwr_fbo.tuner.tuner_record import FILE_NAME as TUNER_FILE
 
 
 def export(
-    source: Annotated[
-        Path,
-        typer.Argument(help="A client's journal, or the folder of a tuner or server."),
-    ],
-    storage: Annotated[
-        str | None, typer.Argument(help="Optuna storage, for a journal or a tuner.")
-    ] = None,
+    source: Path,
+    storage: Annotated[str | None, typer.Argument()] = None,
     knowledge: Annotated[
         Path | None, typer.Option(help="File to write, for a server's folder.")
     ] = None,
 ) -> None:
     """Copy trials to Optuna, or releases to a file.
 
-    The trials of a client's journal, or of a FederationTuner's folder, go to an Optuna
-    STORAGE, such as sqlite:///trials.db, for optuna-dashboard and other tools. Run it
-    again to add new trials. Those of a FederationTuner have released scores by round;
-    the last rung's are complete, the others pruned.
+    If SOURCE is a client's journal, or a FederationTuner's folder, its trials go to an
+    Optuna STORAGE, such as sqlite:///trials.db, for optuna-dashboard and other tools.
+    Run it again to add new trials. Those of a FederationTuner have released scores by
+    round; the last rung's are complete, the others pruned.
 
-    The releases of a FedWarmStart server go to the file --knowledge. Other studies and
-    single sites start from that file at no epsilon.
+    If SOURCE is the folder of a FedWarmStart server, its releases go to the file
+    --knowledge. Other studies and single sites start from that file at no epsilon.
 
     Examples
     --------

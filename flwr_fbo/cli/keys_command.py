@@ -23,8 +23,8 @@ def keys() -> None:
     """Make the keys of secure aggregation, and the roster that sites pin."""
 
 
-def new(file: Annotated[Path, typer.Argument(help="A new file.")]) -> None:
-    """Make a site's private key.
+def new(file: Path) -> None:
+    """Make a site's private key, a new FILE.
 
     Only its owner can read FILE. The public key that is printed goes to whoever makes
     the roster.
@@ -41,8 +41,8 @@ def new(file: Annotated[Path, typer.Argument(help="A new file.")]) -> None:
     typer.echo(f"Public key: {key.public}")
 
 
-def public(file: Annotated[Path, typer.Argument(help="A private key.")]) -> None:
-    """Print the public key of a private key.
+def public(file: Path) -> None:
+    """Print the public key of the private key in FILE.
 
     Examples
     --------
@@ -54,14 +54,15 @@ def public(file: Annotated[Path, typer.Argument(help="A private key.")]) -> None
 
 
 def roster(
-    file: Annotated[Path, typer.Argument(help="A new file.")],
+    file: Path,
     pairs: Annotated[list[str], typer.Argument(metavar="SLOT=PUBLIC_KEY...")],
 ) -> None:
-    """Write the roster: the public keys of all sites, by slot.
+    """Write the roster, a new FILE: the public keys of all sites, by slot.
 
-    Slots are 0 to N - 1. Every site and the server get a copy of FILE, from a person
-    they trust. They compare the digest that is printed, by telephone for example. FILE
-    also has a random seed: two rosters of the same keys differ.
+    Give SLOT=PUBLIC_KEY for each site; slots are 0 to N - 1. Every site and the server
+    get a copy of FILE, from a person they trust. They compare the digest that is
+    printed, by telephone for example. FILE also has a random seed: two rosters of the
+    same keys differ.
 
     Examples
     --------
@@ -74,8 +75,8 @@ def roster(
     _say(file, made)
 
 
-def show(file: Annotated[Path, typer.Argument(help="A roster.")]) -> None:
-    """Print the digest of a roster, and whose keys it has.
+def show(file: Path) -> None:
+    """Print the digest of the roster in FILE, and whose keys it has.
 
     Examples
     --------

@@ -39,9 +39,7 @@ _SQLITE = b"SQLite format 3\0"
 
 
 def report(
-    results: Annotated[
-        Path, typer.Argument(help="A folder of results, or the file in it.")
-    ],
+    results: Path,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -53,9 +51,9 @@ def report(
     """Write RESULTS as one self-contained HTML page.
 
     RESULTS is the output of `flwr-fbo run`, the `folder` of a study's server or of a
-    FederationTuner, or a site's `fbo-folder`. The page of a server or a tuner has no
-    data of single agents. A site's page shows the site's best settings, and is for the
-    site only.
+    FederationTuner, a site's `fbo-folder`, or a file in one of them. The page of a
+    server or a tuner has no data of single agents. A site's page shows the site's best
+    settings, and is for the site only.
 
     Examples
     --------

@@ -54,7 +54,10 @@ def run(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a built-in experiment (`flwr-fbo list`) or a TOML file, with its controls.
+    """Run an experiment with its controls: a built-in NAME, or a TOML FILE.
+
+    `flwr-fbo list` prints the names. In a clone of the repository a NAME may also be
+    that of a published figure, such as fts/fig3a.
 
     It writes results and a figure into a folder of the output folder. After you stop
     it, the same command continues. A published figure continues from the runs that are

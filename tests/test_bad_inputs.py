@@ -130,13 +130,13 @@ def test_python(
 
 COMMANDS = [
     ("run nosuch", "experiment='nosuch'", "flwr-fbo list"),
-    ("run digits-votes --epsilon -1", "epsilon", "-1"),
+    ("run digits-votes --epsilon -1", "--epsilon=-1.0", "1e-3"),
     ("claims digits", "experiment='digits'", "flwr-fbo claims"),
     ("show empty", "results='empty/results.jsonl'", "this one is empty"),
     ("show binary", "results='binary/results.jsonl'", "flwr-fbo run wrote"),
-    ("privacy --strategy FedVote --agents 0 --releases 1", "agents=0", "1 to"),
-    ("privacy --agents 9 --releases 1 --strategy X", "strategy='X'", "FedVote"),
-    ("audit --plant nothing", "plant='nothing'", "one of"),
+    ("privacy --strategy FedVote --agents 0 --releases 1", "--agents=0", ">= 1"),
+    ("privacy --agents 9 --releases 1 --strategy X", "--strategy='X'", "FedVote"),
+    ("audit --plant nothing", "--plant='nothing'", "one of"),
     ("report damaged.sqlite", "damaged.sqlite", "not a database"),
     ("ledger show damaged.sqlite", "damaged.sqlite", "a database"),
 ]

@@ -20,29 +20,32 @@ _ENTRY = re.compile(r"\S+?=(?:'[^']*'|\"[^\"]*\"|\S+)")
 
 
 def check_site_command(
-    node_config: Annotated[
-        str,
-        typer.Argument(help="The SuperNode's --node-config, or its .toml file."),
-    ],
+    node_config: str,
     epsilon: Annotated[
         float | None, typer.Option(help="Epsilon of one more study, with --delta.")
     ] = None,
     delta: Annotated[
         float | None, typer.Option(help="Delta at which it has that epsilon.")
     ] = None,
-    releases: Annotated[
+    num_releases: Annotated[
         int | None,
-        typer.Option(min=1, max=10_000, help="Its number of releases (default: 1)."),
+        typer.Option(
+            "--releases",
+            min=1,
+            max=10_000,
+            help="Its number of releases (default: 1).",
+        ),
     ] = None,
 ) -> None:
     """Say what a site has with NODE_CONFIG, and what would keep it from a study.
 
-    Run it as the user of the SuperNode, before that starts: limits, folder, ledger and
-    what is left of it, roster and key, OpenDP, versions, clock. The exit status is 1
-    if studies would be refused, or a limit would be forgotten when a run ends; not if
-    a limit is used up, since a study that the site has joined may still go on. The
-    limits of an app's own code are not known here. A ledger of an older schema is
-    upgraded, because the command opens it.
+    NODE_CONFIG is the SuperNode's --node-config, or its .toml file. Run it as the user
+    of the SuperNode, before that starts: limits, folder, ledger and what is left of it,
+    roster and key, OpenDP, versions, clock. The exit status is 1 if studies would be
+    refused, or a limit would be forgotten when a run ends; not if a limit is used up,
+    since a study that the site has joined may still go on. The limits of an app's own
+    code are not known here. A ledger of an older schema is upgraded, because the
+    command opens it.
 
     With --epsilon and --delta it also says whether a study that announces them is
     within the limits on epsilon and releases, with all studies in the ledger counted.
@@ -58,7 +61,7 @@ def check_site_command(
         if not node_config.endswith(".toml"):
             rest = _ENTRY.sub("", node_config).strip()
             require(not rest, "NODE_CONFIG", rest, "KEY=VALUE, with a space between")
-        study = _announced(epsilon, delta, releases)
+        study = _announced(epsilon, delta, num_releases)
         found = check_site(parsed_node_config(node_config), study)
     width = max(len(one.topic) for one in found)
     for one in found:
@@ -73,13 +76,13 @@ def check_site_command(
 
 
 def _announced(
-    epsilon: float | None, delta: float | None, releases: int | None
+    epsilon: float | None, delta: float | None, num_releases: int | None
 ) -> Promise | None:
     """Return the promise of the study that is asked about, if one is."""
     if epsilon is None or delta is None:
-        given = {"--epsilon": epsilon, "--delta": delta, "--releases": releases}
+        given = {"epsilon": epsilon, "delta": delta, "num_releases": num_releases}
         for name, value in given.items():
             allowed = "given with both --epsilon and --delta"
             require(value is None, name, value, allowed)
         return None
-    return announced_study(epsilon, delta, 1 if releases is None else releases)
+    return announced_study(epsilon, delta, 1 if num_releases is None else num_releases)

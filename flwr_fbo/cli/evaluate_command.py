@@ -14,7 +14,7 @@ from rich.table import Table
 from flwr_fbo._common.text import printable, write_whole
 from flwr_fbo._common.validation import require
 from flwr_fbo.cli.commands import AsJson
-from flwr_fbo.cli.output import RULED, csv_of, plain_errors, wide_console
+from flwr_fbo.cli.output import RULED, check_output, csv_of, plain_errors, wide_console
 from flwr_fbo.clients.bandits.bandit_files import LINEAR_KIND as KIND
 from flwr_fbo.clients.bandits.bandit_files import last_journal
 from flwr_fbo.clients.bandits.linear_bandit_policy import LinearBanditPolicy
@@ -41,10 +41,8 @@ _OWN = (
 
 
 def evaluate(
-    journal: Annotated[
-        Path, typer.Argument(help="A bandit site's folder, or the journal in it.")
-    ],
-    policies: Annotated[
+    journal: Path,
+    policy: Annotated[
         list[str],
         typer.Option(
             "--policy",
@@ -90,7 +88,9 @@ def evaluate(
     $ flwr-fbo evaluate /var/lib/fbo --policy python:rules:by_age --csv rows.csv
     """
     with plain_errors(ValueError, ImportError):
-        found = _evaluated(_opened(journal), policies, confidence, not unsettled)
+        if csv is not None:
+            check_output("csv", csv)
+        found = _evaluated(_opened(journal), policy, confidence, not unsettled)
         rows = [
             {"policy": policy, **asdict(estimate), "confidence": confidence}
             for policy, _, estimate in _estimates(found)

@@ -10,7 +10,7 @@ import typer
 
 from flwr_fbo._common.text import counted
 from flwr_fbo._common.validation import require
-from flwr_fbo.cli.output import plain_errors
+from flwr_fbo.cli.output import check_output, plain_errors
 from flwr_fbo.integrations.optuna_export import export_journal
 from flwr_fbo.strategies.fed_warm_start import recorded_knowledge
 from flwr_fbo.tuner.optuna_export import export_tuner
@@ -18,26 +18,21 @@ from flwr_fbo.tuner.tuner_record import FILE_NAME as TUNER_FILE
 
 
 def export(
-    source: Annotated[
-        Path,
-        typer.Argument(help="A client's journal, or the folder of a tuner or server."),
-    ],
-    storage: Annotated[
-        str | None, typer.Argument(help="Optuna storage, for a journal or a tuner.")
-    ] = None,
+    source: Path,
+    storage: Annotated[str | None, typer.Argument()] = None,
     knowledge: Annotated[
         Path | None, typer.Option(help="File to write, for a server's folder.")
     ] = None,
 ) -> None:
     """Copy trials to Optuna, or releases to a file.
 
-    The trials of a client's journal, or of a FederationTuner's folder, go to an Optuna
-    STORAGE, such as sqlite:///trials.db, for optuna-dashboard and other tools. Run it
-    again to add new trials. Those of a FederationTuner have released scores by round;
-    the last rung's are complete, the others pruned.
+    If SOURCE is a client's journal, or a FederationTuner's folder, its trials go to an
+    Optuna STORAGE, such as sqlite:///trials.db, for optuna-dashboard and other tools.
+    Run it again to add new trials. Those of a FederationTuner have released scores by
+    round; the last rung's are complete, the others pruned.
 
-    The releases of a FedWarmStart server go to the file --knowledge. Other studies and
-    single sites start from that file at no epsilon.
+    If SOURCE is the folder of a FedWarmStart server, its releases go to the file
+    --knowledge. Other studies and single sites start from that file at no epsilon.
 
     Examples
     --------
@@ -78,6 +73,7 @@ def _check_folder(source: Path) -> None:
 
 def _export_knowledge(folder: Path, file: Path) -> None:
     with plain_errors(ValueError):
+        check_output("knowledge", file)
         knowledge = recorded_knowledge(folder)
         knowledge.save(file)
     for release in knowledge.releases:

@@ -40,7 +40,7 @@ Template = Literal["federation", "sites"]
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(help="New or empty folder.")] = Path(),
+    folder: Annotated[Path, typer.Argument()] = Path(),
     template: Annotated[
         Template | None,
         typer.Option(
@@ -51,8 +51,9 @@ def init(
 ) -> None:
     """Write a Flower app that tunes a model.
 
-    FOLDER is the current folder by default. The app gets the folder's name: letters,
-    digits and hyphens. Its README says how to run it, and what to change.
+    FOLDER is new or empty; the current folder by default. The app gets the folder's
+    name: letters, digits and hyphens. Its README says how to run it, and what to
+    change.
 
     Examples
     --------

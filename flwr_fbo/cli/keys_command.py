@@ -10,7 +10,7 @@ import typer
 
 from flwr_fbo._common.validation import require
 from flwr_fbo.cli.commands import add, group
-from flwr_fbo.cli.output import plain_errors
+from flwr_fbo.cli.output import check_output, plain_errors
 from flwr_fbo.secure_sum.roster import Roster, SigningKey
 
 app = group()
@@ -23,8 +23,8 @@ def keys() -> None:
     """Make the keys of secure aggregation, and the roster that sites pin."""
 
 
-def new(file: Annotated[Path, typer.Argument(help="A new file.")]) -> None:
-    """Make a site's private key.
+def new(file: Path) -> None:
+    """Make a site's private key, a new FILE.
 
     Only its owner can read FILE. The public key that is printed goes to whoever makes
     the roster.
@@ -34,15 +34,15 @@ def new(file: Annotated[Path, typer.Argument(help="A new file.")]) -> None:
     $ flwr-fbo keys new site-0.pem
     """
     with plain_errors(ValueError):
-        _require_new(file)
+        check_output("FILE", file, replace=False)
         key = SigningKey.draw()
         key.save(file)
     typer.echo(f"Wrote the private key to {file}. It must not leave this site.")
     typer.echo(f"Public key: {key.public}")
 
 
-def public(file: Annotated[Path, typer.Argument(help="A private key.")]) -> None:
-    """Print the public key of a private key.
+def public(file: Path) -> None:
+    """Print the public key of the private key in FILE.
 
     Examples
     --------
@@ -54,28 +54,29 @@ def public(file: Annotated[Path, typer.Argument(help="A private key.")]) -> None
 
 
 def roster(
-    file: Annotated[Path, typer.Argument(help="A new file.")],
+    file: Path,
     pairs: Annotated[list[str], typer.Argument(metavar="SLOT=PUBLIC_KEY...")],
 ) -> None:
-    """Write the roster: the public keys of all sites, by slot.
+    """Write the roster, a new FILE: the public keys of all sites, by slot.
 
-    Slots are 0 to N - 1. Every site and the server get a copy of FILE, from a person
-    they trust. They compare the digest that is printed, by telephone for example. FILE
-    also has a random seed: two rosters of the same keys differ.
+    Give SLOT=PUBLIC_KEY for each site; slots are 0 to N - 1. Every site and the server
+    get a copy of FILE, from a person they trust. They compare the digest that is
+    printed, by telephone for example. FILE also has a random seed: two rosters of the
+    same keys differ.
 
     Examples
     --------
     $ flwr-fbo keys roster roster.json 0=5f3c... 1=a81e... 2=09bd...
     """
     with plain_errors(ValueError):
-        _require_new(file)
+        check_output("FILE", file, replace=False)
         made = Roster.draw(_by_slot(pairs))
         made.save(file)
     _say(file, made)
 
 
-def show(file: Annotated[Path, typer.Argument(help="A roster.")]) -> None:
-    """Print the digest of a roster, and whose keys it has.
+def show(file: Path) -> None:
+    """Print the digest of the roster in FILE, and whose keys it has.
 
     Examples
     --------
@@ -92,14 +93,6 @@ add(app, "new", new)
 add(app, "public", public)
 add(app, "roster", roster)
 add(app, "show", show)
-
-
-def _require_new(file: Path) -> None:
-    """Raise ValueError unless FILE can be made without replacing another."""
-    if file.exists():
-        raise ValueError(f"FILE={str(file)!r} exists already, and is not replaced.")
-    if not file.parent.is_dir():
-        raise ValueError(f"FILE={str(file)!r} is in a folder that does not exist.")
 
 
 def _by_slot(pairs: list[str]) -> dict[int, str]:

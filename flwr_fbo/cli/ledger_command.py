@@ -48,7 +48,7 @@ def ledger() -> None:
 
 
 def show(
-    folder: Annotated[Path, typer.Argument()],
+    folder: Path,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print a list in JSON, with the vectors.")
     ] = False,
@@ -86,7 +86,7 @@ def show(
         _print(console, one)
 
 
-def rebuild_ledger(folder: Annotated[Path, typer.Argument()]) -> None:
+def rebuild_ledger(folder: Path) -> None:
     """Add to a site's ledger in FOLDER the releases that its journals prove.
 
     For a site that refuses to start because its ledger was deleted, or replaced by an

@@ -10,8 +10,10 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Any
 
+import click
 import typer
 from rich import box
 from rich.console import Console
@@ -19,6 +21,7 @@ from rich.text import Text
 
 from flwr_fbo._common.errors import PublicError
 from flwr_fbo._common.text import printable
+from flwr_fbo._common.validation import require
 
 
 @contextmanager
@@ -56,9 +59,32 @@ def _reason(error: Exception, more: tuple[type[Exception], ...]) -> str:
         return f"{error.strerror}{where}."
     if isinstance(error, (PublicError, SQLAlchemyError, *more)):
         # Names to choose from, a line each.
-        lines = [str(error).splitlines()[0], *getattr(error, "known", ())]
+        text = _with_option(str(error).splitlines()[0])
+        lines = [text, *getattr(error, "known", ())]
         return "\n  ".join(map(printable, lines))
     return ""
+
+
+def _with_option(text: str) -> str:
+    """Return an error that begins with a field, with the option that gave the field.
+
+    An option's parameter has the name of the field that it sets.
+    """
+    field, _, rest = text.partition("=")
+    context = click.get_current_context(silent=True)
+    for one in context.command.params if context is not None else ():
+        if isinstance(one, click.Option) and one.name == field:
+            return f"{one.opts[0]}={rest}"
+    return text
+
+
+def check_output(field: str, file: Path, *, replace: bool = True) -> None:
+    """Raise ValueError unless a file may be written; see `require` for ``field``.
+
+    Its folder must exist; with ``replace=False`` the file must not.
+    """
+    require(file.parent.is_dir(), field, str(file), "a file in a folder that exists")
+    require(replace or not file.exists(), field, str(file), "a new file")
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from flwr_fbo._common.conversion import finite
 from flwr_fbo._common.text import counted
-from flwr_fbo._common.validation import require
+from flwr_fbo._common.validation import require, require_int, require_number
 from flwr_fbo.algorithms.fed_vote.settings import FedVoteSettings
 from flwr_fbo.algorithms.fed_warm_start.settings import (
     FedWarmStartSettings,
@@ -93,18 +93,19 @@ def privacy(
     strategy: Annotated[
         str, typer.Option(help=f"One of {', '.join((*private_strategies(), _BANDIT))}.")
     ],
-    agents: Annotated[
-        int, typer.Option(help="Number N of agents, the slots of the study.")
+    num_agents: Annotated[
+        int,
+        typer.Option("--agents", help="Number N of agents, the slots of the study."),
     ],
-    releases: Annotated[
+    num_releases: Annotated[
         int | None,
-        typer.Option(help="Number T of releases; not with FedWarmStart."),
+        typer.Option("--releases", help="Number T of releases; not with FedWarmStart."),
     ] = None,
-    q: Annotated[
+    sampling_probability: Annotated[
         float | None,
         typer.Option("--q", help="Sampling probability; the strategy's by default."),
     ] = None,
-    z: Annotated[
+    noise_multiplier: Annotated[
         float | None, typer.Option("--z", help="Noise multiplier; 1 by default.")
     ] = None,
     epsilon: Annotated[
@@ -116,15 +117,17 @@ def privacy(
     preset: Annotated[
         str | None, typer.Option(help="Preset of DPFTSDE: paper or paper-synthetic.")
     ] = None,
-    dimensions: Annotated[
+    dimension: Annotated[
         int | None,
         typer.Option(
+            "--dimensions",
             help=f"D of FedVote, 1 to {_MOST_DIMENSIONS}: who must agree; by default "
-            "2. With FedUCB the dimension d of an action."
+            "2. With FedUCB the dimension d of an action.",
         ),
     ] = None,
-    trials: Annotated[
-        int | None, typer.Option(help="Trials T of each site; with FedUCB only.")
+    num_trials: Annotated[
+        int | None,
+        typer.Option("--trials", help="Trials T of each site; with FedUCB only."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -151,70 +154,76 @@ def privacy(
       --dimensions 8 --epsilon 4 --delta 1e-5
     """
     if strategy == _BANDIT:
-        given = {"releases": releases, "trials": trials, "dimensions": dimensions}
-        left_out = {"q": q, "z": z, "preset": preset}
+        given = {
+            "num_releases": num_releases,
+            "num_trials": num_trials,
+            "dimension": dimension,
+        }
+        left_out = {
+            "sampling_probability": sampling_probability,
+            "noise_multiplier": noise_multiplier,
+            "preset": preset,
+        }
         with plain_errors(ValueError):
-            plan = _bandit_plan(agents, epsilon, delta, given, left_out)
+            plan = _bandit_plan(num_agents, epsilon, delta, given, left_out)
         _tell_plan(plan, as_json)
         return
     with plain_errors(ValueError):
-        require(trials is None, "trials", trials, f"left out, with {strategy}")
+        allowed = f"left out, with {strategy}"
+        require(num_trials is None, "num_trials", num_trials, allowed)
         base = preset_of(strategy, preset)
         is_vote = isinstance(base.agent, FedVoteSettings)
         once = isinstance(base.agent, FedWarmStartSettings)
+        q, z = sampling_probability, noise_multiplier
         if once:
-            allowed = f"left out, with {strategy}: a site is in one release"
-            require(releases is None, "releases", releases, allowed)
-            require(q in (None, 1.0), "q", q, f"1, with {strategy}")
-            releases = 1
-        require(releases is not None, "releases", releases, "given: how many releases")
-        assert releases is not None
+            one = f"{allowed}: a site is in one release"
+            require(num_releases is None, "num_releases", num_releases, one)
+            require(q in (None, 1.0), "sampling_probability", q, f"1, with {strategy}")
+            num_releases = 1
+        how_many = "given: how many releases"
+        require(num_releases is not None, "num_releases", num_releases, how_many)
+        assert num_releases is not None
         q = base.privacy.sampling_probability if q is None else q
         assert q is not None  # each preset has one
-        require(1 <= agents <= _MOST_AGENTS, "agents", agents, f"1 to {_MOST_AGENTS:,}")
-        require(
-            1 <= releases <= _MOST_RELEASES,
-            "releases",
-            releases,
-            f"1 to {_MOST_RELEASES:,}",
-        )
+        require_int("num_agents", num_agents, 1, _MOST_AGENTS)
+        require_int("num_releases", num_releases, 1, _MOST_RELEASES)
         if epsilon is None:
             z = 1.0 if z is None else z
-            require(1e-3 <= z <= 1e6, "z", z, "a number from 1e-3 to 1e6")
+            require_number("noise_multiplier", z, 1e-3, 1e6)
         else:
-            require(z is None, "epsilon", epsilon, "only without z, which decides it")
+            only = "only without --z, which decides it"
+            require(z is None, "epsilon", epsilon, only)
         settings = ReleaseSettings(
-            num_agents=agents,
+            num_agents=num_agents,
             num_sub_regions=base.agent.num_sub_regions,
             clip_norm=1.0,  # epsilon does not depend on it
             sampling_probability=q,
             calibration="published",
             weights=base.weights,
         )
-        if dimensions is not None:
-            within = 1 <= dimensions <= _MOST_DIMENSIONS
-            require(within, "dimensions", dimensions, f"1 to {_MOST_DIMENSIONS}")
-            require(is_vote, "dimensions", dimensions, f"left out, with {strategy}")
-        delta = published_delta(agents) if delta is None else delta
-        question = Question(settings, releases, delta, z, epsilon)
+        if dimension is not None:
+            require_int("dimension", dimension, 1, _MOST_DIMENSIONS)
+            require(is_vote, "dimension", dimension, allowed)
+        delta = published_delta(num_agents) if delta is None else delta
+        question = Question(settings, num_releases, delta, z, epsilon)
         worth = question.worth
         answers = {}
         for method in reversed(get_args(Method)):
-            published = question.answer(method, [1.0] * releases)
+            published = question.answer(method, [1.0] * num_releases)
             exact = question.answer(method, worth)
             # The default charges the same z as the published: only its noise differs.
             row = {"published": published, "exact": exact, "default": published}
             answers[method] = row
-    if delta > large_delta(agents):
+    if delta > large_delta(num_agents):
         typer.echo(
             f"Warning: delta = {delta:.2g} would let a site's whole message "
-            f"leak in that share of studies; choose far below 1/{agents}.",
+            f"leak in that share of studies; choose far below 1/{num_agents}.",
             err=True,
         )
     if as_json:
         values = {
-            "agents": agents,
-            "releases": releases,
+            "agents": num_agents,
+            "releases": num_releases,
             "q": q,
             "delta": delta,
             "strategy": strategy,
@@ -232,12 +241,12 @@ def privacy(
     named = strategy if preset is None else f"{strategy}, preset {preset!r}"
     _print(question, named, answers, worth)
     more = _cohort_lines(question) if once else []
-    for line in _vote_lines(question, dimensions or 2) if is_vote else more:
+    for line in _vote_lines(question, dimension or 2) if is_vote else more:
         Console().print(line, highlight=False)
 
 
 def _bandit_plan(
-    agents: int,
+    num_agents: int,
     epsilon: float | None,
     delta: float | None,
     given: Mapping[str, int | None],
@@ -248,13 +257,13 @@ def _bandit_plan(
         require(value is None, name, value, f"left out, with {_BANDIT}")
     for name, value in {**given, "epsilon": epsilon, "delta": delta}.items():
         require(value is not None, name, value, f"given, with {_BANDIT}")
-    releases, trials, dimensions = (value or 0 for value in given.values())
-    require(1 <= agents <= _MOST_AGENTS, "agents", agents, f"1 to {_MOST_AGENTS:,}")
-    require(trials <= _MOST_RELEASES, "trials", trials, f"at most {_MOST_RELEASES:,}")
+    num_releases, num_trials, dimension = (value or 0 for value in given.values())
+    require_int("num_agents", num_agents, 1, _MOST_AGENTS)
+    require_int("num_trials", num_trials, 1, _MOST_RELEASES)
     sums = ContinualSettings(
-        releases, dimensions, epsilon or 0.0, delta or 0.0, reward_range=(0, 1)
+        num_releases, dimension, epsilon or 0.0, delta or 0.0, reward_range=(0, 1)
     )
-    return SharingPlan(sums, agents, trials)
+    return SharingPlan(sums, num_agents, num_trials)
 
 
 def _tell_plan(plan: SharingPlan, as_json: bool) -> None:

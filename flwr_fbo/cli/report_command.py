@@ -8,10 +8,9 @@ from typing import Annotated
 import typer
 
 from flwr_fbo._common.text import write_whole
-from flwr_fbo._common.validation import require
 from flwr_fbo.cli.commands import EXPERIMENT_PAGE, loaded
 from flwr_fbo.cli.ledger_kinds import LEDGER_KINDS
-from flwr_fbo.cli.output import plain_errors
+from flwr_fbo.cli.output import check_output, plain_errors
 from flwr_fbo.cli.report.server_page import server_page
 from flwr_fbo.cli.report.site_page import SITE_PAGES
 from flwr_fbo.cli.report.tuner_page import tuner_page
@@ -40,9 +39,7 @@ _SQLITE = b"SQLite format 3\0"
 
 
 def report(
-    results: Annotated[
-        Path, typer.Argument(help="A folder of results, or the file in it.")
-    ],
+    results: Path,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -54,9 +51,9 @@ def report(
     """Write RESULTS as one self-contained HTML page.
 
     RESULTS is the output of `flwr-fbo run`, the `folder` of a study's server or of a
-    FederationTuner, or a site's `fbo-folder`. The page of a server or a tuner has no
-    data of single agents. A site's page shows the site's best settings, and is for the
-    site only.
+    FederationTuner, a site's `fbo-folder`, or a file in one of them. The page of a
+    server or a tuner has no data of single agents. A site's page shows the site's best
+    settings, and is for the site only.
 
     Examples
     --------
@@ -66,8 +63,7 @@ def report(
     with plain_errors(ValueError):
         path = _file_of(results)
         output = output or path.parent / "report.html"
-        allowed = "a file in a folder that exists"
-        require(output.parent.is_dir(), "--output", str(output), allowed)
+        check_output("output", output)
         # Readable by its owner alone, as the journals are that it may tell of.
         write_whole(output, _page_of(path))
     typer.echo(f"Report: {output}")

@@ -22,7 +22,7 @@ from flwr_fbo.tuner.tuner_record import FILE_NAME, not_private_because, recorded
 
 
 def show(
-    results: Annotated[Path, typer.Argument()],
+    results: Path,
     until: Annotated[
         int | None,
         typer.Option(help="Last evaluation that counts; all by default."),

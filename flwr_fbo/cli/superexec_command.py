@@ -8,30 +8,21 @@ import sys
 import tempfile
 from importlib.metadata import distribution
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from flwr_fbo._compat import run_superexec
 from flwr_fbo.cli.output import plain_errors
 from flwr_fbo.clients.reviewed_apps import trusted_digests
 
 
-def superexec(
-    file: Annotated[
-        Path, typer.Argument(help="The list that `flwr-fbo trust` has written.")
-    ],
-    arguments: Annotated[
-        list[str], typer.Argument(help="Those of `flower-superexec`, after `--`.")
-    ],
-) -> None:
+def superexec(file: Path, arguments: list[str]) -> None:
     """Run the messages of a SuperNode with reviewed apps only.
 
-    In place of `flower-superexec`, beside `flower-supernode --isolation process`. A
-    bundle whose SHA-256 is not in FILE is refused before anything of it is unpacked:
-    the log says so, and the server gets an error. FILE is read for each message.
-    Only client apps are run: a SuperNode that is asked for another kind of task does
-    nothing.
+    In place of `flower-superexec`, whose ARGUMENTS follow `--`, beside
+    `flower-supernode --isolation process`. FILE is the list that `flwr-fbo trust` has
+    written. A bundle whose SHA-256 is not in it is refused before anything of it is
+    unpacked: the log says so, and the server gets an error. FILE is read for each
+    message. Only client apps are run: a SuperNode that is asked for another kind of
+    task does nothing.
 
     Flower has no public interface between the arrival of a bundle and its use, so the
     comparison stands in front of two functions of `flwr-clientapp`. If a version of

@@ -14,19 +14,15 @@ from flwr_fbo.clients.reviewed_apps import trust as put_on_list
 
 
 def trust(
-    bundle: Annotated[
-        Path, typer.Argument(help="An app bundle, as `flwr build` writes it.")
-    ],
-    file: Annotated[
-        Path | None,
-        typer.Argument(help="The list that `flwr-fbo superexec` reads; begun if new."),
-    ] = None,
+    bundle: Path,
+    file: Annotated[Path | None, typer.Argument()] = None,
 ) -> None:
     """Print the SHA-256 of an app bundle, and add it to the list of reviewed apps.
 
-    Review the bundle first: it is a ZIP file with the app's code. A server may send
-    another app under the same name and version; its SHA-256 is another one. FILE is
-    text, one line per app: take a line out to trust an app no longer. Give FILE to an
+    BUNDLE is what `flwr build` writes. Review it first: it is a ZIP file with the app's
+    code. A server may send another app under the same name and version; its SHA-256 is
+    another one. FILE is the list that `flwr-fbo superexec` reads, begun if it is new:
+    text, one line per app. Take a line out to trust an app no longer. Give FILE to an
     owner whom the SuperNode's user is not, such as root.
 
     Examples

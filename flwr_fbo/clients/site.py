@@ -127,34 +127,34 @@ class Site(ABC, Generic[AskedT, AgentT]):
             If an earlier evaluation still runs.
         """
         folder = self.folder_of(context)
-        rules = SiteCharges(context, folder, self.limits)
-        sizes = rules.sizes
+        charges = SiteCharges(context, folder, self.limits)
+        sizes = charges.sizes
         check_config(sizes, config, self.instruction_type.study_type)
         check_arrays(sizes, arrays)
         instruction = self._read(config)
         study, key = instruction.study, (instruction.kind, instruction.study.study_id)
         check_steps(sizes, study, arrays)
         unprotected = self.unprotected(instruction)
-        rules.check(study.promise, unprotected, self.uniform_share(study))
+        charges.check(study.promise, unprotected, self.uniform_share(study))
         if self.only_private:
             require_private(study.promise)
-        self.check(context, study, rules)
+        self.check(context, study, charges)
         if instruction.phase == "enrol":
-            rules.admit(key, study.promise, study.strategy)
-            return Answer(metrics=self.claim(context, study, folder, rules))
+            charges.admit(key, study.promise, study.strategy)
+            return Answer(metrics=self.claim(context, study, folder, charges))
         release = self.release_of(instruction)
         require(instruction.slot >= 0, "slot", instruction.slot, "an integer >= 0")
-        with self.agent(context, instruction, folder, rules) as agent:
+        with self.agent(context, instruction, folder, charges) as agent:
             trials = self.num_trials(agent, instruction)
             sizes.check_size("max_trials", trials, "trials of a message")
             if release is not None:
-                rules.charge(key, study.promise, release, agent)
+                charges.charge(key, study.promise, release, agent)
             if unprotected:
-                rules.charge_unprotected(key, agent)
+                charges.charge_unprotected(key, agent)
             assert sizes.max_seconds is not None
             check_time = time_limit(sizes.max_seconds)
             answer = self.play(context, agent, instruction, arrays, check_time)
-            rules.let_go(answer.about_site)
+            charges.let_go(answer.about_site)
             return answer
 
     def check_data(self, context: Context, lengths: Sequence[int]) -> None:
@@ -190,12 +190,12 @@ class Site(ABC, Generic[AskedT, AgentT]):
         """Return the largest share of decisions that a study makes at random."""
         return 0.0
 
-    def check(self, context: Context, study: Any, rules: SiteCharges) -> None:
+    def check(self, context: Context, study: Any, charges: SiteCharges) -> None:
         """Raise unless the study is one that this client is made for."""
 
     @abstractmethod
     def claim(
-        self, context: Context, study: Any, folder: Path | None, rules: SiteCharges
+        self, context: Context, study: Any, folder: Path | None, charges: SiteCharges
     ) -> Metrics:
         """Return the slot that this client knows it holds, or -1, as ``agent-id``."""
 
@@ -205,7 +205,7 @@ class Site(ABC, Generic[AskedT, AgentT]):
         context: Context,
         instruction: AskedT,
         folder: Path | None,
-        rules: SiteCharges,
+        charges: SiteCharges,
     ) -> AbstractContextManager[AgentT]:
         """Hold the agent that the instruction is for."""
 

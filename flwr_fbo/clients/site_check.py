@@ -112,7 +112,7 @@ def announced_study(epsilon: float, delta: float, num_releases: int = 1) -> Prom
     ValueError
         If an argument is not allowed; the message names it.
     """
-    require_int("releases", num_releases, 1)
+    require_int("num_releases", num_releases, 1)
     z = math.sqrt(num_releases) / gaussian_mu(epsilon, delta)
     charge = Charge(z, num_releases=num_releases)
     return Promise((charge,), private=True, delta=delta)
@@ -362,9 +362,9 @@ def _others(context: Context) -> list[Finding]:
 @_told("study")
 def _study(context: Context, promise: Promise) -> Finding:
     """Return whether the site takes part in a study, by the rules of its app."""
-    rules = SiteCharges(context, configured_folder(context))
-    rules.check(promise)
-    rules.check_total(("announced", ""), promise)
+    charges = SiteCharges(context, configured_folder(context))
+    charges.check(promise)
+    charges.check_total(("announced", ""), promise)
     releases = counted(promise.num_releases, "release")
     assert promise.delta is not None
     epsilon = epsilon_text(promise.charges, promise.delta)

@@ -92,7 +92,7 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
                 space.to_unit(params)
         self.check_limits()
 
-    def check(self, context: Context, study: TuningStudy, rules: SiteCharges) -> None:
+    def check(self, context: Context, study: TuningStudy, charges: SiteCharges) -> None:
         """Raise unless the study is the one that the client is made for."""
         if self.space is not None and SearchSpace(self.space) != study.space:
             raise StudyMismatchError(
@@ -124,11 +124,11 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
         context: Context,
         study: TuningStudy,
         folder: Path | None,
-        rules: SiteCharges,
+        charges: SiteCharges,
     ) -> Metrics:
         """Return the slot that this client knows it holds, or -1."""
         known = agent_id(context, study)
-        identity = rules.check_sums(study.secure, study.promise, known)
+        identity = charges.check_sums(study.secure, study.promise, known)
         return {"agent-id": identity.slot if known < 0 else known}
 
     @contextmanager
@@ -137,12 +137,12 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
         context: Context,
         instruction: TuningInstruction,
         folder: Path | None,
-        rules: SiteCharges,
+        charges: SiteCharges,
     ) -> Iterator[RecordedTuner]:
         """Hold the agent of the slot that the server names: the client's own."""
         study, slot = instruction.study, instruction.slot
         known, asked = agent_id(context, study), self.unprotected(instruction)
-        who = rules.check_sums(study.secure, study.promise, known, asked)
+        who = charges.check_sums(study.secure, study.promise, known, asked)
         if known not in (-1, slot):
             raise of_another_slot(known, slot)
         identity, path = agent_identity(study, slot), journal_path(folder, study, slot)

@@ -17,6 +17,7 @@ from typing import ClassVar
 from optuna.distributions import BaseDistribution
 
 from flwr_fbo._common.conversion import takes_plain
+from flwr_fbo._common.text import agents_text
 from flwr_fbo._common.validation import require, require_instance, require_int
 from flwr_fbo._compat import ClientApi
 from flwr_fbo.algorithms.fed_warm_start.knowledge import Knowledge, known_from
@@ -239,11 +240,12 @@ class FedWarmStart(TuningStrategy):
                 "every agent searches alone, and nothing is shared."
             )
             return
-        last = self.server.num_agents - sum(sizes)
+        cohorts = [self.server.cohorts.slots(k) for k in range(len(sizes))]
+        last = range(sum(sizes), self.server.num_agents)
         _log.info(
-            "\t├──> cohorts of %s send one message a site; the last %d only follow",
-            " and ".join(map(str, sizes)),
-            last,
+            "\t├──> pioneers: %s; then, without a message, %s",
+            "; then ".join(map(agents_text, cohorts)),
+            agents_text(last),
         )
 
     @property

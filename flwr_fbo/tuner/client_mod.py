@@ -143,14 +143,14 @@ def tuner_mod(
     exception. With `secagg_mod` or `secaggplus_mod` the trained arrays leave masked, as
     that protocol masks them; the keys and key shares of the protocol leave as they are.
     """
-    rules, header = reported(partial(_read, message, context))
+    charges, header = reported(partial(_read, message, context))
     if isinstance(header, TrialsHeader):
-        arguments = message, context, call_next, header, rules
+        arguments = message, context, call_next, header, charges
         return reported(partial(_run_trials, *arguments))
     if isinstance(header, BallotHeader):
-        return reported(partial(_ballot, message, context, header, rules))
+        return reported(partial(_ballot, message, context, header, charges))
     if isinstance(header, SumHeader):
-        return reported(partial(_sum, message, context, header, rules))
+        return reported(partial(_sum, message, context, header, charges))
     TrialStates.forget(context.state)
     if isinstance(header, SettingsHeader):
         content = RecordDict({n: r for n, r in message.content.items() if n != HEADER})
@@ -163,8 +163,8 @@ def _read(message: Message, context: Context) -> tuple[SiteCharges, Header | Non
     """Return what the site allows, and the header: of a size that it wants."""
     if HEADER not in message.content:  # the app's own: nothing of ours is asked
         return SiteCharges(context), None
-    rules = SiteCharges(context, configured_folder(context))
-    sizes = rules.sizes
+    charges = SiteCharges(context, configured_folder(context))
+    sizes = charges.sizes
     assert sizes.max_characters is not None
     try:
         header = read_header(message.content, sizes.max_characters)
@@ -189,7 +189,7 @@ def _read(message: Message, context: Context) -> tuple[SiteCharges, Header | Non
     if isinstance(header, SumHeader):
         arrays = message.content.array_records[SUM].values()
         check_numbers(sizes, [len(array.data) / 8 for array in arrays])
-    return rules, header
+    return charges, header
 
 
 def _run_trials(
@@ -197,19 +197,19 @@ def _run_trials(
     context: Context,
     call_next: ClientAppCallable,
     header: TrialsHeader,
-    rules: SiteCharges,
+    charges: SiteCharges,
 ) -> Message:
     """Return the replies of all trials of a send."""
     unprotected = "" if header.is_hidden else _EXACT
-    identity = _admit(rules, header, header.sums, unprotected)
+    identity = _admit(charges, header, header.sums, unprotected)
     slot = -1 if header.sums is None else identity.own_slot(context)
     states = TrialStates(context.state, header.attempt, header.alive)
     contents = unpack(message.content, range(len(header.trials)))
     replies: dict[int, RecordDict] = {}
     errors: dict[str, str] = {}
     read: set[str] = set()
-    assert rules.sizes.max_seconds is not None
-    check_time = time_limit(rules.sizes.max_seconds)
+    assert charges.sizes.max_seconds is not None
+    check_time = time_limit(charges.sizes.max_seconds)
     for place, trial in enumerate(header.trials):
         settings = header.settings[place]
         current = FederationTrial(trial, header.rung, header.rounds, dict(settings))
@@ -232,10 +232,10 @@ def _run_trials(
         states.save(trial, state)
         read |= overlay.read
     # Once more, as the app's own clients may have limits of which nobody knew before.
-    rules = SiteCharges(context, configured_folder(context))
-    _admit(rules, header, header.sums, unprotected)
+    charges = SiteCharges(context, configured_folder(context))
+    _admit(charges, header, header.sums, unprotected)
     if unprotected and _is_evaluate(message):
-        rules.charge_unprotected((KIND, header.attempt))
+        charges.charge_unprotected((KIND, header.attempt))
     answer = ReplyHeader(errors, tuple(sorted(read)), slot)
     return Message(pack(answer, replies), reply_to=message)
 
@@ -305,20 +305,20 @@ def _kept(
 
 
 def _ballot(
-    message: Message, context: Context, header: BallotHeader, rules: SiteCharges
+    message: Message, context: Context, header: BallotHeader, charges: SiteCharges
 ) -> Message:
     """Return what the client says about the trials of a rung."""
     unprotected = _EXACT if header.is_exact else ""
-    _admit(rules, header, None, unprotected)
-    rules.charge((KIND, header.attempt), header.promise, header.release)
+    _admit(charges, header, None, unprotected)
+    charges.charge((KIND, header.attempt), header.promise, header.release)
     arrays = ArrayRecord({"ballot": Array(_vector(context, header))})
-    rules.let_go(arrays)
+    charges.let_go(arrays)
     content = RecordDict({HEADER: header_record(ReplyHeader()), BALLOT: arrays})
     return Message(content, reply_to=message)
 
 
 def _sum(
-    message: Message, context: Context, header: SumHeader, rules: SiteCharges
+    message: Message, context: Context, header: SumHeader, charges: SiteCharges
 ) -> Message:
     """Return the client's reply in one exchange of the sum of a rung's ballots.
 
@@ -337,7 +337,7 @@ def _sum(
     asked, sums = header.ballot, header.sums
     if asked.is_exact or len(asked.trials) != sums.num_features:
         raise refused("a secure sum is of one bounded ballot")
-    identity = _admit(rules, asked, sums)
+    identity = _admit(charges, asked, sums)
     own = identity.own_slot(context)
     if own < 0:
         own = noted_slot(context, KEPT_SUM, asked.attempt)
@@ -347,7 +347,7 @@ def _sum(
         begin = header.exchange == Exchange.ADVERTISE
         if not _is_known(journal, header, begin):
             # Charged once a rung, before anything about the client can leave.
-            rules.charge((KIND, asked.attempt), asked.promise, asked.release)
+            charges.charge((KIND, asked.attempt), asked.promise, asked.release)
             ballot = _vector(context, asked)
             journal.put({_ABOUT: np.array(header.about), _BALLOT: ballot})
 
@@ -436,7 +436,7 @@ def _vector(context: Context, header: BallotHeader) -> FloatArray:
 
 
 def _admit(
-    rules: SiteCharges,
+    charges: SiteCharges,
     header: TrialsHeader | BallotHeader,
     sums: SecureSums | None,
     unprotected: str = "",
@@ -450,7 +450,7 @@ def _admit(
     """
     promise = header.promise
     # The key decides the slot: an app's partition-id is about its data.
-    identity = rules.check_sums(sums, promise, unprotected=unprotected)
-    rules.check(promise, unprotected)
-    rules.admit((KIND, header.attempt), promise, "FederationTuner")
+    identity = charges.check_sums(sums, promise, unprotected=unprotected)
+    charges.check(promise, unprotected)
+    charges.admit((KIND, header.attempt), promise, "FederationTuner")
     return identity

@@ -183,8 +183,8 @@ def test_a_study_is_asked_about_with_epsilon_and_delta() -> None:
         (("--epsilon", "2"), "--epsilon=2.0 is not allowed: given with both"),
         (("--delta", "1e-3"), "--delta=0.001 is not allowed"),
         (("--releases", "2"), "--releases=2 is not allowed"),
-        (("--epsilon", "0", "--delta", "1e-3"), "epsilon=0.0 is not allowed"),
-        (("--epsilon", "2", "--delta", "1"), "delta=1.0 is not allowed"),
+        (("--epsilon", "0", "--delta", "1e-3"), "--epsilon=0.0 is not allowed"),
+        (("--epsilon", "2", "--delta", "1"), "--delta=1.0 is not allowed"),
     ):
         code, text = check("agent-id=0", *options)
         assert code == 1

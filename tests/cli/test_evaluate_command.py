@@ -197,6 +197,16 @@ def test_csv_has_the_rows_of_json_in_a_file_of_the_owner(
     assert "95 % interval" in table.output
 
 
+def test_csv_in_no_folder_is_refused_before_it_is_computed(
+    site: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "none" / "rows.csv"
+    said = _error(site, "--policy=unifrom", "--csv", file)
+    assert said.endswith(
+        f"--csv='{file}' is not allowed: a file in a folder that exists."
+    )
+
+
 def test_a_file_of_any_name_is_read_like_its_folder(site: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy.sqlite"
     shutil.copy(site / FILE_NAME, copy)

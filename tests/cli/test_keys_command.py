@@ -47,7 +47,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     key = public_key(path)
     code, text = run("new", path)
     assert code == 1
-    assert "exists already, and is not replaced" in " ".join(text.split())
+    assert text == f"Error: FILE={str(path)!r} is not allowed: a new file.\n"
     assert SigningKey.load(path).public == key
     file = tmp_path / "roster.json"
     pairs = [f"{slot}={_drawn()}" for slot in range(2)]
@@ -72,7 +72,7 @@ def test_a_file_in_no_folder_is_named(tmp_path: Path) -> None:
     for command, *more in (["new"], ["roster", *pairs]):
         code, text = run(command, tmp_path / "none" / "file", *more)
         assert code == 1
-        assert "none/file' is in a folder that does not exist" in text
+        assert "none/file' is not allowed: a file in a folder that exists" in text
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ HEAVY = ("flwr", "ray", "torch", "matplotlib", "optuna", "numpy", "scipy", "skle
 COMMAND = (sys.executable, "-c", "from flwr_fbo.cli import app; app()")
 GROUPS = ("data", "ledger", "keys")
 MORE = (
-    *("data list", "data download", "ledger show"),
+    *("data list", "data download", "ledger show", "ledger rebuild"),
     *("keys new", "keys public", "keys roster", "keys show"),
 )
 ALL = (*(name for name in COMMANDS if name not in GROUPS), *MORE)
@@ -38,6 +38,16 @@ def test_help_ends_with_an_example_of_each_command() -> None:
         assert max(map(len, text.splitlines())) <= 100
         assert "\\[" not in text
         assert "\b" not in text
+
+
+def test_the_text_of_a_command_says_what_to_give() -> None:
+    """With Click 8.5 and Typer 0.20 an argument's own help is not shown."""
+    for name in ALL:
+        text = _invoke(*name.split(), "--help", COLUMNS="100").output
+        usage, _, rest = text.partition("\n\n")
+        said, _, _ = rest.partition("\nOptions:")[0].partition("\nArguments:")
+        given = re.findall(r"[A-Z_=]{4,}", usage.partition("[OPTIONS]")[2])
+        assert [one for one in given if one not in said] == [], name
 
 
 def test_every_command_is_listed_with_a_line() -> None:

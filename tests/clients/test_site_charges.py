@@ -414,14 +414,14 @@ def test_exact_metrics_are_in_the_ledger(tmp_path: Path) -> None:
 
 def test_no_reply_about_a_site_is_let_go_without_a_charge() -> None:
     context = Context(1, 1, {}, RecordDict(), {})
-    rules = SiteCharges(context)
-    rules.let_go([])
+    charges = SiteCharges(context)
+    charges.let_go([])
     with pytest.raises(RuntimeError, match="uncharged"):
-        rules.let_go([np.zeros(1)])
-    rules.charge(("tuning", "a"), Promise((Charge(1.0),), True), 1)
-    rules.let_go([np.zeros(1)])
+        charges.let_go([np.zeros(1)])
+    charges.charge(("tuning", "a"), Promise((Charge(1.0),), True), 1)
+    charges.let_go([np.zeros(1)])
     with pytest.raises(ValueError, match="release"):
-        rules.charge(("tuning", "a"), Promise(), 0)
+        charges.charge(("tuning", "a"), Promise(), 0)
 
 
 def test_sums_of_too_many_are_refused_before_they_are_made() -> None:

@@ -1,5 +1,6 @@
 """FedWarmStart over Flower: cohorts, one message a site, and going on."""
 
+import logging
 import re
 import shutil
 import warnings
@@ -468,6 +469,17 @@ def test_too_few_sites_search_alone_and_it_is_said(
     assert study.privacy_spent.epsilon == 0.0
     assert study.study.promise.charges == ()
     assert "every agent searches alone, and nothing is shared" in caplog.text
+
+
+def test_the_log_says_who_are_pioneers_and_who_follow(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "flwr.fbo")
+    study = strategy()
+    study.plan(ROUNDS)
+    study.summary()
+    said = "pioneers: agents 0 to 2; then agents 3 to 4; then, without a message, "
+    assert f"{said}agents 5 to 6" in caplog.text
 
 
 def test_rounds_that_are_too_few_leave_cohorts_out() -> None:

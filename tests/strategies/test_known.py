@@ -233,6 +233,11 @@ def test_the_command_exports_what_the_server_released(
     done = _export(first[1], "--knowledge", file)
     assert done.exit_code == 0, done.output
     assert Knowledge.load(file) == known
+    nowhere = tmp_path / "none" / "known.json"
+    assert (
+        f"--knowledge='{nowhere}' is not"
+        in _export(first[1], "--knowledge", nowhere).output
+    )
     assert "3 sites, epsilon" in done.output
     assert "2 releases in" in done.output
     assert "NOT PRIVATE" in done.output  # the noise was seeded

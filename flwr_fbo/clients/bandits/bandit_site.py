@@ -53,12 +53,12 @@ class BanditSite(Site[AskedT, BanditT]):
         share: float = study.settings.largest_uniform_share
         return share
 
-    def check(self, context: Context, study: Any, rules: SiteCharges) -> None:
+    def check(self, context: Context, study: Any, charges: SiteCharges) -> None:
         """Raise `RefusedError` where sums are wanted, and there is no noise."""
-        rules.check_no_sums(study.promise)
+        charges.check_no_sums(study.promise)
 
     def claim(
-        self, context: Context, study: Any, folder: Path | None, rules: SiteCharges
+        self, context: Context, study: Any, folder: Path | None, charges: SiteCharges
     ) -> Metrics:
         """Return the slot of the node config, else the one played in this study, or -1.
 
@@ -78,7 +78,7 @@ class BanditSite(Site[AskedT, BanditT]):
         context: Context,
         instruction: Any,
         folder: Path | None,
-        rules: SiteCharges,
+        charges: SiteCharges,
     ) -> Iterator[BanditT]:
         """Hold the site's agent, as the one that the server names."""
         study, known = instruction.study, configured_slot(context)

@@ -77,10 +77,10 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, "RecordedBandit"]):
         return super().folder_of(context) if own is None else Path(own)
 
     def check(
-        self, context: Context, study: LinearBanditStudy, rules: SiteCharges
+        self, context: Context, study: LinearBanditStudy, charges: SiteCharges
     ) -> None:
         """Raise NodeConfigError too if there is neither folder nor environment."""
-        super().check(context, study, rules)
+        super().check(context, study, charges)
         if self.make_environment is None and self.folder_of(context) is None:
             raise NodeConfigError.told(
                 "This site has no folder for its policy: give linear_bandit_app one, "

@@ -48,26 +48,31 @@ def audit(
         int | None,
         typer.Option(help="With --secure: agents that keep their noise secret."),
     ] = None,
-    agents: Annotated[
-        int | None, typer.Option(min=1, help="Number of agents N.")
+    num_agents: Annotated[
+        int | None, typer.Option("--agents", min=1, help="Number of agents N.")
     ] = None,
-    sub_regions: Annotated[
-        int | None, typer.Option(min=1, help="Number of sub-regions P.")
+    num_sub_regions: Annotated[
+        int | None,
+        typer.Option("--sub-regions", min=1, help="Number of sub-regions P."),
     ] = None,
-    q: Annotated[float | None, typer.Option(help="Sampling probability.")] = None,
+    sampling_probability: Annotated[
+        float | None, typer.Option("--q", help="Sampling probability.")
+    ] = None,
     release_after: Annotated[
         list[int] | None,
         typer.Option(help="Round with a release; repeat for more."),
     ] = None,
-    features: Annotated[int | None, typer.Option(help="Length M of a message.")] = None,
+    num_features: Annotated[
+        int | None, typer.Option("--features", help="Length M of a message.")
+    ] = None,
     calibration: Annotated[
         Calibration | None, typer.Option(help="How z becomes noise.")
     ] = None,
-    absent: Annotated[
-        Absence | None, typer.Option(help="What an absent agent sends.")
+    absence: Annotated[
+        Absence | None, typer.Option("--absent", help="What an absent agent sends.")
     ] = None,
-    z: Annotated[
-        float | None, typer.Option(help="Noise multiplier; replaces --epsilon.")
+    noise_multiplier: Annotated[
+        float | None, typer.Option("--z", help="Noise multiplier; replaces --epsilon.")
     ] = None,
     epsilon: Annotated[
         float | None, typer.Option(help="Promised epsilon of a study; 2 by default.")
@@ -75,8 +80,9 @@ def audit(
     delta: Annotated[
         float, typer.Option(help="Delta at which epsilon is compared.")
     ] = DELTA,
-    draws: Annotated[
-        int, typer.Option(help="Number of studies with the canary, and without.")
+    num_draws: Annotated[
+        int,
+        typer.Option("--draws", help="Number of studies with the canary, and without."),
     ] = 10_000,
     plant: Annotated[
         str | None, typer.Option(help=f"Fault to plant: {', '.join(_FAULTS)}.")
@@ -116,14 +122,14 @@ def audit(
     # Fields of the plan, or of its release.
     fields: dict[str, Any] = {
         "honest": honest,
-        "num_agents": agents,
-        "num_sub_regions": sub_regions,
-        "sampling_probability": q,
+        "num_agents": num_agents,
+        "num_sub_regions": num_sub_regions,
+        "sampling_probability": sampling_probability,
         "release_after": tuple(release_after) if release_after else None,
-        "num_features": features,
+        "num_features": num_features,
         "calibration": calibration,
-        "absence": absent,
-        "noise_multiplier": z,
+        "absence": absence,
+        "noise_multiplier": noise_multiplier,
     }
     given = {name: value for name, value in fields.items() if value is not None}
     with plain_errors(ValueError, ImportError):
@@ -134,12 +140,13 @@ def audit(
         for name, value in given.items():
             allowed = f"only with --study {' or '.join(_TUNING)}"
             require(study in _TUNING, name, value, allowed)
-        if z is not None:
-            require(epsilon is None, "epsilon", epsilon, "only without z, its source")
+        if noise_multiplier is not None:
+            allowed = "only without --z, its source"
+            require(epsilon is None, "epsilon", epsilon, allowed)
         promised = EPSILON if epsilon is None else epsilon
         plans = {}
         for name in names:
-            plan = replace(studies[name](promised, delta), num_draws=draws)
+            plan = replace(studies[name](promised, delta), num_draws=num_draws)
             if given:
                 plan = _changed(cast(TuningAuditPlan, plan), given, promised)
             plans[name] = plan
@@ -152,7 +159,7 @@ def audit(
     for name, plan in plans.items():
         build = None if plant is None else plan.faults[plant]
         text = f"{name} studies"
-        with progress_bar(text, 2 * draws, Console(stderr=True)) as advance:
+        with progress_bar(text, 2 * num_draws, Console(stderr=True)) as advance:
             result = study_audit.audit(plan, entropy, build, advance)
         about = {
             "study": name,
@@ -177,7 +184,7 @@ def _changed(
     num_agents = chosen.get("num_agents", settings.num_agents)
     size = num_agents * chosen.get("num_sub_regions", settings.num_sub_regions)
     allowed = f"1 to {_MOST_WEIGHTS:,}"
-    require(size <= _MOST_WEIGHTS, "agents x sub-regions", size, allowed)
+    require(size <= _MOST_WEIGHTS, "--agents x --sub-regions", size, allowed)
     settings = replace(settings, **chosen)
     rest = {n: value for n, value in given.items() if n not in chosen}
     plan = replace(plan, settings=settings, **rest)

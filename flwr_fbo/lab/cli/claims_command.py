@@ -55,8 +55,8 @@ def claims(
 ) -> None:
     """Print a Markdown table: what papers claim, and what came out.
 
-    Of an experiment that is named each claim has a row; of all figures of a PAPER each
-    has one, which counts verdicts. These follow a rule: see
+    Each claim of an experiment has a row: NAME and FILE are as in `flwr-fbo run`. Each
+    figure of a PAPER has one, which counts verdicts. These follow a rule: see
     flwr_fbo/lab/experiment_runner/claims.py. Without a name the command lists the
     experiments that have claims.
 

@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from flwr_fbo.cli.output import ends_like_ctrl_c, plain_errors
+from flwr_fbo.cli.output import check_output, ends_like_ctrl_c, plain_errors
 from flwr_fbo.lab.datasets.base import data_folder
 from flwr_fbo.lab.datasets.emnist import ArrayWriters
 
@@ -62,11 +62,13 @@ def export_emnist(
     $ flwr-fbo data export-emnist --writers 100
     """
     output = output or data_folder() / "emnist" / "emnist_digits.npz"
-    with plain_errors(ExportError), ends_like_ctrl_c(signal.SIGTERM, signal.SIGHUP):
-        if output.exists():
-            raise ExportError(f"{output} is there already. Remove it, or name another.")
-        uv = _find_uv()
+    with (
+        plain_errors(ValueError, ExportError),
+        ends_like_ctrl_c(signal.SIGTERM, signal.SIGHUP),
+    ):
         output.parent.mkdir(parents=True, exist_ok=True)
+        check_output("output", output, replace=False)
+        uv = _find_uv()
         # In the folder of the output: so it can be written there, and then moved.
         with tempfile.TemporaryDirectory(prefix=".export-", dir=output.parent) as name:
             folder = Path(name)

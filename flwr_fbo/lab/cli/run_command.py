@@ -28,9 +28,13 @@ def run(
         int | None,
         typer.Option(min=1, help="Runs of each method; the experiment's by default."),
     ] = None,
-    evaluations: Annotated[
+    num_evaluations: Annotated[
         int | None,
-        typer.Option(min=1, help="Evaluations of each agent, or trials of a bandit."),
+        typer.Option(
+            "--evaluations",
+            min=1,
+            help="Evaluations of each agent, or trials of a bandit.",
+        ),
     ] = None,
     epsilon: Annotated[
         float | None,
@@ -50,7 +54,10 @@ def run(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a built-in experiment (`flwr-fbo list`) or a TOML file, with its controls.
+    """Run an experiment with its controls: a built-in NAME, or a TOML FILE.
+
+    `flwr-fbo list` prints the names. In a clone of the repository a NAME may also be
+    that of a published figure, such as fts/fig3a.
 
     It writes results and a figure into a folder of the output folder. After you stop
     it, the same command continues. A published figure continues from the runs that are
@@ -64,8 +71,8 @@ def run(
     console = TextConsole(stderr=as_json)
     with plain_errors(ValueError, ImportError):
         plan = find_experiment(experiment)
-        if evaluations is not None:
-            plan = plan.with_steps(evaluations)
+        if num_evaluations is not None:
+            plan = plan.with_steps(num_evaluations)
         if epsilon is not None:
             plan = plan.with_epsilon(epsilon)
         plan.check()

@@ -96,16 +96,36 @@ def test_the_command_finds_a_planted_fault() -> None:
     ("arguments", "words"),
     [
         (("--plant=noclip",), "did you mean 'no-clip'"),
-        (("--plant=no-clip", "--study=FedUCB"), "plant='no-clip' is not allowed"),
+        (("--plant=no-clip", "--study=FedUCB"), "--plant='no-clip' is not allowed"),
         (("--study=FedVotes",), "did you mean 'FedVote'"),
-        (("--z=1", "--epsilon=1", "--study=FedVote"), "epsilon=1.0 is not allowed: on"),
-        (("--agents=1000000000", "--study=FedVote"), "agents x sub-regions=1000000000"),
-        (("--z=1",), "noise_multiplier=1.0 is not allowed: only with --st"),
-        (("--agents=3", "--study=FedUCB"), "num_agents=3 is not allowed: only with"),
-        (("--z=0", "--study=FedVote"), "noise_multiplier=0.0 is not allowed"),
-        (("--delta=1",), "delta=1.0 is not allowed"),
-        (("--secure", "--study=FedUCB"), "study='FedUCB' is not allowed"),
-        (("--secure", "--study=FedVote", "--honest=9"), "honest=9 is not allowed"),
+        (
+            ("--z=1", "--epsilon=1", "--study=FedVote"),
+            "--epsilon=1.0 is not allowed: on",
+        ),
+        (
+            ("--agents=1000000000", "--study=FedVote"),
+            "--agents x --sub-regions=1000000000",
+        ),
+        (("--z=1",), "Error: --z=1.0 is not allowed: only with --st"),
+        (
+            ("--agents=3", "--study=FedUCB"),
+            "Error: --agents=3 is not allowed: only with",
+        ),
+        (("--z=0", "--study=FedVote"), "Error: --z=0.0 is not allowed"),
+        (("--q=3", "--study=FedVote"), "Error: --q=3.0 is not allowed: a number in"),
+        (("--draws=9",), "Error: --draws=9 is not allowed: an integer >= 1000"),
+        (
+            ("--iteration=3", "--iteration=1", "--study=FedVote"),
+            "Error: --release-after=(3, 1) is not allowed: increasing",
+        ),
+        (("--features=0", "--study=FedVote"), "Error: --features=0 is not allowed"),
+        (
+            ("--secure", "--study=FedVote", "--absent=missing"),
+            "Error: --absent='missing' is not allowed: 'zeros'",
+        ),
+        (("--delta=1",), "--delta=1.0 is not allowed"),
+        (("--secure", "--study=FedUCB"), "--study='FedUCB' is not allowed"),
+        (("--secure", "--study=FedVote", "--honest=9"), "--honest=9 is not allowed"),
     ],
 )
 def test_what_the_command_refuses_is_one_line(

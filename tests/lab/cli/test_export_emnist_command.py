@@ -127,7 +127,7 @@ def test_an_export_goes_where_it_is_told(
     output = folder / "emnist" / "mine.npz"
     assert _export("--writers=1", "--yes", "--output", output).exit_code == 0
     assert len(emnist.ArrayWriters(output)) == 1
-    _only_error(_export("--writers=2", "--yes", "--output", output), "there already")
+    _only_error(_export("--writers=2", "--yes", "--output", output), "a new file")
     assert len(emnist.ArrayWriters(output)) == 1
 
 

@@ -115,7 +115,7 @@ def test_the_command_finds_a_planted_fault() -> None:
         (("--q=3", "--study=FedVote"), "Error: --q=3.0 is not allowed: a number in"),
         (("--draws=9",), "Error: --draws=9 is not allowed: an integer >= 1000"),
         (
-            ("--iteration=3", "--iteration=1", "--study=FedVote"),
+            ("--release-after=3", "--release-after=1", "--study=FedVote"),
             "Error: --release-after=(3, 1) is not allowed: increasing",
         ),
         (("--features=0", "--study=FedVote"), "Error: --features=0 is not allowed"),

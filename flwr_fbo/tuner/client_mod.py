@@ -43,7 +43,7 @@ from flwr_fbo.clients.sum_member import sum_reply
 from flwr_fbo.clients.time_limit import time_limit
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.secure_sum.terms import Exchange
-from flwr_fbo.study.codec import StudyMismatchError
+from flwr_fbo.study.codec import StudyMismatchError, is_instruction
 from flwr_fbo.study.limits import check_numbers, refused
 from flwr_fbo.study.secure_sums import SecureSums
 from flwr_fbo.tuner.ballots import make_ballot, no_scores
@@ -87,6 +87,11 @@ _NO_WORKFLOW = (
 _NO_MOD = (
     "main runs SecAggWorkflow or SecAggPlusWorkflow, and this ClientApp does not have "
     "its mod, as in ClientApp(mods=[tuner_mod, secaggplus_mod])"
+)
+
+_STUDY_IN_TRIAL = (
+    "A trial of FederationTuner takes part in no study: start that before the tuner, "
+    "or after it."
 )
 
 _EXACT = "exact scores"
@@ -267,6 +272,9 @@ def _call(
             # What main has put there stays: it has read the same settings.
             config = {**overlay.settings, **content.config_records[name]}
             content[name] = ConfigRecord(config)
+    # A trial has a copy of the state, and so of a site's journals and ledger in it.
+    if overlay.trial and any(map(is_instruction, content.config_records.values())):
+        raise StudyMismatchError.told(_STUDY_IN_TRIAL)
     inner_message.content = content
     try:
         reply = call_next(inner_message, inner)

@@ -1,13 +1,24 @@
 """A site's own limits and ledger, where it takes part in a tuner."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import Message, RecordDict, UserConfig
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict, UserConfig
+from flwr.client import NumPyClient
+from flwr.clientapp import ClientApp
 from flwr.serverapp.exception import AggregationError
 
-from flwr_fbo import Halving, InProcessGrid, PrivateChoice, Seeds
+from flwr_fbo import (
+    Halving,
+    InProcessGrid,
+    Limits,
+    PrivateChoice,
+    Seeds,
+    tuner_mod,
+    with_tuning,
+)
 from flwr_fbo.privacy.spending import Charge, Promise, SpendingLedger
 from flwr_fbo.tuner.envelope import (
     HEADER,
@@ -16,6 +27,8 @@ from flwr_fbo.tuner.envelope import (
     header_record,
     pack,
 )
+from tests.clients.test_site_budget import _asked, _study
+from tests.clients.test_site_charges import _objective
 from tests.tuner.apps import (
     NUM_CLIENTS,
     RUN_CONFIG,
@@ -131,3 +144,32 @@ def test_exact_scores_are_refused_whatever_is_promised(
         assert "takes no part: the study asks for exact" in str(reply.error.reason)
     assert all("calls" not in c.state.config_records for c in grid.contexts.values())
     assert not any(tmp_path.rglob("*.sqlite"))
+
+
+@pytest.mark.parametrize("place", ["content", "settings"])
+def test_a_trial_takes_part_in_no_study(place: str) -> None:
+    """Each trial has a copy of the state, and so of the ledger that is in it."""
+    limits = Limits(max_epsilon=0.5, max_delta=1e-5)
+    client_fn = with_tuning(lambda _: NumPyClient(), _objective, None, limits=limits)
+    grid = InProcessGrid(ClientApp(client_fn=client_fn, mods=[tuner_mod]), 1)
+    numbers, contents, settings = tuple(range(3)), {}, []
+    for n in numbers:  # within the limit each, and not together
+        asked = _asked(_study((Charge(10.0),), study_id=f"study-{n}"), 0, 1)
+        config, more = (asked, {}) if place == "content" else ({}, asked)
+        contents[n] = RecordDict(
+            {
+                "fitins.config": ConfigRecord({**config}),
+                "fitins.parameters": ArrayRecord({}),
+            }
+        )
+        settings.append(more)
+    promise = Promise((Charge(20.0),), private=True)
+    header = TrialsHeader(
+        "a", numbers, tuple(settings), numbers, {"x": 1.0}, True, promise
+    )
+    [node] = grid.get_node_ids()
+    [reply] = grid.send_and_receive([Message(pack(header, contents), node, "train")])
+    errors = json.loads(str(reply.content.config_records[HEADER]["fields"]))["errors"]
+    assert len(errors) == 3
+    assert all("takes part in no study" in error for error in errors.values())
+    assert list(reply.content) == [HEADER]

@@ -23,6 +23,7 @@ from flwr_fbo.privacy.spending import Charge, Promise, SpendingLedger
 from flwr_fbo.tuner.envelope import (
     HEADER,
     BallotHeader,
+    SettingsHeader,
     TrialsHeader,
     header_record,
     pack,
@@ -146,30 +147,52 @@ def test_exact_scores_are_refused_whatever_is_promised(
     assert not any(tmp_path.rglob("*.sqlite"))
 
 
+def _tunes_twice() -> InProcessGrid:
+    """Return a site without a folder, of an app with `with_tuning` and `tuner_mod`."""
+    limits = Limits(max_epsilon=0.5, max_delta=1e-5)
+    client_fn = with_tuning(lambda _: NumPyClient(), _objective, None, limits=limits)
+    return InProcessGrid(ClientApp(client_fn=client_fn, mods=[tuner_mod]), 1)
+
+
+def _tune(grid: InProcessGrid, content: RecordDict) -> Message:
+    [node] = grid.get_node_ids()
+    [reply] = grid.send_and_receive([Message(content, node, "train")])
+    return reply
+
+
+def _asked_of(n: int) -> dict[str, Any]:
+    """Return a study's request: one is within the limit, and three are not."""
+    return _asked(_study((Charge(10.0),), study_id=f"study-{n}"), 0, 1)
+
+
+def _for_numpy(config: dict[str, Any]) -> RecordDict:
+    records = {"fitins.config": ConfigRecord(config)}
+    return RecordDict({**records, "fitins.parameters": ArrayRecord({})})
+
+
 @pytest.mark.parametrize("place", ["content", "settings"])
 def test_a_trial_takes_part_in_no_study(place: str) -> None:
     """Each trial has a copy of the state, and so of the ledger that is in it."""
-    limits = Limits(max_epsilon=0.5, max_delta=1e-5)
-    client_fn = with_tuning(lambda _: NumPyClient(), _objective, None, limits=limits)
-    grid = InProcessGrid(ClientApp(client_fn=client_fn, mods=[tuner_mod]), 1)
-    numbers, contents, settings = tuple(range(3)), {}, []
-    for n in numbers:  # within the limit each, and not together
-        asked = _asked(_study((Charge(10.0),), study_id=f"study-{n}"), 0, 1)
-        config, more = (asked, {}) if place == "content" else ({}, asked)
-        contents[n] = RecordDict(
-            {
-                "fitins.config": ConfigRecord({**config}),
-                "fitins.parameters": ArrayRecord({}),
-            }
-        )
-        settings.append(more)
+    numbers = tuple(range(3))
+    asked = tuple(map(_asked_of, numbers))
+    nothing: tuple[dict[str, Any], ...] = ({}, {}, {})
+    configs, settings = (asked, nothing) if place == "content" else (nothing, asked)
     promise = Promise((Charge(20.0),), private=True)
-    header = TrialsHeader(
-        "a", numbers, tuple(settings), numbers, {"x": 1.0}, True, promise
-    )
-    [node] = grid.get_node_ids()
-    [reply] = grid.send_and_receive([Message(pack(header, contents), node, "train")])
+    header = TrialsHeader("a", numbers, settings, numbers, {"x": 1.0}, True, promise)
+    contents = {n: _for_numpy(configs[n]) for n in numbers}
+    reply = _tune(_tunes_twice(), pack(header, contents))
     errors = json.loads(str(reply.content.config_records[HEADER]["fields"]))["errors"]
     assert len(errors) == 3
     assert all("takes part in no study" in error for error in errors.values())
     assert list(reply.content) == [HEADER]
+
+
+def test_settings_name_no_folder(tmp_path: Path) -> None:
+    """The ledger would be in another one with each message."""
+    grid = _tunes_twice()
+    for n in range(3):
+        settings = SettingsHeader({"fbo-folder": str(tmp_path / str(n))})
+        header = RecordDict({HEADER: header_record(settings)})
+        reply = _tune(grid, RecordDict({**header, **_for_numpy(_asked_of(n))}))
+        assert "no fbo-folder" in str(reply.error.reason)
+    assert not any(tmp_path.iterdir())

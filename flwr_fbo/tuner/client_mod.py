@@ -42,6 +42,7 @@ from flwr_fbo.clients.sum_identity import SumIdentity
 from flwr_fbo.clients.sum_member import sum_reply
 from flwr_fbo.clients.time_limit import time_limit
 from flwr_fbo.journal.journal import Journal
+from flwr_fbo.privacy.spending import Promise
 from flwr_fbo.secure_sum.terms import Exchange
 from flwr_fbo.study.codec import StudyMismatchError, is_instruction
 from flwr_fbo.study.limits import check_numbers, refused
@@ -318,7 +319,9 @@ def _ballot(
     """Return what the client says about the trials of a rung."""
     unprotected = _EXACT if header.is_exact else ""
     _admit(rules, header, None, unprotected)
-    rules.charge((KIND, header.attempt), header.promise, header.release)
+    # No noise of a server covers exact scores, whatever it promises.
+    promise = Promise() if header.is_exact else header.promise
+    rules.charge((KIND, header.attempt), promise, header.release)
     arrays = ArrayRecord({"ballot": Array(_vector(context, header))})
     rules.let_go(arrays)
     content = RecordDict({HEADER: header_record(ReplyHeader()), BALLOT: arrays})

@@ -412,6 +412,14 @@ def test_exact_metrics_are_in_the_ledger(tmp_path: Path) -> None:
         assert ledger.charges() == [Charge(0.0)]
 
 
+def test_exact_scores_cost_all_whatever_is_promised(tmp_path: Path) -> None:
+    site = Site(_app(), **{"fbo-folder": str(tmp_path)})
+    assert not site.run_trials().has_error()
+    assert not site.ask_ballot(is_exact=True).has_error()
+    with SpendingLedger.held(tmp_path) as ledger:
+        assert ledger.charges() == [Charge(0.0)]
+
+
 def test_no_reply_about_a_site_is_let_go_without_a_charge() -> None:
     context = Context(1, 1, {}, RecordDict(), {})
     rules = SiteCharges(context)

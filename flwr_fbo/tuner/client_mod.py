@@ -240,7 +240,7 @@ def _run_trials(
     # Once more, as the app's own clients may have limits of which nobody knew before.
     rules = SiteCharges(context, configured_folder(context))
     _admit(rules, header, header.sums, unprotected)
-    if unprotected and _is_evaluate(message):
+    if unprotected:  # replies to train have metrics, too
         rules.charge_unprotected((KIND, header.attempt))
     answer = ReplyHeader(errors, tuple(sorted(read)), slot)
     return Message(pack(answer, replies), reply_to=message)

@@ -109,9 +109,16 @@ def test_an_older_copy_of_a_ledger_is_missed(name: str, tmp_path: Path) -> None:
         assert len(_rows(tmp_path / "site")) == 3
 
 
-def test_a_round_without_enrolment_misses_it_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize("left", ["nothing", "an older copy"])
+def test_a_round_without_enrolment_misses_it_too(left: str, tmp_path: Path) -> None:
+    ledger = tmp_path / FILE_NAME
+    with SpendingLedger.held(tmp_path):
+        pass
+    older = ledger.read_bytes()
     _tuning(tmp_path)
-    (tmp_path / FILE_NAME).unlink()
+    ledger.unlink()
+    if left == "an older copy":
+        ledger.write_bytes(older)
     with pytest.raises(JournalError, match="ledger rebuild"):
         Node(tmp_path).ask(_site(), _asked(_study(study_id="two"), 0, 1))
 

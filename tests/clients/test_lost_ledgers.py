@@ -73,10 +73,13 @@ def _rebuild(folder: Path) -> str:
     return result.output
 
 
+@pytest.mark.parametrize("study", ["one", "x-agent-7"])
 @EACH
-def test_a_deleted_ledger_is_missed_and_made_again(name: str, tmp_path: Path) -> None:
+def test_a_deleted_ledger_is_missed_and_made_again(
+    name: str, study: str, tmp_path: Path
+) -> None:
     play = PLAYS[name]
-    play(tmp_path)
+    play(tmp_path, study)
     rows = _rows(tmp_path)
     assert len(rows) == (2 if name == "tuning" else 1)
     (tmp_path / FILE_NAME).unlink()

@@ -61,6 +61,7 @@ UNFIT = {
     "actions that fail": Ward(contexts=_raises),
     "a ragged table": Ward(contexts=lambda: [[1.0], [1.0, 2.0]]),
     "a missing value": Ward(contexts=lambda: np.full((2, 2), math.nan)),
+    "an integer that no float holds": Ward(contexts=lambda: [[10**400, 0]]),
     "a text": Ward(contexts=lambda: [["a", "b"]]),
 }
 

@@ -125,6 +125,14 @@ def test_no_bound_of_the_server_is_an_oracle(name: str, bound: float) -> None:
     )
 
 
+@pytest.mark.parametrize("reward", [0.0, 300.0])
+def test_no_end_of_a_narrow_range_is_an_oracle(reward: float) -> None:
+    """The middle of the range is rounded, by more than its length allows for."""
+    narrow = 227.91702867397473, 227.91703424198028
+    found = _linear(None, Ward(reward=lambda: reward), reward_range=narrow)
+    assert _shapes(found) == _shapes(_linear(None, Ward()))
+
+
 def test_what_is_left_out_is_in_no_sum(tmp_path: Path) -> None:
     for reward, expected in ((5.0, 1.0), (-5.0, -1.0), (math.nan, 0.0)):
         folder = tmp_path / str(expected)

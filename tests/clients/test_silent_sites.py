@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,7 @@ UNFIT = {
     "no reward": Ward(reward=lambda: math.nan),
     "a reward that is none": Ward(reward=lambda: None),
     "a reward that fails": Ward(reward=_raises),
+    "a reward that exits": Ward(reward=sys.exit),
     "no actions": Ward(contexts=lambda: np.zeros((0, 2))),
     "an empty list": Ward(contexts=list),
     "actions that fail": Ward(contexts=_raises),

@@ -135,6 +135,21 @@ def test_no_end_of_a_narrow_range_is_an_oracle(reward: float) -> None:
     assert _shapes(found) == _shapes(_linear(None, Ward()))
 
 
+@pytest.mark.parametrize(("size", "is_taken"), [(1e9, True), (1e11, False)])
+def test_a_total_beyond_all_honest_ones_is_left_aside(
+    size: float, is_taken: bool, tmp_path: Path
+) -> None:
+    """What overflows in it depends on the site's own data, and would be an error."""
+    site, node = LinearBanditSite(None, lambda _: Ward()), Node(tmp_path)
+    releases = ContinualSettings(2, 2, epsilon=1.0, delta=1e-5)
+    study = LinearBanditStudy(LinearUCBSettings(releases, local_data="own"), 1)
+    number = int(node.ask(site, study.enrolment()).metrics["journal"])
+    asked = LinearBanditInstruction("round", study, 0, number, num_trials=2)
+    node.ask(site, asked.to_config(), [size * np.eye(3)])
+    with Journal(None, last_journal(tmp_path, "linear-bandit")) as journal:
+        assert (journal.load_array("total") is not None) == is_taken
+
+
 def test_what_is_left_out_is_in_no_sum(tmp_path: Path) -> None:
     for reward, expected in ((5.0, 1.0), (-5.0, -1.0), (math.nan, 0.0)):
         folder = tmp_path / str(expected)

@@ -125,7 +125,7 @@ def float_array(field: str, value: Any) -> FloatArray:
         value = list(value)
     try:
         return np.array(value, dtype=float)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         text = f"{field} is not allowed: an array of numbers, and it is a"
         raise ValueError(f"{text} {_kind(value)} ({error}).") from error
 

@@ -95,6 +95,8 @@ def trust(content: bytes, file: Path) -> bool:
         return False
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     with open(os.open(file, flags, 0o644), "a") as lines:
+        if file.read_bytes()[-1:] not in (b"", b"\n"):  # an editor's last line
+            lines.write("\n")
         lines.write(f"{digest}  {bundle_name(content)}\n")
     return True
 

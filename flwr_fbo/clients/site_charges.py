@@ -281,8 +281,7 @@ class SiteCharges:
         self._is_charged = True
         if self._folder is None and not self._limits:
             return
-        if not self._has_file:
-            self._check_ledger()
+        self._check_ledger()  # again: a server need not ask for an enrolment
         owner, charge = facts["owner"], Charge(*facts["charge"])
         with self._ledger() as ledger:
             if ledger.has(key, release, owner):

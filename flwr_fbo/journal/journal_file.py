@@ -7,7 +7,7 @@ import os
 import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -169,7 +169,8 @@ class JournalFile:
             if not self.path.exists():
                 self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
                 flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
-                os.close(os.open(self.path, flags, 0o600))
+                with suppress(FileExistsError):  # another process was faster
+                    os.close(os.open(self.path, flags, 0o600))
         except OSError as error:
             raise JournalError(
                 f"The journal {self.path} cannot be written: {error.strerror}."

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.conversion import within
+from flwr_fbo._common.conversion import ROUNDING, within
 from flwr_fbo._common.fields import check_fields, choice, integer, number, ruled
 from flwr_fbo._common.validation import is_number, require
 from flwr_fbo.privacy.factorisation import Factorisation, Mechanism, factorisation
@@ -340,12 +340,22 @@ class ContinualSettings:
     def check_rewards(self, rewards: FloatArray) -> None:
         """Raise ValueError unless all rewards, shape (T,), are in ``reward_range``."""
         low, high = self.reward_range
-        sizes, allowed = np.abs(self.centred(rewards)), f"numbers from {low} to {high}"
+        sizes, allowed = self._sizes(rewards), f"numbers from {low} to {high}"
         _require_within("rewards", rewards, sizes, self.max_reward, allowed)
 
+    def _sizes(self, rewards: FloatArray) -> FloatArray:
+        """Return what B bounds of rewards: B, and how far they are outside their range.
+
+        Not how far they are from its middle: where that is large beside B, rounding
+        would put the ends of the range outside.
+        """
+        outside = np.abs(rewards - np.clip(rewards, *self.reward_range))
+        return np.asarray(self.max_reward + outside)
+
     def centred(self, rewards: FloatArray) -> FloatArray:
-        """Return how far rewards are above the middle of their range."""
-        return np.asarray(rewards - self.reward_middle)
+        """Return how far rewards are above the middle of their range, at most B."""
+        largest = self.max_reward
+        return np.asarray(np.clip(rewards - self.reward_middle, -largest, largest))
 
     def without_excess(self, values: FloatArray) -> FloatArray:
         """Return actions, shape (T, d), or rewards, (T,), within the bounds.
@@ -354,9 +364,8 @@ class ContinualSettings:
         the bound; others stay as they are.
         """
         if values.ndim == 1:
-            own = self.centred(values)
-            inside = within(own, np.abs(own), self.max_reward)
-            return np.where(inside == own, values, inside + self.reward_middle)
+            is_near = self._sizes(values) <= self.max_reward * (1 + ROUNDING)
+            return np.where(is_near, np.clip(values, *self.reward_range), values)
         return within(values, np.linalg.norm(values, axis=1), self.max_action_norm)
 
     def _trials(self, actions: ArrayLike, rewards: ArrayLike) -> FloatArray:

@@ -51,8 +51,9 @@ from flwr_fbo.privacy.sampling import PROBABILITY
 FILE_NAME, KIND = "spending.sqlite", LEDGER_KIND
 # The array of a journal that has notes of charges, and the journals of a site's folder.
 NOTES = "charged"
+_OF_SLOTS = "study-*-agent-*.sqlite"
 _FILES = (
-    "study-*-agent-*.sqlite",
+    _OF_SLOTS,
     "linear-bandit*.sqlite",
     "neural-bandit*.sqlite",
     "charges-*.sqlite",
@@ -428,9 +429,10 @@ def rebuild(folder: Path) -> tuple[int, SpendingLedger]:
 
 def _journals(folder: Path, owner: int) -> Iterator[Path]:
     for pattern in _FILES:
+        # Others end in the name of a study, which is the server's: x-agent-7.
+        of_all = owner == -1 or pattern != _OF_SLOTS
         for path in sorted(folder.glob(pattern)):
-            _, is_named, slot = path.stem.rpartition("-agent-")
-            if owner == -1 or not is_named or slot == str(owner):
+            if of_all or path.stem.endswith(f"-agent-{owner}"):
                 yield path
 
 

@@ -42,8 +42,9 @@ from flwr_fbo.clients.sum_identity import SumIdentity
 from flwr_fbo.clients.sum_member import sum_reply
 from flwr_fbo.clients.time_limit import time_limit
 from flwr_fbo.journal.journal import Journal
+from flwr_fbo.privacy.spending import Promise
 from flwr_fbo.secure_sum.terms import Exchange
-from flwr_fbo.study.codec import StudyMismatchError
+from flwr_fbo.study.codec import StudyMismatchError, is_instruction
 from flwr_fbo.study.limits import check_numbers, refused
 from flwr_fbo.study.secure_sums import SecureSums
 from flwr_fbo.tuner.ballots import make_ballot, no_scores
@@ -87,6 +88,11 @@ _NO_WORKFLOW = (
 _NO_MOD = (
     "main runs SecAggWorkflow or SecAggPlusWorkflow, and this ClientApp does not have "
     "its mod, as in ClientApp(mods=[tuner_mod, secaggplus_mod])"
+)
+
+_STUDY_IN_TRIAL = (
+    "A trial of FederationTuner takes part in no study: start that before the tuner, "
+    "or after it."
 )
 
 _EXACT = "exact scores"
@@ -234,7 +240,7 @@ def _run_trials(
     # Once more, as the app's own clients may have limits of which nobody knew before.
     charges = SiteCharges(context, configured_folder(context))
     _admit(charges, header, header.sums, unprotected)
-    if unprotected and _is_evaluate(message):
+    if unprotected:  # replies to train have metrics, too
         charges.charge_unprotected((KIND, header.attempt))
     answer = ReplyHeader(errors, tuple(sorted(read)), slot)
     return Message(pack(answer, replies), reply_to=message)
@@ -267,6 +273,9 @@ def _call(
             # What main has put there stays: it has read the same settings.
             config = {**overlay.settings, **content.config_records[name]}
             content[name] = ConfigRecord(config)
+    # A trial has a copy of the state, and so of a site's journals and ledger in it.
+    if overlay.trial and any(map(is_instruction, content.config_records.values())):
+        raise StudyMismatchError.told(_STUDY_IN_TRIAL)
     inner_message.content = content
     try:
         reply = call_next(inner_message, inner)
@@ -310,7 +319,9 @@ def _ballot(
     """Return what the client says about the trials of a rung."""
     unprotected = _EXACT if header.is_exact else ""
     _admit(charges, header, None, unprotected)
-    charges.charge((KIND, header.attempt), header.promise, header.release)
+    # No noise of a server covers exact scores, whatever it promises.
+    promise = Promise() if header.is_exact else header.promise
+    charges.charge((KIND, header.attempt), promise, header.release)
     arrays = ArrayRecord({"ballot": Array(_vector(context, header))})
     charges.let_go(arrays)
     content = RecordDict({HEADER: header_record(ReplyHeader()), BALLOT: arrays})

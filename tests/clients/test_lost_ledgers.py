@@ -73,10 +73,13 @@ def _rebuild(folder: Path) -> str:
     return result.output
 
 
+@pytest.mark.parametrize("study", ["one", "x-agent-7"])
 @EACH
-def test_a_deleted_ledger_is_missed_and_made_again(name: str, tmp_path: Path) -> None:
+def test_a_deleted_ledger_is_missed_and_made_again(
+    name: str, study: str, tmp_path: Path
+) -> None:
     play = PLAYS[name]
-    play(tmp_path)
+    play(tmp_path, study)
     rows = _rows(tmp_path)
     assert len(rows) == (2 if name == "tuning" else 1)
     (tmp_path / FILE_NAME).unlink()
@@ -109,9 +112,16 @@ def test_an_older_copy_of_a_ledger_is_missed(name: str, tmp_path: Path) -> None:
         assert len(_rows(tmp_path / "site")) == 3
 
 
-def test_a_round_without_enrolment_misses_it_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize("left", ["nothing", "an older copy"])
+def test_a_round_without_enrolment_misses_it_too(left: str, tmp_path: Path) -> None:
+    ledger = tmp_path / FILE_NAME
+    with SpendingLedger.held(tmp_path):
+        pass
+    older = ledger.read_bytes()
     _tuning(tmp_path)
-    (tmp_path / FILE_NAME).unlink()
+    ledger.unlink()
+    if left == "an older copy":
+        ledger.write_bytes(older)
     with pytest.raises(JournalError, match="ledger rebuild"):
         Node(tmp_path).ask(_site(), _asked(_study(study_id="two"), 0, 1))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -56,11 +57,13 @@ UNFIT = {
     "no reward": Ward(reward=lambda: math.nan),
     "a reward that is none": Ward(reward=lambda: None),
     "a reward that fails": Ward(reward=_raises),
+    "a reward that exits": Ward(reward=sys.exit),
     "no actions": Ward(contexts=lambda: np.zeros((0, 2))),
     "an empty list": Ward(contexts=list),
     "actions that fail": Ward(contexts=_raises),
     "a ragged table": Ward(contexts=lambda: [[1.0], [1.0, 2.0]]),
     "a missing value": Ward(contexts=lambda: np.full((2, 2), math.nan)),
+    "an integer that no float holds": Ward(contexts=lambda: [[10**400, 0]]),
     "a text": Ward(contexts=lambda: [["a", "b"]]),
 }
 
@@ -122,6 +125,29 @@ def test_no_bound_of_the_server_is_an_oracle(name: str, bound: float) -> None:
     assert _shapes(_linear(None, Ward(), **{name: given})) == _shapes(
         _linear(None, Ward())
     )
+
+
+@pytest.mark.parametrize("reward", [0.0, 300.0])
+def test_no_end_of_a_narrow_range_is_an_oracle(reward: float) -> None:
+    """The middle of the range is rounded, by more than its length allows for."""
+    narrow = 227.91702867397473, 227.91703424198028
+    found = _linear(None, Ward(reward=lambda: reward), reward_range=narrow)
+    assert _shapes(found) == _shapes(_linear(None, Ward()))
+
+
+@pytest.mark.parametrize(("size", "is_taken"), [(1e9, True), (1e11, False)])
+def test_a_total_beyond_all_honest_ones_is_left_aside(
+    size: float, is_taken: bool, tmp_path: Path
+) -> None:
+    """What overflows in it depends on the site's own data, and would be an error."""
+    site, node = LinearBanditSite(None, lambda _: Ward()), Node(tmp_path)
+    releases = ContinualSettings(2, 2, epsilon=1.0, delta=1e-5)
+    study = LinearBanditStudy(LinearUCBSettings(releases, local_data="own"), 1)
+    number = int(node.ask(site, study.enrolment()).metrics["journal"])
+    asked = LinearBanditInstruction("round", study, 0, number, num_trials=2)
+    node.ask(site, asked.to_config(), [size * np.eye(3)])
+    with Journal(None, last_journal(tmp_path, "linear-bandit")) as journal:
+        assert (journal.load_array("total") is not None) == is_taken
 
 
 def test_what_is_left_out_is_in_no_sum(tmp_path: Path) -> None:

@@ -91,6 +91,7 @@ NODE = {
 def _app(mods: Any = (tuner_mod,)) -> ClientApp:
     app = ClientApp(mods=[*mods])
 
+    @app.train()
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
         accuracy = float(context.run_config["x"])
@@ -108,18 +109,20 @@ class Site:
             app, 1, run_config={"x": 0.0}, node_configs=[{"agent-id": 0, **config}]
         )
 
-    def ask(self, content: RecordDict) -> Message:
+    def ask(self, content: RecordDict, kind: str = "evaluate") -> Message:
         [node] = self.grid.get_node_ids()
-        [reply] = self.grid.send_and_receive([Message(content, node, "evaluate")])
+        [reply] = self.grid.send_and_receive([Message(content, node, kind)])
         return reply
 
-    def run_trials(self, promise: Any = PROMISE, is_hidden: bool = True) -> Message:
+    def run_trials(
+        self, promise: Any = PROMISE, is_hidden: bool = True, kind: str = "evaluate"
+    ) -> Message:
         settings = {"x": 0.0}, {"x": 1.0}
         numbers = 0, 1
         header = TrialsHeader(
             "a", numbers, settings, numbers, {"acc": 1.0}, is_hidden, promise
         )
-        return self.ask(pack(header, {0: RecordDict(), 1: RecordDict()}))
+        return self.ask(pack(header, {0: RecordDict(), 1: RecordDict()}), kind)
 
     def ask_ballot(self, **fields: Any) -> Message:
         return self.ask(RecordDict({HEADER: header_record(_ballot(**fields))}))
@@ -404,10 +407,19 @@ def test_a_site_that_wants_sums_takes_part_in_no_bandit_without_noise() -> None:
         node.ask(site, _neural(num_exploration=0).enrolment())
 
 
-def test_exact_metrics_are_in_the_ledger(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["train", "evaluate"])
+def test_exact_metrics_are_in_the_ledger(kind: str, tmp_path: Path) -> None:
     site = Site(_app(), **{"fbo-folder": str(tmp_path)})
     for _ in range(2):
-        site.run_trials(Promise(), is_hidden=False)
+        site.run_trials(Promise(), is_hidden=False, kind=kind)
+    with SpendingLedger.held(tmp_path) as ledger:
+        assert ledger.charges() == [Charge(0.0)]
+
+
+def test_exact_scores_cost_all_whatever_is_promised(tmp_path: Path) -> None:
+    site = Site(_app(), **{"fbo-folder": str(tmp_path)})
+    assert not site.run_trials().has_error()
+    assert not site.ask_ballot(is_exact=True).has_error()
     with SpendingLedger.held(tmp_path) as ledger:
         assert ledger.charges() == [Charge(0.0)]
 

@@ -52,6 +52,18 @@ def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Kept:
     return Kept(None if in_memory else tmp_path / "new" / "journal.sqlite")
 
 
+def test_a_file_that_another_process_has_just_begun_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "journal.sqlite"
+    with Journal(ME, path) as journal:
+        _fill(journal)
+    with monkeypatch.context() as before:
+        before.setattr(Path, "exists", lambda _: False)
+        with Journal(ME, path) as journal:
+            assert journal.num_trials == 2
+
+
 def test_what_is_recorded_comes_back(kept: Kept) -> None:
     with kept.held() as journal:
         _fill(journal)

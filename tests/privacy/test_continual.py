@@ -474,3 +474,17 @@ def test_rewards_are_centred_in_their_range() -> None:
     # What exceeds a bound by rounding is moved to it; other rewards stay as they are.
     given = np.array([1 + 1e-8, -1e-8, 0.1])
     assert settings.without_excess(given).tolist() == [1.0, 0.0, 0.1]
+
+
+def test_rewards_may_be_at_both_ends_of_any_range() -> None:
+    rng, x = np.random.default_rng(0), np.zeros((2, SMALL.dimension))
+    for _ in range(300):
+        low = rng.uniform(-1, 1) * 10 ** rng.uniform(-3, 5)
+        ends = np.array([low, low + 10 ** rng.uniform(-5, 0)])
+        settings = replace(SMALL, reward_range=tuple(ends.tolist()))
+        assert settings.without_excess(ends).tolist() == ends.tolist()
+        squares = settings.outer_products(x, ends)[:, -1, -1]
+        assert np.abs(squares - settings.max_reward**2).max() <= settings.grid
+        outside = ends + settings.max_reward * np.array([-1.0, 1.0])
+        with pytest.raises(ValueError, match="rewards"):
+            settings.outer_products(x, outside)

@@ -1,21 +1,35 @@
 """A site's own limits and ledger, where it takes part in a tuner."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import Message, RecordDict, UserConfig
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict, UserConfig
+from flwr.client import NumPyClient
+from flwr.clientapp import ClientApp
 from flwr.serverapp.exception import AggregationError
 
-from flwr_fbo import Halving, InProcessGrid, PrivateChoice, Seeds
+from flwr_fbo import (
+    Halving,
+    InProcessGrid,
+    Limits,
+    PrivateChoice,
+    Seeds,
+    tuner_mod,
+    with_tuning,
+)
 from flwr_fbo.privacy.spending import Charge, Promise, SpendingLedger
 from flwr_fbo.tuner.envelope import (
     HEADER,
     BallotHeader,
+    SettingsHeader,
     TrialsHeader,
     header_record,
     pack,
 )
+from tests.clients.test_site_budget import _asked, _study
+from tests.clients.test_site_charges import _objective
 from tests.tuner.apps import (
     NUM_CLIENTS,
     RUN_CONFIG,
@@ -131,3 +145,54 @@ def test_exact_scores_are_refused_whatever_is_promised(
         assert "takes no part: the study asks for exact" in str(reply.error.reason)
     assert all("calls" not in c.state.config_records for c in grid.contexts.values())
     assert not any(tmp_path.rglob("*.sqlite"))
+
+
+def _tunes_twice() -> InProcessGrid:
+    """Return a site without a folder, of an app with `with_tuning` and `tuner_mod`."""
+    limits = Limits(max_epsilon=0.5, max_delta=1e-5)
+    client_fn = with_tuning(lambda _: NumPyClient(), _objective, None, limits=limits)
+    return InProcessGrid(ClientApp(client_fn=client_fn, mods=[tuner_mod]), 1)
+
+
+def _tune(grid: InProcessGrid, content: RecordDict) -> Message:
+    [node] = grid.get_node_ids()
+    [reply] = grid.send_and_receive([Message(content, node, "train")])
+    return reply
+
+
+def _asked_of(n: int) -> dict[str, Any]:
+    """Return a study's request: one is within the limit, and three are not."""
+    return _asked(_study((Charge(10.0),), study_id=f"study-{n}"), 0, 1)
+
+
+def _for_numpy(config: dict[str, Any]) -> RecordDict:
+    records = {"fitins.config": ConfigRecord(config)}
+    return RecordDict({**records, "fitins.parameters": ArrayRecord({})})
+
+
+@pytest.mark.parametrize("place", ["content", "settings"])
+def test_a_trial_takes_part_in_no_study(place: str) -> None:
+    """Each trial has a copy of the state, and so of the ledger that is in it."""
+    numbers = tuple(range(3))
+    asked = tuple(map(_asked_of, numbers))
+    nothing: tuple[dict[str, Any], ...] = ({}, {}, {})
+    configs, settings = (asked, nothing) if place == "content" else (nothing, asked)
+    promise = Promise((Charge(20.0),), private=True)
+    header = TrialsHeader("a", numbers, settings, numbers, {"x": 1.0}, True, promise)
+    contents = {n: _for_numpy(configs[n]) for n in numbers}
+    reply = _tune(_tunes_twice(), pack(header, contents))
+    errors = json.loads(str(reply.content.config_records[HEADER]["fields"]))["errors"]
+    assert len(errors) == 3
+    assert all("takes part in no study" in error for error in errors.values())
+    assert list(reply.content) == [HEADER]
+
+
+def test_settings_name_no_folder(tmp_path: Path) -> None:
+    """The ledger would be in another one with each message."""
+    grid = _tunes_twice()
+    for n in range(3):
+        settings = SettingsHeader({"fbo-folder": str(tmp_path / str(n))})
+        header = RecordDict({HEADER: header_record(settings)})
+        reply = _tune(grid, RecordDict({**header, **_for_numpy(_asked_of(n))}))
+        assert "no fbo-folder" in str(reply.error.reason)
+    assert not any(tmp_path.iterdir())

@@ -95,7 +95,7 @@ def _unless_it_fails(play: Callable[[], T], t: int) -> T | None:
         return play()
     except (JournalError, OutOfTimeError):
         raise
-    except Exception as error:  # of whatever kind: it is the site's own
+    except (Exception, SystemExit) as error:  # of any kind: it is the site's own
         _leave_out(t, f"the environment raised {error!r}")
         return None
 

@@ -233,8 +233,8 @@ class RecordedBandit(RecordedBanditAgent):
     ) -> None:
         """Take the sum of all agents' releases, ``included`` of our own among them.
 
-        One that nothing can be learned from, as an agent that lies may make it, is left
-        aside, and what was received before stays.
+        One that nothing can be learned from, as an agent that lies may make it, or that
+        is larger than any honest one is left aside, and what was received before stays.
 
         Parameters
         ----------
@@ -246,8 +246,12 @@ class RecordedBandit(RecordedBanditAgent):
         num_synchronisations : int
             How many have made the sum; see `Confidence.after`.
         """
+        releases, count = self.study.settings.releases, self.study.num_agents
         try:
             estimators = self._agents(total, included, agents, num_synchronisations)
+            # No honest total is larger: what then overflows, own data would decide.
+            if (np.abs(total) > count * releases.largest_entries).any():
+                raise np.linalg.LinAlgError("the total is too large")
         except np.linalg.LinAlgError:
             say_left_aside()
             return

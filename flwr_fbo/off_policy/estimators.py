@@ -432,7 +432,7 @@ def _estimate(
 
 def _transformed(t: float, a: float) -> float:
     """Return the sum in `ips` for T = t."""
-    return t + a * t**2 + a**2 * t**3 / 3 + a / 2
+    return t * (1 + a * t + (a * t) ** 2 / 3) + a / 2
 
 
 def _untransformed(z: float, a: float) -> float:

@@ -185,6 +185,14 @@ def test_equal_weights_are_no_distance_and_one_weight_is() -> None:
     assert "too many" in ips(double, [[0.5, 0.5]] * 9).warning
 
 
+def test_the_least_propensity_is_a_distance_like_another() -> None:
+    log = [_decision(t, 0, 1e-100, 1.0) for t in range(4)]
+    for estimator in ESTIMATORS:
+        found = estimator(log, [[1.0, 0.0]] * 4)
+        assert found.mean_weight == pytest.approx(1e100)
+        assert "too many" in found.warning
+
+
 @pytest.mark.parametrize("propensity", [1e-320, 5e-324, 1e-300, 1e-101])
 def test_a_propensity_that_no_log_has_is_named(propensity: float) -> None:
     log = [*LOG, _decision(7, 1, propensity, 0.5)]

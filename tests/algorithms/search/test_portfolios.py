@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -195,8 +196,9 @@ def test_the_own_search_learns_from_the_list() -> None:
     assert asked[0] > 0.5 > asked[1]
 
 
-def test_a_study_keeps_its_list_on_the_wire() -> None:
-    sent = study([{"x": 0.25}])
+@pytest.mark.parametrize("number", [float, np.float32])
+def test_a_study_keeps_its_list_on_the_wire(number: Callable[[float], float]) -> None:
+    sent = study([{"x": number(0.25)}])
     again = TuningStudy.from_dict(json.loads(json.dumps(sent.to_dict())))
     assert list(again.portfolio) == [{"x": 0.25}]
 

@@ -36,7 +36,7 @@ from flwr_fbo.privacy.release import Release, ReleaseSettings
 from flwr_fbo.strategies.fed_vote import GUIDING, FedVote
 from flwr_fbo.strategies.fed_warm_start import FedWarmStart
 from flwr_fbo.strategies.options import Privacy, Seeds, preset_of, private_strategies
-from flwr_fbo.strategies.release_plan import published_delta
+from flwr_fbo.strategies.release_plan import published_delta, require_below
 
 HEADINGS = {
     "published": "published noise,\npublished sensitivity",
@@ -196,6 +196,7 @@ def privacy(
             require(within, "dimensions", dimensions, f"1 to {_MOST_DIMENSIONS}")
             require(is_vote, "dimensions", dimensions, f"left out, with {strategy}")
         delta = published_delta(agents) if delta is None else delta
+        require_below(delta, q)
         question = Question(settings, releases, delta, z, epsilon)
         worth = question.worth
         answers = {}

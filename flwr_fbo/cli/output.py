@@ -53,10 +53,12 @@ def _reason(error: Exception, more: tuple[type[Exception], ...]) -> str:
         return ""
     if isinstance(error, OSError):
         where = f": {error.filename}" if error.filename else ""
-        return f"{error.strerror}{where}."
+        text = error.strerror or str(error) or type(error).__name__
+        return f"{text}{where}."
     if isinstance(error, (PublicError, SQLAlchemyError, *more)):
         # Names to choose from, a line each.
-        lines = [str(error).splitlines()[0], *getattr(error, "known", ())]
+        text = str(error).strip() or type(error).__name__
+        lines = [text.splitlines()[0], *getattr(error, "known", ())]
         return "\n  ".join(map(printable, lines))
     return ""
 

@@ -214,6 +214,6 @@ def _answer(client_app: ClientApp, message: Message, context: Context) -> Messag
     asked = delivered(message)
     try:
         return delivered(client_app(asked, context))
-    except Exception:
+    except (Exception, SystemExit):  # elsewhere a client is another process
         error = Error(CLIENT_APP_RAISED, traceback.format_exc())
         return Message(error, reply_to=message)

@@ -80,6 +80,21 @@ def test_messages_are_answered_and_replies_given_once() -> None:
     assert "on purpose" in str(bad.error.reason)
 
 
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_a_client_that_exits_does_not_end_its_server(num_workers: int) -> None:
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        raise SystemExit("on purpose")
+
+    grid = InProcessGrid(app, 2, num_workers=num_workers)
+    asked = [_message(grid, node, False) for node in grid.get_node_ids()]
+    replies = list(grid.send_and_receive(asked))
+    assert [reply.error.code for reply in replies] == [CLIENT_APP_RAISED] * 2
+    assert all("on purpose" in str(reply.error.reason) for reply in replies)
+
+
 def test_the_run_can_be_set() -> None:
     grid = InProcessGrid(_echo(), 1)
     grid.set_run(Run.create_empty(5))

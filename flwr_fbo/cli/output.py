@@ -56,11 +56,12 @@ def _reason(error: Exception, more: tuple[type[Exception], ...]) -> str:
         return ""
     if isinstance(error, OSError):
         where = f": {error.filename}" if error.filename else ""
-        return f"{error.strerror}{where}."
+        text = error.strerror or str(error) or type(error).__name__
+        return f"{text}{where}."
     if isinstance(error, (PublicError, SQLAlchemyError, *more)):
         # Names to choose from, a line each.
-        text = _with_option(str(error).splitlines()[0])
-        lines = [text, *getattr(error, "known", ())]
+        text = str(error).strip() or type(error).__name__
+        lines = [_with_option(text.splitlines()[0]), *getattr(error, "known", ())]
         return "\n  ".join(map(printable, lines))
     return ""
 

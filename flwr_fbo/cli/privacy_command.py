@@ -36,7 +36,7 @@ from flwr_fbo.privacy.release import Release, ReleaseSettings
 from flwr_fbo.strategies.fed_vote import GUIDING, FedVote
 from flwr_fbo.strategies.fed_warm_start import FedWarmStart
 from flwr_fbo.strategies.options import Privacy, Seeds, preset_of, private_strategies
-from flwr_fbo.strategies.release_plan import published_delta
+from flwr_fbo.strategies.release_plan import published_delta, require_below
 
 HEADINGS = {
     "published": "published noise,\npublished sensitivity",
@@ -205,6 +205,7 @@ def privacy(
             require_int("dimension", dimension, 1, _MOST_DIMENSIONS)
             require(is_vote, "dimension", dimension, allowed)
         delta = published_delta(num_agents) if delta is None else delta
+        require_below(delta, q)
         question = Question(settings, num_releases, delta, z, epsilon)
         worth = question.worth
         answers = {}

@@ -83,11 +83,12 @@ class FederatedSampler(BaseSampler):
     Trial number k takes the agent's k-th initial point while there are any, and is
     iteration k - ``num_initial`` + 1 after that: on the same history it is given the
     same setting as the agent's client, by a sampler that has been there from the first
-    trial on (one that is made later fits its model anew, at other trials). Trials that
-    the user enqueued or added take the place of initial points. Failed and pruned
-    trials count as failed, and so do those that still run (``n_jobs``, or several
-    processes on one storage), so that none goes where another one is. A parameter that
-    the agent's space lacks is sampled at random.
+    trial on (one that is made later fits its model anew, at other trials). Where an
+    initial point has failed it is not: the client leaves out initial points near it.
+    Trials that the user enqueued or added take the place of initial points. Failed and
+    pruned trials count as failed, and so do those that still run (``n_jobs``, or
+    several processes on one storage), so that none goes where another one is. A
+    parameter that the agent's space lacks is sampled at random.
     """
 
     def __init__(self, agent: Agent) -> None:

@@ -57,15 +57,11 @@ class Tracker(Callback):
         self.log("trials", texts, _finite(numbers), decided.number)
 
     def on_end(self, result: Any) -> None:
-        """Log the setting that is recommended or chosen, and the privacy spent."""
-        found, spent = dict(result.found), result.privacy_spent
-        if spent is not None and math.isfinite(spent.epsilon):
-            found["privacy-spent"] = {
-                "epsilon": spent.epsilon,
-                "delta": spent.delta,
-                "num-releases": spent.num_releases,
-            }
-        self.log("result", _texts_of(found), {}, 0)
+        """Log the setting that is recommended or chosen.
+
+        Rounds and rungs have the epsilon: a bandit may go on after its end.
+        """
+        self.log("result", _texts_of(result.found), {}, 0)
 
 
 def _texts_of(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

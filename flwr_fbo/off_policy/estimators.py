@@ -432,15 +432,17 @@ def _estimate(
 
 def _transformed(t: float, a: float) -> float:
     """Return the sum in `ips` for T = t."""
-    return t + a * t**2 + a**2 * t**3 / 3 + a / 2
+    return t * (1 + a * t + (a * t) ** 2 / 3) + a / 2
 
 
 def _untransformed(z: float, a: float) -> float:
     """Return the T for which the sum in `ips` is z.
 
-    The sum is ((1 + a T)^3 - 1) / (3 a) + a / 2.
+    The sum is ((1 + a T)^3 - 1) / (3 a) + a / 2. With c = 1 + a T, (c - 1) / a is
+    3 (z - a / 2) / (c^2 + c + 1), which loses no digits where a is all but 0.
     """
-    return z if a == 0 else float(np.cbrt(1 + 3 * a * (z - a / 2)) - 1) / a
+    c = float(np.cbrt(1 + 3 * a * (z - a / 2)))
+    return 3 * (z - a / 2) / (c**2 + c + 1)
 
 
 def with_rewards(

@@ -25,7 +25,7 @@ from optuna.distributions import (
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.conversion import plain
-from flwr_fbo._common.validation import refuse, require
+from flwr_fbo._common.validation import MOST, refuse, require
 
 # Continuous axes are read on this grid: fine enough for any tuning, coarse enough that
 # rounding errors of exp and log cannot move a value off its grid point.
@@ -239,7 +239,9 @@ def make_axis(name: str, distribution: BaseDistribution) -> Axis:
         return _BinnedAxis(distribution, len(choices))
     assert isinstance(distribution, FloatDistribution | IntDistribution)
     low, high = distribution.low, distribution.high
-    require(math.isfinite(high - low), field, distribution, "a finite range")
+    # Twice that: a value that is rounded to a short decimal must not overflow.
+    is_finite = 2 * max(abs(low), abs(high)) <= MOST
+    require(is_finite, field, distribution, "a finite range, with bounds below 8e307")
     if isinstance(distribution, FloatDistribution) and distribution.step is None:
         return ContinuousAxis(low, high, distribution.log)
     num_values = round((high - low) / (distribution.step or 1)) + 1

@@ -223,12 +223,10 @@ class FedGOUCB(StudyStrategy[BanditResult]):
         return answers
 
     def _identity(self, num_rounds: int) -> dict[str, Any]:
-        identity = super()._identity(num_rounds)
-        del identity["seed"]  # that of the study that goes on counts
         return {
-            **identity,
+            **super()._identity(num_rounds),
             "num_evaluations": self._num_evaluations,
-            "given_seed": self._given_seed,
+            "seed": self._given_seed,  # that of the study that goes on counts
         }
 
     def _end(self, result: BanditResult) -> None:

@@ -286,9 +286,7 @@ def private_study(
     )
     delta = published_delta(num_agents) if delta is None else delta
     if settings.noise_multiplier > 0:
-        # Above q, "never sampled" explains everything: epsilon would be 0.
-        ok = is_number(delta) and delta < q
-        require(ok, "delta", delta, f"below sampling_probability={q}")
+        require_below(delta, q)
     least = privacy.min_answers
     ok = least is None or least <= num_agents
     require(ok, "min_answers", least, f"at most num_agents={num_agents}")
@@ -335,6 +333,16 @@ def tuning_study(
         facts=facts,
         portfolio=listed_settings(portfolio, space),
     )
+
+
+def require_below(delta: float, sampling_probability: float) -> None:
+    """Raise ValueError unless delta is below q.
+
+    Above it "never sampled" explains everything: epsilon would be 0.
+    """
+    allowed = f"below sampling_probability={sampling_probability}"
+    ok = is_number(delta) and delta < sampling_probability
+    require(ok, "delta", delta, allowed)
 
 
 def published_delta(num_agents: int) -> float:

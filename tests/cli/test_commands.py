@@ -324,6 +324,9 @@ def test_privacy_inverts_and_speaks_json() -> None:
         (("--releases", "0"), "Error: --releases=0 is not allowed: an integer >= 1"),
         (("--agents=2000000",), "--agents=2000000 is not allowed: at most 1000000"),
         (("--preset", "papers"), "did you mean 'paper'"),
+        (("--q", "0.01"), "below sampling_probability=0.01"),
+        (("--q", ".2", "--delta", ".2"), "delta=0.2 is not allowed: below sampling"),
+        (("--strategy=FedVote", "--q", "0.01"), "below sampling_probability=0.01"),
     ],
 )
 def test_privacy_names_what_it_refuses(arguments: tuple[str, ...], words: str) -> None:

@@ -181,6 +181,14 @@ def test_a_long_name_is_folded_and_no_number_is_cut(site: Path) -> None:
         assert f" {row['low']:.4g} to {row['high']:.4g} " in result.output
 
 
+def _wordless(*_: object) -> str:
+    raise ValueError
+
+
+def _without_a_number(*_: object) -> str:
+    raise OSError("the rules are gone")
+
+
 def _home(context: Any, arms: Any, features: Any) -> str:
     return "home"
 
@@ -237,6 +245,8 @@ def _error(*arguments: object) -> str:
         ("unifrom", "one of uniform, always:NAME, greedy, python:MODULE:FUNCTION"),
         ("always:hame", "did you mean 'home'"),
         ("python:no_such_module:f", "no_such_module"),
+        (f"python:{__name__}:_wordless", "Error: ValueError"),
+        (f"python:{__name__}:_without_a_number", "Error: the rules are gone."),
     ],
 )
 def test_a_policy_that_is_none_is_told_in_a_line(

@@ -446,6 +446,15 @@ def test_a_server_shows_what_was_spent_round_by_round(
     assert "<td>-1.0 to 1.0</td>" in text  # the space, to be read
 
 
+@pytest.mark.parametrize("kind", ["fts", "peers", "neural"])
+def test_a_server_shows_no_seed_but_that_of_the_features(
+    kind: str, studies: Path, page_of: PageOf
+) -> None:
+    text = page_of(studies / kind / "server").replace("<wbr>", "")
+    shown = re.findall(r"(\w*seed)</th><td>(\w+)</td>", text)
+    assert {value for name, value in shown if name != "feature_seed"} == {"given"}
+
+
 @pytest.mark.parametrize("kind", ["tuning", "bandit", "peers", "neural"])
 def test_the_page_of_a_site_is_its_own(
     kind: str, studies: Path, page_of: PageOf

@@ -7,10 +7,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from flwr.serverapp.exception import AggregationError
 
-from flwr_fbo import FTS, Halving, InProcessGrid, MlflowCallback
+from flwr_fbo import (
+    FTS,
+    ContinualSettings,
+    FedUCB,
+    Halving,
+    InProcessGrid,
+    LinearUCBSettings,
+    MlflowCallback,
+    linear_bandit_app,
+)
 from flwr_fbo.integrations import mlflow_callback
 from flwr_fbo.study.callbacks import DecidedRung, Started
 from flwr_fbo.tuner.federation_result import FederationResult, Rung
@@ -52,7 +62,7 @@ def test_rounds_epsilon_and_settings(uri: str) -> None:
     assert params["agent.num_features"] == "30"
     assert [name for name in params if "seed" in name] == []
     assert result.privacy_spent is not None
-    assert float(params["privacy-spent.epsilon"]) == result.privacy_spent.epsilon
+    assert run.data.metrics["epsilon"] == result.privacy_spent.epsilon
     assert _metric(uri, run, "answered") == dict.fromkeys((1, 2, 3, 4), NUM_AGENTS)
     assert _metric(uri, run, "absent") == dict.fromkeys((1, 2, 3, 4), 0)
     assert _metric(uri, run, "release") == {1: 1, 2: 2, 3: 3, 4: 0}
@@ -77,7 +87,6 @@ def test_where_nothing_is_private_there_is_no_epsilon(uri: str) -> None:
     study.start(InProcessGrid(numpy_app(), NUM_AGENTS), num_rounds=2)
     (run,) = _runs(uri, "open")
     assert set(run.data.metrics) == {"answered", "failed", "late", "absent", "release"}
-    assert "privacy-spent.epsilon" not in run.data.params
 
 
 def test_rungs_and_the_chosen_trial(uri: str) -> None:
@@ -99,6 +108,33 @@ def test_rungs_and_the_chosen_trial(uri: str) -> None:
     assert run.data.params["chosen-trial"] == str(result.best_trial)
     rate = float(run.data.params["chosen.learning-rate"])
     assert rate == result.best["learning-rate"]
+
+
+class Ward:
+    """Three actions."""
+
+    def contexts(self, t: int) -> Any:
+        return np.eye(3)
+
+    def reward(self, x: Any) -> float:
+        return float(x @ [0.2, 0.3, 0.8])
+
+
+def test_a_bandit_that_goes_on_after_its_end_ends_again(
+    uri: str, tmp_path: Path
+) -> None:
+    releases = ContinualSettings(None, dimension=3, epsilon=4.0, delta=1e-5)
+    settings = LinearUCBSettings(releases, local_data="own")
+    app = linear_bandit_app(make_environment=lambda context: Ward())
+    grid = InProcessGrid(app, num_nodes=2)
+    for num_rounds in (3, 7):
+        told = [MlflowCallback("goes-on", tracking_uri=uri)]
+        study = FedUCB(settings, 2, interval=0, folder=tmp_path, callbacks=told)
+        study.start(grid, num_rounds=num_rounds)
+    (run,) = _runs(uri, "goes-on")
+    assert run.info.status == "FINISHED"
+    assert _metric(uri, run, "epsilon") == dict.fromkeys(range(2, 8), 4.0)
+    assert max(_metric(uri, run, "release").values()) == 3
 
 
 def test_after_a_restart_the_run_is_the_same(uri: str, tmp_path: Path) -> None:

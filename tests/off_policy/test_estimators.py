@@ -68,6 +68,18 @@ def test_the_interval_of_ips_is_corrected_for_skewness(sign: int) -> None:
         assert T + a * T**2 + a**2 * T**3 / 3 + a / 2 == pytest.approx(z, rel=1e-9)
 
 
+@pytest.mark.parametrize("num", [2, 10, 100])
+def test_scores_without_skewness_have_the_normal_interval(num: int) -> None:
+    """Rounding leaves a skewness of 1e-17 or so."""
+    above = np.random.default_rng(num).random(num) / 2
+    rewards = [*(0.5 + above), *(0.5 - above)]
+    log = [_decision(t, t % 2, 0.5, one) for t, one in enumerate(rewards)]
+    found = ips(log, [[0.5, 0.5]] * len(log))
+    reach = NINETY_FIVE * found.standard_error
+    assert found.high - found.value == pytest.approx(reach, rel=1e-9)
+    assert found.value - found.low == pytest.approx(reach, rel=1e-9)
+
+
 def test_equal_scores_have_no_skewness() -> None:
     log = [_decision(t, 0, 0.5, 1.0) for t in range(4)]
     found = ips(log, [[0.5, 0.5]] * 4)
@@ -171,6 +183,14 @@ def test_equal_weights_are_no_distance_and_one_weight_is() -> None:
     assert "too few" in ips(half, [[0.5, 0.5]] * 9).warning
     double = [replace(one, propensity=0.25, chosen=0) for one in log]
     assert "too many" in ips(double, [[0.5, 0.5]] * 9).warning
+
+
+def test_the_least_propensity_is_a_distance_like_another() -> None:
+    log = [_decision(t, 0, 1e-100, 1.0) for t in range(4)]
+    for estimator in ESTIMATORS:
+        found = estimator(log, [[1.0, 0.0]] * 4)
+        assert found.mean_weight == pytest.approx(1e100)
+        assert "too many" in found.warning
 
 
 @pytest.mark.parametrize("propensity", [1e-320, 5e-324, 1e-300, 1e-101])

@@ -173,6 +173,8 @@ FLOAT = FloatDistribution(0.0, 1.0)
         ({"x": FloatDistribution(1.0, 1.0)}, "two values"),
         ({"x": CategoricalDistribution([1, True])}, "differ"),
         ({"x": FloatDistribution(-1.7e308, 1.7e308)}, "finite"),
+        ({"x": FloatDistribution(1.0, 1.7e308, log=True)}, "finite"),
+        ({"x": IntDistribution(0, 10**400)}, "finite"),
         ({"x": IntDistribution(0, 2**50)}, "2**40"),
         ({"": FLOAT}, "names"),
     ],

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.conversion import plain
 from flwr_fbo._common.errors import log_fault
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo.algorithms.search.settings import Direction
@@ -343,7 +344,9 @@ def evaluate(objective: Objective, trial: Trial, who: str) -> float:
 def _number(returned: Any) -> float:
     try:
         if not isinstance(returned, str | bytes):
-            return float(returned)
+            return float(plain(returned))
+    except OverflowError:  # an integer that no float holds
+        return math.inf
     except (TypeError, ValueError, RuntimeError):  # the last one is PyTorch's
         pass
     raise AppFailedError.told(

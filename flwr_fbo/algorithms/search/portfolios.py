@@ -327,9 +327,9 @@ class Portfolio:
 
         Parameters are found by their names, aliases of other libraries included. Some
         that the list does not vary have the library's default. Any other parameter is
-        at the centre of its range, and so is one whose choices lack the listed one: the
-        log names it. A number out of range is moved to the nearest end. Settings that
-        are then the same count once.
+        at the centre of its range, and so is one whose choices lack the listed one, or
+        whose numbers a default such as None: the log names it. A number out of range is
+        moved to the nearest end. Settings that are then the same count once.
 
         Parameters
         ----------
@@ -365,6 +365,9 @@ class Portfolio:
                         params[name] = choice
                     else:
                         left_out.add(name)
+                    continue
+                if not isinstance(value, int | float):  # a default such as None
+                    left_out.add(name)
                     continue
                 if own in self.per_feature:
                     value /= self._divisor(name, num_features)
@@ -406,7 +409,8 @@ def _nearest(distribution: BaseDistribution, value: float) -> Any:
     if step is None:
         return inside
     num_steps = min(round((inside - low) / step), int((high - low) / step + 1e-9))
-    return low + step * num_steps
+    # 0.1 + 6 * 0.1 exceeds 0.7.
+    return min(low + step * num_steps, high)
 
 
 def listed_settings(

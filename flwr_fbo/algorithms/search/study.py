@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from flwr_fbo._common.conversion import plain
 from flwr_fbo._common.fields import (
     check_fields,
     choice,
@@ -53,6 +54,11 @@ def _check_portfolio(name: str, value: Any) -> None:
     require(ok, name, value, "a list of settings, each a dict")
     allowed = f"at most {_MOST_LISTED} settings"
     require(len(value) <= _MOST_LISTED, f"len({name})", len(value), allowed)
+
+
+def _plain(params: Params) -> Params:
+    """Return a setting of Python's numbers, which JSON takes."""
+    return {name: plain(value) for name, value in params.items()}
 
 
 def _secure_sums(values: Any) -> type[SecureSums]:
@@ -108,7 +114,7 @@ class TuningStudy(Study):
     def __post_init__(self) -> None:
         check_fields(self)
         self.agent.sub_regions(self.space)  # names P if it does not fit
-        object.__setattr__(self, "portfolio", tuple(map(dict, self.portfolio)))
+        object.__setattr__(self, "portfolio", tuple(map(_plain, self.portfolio)))
         for i, params in enumerate(self.portfolio):
             try:
                 self.space.to_unit(params)

@@ -250,6 +250,7 @@ def test_an_agent_whose_trials_all_fail_goes_on_and_says_so(
     [
         lambda params: math.nan,
         lambda params: 1.1e100,
+        lambda params: -(10**400),  # no float holds it
         lambda params: dict(params)["no such name"],
     ],
 )
@@ -264,7 +265,9 @@ def test_what_raises_or_is_not_finite_is_a_failed_trial(
     assert "agent 3: trial {'x': 1} failed" in caplog.text
 
 
-@pytest.mark.parametrize("returned", [None, "0.9", (0.9, 1), np.ones(2), 1j])
+@pytest.mark.parametrize(
+    "returned", [None, "0.9", (0.9, 1), np.ones(2), 1j, np.complex128(1)]
+)
 def test_an_objective_that_returns_no_number_is_a_fault_of_the_app(
     returned: Any,
 ) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -112,9 +113,28 @@ def test_what_does_not_fit_is_moved_or_at_the_centre_and_named(
         assert params["kernel"] == "rbf"
 
 
-def test_numbers_keep_to_the_steps_of_their_range() -> None:
+def test_a_default_that_is_no_number_is_at_the_centre(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     space = {
-        "max_features": FloatDistribution(0.1, 1.0, step=0.3),
+        "max_depth": IntDistribution(2, 20),  # None, in the library
+        "kernel": IntDistribution(0, 4),
+        "min_samples_leaf": IntDistribution(1, 20),
+    }
+    with caplog.at_level(logging.INFO, "flwr.fbo"):
+        found = Portfolio.of("random_forest").settings_in(space)
+    assert {params["max_depth"] for params in found} == {11}
+    assert len({params["min_samples_leaf"] for params in found}) == 3
+    assert "['kernel', 'max_depth']" in caplog.text
+    for params in Portfolio.of("svc").settings_in({"C": SVC["C"], **space}):
+        assert params["kernel"] == 2
+
+
+@pytest.mark.parametrize(("high", "step"), [(1.0, 0.3), (0.7, 0.1)])
+def test_numbers_keep_to_the_steps_of_their_range(high: float, step: float) -> None:
+    """Six steps of 0.1 from 0.1 on are a bit more than 0.7."""
+    space = {
+        "max_features": FloatDistribution(0.1, high, step=step),
         "min_samples_leaf": IntDistribution(2, 17, step=5),
         "min_samples_split": IntDistribution(2, 4),
     }
@@ -176,8 +196,9 @@ def test_the_own_search_learns_from_the_list() -> None:
     assert asked[0] > 0.5 > asked[1]
 
 
-def test_a_study_keeps_its_list_on_the_wire() -> None:
-    sent = study([{"x": 0.25}])
+@pytest.mark.parametrize("number", [float, np.float32])
+def test_a_study_keeps_its_list_on_the_wire(number: Callable[[float], float]) -> None:
+    sent = study([{"x": number(0.25)}])
     again = TuningStudy.from_dict(json.loads(json.dumps(sent.to_dict())))
     assert list(again.portfolio) == [{"x": 0.25}]
 

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import click
+import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
 from flwr.serverapp.strategy import FedAvg, Result
@@ -25,6 +26,7 @@ from flwr_fbo import FedVoteSettings, InProcessGrid, SearchSpace, Seeds
 from flwr_fbo.algorithms.fed_vote.even_votes import even_votes
 from flwr_fbo.algorithms.fed_vote.settings import VoteCount
 from flwr_fbo.cli.commands import COMMANDS, load_command
+from flwr_fbo.lab.experiment_runner.estimates import Estimate
 from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
 from tests.before_and_after import diff
 from tests.documents import (
@@ -184,6 +186,19 @@ def test_the_table_of_warm_starts_is_what_the_command_prints(
     bound = re.search(r"lower 95 % bound of (\S+)", page)
     assert bound is not None
     assert f"over alone: +0.0101, 95 % bound {bound[1]}" in printed
+
+
+def test_the_table_of_neural_bandits_is_of_the_rows() -> None:
+    page = (ROOT / "docs/app/neural-bandits.md").read_text()
+    table = [line.strip("| ").split(" | ") for line in page.splitlines() if "±" in line]
+    cells = {tuple(row[1:]) for row in table if len(row) == 6}
+    shown: dict[str, list[str]] = {}
+    for row in read_rows(ROOT / "benchmarks/neural_or_linear.jsonl"):
+        found = Estimate.of(np.array(row["regret"]))
+        text = f"{found.mean:.1f} ± {found.standard_error:.1f}"
+        if not row["method"].endswith("epsilon 8"):
+            shown.setdefault(row["cell"], []).append(text)
+    assert cells == set(map(tuple, shown.values()))
 
 
 @pytest.mark.gate

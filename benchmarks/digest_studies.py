@@ -48,6 +48,7 @@ from flwr_fbo import (
     neural_bandit_app,
     tuning_app,
 )
+from flwr_fbo.algorithms.fed_go_ucb.settings import NeuralExploration
 from flwr_fbo.algorithms.linear_bandit.settings import DeterminantTrigger
 from flwr_fbo.algorithms.search.study import TuningStudy, create_agent
 from flwr_fbo.lab.baselines.random_search import LocalServer, RandomSearchSettings
@@ -411,7 +412,9 @@ def _neural_environment(context: Context) -> NonlinearBanditEnvironment:
     return NonlinearBanditEnvironment(task, STUDY_SEED, slot)
 
 
-def _fed_go_ucb(privacy: NeuralPrivacy | None) -> Steps:
+def _fed_go_ucb(
+    privacy: NeuralPrivacy | None = None, exploration: NeuralExploration = "sampling"
+) -> Steps:
     regression = explicit(
         LangevinSettings,
         num_iterations=4,
@@ -428,7 +431,8 @@ def _fed_go_ucb(privacy: NeuralPrivacy | None) -> Steps:
         ridge=1e-2,
         beta=0.1,
         threshold=3.0,
-        num_refinements=0 if privacy else 1,
+        exploration=exploration,
+        num_refinements=1 if exploration == "optimism" else 0,
         privacy=privacy,
     )
     strategy = explicit(
@@ -705,8 +709,9 @@ STUDIES: dict[str, Callable[[], Steps]] = {
     "DecentralizedFedUCB, non-private": partial(
         _decentralized, "neighbourhood", epsilon=math.inf
     ),
-    "FedGOUCB": partial(_fed_go_ucb, None),
-    "FedGOUCB, private": partial(_fed_go_ucb, _NEURAL_PRIVACY),
+    "FedGOUCB": _fed_go_ucb,
+    "FedGOUCB, optimism": partial(_fed_go_ucb, exploration="optimism"),
+    "FedGOUCB, private": partial(_fed_go_ucb, privacy=_NEURAL_PRIVACY),
     "experiment, votes": partial(_experiment, **_VOTES),
     "experiment, warm starts": partial(_experiment, **_WARM_STARTS),
     "experiment, published": partial(_experiment, **_PUBLISHED),

@@ -470,7 +470,7 @@ def show(path: Path) -> None:
         mean = effect.mean + one.is_ratio
         verdict = "not shown" if effect.sign == "unclear" else "changes results"
         print(
-            f"{one.name:42s} {len(of_name):3d} seeds {mean:+9.4f} ± "
+            f"{one.name:45s} {len(of_name):3d} seeds {mean:8.4f} ± "
             f"{effect.standard_error:.4f}  {verdict}"
         )
 

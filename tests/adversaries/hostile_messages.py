@@ -149,8 +149,7 @@ def linear(graph: PeerGraph | None = None, **settings: Any) -> LinearBanditStudy
 def neural(network: Network | None = None, **settings: Any) -> FedGOUCBStudy:
     """Return an honest study that begins with phase II."""
     network = network or Network(3, width=4)
-    chosen = {"num_exploration": 0, "exploration": "optimism", **settings}
-    own = FedGOUCBSettings(**chosen)
+    own = FedGOUCBSettings(**{"num_exploration": 0, **settings})
     return FedGOUCBStudy(own, 4, network.num_parameters, network, seed=1)
 
 
@@ -412,7 +411,7 @@ def _hostile() -> list[Dialogue]:
         (("network", "width"), HUGE, "width=.*max_features"),
         (("network", "width"), 2_000, "num_parameters=.*max_steps"),
         (("network", "dimension"), HUGE, "dimension=.*max_dimension"),
-        (("settings", "num_refinements"), HUGE, "num_refinements=.*max_points"),
+        (("settings", "num_refinements"), HUGE, "num_refinements=.*'optimism'"),
         (("settings", "num_exploration"), 2**62, "num_exploration=.*max_trials"),
         (
             ("settings", "privacy"),

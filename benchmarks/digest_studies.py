@@ -610,6 +610,7 @@ _NONLINEAR = {
         "ridge": 1e-2,
         "beta": 0.1,
         "threshold": 2.0,
+        "exploration": "optimism",
         "num_refinements": 0,
     },
     "linear": {"ridge": 0.1, "beta": 0.01, "threshold": 1.0},

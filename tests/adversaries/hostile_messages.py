@@ -411,7 +411,7 @@ def _hostile() -> list[Dialogue]:
         (("network", "width"), HUGE, "width=.*max_features"),
         (("network", "width"), 2_000, "num_parameters=.*max_steps"),
         (("network", "dimension"), HUGE, "dimension=.*max_dimension"),
-        (("settings", "num_refinements"), HUGE, "num_refinements=.*'optimism'"),
+        (("settings", "num_refinements"), HUGE, "num_refinements=.*max_points"),
         (("settings", "num_exploration"), 2**62, "num_exploration=.*max_trials"),
         (
             ("settings", "privacy"),

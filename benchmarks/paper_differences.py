@@ -463,6 +463,7 @@ def show(path: Path) -> None:
     rows = read_rows(path)
     for one in DIFFERENCES:
         of_name = [row for row in rows if row["name"] == one.name]
+        digits = 3 if one.is_ratio else 4
         printed = np.array([row["printed"] for row in of_name])
         here = np.array([row["here"] for row in of_name])
         compared = printed / here if one.is_ratio else printed - here
@@ -470,8 +471,8 @@ def show(path: Path) -> None:
         mean = effect.mean + one.is_ratio
         verdict = "not shown" if effect.sign == "unclear" else "changes results"
         print(
-            f"{one.name:45s} {len(of_name):3d} seeds {mean:8.4f} ± "
-            f"{effect.standard_error:.4f}  {verdict}"
+            f"{one.name:45s} {len(of_name):3d} seeds {mean:8.{digits}f} ± "
+            f"{effect.standard_error:.{digits}f}  {verdict}"
         )
 
 

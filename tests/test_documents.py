@@ -18,7 +18,7 @@ from flwr.serverapp.strategy import FedAvg, Result
 from optuna.distributions import FloatDistribution
 
 import flwr_fbo
-from benchmarks import warm_start
+from benchmarks import paper_differences, warm_start
 from benchmarks.pictures import FOLDER, PICTURES, THEMES
 from benchmarks.rows import read_rows
 from benchmarks.tuned_examples import EXAMPLES, imported
@@ -199,6 +199,20 @@ def test_the_table_of_neural_bandits_is_of_the_rows() -> None:
         if not row["method"].endswith("epsilon 8"):
             shown.setdefault(row["cell"], []).append(text)
     assert cells == set(map(tuple, shown.values()))
+
+
+@pytest.mark.gate
+def test_effects_of_differences_are_what_the_command_prints(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    paper_differences.show(ROOT / "benchmarks/paper_differences.jsonl")
+    page = (ROOT / "docs/research/differences-from-the-papers.md").read_text()
+    printed = re.findall(r"seeds +(\S+ ± \S+)", capsys.readouterr().out)
+    assert len(printed) == len(paper_differences.DIFFERENCES)
+    # In words where all seeds are alike.
+    numbers = [text for text in printed if not text.endswith(" 0.0000")]
+    assert len(numbers) == len(printed) - 3
+    assert [text for text in numbers if text not in page] == []
 
 
 @pytest.mark.gate

@@ -78,7 +78,6 @@ TASKS: dict[str, NonlinearBanditTask] = {
     "magic, gamma": _clusters("magic", "gamma"),
     "magic, hadron": _clusters("magic", "hadron"),
     "shuttle, normal": _clusters("shuttle", "normal"),
-    "shuttle, abnormal": _clusters("shuttle", "abnormal"),
     "hartmann": FunctionBanditTask(function="hartmann", noise_std=NOISE),
     "cosine": FunctionBanditTask(function="cosine", noise_std=NOISE),
 }

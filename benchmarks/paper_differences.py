@@ -7,11 +7,12 @@ the same seeds: as printed in the paper, and as it is here. What the package has
 option for is put in for the run. It goes on from the rows in the file.
 
 Written down before the runs: 20 seeds each. Bandits are measured by the regret of all
-agents, of Fed-GO-UCB an evaluation with phase I among them, and what is printed over
-what is here is one ratio a seed; tuning
-by the best value so far, the mean over agents and evaluations, and the value as printed
-less that here. *Changes results*: the 95 % t interval of the mean does not contain 1,
-or 0. The settings below were fixed before, by seeds 1000 and 1001.
+agents (of Fed-GO-UCB per evaluation, phase I included); what is printed over what is
+here is one ratio per seed. Tuning is measured by the best value so far, the mean over
+agents and evaluations, and the value as printed minus that here. *Changes results*: the
+95 % t interval of the mean does not contain 1, or 0. The settings were fixed before, by
+seeds 1000 and 1001. "Optimism in turn, for sampling at once" was added after the runs,
+whose rows have both sides of it.
 """
 
 from __future__ import annotations

@@ -12,13 +12,12 @@ with 2,000 trials each, K = 10 and d = 5 or 10; its uniform share of .01 by seed
 this experiment, where .05 had 3 times the regret. So seeds begin at 1.
 """
 
-import argparse
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.rows import add_rows, read_rows
+from benchmarks.rows import add_rows, play_and_show, read_rows
 from flwr_fbo.algorithms.linear_bandit.exploration import (
     EllipsoidSampling,
     Exploration,
@@ -80,15 +79,5 @@ def show(path: Path) -> None:
         print(f"   {ratio.mean:6.3f} +- {ratio.standard_error:5.3f} times")
 
 
-def main() -> None:
-    """Play, and show."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("path", type=Path, help="rows, one a seed")
-    parser.add_argument("--seeds", type=int, default=20)
-    given = parser.parse_args()
-    play(given.path, given.seeds)
-    show(given.path)
-
-
 if __name__ == "__main__":
-    main()
+    play_and_show(__doc__, "rows, one a seed", play, show)

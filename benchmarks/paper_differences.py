@@ -17,19 +17,18 @@ whose rows have both sides of it.
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
 
-from benchmarks.rows import add_rows, read_rows
+from benchmarks.rows import add_rows, play_and_show, read_rows
 from flwr_fbo import FTS, Privacy, Seeds
 from flwr_fbo._common.arrays import FloatArray, one_blas_thread
 from flwr_fbo.algorithms.dp_fts_de.settings import DPFTSDESettings
@@ -147,6 +146,7 @@ def shifted_share(seed: int) -> float:
     return float(np.mean(shifted[1:]))  # the first one is before any release
 
 
+@lru_cache(maxsize=1)  # both sides of a difference ask for it
 @one_blas_thread
 def triggered(seed: int) -> tuple[float, list[int]]:
     """Return the regret with the determinant's trigger, and when it fired.
@@ -485,15 +485,5 @@ def show(path: Path) -> None:
         )
 
 
-def main() -> None:
-    """Play, and show."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("path", type=Path, help="rows, one a difference and seed")
-    parser.add_argument("--seeds", type=int, default=20)
-    given = parser.parse_args()
-    play(given.path, given.seeds)
-    show(given.path)
-
-
 if __name__ == "__main__":
-    main()
+    play_and_show(__doc__, "rows, one a difference and seed", play, show)

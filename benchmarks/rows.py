@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,24 @@ def add_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
         write_whole(path, _whole(text))
     with path.open("a", encoding="utf-8") as file:
         file.write("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def play_and_show(
+    about: str | None,
+    path: str,
+    play: Callable[[Path, int], None],
+    show: Callable[[Path], None],
+) -> None:
+    """Run a benchmark of paired seeds: add the rows that are missing, and show all.
+
+    ``about`` is its help, ``path`` that of the file of rows.
+    """
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("path", type=Path, help=path)
+    parser.add_argument("--seeds", type=int, default=20)
+    given = parser.parse_args()
+    play(given.path, given.seeds)
+    show(given.path)
 
 
 def _whole(text: str) -> str:

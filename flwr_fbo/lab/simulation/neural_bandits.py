@@ -125,11 +125,12 @@ class Federation:
         return FederationRun(actions, regret, sent, syncs, regret_before)
 
     def play_at_once(self, t: int) -> list[int]:
-        """Let all agents choose, then evaluate, and synchronise if one of them asks."""
+        """Let all agents choose, then evaluate, and all synchronise if it is time."""
         chosen = [agent.choose(self.bandit.actions) for agent in self.agents]
         for slot, index in enumerate(chosen):
             self.tell(slot, t, index)
-        if any(agent.wants_synchronisation() for agent in self.agents):
+        triggered = self.simulation.sharing == "triggered"
+        if triggered and any(agent.wants_synchronisation() for agent in self.agents):
             self.share()
         return chosen
 

@@ -167,6 +167,14 @@ def test_agents_that_play_at_once_choose_before_any_of_them_is_rewarded(
         replace(simulation, sharing="always")
 
 
+def test_agents_that_never_share_play_at_once_as_they_do_in_turn() -> None:
+    settings = replace(SETTINGS, exploration="sampling", threshold=1e-9)
+    alone = NeuralBanditSimulation(settings, TASK, N, 8, "never", model=MODEL)
+    in_turn, at_once = alone.run(SEED), replace(alone, at_once=True).run(SEED)
+    assert at_once.num_synchronisations == 0
+    assert np.array_equal(at_once.actions, in_turn.actions)
+
+
 def test_the_refined_bound_is_the_largest_value_on_a_grid_of_the_ball() -> None:
     """Algorithm 1, line 3, with four parameters and a grid of the whole ball."""
     model = Network(1, 1)

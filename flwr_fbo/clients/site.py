@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -141,7 +142,9 @@ class Site(ABC, Generic[AskedT, AgentT]):
         self.check(context, study, charges)
         if instruction.phase == "enrol":
             charges.admit(key, study.promise, study.strategy)
-            return Answer(metrics=self.claim(context, study, folder, charges))
+            claim = Answer(metrics=self.claim(context, study, folder, charges))
+            charges.let_go(claim.about_site)
+            return claim
         release = self.release_of(instruction)
         require(instruction.slot >= 0, "slot", instruction.slot, "an integer >= 0")
         with self.agent(context, instruction, folder, charges) as agent:
@@ -153,7 +156,12 @@ class Site(ABC, Generic[AskedT, AgentT]):
                 charges.charge_unprotected(key, agent)
             assert sizes.max_seconds is not None
             check_time = time_limit(sizes.max_seconds)
-            answer = self.play(context, agent, instruction, arrays, check_time)
+            # Apart, so that a round that carries nothing of the site's data looks the
+            # same whether its trials failed or not.
+            asked = context, agent, instruction, arrays
+            charges.of_data(partial(self.play, *asked, check_time))
+            answer = charges.of_data(partial(self.reply, agent, instruction, arrays))
+            assert answer is not None
             charges.let_go(answer.about_site)
             return answer
 
@@ -228,8 +236,12 @@ class Site(ABC, Generic[AskedT, AgentT]):
         instruction: AskedT,
         arrays: Arrays,
         check_time: CheckTime,
-    ) -> Answer:
-        """Do what is asked while there is time; return what goes back."""
+    ) -> None:
+        """Take what came along, and play what is asked for while there is time."""
+
+    @abstractmethod
+    def reply(self, agent: AgentT, instruction: AskedT, arrays: Arrays) -> Answer:
+        """Return what goes back, once the agent has played."""
 
 
 class SiteError(RuntimeError):

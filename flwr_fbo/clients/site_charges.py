@@ -34,20 +34,25 @@ guarantee: see `PrivateChoice`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from flwr.app import ConfigRecord, Context
 
+from flwr_fbo._common.errors import RefusedError, log_fault
 from flwr_fbo._common.text import counted
 from flwr_fbo._common.validation import require_int
+from flwr_fbo.algorithms.search.trial import AppFailedError
 from flwr_fbo.clients.node_limits import site_limits
+from flwr_fbo.clients.questions import Questions, share_of
 from flwr_fbo.clients.recorded_agent import RecordedAgent, lacks_release
-from flwr_fbo.clients.site_journal import configured_slot
+from flwr_fbo.clients.site_journal import NodeConfigError, configured_slot
 from flwr_fbo.clients.sum_identity import SumIdentity, sum_identity
 from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.journal_file import JournalError, JournalHeldError
 from flwr_fbo.privacy.spending import (
     DEFAULT_DELTA,
     FILE_NAME,
@@ -62,6 +67,7 @@ from flwr_fbo.privacy.spending import (
     epsilon_text,
     note_charge,
 )
+from flwr_fbo.study.codec import StudyMismatchError
 from flwr_fbo.study.limits import (
     Limits,
     limits_text,
@@ -75,9 +81,36 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("flwr.fbo")
 
+ResultT = TypeVar("ResultT")
+
+# Errors that follow from a message, from files and from what is installed, and not from
+# a site's data: they may be told.
+_OF_MESSAGES = (
+    ImportError,
+    JournalError,
+    JournalHeldError,
+    NodeConfigError,
+    RefusedError,
+    StudyMismatchError,
+)
+# What a server learns where something has failed that touches a site's data.
+NO_ANSWER = "This site has no answer."
+# Whether a site has made a reply that an app hands on.
+_LET_GO: ContextVar[list[bool]] = ContextVar("replies that a site has let go")
 _RECORD, _JOINED = "flwr-fbo-spending", "flwr-fbo-joined"
 # Entries of a node config that no simulation makes.
 _OF_AN_OPERATOR = ("agent-id", "fbo-folder")
+
+
+@contextmanager
+def let_go_by_a_site() -> Iterator[list[bool]]:
+    """Return a list that has an entry once `SiteCharges` has let a reply go."""
+    passed: list[bool] = []
+    token = _LET_GO.set(passed)
+    try:
+        yield passed
+    finally:
+        _LET_GO.reset(token)
 
 
 class SiteCharges:
@@ -110,6 +143,36 @@ class SiteCharges:
         self._limits = [one for one in self._all if one.bound_anything]
         self.sizes = size_limits(self._all)
         self._is_charged = False
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the site limits what may be learned of it, by anybody."""
+        return any(one.bound_anything or one.of_sums for one in self._all)
+
+    def of_data(self, work: Callable[[], ResultT]) -> ResultT | None:
+        """Do a piece of work that touches the site's data.
+
+        What fails in it may say something of the data. At a site that `is_bound` the
+        server learns no more than that something has failed, and only where a release
+        is charged anyway; elsewhere the reply is what it would be, as far as there is
+        one. The site's log has the error.
+
+        Raises
+        ------
+        RefusedError
+            In place of an error of the work, where the site has been charged.
+        """
+        try:
+            return work()
+        except _OF_MESSAGES:
+            raise
+        except Exception as error:
+            if not self.is_bound:
+                raise
+            if self._is_charged:
+                raise AppFailedError.told(NO_ANSWER) from error
+            log_fault(error, "This site has no trial to add, and does not say so")
+            return None
 
     @property
     def _owner(self) -> int:
@@ -178,8 +241,43 @@ class SiteCharges:
                 "This site's limits cover only this run, or its folder. Set fbo-folder "
                 "in the node config to cover all studies."
             )
-        self.check_total(key, promise)
+        self._check_ledger()
+        self._ask(key, promise)
         self._say_joined(key, promise, strategy)
+
+    def _ask(self, key: StudyKey, promise: Promise) -> None:
+        """Raise `RefusedError` unless so much is left; see `Questions`."""
+        if not self._limits:
+            return
+        with self._ledger() as ledger:
+            refusal = self._refusal(ledger, key, promise)
+        if refusal is not None:
+            raise refusal
+
+    def _refusal(
+        self, ledger: SpendingLedger, key: StudyKey, promise: Promise
+    ) -> RefusedError | None:
+        """Return why a study, as a whole, is refused; note that it was asked about."""
+        others = ledger.charges(self._owner, without=key)
+
+        def check() -> None:
+            for limits in self._limits:
+                limits.check_sum([*others, *promise.charges])
+
+        if len(others) < len(ledger.charges(self._owner)):  # it has begun
+            try:
+                check()
+            except RefusedError as error:
+                return error
+            return None
+        before = Questions.of(ledger)
+        share, most = share_of(promise, self._limits), self.sizes.max_questions
+        assert most is not None
+        asked = promise, share, most, check
+        book, refusal = before.under(self._limits).ask(*asked)
+        if book != before:
+            book.keep(ledger)
+        return refusal
 
     def check_total(self, key: StudyKey, promise: Promise) -> None:
         """Raise the errors of `admit`; nothing is logged, and the study does not begin.
@@ -262,7 +360,8 @@ class SiteCharges:
         for limits in self._limits:
             limits.check_release(promise, release)
         about = promise.charge_of(release), self._owner, promise.delta
-        self._charge(key, release, charge_facts(key, release, *about), agent)
+        facts = charge_facts(key, release, *about)
+        self._charge(key, release, facts, agent, promise)
 
     def charge_unprotected(
         self, key: StudyKey, agent: RecordedAgent | None = None
@@ -277,28 +376,42 @@ class SiteCharges:
         release: int,
         facts: dict[str, Any],
         agent: RecordedAgent | None,
+        promise: Promise | None = None,
     ) -> None:
-        self._is_charged = True
         if self._folder is None and not self._limits:
+            self._is_charged = True
             return
         self._check_ledger()  # again: a server need not ask for an enrolment
         owner, charge = facts["owner"], Charge(*facts["charge"])
+        refusal = None
         with self._ledger() as ledger:
             if ledger.has(key, release, owner):
-                if release == UNPROTECTED:
-                    return
-                if agent is None:
-                    raise refused(f"release {release} is asked for again")
-                if release not in agent.charged:
-                    raise lacks_release(release)
+                if release != UNPROTECTED:
+                    if agent is None:
+                        raise refused(f"release {release} is asked for again")
+                    if release not in agent.charged:
+                        raise lacks_release(release)
+                self._is_charged = True
                 return
-            for limits in self._limits:
-                limits.check_sum([*ledger.charges(owner), charge])
-            if agent is not None:
-                agent.note_charge(facts)
-            elif self._folder is not None:
-                note_charge(self._folder, facts)
-            ledger.add(facts)
+            charged = ledger.charges(owner)
+            is_new = len(charged) == len(ledger.charges(owner, without=key))
+            if is_new and self._limits and promise is not None:
+                # A server need not have asked for an enrolment.
+                refusal = self._refusal(ledger, key, promise)
+            if refusal is None:
+                for limits in self._limits:
+                    limits.check_sum([*charged, charge])
+                if agent is not None:
+                    agent.note_charge(facts)
+                elif self._folder is not None:
+                    note_charge(self._folder, facts)
+                ledger.add(facts)
+                self._is_charged = True
+                if is_new and self._limits and promise is not None:
+                    share = share_of(promise, self._limits)
+                    Questions.of(ledger).settle(promise, share).keep(ledger)
+        if refusal is not None:  # once the question is on disk
+            raise refusal
 
     def let_go(self, content: Any) -> None:
         """Raise RuntimeError if there is content about the site, and no charge.
@@ -307,6 +420,7 @@ class SiteCharges:
         """
         if content and not self._is_charged:
             raise RuntimeError("A reply says something of this site, uncharged.")
+        _LET_GO.get([]).append(True)
 
     def _check_ledger(self) -> None:
         """Raise JournalError if the ledger lacks what the folder's journals prove.

@@ -176,24 +176,19 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
         instruction: TuningInstruction,
         arrays: Arrays,
         check_time: CheckTime,
-    ) -> Answer:
+    ) -> None:
         """Play a round, unless the message that is asked for is on record.
-
-        Or take part in a secure sum of messages: then no message leaves but masked.
 
         Raises
         ------
-        RefusedError
-            If the server of a secure sum deviates from its protocol.
         AppFailedError
             If ``make_objective`` raised, or gave no function; if the objective gives
             no numbers.
         StudyMismatchError
-            If a sum is asked for without an array, or before the message is on record;
-            if the study has another space or direction than the client declares.
+            If the objective asks for another space than the study has.
         """
         if instruction.phase == "sum":
-            return self._sum(agent, instruction, arrays)
+            return
         release, made_after = instruction.release, instruction.made_after
         vectors = arrays[0] if len(arrays) else None
         if release in agent.made_after:
@@ -207,6 +202,24 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
             objective = _logged(objective, agent.agent, last, level)
             in_time = objective_in_time(objective, check_time)
             agent.play(in_time, instruction.iteration, vectors, release, made_after)
+
+    def reply(
+        self, agent: RecordedTuner, instruction: TuningInstruction, arrays: Arrays
+    ) -> Answer:
+        """Return the message that is asked for, if there is one.
+
+        Or take part in a secure sum of messages: then no message leaves but masked.
+
+        Raises
+        ------
+        RefusedError
+            If the server of a secure sum deviates from its protocol.
+        StudyMismatchError
+            If a sum is asked for without an array, or before the message is on record.
+        """
+        if instruction.phase == "sum":
+            return self._sum(agent, instruction, arrays)
+        release = instruction.release
         best = agent.agent.best_value if instruction.report_best_value else None
         metrics: Metrics = {} if best is None else {"best-value": best}
         sends = release > 0 and instruction.study.secure is None

@@ -39,7 +39,16 @@ CREATE TABLE ledger (
     digest BLOB NOT NULL
 );
 """
-_OF_AGENTS = """
+_STATE = """
+CREATE TABLE state (
+    name TEXT NOT NULL,
+    part INTEGER NOT NULL,
+    value BLOB NOT NULL,
+    digest BLOB NOT NULL,
+    PRIMARY KEY (part, name)
+);
+"""
+_TRIALS = """
 CREATE TABLE trial (
     number INTEGER PRIMARY KEY,
     iteration INTEGER NOT NULL,
@@ -52,13 +61,6 @@ CREATE TABLE trial (
     finished REAL,
     source TEXT CHECK (source IN ('enqueued', 'start', 'own search', 'federation')),
     digest BLOB NOT NULL
-);
-CREATE TABLE state (
-    name TEXT NOT NULL,
-    part INTEGER NOT NULL,
-    value BLOB NOT NULL,
-    digest BLOB NOT NULL,
-    PRIMARY KEY (part, name)
 );
 """
 
@@ -90,7 +92,7 @@ class FileFormat:
     upgrades: Mapping[int, Step] = field(default_factory=dict)
 
 
-JOURNAL = FileFormat("journal", 0, 7, _COMMON + _OF_AGENTS)
+JOURNAL = FileFormat("journal", 0, 7, _COMMON + _TRIALS + _STATE)
 
 
 def _leave_journals(connection: sqlite3.Connection) -> None:
@@ -99,9 +101,15 @@ def _leave_journals(connection: sqlite3.Connection) -> None:
     connection.execute("DROP TABLE state")
 
 
+def _add_state(connection: sqlite3.Connection) -> None:
+    """Let a ledger of schema 1 have arrays beside its rows."""
+    connection.execute(_STATE)
+
+
 # Schema 0 is a journal of schema 7: ledgers had no number of their own then.
 _LEDGER_WAS_JOURNAL = 7
-LEDGER = FileFormat("ledger", 0x66626F4C, 1, _COMMON, {0: _leave_journals})
+_UPGRADES = {0: _leave_journals, 1: _add_state}
+LEDGER = FileFormat("ledger", 0x66626F4C, 2, _COMMON + _STATE, _UPGRADES)
 
 
 def new_format(kind: object) -> FileFormat:

@@ -257,11 +257,16 @@ class SpendingLedger:
     ----------
     journal : Journal
         Of kind ``"spending"``.
+
+    Attributes
+    ----------
+    rows : list of LedgerRow
+        A row a charge, in order.
     """
 
     def __init__(self, journal: Journal) -> None:
         journal.require_kind(KIND)
-        self._journal = journal
+        self.journal = journal
         self.rows = journal.ledger()
 
     @classmethod
@@ -330,7 +335,7 @@ class SpendingLedger:
         if self.has_charge(facts):
             return
         row = LedgerRow(len(self.rows), dict(facts), np.zeros(0))
-        self._journal.add_release(row, {})
+        self.journal.add_release(row, {})
         self.rows.append(row)
 
 

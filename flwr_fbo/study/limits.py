@@ -39,6 +39,9 @@ from flwr_fbo.study.codec import STUDY_ENTRY, Study, read_json
 if TYPE_CHECKING:
     from flwr_fbo.study.secure_sums import SecureSums
 
+# What a server learns where a limit on all studies together is reached: not which one,
+# nor how far it is.
+LIMITS_REACHED = "its limits"
 # Of an epsilon that was calibrated to the limit itself.
 _ROUNDING = 1e-6
 
@@ -55,6 +58,7 @@ DEFAULT_SIZES: dict[str, float] = {
     "max_characters": 2**19,
     "max_numbers": 2**21,
     "max_trials": 10_000,
+    "max_questions": 10,
     "max_seconds": 86_400,
 }
 
@@ -155,6 +159,10 @@ class Limits:
     max_trials : int, optional
         Trials that one message may ask for: 10,000. Where the first trials of a tuning
         study all fail, the site tries up to five more at once.
+    max_questions : int, optional
+        Studies a day that a site with a limit on epsilon or releases answers for before
+        any of them is played: 10, and ten times as many in all. See
+        `flwr_fbo.clients.questions`.
     max_seconds : float, optional
         Seconds after which the trials of one message end: 86,400, a day. The running
         trial ends first. All trials are in the journal, so that the next message goes
@@ -197,6 +205,7 @@ class Limits:
     max_characters: int | None = field(default=None, metadata=_COUNT)
     max_numbers: int | None = field(default=None, metadata=_COUNT)
     max_trials: int | None = field(default=None, metadata=_COUNT)
+    max_questions: int | None = field(default=None, metadata=_COUNT)
     max_seconds: float | None = field(default=None, metadata=positive(optional=True))
 
     def __post_init__(self) -> None:
@@ -305,7 +314,7 @@ class Limits:
             raise refused(
                 f"with its other studies that is {releases} releases, and "
                 f"max_releases={most}",
-                public="max_releases",
+                public=LIMITS_REACHED,
             )
         if not self.bound_epsilon:
             return
@@ -319,7 +328,7 @@ class Limits:
             raise refused(
                 f"with its other studies that is epsilon{relation}{epsilon:.4g} at "
                 f"max_delta={self.max_delta:g}, and max_epsilon={self.max_epsilon:g}",
-                public="max_epsilon",
+                public=LIMITS_REACHED,
             )
 
     def check_size(self, limit: str, size: float, what: str) -> None:

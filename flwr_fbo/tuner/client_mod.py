@@ -5,9 +5,12 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import logging
 import math
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
+from typing import NoReturn
 
 import numpy as np
 from flwr.app import (
@@ -15,6 +18,7 @@ from flwr.app import (
     ArrayRecord,
     ConfigRecord,
     Context,
+    Error,
     Message,
     MessageType,
     RecordDict,
@@ -28,10 +32,11 @@ from flwr_fbo._compat import (
     SECURE_AGGREGATION_RECORD,
     secure_aggregation_stage,
 )
+from flwr_fbo.algorithms.search.trial import AppFailedError
 from flwr_fbo.clients.node_limits import hearing
 from flwr_fbo.clients.recorded_agent import of_another_slot
 from flwr_fbo.clients.site import SiteError, reported
-from flwr_fbo.clients.site_charges import SiteCharges
+from flwr_fbo.clients.site_charges import NO_ANSWER, SiteCharges, let_go_by_a_site
 from flwr_fbo.clients.site_journal import (
     configured_folder,
     configured_slot,
@@ -65,6 +70,7 @@ from flwr_fbo.tuner.envelope import (
     unpack,
 )
 from flwr_fbo.tuner.hidden_metrics import (
+    check_weight,
     hide_evaluate_metrics,
     hide_train_metrics,
     merged,
@@ -112,7 +118,8 @@ def tuner_mod(
     """Let `FederationTuner` try settings at this client.
 
     It must be the first of the app's mods, as in ``ClientApp(mods=[tuner_mod, ...])``.
-    Messages that are not the tuner's pass as they are.
+    Messages that are not the tuner's pass as they are, and so do their replies, but at
+    a site with limits: see below.
 
     - Flower's secure aggregation of models works as without the tuner, with its mod
       after this one: ``ClientApp(mods=[tuner_mod, secaggplus_mod])``.
@@ -126,7 +133,12 @@ def tuner_mod(
       leaves; without one in ``context.state``, and forgotten with any message that is
       not of this tuner. A site whose node config has ``fbo-roster`` and ``fbo-key``, or
       ``fbo-min-agents`` and its like, gives no other ballot, and no exact scores of
-      trials. A message that is not the tuner's is answered by the app, as it is.
+      trials.
+    - In the training after a private choice the metrics stay at the client too, unless
+      ``apply(..., exact_metrics=True)`` asks for them. At a site with a limit on
+      epsilon or releases, or with ``fbo-min-agents`` and its like, they always do, in
+      the reply to whatever message: a server could ask for the exact score of any
+      setting. Its ``train`` replies have what is listed below, and no other number.
     - Ballots count in the site's own ledger of what it has spent, where its node config
       has an ``fbo-folder``, and its limits (``fbo-max-epsilon`` and its like) hold.
     - A trial that raises an exception at this client does not touch the others. The
@@ -158,11 +170,50 @@ def tuner_mod(
     if isinstance(header, SumHeader):
         return reported(partial(_sum, message, context, header, charges))
     TrialStates.forget(context.state)
+    answer = partial(call_next, message, context)
     if isinstance(header, SettingsHeader):
         content = RecordDict({n: r for n, r in message.content.items() if n != HEADER})
         overlay = Overlay(context.run_config, header.settings)
-        return _call(message, content, context, call_next, overlay, context.state)
-    return call_next(message, context)
+        about = message, content, context, call_next, overlay, context.state
+        answer = partial(_call, *about)
+    is_hidden = isinstance(header, SettingsHeader) and header.is_hidden
+    return _own_reply(message, context, answer, is_hidden)
+
+
+def _own_reply(
+    message: Message, context: Context, answer: Callable[[], Message], is_hidden: bool
+) -> Message:
+    """Return what may leave of an app's own reply to a message, or of its error."""
+    failure: Exception | None = None
+    with hearing(context), let_go_by_a_site() as passed:
+        try:
+            reply = answer()
+        except Exception as error:
+            failure = error
+    # Now, as the app's own clients may have limits of which nobody knew before.
+    is_bound = SiteCharges(context).is_bound
+    if failure is not None:
+        if not is_bound or isinstance(failure, SiteError):
+            raise failure
+        reported(partial(_raise, AppFailedError.told(NO_ANSWER), failure))
+    if passed or not (is_bound or is_hidden):
+        return reply
+    if is_bound:
+        log_once(
+            "metrics of the app stay at this site:",
+            "this site has limits, so that the metrics of its app's own replies stay "
+            "here: the server gets NaN",
+            logging.INFO,
+        )
+    if reply.has_error():
+        return Message(Error(reply.error.code, NO_ANSWER), reply_to=message)
+    is_train = message.metadata.message_type.startswith(MessageType.TRAIN)
+    hide = hide_train_metrics if is_train else hide_evaluate_metrics
+    return Message(hide(reply.content), reply_to=message)
+
+
+def _raise(error: Exception, cause: Exception) -> NoReturn:
+    raise error from cause
 
 
 def _read(message: Message, context: Context) -> tuple[SiteCharges, Header | None]:
@@ -232,7 +283,7 @@ def _run_trials(
                 kept = partial(_kept, message, reply.content, trial, header, states)
                 replies[place] = reported(kept)
         except SiteError as error:
-            errors[str(place)] = str(error)
+            errors[str(place)] = NO_ANSWER if charges.is_bound else str(error)
         if str(place) in errors and _is_evaluate(message):
             states.score(trial, math.nan, 1.0)
         states.save(trial, state)
@@ -304,7 +355,10 @@ def _kept(
 ) -> RecordDict:
     """Keep the score of a reply; return what of the reply is sent."""
     if not _is_evaluate(message):
-        return hide_train_metrics(content) if header.is_hidden else content
+        if not header.is_hidden:
+            return content
+        check_weight(content)
+        return hide_train_metrics(content)
     configs, found = content.config_records.values(), content.metric_records.values()
     metrics = {**merged(configs), **merged(found)}
     if header.metric:  # else the server scores its own model
@@ -322,7 +376,9 @@ def _ballot(
     # No noise of a server covers exact scores, whatever it promises.
     promise = Promise() if header.is_exact else header.promise
     charges.charge((KIND, header.attempt), promise, header.release)
-    arrays = ArrayRecord({"ballot": Array(_vector(context, header))})
+    vector = charges.of_data(partial(_vector, context, header))
+    assert vector is not None
+    arrays = ArrayRecord({"ballot": Array(vector)})
     charges.let_go(arrays)
     content = RecordDict({HEADER: header_record(ReplyHeader()), BALLOT: arrays})
     return Message(content, reply_to=message)

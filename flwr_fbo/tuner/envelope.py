@@ -208,10 +208,18 @@ class SumHeader:
 
 @dataclass(frozen=True)
 class SettingsHeader:
-    """Of a message of the real training: the settings that were chosen."""
+    """Of a message of the real training: the settings that were chosen.
+
+    Attributes
+    ----------
+    settings : dict
+    is_hidden : bool
+        Whether metrics stay at the client, as they did while settings were compared.
+    """
 
     kind: ClassVar[str] = "settings"
     settings: dict[str, Any] = field(metadata=ruled(_check_settings))
+    is_hidden: bool = field(default=True, metadata=flag())
 
 
 @dataclass(frozen=True)

@@ -230,13 +230,28 @@ class FederationResult:
         scores = [name for name in rows[0] if name.startswith("score_rung_")]
         return frame.astype(dict.fromkeys(scores, float))
 
-    def apply(self, grid: Grid, context: Context) -> tuple[Grid, Context]:
+    def apply(
+        self, grid: Grid, context: Context, *, exact_metrics: bool = False
+    ) -> tuple[Grid, Context]:
         """Return Grid and context for a training with the settings that were chosen.
 
         As in ``main(*result.apply(grid, context))``. The context has them in its
         run config. The Grid sends them along with each message, and `tuner_mod` puts
         them into the run config of each client, also of one that joins later.
+
+        After a private choice the clients' metrics stay at the clients, as they did
+        while settings were compared: else the server would read each client's exact
+        score of the chosen setting. What the server itself measures is not touched.
+
+        Parameters
+        ----------
+        grid : Grid
+        context : Context
+        exact_metrics : bool
+            Whether clients send their metrics all the same. They are not covered by
+            epsilon then, and a site with limits still hides them.
         """
         tuned = copy.copy(context)
         tuned.run_config = {**context.run_config, **self.best}
-        return cast(Grid, TunedGrid(grid, self.best)), tuned
+        is_hidden = self.privacy_spent is not None and not exact_metrics
+        return cast(Grid, TunedGrid(grid, self.best, is_hidden)), tuned

@@ -1,4 +1,8 @@
-"""What of a client's reply may reach the server while trials are compared privately."""
+"""What of an app's own reply may reach the server where its metrics are private.
+
+That is while trials are compared privately, in the training after that, and at a site
+with limits whenever its app answers.
+"""
 
 from __future__ import annotations
 
@@ -80,17 +84,10 @@ def weight_of(metrics: Mapping[str, Any], source: str) -> float:
     return weight
 
 
-def hide_train_metrics(content: RecordDict) -> RecordDict:
-    """Return a reply to ``train`` whose metrics are NaN, but for `TRAIN_KEYS`.
+def check_weight(content: RecordDict) -> None:
+    """Raise `MetricError` if a reply to ``train`` has no usable weight.
 
-    What Flower's secure aggregation sends stays too: keys, their encrypted shares, and
-    the masked model. Replies in three of its four stages have nothing else.
-
-    Raises
-    ------
-    MetricError
-        If no usable weight is in it: a strategy that weights replies by another key
-        would get NaN, and so a model of NaN.
+    A strategy that weights replies by another key would get NaN, and so a model of NaN.
     """
     metrics = merged(content.metric_records.values())
     has_model = set(content) != {SECURE_AGGREGATION_RECORD}
@@ -100,6 +97,14 @@ def hide_train_metrics(content: RecordDict) -> RecordDict:
             f"are compared privately; it has {sorted(metrics)}"
         )
     weight_of(metrics, "a reply to train")
+
+
+def hide_train_metrics(content: RecordDict) -> RecordDict:
+    """Return a reply to ``train`` whose metrics are NaN, but for `TRAIN_KEYS`.
+
+    What Flower's secure aggregation sends stays too: keys, their encrypted shares, and
+    the masked model. Replies in three of its four stages have nothing else.
+    """
     return RecordDict(
         {
             name: record

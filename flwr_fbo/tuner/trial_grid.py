@@ -269,11 +269,15 @@ class TunedGrid:
     ----------
     grid : Grid
     settings : mapping
+    is_hidden : bool
+        Whether the clients' metrics stay at the clients.
     """
 
-    def __init__(self, grid: Grid, settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self, grid: Grid, settings: Mapping[str, Any], is_hidden: bool
+    ) -> None:
         self._grid = grid
-        self._settings = dict(settings)
+        self._header = SettingsHeader(dict(settings), is_hidden)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grid, name)
@@ -290,7 +294,7 @@ class TunedGrid:
 
     def _told(self, messages: Iterable[Message]) -> list[Message]:
         told = list(messages)
-        record = header_record(SettingsHeader(self._settings))
+        record = header_record(self._header)
         for message in told:
             message.content = RecordDict({HEADER: record, **message.content})
         return told

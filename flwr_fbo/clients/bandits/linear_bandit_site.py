@@ -110,25 +110,37 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, "RecordedBandit"]):
         instruction: LinearBanditInstruction,
         arrays: Arrays,
         check_time: CheckTime,
-    ) -> Answer:
-        """Take what came along, play in the environment, and release what is wanted.
+    ) -> None:
+        """Take what came along, and play in the environment.
 
         Raises
         ------
         AppFailedError
             If the environment raised, or gave what is not allowed.
         """
-        if instruction.study.graph is not None:
-            # With a centre the next release is refused where one before is missing.
-            if agent.num_releases < instruction.included:
-                raise older_copy(agent.num_releases, instruction.included)
-            self._play_trials(context, agent, instruction, check_time)
-            return self._pass_on(agent, instruction, arrays)
-        if len(arrays):
+        has_peers = instruction.study.graph is not None
+        # With a centre the next release is refused where one before is missing.
+        if has_peers and agent.num_releases < instruction.included:
+            raise older_copy(agent.num_releases, instruction.included)
+        if len(arrays) and not has_peers:
             agents = instruction.agents_in_total
             times = instruction.num_synchronisations
             agent.receive(arrays[0], instruction.included, agents, times)
-        self._play_trials(context, agent, instruction, check_time)
+        if self.make_environment is None:
+            return
+        with playing(self.make_environment, context) as environment:
+            limited = environment_in_time(environment, check_time)
+            agent.play(limited, instruction.num_trials)
+
+    def reply(
+        self,
+        agent: RecordedBandit,
+        instruction: LinearBanditInstruction,
+        arrays: Arrays,
+    ) -> Answer:
+        """Return the release that is wanted; among peers, what is to be passed on."""
+        if instruction.study.graph is not None:
+            return self._pass_on(agent, instruction, arrays)
         trigger, wanted = instruction.study.trigger, instruction.send_release
         released = [agent.release(instruction.included + 1)] if wanted else []
         if trigger is None or wanted:
@@ -154,19 +166,6 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, "RecordedBandit"]):
         if number:
             sent.append(mail.synchronise(number, iteration))
         return Answer(sent, {"num-releases": agent.num_releases}, passed_on)
-
-    def _play_trials(
-        self,
-        context: Context,
-        bandit: RecordedBandit,
-        instruction: LinearBanditInstruction,
-        check_time: CheckTime,
-    ) -> None:
-        if self.make_environment is None:
-            return
-        with playing(self.make_environment, context) as environment:
-            limited = environment_in_time(environment, check_time)
-            bandit.play(limited, instruction.num_trials)
 
 
 def linear_bandit_app(

@@ -95,8 +95,8 @@ class NeuralBanditSite(BanditSite[FedGOUCBInstruction, "RecordedNeuralAgent"]):
         instruction: FedGOUCBInstruction,
         arrays: Arrays,
         check_time: CheckTime,
-    ) -> Answer:
-        """Play in the environment, and answer with the arrays that are wanted.
+    ) -> None:
+        """Take what came along, and play in the environment.
 
         Raises
         ------
@@ -105,12 +105,23 @@ class NeuralBanditSite(BanditSite[FedGOUCBInstruction, "RecordedNeuralAgent"]):
         """
         with playing(self.make_environment, context) as environment:
             limited = environment_in_time(environment, check_time)
-            answer = agent.carry_out(instruction, arrays, limited)
+            agent.play(instruction, arrays, limited)
+
+    def reply(
+        self,
+        agent: RecordedNeuralAgent,
+        instruction: FedGOUCBInstruction,
+        arrays: Arrays,
+    ) -> Answer:
+        """Return the arrays that are wanted, and how many evaluations are in them."""
+        if self.release_of(instruction) is None:
+            return Answer()
+        answer = agent.answer(instruction, arrays)
         metrics: Metrics = {"num-evaluations": agent.agent.num_in_sums}
         if instruction.study.settings.privacy is None:
             wants = agent.agent.wants_synchronisation()
             metrics["wants-synchronisation"] = int(wants)
-        return Answer([*answer], metrics)
+        return Answer(answer, metrics)
 
 
 def neural_bandit_app(

@@ -85,13 +85,13 @@ class RecordedNeuralAgent(RecordedBanditAgent):
             return self.agent.num_evaluations
         return self._explored + self.agent.num_evaluations
 
-    def carry_out(
+    def play(
         self,
         instruction: FedGOUCBInstruction,
         arrays: Sequence[FloatArray],
         environment: BanditEnvironment,
-    ) -> list[FloatArray]:
-        """Do what is asked; return the arrays of the answer.
+    ) -> None:
+        """Take what came along, and play until there are enough evaluations.
 
         Raises
         ------
@@ -105,6 +105,11 @@ class RecordedNeuralAgent(RecordedBanditAgent):
         if not instruction.regresses:
             self._take(instruction, arrays)
         self._play(environment, instruction.num_evaluations)
+
+    def answer(
+        self, instruction: FedGOUCBInstruction, arrays: Sequence[FloatArray]
+    ) -> list[FloatArray]:
+        """Return the arrays that an instruction asks for, once it was played."""
         if instruction.regresses:
             return [self.agent.regression_message(arrays[0])]
         if not instruction.send_sums:

@@ -1,0 +1,161 @@
+"""Questions that a site answers without a charge: few, and too coarse to bisect.
+
+Whether a site takes part in a study depends on what is left of its limits, and so on
+what other federations have spent. A server that asks about one study after another, and
+plays none of them, could read both to four digits. So the ledger of a site with limits
+has a book of the promises that were asked about:
+
+- It answers `Limits.max_questions` of them a day, and ten times as many in all, that no
+  release has been charged for. Asking about the same promise again is free.
+- It looks at what is left only for promises that differ by half or more from the
+  largest one that it took and the smallest one that it refused. Whatever lies between
+  is refused unseen, so that neither is known any better than that.
+- Each of these refusals has one and the same text, `LIMITS_REACHED`.
+
+What remains: a server learns that a limit was reached, and, from a question that it
+repeats, that others have spent about half of what was left.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field, replace
+
+from flwr_fbo._common.errors import RefusedError
+from flwr_fbo._common.fields import to_json
+from flwr_fbo.journal.npy import from_json_array, to_json_array
+from flwr_fbo.privacy.spending import (
+    Promise,
+    SpendingLedger,
+    composed_epsilon,
+    least_epsilon,
+)
+from flwr_fbo.study.limits import LIMITS_REACHED, Limits, refused
+
+# Array of a site's ledger that has the book.
+QUESTIONS = "questions"
+# Days' worth of questions that are answered in all.
+_DAYS_IN_ALL = 10
+# Two promises whose shares differ by less than this factor are not told apart, and two
+# with less than this relative difference are one: calibration rounds.
+_COARSE, _ROUNDING = 1.5, 1e-3
+_FORGET = "to answer again: flwr-fbo ledger questions FOLDER --forget"
+
+
+@dataclass(frozen=True)
+class Questions:
+    """The book of one site.
+
+    Attributes
+    ----------
+    limits : str
+        Digest of the limits that the shares are of: other limits begin anew.
+    taken, refused : float
+        Largest share of the limits that was taken, with no release charged since, and
+        the smallest share that was refused.
+    asked : dict of str to str
+        Day on which a promise was first asked about, by its digest, while no release
+        has been charged for it.
+    """
+
+    limits: str = ""
+    taken: float = 0.0
+    refused: float = math.inf
+    asked: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, ledger: SpendingLedger) -> Questions:
+        """Return the book of a ledger; an empty one where it has none."""
+        array = ledger.journal.load_array(QUESTIONS)
+        return cls() if array is None else cls(**from_json_array(array))
+
+    def keep(self, ledger: SpendingLedger) -> None:
+        """Put the book into a ledger; it is on disk when this returns."""
+        ledger.journal.put({QUESTIONS: to_json_array(asdict(self))})
+
+    def under(self, limits: Iterable[Limits]) -> Questions:
+        """Return the book, without shares of other limits than these."""
+        digest = _digest(limits)
+        if digest == self.limits:
+            return self
+        return replace(self, limits=digest, taken=0.0, refused=math.inf)
+
+    def settle(self, promise: Promise, share: float) -> Questions:
+        """Return the book once a release of a promise was charged."""
+        asked = {k: day for k, day in self.asked.items() if k != _digest(promise)}
+        is_largest = share >= self.taken * (1 - _ROUNDING)
+        return replace(self, asked=asked, taken=0.0 if is_largest else self.taken)
+
+    def ask(
+        self,
+        promise: Promise,
+        share: float,
+        most_a_day: int,
+        check: Callable[[], None],
+    ) -> tuple[Questions, RefusedError | None]:
+        """Return the book with one more question, and the refusal if it is one.
+
+        Parameters
+        ----------
+        promise : Promise
+        share : float
+            The share of the site's limits that it would spend alone: `share_of`.
+        most_a_day : int
+        check : callable
+            Raises `RefusedError` unless so much is left.
+        """
+        name, today = _digest(promise), time.strftime("%Y-%m-%d", time.gmtime())
+        asked = self.asked
+        if name not in asked:
+            num_today = sum(day == today for day in asked.values())
+            if num_today >= most_a_day or len(asked) >= _DAYS_IN_ALL * most_a_day:
+                return self, refused(
+                    f"it was asked about {num_today} studies today and {len(asked)} in "
+                    f"all that were not played, and max_questions={most_a_day} a day; "
+                    f"{_FORGET}",
+                    public=LIMITS_REACHED,
+                )
+            asked = {**asked, name: today}
+        book = replace(self, asked=asked)
+        is_above = share > self.taken * (1 + _ROUNDING)
+        is_near = is_above and share < self.taken * _COARSE
+        if is_near or share * _COARSE > self.refused:
+            return book, refused(
+                "it was asked about a study that spends nearly as much, which was not "
+                f"played; {_FORGET}",
+                public=LIMITS_REACHED,
+            )
+        try:
+            check()
+        except RefusedError as error:
+            least = min(share, self.refused)
+            return replace(book, refused=least), error
+        return replace(book, taken=max(share, self.taken)), None
+
+
+def share_of(promise: Promise, limits: Iterable[Limits]) -> float:
+    """Return the largest share of a limit that a promise spends alone; maybe above 1.
+
+    Infinite where that is plain, and to add its releases up could take minutes.
+    """
+    shares = [0.0]
+    for one in limits:
+        if one.max_releases is not None:
+            shares.append(promise.num_releases / one.max_releases)
+        if one.bound_epsilon:
+            assert one.max_epsilon is not None
+            assert one.max_delta is not None
+            about = promise.charges, one.max_delta
+            if least_epsilon(*about) > 2 * one.max_epsilon:
+                return math.inf
+            shares.append(composed_epsilon(*about) / one.max_epsilon)
+    return max(shares)
+
+
+def _digest(value: object) -> str:
+    text = json.dumps(to_json(list(value) if isinstance(value, tuple) else value))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

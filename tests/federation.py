@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from flwr_fbo import (
 )
 from flwr_fbo._compat import reply_arrays
 from flwr_fbo.algorithms.search.agent import Agent
+from flwr_fbo.privacy.spending import FILE_NAME, Charge, SpendingLedger
 from tests.grouped import grouped
 
 NUM_AGENTS, NUM_ITERATIONS = 4, 5
@@ -174,3 +176,11 @@ class Unheard(InProcessGrid):
         left = [any(map(len, r.content.array_records.values())) for r in replies]
         self.num_left += sum(left)
         return [r for r, has in zip(replies, left, strict=True) if not has]
+
+
+def charges_in(folder: Path) -> list[Charge]:
+    """Return what was charged in a site's folder; nothing where it has no ledger."""
+    if not (folder / FILE_NAME).is_file():
+        return []
+    with SpendingLedger.held(folder) as ledger:
+        return ledger.charges()

@@ -19,13 +19,14 @@ from flwr_fbo.cli.report.page import identity_in_words
 from flwr_fbo.clients.bandits.bandit_files import LINEAR_KIND as SITE_KIND
 from flwr_fbo.clients.bandits.bandit_files import NEURAL_KIND as NEURAL_SITE_KIND
 from flwr_fbo.clients.bandits.bandit_files import bandit_journals
+from flwr_fbo.clients.questions import forget_questions, num_questions
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.gaussian import check_delta
 from flwr_fbo.privacy.spending import FILE_NAME as SPENDING_FILE_NAME
-from flwr_fbo.privacy.spending import rebuild
+from flwr_fbo.privacy.spending import SpendingLedger, rebuild
 from flwr_fbo.strategies.study_record import (
     FILE_NAME,
     KIND,
@@ -105,6 +106,37 @@ def rebuild_ledger(folder: Path) -> None:
     typer.echo(f"{counted(added, 'release')} added; the ledger has {total} now.")
 
 
+def questions(
+    folder: Path,
+    forget: Annotated[
+        bool, typer.Option("--forget", help="Answer such questions again.")
+    ] = False,
+) -> None:
+    """Count the studies that a site in FOLDER was asked about, and did not play.
+
+    A site with limits answers ten of them a day, and a hundred in all
+    (fbo-max-questions), and tells two apart only if one spends at least half as much
+    again as the other: else a server could read from refusals what is left of the
+    limits, and so what other federations have spent. A question is no longer counted
+    once the first release of its study is charged.
+
+    Examples
+    --------
+    $ flwr-fbo ledger questions /var/lib/fbo
+    $ flwr-fbo ledger questions /var/lib/fbo --forget
+    """
+    with plain_errors():
+        if not (folder / SPENDING_FILE_NAME).is_file():
+            raise JournalError(f"There is no ledger in {folder}.")
+        with SpendingLedger.held(folder) as ledger:
+            num_asked = num_questions(ledger)
+            if forget:
+                forget_questions(ledger)
+    asked = counted(num_asked, "question")
+    typer.echo(f"{asked} about a study that was not played{': forgotten' * forget}.")
+
+
+add(app, "questions", questions)
 add(app, "show", show)
 add(app, "rebuild", rebuild_ledger)
 

@@ -24,6 +24,7 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from flwr_fbo._common.errors import RefusedError
 from flwr_fbo._common.fields import to_json
@@ -40,9 +41,9 @@ from flwr_fbo.study.limits import LIMITS_REACHED, Limits, refused
 QUESTIONS = "questions"
 # Days' worth of questions that are answered in all.
 _DAYS_IN_ALL = 10
-# Two promises whose shares differ by less than this factor are not told apart, and two
-# with less than this relative difference are one: calibration rounds.
-_COARSE, _ROUNDING = 1.5, 1e-3
+# Two promises whose shares differ by less than this factor are not told apart; with
+# less than this relative difference they are one, as calibration rounds.
+_COARSE, _ROUNDING = 1.5, 1e-6
 _FORGET = "to answer again: flwr-fbo ledger questions FOLDER --forget"
 
 
@@ -68,14 +69,15 @@ class Questions:
     asked: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, ledger: SpendingLedger) -> Questions:
-        """Return the book of a ledger; an empty one where it has none."""
-        array = ledger.journal.load_array(QUESTIONS)
-        return cls() if array is None else cls(**from_json_array(array))
+    def of(cls, ledger: SpendingLedger, owner: int) -> Questions:
+        """Return the book of an owner's data in a ledger; at first an empty one."""
+        values = _books(ledger).get(str(owner))
+        return cls() if values is None else cls(**values)
 
-    def keep(self, ledger: SpendingLedger) -> None:
+    def keep(self, ledger: SpendingLedger, owner: int) -> None:
         """Put the book into a ledger; it is on disk when this returns."""
-        ledger.journal.put({QUESTIONS: to_json_array(asdict(self))})
+        books = {**_books(ledger), str(owner): asdict(self)}
+        ledger.journal.put({QUESTIONS: to_json_array(books)})
 
     def under(self, limits: Iterable[Limits]) -> Questions:
         """Return the book, without shares of other limits than these."""
@@ -120,21 +122,39 @@ class Questions:
                     public=LIMITS_REACHED,
                 )
             asked = {**asked, name: today}
-        book = replace(self, asked=asked)
-        is_above = share > self.taken * (1 + _ROUNDING)
-        is_near = is_above and share < self.taken * _COARSE
-        if is_near or share * _COARSE > self.refused:
-            return book, refused(
+        book, refusal = replace(self, asked=asked), None
+        try:
+            check()
+        except RefusedError as error:
+            refusal = error
+        if math.isclose(share, self.taken, rel_tol=_ROUNDING):
+            share = self.taken
+        is_near = self.taken < share < self.taken * _COARSE
+        if is_near or share * _COARSE > self.refused:  # whatever is left
+            return book, refusal or refused(
                 "it was asked about a study that spends nearly as much, which was not "
                 f"played; {_FORGET}",
                 public=LIMITS_REACHED,
             )
-        try:
-            check()
-        except RefusedError as error:
-            least = min(share, self.refused)
-            return replace(book, refused=least), error
+        if refusal is not None:  # with less left than before, if that share was taken
+            taken = self.taken if share > self.taken else 0.0
+            return replace(book, taken=taken, refused=share), refusal
         return replace(book, taken=max(share, self.taken)), None
+
+
+def num_questions(ledger: SpendingLedger) -> int:
+    """Return how many promises a site was asked about, and has not been charged for."""
+    return sum(len(values["asked"]) for values in _books(ledger).values())
+
+
+def forget_questions(ledger: SpendingLedger) -> None:
+    """Forget what a site was asked about, and what it has answered."""
+    ledger.journal.put({QUESTIONS: to_json_array({})})
+
+
+def _books(ledger: SpendingLedger) -> dict[str, Any]:
+    array = ledger.journal.load_array(QUESTIONS)
+    return {} if array is None else from_json_array(array)
 
 
 def share_of(promise: Promise, limits: Iterable[Limits]) -> float:

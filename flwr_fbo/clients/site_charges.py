@@ -270,13 +270,13 @@ class SiteCharges:
             except RefusedError as error:
                 return error
             return None
-        before = Questions.of(ledger)
+        before = Questions.of(ledger, self._owner)
         share, most = share_of(promise, self._limits), self.sizes.max_questions
         assert most is not None
         asked = promise, share, most, check
         book, refusal = before.under(self._limits).ask(*asked)
         if book != before:
-            book.keep(ledger)
+            book.keep(ledger, self._owner)
         return refusal
 
     def check_total(self, key: StudyKey, promise: Promise) -> None:
@@ -408,8 +408,9 @@ class SiteCharges:
                 ledger.add(facts)
                 self._is_charged = True
                 if is_new and self._limits and promise is not None:
-                    share = share_of(promise, self._limits)
-                    Questions.of(ledger).settle(promise, share).keep(ledger)
+                    book = Questions.of(ledger, owner)
+                    book = book.settle(promise, share_of(promise, self._limits))
+                    book.keep(ledger, owner)
         if refusal is not None:  # once the question is on disk
             raise refusal
 

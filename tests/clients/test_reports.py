@@ -157,7 +157,7 @@ OF_ANY = {"no limit": OF_NODE["no limit"]}
 TUNING_CASES = {
     **OF_NODE,
     "a limit": Case(
-        "RefusedError: This site takes no part: max_epsilon " + ADVICE,
+        "RefusedError: This site takes no part: its limits " + ADVICE,
         node_config=LIMITS,
         phase="enrol",
     ),

@@ -77,6 +77,7 @@ from flwr_fbo.tuner.envelope import (
 from tests.algorithms.fed_go_ucb.test_private_agent import PRIVACY
 from tests.algorithms.fed_go_ucb.test_private_agent import SETTINGS as NEURAL_SETTINGS
 from tests.clients.test_site_budget import Environment, Node
+from tests.federation import charges_in
 
 PROMISE = to_json(Promise((Charge(20.0),), private=True))
 [CHARGE] = PROMISE["charges"]
@@ -166,7 +167,7 @@ def test_there_is_no_ballot_without_a_charge(release: Any, tmp_path: Path) -> No
     for _ in range(2):
         reply = site.ask_ballot(release=release)
         assert reply.has_error(), release
-    assert not (tmp_path / "spending.sqlite").exists()
+    assert charges_in(tmp_path) == []
     assert BALLOT in site.ask_ballot().content
     with SpendingLedger.held(tmp_path) as ledger:
         assert len(ledger.rows) == 1
@@ -195,7 +196,7 @@ def test_there_is_no_sum_without_a_charge(release: Any, tmp_path: Path) -> None:
         return site.ask(RecordDict({HEADER: header_record(header), SUM: request}))
 
     assert ask(_ballot(release=release)).has_error()
-    assert not list(tmp_path.iterdir())
+    assert charges_in(tmp_path) == []
     assert SUM in ask(_ballot()).content
 
 
@@ -232,7 +233,7 @@ def test_each_field_of_a_ballot_is_checked(
     site.run_trials()
     reply = site.ask_ballot(**{field: value})
     assert "StudyMismatchError" in str(reply.error.reason)
-    assert not list(tmp_path.iterdir())
+    assert charges_in(tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -375,7 +376,7 @@ def test_two_kinds_at_one_app_have_the_limits_of_both() -> None:
     grid = Site(app).grid
     [node] = grid.get_node_ids()
     [reply] = grid.send_and_receive([Message(content, node, "train")])
-    assert "max_epsilon" in str(reply.error.reason)
+    assert "its limits" in str(reply.error.reason)
 
 
 def _neural(**settings: Any) -> FedGOUCBStudy:

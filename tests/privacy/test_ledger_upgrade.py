@@ -33,13 +33,15 @@ CREATE TABLE part (name TEXT NOT NULL, number INTEGER NOT NULL, count INTEGER NO
 CREATE TABLE ledger (iteration INTEGER PRIMARY KEY, facts TEXT NOT NULL,
     vectors BLOB NOT NULL, committed REAL NOT NULL, digest BLOB NOT NULL);
 """
-OF_JOURNALS = """
+TRIALS = """
 CREATE TABLE trial (number INTEGER PRIMARY KEY, iteration INTEGER NOT NULL,
     params TEXT NOT NULL, point BLOB NOT NULL,
     state TEXT NOT NULL CHECK (state IN ('running', 'complete', 'failed')), value REAL,
     interruptions INTEGER NOT NULL, started REAL NOT NULL, finished REAL,
     source TEXT CHECK (source IN ('enqueued', 'start', 'own search', 'federation')),
     digest BLOB NOT NULL);
+"""
+STATE = """
 CREATE TABLE state (name TEXT NOT NULL, part INTEGER NOT NULL, value BLOB NOT NULL,
     digest BLOB NOT NULL, PRIMARY KEY (part, name));
 """
@@ -65,7 +67,9 @@ def write_ledger(path: Path, application_id: int, schema: int, made_by: str) -> 
     np.lib.format.write_array(stream, np.zeros(0), version=(1, 0))
     empty = stream.getvalue()
     with closing(sqlite3.connect(path)) as connection:
-        connection.executescript(TABLES + ("" if schema == 1 else OF_JOURNALS))
+        has_trials, has_state = schema == JOURNAL.schema, schema != 1
+        tables = TABLES + TRIALS * has_trials + STATE * has_state
+        connection.executescript(tables)
         run = connection.execute
         totals = {}
         sums = []
@@ -103,6 +107,7 @@ def _sum(digests: list[bytes]) -> bytes:
 SCHEMAS: dict[int, Callable[[Path], None]] = {
     0: lambda path: write_ledger(path, 0, 7, ""),
     1: lambda path: write_ledger(path, 0x66626F4C, 1, "0.1.0"),
+    2: lambda path: write_ledger(path, 0x66626F4C, 2, "0.1.0"),
 }
 
 

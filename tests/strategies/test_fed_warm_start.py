@@ -297,7 +297,7 @@ def test_a_sites_ledger_has_one_release(tmp_path: Path) -> None:
             assert ledger.charges(owner=slot) == ([Charge(z)] if sends else [])
     # Whoever sends again would pay again, and these limits forbid it.
     again = strategy(seeds=Seeds(study=4, features=5))
-    with pytest.raises(AggregationError, match="max_releases"):
+    with pytest.raises(AggregationError, match="its limits"):
         again.start(sites(), num_rounds=ROUNDS)
 
 

@@ -175,7 +175,7 @@ def test_who_sends_again_pays_again(tmp_path: Path) -> None:
     app = tuning_app(make_objective, limits=limits)
     config: Any = {"fbo-folder": str(sites)}
     third = study_of(private=True, privacy=privacy, known=again.knowledge)
-    with pytest.raises(AggregationError, match="max_epsilon"):
+    with pytest.raises(AggregationError, match="its limits"):
         third.start(InProcessGrid(app, N, run_config=config), num_rounds=ROUNDS)
 
 

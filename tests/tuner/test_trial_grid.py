@@ -38,15 +38,18 @@ class Asked:
         return []
 
 
+@pytest.mark.parametrize("is_hidden", [True, False])
 @pytest.mark.parametrize("how", ["push_messages", "send_and_receive"])
-def test_the_real_training_tells_its_settings_however_it_sends(how: str) -> None:
+def test_the_real_training_tells_its_settings_however_it_sends(
+    how: str, is_hidden: bool
+) -> None:
     in_process()  # for the identity that a message needs
     inner: Any = Asked()
-    grid = TunedGrid(inner, SETTINGS)
+    grid = TunedGrid(inner, SETTINGS, is_hidden)
     own = ConfigRecord({"x": 1})
     getattr(grid, how)([Message(RecordDict({"config": own}), 1, "train")])
     (sent,) = inner.messages
-    assert read_header(sent.content) == SettingsHeader(SETTINGS)
+    assert read_header(sent.content) == SettingsHeader(SETTINGS, is_hidden)
     assert sent.content["config"] == own
     assert grid.is_complete
 

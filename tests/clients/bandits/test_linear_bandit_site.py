@@ -41,6 +41,7 @@ from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import SeededEntropy
+from tests.federation import charges_in
 from tests.killing import NUM_KILLS, killed_after
 from tests.strategies.bandit_sites import (
     ACTIONS,
@@ -259,7 +260,7 @@ def test_a_site_takes_part_in_what_it_wants(
     with pytest.raises(AggregationError, match="RefusedError: This site takes"):
         strategy.start(sites)
     assert re.search(refusal, caplog.text)
-    assert not any(folder.exists() for folder in sites.folders)
+    assert not any(map(charges_in, sites.folders))
 
 
 @pytest.mark.parametrize(

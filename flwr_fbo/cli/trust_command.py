@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from flwr_fbo._common.validation import require
+from flwr_fbo._common.validation import refuse, require
 from flwr_fbo.cli.output import plain_errors
-from flwr_fbo.clients.reviewed_apps import bundle_name, digest_of
+from flwr_fbo.clients.reviewed_apps import identity
 from flwr_fbo.clients.reviewed_apps import trust as put_on_list
 
 
@@ -35,11 +35,13 @@ def trust(
         is_list = file is None or file.suffix != ".fab"
         require(is_list, "FILE", str(file), "a list, after one bundle")
         content = bundle.read_bytes()
-        name = bundle_name(content)
-        require(name != "", "BUNDLE", str(bundle), "an app bundle (.fab)")
+        try:
+            found = identity(content)
+        except ValueError as error:
+            refuse("BUNDLE", str(bundle), f"an app bundle (.fab), but {error}")
         is_new = file is not None and put_on_list(content, file)
-    typer.echo(name)
-    typer.echo(f"SHA-256: {digest_of(content)}")
+    typer.echo(f"{found.fab_id} {found.version}")
+    typer.echo(f"SHA-256: {found.digest}")
     if file is not None:
         said = "Added to" if is_new else "Already in"
         typer.echo(f"{said} {file}.")

@@ -15,8 +15,8 @@ from flwr_fbo._compat import run_superexec
 from flwr_fbo.cli.output import plain_errors
 from flwr_fbo.clients.reviewed_apps import trusted_digests
 
-# Options of Flower's that are passed on. Its others run apps in other places, or install
-# what nobody has reviewed.
+# Options of Flower's that are passed on. Its others run apps in other places, or
+# install what nobody has reviewed.
 _OPTIONS = {
     "--help",
     "--version",

@@ -22,9 +22,9 @@ def trust(
     BUNDLE is what `flwr build` writes. Review it first: it is a ZIP file with the app's
     code. One with compiled code, links, or paths that are not plain is refused: it may
     hide something. A server may send another app under the same name and version; its
-    SHA-256 is another one. FILE is the list that `flwr-fbo superexec` reads, begun if it is new:
-    text, one line per app. Take a line out to trust an app no longer. Give FILE to an
-    owner whom the SuperNode's user is not, such as root.
+    SHA-256 is another one. FILE is the list that `flwr-fbo superexec` reads, begun if
+    it is new: text, one line per app. Take a line out to trust an app no longer. Give
+    FILE to an owner whom the SuperNode's user is not, such as root.
 
     Examples
     --------

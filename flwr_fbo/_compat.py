@@ -15,6 +15,7 @@ from copy import copy
 from functools import lru_cache, partial
 from importlib.metadata import entry_points
 from io import BytesIO
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -56,6 +57,8 @@ from flwr.supercore.run import Run as Run
 from flwr.supercore.run import RunNotRunningException as RunNotRunningException
 from flwr.supercore.task_identity import TaskIdentity as TaskIdentity
 from numpy.lib import format as npy
+
+from flwr_fbo._common.errors import RefusedError
 
 ClientApi = Literal["both", "message", "numpy", "action"]
 
@@ -258,32 +261,57 @@ def parsed_node_config(text: str) -> dict[str, Any]:
     return values
 
 
-def run_client_app(check: Callable[[bytes], None]) -> None:
-    """Do what ``flwr-clientapp`` does, once ``check`` has let the app's bundle pass.
+def run_client_app(
+    unpack: Callable[[bytes], tuple[Path, tuple[str, str, str]]],
+) -> None:
+    """Do what ``flwr-clientapp`` does, with the app that ``unpack`` puts in a folder.
 
-    The bundle's content is checked where Flower is about to unpack it. No app is loaded
-    that was not.
+    ``unpack`` gets the bundle, and returns the folder and the app's id, version and
+    SHA-256. Flower would load the app from a path made of those that the server has
+    written. Here these must be the same, and are part of no path.
+
+    Raises
+    ------
+    KeyError
+        If this version of Flower lacks a function that is replaced. Then no app runs.
     """
     from flwr.supernode.runtime import run_clientapp as module
 
-    names = vars(module)
-    install, loader = names["install_from_fab"], names["get_load_client_app_fn"]
-    checked: list[bytes] = []
+    apps: list[tuple[Path, tuple[str, str, str]]] = []
 
-    def install_checked(content: Any, *args: Any, **options: Any) -> Any:
+    def install(content: Any, *_: Any, **__: Any) -> None:
         if not isinstance(content, bytes):
             raise TypeError("This version of Flower hands over no bundle.")
-        check(content)
-        checked.append(content)
-        return install(content, *args, **options)
+        apps.append(unpack(content))
 
-    def load_checked(*args: Any, **options: Any) -> Any:
-        if not checked:
+    def folder(*_: Any, **__: Any) -> Path:
+        if len(apps) != 1:
             raise RuntimeError("This version of Flower loads an app without a check.")
-        return loader(*args, **options)
+        return apps[0][0]
 
-    names |= {"install_from_fab": install_checked}
-    names |= {"get_load_client_app_fn": load_checked}
+    def loader(*_: Any, **__: Any) -> Callable[..., ClientApp]:
+        load = get_loader(default_app_ref="", app_path=str(folder()), multi_app=True)
+
+        def load_same(*named: str) -> ClientApp:
+            if named != apps[0][1]:
+                raise RefusedError.told(
+                    f"The server calls this app {named!r:.300}: its bundle has another "
+                    "id, version or SHA-256. Nothing of it was run."
+                )
+            app: ClientApp = load(*named)
+            return app
+
+        return load_same
+
+    replaced = {
+        "install_from_fab": install,
+        "get_project_dir": folder,
+        "get_load_client_app_fn": loader,
+    }
+    names = vars(module)
+    originals = {name: names[name] for name in replaced}
+    get_loader = originals["get_load_client_app_fn"]
+    names |= replaced
     _run_script("flwr-clientapp", sys.argv[1:])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shlex
 import sys
@@ -9,9 +10,23 @@ import tempfile
 from importlib.metadata import distribution
 from pathlib import Path
 
+from flwr_fbo._common.validation import require
 from flwr_fbo._compat import run_superexec
 from flwr_fbo.cli.output import plain_errors
 from flwr_fbo.clients.reviewed_apps import trusted_digests
+
+# Options of Flower's that are passed on. Its others run apps in other places, or
+# install what nobody has reviewed.
+_OPTIONS = {
+    "--help",
+    "--version",
+    "--insecure",
+    "--root-certificates",
+    "--runtime-api-address",
+    "--superexec-auth-secret-file",
+    "--health-server-address",
+    "--parent-pid",
+}
 
 
 def superexec(file: Path, arguments: list[str]) -> None:
@@ -21,20 +36,33 @@ def superexec(file: Path, arguments: list[str]) -> None:
     `flower-supernode --isolation process`. FILE is the list that `flwr-fbo trust` has
     written. A bundle whose SHA-256 is not in it is refused before anything of it is
     unpacked: the log says so, and the server gets an error. FILE is read for each
-    message. Only client apps are run: a SuperNode that is asked for another kind of
-    task does nothing.
+    message. A bundle in FILE is unpacked to a new folder of this user, and its app is
+    loaded from there. If id, version or SHA-256 that the server gives differ from the
+    bundle's, no app runs. Only client apps are run: a SuperNode that is asked for
+    another kind of task does nothing.
 
-    Flower has no public interface between the arrival of a bundle and its use, so the
-    comparison stands in front of two functions of `flwr-clientapp`. If a version of
-    Flower does not have them, no app runs.
+    ARGUMENTS are those about addresses, certificates and secrets. Options that install
+    an app's dependencies, or run it in another place, are refused: nothing would be
+    compared there.
+
+    Flower has no public interface between the arrival of a bundle and its use, so three
+    functions of `flwr-clientapp` are replaced. If a version of Flower does not have
+    them, no app runs.
 
     Examples
     --------
     $ flwr-fbo superexec apps -- --insecure --runtime-api-address 127.0.0.1:9094
     """
-    with plain_errors():
+    with plain_errors(ValueError):
         trusted_digests(file)
+        for argument in arguments:
+            is_passed_on = argument.partition("=")[0] in _OPTIONS
+            allowed = f"one of {', '.join(sorted(_OPTIONS))}"
+            require(argument[:1] != "-" or is_passed_on, "OPTION", argument, allowed)
     with tempfile.TemporaryDirectory(prefix="flwr-fbo-superexec-") as folder:
+        # Else systemd-tmpfiles may take it away when it is old, and another user may
+        # make one of that name.
+        fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX)
         write_launchers(Path(folder), file.absolute())
         os.environ["PATH"] = folder  # all that SuperExec finds
         run_superexec(arguments)

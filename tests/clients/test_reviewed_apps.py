@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import io
 import os
+import stat
 import subprocess
+import time
+import warnings
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +22,12 @@ from typer.testing import CliRunner
 
 from flwr_fbo import _compat
 from flwr_fbo._common.errors import RefusedError
-from flwr_fbo.cli import app
+from flwr_fbo.cli import app, superexec_command
 from flwr_fbo.cli.superexec_command import write_launchers
 from flwr_fbo.clients.reviewed_apps import (
     require_reviewed,
     trusted_digests,
+    unpack,
 )
 
 PROJECT = """
@@ -33,11 +39,17 @@ publisher = "us"
 """
 
 
-def bundle(project: str = PROJECT, code: str = "") -> bytes:
+def bundle(
+    project: str = PROJECT, code: str = "", more: Sequence[str | zipfile.ZipInfo] = ()
+) -> bytes:
     file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as archive:
-        for name, text in (("pyproject.toml", project), ("app/client.py", code)):
-            archive.writestr(zipfile.ZipInfo(name), text)  # of a date that is fixed
+    members = (("pyproject.toml", project), ("app/client.py", code))
+    with zipfile.ZipFile(file, "w") as archive, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of names that it has already
+        for name, text in (*members, *((name, "x = 1") for name in more)):
+            if isinstance(name, str):
+                name = zipfile.ZipInfo(name)  # of a date that is fixed
+            archive.writestr(name, text)
     return file.getvalue()
 
 
@@ -80,17 +92,82 @@ def test_a_bundle_is_trusted_by_its_digest(
         bundle("x = " + "[" * 100_000),
         bundle("\x1b[31m = 1"),
         bundle(PROJECT.replace("1.0.0", "1" * 10_000)),
+        bundle(PROJECT.replace("1.0.0", "1" * 1000)),
         bundle("[project]\n"),
+        bundle(f"{'a.' * 400_000}a = 1"),  # an hour, if it were read
     ],
 )
 def test_a_file_of_a_stranger_is_named_in_a_short_line(
     content: bytes, tmp_path: Path
 ) -> None:
     (tmp_path / "apps").write_text("")
+    began = time.process_time()
     with pytest.raises(RefusedError) as error:
         require_reviewed(content, tmp_path / "apps")
+    assert time.process_time() - began < 1
     assert len(str(error.value)) < 300
     assert str(error.value).isprintable()
+
+
+def _special(path: str, kind: int) -> zipfile.ZipInfo:
+    member = zipfile.ZipInfo(path)
+    member.external_attr = (kind | 0o644) << 16
+    return member
+
+
+# Bundles that show a reviewer one thing, and may be another when they are unpacked.
+ODD: dict[str, bytes] = {
+    "above": bundle(more=["../planted.py"]),
+    "above, inside": bundle(more=["app/../../planted.py"]),
+    "absolute": bundle(more=["/tmp/planted.py"]),
+    "here": bundle(more=["app/./client.py"]),
+    "two slashes": bundle(more=["app//client.py"]),
+    "a folder": bundle(more=["app/more/"]),
+    "backslashes": bundle(more=["..\\planted.py"]),
+    "twice": bundle(more=["app/client.py"]),
+    "twice, upper case": bundle(more=["app/CLIENT.py"]),
+    "an escape character": bundle(more=["app/\x1b[2J.py"]),
+    "a NUL": bundle(more=["app/more.pyX.txt"]).replace(b"more.pyX", b"more.py\0"),
+    "a link": bundle(more=[_special("link", stat.S_IFLNK)]),
+    "a pipe": bundle(more=[_special("pipe", stat.S_IFIFO)]),
+    "bytecode": bundle(more=["app/__pycache__/client.cpython-311.pyc"]),
+    "a library": bundle(more=["app/client.abi3.so"]),
+    "a path as version": bundle(PROJECT.replace("1.0.0", "1.0.0/../..")),
+    "a path as name": bundle(PROJECT.replace("hospitals", "hospitals/..")),
+    "a number as version": bundle(PROJECT.replace('"1.0.0"', "1.0")),
+}
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_a_bundle_that_hides_something_is_not_trusted(
+    case: str, tmp_path: Path
+) -> None:
+    path, file = tmp_path / "odd.fab", tmp_path / "apps"
+    path.write_bytes(ODD[case])
+    code, text = run(path, file)
+    assert code == 1
+    assert "an app bundle (.fab)" in " ".join(text.split())
+    assert not file.exists()
+    # Nor if somebody has written its digest to the list.
+    file.write_text(f"{hashlib.sha256(ODD[case]).hexdigest()}\n")
+    with pytest.raises(RefusedError, match="cannot unpack"):
+        unpack(ODD[case], file, tmp_path / "new")
+    assert {path.name for path in tmp_path.iterdir()} == {"odd.fab", "apps"}
+
+
+def test_what_was_reviewed_is_unpacked_to_a_new_folder(tmp_path: Path) -> None:
+    file, content = tmp_path / "apps", bundle(code="x = 1\n")
+    digest = hashlib.sha256(content).hexdigest()
+    file.write_text(f"{digest}\n")
+    folder, found = unpack(content, file, tmp_path / "new")
+    assert found == ("us/hospitals", "1.0.0", digest)
+    files = {path for path in folder.rglob("*") if path.is_file()}
+    assert files == {folder / "pyproject.toml", folder / "app" / "client.py"}
+    assert (folder / "app" / "client.py").read_text() == "x = 1\n"
+    (tmp_path / "file").touch()
+    with pytest.raises(RefusedError, match="cannot unpack") as error:
+        unpack(content, file, tmp_path / "file")
+    assert str(tmp_path) not in str(error.value)
 
 
 def test_what_is_not_a_bundle_is_not_trusted(tmp_path: Path) -> None:
@@ -162,7 +239,10 @@ def test_a_list_of_another_user_is_not_used(
     assert trusted_digests(file) == set()
 
 
-@pytest.mark.parametrize("hidden", ["install_from_fab", "get_load_client_app_fn"])
+REPLACED = ("install_from_fab", "get_project_dir", "get_load_client_app_fn")
+
+
+@pytest.mark.parametrize("hidden", REPLACED)
 def test_another_flower_runs_nothing(
     hidden: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,23 +252,83 @@ def test_another_flower_runs_nothing(
     monkeypatch.delattr(run_clientapp, hidden)
     monkeypatch.setattr(_compat, "_run_script", lambda *_: pytest.fail("it has run"))
     with pytest.raises(KeyError, match=hidden):
-        _compat.run_client_app(lambda content: None)
+        _compat.run_client_app(lambda content: pytest.fail("it has been unpacked"))
 
 
-def test_no_app_is_loaded_that_was_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("num_bundles", [0, 2])
+@pytest.mark.parametrize("name", ["get_project_dir", "get_load_client_app_fn"])
+def test_an_app_is_loaded_after_one_check(
+    name: str, num_bundles: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from flwr.supernode.runtime import run_clientapp
 
-    seen: list[bytes] = []
+    called: list[str] = []
 
     def another_order(*_: Any) -> None:
-        run_clientapp.get_load_client_app_fn("", None, True)  # type: ignore[attr-defined]
+        for _bundle in range(num_bundles):
+            vars(run_clientapp)["install_from_fab"](b"")
+        vars(run_clientapp)[name]("us/hospitals", "1.0.0", "0" * 64)
 
-    for name in ("install_from_fab", "get_load_client_app_fn"):
-        monkeypatch.setattr(run_clientapp, name, lambda *_, **__: seen.append(b""))
+    for replaced in REPLACED:
+        monkeypatch.setattr(run_clientapp, replaced, lambda *_, **__: called.append(""))
     monkeypatch.setattr(_compat, "_run_script", another_order)
     with pytest.raises(RuntimeError, match="loads an app without a check"):
-        _compat.run_client_app(seen.append)
-    assert not seen
+        _compat.run_client_app(lambda content: (Path(), ("us/hospitals", "1.0.0", "")))
+    assert not called
+
+
+REFUSED = [
+    "--executor=kubernetes",
+    "--executor kubernetes",
+    "--executor-config pods.yaml",
+    "--allow-runtime-dependency-installation",
+    "--allow",
+    "--runtime 127.0.0.1:9094",
+    "-- --insecure",
+]
+
+
+@pytest.mark.parametrize("options", REFUSED)
+def test_options_that_run_apps_elsewhere_are_refused(
+    options: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        superexec_command, "run_superexec", lambda _: pytest.fail("it has run")
+    )
+    (tmp_path / "apps").write_text("")
+    arguments = ["superexec", str(tmp_path / "apps"), "--", "--insecure"]
+    result = CliRunner().invoke(app, [*arguments, *options.split()])
+    assert result.exit_code == 1
+    option = options.split()[0]
+    assert f"OPTION='{option}' is not allowed: one of --health" in result.output
+
+
+def test_other_options_are_passed_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nobody takes away the folder with what SuperExec starts."""
+    (tmp_path / "apps").write_text("")
+    monkeypatch.setenv("PATH", os.environ["PATH"])
+    options = ["--root-certificates", "ca.crt", "--runtime-api-address=127.0.0.1:9094"]
+    seen: list[list[str]] = []
+
+    def run_superexec(arguments: list[str]) -> None:
+        seen.append(arguments)
+        folder = os.open(os.environ["PATH"], os.O_RDONLY)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(folder, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        os.close(folder)
+
+    monkeypatch.setattr(superexec_command, "run_superexec", run_superexec)
+    CliRunner().invoke(
+        app,
+        ["superexec", str(tmp_path / "apps"), "--", *options],
+        catch_exceptions=False,
+    )
+    assert seen == [options]
+    parser = import_module("flwr.supercore.cli.flower_superexec")._parse_args()
+    known = parser.format_help()
+    assert all(option in known for option in superexec_command._OPTIONS)
 
 
 def test_other_kinds_of_tasks_are_refused(tmp_path: Path) -> None:

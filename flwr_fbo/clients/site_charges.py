@@ -48,18 +48,19 @@ from flwr_fbo.clients.recorded_agent import RecordedAgent, lacks_release
 from flwr_fbo.clients.site_journal import configured_slot
 from flwr_fbo.clients.sum_identity import SumIdentity, sum_identity
 from flwr_fbo.journal.journal import Journal
+from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.spending import (
     DEFAULT_DELTA,
     FILE_NAME,
     KIND,
     UNPROTECTED,
     Charge,
+    Facts,
     Promise,
     SpendingLedger,
     StudyKey,
     charge_facts,
     check_complete,
-    epsilon_text,
     note_charge,
 )
 from flwr_fbo.study.limits import (
@@ -193,16 +194,16 @@ class SiteCharges:
         self._check_ledger()
         if not self._limits:
             return
-        others = self._others(key)
+        planned = Spent.of(self._facts(), key, promise.charges)
         for limits in self._limits:
-            limits.check_sum([*others, *promise.charges])
+            limits.check_sum(planned)
 
-    def _others(self, key: StudyKey) -> list[Charge]:
-        """Return what studies besides one have charged."""
+    def _facts(self, without: StudyKey | None = None) -> list[Facts]:
+        """Return what studies have charged, but for one."""
         if not (self._has_file or (self._limits and self._folder is None)):
             return []
         with self._ledger() as ledger:
-            return ledger.charges(self._owner, without=key)
+            return ledger.facts(self._owner, without)
 
     def _say_joined(self, key: StudyKey, promise: Promise, strategy: str) -> None:
         """Log the first message of a study, at a site that its operator configured."""
@@ -215,9 +216,9 @@ class SiteCharges:
         delta = promise.delta
         for limits in self._limits:
             delta = limits.max_delta if delta is None else delta
-        promised, spent = "no epsilon: it is not private", self._others(key)
+        promised, spent = "no epsilon: it is not private", Spent.of(self._facts(key))
         if promise.private and promise.delta is not None:
-            epsilon = epsilon_text(promise.charges, promise.delta)
+            epsilon = Spent((promise.charges,)).text(promise.delta)
             promised = f"epsilon {epsilon} at delta {promise.delta:g}"
         _log.info(
             "joined study %s of strategy %s: promises %s, %s; spent before: epsilon "
@@ -226,8 +227,8 @@ class SiteCharges:
             strategy,
             counted(promise.num_releases, "release"),
             promised,
-            epsilon_text(spent, DEFAULT_DELTA if delta is None else delta),
-            f" in {counted(len(spent), 'release')}" if spent else "",
+            spent.text(DEFAULT_DELTA if delta is None else delta),
+            f" in {counted(spent.num_releases, 'release')}" if spent.groups else "",
             limits_text(self._all) or "none",
         )
 
@@ -261,7 +262,7 @@ class SiteCharges:
         require_int("release", release, 1)
         for limits in self._limits:
             limits.check_release(promise, release)
-        about = promise.charge_of(release), self._owner, promise.delta
+        about = promise.charge_of(release), self._owner, promise.delta, promise.charges
         self._charge(key, release, charge_facts(key, release, *about), agent)
 
     def charge_unprotected(
@@ -282,7 +283,7 @@ class SiteCharges:
         if self._folder is None and not self._limits:
             return
         self._check_ledger()  # again: a server need not ask for an enrolment
-        owner, charge = facts["owner"], Charge(*facts["charge"])
+        owner = facts["owner"]
         with self._ledger() as ledger:
             if ledger.has(key, release, owner):
                 if release == UNPROTECTED:
@@ -292,8 +293,10 @@ class SiteCharges:
                 if release not in agent.charged:
                     raise lacks_release(release)
                 return
-            for limits in self._limits:
-                limits.check_sum([*ledger.charges(owner), charge])
+            if self._limits:
+                spent = Spent.of([*ledger.facts(owner), facts])
+                for limits in self._limits:
+                    limits.check_sum(spent)
             if agent is not None:
                 agent.note_charge(facts)
             elif self._folder is not None:

@@ -19,9 +19,10 @@ from flwr_fbo.clients.bandits.bandit_files import NEURAL_KIND as NEURAL_SITE_KIN
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
+from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.sampling import Subsampling
 from flwr_fbo.privacy.spending import KIND as SPENDING_KIND
-from flwr_fbo.privacy.spending import UNPROTECTED, Charge, composed_epsilon
+from flwr_fbo.privacy.spending import UNPROTECTED
 from flwr_fbo.strategies.study_record import (
     BANDIT_KIND,
     KIND,
@@ -78,10 +79,8 @@ def _neural_spent(
 
 def _all_spent(identity: Mapping[str, Any], rows: list[LedgerRow]) -> PrivacySpent:
     """Return what all studies in a ledger have spent together."""
-    charges = [Charge(*row.facts["charge"]) for row in rows]
-    count = sum(charge.num_releases for charge in charges)
-    delta = identity["delta"]
-    return PrivacySpent(composed_epsilon(charges, delta), delta, count, "pld")
+    spent, delta = Spent.of(row.facts for row in rows), identity["delta"]
+    return PrivacySpent(spent.epsilon(delta), delta, spent.num_releases, "filter")
 
 
 def _by_agent(rows: list[LedgerRow]) -> dict[str, list[LedgerRow]]:

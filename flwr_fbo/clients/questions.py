@@ -29,12 +29,8 @@ from typing import Any
 from flwr_fbo._common.errors import RefusedError
 from flwr_fbo._common.fields import to_json
 from flwr_fbo.journal.npy import from_json_array, to_json_array
-from flwr_fbo.privacy.spending import (
-    Promise,
-    SpendingLedger,
-    composed_epsilon,
-    least_epsilon,
-)
+from flwr_fbo.privacy.filters import Spent
+from flwr_fbo.privacy.spending import Promise, SpendingLedger
 from flwr_fbo.study.limits import LIMITS_REACHED, Limits, refused
 
 # Array of a site's ledger that has the book.
@@ -169,10 +165,10 @@ def share_of(promise: Promise, limits: Iterable[Limits]) -> float:
         if one.bound_epsilon:
             assert one.max_epsilon is not None
             assert one.max_delta is not None
-            about = promise.charges, one.max_delta
-            if least_epsilon(*about) > 2 * one.max_epsilon:
+            alone = Spent((promise.charges,))
+            if alone.least_epsilon(one.max_delta) > 2 * one.max_epsilon:
                 return math.inf
-            shares.append(composed_epsilon(*about) / one.max_epsilon)
+            shares.append(alone.epsilon(one.max_delta) / one.max_epsilon)
     return max(shares)
 
 

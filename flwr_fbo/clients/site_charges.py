@@ -34,7 +34,7 @@ guarantee: see `PrivateChoice`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -53,18 +53,19 @@ from flwr_fbo.clients.site_journal import NodeConfigError, configured_slot
 from flwr_fbo.clients.sum_identity import SumIdentity, sum_identity
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError, JournalHeldError
+from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.spending import (
     DEFAULT_DELTA,
     FILE_NAME,
     KIND,
     UNPROTECTED,
     Charge,
+    Facts,
     Promise,
     SpendingLedger,
     StudyKey,
     charge_facts,
     check_complete,
-    epsilon_text,
     note_charge,
 )
 from flwr_fbo.study.codec import StudyMismatchError
@@ -258,13 +259,14 @@ class SiteCharges:
         self, ledger: SpendingLedger, key: StudyKey, promise: Promise
     ) -> RefusedError | None:
         """Return why a study, as a whole, is refused; note that it was asked about."""
-        others = ledger.charges(self._owner, without=key)
+        charged = ledger.facts(self._owner)
+        planned = Spent.of(charged, key, promise.charges)
 
         def check() -> None:
             for limits in self._limits:
-                limits.check_sum([*others, *promise.charges])
+                limits.check_sum(planned)
 
-        if len(others) < len(ledger.charges(self._owner)):  # it has begun
+        if _has(charged, key):  # it has begun
             try:
                 check()
             except RefusedError as error:
@@ -291,16 +293,16 @@ class SiteCharges:
         self._check_ledger()
         if not self._limits:
             return
-        others = self._others(key)
+        planned = Spent.of(self._facts(), key, promise.charges)
         for limits in self._limits:
-            limits.check_sum([*others, *promise.charges])
+            limits.check_sum(planned)
 
-    def _others(self, key: StudyKey) -> list[Charge]:
-        """Return what studies besides one have charged."""
+    def _facts(self, without: StudyKey | None = None) -> list[Facts]:
+        """Return what studies have charged, but for one."""
         if not (self._has_file or (self._limits and self._folder is None)):
             return []
         with self._ledger() as ledger:
-            return ledger.charges(self._owner, without=key)
+            return ledger.facts(self._owner, without)
 
     def _say_joined(self, key: StudyKey, promise: Promise, strategy: str) -> None:
         """Log the first message of a study, at a site that its operator configured."""
@@ -313,9 +315,9 @@ class SiteCharges:
         delta = promise.delta
         for limits in self._limits:
             delta = limits.max_delta if delta is None else delta
-        promised, spent = "no epsilon: it is not private", self._others(key)
+        promised, spent = "no epsilon: it is not private", Spent.of(self._facts(key))
         if promise.private and promise.delta is not None:
-            epsilon = epsilon_text(promise.charges, promise.delta)
+            epsilon = Spent((promise.charges,)).text(promise.delta)
             promised = f"epsilon {epsilon} at delta {promise.delta:g}"
         _log.info(
             "joined study %s of strategy %s: promises %s, %s; spent before: epsilon "
@@ -324,8 +326,8 @@ class SiteCharges:
             strategy,
             counted(promise.num_releases, "release"),
             promised,
-            epsilon_text(spent, DEFAULT_DELTA if delta is None else delta),
-            f" in {counted(len(spent), 'release')}" if spent else "",
+            spent.text(DEFAULT_DELTA if delta is None else delta),
+            f" in {counted(spent.num_releases, 'release')}" if spent.groups else "",
             limits_text(self._all) or "none",
         )
 
@@ -359,7 +361,7 @@ class SiteCharges:
         require_int("release", release, 1)
         for limits in self._limits:
             limits.check_release(promise, release)
-        about = promise.charge_of(release), self._owner, promise.delta
+        about = promise.charge_of(release), self._owner, promise.delta, promise.charges
         facts = charge_facts(key, release, *about)
         self._charge(key, release, facts, agent, promise)
 
@@ -382,8 +384,7 @@ class SiteCharges:
             self._is_charged = True
             return
         self._check_ledger()  # again: a server need not ask for an enrolment
-        owner, charge = facts["owner"], Charge(*facts["charge"])
-        refusal = None
+        owner, refusal = facts["owner"], None
         with self._ledger() as ledger:
             if ledger.has(key, release, owner):
                 if release != UNPROTECTED:
@@ -393,21 +394,22 @@ class SiteCharges:
                         raise lacks_release(release)
                 self._is_charged = True
                 return
-            charged = ledger.charges(owner)
-            is_new = len(charged) == len(ledger.charges(owner, without=key))
-            if is_new and self._limits and promise is not None:
+            charged = ledger.facts(owner)
+            is_asked = self._limits and promise is not None and not _has(charged, key)
+            if promise is not None and is_asked:
                 # A server need not have asked for an enrolment.
                 refusal = self._refusal(ledger, key, promise)
             if refusal is None:
+                spent = Spent.of([*charged, facts]) if self._limits else Spent()
                 for limits in self._limits:
-                    limits.check_sum([*charged, charge])
+                    limits.check_sum(spent)
                 if agent is not None:
                     agent.note_charge(facts)
                 elif self._folder is not None:
                     note_charge(self._folder, facts)
                 ledger.add(facts)
                 self._is_charged = True
-                if is_new and self._limits and promise is not None:
+                if promise is not None and is_asked:
                     book = Questions.of(ledger, owner)
                     book = book.settle(promise, share_of(promise, self._limits))
                     book.keep(ledger, owner)
@@ -460,3 +462,8 @@ class SiteCharges:
         with Journal({"kind": KIND}, content=content) as journal:
             yield SpendingLedger(journal)
             self._state[_RECORD] = ConfigRecord({"ledger": journal.to_bytes()})
+
+
+def _has(charged: Iterable[Facts], key: StudyKey) -> bool:
+    """Return whether a release of a study is among charges."""
+    return any((one["study_kind"], one["study_id"]) == key for one in charged)

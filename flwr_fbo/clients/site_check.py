@@ -34,17 +34,16 @@ from flwr_fbo.clients.site_journal import (
 from flwr_fbo.clients.sum_identity import sum_identity
 from flwr_fbo.journal.file_formats import JOURNAL, LEDGER
 from flwr_fbo.journal.journal_file import JournalError
-from flwr_fbo.privacy.gaussian import gaussian_epsilon, gaussian_mu
+from flwr_fbo.privacy.filters import Spent
+from flwr_fbo.privacy.gaussian import gaussian_mu
 from flwr_fbo.privacy.spending import (
     DEFAULT_DELTA,
     FILE_NAME,
     Charge,
+    Facts,
     Promise,
     SpendingLedger,
     check_complete,
-    composed_epsilon,
-    epsilon_text,
-    least_epsilon,
     require_own,
 )
 from flwr_fbo.study.codec import PROTOCOL_VERSION
@@ -228,11 +227,11 @@ def _ledger(context: Context) -> list[Finding]:
         require_own(path)
         with SpendingLedger.held(folder) as ledger:
             check_complete(folder, ledger, owner)
-            charges.extend(ledger.charges(owner))
+            charges.extend(ledger.facts(owner))
             others = {row.facts["owner"] for row in ledger.rows} - {-1, owner}
             last = max((row.committed for row in ledger.rows), default=0.0)
         delta = DEFAULT_DELTA if limits.max_delta is None else limits.max_delta
-        spent = f"epsilon {epsilon_text(charges, delta)} at delta {delta:g}"
+        spent = f"epsilon {Spent.of(charges).text(delta)} at delta {delta:g}"
         text = f"{path}: {counted(len(charges), 'charge')}, {spent}"
         if last > time.time() + _SIGNED_WITHIN:
             late = time.strftime("%Y-%m-%d %H:%M", time.gmtime(last))
@@ -246,27 +245,31 @@ def _ledger(context: Context) -> list[Finding]:
             return Finding("ledger", text, "PROBLEM")
         return Finding("ledger", text)
 
-    charges: list[Charge] = []
+    charges: list[Facts] = []
     found = [look()]
     if found[0].state == "PROBLEM":
         return found
-    return [*found, *_left(charges, limits)]
+    return [*found, *_left(Spent.of(charges), limits)]
 
 
-def _left(charges: list[Charge], limits: Limits) -> list[Finding]:
+def _left(spent: Spent, limits: Limits) -> list[Finding]:
     """Return what further studies may spend."""
     found = []
     most = limits.max_releases
     if most is not None:
-        left = most - sum(charge.num_releases for charge in charges)
+        left = most - spent.num_releases
         text = f"{counted(max(0, left), 'release')} of {most}"
         found.append(_rest(text, is_spent=left <= 0))
     if limits.bound_epsilon:
         assert limits.max_epsilon is not None
-        left_epsilon = epsilon_left(charges, limits.max_epsilon, limits.max_delta)
+        assert limits.max_delta is not None
+        left_epsilon = spent.epsilon_left(limits.max_epsilon, limits.max_delta)
         most_epsilon = limits.max_epsilon
+        # Rounded down: a study of what is said must fit.
+        digit = 10.0 ** (math.floor(math.log10(left_epsilon or 1.0)) - 2)
+        told = math.floor(left_epsilon / digit) * digit
         text = (
-            f"a study of epsilon {left_epsilon:.3g} at delta {limits.max_delta:g} at "
+            f"a study of epsilon {told:.3g} at delta {limits.max_delta:g} at "
             f"most, of {most_epsilon:g}"
         )
         # Below a thousandth there is no study.
@@ -279,48 +282,6 @@ def _rest(text: str, *, is_spent: bool) -> Finding:
     if is_spent:
         return Finding("left", f"{text}: no further study", "note")
     return Finding("left", text)
-
-
-def epsilon_left(
-    charges: list[Charge], max_epsilon: float, max_delta: float | None
-) -> float:
-    """Return the largest epsilon of one more Gaussian release within a limit.
-
-    To a hundredth of it, rounded down.
-    """
-    assert max_delta is not None
-    if _is_above(charges, max_epsilon, max_delta):
-        return 0.0
-
-    def mu_of(epsilon: float) -> float:
-        """Return mu of a Gaussian mechanism, by bisection of its logarithm."""
-        low, high = 1e-5, 1e3
-        for _ in range(60):
-            middle = math.sqrt(low * high)
-            if gaussian_epsilon(max_delta, middle) > epsilon:
-                high = middle
-            else:
-                low = middle
-        return low
-
-    low, high = 0.0, max_epsilon
-    if not charges:
-        return high
-    while high - low > 0.01 * high and high > 1e-4 * max_epsilon:
-        middle = (low + high) / 2
-        more = Charge(1 / mu_of(middle))
-        if _is_above([*charges, more], max_epsilon, max_delta):
-            high = middle
-        else:
-            low = middle
-    return low
-
-
-def _is_above(charges: list[Charge], epsilon: float, delta: float) -> bool:
-    """Return whether charges together cost more than epsilon at delta."""
-    # To add up what costs far too much could take minutes.
-    too_much = least_epsilon(charges, delta) > epsilon
-    return too_much or composed_epsilon(charges, delta) > epsilon
 
 
 @_told("secure sums")
@@ -367,7 +328,7 @@ def _study(context: Context, promise: Promise) -> Finding:
     charges.check_total(("announced", ""), promise)
     releases = counted(promise.num_releases, "release")
     assert promise.delta is not None
-    epsilon = epsilon_text(promise.charges, promise.delta)
+    epsilon = Spent((promise.charges,)).text(promise.delta)
     text = f"{releases}, epsilon {epsilon} at delta {promise.delta:g}"
     if not node_limits(context).bound_anything:
         return Finding("study", f"{text}: no limit refuses it", "note")

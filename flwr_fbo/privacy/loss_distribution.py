@@ -124,6 +124,50 @@ class LossDistribution:
         excess[:] = -math.expm1(-self.step) * np.cumsum(discounted)
         return above, discounted, excess
 
+    def gaussian_parameter(self, share: float, most: float) -> float:
+        """Return the smallest mu, to 1e-5 of it, of a Gaussian mechanism above this.
+
+        Above: at each epsilon >= 0, also between the dots, this delta is at most
+        ``share`` more than that of the Gaussian mechanism.
+
+        Parameters
+        ----------
+        share : float
+            In (0, 1).
+        most : float
+            What is returned if no smaller mu is found.
+        """
+        # delta at each dot from 0 on, and at the first one where it is no more than
+        # ``share``: beyond that everything is above.
+        first = max(0, -self.lowest)
+        deltas = self.infinite + self.tails[2][:-1][::-1][first:]
+        needed = np.flatnonzero(deltas > share)
+        if not len(needed):
+            return 0.0
+        end = int(needed[-1]) + 2
+        if self.lowest > 0 or end > len(deltas):
+            return most  # it has no dot at 0, or infinite losses above ``share``
+        deltas = deltas[:end]
+        epsilons = self.step * np.arange(end, dtype=np.float64)
+        # Between two dots delta is below the chord in exp(epsilon) here; and above it,
+        # less at most this, for the Gaussian one: its second derivative there is the
+        # density of the loss over exp(2 epsilon).
+        bend = math.expm1(self.step) ** 2 / 8 / math.sqrt(2 * math.pi)
+
+        def is_above(mu: float) -> bool:
+            away = np.maximum(0.0, np.abs(epsilons - mu**2 / 2) - self.step) / mu
+            below_chord = bend / mu * np.exp(-(away**2) / 2)
+            gaussian = _gaussian_deltas(epsilons, 1 / mu)
+            return bool(np.all(gaussian - below_chord + share >= deltas))
+
+        low, high = 0.0, most
+        if not is_above(most):
+            return most
+        while high - low > 1e-5 * high:
+            middle = (low + high) / 2
+            low, high = (low, middle) if is_above(middle) else (middle, high)
+        return high
+
 
 def _support(q: float, z: float, step: float, added: bool) -> tuple[int, int]:
     """Return the smallest and the largest loss on the grid that are worth a dot."""
@@ -271,11 +315,20 @@ def sampled_epsilon(entries: Entries, delta: float) -> float:
     *before, (q, z, count) = entries
     few = (count - 1) % _BLOCK + 1
     most = (*before, (q, z, count - few)) if count > few else tuple(before)
-    for end in range(_DEEP, len(most), _DEEP):  # into the cache, before it is too deep
-        _composed(most[:end], step)
     return largest_epsilon(
-        _composed(most, step), _self_composed(q, z, few, step), delta
+        _all_composed(most, step), _self_composed(q, z, few, step), delta
     )
+
+
+def composed_losses(entries: Entries) -> Losses:
+    """Return the losses of releases of any sampling probabilities together."""
+    return _all_composed(entries, _grid_step(entries))
+
+
+def _all_composed(entries: Entries, step: float) -> Losses:
+    for end in range(_DEEP, len(entries), _DEEP):  # cached, before it is too deep
+        _composed(entries[:end], step)
+    return _composed(entries, step)
 
 
 def largest_epsilon(some: Losses, others: Losses, delta: float) -> float:

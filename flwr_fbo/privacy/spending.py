@@ -150,17 +150,6 @@ def least_epsilon(charges: Iterable[Charge], delta: float) -> float:
 
 # Where epsilon is told of a site without limits, in studies that report none.
 DEFAULT_DELTA = 1e-5
-# Above this epsilon says nothing, and to add charges up can take minutes.
-_LARGEST_TOLD = 100.0
-
-
-def epsilon_text(charges: Iterable[Charge], delta: float) -> str:
-    """Return epsilon at ``delta`` of all charges together, as a log has it."""
-    together = list(charges)
-    least = least_epsilon(together, delta)
-    if least > _LARGEST_TOLD:
-        return "infinite" if math.isinf(least) else f">= {least:.4g}"
-    return f"{composed_epsilon(together, delta):.4g}"
 
 
 @dataclass(frozen=True)
@@ -284,8 +273,10 @@ class SpendingLedger:
         with open_patiently({"kind": KIND}, folder / FILE_NAME, _PATIENCE) as journal:
             yield cls(journal)
 
-    def charges(self, owner: int = -1, without: StudyKey | None = None) -> list[Charge]:
-        """Return what was charged to an owner's data in all studies.
+    def facts(self, owner: int = -1, without: StudyKey | None = None) -> list[Facts]:
+        """Return the charges to an owner's data in all studies, in order.
+
+        As `charge_facts` describes them; `Spent` adds them up.
 
         Parameters
         ----------
@@ -295,22 +286,27 @@ class SpendingLedger:
             Kind and id of a study that is left out.
         """
         return [
-            Charge(*row.facts["charge"])
+            row.facts
             for row in self.rows
             if (owner == -1 or row.facts["owner"] in (owner, -1))
             and (row.facts["study_kind"], row.facts["study_id"]) != without
         ]
 
-    def epsilon(self, delta: float, more: Iterable[Charge] = ()) -> float:
-        """Return epsilon at ``delta`` of all studies and ``more`` charges together."""
-        return composed_epsilon([*self.charges(), *more], delta)
+    def charges(self, owner: int = -1) -> list[Charge]:
+        """Return the charges to an owner's data, without their studies."""
+        return [Charge(*facts["charge"]) for facts in self.facts(owner)]
 
     def has(self, study: StudyKey, release: int, owner: int = -1) -> bool:
         """Return whether a release of a study, by kind and id, is on record."""
         return self.has_charge(charge_facts(study, release, Charge(0.0), owner))
 
     def record(
-        self, study: StudyKey, release: int, charge: Charge, owner: int = -1
+        self,
+        study: StudyKey,
+        release: int,
+        charge: Charge,
+        owner: int = -1,
+        promised: Iterable[Charge] = (),
     ) -> None:
         """Charge a release of a study, once; on disk when this returns.
 
@@ -323,8 +319,10 @@ class SpendingLedger:
         charge : Charge
         owner : int
             Whose data it is about. Agents that share a ledger have data of their own.
+        promised : iterable of Charge
+            Of all releases of the study.
         """
-        self.add(charge_facts(study, release, charge, owner))
+        self.add(charge_facts(study, release, charge, owner, promised=promised))
 
     def has_charge(self, facts: Mapping[str, Any]) -> bool:
         """Return whether a charge is on record, as `charge_facts` describes it."""
@@ -345,13 +343,19 @@ def charge_facts(
     charge: Charge,
     owner: int = -1,
     delta: float | None = None,
+    promised: Iterable[Charge] = (),
 ) -> Facts:
     """Return what a ledger has of a charge, as JSON values; see `record`.
 
     ``delta`` is where the study reports its epsilon, for whoever reads the ledger.
+    ``promised`` are all charges of the study, noted where it samples: it counts whole.
     """
     key = dict(zip(_KEY, (*study, release, owner), strict=True))
-    return {**key, "charge": list(astuple(charge)), "delta": delta}
+    facts = {**key, "charge": list(astuple(charge)), "delta": delta}
+    whole = [list(astuple(one)) for one in promised]
+    if any(one[1] < 1 for one in whole):
+        facts["promised"] = whole
+    return facts
 
 
 def same_charge(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

@@ -22,11 +22,17 @@ from flwr_fbo.algorithms.search.portfolios import listed_settings
 from flwr_fbo.algorithms.search.settings import Direction, Facts, SearchSettings
 from flwr_fbo.algorithms.search.study import TuningInstruction, TuningStudy
 from flwr_fbo.privacy.accounting import smallest_noise_multiplier
+from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.gaussian import check_epsilon
 from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
 from flwr_fbo.privacy.release import PlannedRelease, Release, ReleaseSettings
 from flwr_fbo.privacy.secure_release import SecureRelease
-from flwr_fbo.privacy.spending import Charge, Promise, SpendingLedger, StudyKey
+from flwr_fbo.privacy.spending import (
+    Promise,
+    SpendingLedger,
+    StudyKey,
+    charge_facts,
+)
 from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.strategies.options import Privacy, Seeds
@@ -125,11 +131,12 @@ class ReleasePlan:
         """Leave out the releases that the budget, less what others spent, forbids."""
         if self.privacy.max_epsilon is None:
             return
-        others: list[Charge] = []
-        if self._budget is not None:
-            with SpendingLedger.held(self._budget) as ledger:
-                others = ledger.charges(without=_key(study))
-        self.server.limit(self.privacy.max_epsilon, others)
+        if self._budget is None:
+            self.server.limit(self.privacy.max_epsilon)
+            return
+        with SpendingLedger.held(self._budget) as ledger:
+            spent = partial(Spent.of, ledger.facts(), _key(study))
+        self.server.limit(self.privacy.max_epsilon, spent)
 
     def resume(self, study: TuningStudy) -> None:
         """Record what an earlier run of the study has released, once it is known."""
@@ -138,7 +145,8 @@ class ReleasePlan:
         with SpendingLedger.held(self._budget) as ledger:
             # The budget may not have been given before.
             for k, row in enumerate(self.server.ledger, 1):
-                ledger.record(_key(study), k, self.server.charge(row.iteration))
+                charge, promised = self.server.charge(row.iteration), study.promise
+                ledger.record(_key(study), k, charge, promised=promised.charges)
         self.limit(study)
 
     def may_leave(self, study: TuningStudy, step: Step) -> bool:
@@ -151,13 +159,18 @@ class ReleasePlan:
         # On disk before it leaves: after a crash nobody knows whether it has left. One
         # that was charged and has not left only costs too much.
         charge = self.server.charge(self.server.iterations[step.release - 1])
+        # All that the budget allows: with sampling, a study is charged whole.
+        charges = map(self.server.charge, self.server.charged)
+        planned = Promise.of(charges, private=True, delta=self.server.delta)
         most = self.privacy.max_epsilon
         assert most is not None
         with SpendingLedger.held(self._budget) as ledger:
             if ledger.has(_key(study), step.release):
                 return True  # of a run that was ended before the release left
-            if ledger.epsilon(self.server.delta, [charge]) <= most:
-                ledger.record(_key(study), step.release, charge)
+            about = _key(study), step.release, charge
+            facts = charge_facts(*about, promised=planned.charges)
+            if not Spent.of([*ledger.facts(), facts]).exceeds(most, self.server.delta):
+                ledger.add(facts)
                 return True
         self.limit(study)
         self.check_budget(self.server.step(step.iteration))

@@ -33,7 +33,8 @@ from flwr_fbo._common.fields import (
     positive,
 )
 from flwr_fbo._common.validation import is_number, require
-from flwr_fbo.privacy.spending import Charge, Promise, composed_epsilon, least_epsilon
+from flwr_fbo.privacy.filters import Spent
+from flwr_fbo.privacy.spending import Promise
 from flwr_fbo.study.codec import STUDY_ENTRY, Study, read_json
 
 if TYPE_CHECKING:
@@ -307,9 +308,9 @@ class Limits:
                 f"release {release} is asked for, and the study promises {promised}"
             )
 
-    def check_sum(self, charges: Sequence[Charge]) -> None:
-        """Raise `RefusedError` if charges together exceed a limit."""
-        releases, most = sum(c.num_releases for c in charges), self.max_releases
+    def check_sum(self, spent: Spent) -> None:
+        """Raise `RefusedError` if all charges together exceed a limit."""
+        releases, most = spent.num_releases, self.max_releases
         if most is not None and releases > most:
             raise refused(
                 f"with its other studies that is {releases} releases, and "
@@ -321,9 +322,9 @@ class Limits:
         assert self.max_epsilon is not None
         assert self.max_delta is not None
         most_epsilon = self.max_epsilon * (1 + _ROUNDING)
-        epsilon, relation = least_epsilon(charges, self.max_delta), ">="
+        epsilon, relation = spent.least_epsilon(self.max_delta), ">="
         if epsilon <= most_epsilon:  # else to add them up could take minutes
-            epsilon, relation = composed_epsilon(charges, self.max_delta), "="
+            epsilon, relation = spent.epsilon(self.max_delta), "="
         if epsilon > most_epsilon:
             raise refused(
                 f"with its other studies that is epsilon{relation}{epsilon:.4g} at "

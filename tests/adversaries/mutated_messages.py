@@ -72,6 +72,7 @@ from flwr_fbo.algorithms.linear_bandit.study import (
 )
 from flwr_fbo.algorithms.search.study import TuningInstruction, TuningStudy
 from flwr_fbo.clients.site_charges import SiteCharges
+from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.privacy.spending import FILE_NAME, UNPROTECTED, Charge, Promise
 from flwr_fbo.privacy.weights import WeightSchedule
@@ -533,7 +534,7 @@ class Site:
             return []
         with SiteCharges(context, self._folder)._ledger() as ledger:
             charges, facts = ledger.charges(), [row.facts for row in ledger.rows]
-            epsilon = ledger.epsilon(DELTA)
+            epsilon = Spent.of(facts).epsilon(DELTA)
         spent = sum(charge.num_releases for charge in charges)
         if self._folder is None and epsilon > EPSILON * (1 + 1e-6):
             self.wrong.append(f"epsilon={epsilon:.3g}, and max_epsilon={EPSILON}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from pathlib import Path
@@ -12,8 +13,7 @@ from typer.testing import CliRunner
 
 from flwr_fbo._common.version import __version__
 from flwr_fbo.cli import app
-from flwr_fbo.clients.site_check import epsilon_left
-from flwr_fbo.privacy.gaussian import gaussian_epsilon
+from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.spending import (
     FILE_NAME,
     Charge,
@@ -55,27 +55,12 @@ def test_a_site_that_is_ready(tmp_path: Path) -> None:
     expected = f"1 charge, epsilon {spent:.4g} at delta 1e-05"
     assert line(text, "ledger").endswith(expected)
     assert "ok       left         2 releases of 3\n" in text
-    left = epsilon_left([Charge(4.0)], 3.0, 1e-5)
-    assert f"a study of epsilon {left:.3g} at delta 1e-05 at most, of 3" in text
+    left = Spent(((Charge(4.0),),)).epsilon_left(3.0, 1e-5)
+    words = re.search(r"a study of epsilon (\S+) at delta 1e-05 at most, of 3", text)
+    assert words is not None
+    assert 0.99 * left < float(words[1]) <= left  # rounded down
     assert line(text, "for the app") == "ok for the app data"
     assert text.endswith("This site is ready.\n")
-
-
-@pytest.mark.parametrize("charges", [[Charge(4.0)], [Charge(2.0, 0.5, 3), Charge(9)]])
-def test_what_is_left_fits_and_a_little_more_does_not(charges: list[Charge]) -> None:
-    left = epsilon_left(charges, 3.0, 1e-5)
-    assert 0.1 < left < 3.0
-
-    def together(epsilon: float) -> float:
-        z = 1.0
-        while gaussian_epsilon(1e-5, 1 / z) > epsilon:
-            z *= 1.001
-        return composed_epsilon([*charges, Charge(z)], 1e-5)
-
-    assert together(left) <= 3.0
-    assert together(1.03 * left) > 3.0
-    assert epsilon_left([Charge(0.1)], 3.0, 1e-5) == 0
-    assert epsilon_left([], 3.0, 1e-5) == 3
 
 
 @pytest.mark.parametrize(
@@ -149,7 +134,7 @@ def test_a_study_that_was_announced(tmp_path: Path) -> None:
     with SpendingLedger.held(tmp_path) as ledger:
         ledger.record(("tuning", "a"), 1, Charge(2.5), owner=0)
         ledger.record(("tuning", "a"), 1, Charge(0.01), owner=1)  # another agent's
-    left = epsilon_left([Charge(2.5)], 3.0, 1e-3)
+    left = Spent(((Charge(2.5),),)).epsilon_left(3.0, 1e-3)
     assert 1 < left < 3
     code, text = check(config, "--epsilon", f"{left}", "--delta", "1e-3")
     assert code == 0, text

@@ -372,7 +372,7 @@ def test_studies_of_a_federation_in_a_row(
     """All its sites refuse the third, whoever runs the server."""
 
     def study() -> Any:
-        return strategy(epsilon=2.0, noise_seed=None, study_seed=None)
+        return strategy(epsilon=1.8, noise_seed=None, study_seed=None)
 
     configs: list[UserConfig] = [{"partition-id": i} for i in range(NUM_AGENTS)]
     if in_folder:

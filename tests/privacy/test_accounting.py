@@ -1,5 +1,6 @@
 import logging
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any, get_args
 
@@ -24,6 +25,7 @@ from flwr_fbo.privacy.accounting import (
     calibrate_noise_multiplier,
     smallest_noise_multiplier,
 )
+from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
 from flwr_fbo.privacy.sampling import Subsampling, sampling_ratio
@@ -368,11 +370,18 @@ def test_the_budget_halts_the_releases() -> None:
 
 def test_what_other_studies_spent_is_not_there_any_more() -> None:
     alone, second = _server(), _server()
-    charges = [alone.charge(t) for t in range(3)]
-    enough_for_four = composed_epsilon([*charges, charges[0]], 1e-3) + 1e-6
-    alone.limit(enough_for_four)
-    second.limit(enough_for_four, charges)
-    assert (alone.num_allowed, second.num_allowed) == (3, 1)
+    charges = tuple(alone.charge(t) for t in range(3))
+
+    def together(some: Sequence[Charge]) -> Spent:
+        """Return what both studies spend; with sampling each counts whole."""
+        return Spent((charges, tuple(some)))
+
+    enough = together(charges[:1]).epsilon(1e-3)
+    for epsilon, allowed in ((enough, 1), (0.999 * enough, 0), (2 * enough, 3)):
+        second.limit(epsilon, together)
+        assert second.num_allowed == allowed
+    alone.limit(enough)
+    assert alone.num_allowed == 3
 
 
 def test_a_budget_allows_what_costs_nothing_and_not_what_is_open() -> None:

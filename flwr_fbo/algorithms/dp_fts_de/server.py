@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,11 +29,12 @@ from flwr_fbo.algorithms.search.settings import Facts
 from flwr_fbo.algorithms.search.study import TuningStudy
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import Method, PrivacySpent, ReleaseAccountant
+from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.gaussian import large_delta
 from flwr_fbo.privacy.integer_noise import IntegerNoise
 from flwr_fbo.privacy.release import PlannedRelease, Release
 from flwr_fbo.privacy.secure_release import SecureRelease, SecureTotal
-from flwr_fbo.privacy.spending import Charge, composed_epsilon
+from flwr_fbo.privacy.spending import Charge
 from flwr_fbo.study.server import Server, Step
 
 _EACH = range(sys.maxsize)  # a release after each iteration
@@ -133,36 +135,47 @@ class DPFTSDEServer(Server):
         """Return how many must answer before a release, unless it is given: half."""
         return -(-num_enrolled // 2)
 
-    def limit(self, max_epsilon: float, others: Sequence[Charge] = ()) -> None:
+    def limit(
+        self,
+        max_epsilon: float,
+        together: Callable[[Sequence[Charge]], Spent] | None = None,
+    ) -> None:
         """Allow as many of the planned releases as a budget is enough for.
 
         Parameters
         ----------
         max_epsilon : float
-            At ``delta``, for all releases and ``others`` together.
-        others : sequence of Charge
-            What other studies of the same agents have spent. With any the accountant
-            has to be ``"pld"``, which composes them all.
+            At ``delta``, for all releases together.
+        together : callable, optional
+            Takes the charges of the first releases; returns what these and all studies
+            that share the budget spend together. None: this study has its own, counted
+            by its accountant.
         """
         self.num_allowed = len(self.iterations)
         if self.release.settings.noise_only:
             return
-        accountant, charges = self.new_accountant(), list(others)
         # Parallel releases cost what one does: the budget allows all of them, or none.
         counted = self.iterations[:1] if self.is_parallel else self.iterations
-        for k, iteration in enumerate(counted):
-            # Checked before it is charged: the accountant never goes beyond the budget.
-            charge = self.charge(iteration)
-            z = charge.noise_multiplier
-            charges.append(charge)
-            if others:
-                exceeds = composed_epsilon(charges, self.delta) > max_epsilon
-            else:
-                exceeds = z == 0 or accountant.would_exceed(max_epsilon, z)
-            if exceeds:
-                self.num_allowed = k
-                return
-            accountant.charge(z)
+        charges = [*map(self.charge, counted)]
+
+        def exceeds(count: int) -> bool:
+            if together is not None:
+                return together(charges[:count]).exceeds(max_epsilon, self.delta)
+            return self._alone(charges[:count]) > max_epsilon
+
+        # Each release adds to epsilon.
+        allowed = bisect_left(range(1, len(charges) + 1), True, key=exceeds)
+        if allowed < len(charges):
+            self.num_allowed = allowed
+
+    def _alone(self, charges: Sequence[Charge]) -> float:
+        """Return epsilon of releases of this study alone."""
+        accountant = self.new_accountant()
+        for charge in charges:
+            if charge.noise_multiplier == 0:
+                return math.inf
+            accountant.charge(charge.noise_multiplier)
+        return accountant.spent().epsilon
 
     def charge(self, iteration: int) -> Charge:
         """Return what a release planned after ``iteration`` costs.

@@ -41,13 +41,13 @@ from flwr_fbo.clients.tuning_journals import recorded_comparison
 from flwr_fbo.integrations.optuna_export import study_in_memory
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import Trial, TrialSource
+from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.spending import (
     DEFAULT_DELTA,
     NOTES,
-    Charge,
+    Facts,
     Promise,
     SpendingLedger,
-    epsilon_text,
     notes_of,
 )
 from flwr_fbo.privacy.spending import FILE_NAME as LEDGER_NAME
@@ -96,17 +96,17 @@ def privacy_section(journal: Journal) -> Section:
     promise = from_json(Promise, journal.identity["promise"])
     notes = notes_of(journal.load_array(NOTES))
     delta = DEFAULT_DELTA if promise.delta is None else promise.delta
-    own = [Charge(*note["charge"]) for note in notes]
+    promised = Spent((promise.charges,), promise.num_releases)
     rows = [
-        ("promised by this study", *_charged(promise.charges, delta)),
-        ("charged in this study", *_charged(own, delta)),
+        ("promised by this study", promised.num_releases, promised.text(delta)),
+        ("charged in this study", *_charged(notes, delta)),
     ]
     path = journal.path
     ledger = None if path is None else path.with_name(LEDGER_NAME)
     if ledger is not None and ledger.is_file():
         with Journal.snapshot(ledger) as kept:
             owner = int(journal.identity["slot"])
-            every = SpendingLedger(kept).charges(owner)
+            every = SpendingLedger(kept).facts(owner)
         rows.append(("charged in all studies", *_charged(every, delta)))
     parts: list[Part] = []
     if not promise.private:
@@ -119,9 +119,9 @@ def privacy_section(journal: Journal) -> Section:
     return Section("Privacy spent", parts)
 
 
-def _charged(charges: Sequence[Charge], delta: float) -> tuple[int, str]:
-    releases = sum(charge.num_releases for charge in charges)
-    return releases, epsilon_text(charges, delta)
+def _charged(facts: Sequence[Facts], delta: float) -> tuple[int, str]:
+    spent = Spent.of(facts)
+    return spent.num_releases, spent.text(delta)
 
 
 def _best(

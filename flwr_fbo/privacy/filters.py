@@ -1,0 +1,285 @@
+"""What studies that are chosen one after another spend together: a privacy filter.
+
+A server may choose its next study after it has read what earlier ones released. The
+privacy loss distribution of all charges then bounds nothing: it holds for charges that
+were fixed in advance. `Spent` adds charges up so that a limit holds whatever the server
+chooses, and whenever it stops. Without sampling (q = 1) this costs nothing.
+
+Examples
+--------
+>>> from flwr_fbo.privacy.filters import Spent
+>>> from flwr_fbo.privacy.spending import Charge
+>>> two_gaussian = Spent(((Charge(4.0),), (Charge(4.0),)), num_releases=2)
+>>> round(two_gaussian.epsilon(1e-5), 2)
+1.36
+>>> sampled = (Charge(5.84, 0.35, 40),)  # one study of 40 releases
+>>> round(Spent((sampled,), 40).epsilon(1e-3), 2)  # fixed in advance: exact
+1.0
+>>> round(Spent((sampled, sampled), 80).epsilon(1e-3), 2)
+1.53
+
+Notes
+-----
+*Formal guarantees.* Let a ledger admit a charge only while ``Spent.epsilon(delta)`` of
+all its charges is at most ``epsilon``. Then everything that was charged is (epsilon,
+delta)-DP against a server that chooses each study, its noise and its sampling from all
+that it has read, interleaves studies, and stops when it likes. The adjacency is that of
+each mechanism: see `SpendingLedger`. Within a study the noise and the sampling of each
+release are those of the promise that the site was told before the first one. The values
+that are released may depend on all that was read.
+
+Not covered: an epsilon or delta that is chosen after a release. So the epsilon of a
+ledger reads: "a limit of this epsilon, set before the first release, would have
+admitted all of this". A limit that is raised because of what studies found, or that is
+set when a server could already have gone beyond it, is none that was set before.
+
+*The rule.* A release with q = 1 costs mu^2 = 1 / z^2. A study with q < 1 is charged
+whole with its first release, since the server decides when it stops. The j-th such
+study costs delta_j = D / (j (j + 1)) and mu_j^2, with the smallest mu_j for which
+
+    H(x) <= delta_j + G(x; mu_j)    for all x >= 0, in both directions.
+
+H(x) is the study's delta at epsilon = x, of all its releases composed, and G that of
+the Gaussian mechanism, `gaussian_delta`. D is set aside before the first release: a
+tenth of delta if the ledger begins with such a study, else a millionth, which no
+Gaussian release notices. Epsilon solves G(epsilon; mu) = delta - D, where mu^2 is the
+sum of all. The first study with q < 1, or the first release with q = 1, may instead
+cost what it costs alone, as long as nothing else is charged.
+
+*Proof.* Fix two neighbours and a direction. Let L be the privacy loss so far, and B and
+E what is left of the largest mu^2 that the limit allows, and of D. Consider
+
+    V = G(epsilon - L; sqrt(B)) + E.
+
+A study adds its own loss to L, and takes mu_j^2 from B and delta_j from E. The mean of
+G(x - loss; m) over the loss of a mechanism is the delta at x of that mechanism and a
+Gaussian one together, whose mu is m. With m^2 = B - mu_j^2 the mean of V is at most
+
+    delta_j + G(.; mu_j) together with G(.; m), plus E - delta_j  =  V before,
+
+as two Gaussian mechanisms are one, with mu^2 added up. So V does not rise on average,
+whatever was chosen from the past. (For x < 0 the condition on H follows from the other
+direction: H(x) = 1 - e^x + e^x H'(-x), where H' is that of the other direction, and G
+is its own.) Releases with q = 1 are the case delta_j = 0. In the end V is at least (1 -
+exp(epsilon - L))+, whose mean is the delta of everything; in the beginning it is delta
+at most. A study that is read release by release, in any order and between others, tells
+no more than all its releases at once: so its cost may be paid with the first one. What
+is charged first was chosen before anything was read. If it costs more by the rule than
+the limit allows, nothing is admitted after it, and its own delta is that of everything.
+
+D may not be chosen later, nor be what Gaussian releases have left of delta: then the
+server would choose by the loss so far which of the two it spends, and gain by it.
+
+*Sources.* The supermartingale of hockey-stick divergences is that of Koskela, Tobaben &
+Honkela (2023). That mu^2 adds up under full adaptivity was shown by Smith & Thakurta
+(2022); that filters stay valid where studies interleave by Haney et al. (2023), after
+Vadhan & Zhang (2023); that composing exact curves is no filter in general by Tran et
+al. (2026) and Regehr et al. (2026). ``python -m tests.adversaries.adaptive_servers``
+plays the best server of a family of studies against this rule, and against others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from flwr_fbo.privacy.gaussian import (
+    LEAST_NOISE,
+    check_delta,
+    gaussian_epsilon,
+    gaussian_mu,
+    poisson_epsilon,
+)
+from flwr_fbo.privacy.spending import Charge, StudyKey, least_epsilon
+
+Group = tuple[Charge, ...]
+# Sampling probability, noise multiplier, number of releases.
+_Entries = tuple[tuple[float, float, int], ...]
+
+# Shares of delta that are set aside for studies with sampling, where the first study of
+# a ledger is one, and where it is not: then Gaussian releases lose nothing visible.
+_RESERVED, _RESERVED_BESIDE_GAUSSIAN = 0.1, 1e-6
+# Above this epsilon says nothing, and to add charges up can take minutes.
+_LARGEST_TOLD = 100.0
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What a ledger has spent, by the module's rule.
+
+    Attributes
+    ----------
+    groups : tuple of tuple of Charge
+        In the order in which they were charged. The charges of a group were fixed
+        before its first release: a study with sampling, or one Gaussian release.
+    num_releases : int
+        How many releases were charged.
+    """
+
+    groups: tuple[Group, ...] = ()
+    num_releases: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        facts: Iterable[Mapping[str, Any]],
+        study: StudyKey | None = None,
+        promised: Sequence[Charge] = (),
+    ) -> Spent:
+        """Return what the charges of a ledger cost.
+
+        Parameters
+        ----------
+        facts : iterable of mapping
+            Of each charge, in order: see `charge_facts`. Where a charge with sampling
+            does not say what its study promised, as in ledgers of earlier versions, all
+            such charges of the study are taken for the whole of it.
+        study : tuple of str, optional
+            Kind and id of a study that is counted as if it had made all releases.
+        promised : sequence of Charge
+            These releases.
+        """
+        groups: dict[Any, Group] = {}
+        known: Counter[tuple[float, float]] = Counter()
+        charged = own = 0
+        for number, fact in enumerate(facts):
+            z, q, count = fact["charge"]
+            whole = tuple(map(tuple, fact.get("promised", ())))
+            is_own = (fact["study_kind"], fact["study_id"]) == study
+            key: Any = number
+            if whole or q < 1:
+                key = fact["study_kind"], fact["study_id"], fact["owner"], whole
+            if is_own and whole and key not in groups:
+                known |= _count(_charges(whole))
+            group = groups.get(key, _charges(whole))
+            if not whole or all((z, q) != (c[0], c[1]) for c in whole):
+                group += _charges(((z, q, count),))
+                known += _count(group[-1:]) if is_own else Counter()
+            groups[key] = group
+            charged += count
+            own += count if is_own else 0
+        missing = _count(promised) - known
+        if any(charge.sampling_probability < 1 for charge in promised):
+            groups |= {"missing": tuple(promised)} if missing else {}
+        else:
+            groups |= {key: (Charge(*key, n),) for key, n in missing.items()}
+        planned = sum(charge.num_releases for charge in promised)
+        return cls(tuple(groups.values()), charged + max(0, planned - own))
+
+    def least_epsilon(self, delta: float) -> float:
+        """Return what `epsilon` is at least, at once."""
+        return max((least_epsilon(group, delta) for group in self.groups), default=0.0)
+
+    def epsilon(self, delta: float) -> float:
+        """Return the smallest limit at ``delta`` that would have admitted all of it.
+
+        Infinite where a release had noise of less than 1e-3 times its sensitivity.
+
+        Parameters
+        ----------
+        delta : float
+            In (0, 1).
+        """
+        check_delta(delta)
+        if not any(self.groups):
+            return 0.0
+        if any(
+            c.noise_multiplier < LEAST_NOISE for group in self.groups for c in group
+        ):
+            return math.inf
+        reserved, squares = self._reserved(delta), self._squares(delta)
+        by_rule = gaussian_epsilon(delta - reserved, squares**0.5) if squares else 0.0
+        if len(self.groups) > 1:
+            return by_rule
+        # Chosen before anything was read.
+        return min(by_rule, poisson_epsilon(_entries(self.groups[0]), delta))
+
+    def exceeds(self, epsilon: float, delta: float) -> bool:
+        """Return whether a limit would not have admitted it."""
+        # To add up what costs far too much could take minutes.
+        return self.least_epsilon(delta) > epsilon or self.epsilon(delta) > epsilon
+
+    def text(self, delta: float) -> str:
+        """Return `epsilon` at ``delta``, as a log has it."""
+        least = self.least_epsilon(delta)
+        if least > _LARGEST_TOLD:
+            return "infinite" if math.isinf(least) else f">= {least:.4g}"
+        return f"{self.epsilon(delta):.4g}"
+
+    def epsilon_left(self, max_epsilon: float, delta: float) -> float:
+        """Return the largest epsilon of one more Gaussian study within a limit."""
+        if not any(self.groups):
+            return max_epsilon
+        if self.exceeds(max_epsilon, delta):
+            return 0.0
+        most = gaussian_mu(max_epsilon, delta - self._reserved(delta))
+        left = most**2 - self._squares(delta)
+        return gaussian_epsilon(delta, left**0.5) if left > 0 else 0.0
+
+    def _reserved(self, delta: float) -> float:
+        """Return D: a function of the first group, which was chosen before all else."""
+        is_sampled = len(self.groups) > 0 and _samples(self.groups[0])
+        return delta * (_RESERVED if is_sampled else _RESERVED_BESIDE_GAUSSIAN)
+
+    def _squares(self, delta: float) -> float:
+        """Return the sum of mu^2."""
+        squares, number, reserved = [], 0, self._reserved(delta)
+        for group in self.groups:
+            if _samples(group):
+                number += 1
+                share = reserved / (number * (number + 1))
+                squares.append(_gaussian_parameter(_entries(group), share) ** 2)
+            else:
+                squares.append(_without_sampling(_entries(group)))
+        return math.fsum(squares)
+
+
+@lru_cache(maxsize=1024)  # each message brings the whole ledger again
+def _charges(values: tuple[tuple[float, float, int], ...]) -> Group:
+    return tuple(Charge(*one) for one in values)
+
+
+def _count(charges: Iterable[Charge]) -> Counter[tuple[float, float]]:
+    counts: Counter[tuple[float, float]] = Counter()
+    for charge in charges:
+        key = charge.noise_multiplier, charge.sampling_probability
+        counts[key] += charge.num_releases
+    return counts
+
+
+def _samples(group: Group) -> bool:
+    return any(charge.sampling_probability < 1 for charge in group)
+
+
+@lru_cache(maxsize=1024)
+def _entries(group: Group) -> _Entries:
+    return tuple(sorted((q, z, n) for (z, q), n in _count(group).items()))
+
+
+def _without_sampling(entries: _Entries) -> float:
+    """Return mu^2 of releases as if everybody were in each: never too small."""
+    return math.fsum(count / z**2 for _, z, count in entries)
+
+
+@lru_cache(maxsize=1024)
+def _gaussian_parameter(entries: _Entries, share: float) -> float:
+    """Return mu_j, to 1e-5 of it: see the rule.
+
+    Parameters
+    ----------
+    entries : tuple of (float, float, int)
+        The releases of a study.
+    share : float
+        delta_j.
+    """
+    most = math.sqrt(_without_sampling(entries))
+    # It loads SciPy's signal processing, which only some studies need.
+    from flwr_fbo.privacy.loss_distribution import composed_losses
+
+    return max(
+        loss.gaussian_parameter(share, most) for loss in composed_losses(entries)
+    )

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
-import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -34,6 +32,7 @@ from flwr_fbo._common.fields import (
     number,
     several,
 )
+from flwr_fbo._common.files import OPEN_TO_OTHERS, why_untrusted
 from flwr_fbo._common.validation import require
 from flwr_fbo.journal.file_formats import LEDGER_KIND
 from flwr_fbo.journal.journal import Journal, open_patiently
@@ -221,24 +220,6 @@ class Promise:
         return Charge(0.0)
 
 
-def require_own(path: Path) -> None:
-    """Raise JournalError if somebody else owns a file, or may write it."""
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise JournalError(f"{path} cannot be used: {error.strerror}.") from None
-    is_own = found.st_uid == os.geteuid()
-    if not is_own or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        why = "others may write it" if is_own else f"user {found.st_uid} owns it"
-        raise JournalError(
-            f"{path} is not used, as {why}: a ledger that others can change limits "
-            "nothing. Find out who made it; if it is right, chown and chmod 600 it.",
-            public="This site's ledger may be written by others.",
-        )
-
-
 class SpendingLedger:
     """What was released of all studies on the same data, in one journal.
 
@@ -280,7 +261,6 @@ class SpendingLedger:
             If it cannot be used, another process holds it for half a minute, or
             somebody else could have written it.
         """
-        require_own(folder / FILE_NAME)
         with open_patiently({"kind": KIND}, folder / FILE_NAME, _PATIENCE) as journal:
             yield cls(journal)
 
@@ -383,6 +363,8 @@ def note_charge(folder: Path, facts: Facts) -> None:
 def check_complete(folder: Path, ledger: SpendingLedger | None, owner: int) -> None:
     """Raise JournalError if journals prove charges that a ledger does not have.
 
+    Or if others can change the folder: they could have taken both away.
+
     Parameters
     ----------
     folder : Path
@@ -392,6 +374,9 @@ def check_complete(folder: Path, ledger: SpendingLedger | None, owner: int) -> N
         Whose journals are looked at, where agents share a folder; -1 for all. One that
         another process holds is left out: that process has looked itself.
     """
+    fault = why_untrusted(folder)
+    if fault:
+        raise JournalError(fault, public=OPEN_TO_OTHERS)
     for path in _journals(folder, owner):
         try:
             notes = _read(path, 0.0)

@@ -137,7 +137,8 @@ class RewardTimeout:
     Attributes
     ----------
     seconds : float
-        > 0, from the choice on, by the clock of the site.
+        > 0, from the choice on, by the clock of the site. If that is set back to before
+        the choice, from then on.
     reward : float
         What is recorded then, in the range of rewards; a later reward is refused.
 

@@ -53,6 +53,7 @@ from flwr_fbo.clients.site_journal import NodeConfigError, configured_slot
 from flwr_fbo.clients.sum_identity import SumIdentity, sum_identity
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError, JournalHeldError
+from flwr_fbo.privacy.conditions import after_epsilon, condition_of
 from flwr_fbo.privacy.spending import (
     DEFAULT_DELTA,
     FILE_NAME,
@@ -317,6 +318,8 @@ class SiteCharges:
         if promise.private and promise.delta is not None:
             epsilon = epsilon_text(promise.charges, promise.delta)
             promised = f"epsilon {epsilon} at delta {promise.delta:g}"
+            condition = condition_of(key[0], fixed_rows=promise.fixed_rows)
+            promised += after_epsilon(condition)
         _log.info(
             "joined study %s of strategy %s: promises %s, %s; spent before: epsilon "
             "%s%s; limits: %s",
@@ -325,9 +328,16 @@ class SiteCharges:
             counted(promise.num_releases, "release"),
             promised,
             epsilon_text(spent, DEFAULT_DELTA if delta is None else delta),
-            f" in {counted(len(spent), 'release')}" if spent else "",
+            f" in {counted(len(spent), 'release')}{self._conditions(key)}"
+            if spent
+            else "",
             limits_text(self._all) or "none",
         )
+
+    def _conditions(self, without: StudyKey) -> str:
+        """Return what follows the epsilon of all studies besides one."""
+        with self._ledger() as ledger:
+            return ledger.conditions(self._owner, without)
 
     def charge(
         self,
@@ -360,7 +370,7 @@ class SiteCharges:
         for limits in self._limits:
             limits.check_release(promise, release)
         about = promise.charge_of(release), self._owner, promise.delta
-        facts = charge_facts(key, release, *about)
+        facts = charge_facts(key, release, *about, fixed_rows=promise.fixed_rows)
         self._charge(key, release, facts, agent, promise)
 
     def charge_unprotected(

@@ -251,10 +251,12 @@ def _ledger(context: Context) -> list[Finding]:
         with SpendingLedger.held(folder) as ledger:
             check_complete(folder, ledger, owner)
             charges.extend(ledger.charges(owner))
+            conditions = ledger.conditions(owner)
             others = {row.facts["owner"] for row in ledger.rows} - {-1, owner}
             last = max((row.committed for row in ledger.rows), default=0.0)
         delta = DEFAULT_DELTA if limits.max_delta is None else limits.max_delta
         spent = f"epsilon {epsilon_text(charges, delta)} at delta {delta:g}"
+        spent += conditions
         text = f"{path}: {counted(len(charges), 'charge')}, {spent}"
         state: State = "ok"
         if last > time.time() + _SIGNED_WITHIN:

@@ -39,6 +39,7 @@ from flwr_fbo.journal.journal import Journal, open_patiently
 from flwr_fbo.journal.journal_file import JournalError, JournalHeldError
 from flwr_fbo.journal.npy import from_json_array, to_json_array
 from flwr_fbo.journal.tables import LedgerRow
+from flwr_fbo.privacy.conditions import condition_of, conditions_of
 from flwr_fbo.privacy.gaussian import (
     LEAST_NOISE,
     check_delta,
@@ -205,6 +206,11 @@ class Promise:
         return cls(together, private, delta=at)
 
     @property
+    def condition(self) -> str:
+        """Under which epsilon holds, whatever the kind of study."""
+        return condition_of("", fixed_rows=self.fixed_rows)
+
+    @property
     def num_releases(self) -> int:
         """How many releases are promised."""
         return sum(charge.num_releases for charge in self.charges)
@@ -281,6 +287,15 @@ class SpendingLedger:
             and (row.facts["study_kind"], row.facts["study_id"]) != without
         ]
 
+    def conditions(self, owner: int = -1, without: StudyKey | None = None) -> str:
+        """Return what follows the epsilon of `charges`: see `conditions_of`."""
+        return conditions_of(
+            row.facts
+            for row in self.rows
+            if (owner == -1 or row.facts["owner"] in (owner, -1))
+            and (row.facts["study_kind"], row.facts["study_id"]) != without
+        )
+
     def epsilon(self, delta: float, more: Iterable[Charge] = ()) -> float:
         """Return epsilon at ``delta`` of all studies and ``more`` charges together."""
         return composed_epsilon([*self.charges(), *more], delta)
@@ -325,13 +340,17 @@ def charge_facts(
     charge: Charge,
     owner: int = -1,
     delta: float | None = None,
+    *,
+    fixed_rows: bool = False,
 ) -> Facts:
     """Return what a ledger has of a charge, as JSON values; see `record`.
 
-    ``delta`` is where the study reports its epsilon, for whoever reads the ledger.
+    ``delta`` is where the study reports its epsilon, and ``fixed_rows`` the condition
+    of that, for whoever reads the ledger.
     """
     key = dict(zip(_KEY, (*study, release, owner), strict=True))
-    return {**key, "charge": list(astuple(charge)), "delta": delta}
+    facts = {**key, "charge": list(astuple(charge)), "delta": delta}
+    return {**facts, "fixed_rows": True} if fixed_rows else facts
 
 
 def same_charge(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

@@ -286,6 +286,11 @@ class LinearUCBSettings:
             require(low <= given <= high, "reward_timeout.reward", given, allowed)
 
     @property
+    def fixed_rows(self) -> bool:
+        """Whether epsilon is for one trial while all other trials are as they were."""
+        return self.local_data != "released"
+
+    @property
     def largest_uniform_share(self) -> float:
         """The largest share of decisions that is made without regard to rewards."""
         return self.exploration.largest_uniform_share

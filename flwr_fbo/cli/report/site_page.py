@@ -106,8 +106,10 @@ def privacy_section(journal: Journal) -> Section:
     if ledger is not None and ledger.is_file():
         with Journal.snapshot(ledger) as kept:
             owner = int(journal.identity["slot"])
-            every = SpendingLedger(kept).charges(owner)
-        rows.append(("charged in all studies", *_charged(every, delta)))
+            spending = SpendingLedger(kept)
+            every = _charged(spending.charges(owner), delta)
+            conditions = spending.conditions(owner)
+        rows.append((f"charged in all studies{conditions}", *every))
     parts: list[Part] = []
     if not promise.private:
         parts.append("NOT PRIVATE: this study promises no epsilon.")
@@ -471,10 +473,11 @@ def _bandit_page(
     else:
         spent = kind.spent(identity, ledger)
         if spent is not None:
+            condition = kind.condition(identity, ledger)
             parts.append(
                 f"{counted(spent.num_releases, 'release')}{kind.whose}: epsilon = "
-                f"{spent.epsilon:.4f} at delta = {spent.delta:g}. All of it is spent "
-                "with the first release."
+                f"{spent.epsilon:.4f} at delta = {spent.delta:g}{condition}. All of it "
+                "is spent with the first release."
             )
         rows = [kind.cells(row) for row in ledger]
         parts.append(Table(kind.headings, rows, "What has left this site."))

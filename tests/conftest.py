@@ -3,7 +3,7 @@
 import gc
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 # Before NumPy is loaded: BLAS threads of tests that run at once wait for each other.
@@ -32,11 +32,31 @@ def new_faults() -> Iterator[None]:
     end_of_faults()
 
 
+@pytest.fixture
+def belongs(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, int], None]:
+    """Return a function that gives a path to another user, also where we are not root.
+
+    Only for this process.
+    """
+    owners: dict[str, int] = {}
+    true_lstat = os.lstat
+
+    def lstat(path: str | Path) -> os.stat_result:
+        found = true_lstat(path)
+        owner = owners.get(str(path), found.st_uid)
+        return os.stat_result((*found[:4], owner, *found[5:]))
+
+    monkeypatch.setattr(os, "lstat", lstat)
+    return lambda path, owner: owners.update({str(path): owner})
+
+
 def pytest_configure() -> None:
-    """Make `tmp_path` in memory, where there is enough.
+    """Make `tmp_path` in memory, where there is enough, and for its owner to write.
 
     Journals wait for the disk in every call, and some disks take 20 ms for that.
     """
+    # Folders that tests make are used as those of sites, which no group may write.
+    os.umask(0o022)
     if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 8 * 2**30:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 

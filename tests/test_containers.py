@@ -304,7 +304,7 @@ def _page() -> str:
 
 def _commands() -> list[Command]:
     """Return the page's commands that containers need, in order."""
-    needed = r"mkdir by-hand|openssl|ssh-keygen -t .*by-hand/site-[01]$|"
+    needed = r"mkdir -m 700 by-hand|openssl|ssh-keygen -t .*by-hand/site-[01]$|"
     needed += "flwr build|flwr-fbo trust"
     page = EXAMPLE / "README.md"
     by_hand = commands_under(page, containers=False)

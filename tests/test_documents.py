@@ -104,6 +104,16 @@ def test_the_demo_is_the_experiment_that_a_page_shows() -> None:
     assert f"$ flwr-fbo {demo} " in page.partition("## Digits in five minutes")[2]
 
 
+def test_the_readme_names_both_commands_of_the_makefile() -> None:
+    """What the project is tried with, and tested with."""
+    rules = (ROOT / "Makefile").read_text()
+    named = re.findall("`(make [a-z]+)`", rules.splitlines()[0])
+    assert named == ["make demo", "make test"]
+    lines = (ROOT / "README.md").read_text().splitlines()
+    for command in named:
+        assert [line for line in lines if line.startswith(f"$ {command}")]
+
+
 @pytest.mark.gate
 def test_the_readme_runs_as_it_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from tomllib import TOMLDecodeError
 from typing import Annotated
 
@@ -41,11 +42,12 @@ def check_site_command(
 
     NODE_CONFIG is the SuperNode's --node-config, or its .toml file. Run it as the user
     of the SuperNode, before that starts: limits, folder, ledger and what is left of it,
-    roster and key, OpenDP, versions, clock. The exit status is 1 if studies would be
-    refused, or a limit would be forgotten when a run ends; not if a limit is used up,
-    since a study that the site has joined may still go on. The limits of an app's own
-    code are not known here. A ledger of an older schema is upgraded, because the
-    command opens it.
+    roster and key, OpenDP, versions, clock; and whether other users can change the
+    files. The exit status is 1 if studies would be refused, or a limit would be
+    forgotten when a run ends; not if a limit is used up, since a study that the site
+    has joined may still go on, and not if charges have a date that is still to come.
+    The limits of an app's own code are not known here. A ledger of an older schema is
+    upgraded, because the command opens it.
 
     With --epsilon and --delta it also says whether a study that announces them is
     within the limits on epsilon and releases, with all studies in the ledger counted.
@@ -58,11 +60,12 @@ def check_site_command(
     $ flwr-fbo check-site site.toml --epsilon 2 --delta 1e-3
     """
     with plain_errors(ValueError, TOMLDecodeError):
-        if not node_config.endswith(".toml"):
+        file = Path(node_config) if node_config.endswith(".toml") else None
+        if file is None:
             rest = _ENTRY.sub("", node_config).strip()
             require(not rest, "NODE_CONFIG", rest, "KEY=VALUE, with a space between")
         study = _announced(epsilon, delta, num_releases)
-        found = check_site(parsed_node_config(node_config), study)
+        found = check_site(parsed_node_config(node_config), study, file)
     width = max(len(one.topic) for one in found)
     for one in found:
         line = f"{one.state:7}  {one.topic:{width}}  {printable(one.text)}"

@@ -37,9 +37,10 @@ from flwr_fbo.tuner.tuner_record import FILE_NAME as TUNER_FILE_NAME
 app = group()
 
 
-# A ledger: how it is shown, of what it is, its releases, and by whom what was spent.
+# A ledger: how it is shown, of what it is, its releases, and by whom what was spent
+# under which condition.
 _Ledger = tuple[
-    LedgerKind, dict[str, Any], list[LedgerRow], list[tuple[str, PrivacySpent]]
+    LedgerKind, dict[str, Any], list[LedgerRow], list[tuple[str, PrivacySpent, str]]
 ]
 
 
@@ -175,7 +176,7 @@ def _read(path: Path, delta: float | None) -> _Ledger:
     for whose, own in kind.parts(rows).items() if rows else ():
         one = kind.spent({"delta": delta, **identity}, own)
         if one is not None:
-            spent.append((whose or kind.whose, one))
+            spent.append((whose or kind.whose, one, kind.condition(identity, own)))
     return kind, identity, rows, spent
 
 
@@ -193,11 +194,11 @@ def _print(console: Console, found: _Ledger) -> None:
         lines.append(f"Committed from {first} to {last}")
     else:
         lines.append(counted(0, "release"))
-    for whose, one in spent:
+    for whose, one, condition in spent:
         releases = counted(one.num_releases, "release")
         lines.append(
             f"{releases}{whose}: epsilon = {one.epsilon:.4f} "
-            f"at delta = {one.delta:g} ({one.accounting_method})"
+            f"at delta = {one.delta:g} ({one.accounting_method}){condition}"
         )
     if not all(row.facts.get("private", True) for row in rows):
         lines.append(f"NOT PRIVATE: {kind.why_not}")
@@ -227,6 +228,10 @@ def _json(found: _Ledger) -> dict[str, Any]:
         for row in rows
     ]
     values = finite({"study": identity, "releases": releases})
+    conditions = [condition.removeprefix(", ") for _, _, condition in spent]
     if len(spent) > 1:  # agents have data of their own: there is no sum over them
-        return {**values, "epsilons": {whose: one.epsilon for whose, one in spent}}
-    return {**values, "epsilon": finite(spent[0][1].epsilon) if spent else None}
+        epsilons = {whose: one.epsilon for whose, one, _ in spent}
+        named = dict(zip(epsilons, conditions, strict=True))
+        return {**values, "epsilons": epsilons, "conditions": named}
+    epsilon = finite(spent[0][1].epsilon) if spent else None
+    return {**values, "epsilon": epsilon, "condition": "".join(conditions)}

@@ -19,6 +19,11 @@ from flwr_fbo.clients.bandits.bandit_files import NEURAL_KIND as NEURAL_SITE_KIN
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
+from flwr_fbo.privacy.conditions import (
+    WITHOUT_TRAINING,
+    after_epsilon,
+    conditions_of,
+)
 from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.sampling import Subsampling
 from flwr_fbo.privacy.spending import KIND as SPENDING_KIND
@@ -65,6 +70,12 @@ def _bandit_spent(identity: Mapping[str, Any], rows: list[LedgerRow]) -> Privacy
 def _site_spent(identity: Mapping[str, Any], rows: list[LedgerRow]) -> PrivacySpent:
     """Return what this agent has spent: all of its epsilon, from the first release."""
     return spent_by_agent(LinearBanditStudy.from_dict(identity), len(rows))
+
+
+def _local_condition(identity: Mapping[str, Any], rows: list[LedgerRow]) -> str:
+    """Return the condition of a linear bandit that uses a site's own data."""
+    study = LinearBanditStudy.from_dict({"study_id": "one", **identity})
+    return after_epsilon(study.promise.condition)
 
 
 def _neural_spent(
@@ -163,6 +174,8 @@ class LedgerKind:
         Whose epsilon it is, in words.
     why_not : str
         Why releases are not private.
+    condition : callable
+        Returns what follows the epsilon of some rows: what it does not cover.
     parts : callable
         Returns the rows that are added up, by whose they are: ``whose`` unless named.
     study : str
@@ -177,6 +190,7 @@ class LedgerKind:
     columns: Mapping[str, Cell]
     whose: str = ""
     why_not: str = "the noise was seeded, or there was none."
+    condition: Callable[[Mapping[str, Any], list[LedgerRow]], str] = lambda *_: ""
     parts: Callable[[list[LedgerRow]], dict[str, list[LedgerRow]]] = lambda rows: {
         "": rows
     }
@@ -222,6 +236,7 @@ _BANDIT = LedgerKind(
         norm_of_total=lambda row: f"{np.linalg.norm(row.vectors.sum(axis=0)):.4g}",
     ),
     " of each agent, for one trial of it",
+    condition=_local_condition,
     study="a linear bandit",
     lengths=lambda row: (row.vectors[0].size, row.vectors[0].size),
 )
@@ -230,6 +245,7 @@ _SITE = LedgerKind(
     _RELEASE,
     _columns(norm_of_release=_norm),
     " of this agent, for one trial of it",
+    condition=_local_condition,
 )
 LEDGER_KINDS = {
     KIND: _TUNING,
@@ -261,7 +277,7 @@ LEDGER_KINDS = {
         lengths=lambda row: (row.vectors.size, row.vectors.size),
     ),
     SITE_KIND: _SITE,
-    NEURAL_SITE_KIND: replace(_SITE, spent=_neural_spent),
+    NEURAL_SITE_KIND: replace(_SITE, spent=_neural_spent, condition=lambda *_: ""),
     SPENDING_KIND: LedgerKind(
         _all_spent,
         {},
@@ -275,6 +291,7 @@ LEDGER_KINDS = {
             "q": lambda row: f"{row.facts['charge'][1]:g}",
         },
         " of all studies together",
+        condition=lambda _, rows: conditions_of(row.facts for row in rows),
         parts=_by_agent,
     ),
     TUNER_KIND: LedgerKind(
@@ -292,5 +309,6 @@ LEDGER_KINDS = {
         },
         " by a tuner",
         "the server read exact scores, or the noise was seeded.",
+        condition=lambda *_: after_epsilon(WITHOUT_TRAINING),
     ),
 }

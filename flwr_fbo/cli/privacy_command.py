@@ -29,6 +29,7 @@ from flwr_fbo.privacy.accounting import (
     ReleaseAccountant,
     smallest_noise_multiplier,
 )
+from flwr_fbo.privacy.conditions import FINISHED_TABLE, after_epsilon
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.gaussian import large_delta
 from flwr_fbo.privacy.noise import SeededEntropy
@@ -271,6 +272,9 @@ def _tell_plan(plan: SharingPlan, as_json: bool) -> None:
     if as_json:
         values = {
             "strategy": _BANDIT,
+            "epsilon": plan.releases.epsilon,
+            "delta": plan.releases.delta,
+            "condition": FINISHED_TABLE,
             "agents": plan.num_agents,
             "trials": plan.num_trials,
             "schedule": plan.times,
@@ -292,6 +296,11 @@ def _tell_plan(plan: SharingPlan, as_json: bool) -> None:
     typer.echo(f"Noise over signal in the others' last sum: {plan.noise:.2g}.")
     for line in plan.lines():
         typer.echo(f"{line}.")
+    epsilon, delta = plan.releases.epsilon, plan.releases.delta
+    typer.echo(
+        f"Epsilon {epsilon:g} at delta {delta:g} is for one trial"
+        f"{after_epsilon(FINISHED_TABLE)}: local_data='own'."
+    )
 
 
 def _print(

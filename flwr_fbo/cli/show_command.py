@@ -16,6 +16,7 @@ from flwr_fbo.cli.commands import SHOW_EXPERIMENT, AsCsv, AsJson, loaded
 from flwr_fbo.cli.output import RULED, csv_of, plain_errors, wide_console
 from flwr_fbo.cli.report.server_page import spent_in_words
 from flwr_fbo.journal.journal import Journal
+from flwr_fbo.privacy.conditions import WITHOUT_TRAINING, after_epsilon
 from flwr_fbo.strategies.study_record import FILE_NAME as SERVER_FILE_NAME
 from flwr_fbo.tuner.federation_result import verdict
 from flwr_fbo.tuner.tuner_record import FILE_NAME, not_private_because, recorded_result
@@ -85,6 +86,7 @@ def _show_tuner(path: Path, as_json: bool, as_csv: bool) -> None:
         if over_defaults is not None:
             values["over_defaults"] = asdict(over_defaults)
         values["epsilon"] = None if spent is None else spent.epsilon
+        values["condition"] = "" if spent is None else WITHOUT_TRAINING
         typer.echo(json.dumps(finite(values), indent=2))
         return
     if as_csv:
@@ -100,7 +102,8 @@ def _show_tuner(path: Path, as_json: bool, as_csv: bool) -> None:
         told = verdict(found.best_trial, over_defaults)
         console.print(f"The app's defaults {told}.", soft_wrap=True)
     if spent is not None:
-        console.print(spent_in_words(spent, ""), soft_wrap=True)
+        condition = after_epsilon(WITHOUT_TRAINING)
+        console.print(spent_in_words(spent, "", condition), soft_wrap=True)
     if reason:
         console.print(f"NOT PRIVATE: {reason}")
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flwr_fbo._common.errors import RefusedError
+from flwr_fbo._common.files import why_untrusted
 from flwr_fbo._compat import run_client_app
 
 _log = logging.getLogger("flwr.fbo")
@@ -99,21 +100,26 @@ def digest_of(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+def _require_trusted(path: Path) -> None:
+    """Raise `RefusedError` if others can change a file, or a folder above it."""
+    fault = why_untrusted(path)
+    if fault:
+        raise RefusedError(fault)
+
+
 def trusted_digests(file: Path) -> set[str]:
     """Return the digests in a list of reviewed apps.
 
     Raises
     ------
     RefusedError
-        If the file is missing, has another line, or others may write it.
+        If the file is missing, has another line, or others may change it.
     """
+    _require_trusted(file)
     try:
-        about, lines = file.stat(), file.read_text().splitlines()
+        lines = file.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise RefusedError(f"{file} cannot be read: {error}.") from None
-    is_own = about.st_uid in (0, os.geteuid())
-    if not is_own or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise RefusedError(f"{file} is not used: others may write it.")
     digests = set()
     for line in filter(str.strip, lines):
         digest = line.split()[0]
@@ -132,10 +138,11 @@ def trust(content: bytes, file: Path) -> bool:
     ValueError
         If it is not a bundle as ``flwr build`` writes it.
     RefusedError
-        If there is a list that cannot be used.
+        If there is a list that cannot be used, or others could change it.
     OSError
         If it cannot be written.
     """
+    _require_trusted(file)
     found = identity(content)
     digest = found.digest
     if file.exists() and digest in trusted_digests(file):
@@ -184,9 +191,10 @@ def unpack(content: bytes, file: Path, folder: Path) -> tuple[Path, Identity]:
     require_reviewed(content, file)
     try:
         found = identity(content)
+        _require_trusted(folder)
         with zipfile.ZipFile(BytesIO(content)) as archive:
             archive.extractall(folder)
-    except Exception:  # as above, or the disk is full
+    except Exception:  # as above, a TMPDIR of others, or the disk is full
         _log.exception("A reviewed app is not run: it cannot be unpacked.")
         raise RefusedError.told("This site cannot unpack this app.") from None
     return folder, found

@@ -53,6 +53,7 @@ from flwr_fbo.clients.site_journal import NodeConfigError, configured_slot
 from flwr_fbo.clients.sum_identity import SumIdentity, sum_identity
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError, JournalHeldError
+from flwr_fbo.privacy.conditions import after_epsilon, condition_of, conditions_of
 from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.spending import (
     DEFAULT_DELTA,
@@ -315,10 +316,13 @@ class SiteCharges:
         delta = promise.delta
         for limits in self._limits:
             delta = limits.max_delta if delta is None else delta
-        promised, spent = "no epsilon: it is not private", Spent.of(self._facts(key))
+        before = self._facts(without=key)
+        promised, spent = "no epsilon: it is not private", Spent.of(before)
         if promise.private and promise.delta is not None:
             epsilon = Spent((promise.charges,)).text(promise.delta)
             promised = f"epsilon {epsilon} at delta {promise.delta:g}"
+            condition = condition_of(key[0], fixed_rows=promise.fixed_rows)
+            promised += after_epsilon(condition)
         _log.info(
             "joined study %s of strategy %s: promises %s, %s; spent before: epsilon "
             "%s%s; limits: %s",
@@ -327,7 +331,9 @@ class SiteCharges:
             counted(promise.num_releases, "release"),
             promised,
             spent.text(DEFAULT_DELTA if delta is None else delta),
-            f" in {counted(spent.num_releases, 'release')}" if spent.groups else "",
+            f" in {counted(spent.num_releases, 'release')}{conditions_of(before)}"
+            if spent.groups
+            else "",
             limits_text(self._all) or "none",
         )
 
@@ -362,7 +368,7 @@ class SiteCharges:
         for limits in self._limits:
             limits.check_release(promise, release)
         about = promise.charge_of(release), self._owner, promise.delta, promise.charges
-        facts = charge_facts(key, release, *about)
+        facts = charge_facts(key, release, *about, fixed_rows=promise.fixed_rows)
         self._charge(key, release, facts, agent, promise)
 
     def charge_unprotected(

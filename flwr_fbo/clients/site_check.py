@@ -16,11 +16,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any, Literal, ParamSpec
 
 from flwr.app import Context, RecordDict
 
 from flwr_fbo._common.errors import RefusedError
+from flwr_fbo._common.files import why_untrusted
 from flwr_fbo._common.text import counted
 from flwr_fbo._common.validation import require_int
 from flwr_fbo._common.version import __version__
@@ -34,6 +36,7 @@ from flwr_fbo.clients.site_journal import (
 from flwr_fbo.clients.sum_identity import sum_identity
 from flwr_fbo.journal.file_formats import JOURNAL, LEDGER
 from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.privacy.conditions import conditions_of
 from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.gaussian import gaussian_mu
 from flwr_fbo.privacy.spending import (
@@ -44,7 +47,6 @@ from flwr_fbo.privacy.spending import (
     Promise,
     SpendingLedger,
     check_complete,
-    require_own,
 )
 from flwr_fbo.study.codec import PROTOCOL_VERSION
 from flwr_fbo.study.limits import NO_LIMITS, Limits, limits_text
@@ -67,7 +69,8 @@ class Finding:
     topic, text : str
     state : {"ok", "note", "PROBLEM"}
         With a problem the site refuses studies, all or some, or its limits do not hold.
-        A limit that is used up is none: a study that it has joined may still go on.
+        A limit that is used up is none: a study that it has joined may still go on. Nor
+        is a date that is wrong: nothing is decided by one.
     """
 
     topic: str
@@ -76,7 +79,9 @@ class Finding:
 
 
 def check_site(
-    node_config: Mapping[str, Any], study: Promise | None = None
+    node_config: Mapping[str, Any],
+    study: Promise | None = None,
+    file: Path | None = None,
 ) -> list[Finding]:
     """Return what a site with this node config has, and what is wrong with it.
 
@@ -85,9 +90,12 @@ def check_site(
     node_config : mapping
     study : Promise, optional
         Of one more study: whether the site would take part in it is a finding, too.
+    file : Path, optional
+        Where the node config stands.
     """
     context = Context(0, 0, dict(node_config), RecordDict(), {})
-    found = [_versions(), _clock(), _slot(context), _limits(context)]
+    found = [_versions(), _clock(), *_node_config(file)]
+    found += [_slot(context), _limits(context)]
     found += [_folder(context), *_ledger(context), _sums(context), _opendp(context)]
     found += _others(context)
     unread = any(one.topic == "limits" and one.state == "PROBLEM" for one in found)
@@ -154,6 +162,14 @@ def _clock() -> Finding:
     )
 
 
+def _node_config(file: Path | None) -> list[Finding]:
+    """Return whether others could write other limits."""
+    if file is None:
+        return []
+    fault = why_untrusted(file)
+    return [Finding("node config", fault or str(file), "PROBLEM" if fault else "ok")]
+
+
 @_told("agent-id")
 def _slot(context: Context) -> Finding:
     slot = configured_slot(context)
@@ -187,6 +203,9 @@ def _folder(context: Context) -> Finding:
             return Finding("fbo-folder", text, "note")
         text += ", so that a limit on epsilon or releases holds for one run only"
         return Finding("fbo-folder", text, "PROBLEM")
+    fault = why_untrusted(folder)
+    if fault:
+        return Finding("fbo-folder", fault, "PROBLEM")
     there = next(one for one in (folder, *folder.parents) if one.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         text = f"{there} cannot be written by user {os.geteuid()}"
@@ -215,16 +234,20 @@ def _ledger(context: Context) -> list[Finding]:
         limits = node_limits(context)
     except NodeConfigError:
         return []  # told already
-    if folder is None:
+    if folder is None or why_untrusted(folder):
         return []
     path = folder / FILE_NAME
 
     @_told("ledger")
     def look() -> Finding:
+        # All of them: those of other agents, and what SQLite has left beside them.
+        for one in sorted(folder.glob("*.sqlite*")):
+            fault = why_untrusted(one)
+            if fault:
+                return Finding("ledger", fault, "PROBLEM")
         if not path.is_file():
             check_complete(folder, None, owner)
             return Finding("ledger", f"{path}: none yet, nothing was spent")
-        require_own(path)
         with SpendingLedger.held(folder) as ledger:
             check_complete(folder, ledger, owner)
             charges.extend(ledger.facts(owner))
@@ -232,18 +255,23 @@ def _ledger(context: Context) -> list[Finding]:
             last = max((row.committed for row in ledger.rows), default=0.0)
         delta = DEFAULT_DELTA if limits.max_delta is None else limits.max_delta
         spent = f"epsilon {Spent.of(charges).text(delta)} at delta {delta:g}"
+        spent += conditions_of(charges)
         text = f"{path}: {counted(len(charges), 'charge')}, {spent}"
+        state: State = "ok"
         if last > time.time() + _SIGNED_WITHIN:
             late = time.strftime("%Y-%m-%d %H:%M", time.gmtime(last))
-            text += f"; its last charge is of {late} UTC: is the clock right?"
-            return Finding("ledger", text, "PROBLEM")
+            text += (
+                f"; its newest date, {late} UTC, is still to come: is the clock right? "
+                "Dates are for readers: all charges count, and nothing waits for one"
+            )
+            state = "note"
         if others and owner != -1 and not charges:
             text += (
                 "; another agent-id counts from zero: this folder has charges of "
                 f"agent-id {', '.join(map(str, sorted(others)))}"
             )
             return Finding("ledger", text, "PROBLEM")
-        return Finding("ledger", text)
+        return Finding("ledger", text, state)
 
     charges: list[Facts] = []
     found = [look()]

@@ -140,5 +140,7 @@ def _frozen(trial: Trial, agent: Agent) -> FrozenTrial:
         },
     )
     frozen.datetime_start = datetime.fromtimestamp(trial.started)
-    frozen.datetime_complete = datetime.fromtimestamp(trial.finished)
+    # A clock may have been set back in between.
+    finished = max(trial.started, trial.finished)
+    frozen.datetime_complete = datetime.fromtimestamp(finished)
     return frozen

@@ -18,7 +18,7 @@ _METRICS = {
     "flwr_fbo_rungs_done": "Rungs that are decided.",
     "flwr_fbo_agents": "Agents of the last round, by how they answered.",
     "flwr_fbo_round_seconds": "Seconds that the last round, or rung, has taken.",
-    "flwr_fbo_epsilon": "Privacy spent so far.",
+    "flwr_fbo_epsilon": "Epsilon spent so far, under the condition that is a label.",
     "flwr_fbo_state": "1 for the state that the study is in.",
     "flwr_fbo_updated_timestamp_seconds": "When the study was last heard of.",
 }
@@ -74,6 +74,7 @@ class PrometheusCallback(Callback):
         self.folder = checked
         self._began = 0.0
         self._labels: dict[str, str] = {}
+        self._condition = ""
         # By metric and its further labels.
         self._values: dict[tuple[str, str, str], float] = {}
 
@@ -81,6 +82,7 @@ class PrometheusCallback(Callback):
         """Write that the study runs."""
         self._labels = {"study": started.study, "method": started.method}
         self._began, self._values = time.monotonic(), {}
+        self._condition = started.condition
         if started.method == "FederationTuner":
             self._set("flwr_fbo_rungs_done", started.num_done)
         else:
@@ -95,13 +97,13 @@ class PrometheusCallback(Callback):
         for answer in _ANSWERS:
             number = getattr(finished, answer)
             self._set("flwr_fbo_agents", number, "answer", answer)
-        self._set("flwr_fbo_epsilon", finished.epsilon)
+        self._set_epsilon(finished.epsilon)
         self._end_of_round()
 
     def on_rung(self, decided: DecidedRung) -> None:
         """Write the number of the rung, and the epsilon."""
         self._set("flwr_fbo_rungs_done", decided.number)
-        self._set("flwr_fbo_epsilon", decided.epsilon)
+        self._set_epsilon(decided.epsilon)
         self._end_of_round()
 
     def on_error(self, error: BaseException) -> None:
@@ -111,7 +113,7 @@ class PrometheusCallback(Callback):
     def on_end(self, result: Any) -> None:
         """Write that the study is complete."""
         spent = result.privacy_spent
-        self._set("flwr_fbo_epsilon", None if spent is None else spent.epsilon)
+        self._set_epsilon(None if spent is None else spent.epsilon)
         self._write("finished")
 
     def _end_of_round(self) -> None:
@@ -119,6 +121,10 @@ class PrometheusCallback(Callback):
         self._set("flwr_fbo_round_seconds", now - self._began)
         self._began = now
         self._write("running")
+
+    def _set_epsilon(self, value: float | None) -> None:
+        label = "condition" if self._condition else ""
+        self._set("flwr_fbo_epsilon", value, label, self._condition)
 
     def _set(
         self, metric: str, value: float | None, label: str = "", of: str = ""

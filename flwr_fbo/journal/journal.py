@@ -110,7 +110,9 @@ class Journal:
                 return journal
             time.sleep(_LONGEST_PAUSE / _ATTEMPTS)
         # A process that was killed may have left half a transaction: SQLite undoes it.
-        return cls(None, path)
+        journal = cls.__new__(cls)
+        journal._store = JournalFile(None, path, must_be_own=False)
+        return journal
 
     def _require(self, identity: Mapping[str, Any] | None) -> None:
         """Raise JournalError unless the journal belongs to ``identity``."""
@@ -238,6 +240,15 @@ class Journal:
         about, times = (number, where, params, point), (started, time.time())
         value = None if value is None else value + 0.0  # SQLite has no -0.0
         self._store.put("trial", (*about, state, value, cuts, *times, source))
+
+    def begin_again(self, numbers: Iterable[int]) -> None:
+        """Give trials, which must be there, the time of now as that of their start."""
+        with self._store.transaction():
+            for number in numbers:
+                row = self._store.row("trial", number)
+                assert row is not None
+                *before, _, finished, source = row
+                self._store.put("trial", (*before, time.time(), finished, source))
 
     def add_trials(
         self,

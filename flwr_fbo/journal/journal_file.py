@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flwr_fbo._common.errors import PublicError
+from flwr_fbo._common.files import OPEN_TO_OTHERS, make_folder, why_untrusted
 from flwr_fbo._common.version import __version__
 from flwr_fbo.journal.checksums import (
     LABELS,
@@ -23,7 +24,12 @@ from flwr_fbo.journal.checksums import (
     digests_of,
     part_of,
 )
-from flwr_fbo.journal.file_formats import FileFormat, found_format, new_format
+from flwr_fbo.journal.file_formats import (
+    LEDGER_KIND,
+    FileFormat,
+    found_format,
+    new_format,
+)
 
 # The row of the identity that names the version of the package which made the file, or
 # upgraded it last.
@@ -103,6 +109,9 @@ class JournalFile:
         Take what the file has at this moment, whoever holds it, for reading only: it is
         copied into memory, where an older ledger is upgraded too. All checksums are
         checked: they tell whether it was written to meanwhile.
+    must_be_own : bool
+        Refuse what other users can change, or read: whoever only shows what is in a
+        file promises nothing.
 
     Attributes
     ----------
@@ -118,9 +127,13 @@ class JournalFile:
         identity: Mapping[str, Any] | None,
         path: Path,
         is_snapshot: bool = False,
+        must_be_own: bool = True,
     ) -> None:
         self.path = path
         self._is_snapshot = is_snapshot
+        self._must_be_own = must_be_own
+        # A ledger has charges, and no data: a group may read it.
+        self._is_secret = identity is None or identity.get("kind") != LEDGER_KIND
         self.made_by = ""
         # By table and number, one without rows where there is none; "part" is the head.
         self._parts = _no_parts()
@@ -166,8 +179,12 @@ class JournalFile:
     def _open(self) -> sqlite3.Connection:
         try:
             # Only a new file: closing an old one would drop this process's lock on it.
-            if not self.path.exists():
-                self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            is_new = not self.path.exists()
+            if is_new:
+                make_folder(self.path.parent)
+            if self._must_be_own:
+                self._require_own()
+            if is_new:
                 flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
                 with suppress(FileExistsError):  # another process was faster
                     os.close(os.open(self.path, flags, 0o600))
@@ -183,6 +200,13 @@ class JournalFile:
             # Keys and noise that are done with are overwritten, not only unlinked.
             connection.execute("PRAGMA secure_delete = ON")
             return connection
+
+    def _require_own(self) -> None:
+        """Raise JournalError if other users can change or read what is in the file."""
+        secret = self._is_secret
+        fault = why_untrusted(self.path, is_secret=secret, in_own_folder=True)
+        if fault:
+            raise JournalError(fault, public=OPEN_TO_OTHERS)
 
     def _copied(self) -> sqlite3.Connection:
         try:

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
-import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -34,12 +32,14 @@ from flwr_fbo._common.fields import (
     number,
     several,
 )
+from flwr_fbo._common.files import OPEN_TO_OTHERS, why_untrusted
 from flwr_fbo._common.validation import require
 from flwr_fbo.journal.file_formats import LEDGER_KIND
 from flwr_fbo.journal.journal import Journal, open_patiently
 from flwr_fbo.journal.journal_file import JournalError, JournalHeldError
 from flwr_fbo.journal.npy import from_json_array, to_json_array
 from flwr_fbo.journal.tables import LedgerRow
+from flwr_fbo.privacy.conditions import condition_of
 from flwr_fbo.privacy.gaussian import (
     LEAST_NOISE,
     check_delta,
@@ -195,6 +195,11 @@ class Promise:
         return cls(together, private, delta=at)
 
     @property
+    def condition(self) -> str:
+        """Under which epsilon holds, whatever the kind of study."""
+        return condition_of("", fixed_rows=self.fixed_rows)
+
+    @property
     def num_releases(self) -> int:
         """How many releases are promised."""
         return sum(charge.num_releases for charge in self.charges)
@@ -208,24 +213,6 @@ class Promise:
                     return replace(charge, num_releases=1)
                 release -= charge.num_releases
         return Charge(0.0)
-
-
-def require_own(path: Path) -> None:
-    """Raise JournalError if somebody else owns a file, or may write it."""
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise JournalError(f"{path} cannot be used: {error.strerror}.") from None
-    is_own = found.st_uid == os.geteuid()
-    if not is_own or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        why = "others may write it" if is_own else f"user {found.st_uid} owns it"
-        raise JournalError(
-            f"{path} is not used, as {why}: a ledger that others can change limits "
-            "nothing. Find out who made it; if it is right, chown and chmod 600 it.",
-            public="This site's ledger may be written by others.",
-        )
 
 
 class SpendingLedger:
@@ -269,7 +256,6 @@ class SpendingLedger:
             If it cannot be used, another process holds it for half a minute, or
             somebody else could have written it.
         """
-        require_own(folder / FILE_NAME)
         with open_patiently({"kind": KIND}, folder / FILE_NAME, _PATIENCE) as journal:
             yield cls(journal)
 
@@ -344,18 +330,21 @@ def charge_facts(
     owner: int = -1,
     delta: float | None = None,
     promised: Iterable[Charge] = (),
+    *,
+    fixed_rows: bool = False,
 ) -> Facts:
     """Return what a ledger has of a charge, as JSON values; see `record`.
 
-    ``delta`` is where the study reports its epsilon, for whoever reads the ledger.
-    ``promised`` are all charges of the study, noted where it samples: it counts whole.
+    ``delta`` is where the study reports its epsilon, and ``fixed_rows`` the condition
+    of that, for whoever reads the ledger. ``promised`` are all charges of the study,
+    noted where it samples: it counts whole.
     """
     key = dict(zip(_KEY, (*study, release, owner), strict=True))
     facts = {**key, "charge": list(astuple(charge)), "delta": delta}
     whole = [list(astuple(one)) for one in promised]
     if any(one[1] < 1 for one in whole):
         facts["promised"] = whole
-    return facts
+    return {**facts, "fixed_rows": True} if fixed_rows else facts
 
 
 def same_charge(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -387,6 +376,8 @@ def note_charge(folder: Path, facts: Facts) -> None:
 def check_complete(folder: Path, ledger: SpendingLedger | None, owner: int) -> None:
     """Raise JournalError if journals prove charges that a ledger does not have.
 
+    Or if others can change the folder: they could have taken both away.
+
     Parameters
     ----------
     folder : Path
@@ -396,6 +387,9 @@ def check_complete(folder: Path, ledger: SpendingLedger | None, owner: int) -> N
         Whose journals are looked at, where agents share a folder; -1 for all. One that
         another process holds is left out: that process has looked itself.
     """
+    fault = why_untrusted(folder)
+    if fault:
+        raise JournalError(fault, public=OPEN_TO_OTHERS)
     for path in _journals(folder, owner):
         try:
             notes = _read(path, 0.0)

@@ -22,12 +22,12 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
+from flwr_fbo._common.files import why_untrusted
 from flwr_fbo._common.text import write_whole
 from flwr_fbo._common.validation import require, require_instance
 from flwr_fbo.secure_sum.terms import canonical, require_hex, require_slots
 
 SIGNATURE_BYTES = 64
-_OTHERS_CAN_READ = 0o077
 
 
 class SigningKey:
@@ -63,7 +63,16 @@ class SigningKey:
         return self._private.sign(message)
 
     def save(self, path: str | Path) -> None:
-        """Write the key as PEM to a file that only its owner can read."""
+        """Write the key as PEM to a file that only its owner can read.
+
+        Raises
+        ------
+        ValueError
+            If others could replace the file.
+        OSError
+            If it cannot be written.
+        """
+        _require_trusted(Path(path))
         form = Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
         write_whole(Path(path), self._private.private_bytes(*form).decode())
 
@@ -74,16 +83,12 @@ class SigningKey:
         Raises
         ------
         ValueError
-            If others than the owner can read the file, or it holds no Ed25519 key.
+            If others can read or change the file, or it holds no Ed25519 key.
         OSError
             If it cannot be read.
         """
-        # The mode of the file that is read: the path could name another one by now.
-        with open(path, "rb") as file:
-            mode = os.fstat(file.fileno()).st_mode & 0o777
-            text = file.read()
-        allowed = f"a file that only its owner can read (chmod 600 {path})"
-        require(not mode & _OTHERS_CAN_READ, f"{path}: mode", f"{mode:o}", allowed)
+        _require_trusted(Path(path), is_secret=True)
+        text = Path(path).read_bytes()
         try:
             private = load_pem_private_key(text, password=None)
         except (ValueError, TypeError) as error:
@@ -175,7 +180,16 @@ class Roster:
         return canonical({"keys": keys, "seed": self.seed})
 
     def save(self, path: str | Path) -> None:
-        """Write the roster as JSON."""
+        """Write the roster as JSON.
+
+        Raises
+        ------
+        ValueError
+            If others could replace the file.
+        OSError
+            If it cannot be written.
+        """
+        _require_trusted(Path(path))
         write_whole(Path(path), self._text() + "\n")
 
     @classmethod
@@ -185,10 +199,12 @@ class Roster:
         Raises
         ------
         ValueError
-            If it is malformed; the message names the file and the field.
+            If others can change the file, or it is malformed; the message names the
+            file and the field.
         OSError
             If it cannot be read.
         """
+        _require_trusted(Path(path))
         try:
             return cls._of_json(Path(path).read_text("utf-8"))
         except ValueError as error:
@@ -209,6 +225,13 @@ class Roster:
             ok = slot.isdecimal() and slot == str(int(slot))
             require(ok, "keys", slot, "slots such as '7'")
         return cls({int(slot): key for slot, key in keys.items()}, values["seed"])
+
+
+def _require_trusted(path: Path, *, is_secret: bool = False) -> None:
+    """Raise ValueError if other users can change a file, or read a secret one."""
+    fault = why_untrusted(path, is_secret=is_secret)
+    if fault:
+        raise ValueError(fault)
 
 
 def digest_of(roster: Roster | None) -> str:

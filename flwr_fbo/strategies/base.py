@@ -210,7 +210,13 @@ class StudyStrategy(Strategy, Generic[ResultT]):
                 for entry, value in identity.items()
                 if entry != "kind" and "seed" not in entry  # seeds are not public
             }
-            started = Started(name, type(self).__name__, settings, done)
+            started = Started(
+                name,
+                type(self).__name__,
+                settings,
+                done,
+                self.study.promise.condition,
+            )
             tell(self._callbacks, "on_start", started)
             self._running = True
             try:

@@ -33,6 +33,7 @@ from flwr_fbo.algorithms.linear_bandit.study import (
     LinearBanditStudy,
 )
 from flwr_fbo.privacy.accounting import PrivacySpent
+from flwr_fbo.privacy.conditions import after_epsilon
 from flwr_fbo.strategies.base import StudyStrategy
 from flwr_fbo.strategies.result import BanditResult
 from flwr_fbo.study.server import Step
@@ -176,11 +177,13 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
         result.estimate = self._estimate()
         result.num_synchronisations = max(self.server.num_releases)
         spent = result.privacy_spent = self.privacy_spent
+        result.condition = self.study.promise.condition
         _log.info(
-            "Each agent has spent epsilon = %.3f at delta = %.3g, %s%s",
+            "Each agent has spent epsilon = %.3f at delta = %.3g, %s%s%s",
             spent.epsilon,
             spent.delta,
             counted(spent.num_releases, "release"),
+            after_epsilon(result.condition),
             "" if self.study.private else "; NOT PRIVATE, see the summary",
         )
 

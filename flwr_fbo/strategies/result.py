@@ -12,6 +12,7 @@ from flwr_fbo._common.conversion import frame_of
 from flwr_fbo._common.text import counted
 from flwr_fbo.algorithms.search.recommendation import Recommendation
 from flwr_fbo.privacy.accounting import PrivacySpent
+from flwr_fbo.privacy.conditions import after_epsilon
 from flwr_fbo.space.search_space import Params
 from flwr_fbo.study.callbacks import Round
 
@@ -25,10 +26,13 @@ class StudyResult(Result):
     privacy_spent : PrivacySpent or None
         Epsilon at delta of all releases; None where the method releases nothing.
     rounds : list of Round
+    condition : str
+        Under which epsilon holds, such as "for a finished table"; empty without one.
     """
 
     privacy_spent: PrivacySpent | None = None
     rounds: list[Round] = field(default_factory=list)
+    condition: str = ""
 
     @property
     def found(self) -> dict[str, Any]:
@@ -61,6 +65,7 @@ class StudyResult(Result):
             lines.append(
                 f"Privacy spent: epsilon = {spent.epsilon:.3f} at delta = "
                 f"{spent.delta:.3g}, {counted(spent.num_releases, 'release')}"
+                f"{after_epsilon(self.condition)}"
             )
         return lines
 
@@ -158,7 +163,7 @@ class BanditResult(StudyResult):
     (3,)
     >>> print(result)
     3 rounds, 12 answers of agents
-    Privacy spent: epsilon = 4.000 at delta = 1e-05, 2 releases
+    Privacy spent: epsilon = 4.000 at delta = 1e-05, 2 releases, for a finished table
 
     Attributes
     ----------

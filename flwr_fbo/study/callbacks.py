@@ -31,12 +31,15 @@ class Started:
         Without seeds.
     num_done : int
         Rounds or rungs of earlier runs, which are not reported again.
+    condition : str
+        Under which epsilon holds, such as "without the training"; empty without one.
     """
 
     study: str
     method: str
     settings: Mapping[str, Any]
     num_done: int
+    condition: str = ""
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,8 @@ class Round:
         Agents that answered, answered with an error, were asked and did not answer in
         time, were not there to be asked. Together all agents that the round is for.
     epsilon : float or None
-        Spent so far; None where the method releases nothing, or all of it.
+        Spent so far, under the condition of `Started`; None where the method releases
+        nothing, or all of it.
     release : int
         Which release agents were asked for, from 1; 0 for none.
     """
@@ -84,7 +88,7 @@ class DecidedRung:
     survivors : tuple of int
         The best first; with privacy not by these scores alone: see `FederationTuner`.
     epsilon : float or None
-        Spent so far; None without privacy.
+        Spent so far, without the training; None without privacy.
     """
 
     number: int

@@ -11,6 +11,7 @@ from flwr.serverapp import Grid
 
 from flwr_fbo._common.conversion import frame_of
 from flwr_fbo.privacy.accounting import PrivacySpent
+from flwr_fbo.privacy.conditions import WITHOUT_TRAINING, after_epsilon
 from flwr_fbo.space.search_space import Params
 from flwr_fbo.tuner.evidence import Lead
 from flwr_fbo.tuner.trial_grid import TunedGrid
@@ -209,7 +210,7 @@ class FederationResult:
         else:
             epsilon, delta = self.privacy_spent.epsilon, self.privacy_spent.delta
             cost = f"Privacy spent per client: epsilon {epsilon:.2f} at delta {delta}"
-            cost += " for the choice, without the training"
+            cost += f" for the choice{after_epsilon(WITHOUT_TRAINING)}"
             lines.append(f"{cost}; {self.trust}.")
         return "\n".join(lines)
 

@@ -26,6 +26,7 @@ from flwr_fbo._common.validation import (
     require_int,
 )
 from flwr_fbo.algorithms.search.settings import Direction
+from flwr_fbo.privacy.conditions import WITHOUT_TRAINING
 from flwr_fbo.secure_sum.roster import digest_of
 from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.strategies.options import Seeds
@@ -340,7 +341,11 @@ class FederationTuner:
             # Seeds are not public.
             public = {k: v for k, v in identity.items() if k != "noise_seed"}
             started = Started(
-                record.name(), FederationTuner.__name__, public, len(rungs)
+                record.name(),
+                FederationTuner.__name__,
+                public,
+                len(rungs),
+                "" if self.privacy is None else WITHOUT_TRAINING,
             )
             tell(self._callbacks, "on_start", started)
             if len(rungs) < len(self.schedule.rungs):

@@ -110,7 +110,9 @@ def _frozen(
         system_attrs={NUMBER: number},
         intermediate_values=scores,
     )
-    # When it began is not on record.
-    frozen.datetime_start = datetime.fromtimestamp(rungs[0].committed)
-    frozen.datetime_complete = datetime.fromtimestamp(rungs[-1].committed)
+    # When it began is not on record. The clock may have been set back in between.
+    began = rungs[0].committed
+    frozen.datetime_start = datetime.fromtimestamp(began)
+    ended = max(began, rungs[-1].committed)
+    frozen.datetime_complete = datetime.fromtimestamp(ended)
     return frozen

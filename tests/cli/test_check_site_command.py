@@ -215,16 +215,30 @@ def test_a_ledger_that_is_spent_lost_or_of_others(tmp_path: Path) -> None:
     assert "PROBLEM ledger The journal" in line(check(config)[1], "ledger")
 
 
-def test_a_clock_that_went_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("days", [1, 3650])
+def test_a_clock_that_was_once_ahead_keeps_no_site_down(
+    days: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A SuperNode that begins with this command starts, and spends as before."""
     with SpendingLedger.held(tmp_path) as ledger:
         ledger.record(("tuning", "a"), 1, Charge(9.0), owner=0)
     now = time.time()
-    monkeypatch.setattr(time, "time", lambda: now - 86_400)
-    code, text = check(f'agent-id=0 fbo-folder="{tmp_path}"')
+    monkeypatch.setattr(time, "time", lambda: now - days * 86_400)
+    config = f'agent-id=0 fbo-folder="{tmp_path}" fbo-max-releases=2'
+    code, text = check(config, "--epsilon", "1", "--delta", "1e-3")
+    assert code == 0, text
+    said = line(text, "ledger")
+    assert said.startswith("note ledger ")
+    assert "is the clock right?" in said
+    assert "all charges count, and nothing waits for one" in said
+    assert "ok       left         1 release of 2\n" in text
+    with SpendingLedger.held(tmp_path) as ledger:
+        ledger.record(("tuning", "b"), 1, Charge(9.0), owner=0)
+        assert len(ledger.charges()) == 2
+    # What is wrong besides is still told.
+    code, text = check(config.replace("agent-id=0", "agent-id=1"))
     assert code == 1
-    assert "is the clock right?" in line(text, "ledger")
+    assert "counts from zero" in line(text, "ledger")
 
 
 def test_a_disk_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -263,7 +263,9 @@ def test_an_objective_that_gives_no_number_is_loud(
 
 
 def test_a_damaged_journal_is_said_to_be_so(tmp_path: Path) -> None:
-    (tmp_path / "study-x-agent-0.sqlite").write_bytes(b"rubbish" * 999)
+    path = tmp_path / "study-x-agent-0.sqlite"
+    path.touch(0o600)
+    path.write_bytes(b"rubbish" * 999)
     context = Context(
         1, 1, {"partition-id": 0, "fbo-folder": str(tmp_path)}, RecordDict(), {}
     )

@@ -108,6 +108,7 @@ def _file(folder: Path) -> None:
 def _damaged(name: str) -> Callable[[Path], None]:
     def damage(folder: Path) -> None:
         folder.mkdir()
+        (folder / name).touch(0o600)
         (folder / name).write_bytes(b"rubbish" * 999)
 
     return damage

@@ -26,6 +26,7 @@ from flwr_fbo.cli import app, superexec_command
 from flwr_fbo.cli.superexec_command import write_launchers
 from flwr_fbo.clients.reviewed_apps import (
     require_reviewed,
+    trust,
     trusted_digests,
     unpack,
 )
@@ -225,17 +226,32 @@ def test_without_a_list_that_can_be_used_nothing_runs(
     assert str(file) in result.output
 
 
+def test_a_list_that_others_can_replace_is_not_used(tmp_path: Path) -> None:
+    """Nor is one begun where others could."""
+    file = tmp_path / "apps"
+    assert trust(bundle(), file)
+    tmp_path.chmod(0o777)
+    for attempt in (
+        lambda: trusted_digests(file),
+        lambda: trust(bundle(), file),
+        lambda: trust(bundle(), tmp_path / "new"),
+    ):
+        with pytest.raises(RefusedError, match=f": chmod go-w {tmp_path}"):
+            attempt()
+    tmp_path.chmod(0o755)
+    assert trusted_digests(file)
+
+
 def test_a_list_of_another_user_is_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, belongs: Callable[[Path, int], None]
 ) -> None:
     """But for root's: root may write every list."""
     file = tmp_path / "apps"
     file.write_text("")
-    about = os.stat_result((0o100644, 1, 1, 1, 77, 77, 0, 0, 0, 0))
-    monkeypatch.setattr(Path, "stat", lambda path, **_: about)
-    with pytest.raises(RefusedError, match="others may write it"):
+    belongs(file, os.geteuid() + 1)
+    with pytest.raises(RefusedError, match=f"belongs to user {os.geteuid() + 1}"):
         trusted_digests(file)
-    monkeypatch.setattr(os, "geteuid", lambda: 77)
+    belongs(file, 0)
     assert trusted_digests(file) == set()
 
 

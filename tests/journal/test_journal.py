@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flwr_fbo._common.files import OPEN_TO_OTHERS
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError, JournalHeldError
 from flwr_fbo.journal.tables import LedgerRow
@@ -236,12 +237,41 @@ def test_another_schema_is_refused(tmp_path: Path) -> None:
 def test_damage_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "journal.sqlite"
     path.write_bytes(b"no database" * 1000)
+    path.chmod(0o600)
     assert "not a database" in _refused(ME, path)
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     assert "cannot be written" in _refused(ME, Path(os.devnull) / "journal.sqlite")
     assert "unable to open" in _refused(ME, tmp_path)
+
+
+def test_a_journal_that_others_can_read_or_replace_is_not_used(tmp_path: Path) -> None:
+    """Nor is one begun where others could; who only shows it may read it."""
+    path = tmp_path / "site" / "journal.sqlite"
+    Journal(ME, path).close()
+    for mode, where in ((0o644, path), (0o777, path.parent), (0o1777, path.parent)):
+        before = where.stat().st_mode & 0o777
+        where.chmod(mode)
+        with pytest.raises(JournalError, match="is not used, as ") as error:
+            Journal(ME, path)
+        assert error.value.public == OPEN_TO_OTHERS
+        Journal.snapshot(path).close()
+        where.chmod(before)
+    Journal(ME, path).close()
+    path.parent.chmod(0o775)
+    with pytest.raises(JournalError, match=f": chmod go-w {path.parent}"):
+        Journal(ME, path.parent / "new.sqlite")
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_a_held_journal_is_not_taken_again_from_others(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite"
+    with Journal(ME, path) as journal:
+        journal.close()
+        path.chmod(0o666)
+        with pytest.raises(JournalError, match=f": chmod 600 {path}"):
+            journal.reopen()
 
 
 def test_a_failed_write_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -274,6 +304,7 @@ def test_a_database_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE theirs (x)")
     connection.close()
+    path.chmod(0o600)
     before = path.read_bytes()
     assert "is no journal of flwr_fbo" in _refused(ME, path)
     assert path.read_bytes() == before

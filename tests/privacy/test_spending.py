@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -151,14 +152,14 @@ def test_a_ledger_that_others_may_write_is_not_used(tmp_path: Path, mode: int) -
 
 
 def test_a_ledger_of_another_user_is_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, belongs: Callable[[Path, int], None]
 ) -> None:
     with SpendingLedger.held(tmp_path):
         pass
     other = os.geteuid() + 1
-    monkeypatch.setattr(os, "geteuid", lambda: other)
+    belongs(tmp_path / FILE_NAME, other)
     with (
-        pytest.raises(JournalError, match=f"user {other - 1} owns it"),
+        pytest.raises(JournalError, match=f"belongs to user {other}"),
         SpendingLedger.held(tmp_path),
     ):
         pass

@@ -35,8 +35,29 @@ def test_a_key_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> Non
     path = tmp_path / "key.pem"
     SigningKey.draw().save(path)
     path.chmod(mode)
-    with pytest.raises(ValueError, match=f"key.pem: mode='{mode:o}' .*chmod 600"):
+    with pytest.raises(ValueError, match=r"key.pem is not used.*read it.*: chmod 600"):
         SigningKey.load(path)
+
+
+def test_what_others_can_change_is_not_read_or_written(tmp_path: Path) -> None:
+    _, roster = make_roster(2)
+    roster.save(tmp_path / "roster.json")
+    SigningKey.draw().save(tmp_path / "key.pem")
+    tmp_path.chmod(0o777)
+    for attempt in (
+        lambda: Roster.load(tmp_path / "roster.json"),
+        lambda: SigningKey.load(tmp_path / "key.pem"),
+        lambda: roster.save(tmp_path / "new.json"),
+        lambda: SigningKey.draw().save(tmp_path / "new.pem"),
+    ):
+        with pytest.raises(ValueError, match=f"is not used.*: chmod go-w {tmp_path}"):
+            attempt()
+    tmp_path.chmod(0o755)
+    (tmp_path / "roster.json").chmod(0o666)
+    with pytest.raises(ValueError, match=r"roster.json is not used.*: chmod go-w"):
+        Roster.load(tmp_path / "roster.json")
+    (tmp_path / "roster.json").chmod(0o644)
+    assert Roster.load(tmp_path / "roster.json") == roster
 
 
 def test_another_key_file_is_refused(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 from pathlib import Path
@@ -51,6 +52,7 @@ def main() -> int:
             f"--folder={arguments.folder} is not allowed: outside of {APP}, which "
             "Flower sends to the sites as it is"
         )
+    os.umask(0o077)  # a site uses no folder that its group may write
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # stops what it started
     try:
         with Federation(arguments.folder) as federation:

@@ -137,7 +137,8 @@ class RewardTimeout:
     Attributes
     ----------
     seconds : float
-        > 0, from the choice on, by the clock of the site.
+        > 0, from the choice on, by the clock of the site. If that is set back to before
+        the choice, from then on.
     reward : float
         What is recorded then, in the range of rewards; a later reward is refused.
 
@@ -283,6 +284,11 @@ class LinearUCBSettings:
                 f"a number from {low} to {high}",
             )
             require(low <= given <= high, "reward_timeout.reward", given, allowed)
+
+    @property
+    def fixed_rows(self) -> bool:
+        """Whether epsilon is for one trial while all other trials are as they were."""
+        return self.local_data != "released"
 
     @property
     def largest_uniform_share(self) -> float:

@@ -101,7 +101,7 @@ class LinearBanditStudy(Study):
         """One charge for all releases of an agent: they are one mechanism."""
         mu = self.settings.releases.mu
         charges, delta = (Charge(1 / mu),), self.settings.releases.delta
-        fixed_rows = self.settings.local_data != "released"
+        fixed_rows = self.settings.fixed_rows
         return Promise(charges, self.private, delta=delta, fixed_rows=fixed_rows)
 
     def epsilon_spent(self, num_releases: int) -> float:

@@ -211,25 +211,29 @@ def _privacy(
     rounds: Rounds,
 ) -> Section:
     spent = kind.spent(identity, ledger) if ledger else None
-    lines = spent_lines(spent, kind.whose, ledger)
+    condition = kind.condition(identity, ledger)
+    lines = spent_lines(spent, kind.whose, condition, ledger)
     course = [r["epsilon"] for r in rounds]
     known = np.array([math.nan if e is None else float(e) for e in course])
     if spent is None or not np.isfinite(known).any():
         return Section("Privacy", lines)
     caption = (
         f"Chart of epsilon spent against round, at delta = {spent.delta:g}; "
-        f"{spent.epsilon:.4g} in the end."
+        f"{spent.epsilon:.4g} in the end{condition}."
     )
     figure = figures.by_round("privacy", caption, "epsilon spent", known)
     return Section("Privacy", [*lines, figure])
 
 
 def spent_lines(
-    spent: PrivacySpent | None, whose: str, ledger: Sequence[LedgerRow]
+    spent: PrivacySpent | None,
+    whose: str,
+    condition: str,
+    ledger: Sequence[LedgerRow],
 ) -> list[str]:
     """Say what the releases have spent, or why there is no epsilon."""
     if spent is not None:
-        return [spent_in_words(spent, whose)]
+        return [spent_in_words(spent, whose, condition)]
     return [
         "There is no epsilon: the releases have no privacy guarantee."
         if ledger
@@ -237,13 +241,13 @@ def spent_lines(
     ]
 
 
-def spent_in_words(spent: PrivacySpent, whose: str) -> str:
+def spent_in_words(spent: PrivacySpent, whose: str, condition: str) -> str:
     """Return what was spent as a sentence."""
     epsilon = "infinite" if math.isinf(spent.epsilon) else f"{spent.epsilon:.4f}"
     releases = counted(spent.num_releases, "release")
     return (
         f"{releases}{whose}: epsilon = {epsilon} at delta = {spent.delta:g} "
-        f"({spent.accounting_method})."
+        f"({spent.accounting_method}){condition}."
     )
 
 

@@ -41,6 +41,7 @@ from flwr_fbo.clients.tuning_journals import recorded_comparison
 from flwr_fbo.integrations.optuna_export import study_in_memory
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import Trial, TrialSource
+from flwr_fbo.privacy.conditions import conditions_of
 from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.spending import (
     DEFAULT_DELTA,
@@ -107,7 +108,8 @@ def privacy_section(journal: Journal) -> Section:
         with Journal.snapshot(ledger) as kept:
             owner = int(journal.identity["slot"])
             every = SpendingLedger(kept).facts(owner)
-        rows.append(("charged in all studies", *_charged(every, delta)))
+        named = f"charged in all studies{conditions_of(every)}"
+        rows.append((named, *_charged(every, delta)))
     parts: list[Part] = []
     if not promise.private:
         parts.append("NOT PRIVATE: this study promises no epsilon.")
@@ -471,10 +473,11 @@ def _bandit_page(
     else:
         spent = kind.spent(identity, ledger)
         if spent is not None:
+            condition = kind.condition(identity, ledger)
             parts.append(
                 f"{counted(spent.num_releases, 'release')}{kind.whose}: epsilon = "
-                f"{spent.epsilon:.4f} at delta = {spent.delta:g}. All of it is spent "
-                "with the first release."
+                f"{spent.epsilon:.4f} at delta = {spent.delta:g}{condition}. All of it "
+                "is spent with the first release."
             )
         rows = [kind.cells(row) for row in ledger]
         parts.append(Table(kind.headings, rows, "What has left this site."))

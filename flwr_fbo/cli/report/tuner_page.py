@@ -82,7 +82,9 @@ def _choice(found: FederationResult) -> Section:
 def _privacy(
     identity: Mapping[str, Any], ledger: list[LedgerRow], found: FederationResult
 ) -> Section:
-    lines = spent_lines(found.privacy_spent, LEDGER_KINDS[KIND].whose, ledger)
+    kind = LEDGER_KINDS[KIND]
+    condition = kind.condition(identity, ledger)
+    lines = spent_lines(found.privacy_spent, kind.whose, condition, ledger)
     if found.privacy_spent is not None:
         lines.append(_COVERED)
         if identity["privacy"]["noise_only"]:

@@ -316,8 +316,16 @@ class BanditStore:
         self.expire()
         timeout, trials = self._settings.reward_timeout, self._journal.trials()
         if settled and timeout is not None:
-            latest = time.time() - timeout.seconds
-            trials = [trial for trial in trials if trial.started <= latest]
+            now = time.time()
+            is_over = [now - trial.started >= timeout.seconds for trial in trials]
+            last = max((k for k, over in enumerate(is_over) if over), default=-1)
+            # A date that is still to come was written by a clock that was ahead: such a
+            # decision is older than the next one.
+            trials = [
+                trial
+                for k, trial in enumerate(trials)
+                if is_over[k] or (trial.started > now and k < last)
+            ]
         return [self._decision(trial) for trial in trials]
 
     def _decision(self, trial: Trial) -> Decision:
@@ -405,7 +413,11 @@ class BanditStore:
         timeout = self._settings.reward_timeout
         if timeout is None:
             return
-        running = self._journal.trials(running=True)
+        running, now = self._journal.trials(running=True), time.time()
+        early = [trial.number for trial in running if trial.started > now]
+        if early:  # the clock was ahead: they would be awaited until that date, and on
+            self._journal.begin_again(early)
+            running = self._journal.trials(running=True)
         late = [trial for trial in running if self._is_late(trial)]
         if late:
             count = {"timed-out": np.array(self.num_timed_out + len(late))}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings
+from flwr_fbo.privacy.conditions import after_epsilon, condition_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,8 +43,8 @@ class PolicySummary:
     Own releases    1 of 1 made, 1 in the sum in use
     Other agents    0 of 0 in the sum in use; their numbers of trials are not sent
     Others' worth   0 more own trials
-    Promised        epsilon inf at delta 1e-05 for one trial, all releases together
-    Spent           epsilon inf
+    Promised        epsilon inf at delta 1e-05 in all, for one trial, for a ...
+    Spent           epsilon inf, for a finished table
     ...
 
     Attributes
@@ -115,6 +116,8 @@ class PolicySummary:
         own = f"{self.num_releases}{'' if planned is None else f' of {planned}'} made"
         others = f"{self.num_others} of {self.max_others} in the sum in use"
         promised = f"epsilon {releases.epsilon:g} at delta {releases.delta:g}"
+        fixed_rows = self.settings.fixed_rows
+        condition = after_epsilon(condition_of("", fixed_rows=fixed_rows))
         trials = f"{self.num_trials}, {self.num_awaited} without a reward yet"
         if self.num_timed_out:
             trials += f", {self.num_timed_out} timed out"
@@ -126,8 +129,8 @@ class PolicySummary:
             ("Own releases", f"{own}, {self.num_included} in the sum in use"),
             ("Other agents", f"{others}; their numbers of trials are not sent"),
             *self._worth,
-            ("Promised", f"{promised} for one trial, all releases together"),
-            ("Spent", f"epsilon {self.epsilon_spent:g}"),
+            ("Promised", f"{promised} in all, for one trial{condition}"),
+            ("Spent", f"epsilon {self.epsilon_spent:g}{condition}"),
         ]
 
     @property

@@ -121,6 +121,42 @@ def test_all_ways_to_look_agree(tmp_path: Path, clock: Clock, look: str) -> None
     assert "1 timed out" in str(policy.summary())
 
 
+def test_a_clock_that_was_ahead_keeps_no_decision_waiting(
+    tmp_path: Path, clock: Clock
+) -> None:
+    """Silence counts after the timeout, and not after a date of that clock."""
+    policy = enrolled(tmp_path, TIMED)
+    clock.now += 1e8
+    silent, rewarded, early = (policy.choose(VECTORS).ticket for _ in range(3))
+    policy.reward(early, 0.5)
+    clock.now -= 1e8
+    assert [*policy.awaited] == [silent, rewarded]
+    clock.now += SECONDS - 1e-3
+    policy.reward(rewarded, 1.0)
+    clock.now += 1e-3
+    assert policy.awaited == {}
+    values = [decision.reward for decision in policy.decisions()]
+    assert values == [DEFAULT, 1.0, 0.5]
+    policy.correct(early, 0.25)
+
+
+def test_a_clock_that_was_ahead_leaves_no_decision_out(
+    tmp_path: Path, clock: Clock
+) -> None:
+    """One with a date to come is settled with the next one that is."""
+    policy = enrolled(tmp_path, TIMED)
+    clock.now += 1e8
+    policy.reward(policy.choose(VECTORS).ticket, 0.5)
+    clock.now -= 1e8
+    policy.reward(policy.choose(VECTORS).ticket, 0.25)
+    clock.now += SECONDS - 1e-3
+    policy.reward(policy.choose(VECTORS).ticket, 0.125)
+    assert policy.decisions(settled=True) == []
+    clock.now += 1e-3
+    rewards = [decision.reward for decision in policy.decisions(settled=True)]
+    assert rewards == [0.5, 0.25]
+
+
 def test_without_a_timeout_a_reward_may_come_ten_years_later(
     tmp_path: Path, clock: Clock
 ) -> None:

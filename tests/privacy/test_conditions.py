@@ -1,0 +1,242 @@
+"""Wherever an epsilon is shown, its condition follows it in the same words."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from optuna.distributions import FloatDistribution
+from typer.testing import CliRunner
+
+from flwr_fbo import (
+    ContinualSettings,
+    FedUCB,
+    FedVote,
+    InProcessGrid,
+    LinearBanditPolicy,
+    LinearUCBSettings,
+    PrometheusCallback,
+    Seeds,
+    linear_bandit_app,
+    tuning_app,
+)
+from flwr_fbo._common.files import make_folder
+from flwr_fbo.cli import app
+from flwr_fbo.privacy.conditions import (
+    FINISHED_TABLE,
+    WITHOUT_TRAINING,
+    condition_of,
+    conditions_of,
+)
+from flwr_fbo.privacy.spending import Charge, SpendingLedger, charge_facts
+from flwr_fbo.study.callbacks import Started
+from flwr_fbo.tuner.choice import PrivateChoice
+from flwr_fbo.tuner.envelope import KIND
+from tests.cli.pages import page
+from tests.tuner.apps import NUM_CLIENTS, in_process, main_of, server_context, tuner
+
+# An epsilon that is a number of a study, and not the name of something.
+EPSILON = re.compile(r"epsilon:? (?:= )?[0-9.]+|epsilon infinite")
+
+
+def printed(*arguments: object) -> str:
+    env = {"COLUMNS": "200"}
+    done = CliRunner().invoke(app, [*map(str, arguments)], env=env)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def assert_each_has(text: str, condition: str) -> None:
+    """Assert that the condition, and no other, is on each line with an epsilon."""
+    lines = [line for line in text.splitlines() if EPSILON.search(line)]
+    assert lines, text
+    for line in lines:
+        for one in (WITHOUT_TRAINING, FINISHED_TABLE):
+            assert (one in line) == (one == condition), line
+
+
+class Ward:
+    def contexts(self, t: int) -> Any:
+        return np.eye(3)
+
+    def reward(self, x: Any) -> float:
+        return float(x @ [0.2, 0.3, 0.8])
+
+
+class Study:
+    """A study that was played: its folders, its log, and what it has printed."""
+
+    def __init__(self, folder: Path, name: str, log: pytest.LogCaptureFixture) -> None:
+        log.set_level(logging.INFO, "flwr.fbo")
+        self.server, self.metrics = folder / "server", folder / "metrics"
+        self.sites = [folder / f"site-{slot}" for slot in range(NUM_CLIENTS)]
+        make_folder(self.metrics)
+        self.node_configs: list[Any] = [
+            {"agent-id": slot, "partition-id": slot, "fbo-folder": str(site)}
+            for slot, site in enumerate(self.sites)
+        ]
+        callbacks = [PrometheusCallback(self.metrics)]
+        self.common: dict[str, Any] = {"folder": self.server, "callbacks": callbacks}
+        self.result = str(getattr(self, f"_{name}")())
+        self.log = "\n".join(log.messages)
+
+    def _tuner(self) -> Any:
+        private = PrivateChoice(epsilon=4, delta=1e-3)
+        study = tuner(privacy=private, seeds=Seeds(study=1), **self.common)
+        grid = in_process(node_configs=self.node_configs)
+        return study.start(main_of(), grid, server_context())
+
+    def _bandit(self, local_data: Any) -> Any:
+        releases = ContinualSettings(2, 3, epsilon=4.0, delta=1e-5)
+        settings = LinearUCBSettings(releases, local_data=local_data)
+        study = FedUCB(settings, NUM_CLIENTS, schedule=[5, 10], **self.common)
+        bandit = linear_bandit_app(make_environment=lambda context: Ward())
+        grid = InProcessGrid(bandit, NUM_CLIENTS, node_configs=self.node_configs)
+        return study.start(grid)
+
+    def _own(self) -> Any:
+        return self._bandit("own")
+
+    def _released(self) -> Any:
+        return self._bandit("released")
+
+    def _vote(self) -> Any:
+        space = {"x": FloatDistribution(0, 1)}
+        study = FedVote(
+            space, "maximize", NUM_CLIENTS, epsilon=8, delta=1e-3, **self.common
+        )
+        voting = tuning_app(lambda context: lambda trial: -abs(trial["x"] - 0.3))
+        grid = InProcessGrid(voting, NUM_CLIENTS, node_configs=self.node_configs)
+        return study.start(grid, num_rounds=3)
+
+
+CONDITIONS = {
+    "tuner": WITHOUT_TRAINING,
+    "own": FINISHED_TABLE,
+    "released": "",
+    "vote": "",
+}
+
+
+@pytest.fixture(params=CONDITIONS)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def study(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Study:
+    return Study(tmp_path, name, caplog)
+
+
+def test_all_that_a_study_shows_has_its_condition(
+    name: str, study: Study, tmp_path: Path
+) -> None:
+    condition, site = CONDITIONS[name], study.sites[0]
+    assert_each_has(study.result, condition)
+    joined = [t for t in study.log.splitlines() if t.startswith("joined study")]
+    assert len(joined) == NUM_CLIENTS
+    promised = [line.partition("; spent before")[0] for line in joined]
+    assert_each_has("\n".join(promised), condition)
+    spent = [t for t in study.log.splitlines() if re.search("spent.* epsilon = ", t)]
+    assert bool(spent) == (name != "tuner")  # whose log prints its result
+    for line in spent:
+        assert_each_has(line, condition)
+    for folder in (study.server, site):
+        assert_each_has(printed("ledger", "show", folder), condition)
+        for ledger in json.loads(printed("ledger", "show", folder, "--json")):
+            if ledger["epsilon"] is not None:
+                assert ledger["condition"] == condition
+    assert_each_has(page(study.server, tmp_path / "server.html"), condition)
+    config = f'agent-id=0 fbo-folder="{site}"'
+    [line] = [t for t in printed("check-site", config).splitlines() if " ledger " in t]
+    assert_each_has(line, condition)
+    [file] = study.metrics.iterdir()
+    values = [
+        line
+        for line in file.read_text().splitlines()
+        if line.startswith("flwr_fbo_epsilon{")
+    ]
+    label = f'condition="{condition}"' if condition else "condition"
+    assert values
+    assert all((label in line) == bool(condition) for line in values)
+
+
+def test_the_next_study_says_what_the_epsilon_before_does_not_cover(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with SpendingLedger.held(tmp_path / "site-0") as ledger:
+        ledger.record((KIND, "a"), 1, Charge(9.0), owner=0)
+        bandit = charge_facts(("linear-bandit", "b"), 1, Charge(9.0), 0)
+        ledger.add({**bandit, "fixed_rows": True})
+        ledger.record(("tuning", "c"), 1, Charge(9.0), owner=0)
+        ledger.record((KIND, "d"), 1, Charge(9.0), owner=1)
+    study = Study(tmp_path, "vote", caplog)
+    said = [t for t in study.log.splitlines() if "spent before: epsilon 0;" not in t]
+    [line] = [t for t in said if t.startswith("joined study")]
+    both = f" in 3 releases, {FINISHED_TABLE}, {WITHOUT_TRAINING}; limits: none"
+    assert both in line
+
+
+def test_a_tuners_record_is_shown_with_the_condition(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    study = Study(tmp_path, "tuner", caplog)
+    assert_each_has(printed("show", study.server), WITHOUT_TRAINING)
+    shown = json.loads(printed("show", study.server, "--json"))
+    assert shown["condition"] == WITHOUT_TRAINING
+
+
+def test_a_site_shows_its_bandit_with_the_condition(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = Study(tmp_path, "own", caplog).sites[0]
+    assert_each_has(str(LinearBanditPolicy.open(site).summary()), FINISHED_TABLE)
+    [journal] = site.glob("linear-bandit-*.sqlite")
+    assert_each_has(page(journal, tmp_path / "a.html"), FINISHED_TABLE)
+
+
+def test_a_page_of_a_site_names_what_all_studies_do_not_cover(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with SpendingLedger.held(tmp_path / "site-0") as ledger:
+        ledger.record((KIND, "a"), 1, Charge(9.0), owner=0)
+    site = Study(tmp_path, "vote", caplog).sites[0]
+    text = page(next(site.glob("study-*.sqlite")), tmp_path / "a.html")
+    assert f"charged in all studies, {WITHOUT_TRAINING}" in text
+
+
+def test_trackers_log_the_condition() -> None:
+    from flwr_fbo.integrations.tracked import Tracker
+
+    class Noted(Tracker):
+        def log(self, title: str, texts: Any, numbers: Any, step: int) -> None:
+            noted.update(texts)
+
+    noted: dict[str, str] = {}
+    Noted().on_start(Started("a", "FedVote", {}, 0))
+    assert "epsilon-condition" not in noted
+    Noted().on_start(Started("a", "FederationTuner", {}, 0, WITHOUT_TRAINING))
+    assert noted["epsilon-condition"] == WITHOUT_TRAINING
+
+
+def test_a_plan_of_a_bandit_names_its_epsilon_and_condition() -> None:
+    line = (
+        "privacy --strategy FedUCB --agents 50 --releases 10 --trials 500 "
+        "--dimensions 8 --epsilon 4 --delta 1e-5"
+    )
+    about = line.split()
+    [said] = [t for t in printed(*about).splitlines() if t.startswith("Epsilon 4 at")]
+    assert FINISHED_TABLE in said
+    shown = json.loads(printed(*about, "--json"))
+    assert (shown["epsilon"], shown["condition"]) == (4, FINISHED_TABLE)
+
+
+def test_kinds_are_named_as_in_ledgers() -> None:
+    assert condition_of(KIND) == WITHOUT_TRAINING
+    assert condition_of("tuning") == ""
+    assert conditions_of([]) == ""

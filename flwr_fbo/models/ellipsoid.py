@@ -13,6 +13,7 @@ so that no matrix is ever inverted.
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from copy import copy
 from typing import Any, Self
 
@@ -26,6 +27,9 @@ from flwr_fbo._common.arrays import FloatArray
 # Arguments of `dtrsm`, which by keyword take a third of the time of a small solve.
 _RIGHT, _IN_PLACE = 1, 1
 _FIXED_POINT_STEPS = 4
+# The smallest eigenvalue of a matrix that rounding has made indefinite is raised to
+# the first of these shares of its largest one at which it has a factor: see `raised`.
+_LEAST_SHARES = 2.0**-36, 2.0**-26, 2.0**-16, 2.0**-6
 # Columns that `dtpqrt` takes together: for 20 to 600 of them the fastest, or nearly so.
 _BLOCK = 16
 
@@ -71,6 +75,16 @@ class Ellipsoid:
         self.least_eigenvalue: FloatArray = np.full(self.factor.shape[:-2], np.nan)
         self._scratch = np.empty(0)
         self._watch()
+
+    @classmethod
+    def raised(
+        cls, matrix: FloatArray, target: FloatArray, watched: bool = False
+    ) -> Self:
+        """Return the same, also where rounding has made V indefinite: see `raised`."""
+        try:
+            return cls(matrix, target, watched)
+        except np.linalg.LinAlgError:
+            return cls(raised(matrix), target, watched)
 
     def repeated(self, num_models: int) -> Self:
         """Return a batch of copies: V of shape (M, d, d), u of shape (M, d)."""
@@ -127,7 +141,10 @@ class Ellipsoid:
         Shapes (..., d, d) and (..., d).
         """
         matrix = self.factor @ np.swapaxes(self.factor, -1, -2) + gram
-        self.factor = np.linalg.cholesky(np.asarray(matrix, dtype=np.float64))
+        try:
+            self.factor = np.linalg.cholesky(np.asarray(matrix, dtype=np.float64))
+        except np.linalg.LinAlgError:
+            self.factor = np.linalg.cholesky(raised(matrix))
         self.target += target
         self.num_observed += count
         self._watch()
@@ -203,6 +220,40 @@ class Ellipsoid:
         if self._scratch.shape != shape:
             self._scratch = np.empty(shape)
         return self._scratch
+
+
+def raised(matrix: FloatArray) -> FloatArray:
+    """Return symmetric matrices, each made positive definite where it is not.
+
+    One that should be, and is not, is so by rounding. Whether it is depends on the
+    data, so it must not be an error: a server could choose numbers by which it shows.
+
+    *Why Cholesky's factor of what is returned exists.* The smallest eigenvalue becomes
+    a share of the largest: 2^-36, and 2^10 times as much until there is a factor. There
+    is one at 2^-6 at the latest: of d <= 1000 rows it exists in floating point where
+    the smallest eigenvalue is above d (d + 1) 2^-53 < 2^-33 times the largest entry of
+    the diagonal (Higham, 2002, theorem 10.7).
+
+    Parameters
+    ----------
+    matrix : ndarray of shape (..., d, d)
+
+    Raises
+    ------
+    numpy.linalg.LinAlgError
+        If a number is not finite: no server's number within its bounds leads there.
+    """
+    symmetric = (matrix + np.swapaxes(matrix, -1, -2)) / 2
+    values = np.linalg.eigvalsh(symmetric)
+    largest = np.maximum(np.abs(values).max(axis=-1), np.finfo(float).tiny)
+    eye = np.eye(matrix.shape[-1])
+    for share in _LEAST_SHARES:
+        missing = np.maximum(share * largest - values[..., 0], 0.0)
+        made = np.asarray(symmetric + missing[..., None, None] * eye)
+        with suppress(np.linalg.LinAlgError):
+            np.linalg.cholesky(made)
+            return made
+    raise np.linalg.LinAlgError("The matrix is not finite.")
 
 
 def posterior_of_noisy_sum(

@@ -48,7 +48,8 @@ from numpy.typing import NDArray
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.algorithms.linear_bandit.confidence import Belief, Confidence
 from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings
-from flwr_fbo.models.ellipsoid import Ellipsoid, raised
+from flwr_fbo.models.ellipsoid import Ellipsoid
+from flwr_fbo.models.rounding import raised
 
 # How many own trials the others may be worth in a direction, and the prior of each; in
 # units of the longest action's square.

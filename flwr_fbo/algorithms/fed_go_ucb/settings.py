@@ -289,14 +289,6 @@ class FedGOUCBSettings:
             return self.num_exploration
         return 1 if self.privacy is None else 0
 
-    @property
-    def largest_uniform_share(self) -> float:
-        """The largest share of decisions that is made without regard to rewards.
-
-        All of them, where there is a phase I: the server says when it is over.
-        """
-        return 1.0 if self.num_random_actions > 0 else 0.0
-
     def for_study(self, num_agents: int, num_evaluations: int) -> Self:
         """Return these settings with all that depends on the size of a study.
 

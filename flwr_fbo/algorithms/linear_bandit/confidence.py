@@ -198,6 +198,11 @@ class Confidence:
         """How often the bounds count: the paper adds up what it shifts and bounds."""
         return self.num_agents if self._as_published else 1
 
+    @property
+    def shift(self) -> float:
+        """What is added to the diagonal of a sum that has any trials."""
+        return self._copies * self.bounds.shift
+
     def width_at(self, log_det: FloatArray, least_eigenvalue: FloatArray) -> FloatArray:
         """Return the ellipsoid's width, shape (...).
 
@@ -286,8 +291,8 @@ class Confidence:
 
         d, copies, bounds = self.settings.releases.dimension, self._copies, self.bounds
         begins = self._as_published and not np.any(total)
-        shift = bounds.rho_min if begins else bounds.shift
-        matrix = total[..., :d, :d] + copies * shift * np.eye(d)
+        shift = copies * bounds.rho_min if begins else self.shift
+        matrix = total[..., :d, :d] + shift * np.eye(d)
         values = np.linalg.eigvalsh(matrix)
         missing = np.maximum(copies * bounds.rho_min - values[..., 0], 0.0)
         # By the total alone: what is told later cannot make it fail (`observe_sum`).
@@ -303,8 +308,14 @@ class Confidence:
 
     def choosing(self, ellipsoid: Ellipsoid) -> Belief:
         """Return the same for choices, which may have a fixed width."""
+        width = self.choosing_width(ellipsoid.log_det, ellipsoid.least_eigenvalue)
+        return Belief(ellipsoid, width, self.settings.exploration)
+
+    def choosing_width(
+        self, log_det: FloatArray, least_eigenvalue: FloatArray
+    ) -> FloatArray:
+        """Return the width of choices, shape (...): `width_at`, unless it is fixed."""
         fixed = self.settings.fixed_width
         if fixed is None:
-            return self.belief(ellipsoid)
-        width = np.full(ellipsoid.factor.shape[:-2], fixed)
-        return Belief(ellipsoid, width, self.settings.exploration)
+            return self.width_at(log_det, least_eigenvalue)
+        return np.full(np.shape(least_eigenvalue), fixed)

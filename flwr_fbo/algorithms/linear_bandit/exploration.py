@@ -197,10 +197,10 @@ class InverseGapWeighting(Exploration):
     Attributes
     ----------
     scale : float
-        From 1e-6 to 1e9. At 0 actions would be uniform; the larger, the greedier.
+        From 1e-9 to 1e9. At 0 actions would be uniform; the larger, the greedier.
     """
 
-    scale: float = field(default=30.0, metadata=number(1e-6, 1e9))
+    scale: float = field(default=30.0, metadata=number(1e-9, 1e9))
 
     kind: ClassVar[str] = "inverse-gap-weighting"
 

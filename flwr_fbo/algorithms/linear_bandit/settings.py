@@ -286,11 +286,6 @@ class LinearUCBSettings:
             )
             require(low <= given <= high, "reward_timeout.reward", given, allowed)
 
-    @property
-    def largest_uniform_share(self) -> float:
-        """The largest share of decisions that is made without regard to rewards."""
-        return self.exploration.largest_uniform_share
-
     def _check_width(self) -> None:
         if self.local_data == "own":
             fixed = not isinstance(self.width, str)

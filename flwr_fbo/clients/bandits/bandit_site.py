@@ -50,7 +50,7 @@ class BanditSite(Site[AskedT, BanditT]):
 
     def uniform_share(self, study: Any) -> float:
         """Return the largest share of decisions that a study makes at random."""
-        share: float = study.settings.largest_uniform_share
+        share: float = study.largest_uniform_share
         return share
 
     def check(self, context: Context, study: Any, charges: SiteCharges) -> None:

@@ -141,7 +141,7 @@ class Ellipsoid:
         try:
             self.factor = np.linalg.cholesky(np.asarray(matrix, dtype=np.float64))
         except np.linalg.LinAlgError:
-            self.factor = np.linalg.cholesky(raised(matrix))
+            self.factor = np.asarray(np.linalg.cholesky(raised(matrix)))
         self.target += target
         self.num_observed += count
         self._watch()

@@ -227,6 +227,7 @@ def posterior_weights(
 def _factor_of(matrix: FloatArray) -> tuple[FloatArray, bool]:
     """Return the factor of a matrix, for `cho_solve`."""
     try:
-        return cho_factor(matrix, lower=True)
+        factor, is_lower = cho_factor(matrix, lower=True)
     except np.linalg.LinAlgError:
-        return cho_factor(raised(matrix), lower=True)
+        factor, is_lower = cho_factor(raised(matrix), lower=True)
+    return factor, bool(is_lower)

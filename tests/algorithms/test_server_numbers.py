@@ -5,7 +5,7 @@ bounds, nothing raises, and nothing that leaves is not finite.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import fields, replace
 from typing import Any
@@ -118,7 +118,7 @@ def test_a_metric_has_a_weight_of_a_usual_size(weight: float) -> None:
 @st.composite
 def linear_settings(draw: st.DrawFn) -> LinearUCBSettings:
     """Return settings with each number at an end of its range, or in the middle."""
-    local = draw(st.sampled_from(["own", "own", "released", "raw"]))
+    local: Any = draw(st.sampled_from(["own", "own", "released", "raw"]))
     length = draw(st.sampled_from([1e-6, 1.0, 1e6]))
     low = draw(st.sampled_from([-1e6, 0.0]))
     releases = ContinualSettings(
@@ -129,7 +129,9 @@ def linear_settings(draw: st.DrawFn) -> LinearUCBSettings:
         max_action_norm=draw(st.sampled_from([1e-6, 1.0, 1e6])),
         reward_range=(low, low + length) if length == 1e6 or low == 0 else (0, length),
     )
-    chosen = {name: draw(st.sampled_from(ends)) for name, ends in ENDS.items()}
+    chosen: dict[str, Any] = {
+        name: draw(st.sampled_from(ends)) for name, ends in ENDS.items()
+    }
     if local != "own" and draw(st.booleans()):
         chosen["width"] = draw(st.sampled_from(["exact", "observed"]))
     exploration = draw(
@@ -158,7 +160,8 @@ def worst_actions(kind: str, t: int, length: float) -> FloatArray:
     if kind == "rank one":
         return np.outer(np.linspace(-1, 1, K), length * np.array([1, 1e-8, 0]))
     drawn = rng.normal(size=(K, D))
-    return length * drawn / np.linalg.norm(drawn, axis=1, keepdims=True) / 1.000001
+    norms = 1.000001 * np.linalg.norm(drawn, axis=1, keepdims=True)
+    return np.asarray(length * drawn / norms)
 
 
 KINDS = st.sampled_from(["zero", "alike", "rank one", "any"])
@@ -273,11 +276,11 @@ def test_a_neural_bandit_never_fails(
             agent.wants_synchronisation()
 
 
-VALUES = {
+VALUES: dict[str, Callable[[int], float]] = {
     "alike": lambda t: 0.5,
     "zero": lambda t: 0.0,
     "alternating": lambda t: float(t % 2),
-    "huge": lambda t: (-1) ** t * 1e100,
+    "huge": lambda t: -1e100 if t % 2 else 1e100,
     "tiny": lambda t: t * 1e-300,
     "one": lambda t: 1e100 * (t == 5),
     "failing": lambda t: math.nan if t % 2 else float(t),

@@ -100,7 +100,8 @@ def _ridge_of(
     """
     d, grid = settings.releases.dimension, settings.releases.grid
     lost = _LOST * np.trace(own[..., :-1, :-1], axis1=-2, axis2=-1)
-    return np.maximum(settings.ridge, 2 * lost + d * grid * np.asarray(num_own))
+    lost = 2 * lost + d * grid * np.asarray(num_own)
+    return np.asarray(np.maximum(settings.ridge, lost))
 
 
 @dataclass(frozen=True, eq=False)

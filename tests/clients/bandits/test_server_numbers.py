@@ -75,13 +75,14 @@ def answers(first: float, seed: int, changes: dict[str, Any], local: Any) -> lis
 
     def ask(*arrays: Any, **instruction: Any) -> Any:
         asked = LinearBanditInstruction(study=study, **instruction)
-        record = ConfigRecord(asked.to_config())
+        record = ConfigRecord({**asked.to_config()})
         content = RecordDict({"config": record, "arrays": to_array_record(arrays)})
         [reply] = grid.send_and_receive([Message(content, node, "train")])
         if reply.has_error():
             seen.append(str(reply.error.reason))
             return None
-        seen.append(str([a.shape for a in reply.content["arrays"].values()]))
+        arrays_back = reply.content.array_records["arrays"].values()
+        seen.append(str([array.shape for array in arrays_back]))
         return reply.content
 
     journal = int(ask(phase="enrol")["metrics"]["journal"])

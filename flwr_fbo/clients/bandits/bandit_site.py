@@ -49,7 +49,7 @@ class BanditSite(Site[AskedT, BanditT]):
         """The type of the agent that it keeps; loaded when it is asked for."""
 
     def uniform_share(self, study: Any) -> float:
-        """Return the largest share of decisions that a study makes at random."""
+        """Return the largest share of decisions that have no regard to rewards."""
         share: float = study.largest_uniform_share
         return share
 

@@ -195,7 +195,7 @@ class Site(ABC, Generic[AskedT, AgentT]):
         return ""
 
     def uniform_share(self, study: Any) -> float:
-        """Return the largest share of decisions that a study makes at random."""
+        """Return the largest share of decisions that have no regard to rewards."""
         return 0.0
 
     def check(self, context: Context, study: Any, charges: SiteCharges) -> None:

@@ -192,7 +192,7 @@ class SiteCharges:
         unprotected : str
             What it asks for that no guarantee covers.
         uniform_share : float
-            Largest share of its decisions that are made at random.
+            Largest share of its decisions that have no regard to rewards.
         """
         for limits in self._all:
             limits.check_promise(promise, unprotected)

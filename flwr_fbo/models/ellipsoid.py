@@ -22,6 +22,7 @@ from scipy.linalg.blas import dtrsm
 from scipy.linalg.lapack import dtpqrt
 
 from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo.models.rounding import raised
 
 # Arguments of `dtrsm`, which by keyword take a third of the time of a small solve.
 _RIGHT, _IN_PLACE = 1, 1
@@ -71,6 +72,16 @@ class Ellipsoid:
         self.least_eigenvalue: FloatArray = np.full(self.factor.shape[:-2], np.nan)
         self._scratch = np.empty(0)
         self._watch()
+
+    @classmethod
+    def raised(
+        cls, matrix: FloatArray, target: FloatArray, watched: bool = False
+    ) -> Self:
+        """Return the same, also where rounding has made V indefinite: see `raised`."""
+        try:
+            return cls(matrix, target, watched)
+        except np.linalg.LinAlgError:
+            return cls(raised(matrix), target, watched)
 
     def repeated(self, num_models: int) -> Self:
         """Return a batch of copies: V of shape (M, d, d), u of shape (M, d)."""
@@ -127,7 +138,10 @@ class Ellipsoid:
         Shapes (..., d, d) and (..., d).
         """
         matrix = self.factor @ np.swapaxes(self.factor, -1, -2) + gram
-        self.factor = np.linalg.cholesky(np.asarray(matrix, dtype=np.float64))
+        try:
+            self.factor = np.linalg.cholesky(np.asarray(matrix, dtype=np.float64))
+        except np.linalg.LinAlgError:
+            self.factor = np.asarray(np.linalg.cholesky(raised(matrix)))
         self.target += target
         self.num_observed += count
         self._watch()

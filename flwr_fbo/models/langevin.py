@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.fields import FREE, check_fields, choice, integer, positive
+from flwr_fbo._common.fields import FREE, check_fields, choice, integer, number
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo.models.network import RewardModel
 
@@ -46,9 +46,9 @@ class LangevinSettings:
     num_iterations : int
         n >= 1.
     step : float
-        tau1 > 0.
+        tau1, from 1e-9 to 1e6.
     inverse_temperature : float
-        tau2 > 0.
+        tau2, from 1e-6 to 1e15.
     keep : {"last", "best"}
         The last iterate, w_n, as printed; or, of those before, the one of least loss.
     patience : int
@@ -64,8 +64,8 @@ class LangevinSettings:
     """
 
     num_iterations: int = field(default=200, metadata=integer(1, cap=FREE))
-    step: float = field(default=0.1, metadata=positive())
-    inverse_temperature: float = field(default=1e6, metadata=positive())
+    step: float = field(default=0.1, metadata=number(1e-9, 1e6))
+    inverse_temperature: float = field(default=1e6, metadata=number(1e-6, 1e15))
     keep: Keep = field(default="last", metadata=choice(Keep))
     patience: int = field(default=0, metadata=integer(0, cap=FREE))
     start: Start = field(default="model", metadata=choice(Start))

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.fields import check_fields, integer, positive
+from flwr_fbo._common.fields import check_fields, integer, number
 from flwr_fbo._common.validation import require_int
 
 # `reference_features`: share c of the constant in every action's squared length, number
@@ -84,14 +84,14 @@ class Network:
     width : int
         Number of hidden units, >= 1; 25 in the paper.
     spread : float
-        > 0: the standard deviation of W1 x in the initial network for a point x of
-        norm sqrt(D). Not given in the paper. From small ones a regression starts at
+        Standard deviation of W1 x in the initial network for a point x of norm sqrt(D),
+        from 1e-3 to 1e3. Not given in the paper. From small ones a regression starts at
         what is nearly linear, and needs long to leave it.
     """
 
     dimension: int = field(metadata=integer(1, cap="max_dimension"))
     width: int = field(default=25, metadata=integer(1, cap="max_features"))
-    spread: float = field(default=8.0, metadata=positive())
+    spread: float = field(default=8.0, metadata=number(1e-3, 1e3))
 
     def __post_init__(self) -> None:
         check_fields(self)

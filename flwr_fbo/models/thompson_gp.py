@@ -10,6 +10,10 @@ equations 5.8 and 5.9) within bounds, by L-BFGS-B from several starts.
 e ~ N(0, lambda I). The posterior is N(nu, lambda Sigma^-1) with
 Sigma = Phi'Phi + lambda I and nu = Sigma^-1 Phi'y (DP-FTS-DE, equation 2 and Algorithm
 2, line 10). Sigma is never inverted to draw from it: a Cholesky factor does.
+
+A server chooses the smallest noise variance and lambda. Where these are so small that
+rounding makes a matrix of a site's points indefinite, it is `raised`: an error would
+tell of the points.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from scipy.optimize import minimize
 
 from flwr_fbo._common.arrays import FloatArray, first_best
 from flwr_fbo.models.features import RandomFeatures
+from flwr_fbo.models.rounding import raised
 
 _MAX_STEPS = 60
 
@@ -67,11 +72,6 @@ def negative_log_likelihood(
         Log of variance, lengthscale and noise.
     squared_distances : ndarray of shape (t, t)
     y : ndarray of shape (t,)
-
-    Raises
-    ------
-    numpy.linalg.LinAlgError
-        If the covariance is not positive definite.
     """
     variance, lengthscale, noise = np.exp(log_hyperparameters)
     num = len(y)
@@ -82,7 +82,8 @@ def negative_log_likelihood(
     # LAPACK overwrites the transpose, which is the same matrix, without a copy.
     factor, failed = dpotrf(covariance.T, lower=1, overwrite_a=1)
     if failed:
-        raise np.linalg.LinAlgError("The covariance is not positive definite.")
+        covariance = signal + noise * np.eye(num)
+        factor, _ = dpotrf(raised(covariance), lower=1)
     half_log_det = np.sum(np.log(np.diagonal(factor)))
     alpha, _ = dpotrs(factor, y, lower=1)
     triangle, _ = dpotri(factor, lower=1, overwrite_c=1)  # of K^-1, zeros elsewhere
@@ -184,11 +185,6 @@ def sample_weights(
     y : ndarray of shape (t,)
     regularization : float
         lambda, the noise variance, > 0.
-
-    Raises
-    ------
-    numpy.linalg.LinAlgError
-        If the system is not positive definite, as with non-finite data.
     """
     num_observations, num_features = features.shape
     z = rng.standard_normal(num_features)
@@ -199,13 +195,13 @@ def sample_weights(
         gram = features @ features.T
         gram.flat[:: num_observations + 1] += regularization
         residual = y - features @ z - noise
-        solved = cho_solve(cho_factor(gram, lower=True), residual)
+        solved = cho_solve(_factor_of(gram), residual)
         return np.asarray(z + features.T @ solved)
     sigma = features.T @ features
     sigma.flat[:: num_features + 1] += regularization
-    factor, _ = cho_factor(sigma, lower=True)
-    mean = cho_solve((factor, True), features.T @ y)
-    spread = solve_triangular(factor, z, lower=True, trans="T")
+    factor = _factor_of(sigma)
+    mean = cho_solve(factor, features.T @ y)
+    spread = solve_triangular(factor[0], z, lower=True, trans="T")
     return np.asarray(mean + np.sqrt(regularization) * spread)
 
 
@@ -220,14 +216,18 @@ def posterior_weights(
     y : ndarray of shape (t,)
     regularization : float
         lambda, > 0.
-
-    Raises
-    ------
-    numpy.linalg.LinAlgError
-        If the system is not positive definite, as with non-finite data.
     """
     sigma = features.T @ features
     sigma.flat[:: len(sigma) + 1] += regularization
-    factor = cho_factor(sigma, lower=True)
+    factor = _factor_of(sigma)
     inverse = cho_solve(factor, np.eye(len(sigma)))
     return np.asarray(cho_solve(factor, features.T @ y)), np.asarray(inverse)
+
+
+def _factor_of(matrix: FloatArray) -> tuple[FloatArray, bool]:
+    """Return the factor of a matrix, for `cho_solve`."""
+    try:
+        factor, is_lower = cho_factor(matrix, lower=True)
+    except np.linalg.LinAlgError:
+        factor, is_lower = cho_factor(raised(matrix), lower=True)
+    return factor, bool(is_lower)

@@ -29,8 +29,9 @@ from flwr_fbo._common.fields import (
     instance,
     integer,
     number,
+    ruled,
 )
-from flwr_fbo._common.validation import require
+from flwr_fbo._common.validation import require, require_number
 from flwr_fbo._common.version import __version__
 from flwr_fbo.privacy.noise import Entropy
 from flwr_fbo.privacy.sampling import PROBABILITY, Sampling, Subsampling
@@ -40,6 +41,12 @@ from flwr_fbo.privacy.weights import WeightSchedule
 _LARGEST_ENTRY = 1e100
 
 Calibration = Literal["joint", "published"]
+
+
+def _check_clip_norm(name: str, value: Any) -> None:
+    if value != math.inf:  # without clipping; what is beyond vanishes when squared
+        allowed = "a number from 1e-100 to 1e100, or infinity"
+        require_number(name, value, 1e-100, 1e100, allowed=allowed)
 
 
 @dataclass(frozen=True)
@@ -53,8 +60,8 @@ class ReleaseSettings:
     num_sub_regions : int
         P >= 1.
     clip_norm : float
-        S > 0; inf (no clipping) only without noise. A message is clipped to norm
-        S / sqrt(P).
+        S, from 1e-100 to 1e100; inf (no clipping) only without noise. A message is
+        clipped to norm S / sqrt(P).
     noise_multiplier : float
         z from 0 to 1e6; 0 releases without privacy.
     sampling_probability : float
@@ -76,11 +83,7 @@ class ReleaseSettings:
 
     num_agents: int = field(metadata=integer(1, cap="max_agents"))
     num_sub_regions: int = field(default=1, metadata=integer(1, cap="max_dimension"))
-    # Without clipping it is infinite; a smaller one would vanish when it is squared.
-    clip_norm: float = field(
-        default=22.0,
-        metadata=number(1e-100, math.inf, allowed="a number > 0, at least 1e-100"),
-    )
+    clip_norm: float = field(default=22.0, metadata=ruled(_check_clip_norm))
     noise_multiplier: float = field(default=1.0, metadata=number(0, 1e6))
     sampling_probability: float = field(default=0.35, metadata=PROBABILITY)
     sampling: Sampling = field(default="poisson", metadata=choice(Sampling))

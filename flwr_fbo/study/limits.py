@@ -115,8 +115,11 @@ class Limits:
         Number of releases, >= 1; all releases of a bandit study count as one.
     max_uniform_share : float, optional
         In [0, 1]: largest share of a bandit's decisions that may be made without regard
-        to their rewards. Below 1, `InverseGapWeighting` is refused, for which there is
-        no such bound.
+        to their rewards, by the study's settings. Below 1, a study is refused where
+        this may be all of them: with `InverseGapWeighting`, for which there is no
+        bound, with a phase I of `FedGOUCB`, and where rewards drown in exploration,
+        regularisation or noise. See `flwr_fbo.algorithms.linear_bandit.regard` for the
+        rule, and for what it does not count.
     allow_fixed_rows : bool
         Whether an epsilon may be for one trial with all other rows fixed, as it is with
         ``local_data="own"`` (see `LinearUCBSettings`). Of effect with ``max_epsilon``.
@@ -291,12 +294,12 @@ class Limits:
                 raise refused(text, public=name)
 
     def check_uniform_share(self, share: float) -> None:
-        """Raise `RefusedError` if too many decisions are made at random."""
+        """Raise `RefusedError` if too many decisions have no regard to rewards."""
         most = self.max_uniform_share
         if most is not None and share > most:
             raise refused(
-                f"the study makes up to a share of {share:g} of all decisions at "
-                f"random, and max_uniform_share={most:g}",
+                f"the study makes up to a share of {share:g} of all decisions without "
+                f"regard to rewards, and max_uniform_share={most:g}",
                 public="max_uniform_share",
             )
 

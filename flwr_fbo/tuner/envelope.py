@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf, isfinite
+from math import inf
 from typing import Any, ClassVar
 
 from flwr.app import ConfigRecord, RecordDict
@@ -73,10 +73,11 @@ def check_weights(name: str, weights: Any) -> None:
     """Raise ValueError unless it is weights of at least one metric."""
     ok = isinstance(weights, dict) and len(weights) > 0
     ok = ok and all(
-        isinstance(key, str) and key != "" and is_number(w) and isfinite(w) and w != 0
+        isinstance(key, str) and key != "" and is_number(w) and 1e-9 <= abs(w) <= 1e9
         for key, w in weights.items()
     )
-    require(ok, name, weights, "names of metrics, each with a finite weight but 0")
+    allowed = "names of metrics, each with a weight of size 1e-9 to 1e9"
+    require(ok, name, weights, allowed)
 
 
 def _check_metric(name: str, weights: Any) -> None:
@@ -114,8 +115,8 @@ class TrialsHeader:
     alive : tuple of int
         All trials that may still come; what clients have of others is forgotten.
     metric : dict of str to float
-        Weight in the score of each of some metrics in a reply to ``evaluate``. Empty:
-        the server scores the trials.
+        Weight in the score, of size 1e-9 to 1e9, of each of some metrics in a reply to
+        ``evaluate``. Empty: the server scores the trials.
     is_hidden : bool
         Whether scores stay at the client.
     promise : Promise

@@ -83,6 +83,25 @@ _PRIOR_VARIANCE = 0.25
 _REWARD_VARIANCE = 0.05
 
 
+def posterior(total: FloatArray, noise_std: float) -> Ellipsoid:
+    """Return what an agent believes by a total, with privacy.
+
+    Parameters
+    ----------
+    total : ndarray of shape (k + 1, k + 1)
+    noise_std : float
+        Of the noise on its diagonal.
+
+    Raises
+    ------
+    numpy.linalg.LinAlgError
+        See `posterior_of_noisy_sum`.
+    """
+    priors = np.full(len(total) - 1, _PRIOR_VARIANCE)
+    priors[0] = 1 / CONSTANT_SHARE  # any mean reward from -1 to 1
+    return posterior_of_noisy_sum(total, noise_std, priors, _REWARD_VARIANCE)
+
+
 class FedGOUCBAgent:
     """One agent: `choose` and `tell`, always; the rest by phase.
 
@@ -320,11 +339,7 @@ class FedGOUCBAgent:
     def _ellipsoid_of(self, total: FloatArray) -> Ellipsoid:
         """Return what a total alone says."""
         if self._released is not None:
-            priors = np.full(len(self._own) - 1, _PRIOR_VARIANCE)
-            priors[0] = 1 / CONSTANT_SHARE  # any mean reward from -1 to 1
-            return posterior_of_noisy_sum(
-                total, self._noise_std, priors, _REWARD_VARIANCE
-            )
+            return posterior(total, self._noise_std)
         matrix = total[:-1] + self.settings.ridge * np.eye(len(self._own) - 1)
         return Ellipsoid(matrix, total[-1])
 

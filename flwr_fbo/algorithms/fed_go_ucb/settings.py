@@ -17,7 +17,7 @@ from flwr_fbo._common.fields import (
     choice,
     instance,
     integer,
-    positive,
+    number,
 )
 from flwr_fbo._common.validation import require
 from flwr_fbo.models.langevin import LangevinSettings
@@ -217,14 +217,16 @@ class FedGOUCBSettings:
     regression : LangevinSettings
         Settings of phase I. With privacy only ``start`` has an effect.
     ridge : float
-        Regularisation lambda > 0. With privacy it has no effect, as there is a prior.
+        Regularisation lambda, from 1e-9 to 1e9. With privacy it has no effect, as there
+        is a prior.
     beta : float
-        Squared radius > 0 of the confidence ball, or the factor of the covariance in
-        what agents draw: a constant. The radius of the theory (lemma 8) is too large in
-        practice, and that of the experiments is not printed.
+        Squared radius of the confidence ball, or the factor of the covariance in what
+        agents draw, from 1e-12 to 1e9: a constant. The radius of the theory (lemma 8)
+        is too large in practice, and that of the experiments is not printed.
     threshold : float
-        Threshold gamma > 0 of the trigger: a larger one means fewer synchronisations.
-        With privacy it has no effect, as synchronisations follow a public schedule.
+        Threshold gamma of the trigger, from 1e-9 to 1e9: a larger one means fewer
+        synchronisations. With privacy it has no effect, as synchronisations follow a
+        public schedule.
     exploration : {"sampling", "optimism"}
         How an agent chooses in phase II. ``"sampling"``: the best action for parameters
         that it draws from N(w_hat, beta Sigma^-1). ``"optimism"``, as published: the
@@ -254,9 +256,9 @@ class FedGOUCBSettings:
             LangevinSettings, allowed="LangevinSettings", part=LangevinSettings
         ),
     )
-    ridge: float = field(default=1e-5, metadata=positive())
-    beta: float = field(default=0.1, metadata=positive())
-    threshold: float = field(default=2.0, metadata=positive())
+    ridge: float = field(default=1e-5, metadata=number(1e-9, 1e9))
+    beta: float = field(default=0.1, metadata=number(1e-12, 1e9))
+    threshold: float = field(default=2.0, metadata=number(1e-9, 1e9))
     exploration: NeuralExploration = field(
         default="sampling", metadata=choice(NeuralExploration)
     )
@@ -286,14 +288,6 @@ class FedGOUCBSettings:
         if self.num_exploration is not None:
             return self.num_exploration
         return 1 if self.privacy is None else 0
-
-    @property
-    def largest_uniform_share(self) -> float:
-        """The largest share of decisions that is made without regard to rewards.
-
-        All of them, where there is a phase I: the server says when it is over.
-        """
-        return 1.0 if self.num_random_actions > 0 else 0.0
 
     def for_study(self, num_agents: int, num_evaluations: int) -> Self:
         """Return these settings with all that depends on the size of a study.

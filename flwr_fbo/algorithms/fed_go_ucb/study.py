@@ -93,6 +93,18 @@ class FedGOUCBStudy(Study):
         mu = gaussian_mu(privacy.epsilon, privacy.delta)
         return Promise((Charge(1 / mu),), self.private, delta=privacy.delta)
 
+    @cached_property
+    def largest_uniform_share(self) -> float:
+        """The largest share of decisions that is made without regard to rewards.
+
+        All of them, where there is a phase I, as the server says when it is over, or
+        where rewards drown: see `flwr_fbo.algorithms.fed_go_ucb.regard`.
+        """
+        from flwr_fbo.algorithms.fed_go_ucb.regard import has_regard
+
+        about = self.settings, self.network, self.seed, self.num_agents
+        return 0.0 if has_regard(*about) else 1.0
+
     def model(self, own: RewardModel | None) -> RewardModel:
         """Return the reward model: the study's, or a client's own.
 

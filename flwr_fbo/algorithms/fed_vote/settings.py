@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
-from flwr_fbo._common.fields import FREE, check_fields, fraction, integer, number
+from flwr_fbo._common.fields import FREE, check_fields, integer, number
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo._common.validation import require
 from flwr_fbo.algorithms.search.settings import Facts, SearchSettings
@@ -57,10 +57,11 @@ class FedVoteSettings(SearchSettings):
         Uniform points that an agent's own search begins with, >= 1; and how many places
         it looks at for votes.
     num_cells : int
-        K >= 2: how many places votes can tell apart. The kernel's square fills 1 / K
-        of the cube. Late votes tell 3^D times as many apart.
+        K from 2 to 1e9: how many places votes can tell apart. The kernel's square fills
+        1 / K of the cube. Late votes tell 3^D times as many apart.
     max_similarity : float
-        In (0, 1): a place is new to an agent if k is at most this at all it has tried.
+        From 1e-6 to 0.999999: a place is new to an agent if k is at most this at all it
+        has tried.
     max_tries : int
         >= 1: once it has tried so many places above the threshold, an agent has seen
         what the others praise, and searches on its own.
@@ -72,8 +73,8 @@ class FedVoteSettings(SearchSettings):
     num_initial: int = field(default=1, metadata=integer(1))
     refit_every: int = field(default=1, metadata=integer(1, cap=FREE))
     num_candidates: int = field(default=500, metadata=integer(1))
-    num_cells: int = field(default=16, metadata=integer(2, cap=FREE))
-    max_similarity: float = field(default=0.7, metadata=fraction())
+    num_cells: int = field(default=16, metadata=integer(2, 10**9, cap=FREE))
+    max_similarity: float = field(default=0.7, metadata=number(1e-6, 1 - 1e-6))
     max_tries: int = field(default=10, metadata=integer(1))
 
     def __post_init__(self) -> None:
@@ -120,13 +121,13 @@ class VoteCount(Facts):
     num_agents : int
         N, >= 1.
     noise_std : float
-        Standard deviation, in votes, of the noise of a count, >= 0.
+        Standard deviation, in votes, of the noise of a count, from 0 to 1e9.
     sampling_probability : float
         q, in (0, 1].
     """
 
     num_agents: int = field(metadata=integer(1, cap="max_agents"))
-    noise_std: float = field(default=0.0, metadata=number(0))
+    noise_std: float = field(default=0.0, metadata=number(0, 1e9))
     sampling_probability: float = field(default=1.0, metadata=PROBABILITY)
 
     def __post_init__(self) -> None:

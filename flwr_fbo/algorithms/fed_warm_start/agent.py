@@ -36,6 +36,7 @@ from flwr_fbo.algorithms.fed_warm_start.settings import (
 from flwr_fbo.algorithms.search.own_search import LeanAgent
 from flwr_fbo.journal.tables import TrialSource
 from flwr_fbo.space.search_space import move_to_faces
+from flwr_fbo.study.codec import LARGEST
 
 if TYPE_CHECKING:
     from flwr_fbo.algorithms.fed_warm_start.shared_function import SharedFunction
@@ -73,12 +74,13 @@ class FedWarmStartAgent(LeanAgent):
         Raises
         ------
         ValueError
-            If the shape is not that of K >= 1 releases, or an entry is not finite.
+            If the shape is not that of K >= 1 releases, or an entry is not finite, or
+            above 1e100.
         """
         m, most = self.settings.num_features, self._num_cohorts
         shape = np.shape(vectors)
         fits = len(shape) == 2 and 1 <= shape[0] <= most and shape[1] == m
-        if not fits or not np.all(np.isfinite(vectors)):
+        if not fits or not np.all(np.abs(vectors) <= LARGEST):
             raise ValueError(
                 f"The server sent vectors of shape {shape}; expected finite ones of "
                 f"shape (K, {m}), with K from 1 to {most}."

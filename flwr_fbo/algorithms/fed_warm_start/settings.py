@@ -23,6 +23,7 @@ from flwr_fbo.algorithms.search.settings import (
     Facts,
     SearchSettings,
 )
+from flwr_fbo.privacy.spending import MOST_NOISE
 from flwr_fbo.space.search_space import SearchSpace, move_to_faces
 
 # Of the pool's points, those with about 0.4 of their coordinates moved to a face of the
@@ -114,14 +115,14 @@ class Cohorts:
     cohort_sizes : tuple of int
         Sites of each cohort that sends, >= 1 each, fewer than N together.
     noise_multiplier : float
-        z >= 0: standard deviation of the noise in a sum of messages.
+        z, from 0 to 1e6: standard deviation of the noise in a sum of messages.
     """
 
     num_agents: int = field(metadata=integer(1, cap="max_agents"))
     cohort_sizes: tuple[int, ...] = field(
         default=(), metadata=ruled(_check_sizes, cap="max_agents")
     )
-    noise_multiplier: float = field(default=0.0, metadata=number(0))
+    noise_multiplier: float = field(default=0.0, metadata=number(0, MOST_NOISE))
 
     def __post_init__(self) -> None:
         # From JSON it is a list.

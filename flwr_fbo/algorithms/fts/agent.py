@@ -18,6 +18,7 @@ from flwr_fbo._common.arrays import FloatArray, one_blas_thread
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo.algorithms.dp_fts_de.agent import DPFTSDEAgent
 from flwr_fbo.algorithms.fts.settings import FTSSettings
+from flwr_fbo.study.codec import LARGEST
 
 
 class FTSAgent(DPFTSDEAgent):
@@ -110,11 +111,12 @@ def checked(vectors: FloatArray, length: int, slot: int) -> FloatArray:
     Raises
     ------
     ValueError
-        If the shape differs, or a row is neither finite nor NaN throughout.
+        If the shape differs, or a row is neither finite, up to 1e100, nor NaN
+        throughout.
     """
     ok = vectors.ndim == 2 and vectors.shape[1] == length and len(vectors) > slot
     if ok:  # a row is finite throughout, or NaN throughout
-        finite, missing = np.isfinite(vectors), np.isnan(vectors)
+        finite, missing = np.abs(vectors) <= LARGEST, np.isnan(vectors)
         ok = bool(np.all(finite.all(axis=1) | missing.all(axis=1)))
     if not ok:
         raise ValueError(

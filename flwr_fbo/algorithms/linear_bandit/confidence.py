@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 # What the authors' code multiplies the width with (``beta_mult`` in its agents.py).
 _AUTHORS_FACTOR = 0.01
+# Of the largest eigenvalue of a total, the smallest that a total of use may have.
+_LEAST_SHARE = 2.0**-40
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,6 +198,11 @@ class Confidence:
         """How often the bounds count: the paper adds up what it shifts and bounds."""
         return self.num_agents if self._as_published else 1
 
+    @property
+    def shift(self) -> float:
+        """What is added to the diagonal of a sum that has any trials."""
+        return self._copies * self.bounds.shift
+
     def width_at(self, log_det: FloatArray, least_eigenvalue: FloatArray) -> FloatArray:
         """Return the ellipsoid's width, shape (...).
 
@@ -274,15 +281,24 @@ class Confidence:
         S + shift I, and more where an eigenvalue is still below rho_min: only if the
         bounds fail, or without noise by rounding. As published it begins, before any
         release, with M rho_min I (Algorithm 1, line 1).
+
+        Raises
+        ------
+        numpy.linalg.LinAlgError
+            If its numbers are so large that rounding hides what a trial adds.
         """
         from flwr_fbo.models.ellipsoid import Ellipsoid
 
         d, copies, bounds = self.settings.releases.dimension, self._copies, self.bounds
         begins = self._as_published and not np.any(total)
-        shift = bounds.rho_min if begins else bounds.shift
-        matrix = total[..., :d, :d] + copies * shift * np.eye(d)
-        missing = copies * bounds.rho_min - np.linalg.eigvalsh(matrix)[..., 0]
-        matrix = matrix + np.maximum(missing, 0.0)[..., None, None] * np.eye(d)
+        shift = copies * bounds.rho_min if begins else self.shift
+        matrix = total[..., :d, :d] + shift * np.eye(d)
+        values = np.linalg.eigvalsh(matrix)
+        missing = np.maximum(copies * bounds.rho_min - values[..., 0], 0.0)
+        # By the total alone: what is told later cannot make it fail (`observe_sum`).
+        if not np.all(values[..., 0] + missing >= _LEAST_SHARE * values[..., -1]):
+            raise np.linalg.LinAlgError("the total is too large")
+        matrix = matrix + missing[..., None, None] * np.eye(d)
         return Ellipsoid(matrix, total[..., :d, d], watched=True)
 
     def belief(self, ellipsoid: Ellipsoid) -> Belief:
@@ -292,8 +308,14 @@ class Confidence:
 
     def choosing(self, ellipsoid: Ellipsoid) -> Belief:
         """Return the same for choices, which may have a fixed width."""
+        width = self.choosing_width(ellipsoid.log_det, ellipsoid.least_eigenvalue)
+        return Belief(ellipsoid, width, self.settings.exploration)
+
+    def choosing_width(
+        self, log_det: FloatArray, least_eigenvalue: FloatArray
+    ) -> FloatArray:
+        """Return the width of choices, shape (...): `width_at`, unless it is fixed."""
         fixed = self.settings.fixed_width
         if fixed is None:
-            return self.belief(ellipsoid)
-        width = np.full(ellipsoid.factor.shape[:-2], fixed)
-        return Belief(ellipsoid, width, self.settings.exploration)
+            return self.width_at(log_det, least_eigenvalue)
+        return np.full(np.shape(least_eigenvalue), fixed)

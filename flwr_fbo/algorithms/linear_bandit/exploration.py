@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from flwr_fbo._common.arrays import FloatArray, all_best, first_best
-from flwr_fbo._common.fields import check_fields, integer, number, positive
+from flwr_fbo._common.fields import check_fields, integer, number
 from flwr_fbo._common.random import Purpose, generator, uniform_in_ball
 from flwr_fbo._common.validation import (
     require,
@@ -118,19 +118,19 @@ class EllipsoidSampling(Exploration):
     num_draws : int
         S, from 1 to 10,000.
     uniform_share : float
-        gamma in (0, 1]. No propensity of K actions is below gamma / K, so that
+        gamma, from 1e-12 to 1. No propensity of K actions is below gamma / K, so that
         importance weights are at most K / gamma; and a share of gamma of all trials is
         played without regard to their rewards. At 0 an action that no draw prefers
         could not be chosen, and what it gives could not be evaluated.
     radius : float
-        In (0, 1]: the share of the ellipsoid's width that parameters are drawn within.
+        Share of the ellipsoid's width that parameters are drawn within, from 1e-6 to 1.
         At 1 all are drawn that the releases do not rule out, at any time and for any
         agent, which with noise is nearly all there are: that is too many to explore.
     """
 
     num_draws: int = field(default=64, metadata=integer(1, 10_000))
-    uniform_share: float = field(default=0.01, metadata=number(above=0, most=1))
-    radius: float = field(default=0.1, metadata=number(above=0, most=1))
+    uniform_share: float = field(default=0.01, metadata=number(1e-12, 1))
+    radius: float = field(default=0.1, metadata=number(1e-6, 1))
 
     kind: ClassVar[str] = "ellipsoid-sampling"
 
@@ -197,10 +197,10 @@ class InverseGapWeighting(Exploration):
     Attributes
     ----------
     scale : float
-        > 0. At 0 actions would be uniform; the larger, the greedier.
+        From 1e-9 to 1e9. At 0 actions would be uniform; the larger, the greedier.
     """
 
-    scale: float = field(default=30.0, metadata=positive())
+    scale: float = field(default=30.0, metadata=number(1e-9, 1e9))
 
     kind: ClassVar[str] = "inverse-gap-weighting"
 

@@ -27,6 +27,12 @@ A site chooses within the ellipsoid of the mixture's mean and covariance. All of
 function of sums, and is computed anew when there are new trials. The rule was chosen by
 ``benchmarks/own_data.py``.
 
+*No error depends on data.* A server chooses ridge, scales and the total. So the ridge
+is never less than what rounding may take from an eigenvalue of V (`_ridge_of`); what is
+inverted, or has a factor, is raised where rounding has made it indefinite (`raised`);
+and what overflows is refused by the total alone, before own data are looked at
+(`RecordedBandit.receive`).
+
 *Formal guarantees.* It is computed at the site, and sent nowhere. What own clean data
 mean for the releases: see `LinearUCBSettings`.
 """
@@ -43,8 +49,10 @@ from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.algorithms.linear_bandit.confidence import Belief, Confidence
 from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings
 from flwr_fbo.models.ellipsoid import Ellipsoid
+from flwr_fbo.models.rounding import raised
 
-# How many own trials the others may be worth in a direction, and the prior of each.
+# How many own trials the others may be worth in a direction, and the prior of each; in
+# units of the longest action's square.
 _CAPS = (0.0, 1.0, 4.0, 16.0, 64.0, 256.0, 1e6)
 _PRIOR = np.array([0.98] + [0.02 / 6] * 6)
 # The reward variance is estimated as if so many trials had shown the largest one, and
@@ -54,6 +62,9 @@ _PRIOR_TRIALS, _LEAST_VARIANCE = 20.0, 0.08
 # to be in this range.
 _NORMS = 0.25, 400.0
 _TINY = np.finfo(float).tiny
+# What rounding may take from an eigenvalue of a sum of up to four million trials, as a
+# share of its trace.
+_LOST = 2.0**-30
 
 Counts = NDArray[np.int64] | int
 
@@ -69,11 +80,28 @@ def own_data(settings: LinearUCBSettings, own: FloatArray, num_own: Counts) -> O
     The sum of ``num_own`` trials is of shape (..., d + 1, d + 1); matrix, target and
     variance are of shapes (..., d, d), (..., d) and (...), as is ``num_own``.
     """
-    matrix = own[..., :-1, :-1] + settings.ridge * np.eye(own.shape[-1] - 1)
+    ridge = _ridge_of(settings, own, num_own)[..., None, None]
+    matrix = own[..., :-1, :-1] + ridge * np.eye(own.shape[-1] - 1)
     target, most = own[..., :-1, -1], settings.noise_scale**2
     squares = own[..., -1, -1] - (target * _solved(matrix, target)).sum(-1)
     variance = (squares + _PRIOR_TRIALS * most) / (num_own + _PRIOR_TRIALS)
     return matrix, target, np.clip(variance, _LEAST_VARIANCE * most, most)
+
+
+def _ridge_of(
+    settings: LinearUCBSettings, own: FloatArray, num_own: Counts
+) -> FloatArray:
+    """Return the ridge, or twice what rounding takes from V at most, shape (...).
+
+    Each trial's xx' is rounded to the grid, which moves an eigenvalue by d / 2 steps at
+    most, and adding them by `_LOST` of the trace. So the smallest eigenvalue of V +
+    ridge I is at least half of the ridge, whatever the trials are, and its condition
+    number 2^30 at most: solving by it cannot fail.
+    """
+    d, grid = settings.releases.dimension, settings.releases.grid
+    lost = _LOST * np.trace(own[..., :-1, :-1], axis1=-2, axis2=-1)
+    lost = 2 * lost + d * grid * np.asarray(num_own)
+    return np.asarray(np.maximum(settings.ridge, lost))
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +174,7 @@ class Others:
         return found
 
     def share(self, cap: float) -> FloatArray:
-        """Return q / (h + q): what the cap leaves of each direction."""
+        """Return q / (h + q): what a cap, in units of h, leaves of each direction."""
         return cap / np.maximum(self.information + cap, _TINY)
 
 
@@ -214,7 +242,7 @@ class OwnBelief:
         wider by how far the two estimates are apart.
         """
         matrix, target, _ = own_data(self._settings, self._own, self._num_own)
-        ellipsoid = Ellipsoid(matrix, target, watched=True)
+        ellipsoid = Ellipsoid.raised(matrix, target, watched=True)
         widths = self._alone.belief(ellipsoid).coordinate_widths
         return widths + np.abs(self.belief.ellipsoid.estimate - ellipsoid.estimate)
 
@@ -228,8 +256,10 @@ class OwnBelief:
         target = self.belief.ellipsoid.log_det
         values = np.maximum(np.linalg.eigvalsh(self._own[..., :-1, :-1]), 0.0)
 
+        ridge = _ridge_of(self._settings, self._own, self._num_own)[..., None]
+
         def volume(times: FloatArray) -> FloatArray:
-            scaled = values * times[..., None] + self._settings.ridge
+            scaled = values * times[..., None] + ridge
             return np.asarray(np.log(scaled).sum(-1))
 
         low = np.ones_like(target)
@@ -261,19 +291,20 @@ def weighed(
     """
     alone = own_data(settings, own, num_own)
     if others is None:
-        return Ellipsoid(*alone[:2])
+        return Ellipsoid.raised(*alone[:2])
     U = others.directions
-    covariance, estimate = _mixture(settings, alone, others)
-    precision = np.asarray(np.linalg.inv(covariance), dtype=np.float64)
+    ridge = _ridge_of(settings, own, num_own)
+    covariance, estimate = _mixture(settings, ridge, alone, others)
+    precision = _inverse(covariance)
     precision = (
         U @ (precision + np.swapaxes(precision, -1, -2)) @ np.swapaxes(U, -1, -2)
     )
     precision = (precision + np.swapaxes(precision, -1, -2)) / 4
-    return Ellipsoid(precision, _times(precision, _times(U, estimate)))
+    return Ellipsoid.raised(precision, _times(precision, _times(U, estimate)))
 
 
 def _mixture(
-    settings: LinearUCBSettings, alone: OwnData, others: Others
+    settings: LinearUCBSettings, ridge: FloatArray, alone: OwnData, others: Others
 ) -> tuple[FloatArray, FloatArray]:
     """Return covariance, over v, and mean of the mixture, in the others' directions.
 
@@ -284,14 +315,15 @@ def _mixture(
     matrix, target, variance = alone
     across = np.swapaxes(others.directions, -1, -2)
     rotated = across @ matrix @ others.directions
-    shares = np.stack([others.share(cap) for cap in _CAPS])
+    trial = settings.releases.max_action_norm**2
+    shares = np.stack([others.share(cap * trial) for cap in _CAPS])
     h, u = shares * others.information, shares * others.target
     matrices = rotated + _diagonal(h)
     targets = _times(across, target) + u
-    covariances = np.asarray(np.linalg.inv(matrices), dtype=np.float64)
+    covariances = _inverse(matrices)
     estimates = _times(covariances, targets)
     with np.errstate(over="ignore", invalid="ignore"):
-        prior = settings.ridge + h
+        prior = ridge[..., None] + h
         fit = (estimates * targets).sum(-1) - (u**2 / prior).sum(-1)
         volume = np.linalg.slogdet(matrices)[1] - np.log(prior).sum(-1)
         evidence = (fit / variance - volume) / 2
@@ -336,6 +368,14 @@ def _prior_mean(noisy: FloatArray, own: FloatArray) -> FloatArray:
     c1 = np.where(no_own, 0.0, np.where(c2 < 0, only_own, c1))
     c2 = np.where(no_own, only_eye, np.maximum(c2, 0.0))
     return np.asarray(c1[..., None, None] * own + c2[..., None, None] * np.eye(d))
+
+
+def _inverse(matrix: FloatArray) -> FloatArray:
+    """Return the inverse of matrices that are positive definite, but for rounding."""
+    try:
+        return np.asarray(np.linalg.inv(matrix), dtype=np.float64)
+    except np.linalg.LinAlgError:
+        return np.asarray(np.linalg.inv(raised(matrix)), dtype=np.float64)
 
 
 def _diagonal(values: FloatArray) -> FloatArray:

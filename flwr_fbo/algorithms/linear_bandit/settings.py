@@ -11,10 +11,8 @@ from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.fields import (
     check_fields,
     choice,
-    fraction,
     instance,
     number,
-    positive,
     ruled,
 )
 from flwr_fbo._common.validation import (
@@ -88,10 +86,10 @@ class DeterminantTrigger:
     Attributes
     ----------
     threshold : float
-        D > 0.
+        D, from 1e-9 to 1e9.
     """
 
-    threshold: float = field(metadata=positive())
+    threshold: float = field(metadata=number(1e-9, 1e9))
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -137,8 +135,8 @@ class RewardTimeout:
     Attributes
     ----------
     seconds : float
-        > 0, from the choice on, by the clock of the site. If that is set back to before
-        the choice, from then on.
+        From 1e-6 to 1e10, from the choice on, by the clock of the site. If that is set
+        back to before the choice, from then on.
     reward : float
         What is recorded then, in the range of rewards; a later reward is refused.
 
@@ -153,8 +151,8 @@ class RewardTimeout:
     another reward does (tested for the factorisations `toeplitz` and `tree`).
     """
 
-    seconds: float = field(metadata=positive())
-    reward: float = field(default=0.0, metadata=number())
+    seconds: float = field(metadata=number(1e-6, 1e10))
+    reward: float = field(default=0.0, metadata=number(-1e6, 1e6))
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -186,21 +184,23 @@ class LinearUCBSettings:
         ``"released"``: released sums only. ``"raw"``: released sums, and its own raw
         trials since the last synchronisation, as in the paper.
     noise_scale : float
-        Scale sigma > 0 of the reward noise: rewards are sigma-subgaussian around
-        x'theta. Rewards in [0, 1] have sigma = 1/2 (Hoeffding, 1963).
+        Scale sigma of the reward noise, from 1e-6 to 1e6: rewards are sigma-subgaussian
+        around x'theta. Rewards in [0, 1] have sigma = 1/2 (Hoeffding, 1963).
     parameter_norm : float, optional
-        Bound S > 0 on ||theta||. Unless given it follows from the encoder
-        (`FeatureEncoder.parameter_norm`), and is 1 without one. A summary prints it:
-        intervals hold only if it does.
+        Bound S on ||theta||, from 1e-12 to 1e12. Unless given it follows from the
+        encoder (`FeatureEncoder.parameter_norm`), and is 1 without one. A summary
+        prints it: intervals hold only if it does.
     alpha : float
-        In (0, 1): how likely any agent's ellipsoid may ever miss theta.
+        From 1e-15 to below 1: how likely any agent's ellipsoid may ever miss theta.
     ridge : float
-        Regularisation lambda > 0 of data without noise: with ``local_data="own"``, or
-        an infinite epsilon. Else noise and shift take its place.
+        Regularisation lambda of data without noise, from 1e-9 to 1e9: with
+        ``local_data="own"``, or an infinite epsilon. Else noise and shift take its
+        place. With ``local_data="own"`` a site raises it to what rounding may take from
+        its sums, 2e-9 of their trace and more where rewards are larger than actions.
     width : {"observed", "exact", "paper", "authors"} or float, optional
         Width of the ellipsoid that an agent chooses within. A formula: see
         `Confidence.width_at`; the observed width, the default, is never above the exact
-        one. Or a number > 0, LinUCB's alpha, in units of the reward; with
+        one. Or a number from 1e-9 to 1e6, LinUCB's alpha, in units of the reward; with
         ``local_data="own"`` it must be one, and is 0.6 ``noise_scale`` unless given:
         0.3 for rewards in [0, 1]. Intervals of a summary are by the formula, or by the
         observed width.
@@ -244,10 +244,12 @@ class LinearUCBSettings:
         default=None,  # type: ignore[arg-type]  # to name what there is
         metadata=choice(LocalData, optional=True),
     )
-    noise_scale: float = field(default=0.5, metadata=positive())
-    parameter_norm: float | None = field(default=None, metadata=positive(optional=True))
-    alpha: float = field(default=0.01, metadata=fraction())
-    ridge: float = field(default=1.0, metadata=positive())
+    noise_scale: float = field(default=0.5, metadata=number(1e-6, 1e6))
+    parameter_norm: float | None = field(
+        default=None, metadata=number(1e-12, 1e12, optional=True)
+    )
+    alpha: float = field(default=0.01, metadata=number(1e-15, below=1))
+    ridge: float = field(default=1.0, metadata=number(1e-9, 1e9))
     width: Width | float | None = field(
         default=None, metadata=ruled(lambda name, value: _check_width(name, value))
     )
@@ -289,11 +291,6 @@ class LinearUCBSettings:
     def fixed_rows(self) -> bool:
         """Whether epsilon is for one trial while all other trials are as they were."""
         return self.local_data != "released"
-
-    @property
-    def largest_uniform_share(self) -> float:
-        """The largest share of decisions that is made without regard to rewards."""
-        return self.exploration.largest_uniform_share
 
     def _check_width(self) -> None:
         if self.local_data == "own":
@@ -345,6 +342,6 @@ class LinearUCBSettings:
 def _check_width(name: str, value: object) -> None:
     if value is None or value in get_args(Width):
         return
-    ok = is_number(value) and 0 < value <= 1e6
-    allowed = f"a number above 0, None, or one of {get_args(Width)}"
+    ok = is_number(value) and 1e-9 <= value <= 1e6
+    allowed = f"a number from 1e-9 to 1e6, None, or one of {get_args(Width)}"
     require(ok, name, value, allowed)

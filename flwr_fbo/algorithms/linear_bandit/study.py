@@ -104,6 +104,21 @@ class LinearBanditStudy(Study):
         fixed_rows = self.settings.fixed_rows
         return Promise(charges, self.private, delta=delta, fixed_rows=fixed_rows)
 
+    @cached_property
+    def largest_uniform_share(self) -> float:
+        """The largest share of decisions that is made without regard to rewards.
+
+        That of the exploration; or all of them, where rewards drown: see
+        `flwr_fbo.algorithms.linear_bandit.regard`.
+        """
+        from flwr_fbo.algorithms.linear_bandit.regard import has_regard
+
+        summed = self.num_agents
+        if self.graph is not None and self.settings.local_data != "own":
+            summed = min(map(len, self.graph.pools))
+        share = self.settings.exploration.largest_uniform_share
+        return share if has_regard(self.settings, summed) else 1.0
+
     def epsilon_spent(self, num_releases: int) -> float:
         """Return the epsilon that an agent with so many releases has spent.
 

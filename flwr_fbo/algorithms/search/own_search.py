@@ -25,6 +25,7 @@ from flwr_fbo.algorithms.search.agent import Agent
 from flwr_fbo.algorithms.search.settings import Direction, SearchSettings
 from flwr_fbo.models.failures import Trials
 from flwr_fbo.space.search_space import SearchSpace, SubRegions
+from flwr_fbo.study.codec import LARGEST
 
 if TYPE_CHECKING:
     from flwr_fbo.models.features import RandomFeatures
@@ -95,10 +96,10 @@ class SearchAgent(Agent):
         Raises
         ------
         ValueError
-            If the shape differs, or an entry is not finite.
+            If the shape differs, or an entry is not finite, or above 1e100.
         """
         shape = (self.settings.num_sub_regions, self.settings.num_features)
-        if vectors.shape != shape or not np.all(np.isfinite(vectors)):
+        if vectors.shape != shape or not np.all(np.abs(vectors) <= LARGEST):
             raise ValueError(
                 f"The server sent vectors of shape {vectors.shape}; "
                 f"expected finite ones of shape {shape}."

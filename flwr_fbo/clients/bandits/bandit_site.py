@@ -49,8 +49,8 @@ class BanditSite(Site[AskedT, BanditT]):
         """The type of the agent that it keeps; loaded when it is asked for."""
 
     def uniform_share(self, study: Any) -> float:
-        """Return the largest share of decisions that a study makes at random."""
-        share: float = study.settings.largest_uniform_share
+        """Return the largest share of decisions that have no regard to rewards."""
+        share: float = study.largest_uniform_share
         return share
 
     def check(self, context: Context, study: Any, charges: SiteCharges) -> None:

@@ -26,7 +26,12 @@ from numpy.typing import NDArray
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.conversion import whole_number
-from flwr_fbo._common.validation import require, require_index, require_int
+from flwr_fbo._common.validation import (
+    MOST,
+    require,
+    require_index,
+    require_int,
+)
 from flwr_fbo.algorithms.linear_bandit.agent import LinearUCBAgent, OwnPart
 from flwr_fbo.algorithms.linear_bandit.arm_table import ArmTable
 from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
@@ -50,6 +55,7 @@ from flwr_fbo.clients.recorded_agent import RecordedBanditAgent, say_left_aside
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import Trial
 from flwr_fbo.privacy.continual import ContinualRelease
+from flwr_fbo.study.codec import is_sum
 
 # Actions whose probabilities are computed together: enough to be fast.
 _ACTIONS_AT_ONCE = 1 << 14
@@ -235,6 +241,7 @@ class RecordedBandit(RecordedBanditAgent):
 
         One that nothing can be learned from, as an agent that lies may make it, or that
         is larger than any honest one is left aside, and what was received before stays.
+        The total alone decides, before own data are looked at.
 
         Parameters
         ----------
@@ -245,13 +252,21 @@ class RecordedBandit(RecordedBanditAgent):
             Agents with a release in the sum, for `summary`.
         num_synchronisations : int
             How many have made the sum; see `Confidence.after`.
+
+        Raises
+        ------
+        ValueError
+            If it is not an array of finite numbers of that shape, symmetric.
         """
         releases, count = self.study.settings.releases, self.study.num_agents
+        shape, allowed = releases.sum_shape, "symmetric, with finite numbers"
+        ok = is_sum(np.asarray(total, dtype=float), shape, MOST)
+        require(ok, "total", np.shape(total), f"of shape {shape}, {allowed}")
         try:
-            estimators = self._agents(total, included, agents, num_synchronisations)
             # No honest total is larger: what then overflows, own data would decide.
             if (np.abs(total) > count * releases.largest_entries).any():
                 raise np.linalg.LinAlgError("the total is too large")
+            estimators = self._agents(total, included, agents, num_synchronisations)
         except np.linalg.LinAlgError:
             say_left_aside()
             return

@@ -197,7 +197,7 @@ def given(
     return np.asarray(kind.probabilities(*arrays, rngs)[0])
 
 
-@pytest.mark.parametrize("scale", [1e-9, 1.0, 1e300])
+@pytest.mark.parametrize("scale", [1e-9, 1.0, 1e9])
 def test_inverse_gaps_sum_to_one_and_the_best_has_its_share(scale: float) -> None:
     rng = np.random.default_rng(0)
     for n in (1, 2, 5, 40):
@@ -227,7 +227,7 @@ def test_inverse_gap_weighting_has_its_limits() -> None:
     assert np.all(far > 0)
     # Gaps that no float holds are infinite ones.
     with np.errstate(over="ignore"):
-        p = given(InverseGapWeighting(1e308), [0.0, 1e10], [1.0] * 2)
+        p = given(InverseGapWeighting(1e9), [0.0, 1e300], [1.0] * 2)
     assert p.tolist() == [0.0, 1.0]
 
 

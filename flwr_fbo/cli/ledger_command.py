@@ -116,8 +116,8 @@ def questions(
     """Count the studies that a site in FOLDER was asked about, and did not play.
 
     A site with limits answers ten of them a day, and a hundred in all
-    (fbo-max-questions), and tells two apart only if one spends at least half as much
-    again as the other: else a server could read from refusals what is left of the
+    (fbo-max-questions), and tells two apart only if one spends at least twice as much
+    as the other: else a server could read from refusals what is left of the
     limits, and so what other federations have spent. A question is no longer counted
     once the first release of its study is charged.
 

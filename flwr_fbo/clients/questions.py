@@ -5,15 +5,16 @@ what other federations have spent. A server that asks about one study after anot
 plays none of them, could read both to four digits. So the ledger of a site with limits
 has a book of the promises that were asked about:
 
-- It answers `Limits.max_questions` of them a day, and ten times as many in all, that no
-  release has been charged for. Asking about the same promise again is free.
-- It looks at what is left only for promises that differ by half or more from the
-  largest one that it took and the smallest one that it refused. Whatever lies between
-  is refused unseen, so that neither is known any better than that.
+- It answers by what is left only for promises that spend at least twice as much as the
+  largest one that it took, and at most half as much as the smallest one that it
+  refused. Whatever lies between is refused in any case: that tells nothing, and is not
+  counted.
+- It answers `Limits.max_questions` of the others a day, and ten times as many in all,
+  that no release has been charged for. Asking about the same promise again is free.
 - Each of these refusals has one and the same text, `LIMITS_REACHED`.
 
-What remains: a server learns that a limit was reached, and, from a question that it
-repeats, that others have spent about half of what was left.
+What remains: a server learns what is left to a factor of two, and from a question that
+it repeats, that others have spent so much of it.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ QUESTIONS = "questions"
 _DAYS_IN_ALL = 10
 # Two promises whose shares differ by less than this factor are not told apart; with
 # less than this relative difference they are one, as calibration rounds.
-_COARSE, _ROUNDING = 1.5, 1e-6
+_COARSE, _ROUNDING = 2.0, 1e-6
 _FORGET = "to answer again: flwr-fbo ledger questions FOLDER --forget"
 
 
@@ -55,8 +56,8 @@ class Questions:
         Largest share of the limits that was taken, with no release charged since, and
         the smallest share that was refused.
     asked : dict of str to str
-        Day on which a promise was first asked about, by its digest, while no release
-        has been charged for it.
+        Day on which a promise was first asked about, by its share, while no release has
+        been charged for one like it.
     """
 
     limits: str = ""
@@ -77,36 +78,48 @@ class Questions:
 
     def under(self, limits: Iterable[Limits]) -> Questions:
         """Return the book, without shares of other limits than these."""
-        digest = _digest(limits)
-        if digest == self.limits:
+        known = hashlib.sha256(json.dumps(to_json([*limits])).encode()).hexdigest()
+        if known == self.limits:
             return self
-        return replace(self, limits=digest, taken=0.0, refused=math.inf)
+        return replace(self, limits=known, taken=0.0, refused=math.inf)
 
-    def settle(self, promise: Promise, share: float) -> Questions:
-        """Return the book once a release of a promise was charged."""
-        asked = {k: day for k, day in self.asked.items() if k != _digest(promise)}
+    def settle(self, share: float) -> Questions:
+        """Return the book once a release of a promise of that share was charged."""
+        asked = {k: day for k, day in self.asked.items() if k != _name(share)}
         is_largest = share >= self.taken * (1 - _ROUNDING)
         return replace(self, asked=asked, taken=0.0 if is_largest else self.taken)
 
     def ask(
         self,
-        promise: Promise,
         share: float,
         most_a_day: int,
         check: Callable[[], None],
     ) -> tuple[Questions, RefusedError | None]:
-        """Return the book with one more question, and the refusal if it is one.
+        """Return the book with one more question, and the refusal if there is one.
 
         Parameters
         ----------
-        promise : Promise
         share : float
-            The share of the site's limits that it would spend alone: `share_of`.
+            The share of the site's limits that a promise spends alone: `share_of`.
         most_a_day : int
         check : callable
             Raises `RefusedError` unless so much is left.
         """
-        name, today = _digest(promise), time.strftime("%Y-%m-%d", time.gmtime())
+        refusal = None
+        try:
+            check()
+        except RefusedError as error:
+            refusal = error
+        if math.isclose(share, self.taken, rel_tol=_ROUNDING):
+            share = self.taken
+        is_near = self.taken < share < self.taken * _COARSE
+        if is_near or share * _COARSE > self.refused:  # whatever is left
+            return self, refusal or refused(
+                "it was asked about a study that spends nearly as much, which was not "
+                f"played; {_FORGET}",
+                public=LIMITS_REACHED,
+            )
+        name, today = _name(share), time.strftime("%Y-%m-%d", time.gmtime())
         asked = self.asked
         if name not in asked:
             num_today = sum(day == today for day in asked.values())
@@ -118,20 +131,7 @@ class Questions:
                     public=LIMITS_REACHED,
                 )
             asked = {**asked, name: today}
-        book, refusal = replace(self, asked=asked), None
-        try:
-            check()
-        except RefusedError as error:
-            refusal = error
-        if math.isclose(share, self.taken, rel_tol=_ROUNDING):
-            share = self.taken
-        is_near = self.taken < share < self.taken * _COARSE
-        if is_near or share * _COARSE > self.refused:  # whatever is left
-            return book, refusal or refused(
-                "it was asked about a study that spends nearly as much, which was not "
-                f"played; {_FORGET}",
-                public=LIMITS_REACHED,
-            )
+        book = replace(self, asked=asked)
         if refusal is not None:  # with less left than before, if that share was taken
             taken = self.taken if share > self.taken else 0.0
             return replace(book, taken=taken, refused=share), refusal
@@ -172,6 +172,6 @@ def share_of(promise: Promise, limits: Iterable[Limits]) -> float:
     return max(shares)
 
 
-def _digest(value: object) -> str:
-    text = json.dumps(to_json(list(value) if isinstance(value, tuple) else value))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+def _name(share: float) -> str:
+    """Return what a promise is called in the book: alike are those that spend alike."""
+    return f"{share:.4g}"

@@ -276,8 +276,7 @@ class SiteCharges:
         before = Questions.of(ledger, self._owner)
         share, most = share_of(promise, self._limits), self.sizes.max_questions
         assert most is not None
-        asked = promise, share, most, check
-        book, refusal = before.under(self._limits).ask(*asked)
+        book, refusal = before.under(self._limits).ask(share, most, check)
         if book != before:
             book.keep(ledger, self._owner)
         return refusal
@@ -417,8 +416,7 @@ class SiteCharges:
                 self._is_charged = True
                 if promise is not None and is_asked:
                     book = Questions.of(ledger, owner)
-                    book = book.settle(promise, share_of(promise, self._limits))
-                    book.keep(ledger, owner)
+                    book.settle(share_of(promise, self._limits)).keep(ledger, owner)
         if refusal is not None:  # once the question is on disk
             raise refusal
 

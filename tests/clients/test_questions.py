@@ -38,8 +38,7 @@ class Book:
             if share > self.left:
                 raise refused("too much", public="its limits")
 
-        about = promise(share), share, self.most, check
-        self.book, refusal = self.book.ask(*about)
+        self.book, refusal = self.book.ask(share, self.most, check)
         assert refusal is None or refusal.public == (
             "This site takes no part: its limits."
         )
@@ -48,7 +47,7 @@ class Book:
 
 @pytest.mark.parametrize("left", [0.011, 0.3, 0.5, 0.77, 1.0])
 @pytest.mark.parametrize("factor", [1.01, 1.2, 1.49])
-def test_no_sequence_of_questions_comes_nearer_than_a_half(
+def test_no_sequence_of_questions_comes_nearer_than_a_factor_of_two(
     left: float, factor: float
 ) -> None:
     """By bisection, from below, or from above in small steps."""

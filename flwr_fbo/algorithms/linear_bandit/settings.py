@@ -193,7 +193,7 @@ class LinearUCBSettings:
     alpha : float
         From 1e-15 to below 1: how likely any agent's ellipsoid may ever miss theta.
     ridge : float
-        Regularisation lambda of data without noise, from 1e-9 to 1e9: with
+        Regularisation lambda of data without noise, from 1e-12 to 1e9: with
         ``local_data="own"``, or an infinite epsilon. Else noise and shift take its
         place. With ``local_data="own"`` a site raises it to what rounding may take from
         its sums, 2e-9 of their trace and more where rewards are larger than actions.
@@ -249,7 +249,7 @@ class LinearUCBSettings:
         default=None, metadata=number(1e-12, 1e12, optional=True)
     )
     alpha: float = field(default=0.01, metadata=number(1e-15, below=1))
-    ridge: float = field(default=1.0, metadata=number(1e-9, 1e9))
+    ridge: float = field(default=1.0, metadata=number(1e-12, 1e9))
     width: Width | float | None = field(
         default=None, metadata=ruled(lambda name, value: _check_width(name, value))
     )

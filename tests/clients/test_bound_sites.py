@@ -66,8 +66,10 @@ def _linear(folder: Path, fails: bool, limits: Limits | None, releases: bool) ->
     settings = LinearUCBSettings(RELEASES, local_data="released")
     study = LinearBanditStudy(settings, 2)
     number = int(node.ask(site, study.enrolment()).metrics["journal"])
-    about = "round", study, 0, number, 0, releases
-    return node.ask(site, LinearBanditInstruction(*about, num_trials=1).to_config())
+    asked = LinearBanditInstruction(
+        "round", study, 0, number, send_release=releases, num_trials=1
+    )
+    return node.ask(site, asked.to_config())
 
 
 def _neural(folder: Path, fails: bool, limits: Limits | None, releases: bool) -> Answer:
@@ -76,9 +78,10 @@ def _neural(folder: Path, fails: bool, limits: Limits | None, releases: bool) ->
     network = Network(6, width=3)
     study = FedGOUCBStudy(NEURAL, 2, network.num_parameters, network, seed=1)
     number = int(node.ask(site, study.enrolment()).metrics["journal"])
-    about = "round", study, 0, number, 2
-    sums = {"send_sums": True, "release": 1} if releases else {}
-    return node.ask(site, FedGOUCBInstruction(*about, **sums).to_config())
+    asked = FedGOUCBInstruction(
+        "round", study, 0, number, 2, send_sums=releases, release=int(releases)
+    )
+    return node.ask(site, asked.to_config())
 
 
 KINDS = pytest.mark.parametrize("ask", [_tuning, _linear, _neural])
@@ -129,12 +132,10 @@ def _own_app(limits: Limits | None = None) -> ClientApp:
         if context.run_config["x"] == "an error":
             return Message(Error(7, f"{SCORE}"), reply_to=message)
         metrics = MetricRecord({"accuracy": SCORE, "num-examples": 8, "of": [SCORE]})
-        records = {
-            "metrics": metrics,
-            "config": ConfigRecord({"text": f"{SCORE}"}),
-            "arrays": ArrayRecord({"model": Array(np.ones(2))}),
-        }
-        return Message(RecordDict(records), reply_to=message)
+        content = RecordDict({"metrics": metrics})
+        content["config"] = ConfigRecord({"text": f"{SCORE}"})
+        content["arrays"] = ArrayRecord({"model": Array(np.ones(2))})
+        return Message(content, reply_to=message)
 
     return app
 
@@ -221,7 +222,7 @@ def test_a_study_is_answered_through_the_same_mod() -> None:
     [client] = grid.get_node_ids()
     study = _study((Charge(9.0),))
     content = RecordDict({"fitins.parameters": ArrayRecord({})})
-    content["fitins.config"] = ConfigRecord(study.enrolment())
+    content["fitins.config"] = ConfigRecord({**study.enrolment()})
     [reply] = grid.send_and_receive([Message(content, client, "train")])
     assert reply.content.config_records["fitres.metrics"]["agent-id"] == 0
 
@@ -230,7 +231,7 @@ def test_a_message_that_only_looks_like_a_study_gets_no_score() -> None:
     grid = InProcessGrid(_own_app(), 1, run_config={"x": ""}, node_configs=BOUND[:1])
     [client] = grid.get_node_ids()
     content = RecordDict({"arrays": ArrayRecord({})})
-    content["config"] = ConfigRecord(_study((Charge(9.0),)).enrolment())
+    content["config"] = ConfigRecord({**_study((Charge(9.0),)).enrolment()})
     for kind in ("train", "evaluate"):
         [reply] = grid.send_and_receive([Message(content, client, kind)])
         assert str(SCORE) not in repr(reply)

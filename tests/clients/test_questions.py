@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from pathlib import Path
 
 import numpy as np
@@ -92,7 +93,7 @@ def test_so_many_are_answered_a_day_and_in_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def on(day: int) -> None:
-        monkeypatch.setattr(questions.time, "strftime", lambda *_: f"2026-01-{day:02}")
+        monkeypatch.setattr(time, "strftime", lambda *_: f"2026-01-{day:02}")
 
     one, asked = Book(1.0, most=2), 0
     for day in range(1, 30):

@@ -120,19 +120,19 @@ SIZES: UserConfig = {
     "fbo-max-trials": 12,
 }
 EPSILON: UserConfig = {"fbo-max-epsilon": 3.0, "fbo-max-delta": DELTA}
-LIMITS: list[UserConfig] = [
+LIMITS: tuple[UserConfig, ...] = (
     {},
     {**EPSILON, "fbo-allow-fixed-rows": True},
     {**EPSILON, "fbo-max-epsilon": 0.5},
     {"fbo-max-epsilon": math.inf},
     {"fbo-max-releases": 3},
-]
+)
 SHARE: UserConfig = {"fbo-max-uniform-share": 0.5}
 SUMS: UserConfig = {"fbo-min-agents": 3, "fbo-min-noise-multiplier": 1.0}
 
 # One datum, as it is in either world.
 Pair = tuple[Any, Any]
-NUMBERS: list[Pair] = [
+NUMBERS: tuple[Pair, ...] = (
     (0.0, 1.0),
     (0.2, 0.9),
     (0.5, 0.5 + 1e-12),
@@ -142,9 +142,12 @@ NUMBERS: list[Pair] = [
     (0.3, math.nan),
     (0.3, math.inf),
     (math.nan, -math.inf),
-]
-FAILURES: list[Pair] = [(0.3, KeyError("patient 17")), (math.nan, ValueError("7"))]
-CONTEXTS: list[Pair] = [
+)
+FAILURES: tuple[Pair, ...] = (
+    (0.3, KeyError("patient 17")),
+    (math.nan, ValueError("7")),
+)
+CONTEXTS: tuple[Pair, ...] = (
     (np.eye(4), np.zeros((4, 4))),
     (np.eye(4) / 2, np.eye(4)[::-1] / 2),
     (np.eye(4) / 2, 1e6 * np.eye(4)),
@@ -152,7 +155,7 @@ CONTEXTS: list[Pair] = [
     (np.eye(4) / 2, np.zeros((0, 4))),
     (np.eye(4) / 2, [[1.0], [1.0, 2.0]]),
     (np.eye(4) / 2, ValueError("7")),
-]
+)
 
 
 def given(pair: Pair, which: int) -> Any:
@@ -313,8 +316,8 @@ class Kind(ABC):
         What a datum may be in the two worlds.
     """
 
-    limits: list[UserConfig] = LIMITS
-    data: list[Pair] = [*NUMBERS, *FAILURES]
+    limits: Sequence[UserConfig] = LIMITS
+    data: Sequence[Pair] = (*NUMBERS, *FAILURES)
 
     def setting(self, rng: Random) -> Setting:
         """Return a site."""
@@ -384,7 +387,7 @@ class Studies(Kind):
     """Servers of studies, whose instructions are in a config."""
 
     instruction: type[Instruction]
-    studies: list[Any]
+    studies: Sequence[Any]
 
     def examples(self) -> list[Any]:
         """Return all studies, and an instruction."""
@@ -438,6 +441,7 @@ SPACE = SearchSpace(
     }
 )
 SMALL: dict[str, Any] = {"num_candidates": 4, "num_starts": 1, "refit_every": 2}
+LEAN: dict[str, Any] = {"num_candidates": 4, "num_surrogate_features": 8}
 PROMISE = Promise((Charge(8.0, num_releases=6),), private=True, delta=DELTA)
 
 
@@ -456,35 +460,23 @@ def objective_of(setting: Setting, which: int) -> Callable[[Any], float]:
 class Tuning(Studies):
     """Servers of tuning studies that read each message."""
 
-    limits = [*LIMITS, SUMS]
+    limits = (*LIMITS, SUMS)
     instruction = TuningInstruction
-    studies = [
+    studies = tuple(
         TuningStudy(SPACE, "maximize", agent, 1, 2, "s", promise, facts)
-        for agent, promise, facts in [
+        for agent, promise, facts in (
             (DPFTSDESettings(10, 2, 2, 8, **SMALL), PROMISE, None),
             (DPFTSDESettings(10, 1, 2, 8, **SMALL), Promise((Charge(0.0),)), None),
+            (FedVoteSettings(8, **LEAN), PROMISE, VoteCount(20, 8.0)),
+            (FTSSettings(8, 1, 2, 8, **SMALL), Promise(), None),
+            (FTSSettings(8, 1, 2, 8, weighting="similarity", **SMALL), PROMISE, None),
             (
-                FedVoteSettings(8, num_surrogate_features=8, num_candidates=4),
-                PROMISE,
-                VoteCount(20, 8.0),
-            ),
-            (FTSSettings(8, num_surrogate_features=8, **SMALL), Promise(), None),
-            (
-                FTSSettings(
-                    8, num_surrogate_features=8, weighting="similarity", **SMALL
-                ),
-                PROMISE,
-                None,
-            ),
-            (
-                FedWarmStartSettings(
-                    8, num_surrogate_features=8, num_candidates=4, share_after=2
-                ),
+                FedWarmStartSettings(8, share_after=2, **LEAN),
                 PROMISE,
                 WarmStartFacts(Cohorts(20, (4, 6), 8.0)),
             ),
-        ]
-    ]
+        )
+    )
 
     def app(self, setting: Setting, which: int) -> ClientApp:
         """Return an app of one objective."""
@@ -570,7 +562,7 @@ class Clinic:
 class Bandits(Studies):
     """Servers of bandits."""
 
-    limits = [*LIMITS, SHARE, SUMS]
+    limits = (*LIMITS, SHARE, SUMS)
 
     def setting(self, rng: Random) -> Setting:
         """Return a site whose datum is a reward, or a context."""
@@ -614,7 +606,7 @@ class Linear(Bandits):
     instruction = LinearBanditInstruction
     # With fewer a site's matrix is of full rank before its data decide on an action.
     dimension = 4
-    studies = [
+    studies = (
         _linear(_releases(), "own"),
         _linear(_releases(), "own", noise_scale=0.1, width=0.2, ridge=0.5),
         _linear(_releases(num_releases=None), "own", exploration=EllipsoidSampling(8)),
@@ -644,7 +636,7 @@ class Linear(Bandits):
             PeerGraph.named("line", 3),
             trigger=DeterminantTrigger(0.5),
         ),
-    ]
+    )
 
     def app(self, setting: Setting, which: int) -> ClientApp:
         """Return an app of one environment."""
@@ -745,7 +737,7 @@ class Neural(Bandits):
     """Servers of non-linear bandits."""
 
     instruction = FedGOUCBInstruction
-    studies = [
+    studies = (
         _neural(beta=1.0, privacy=_privacy()),
         _neural(beta=0.1, privacy=_privacy(num_features=2, mechanism="tree")),
         _neural(privacy=_privacy(epsilon=math.inf)),
@@ -753,7 +745,7 @@ class Neural(Bandits):
         _neural(num_exploration=0),
         _neural(num_exploration=2),
         _neural(num_exploration=0, exploration="optimism", num_refinements=2),
-    ]
+    )
 
     def app(self, setting: Setting, which: int) -> ClientApp:
         """Return an app of one environment."""
@@ -826,7 +818,7 @@ def header_of(tree: Tree) -> Any:
 class Tuner(Kind):
     """Servers of a `FederationTuner` that reads each ballot."""
 
-    limits = [*LIMITS, SUMS]
+    limits = (*LIMITS, SUMS)
     data = NUMBERS
 
     def app(self, setting: Setting, which: int) -> ClientApp:
@@ -1046,12 +1038,12 @@ class Members:
 class SecureTuning(Tuning):
     """Servers of tuning studies that learn sums of messages only."""
 
-    limits = [*LIMITS, SUMS, SUMS]
+    limits = (*LIMITS, SUMS, SUMS)
 
     def __init__(self, members: Members) -> None:
         self._members = members
         agent = DPFTSDESettings(8, 2, 2, 8, **SMALL)
-        votes = FedVoteSettings(8, num_surrogate_features=8, num_candidates=4)
+        votes = FedVoteSettings(8, **LEAN)
         digest = members.roster.digest()
         self.studies = [
             TuningStudy(SPACE, "maximize", agent, 1, 2, "s", PROMISE, facts, sums)
@@ -1120,7 +1112,7 @@ class SecureTuning(Tuning):
 class SecureTuner(Tuner):
     """Servers of a `FederationTuner` that learns sums of ballots only."""
 
-    limits = [*LIMITS, SUMS, SUMS]
+    limits = (*LIMITS, SUMS, SUMS)
 
     def __init__(self, members: Members) -> None:
         self._members = members

@@ -187,8 +187,7 @@ def _shown(value: Any) -> str:
 def _plain(value: Any) -> Any:
     """Return a tree as JSON values, for whoever reads it."""
     if isinstance(value, dict):
-        value = value.get(JSON, value)
-        value = value["of"] if value.keys() == {"is", "of"} else value
+        value = value["of"] if value.keys() == {"is", "of"} else value.get(JSON, value)
     if isinstance(value, dict):
         return {str(name): _plain(one) for name, one in value.items()}
     if isinstance(value, list):
@@ -641,9 +640,12 @@ class Finding:
 
 
 def shortest(dialogue: Dialogue, letters: Sequence[Letter]) -> tuple[list[Letter], str]:
-    """Return as few messages, with as few changes, as still tell the worlds apart."""
+    """Return as few messages, with as few changes, as still tell the worlds apart.
+
+    All of them, where they do not when they are sent anew: something outlives a site.
+    """
     end, text = dialogue.told_by(letters)
-    left = list(letters[: end + 1])
+    left = list(letters[: end + 1] if text else letters)
 
     def is_told(fewer: list[Letter]) -> bool:
         nonlocal left, text
@@ -687,17 +689,14 @@ class Tally:
     findings: list[Finding] = field(default_factory=list)
 
 
-def kinds_of(name: str, folder: Path) -> list[Kind]:
-    """Return the kinds of servers of a name, one of which each dialogue has."""
-    if name != "secure":
-        return [
-            {"tuning": Tuning, "linear": Linear, "neural": Neural}.get(name, Tuner)()
-        ]
-    members = Members.in_folder(folder)
-    return [SecureTuning(members), SecureTuner(members)]
-
-
-KINDS = ("tuning", "linear", "neural", "tuner", "secure")
+# Of each name the kinds of servers, one of which each dialogue has.
+KINDS: dict[str, Callable[[Members], list[Kind]]] = {
+    "tuning": lambda _: [Tuning()],
+    "linear": lambda _: [Linear()],
+    "neural": lambda _: [Neural()],
+    "tuner": lambda _: [Tuner()],
+    "secure": lambda members: [SecureTuning(members), SecureTuner(members)],
+}
 
 
 def prove(
@@ -720,9 +719,10 @@ def prove(
     most_findings : int
         After so many different ones it ends.
     """
+    ensure_task_identity()
     tally, began, number = Tally(), time.perf_counter(), 0
     with _silent(), _folder() as folder, same_chance() as chance:
-        kinds = kinds_of(name, folder)
+        kinds = KINDS[name](Members.in_folder(folder))
         while tally.asked < messages and len(tally.findings) < most_findings:
             number = number + 1 if dialogue is None else dialogue
             rng = Random(f"{name} {seed} {number}")
@@ -751,7 +751,8 @@ def _compare(played: Dialogue, number: int, tally: Tally) -> None:
         return
     finding = Finding(text, number, before + count, played.setting)
     if finding.sign not in [known.sign for known in tally.findings]:
-        finding.letters, finding.text = shortest(played, letters[:count])
+        finding.letters, text = shortest(played, letters[:count])
+        finding.text = text or f"{finding.text} (not when it is played again)"
         tally.findings.append(finding)
 
 
@@ -788,7 +789,6 @@ def main() -> None:
     names = "messages", "answered", "differing", "rows", "findings", "seconds"
     print(f"{'kind':8}", *(f"{name:>9}" for name in names), flush=True)
     missed = 0
-    ensure_task_identity()
     for kind in options.kinds or KINDS:
         about = options.messages, options.seed, options.dialogue, MOST_FINDINGS
         tally = prove(kind, *about)

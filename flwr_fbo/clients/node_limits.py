@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, fields
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message
@@ -126,6 +127,7 @@ def _check_known(given: Iterable[str]) -> None:
             raise NodeConfigError(f"{text}{near}.", public=f"{text}.")
 
 
+@lru_cache(maxsize=64)  # a message is asked for its limits several times
 def _meant(key: str) -> str | None:
     """Return the entry that a key is in another spelling, such as fbo_max_epsilon.
 

@@ -98,10 +98,10 @@ class Limits:
     the app that it reviewed: whoever may call ``flwr run`` can replace it, limits
     included. This holds against a server that chooses each study after it has read all
     earlier ones (`flwr_fbo.privacy.filters`), for limits that were set before the first
-    release; 1e-6 of epsilon more is allowed, for rounding. A bandit's site adds its own noise, so that this holds against the server
-    too. In a tuning study the server adds the noise: the site counts what the server
-    promises, and stops a server that asks for more. It cannot see whether the noise was
-    added.
+    release; 1e-6 of epsilon more is allowed, for rounding. A bandit's site adds its own
+    noise, so that this holds against the server too. In a tuning study the server adds
+    the noise: the site counts what the server promises, and stops a server that asks
+    for more. It cannot see whether the noise was added.
 
     Attributes
     ----------

@@ -63,9 +63,10 @@ def show(
 
     A study's server, a FederationTuner and a bandit's site each keep a ledger of their
     releases. The folder of a site, or the `budget` of a server, has a ledger of what
-    all studies have spent together. FOLDER may also be one file. A damaged ledger is
-    refused; a forgery by somebody who can write the file is not noticed. A ledger is
-    also read while its server or site is running.
+    all studies have spent together: the smallest limit that would have allowed all of
+    it, had it been set before the first release. FOLDER may also be one file. A damaged
+    ledger is refused; a forgery by somebody who can write the file is not noticed. A
+    ledger is also read while its server or site is running.
 
     Agents that share a folder have data of their own: each has its own epsilon, and
     there is no total over agents.

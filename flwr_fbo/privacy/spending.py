@@ -223,7 +223,8 @@ class SpendingLedger:
     Adjacency is that of each mechanism: all messages of an agent zeroed for `Release`,
     one trial replaced for `ContinualRelease`. Charges of both
     kinds are composed as if they were of one kind, which bounds each kind by itself.
-    A release is recorded before it leaves, and counted if it never does.
+    A release is recorded before it leaves, and counted if it never does. `Spent` adds
+    charges up, of studies that were chosen one after another.
 
     Not covered: a ledger that is deleted, or replaced by an older copy of itself, has
     forgotten what is not in it, unless the journals of its folder prove it: see

@@ -106,7 +106,8 @@ class Privacy:
         and no later one.
     budget : str or Path, optional
         Absolute path of the folder with a ledger that outlives the study.
-        ``max_epsilon`` then limits all studies with this folder together.
+        ``max_epsilon`` then limits all studies with this folder together, also if one
+        is chosen after another was read: see `flwr_fbo.privacy.filters`.
     when_exhausted : {"halt", "raise"}
         What happens at ``max_epsilon``: releases end and the agents go on, or `start`
         raises ``PrivacyBudgetExhausted``.

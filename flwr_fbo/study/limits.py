@@ -100,10 +100,12 @@ class Limits:
     ledger began, under its ``agent-id``, is (max_epsilon, max_delta)-DP, under the
     adjacency of each study's mechanism (see `SpendingLedger`), as long as the site runs
     the app that it reviewed: whoever may call ``flwr run`` can replace it, limits
-    included. A bandit's site adds its own noise, so that this holds against the server
-    too. In a tuning study the server adds the noise: the site counts what the server
-    promises, and stops a server that asks for more. It cannot see whether the noise was
-    added.
+    included. This holds against a server that chooses each study after it has read all
+    earlier ones (`flwr_fbo.privacy.filters`), for limits that were set before the first
+    release; 1e-6 of epsilon more is allowed, for rounding. A bandit's site adds its own
+    noise, so that this holds against the server too. In a tuning study the server adds
+    the noise: the site counts what the server promises, and stops a server that asks
+    for more. It cannot see whether the noise was added.
 
     Attributes
     ----------

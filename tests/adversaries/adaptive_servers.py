@@ -1,6 +1,6 @@
 """Choose each study after the last one was read, so as to learn most within a limit.
 
-    python -m tests.adversaries.adaptive_servers [--depth 4] [--steps 800] [--size 3]
+    python -m tests.adversaries.adaptive_servers [--depth 3] [--steps 800] [--size 3]
 
 The best adversary, exactly: a server that knows one site's data but for one agent's
 part, and tells from the releases whether that is in. After each study it knows the
@@ -40,8 +40,9 @@ Group = tuple[Charge, ...]
 # A limit admits all that a server has charged, in order, or not.
 Rule = Callable[[tuple[Group, ...], float, float], bool]
 
-# Losses of more than this, either way, are as good as infinite.
-_RANGE = 24.0
+# What is left of epsilon is looked at from minus this to this above it: below, almost
+# all is told (1 - exp(-12) at least), and above almost nothing can be any more.
+_RANGE = 12.0
 # How much finer the lower bound's grid is while releases are added up.
 _FINER = 16
 LIMITS = ((0.5, 1e-2), (1.0, 1e-3), (2.0, 1e-3), (2.0, 1e-5), (3.0, 1e-2), (4.0, 1e-6))
@@ -172,8 +173,9 @@ class Adversary:
         self._step = epsilon / math.ceil(epsilon * steps / gaussian_mu(epsilon, delta))
         num = math.ceil(_RANGE / self._step)
         # What is left of epsilon: it falls by each loss.
-        self._left = self._step * np.arange(-num, num + round(epsilon / self._step) + 1)
         self._begin = num + round(epsilon / self._step)
+        places = np.arange(-num, self._begin + 1, dtype=np.float64)
+        self._left: FloatArray = self._step * places
         self._value = cache(self._best)
 
     def delta(self) -> float:
@@ -190,7 +192,7 @@ class Adversary:
         open_parts : tuple of Charge
             Releases that are charged, and not read yet.
         """
-        best = np.maximum(0.0, -np.expm1(np.minimum(self._left, 0.0)))
+        best: FloatArray = np.maximum(0.0, -np.expm1(np.minimum(self._left, 0.0)))
         if mu := self._rest(charged):  # all that is left, without sampling
             best = np.maximum(best, _gaussian_deltas(self._left, mu))
         for i, part in enumerate(open_parts):
@@ -273,7 +275,8 @@ def _loss(part: Group, step: float, added: bool, upper: bool) -> LossDistributio
         return total
     places = (total.lowest + np.arange(len(total.masses))) // _FINER
     lowest = min(0, int(places[0]))
-    masses = np.bincount(places - lowest, total.masses, max(1 - lowest, 1))
+    masses = np.zeros(max(int(places[-1]), 0) - lowest + 1)
+    np.add.at(masses, places - lowest, total.masses)
     return LossDistribution(step, lowest, masses, total.infinite)
 
 
@@ -282,9 +285,9 @@ def _rounded_down(q: float, z: float, step: float, added: bool) -> LossDistribut
     # The loss of a draw x, z units from mean 0 or 1: log(1 - q + q exp(..)), or minus.
     most = 10 * z + 1
     ends = np.array([-most, most])
-    losses = np.log1p(q * np.expm1((ends - 0.5) / z**2))
+    losses = np.log1p(q * np.expm1(np.minimum((ends - 0.5) / z**2, 4 * _RANGE)))
     low, high = (-losses[1], -losses[0]) if added else (losses[0], losses[1])
-    first, last = math.floor(max(low, -_RANGE) / step), math.ceil(min(high, 48) / step)
+    first, last = math.floor(max(low, -2 * _RANGE) / step), math.ceil(high / step)
     dots = step * np.arange(first, last + 1)
     loss = -dots if added else dots
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -328,7 +331,7 @@ def main() -> None:
         prog="python -m tests.adversaries.adaptive_servers"
     )
     parser.add_argument("--steps", type=int, default=800, help="of the grid")
-    parser.add_argument("--depth", type=int, default=4, help="most studies")
+    parser.add_argument("--depth", type=int, default=3, help="most studies")
     parser.add_argument("--size", type=int, default=3, help="of the family, 1 to 3")
     given = parser.parse_args()
     failed = False

@@ -28,6 +28,7 @@ from flwr_fbo.clients.site import Answer, Site
 from flwr_fbo.clients.tuning_site import TuningSite
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.continual_settings import ContinualSettings
+from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.spending import (
     Charge,
     Promise,
@@ -143,6 +144,56 @@ def test_a_server_that_understates_is_stopped_in_time(
     if in_folder:
         with SpendingLedger.held(tmp_path / "site") as ledger:
             assert composed_epsilon(ledger.charges(), 1e-3) <= 3
+
+
+@FOLDERS
+def test_a_study_with_sampling_is_charged_whole_with_its_first_release(
+    tmp_path: Path, in_folder: bool
+) -> None:
+    """When it stops is the server's choice, after it has read releases."""
+    node, many = _node(tmp_path, in_folder), (Charge(6.0, 0.35, 40),)
+    alone = Spent((many,))
+    assert alone.epsilon(1e-3) < 1.0 < 3.0 < Spent((many,) * 7).epsilon(1e-3)
+    begun = 0
+    while begun < 7:
+        study = _study(many, study_id=f"begun-{begun}")
+        try:
+            node.ask(_site(), study.enrolment())
+        except RefusedError as error:
+            refusal = str(error)
+            break
+        node.ask(_site(), _asked(study, 0, 1))
+        begun += 1
+    spent, more = Spent((many,) * begun), Spent((many,) * (begun + 1))
+    assert spent.epsilon(1e-3) <= 3 < more.epsilon(1e-3)
+    assert f"epsilon={more.epsilon(1e-3):.4g} at max_delta=0.001" in refusal
+    # All that were begun may go on to their ends, one between the other.
+    for iteration in (1, 2, 39):
+        for k in reversed(range(begun)):
+            study = _study(many, study_id=f"begun-{k}")
+            node.ask(_site(), study.enrolment())
+            assert node.ask(_site(), _asked(study, iteration, iteration + 1)).arrays
+    with pytest.raises(RefusedError, match="max_epsilon=3"):
+        node.ask(_site(), _asked(_study(many, study_id="another"), 0, 1))
+
+
+@FOLDERS
+def test_a_study_that_is_all_of_the_limit_fits_a_new_site(
+    tmp_path: Path, in_folder: bool
+) -> None:
+    """It was chosen before anything was read; after it, nothing fits."""
+    charges = (Charge(3.36, 0.35, 40),)
+    most = composed_epsilon(charges, 1e-3)
+    site = _site(Limits(max_epsilon=most, max_delta=1e-3))
+    assert Spent((charges,) * 2).epsilon(1e-3) > most
+    node, study = _node(tmp_path, in_folder), _study(charges)
+    node.ask(site, study.enrolment())
+    for iteration in (0, 1, 39):
+        assert node.ask(site, _asked(study, iteration, iteration + 1)).arrays
+    tiny = _study((Charge(1e5),), study_id="tiny")
+    for asked in (tiny.enrolment(), _asked(tiny, 0, 1)):
+        with pytest.raises(RefusedError, match="max_epsilon"):
+            node.ask(site, asked)
 
 
 @FOLDERS

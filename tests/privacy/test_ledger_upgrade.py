@@ -21,6 +21,7 @@ from flwr_fbo.journal import file_formats
 from flwr_fbo.journal.file_formats import JOURNAL, LEDGER
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.spending import FILE_NAME, Charge, SpendingLedger, rebuild
 from flwr_fbo.study.codec import PROTOCOL_VERSION
 
@@ -138,6 +139,9 @@ def test_a_ledger_of_each_schema_opens_and_is_upgraded(
     assert numbers_of(path) == (LEDGER.application_id, LEDGER.schema)
     with SpendingLedger.held(tmp_path) as ledger:
         assert ledger.charges() == [*CHARGES, Charge(3.0)]
+        # Which charges with sampling were promised together was not noted then.
+        spent = Spent.of(ledger.facts())
+    assert spent == Spent(tuple((one,) for one in (*CHARGES, Charge(3.0))), 3)
     with Journal(None, path) as journal:
         made_by = journal._store.made_by
         assert made_by == ("0.1.0" if schema == LEDGER.schema else __version__)

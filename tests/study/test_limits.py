@@ -20,6 +20,7 @@ from flwr_fbo import (
 from flwr_fbo._common.errors import RefusedError
 from flwr_fbo.clients.node_limits import node_limits
 from flwr_fbo.clients.site_journal import NodeConfigError
+from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.spending import Charge, Promise
 
 
@@ -88,7 +89,7 @@ def test_a_promise_is_refused_by_name() -> None:
 
 
 def test_a_sum_is_compared_with_each_limit() -> None:
-    charges = [Charge(2.0)] * 4  # mu = 1
+    charges = Spent(((Charge(2.0),),) * 4, 4)  # mu = 1
     Limits(4.0, 1e-3, 4).check_sum(charges)
     with pytest.raises(
         RefusedError,
@@ -98,7 +99,7 @@ def test_a_sum_is_compared_with_each_limit() -> None:
     with pytest.raises(RefusedError, match="is 4 releases, and max_releases=3"):
         Limits(max_releases=3).check_sum(charges)
     with pytest.raises(RefusedError, match="epsilon>=inf"):
-        Limits(3.0, 1e-3).check_sum([Charge(0.0)])
+        Limits(3.0, 1e-3).check_sum(Spent(((Charge(0.0),),), 1))
 
 
 def _environment(context: Context) -> Any:

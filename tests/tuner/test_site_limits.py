@@ -19,6 +19,7 @@ from flwr_fbo import (
     tuner_mod,
     with_tuning,
 )
+from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.spending import Charge, Promise, SpendingLedger
 from flwr_fbo.tuner.envelope import (
     HEADER,
@@ -67,7 +68,7 @@ def _start(grid: InProcessGrid, **options: Any) -> Any:
 
 def _epsilon(tmp_path: Path, client: int = 0) -> float:
     with SpendingLedger.held(tmp_path / str(client)) as ledger:
-        return ledger.epsilon(1e-3)
+        return Spent.of(ledger.facts()).epsilon(1e-3)
 
 
 def test_ballots_are_charged_as_the_tuner_says(tmp_path: Path) -> None:

@@ -144,31 +144,31 @@ class Spent:
             These releases.
         """
         groups: dict[Any, Group] = {}
-        known: Counter[tuple[float, float]] = Counter()
-        charged = own = 0
+        own: dict[Any, int] = {}
+        charged = 0
         for number, fact in enumerate(facts):
             z, q, count = fact["charge"]
+            name = fact["study_kind"], fact["study_id"]
             whole = tuple(map(tuple, fact.get("promised", ())))
-            is_own = (fact["study_kind"], fact["study_id"]) == study
-            key: Any = number
-            if whole or q < 1:
-                key = fact["study_kind"], fact["study_id"], fact["owner"], whole
-            if is_own and whole and key not in groups:
-                known |= _count(_charges(whole))
+            key = (name, fact["owner"], whole) if whole or q < 1 else number
             group = groups.get(key, _charges(whole))
-            if not whole or all((z, q) != (c[0], c[1]) for c in whole):
+            if all((z, q) != promise[:2] for promise in whole):
                 group += _charges(((z, q, count),))
-                known += _count(group[-1:]) if is_own else Counter()
             groups[key] = group
             charged += count
-            own += count if is_own else 0
-        missing = _count(promised) - known
-        if any(charge.sampling_probability < 1 for charge in promised):
-            groups |= {"missing": tuple(promised)} if missing else {}
-        else:
+            if name == study:
+                own[key] = own.get(key, 0) + count
+        missing = _count(promised)
+        counts = [_count(groups[key]) for key in own]
+        if not _samples(promised):
+            for known in counts:
+                missing -= known
             groups |= {key: (Charge(*key, n),) for key, n in missing.items()}
+        elif all(missing - known for known in counts):
+            groups["planned"] = tuple(promised)
         planned = sum(charge.num_releases for charge in promised)
-        return cls(tuple(groups.values()), charged + max(0, planned - own))
+        most = charged + max(0, planned - sum(own.values()))
+        return cls(tuple(groups.values()), most)
 
     def least_epsilon(self, delta: float) -> float:
         """Return what `epsilon` is at least, at once."""
@@ -251,8 +251,8 @@ def _count(charges: Iterable[Charge]) -> Counter[tuple[float, float]]:
     return counts
 
 
-def _samples(group: Group) -> bool:
-    return any(charge.sampling_probability < 1 for charge in group)
+def _samples(charges: Iterable[Charge]) -> bool:
+    return any(charge.sampling_probability < 1 for charge in charges)
 
 
 @lru_cache(maxsize=1024)

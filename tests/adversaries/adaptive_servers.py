@@ -12,8 +12,8 @@ server reaches: an upper bound and a lower bound of it, as the grid rounds losse
 For each limit it prints both bounds, over the limit's delta, under the site's rule
 (`Spent`) and under two that are wrong: one adds up all charges as if they had been
 fixed in advance, the other lets the server say late how much of delta its studies with
-sampling take. The exit status is 1 if the site's rule lets any server above the limit,
-or a wrong one none.
+sampling take. The exit status is 1 if the site's rule lets any server above a limit,
+or a wrong one lets none above any.
 """
 
 from __future__ import annotations
@@ -334,25 +334,28 @@ def main() -> None:
     parser.add_argument("--depth", type=int, default=3, help="most studies")
     parser.add_argument("--size", type=int, default=3, help="of the family, 1 to 3")
     given = parser.parse_args()
-    failed = False
+    is_safe, beaten = True, set()
     print("delta of the best server, over that of the limit: at least and at most")
     for limit in LIMITS:
         texts = []
         for name, rule in RULES.items():
-            # Against a wrong rule a few studies are enough, and it takes longer.
+            # Against a wrong rule few kinds are enough, and it takes longer.
             is_right = rule is by_filter
             found = reached(
                 rule,
                 limit,
                 steps=given.steps if is_right else 200,
-                depth=given.depth if is_right else 2,
+                depth=given.depth,
                 size=given.size if is_right else 1,
             )
-            failed |= found[1] > MOST if is_right else found[0] <= MOST
+            if is_right:
+                is_safe &= found[1] <= MOST
+            elif found[0] > MOST:
+                beaten.add(name)
             texts.append(f"{name} {found[0]:.4f} {found[1]:.4f}")
         title = f"epsilon {limit[0]:g}, delta {limit[1]:g}: "
         print(f"{title:28}{', '.join(texts)}", flush=True)
-    sys.exit(failed)
+    sys.exit(not (is_safe and len(beaten) == len(RULES) - 1))
 
 
 if __name__ == "__main__":

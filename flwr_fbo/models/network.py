@@ -85,13 +85,13 @@ class Network:
         Number of hidden units, >= 1; 25 in the paper.
     spread : float
         Standard deviation of W1 x in the initial network for a point x of norm sqrt(D),
-        from 1e-3 to 1e3. Not given in the paper. From small ones a regression starts at
+        from 1e-9 to 1e9. Not given in the paper. From small ones a regression starts at
         what is nearly linear, and needs long to leave it.
     """
 
     dimension: int = field(metadata=integer(1, cap="max_dimension"))
     width: int = field(default=25, metadata=integer(1, cap="max_features"))
-    spread: float = field(default=8.0, metadata=number(1e-3, 1e3))
+    spread: float = field(default=8.0, metadata=number(1e-9, 1e9))
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -77,11 +77,11 @@ WRITTEN: list[Any] = [
 ]
 # Where zero is allowed, a number near it cannot do harm that zero does not.
 ENDS: dict[str, tuple[float, ...]] = {
-    "noise_scale": (1e-6, 0.5, 1e6),
-    "parameter_norm": (1e-12, 1.0, 1e12),
+    "noise_scale": (1e-12, 0.5, 1e12),
+    "parameter_norm": (1e-15, 1.0, 1e15),
     "alpha": (1e-15, 0.01, 1 - 1e-12),
-    "ridge": (1e-9, 1.2e-9, 1.0, 1e9),
-    "width": (1e-9, 0.3, 1e6),
+    "ridge": (1e-15, 1.2e-10, 1.0, 1e15),
+    "width": (1e-15, 0.3, 1e6),
 }
 
 
@@ -138,10 +138,10 @@ def linear_settings(draw: st.DrawFn) -> LinearUCBSettings:
         st.sampled_from(
             [
                 Optimism(),
-                EllipsoidSampling(4, uniform_share=1e-12, radius=1e-6),
+                EllipsoidSampling(4, uniform_share=1e-12, radius=1e-9),
                 EllipsoidSampling(4, uniform_share=1.0, radius=1.0),
-                InverseGapWeighting(scale=1e-9),
-                InverseGapWeighting(scale=1e9),
+                InverseGapWeighting(scale=1e-12),
+                InverseGapWeighting(scale=1e12),
             ]
         )
     )
@@ -225,7 +225,7 @@ def test_a_small_ridge_says_nothing_of_trials() -> None:
     """Of many trials whose squares round to less than they are, to the last step."""
     releases = ContinualSettings(2, D, 1.0, 1e-5, reward_range=(0, 100))
     agent = LinearUCBAgent(
-        Confidence.of(replace(LINEAR, releases=releases, ridge=1e-9), 2)
+        Confidence.of(replace(LINEAR, releases=releases, ridge=1e-15), 2)
     )
     x = np.array([0.7, 0.7, 1e-4])
     product = releases.outer_products([x], [100.0])[0]
@@ -237,9 +237,9 @@ def test_a_small_ridge_says_nothing_of_trials() -> None:
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    ridge=st.sampled_from([1e-9, 1e-5, 1e9]),
-    beta=st.sampled_from([1e-12, 0.1, 1e9]),
-    spread=st.sampled_from([1e-3, 8.0, 1e3]),
+    ridge=st.sampled_from([1e-15, 1e-5, 1e15]),
+    beta=st.sampled_from([1e-15, 0.1, 1e15]),
+    spread=st.sampled_from([1e-9, 8.0, 1e9]),
     exploration=st.sampled_from(["sampling", "optimism", "refined", "private", "bare"]),
     paid=st.sampled_from([0.0, 1.0, -1e6, 1e6]),
     is_alike=st.booleans(),
@@ -303,9 +303,9 @@ AGENTS: list[Any] = [
         refit_every=2,
     )
     for lengthscale, regularization, noise_floor in [
-        (1e-6, 1e-9, 1e-12),
-        (1e6, 1e-9, 1e6),
-        (1e6, 1e6, 1e-12),
+        (1e-9, 1e-15, 1e-15),
+        (1e9, 1e-15, 1e6),
+        (1e9, 1e15, 1e-15),
     ]
 ]
 AGENTS += [
@@ -314,9 +314,9 @@ AGENTS += [
         num_surrogate_features=20,
         num_candidates=20,
         num_starts=2,
-        lengthscale=1e6,
-        regularization=1e-9,
-        noise_floor=1e-12,
+        lengthscale=1e9,
+        regularization=1e-15,
+        noise_floor=1e-15,
         weighting="similarity",
     ),
     FedVoteSettings(num_features=20, num_candidates=50, num_cells=10**9),

@@ -35,9 +35,9 @@ class DPFTSDESettings(SearchSettings):
     num_sub_regions : int
         P, >= 1.
     lengthscale : float
-        l of the shared features, in units of the cube, from 1e-6 to 1e6.
+        l of the shared features, in units of the cube, from 1e-9 to 1e9.
     regularization : float
-        lambda of the posterior behind a message, from 1e-9 to 1e6.
+        lambda of the posterior behind a message, from 1e-15 to 1e15.
     follow : {"inverse", "inverse-sqrt", "inverse-square", "never"}
         1 - p_t is 1/t, 1/sqrt(t), 1/t^2, or 0; if not 0, iteration 1 always follows.
     sub_region_axes : tuple of str
@@ -53,8 +53,8 @@ class DPFTSDESettings(SearchSettings):
     """
 
     num_sub_regions: int = field(default=4, metadata=integer(1, cap="max_dimension"))
-    lengthscale: float = field(default=0.01, metadata=number(1e-6, 1e6))
-    regularization: float = field(default=1e-6, metadata=number(1e-9, 1e6))
+    lengthscale: float = field(default=0.01, metadata=number(1e-9, 1e9))
+    regularization: float = field(default=1e-6, metadata=number(1e-15, 1e15))
     follow: Follow = field(default="inverse", metadata=choice(Follow))
     sub_region_axes: tuple[str, ...] = ()
     initial_region: InitialRegion = field(

@@ -217,14 +217,14 @@ class FedGOUCBSettings:
     regression : LangevinSettings
         Settings of phase I. With privacy only ``start`` has an effect.
     ridge : float
-        Regularisation lambda, from 1e-9 to 1e9. With privacy it has no effect, as there
-        is a prior.
+        Regularisation lambda, from 1e-15 to 1e15. With privacy it has no effect, as
+        there is a prior.
     beta : float
         Squared radius of the confidence ball, or the factor of the covariance in what
-        agents draw, from 1e-12 to 1e9: a constant. The radius of the theory (lemma 8)
+        agents draw, from 1e-15 to 1e15: a constant. The radius of the theory (lemma 8)
         is too large in practice, and that of the experiments is not printed.
     threshold : float
-        Threshold gamma of the trigger, from 1e-9 to 1e9: a larger one means fewer
+        Threshold gamma of the trigger, from 1e-12 to 1e12: a larger one means fewer
         synchronisations. With privacy it has no effect, as synchronisations follow a
         public schedule.
     exploration : {"sampling", "optimism"}
@@ -256,9 +256,9 @@ class FedGOUCBSettings:
             LangevinSettings, allowed="LangevinSettings", part=LangevinSettings
         ),
     )
-    ridge: float = field(default=1e-5, metadata=number(1e-9, 1e9))
-    beta: float = field(default=0.1, metadata=number(1e-12, 1e9))
-    threshold: float = field(default=2.0, metadata=number(1e-9, 1e9))
+    ridge: float = field(default=1e-5, metadata=number(1e-15, 1e15))
+    beta: float = field(default=0.1, metadata=number(1e-15, 1e15))
+    threshold: float = field(default=2.0, metadata=number(1e-12, 1e12))
     exploration: NeuralExploration = field(
         default="sampling", metadata=choice(NeuralExploration)
     )

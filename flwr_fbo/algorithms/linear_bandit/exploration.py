@@ -123,14 +123,14 @@ class EllipsoidSampling(Exploration):
         played without regard to their rewards. At 0 an action that no draw prefers
         could not be chosen, and what it gives could not be evaluated.
     radius : float
-        Share of the ellipsoid's width that parameters are drawn within, from 1e-6 to 1.
+        Share of the ellipsoid's width that parameters are drawn within, from 1e-9 to 1.
         At 1 all are drawn that the releases do not rule out, at any time and for any
         agent, which with noise is nearly all there are: that is too many to explore.
     """
 
     num_draws: int = field(default=64, metadata=integer(1, 10_000))
     uniform_share: float = field(default=0.01, metadata=number(1e-12, 1))
-    radius: float = field(default=0.1, metadata=number(1e-6, 1))
+    radius: float = field(default=0.1, metadata=number(1e-9, 1))
 
     kind: ClassVar[str] = "ellipsoid-sampling"
 
@@ -197,10 +197,10 @@ class InverseGapWeighting(Exploration):
     Attributes
     ----------
     scale : float
-        From 1e-9 to 1e9. At 0 actions would be uniform; the larger, the greedier.
+        From 1e-12 to 1e12. At 0 actions would be uniform; the larger, the greedier.
     """
 
-    scale: float = field(default=30.0, metadata=number(1e-9, 1e9))
+    scale: float = field(default=30.0, metadata=number(1e-12, 1e12))
 
     kind: ClassVar[str] = "inverse-gap-weighting"
 

@@ -86,10 +86,10 @@ class DeterminantTrigger:
     Attributes
     ----------
     threshold : float
-        D, from 1e-9 to 1e9.
+        D, from 1e-12 to 1e12.
     """
 
-    threshold: float = field(metadata=number(1e-9, 1e9))
+    threshold: float = field(metadata=number(1e-12, 1e12))
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -135,7 +135,7 @@ class RewardTimeout:
     Attributes
     ----------
     seconds : float
-        From 1e-6 to 1e10, from the choice on, by the clock of the site. If that is set
+        From 1e-9 to 1e10, from the choice on, by the clock of the site. If that is set
         back to before the choice, from then on.
     reward : float
         What is recorded then, in the range of rewards; a later reward is refused.
@@ -151,7 +151,7 @@ class RewardTimeout:
     another reward does (tested for the factorisations `toeplitz` and `tree`).
     """
 
-    seconds: float = field(metadata=number(1e-6, 1e10))
+    seconds: float = field(metadata=number(1e-9, 1e10))
     reward: float = field(default=0.0, metadata=number(-1e6, 1e6))
 
     def __post_init__(self) -> None:
@@ -184,23 +184,24 @@ class LinearUCBSettings:
         ``"released"``: released sums only. ``"raw"``: released sums, and its own raw
         trials since the last synchronisation, as in the paper.
     noise_scale : float
-        Scale sigma of the reward noise, from 1e-6 to 1e6: rewards are sigma-subgaussian
-        around x'theta. Rewards in [0, 1] have sigma = 1/2 (Hoeffding, 1963).
+        Scale sigma of the reward noise, from 1e-12 to 1e12: rewards are
+        sigma-subgaussian around x'theta. Rewards in [0, 1] have sigma = 1/2 (Hoeffding,
+        1963).
     parameter_norm : float, optional
-        Bound S on ||theta||, from 1e-12 to 1e12. Unless given it follows from the
+        Bound S on ||theta||, from 1e-15 to 1e15. Unless given it follows from the
         encoder (`FeatureEncoder.parameter_norm`), and is 1 without one. A summary
         prints it: intervals hold only if it does.
     alpha : float
         From 1e-15 to below 1: how likely any agent's ellipsoid may ever miss theta.
     ridge : float
-        Regularisation lambda of data without noise, from 1e-12 to 1e9: with
+        Regularisation lambda of data without noise, from 1e-15 to 1e15: with
         ``local_data="own"``, or an infinite epsilon. Else noise and shift take its
         place. With ``local_data="own"`` a site raises it to what rounding may take from
         its sums, 2e-9 of their trace and more where rewards are larger than actions.
     width : {"observed", "exact", "paper", "authors"} or float, optional
         Width of the ellipsoid that an agent chooses within. A formula: see
         `Confidence.width_at`; the observed width, the default, is never above the exact
-        one. Or a number from 1e-9 to 1e6, LinUCB's alpha, in units of the reward; with
+        one. Or a number from 1e-15 to 1e6, LinUCB's alpha, in units of the reward; with
         ``local_data="own"`` it must be one, and is 0.6 ``noise_scale`` unless given:
         0.3 for rewards in [0, 1]. Intervals of a summary are by the formula, or by the
         observed width.
@@ -244,12 +245,12 @@ class LinearUCBSettings:
         default=None,  # type: ignore[arg-type]  # to name what there is
         metadata=choice(LocalData, optional=True),
     )
-    noise_scale: float = field(default=0.5, metadata=number(1e-6, 1e6))
+    noise_scale: float = field(default=0.5, metadata=number(1e-12, 1e12))
     parameter_norm: float | None = field(
-        default=None, metadata=number(1e-12, 1e12, optional=True)
+        default=None, metadata=number(1e-15, 1e15, optional=True)
     )
     alpha: float = field(default=0.01, metadata=number(1e-15, below=1))
-    ridge: float = field(default=1.0, metadata=number(1e-12, 1e9))
+    ridge: float = field(default=1.0, metadata=number(1e-15, 1e15))
     width: Width | float | None = field(
         default=None, metadata=ruled(lambda name, value: _check_width(name, value))
     )
@@ -342,6 +343,6 @@ class LinearUCBSettings:
 def _check_width(name: str, value: object) -> None:
     if value is None or value in get_args(Width):
         return
-    ok = is_number(value) and 1e-9 <= value <= 1e6
-    allowed = f"a number from 1e-9 to 1e6, None, or one of {get_args(Width)}"
+    ok = is_number(value) and 1e-15 <= value <= 1e6
+    allowed = f"a number from 1e-15 to 1e6, None, or one of {get_args(Width)}"
     require(ok, name, value, allowed)

@@ -52,7 +52,7 @@ class SearchSettings:
     refit_every : int
         New observations between two fits of the hyperparameters, >= 1.
     noise_floor : float
-        Smallest noise variance of the agent's own model, from 1e-12 to 1e6. It is
+        Smallest noise variance of the agent's own model, from 1e-15 to 1e6. It is
         absolute, and the published model neither centres nor scales: give it values
         whose spread is neither far below 1 nor far below their mean.
     num_candidates, num_starts : int
@@ -70,7 +70,7 @@ class SearchSettings:
         default=100, metadata=integer(1, cap="max_features")
     )
     refit_every: int = field(default=5, metadata=integer(1, cap=FREE))
-    noise_floor: float = field(default=1e-5, metadata=number(1e-12, 1e6))
+    noise_floor: float = field(default=1e-5, metadata=number(1e-15, 1e6))
     num_candidates: int = field(default=1000, metadata=integer(1))
     num_starts: int = field(default=20, metadata=integer(1))
 

@@ -26,17 +26,17 @@ from flwr_fbo.algorithms.linear_bandit.study import (
 
 D, K, TRIALS = 5, 4, 6
 CHANGES: dict[str, dict[str, Any]] = {
-    "ridge": {"ridge": 1e-9},
-    "a little more ridge": {"ridge": 1.2e-9},
-    "noise scale": {"noise_scale": 1e-6},
-    "a large noise scale": {"noise_scale": 1e6, "ridge": 1e-9},
-    "width": {"width": 1e6, "ridge": 1e-9},
-    "draws": {"exploration": EllipsoidSampling(4, 1e-12, 1.0), "ridge": 1e-9},
+    "ridge": {"ridge": 1e-15},
+    "a little more ridge": {"ridge": 1.2e-10},
+    "noise scale": {"noise_scale": 1e-12},
+    "a large noise scale": {"noise_scale": 1e12, "ridge": 1e-15},
+    "width": {"width": 1e6, "ridge": 1e-15},
+    "draws": {"exploration": EllipsoidSampling(4, 1e-12, 1.0), "ridge": 1e-15},
     "norm": {"max_action_norm": 1e-6},
-    "long actions": {"max_action_norm": 1e6, "ridge": 1e-9},
+    "long actions": {"max_action_norm": 1e6, "ridge": 1e-15},
     "range": {"reward_range": (0, 1e-6)},
     "far range": {"reward_range": (1e6 - 1, 1e6)},
-    "wide range": {"reward_range": (-1e6, 1e6), "ridge": 1e-9},
+    "wide range": {"reward_range": (-1e6, 1e6), "ridge": 1e-15},
 }
 
 

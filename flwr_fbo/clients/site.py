@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -33,7 +33,12 @@ from flwr_fbo.clients.recorded_agent import RecordedAgent
 from flwr_fbo.clients.site_charges import SiteCharges
 from flwr_fbo.clients.site_journal import configured_folder
 from flwr_fbo.clients.time_limit import CheckTime, time_limit
-from flwr_fbo.study.codec import Instruction, StudyMismatchError, is_instruction
+from flwr_fbo.study.codec import (
+    RECEIPT_ENTRY,
+    Instruction,
+    StudyMismatchError,
+    is_instruction,
+)
 from flwr_fbo.study.limits import (
     Limits,
     check_arrays,
@@ -43,6 +48,7 @@ from flwr_fbo.study.limits import (
     require_private,
     size_limits,
 )
+from flwr_fbo.study.receipts import CHARGES, HEAD
 
 Arrays = Sequence[NDArray[Any]]
 Metrics = dict[str, int | float]
@@ -53,6 +59,7 @@ ResultT = TypeVar("ResultT")
 
 # Metrics that say nothing of a site's data: the server has set them, or chance has.
 _PUBLIC_METRICS = {"agent-id", "journal", "num-releases", "num-evaluations"}
+_PUBLIC_METRICS |= {CHARGES, HEAD}
 
 
 @dataclass(frozen=True)
@@ -139,9 +146,12 @@ class Site(ABC, Generic[AskedT, AgentT]):
         if self.only_private:
             require_private(study.promise)
         self.check(context, study, charges)
+        receipts = [config[RECEIPT_ENTRY]] if RECEIPT_ENTRY in config else []
+        charges.hear(receipts, instruction.slot, *key)
         if instruction.phase == "enrol":
             charges.admit(key, study.promise, study.strategy)
-            return Answer(metrics=self.claim(context, study, folder, charges))
+            claim = self.claim(context, study, folder, charges)
+            return Answer(metrics={**claim, **charges.mark(key)})
         release = self.release_of(instruction)
         require(instruction.slot >= 0, "slot", instruction.slot, "an integer >= 0")
         with self.agent(context, instruction, folder, charges) as agent:
@@ -154,6 +164,8 @@ class Site(ABC, Generic[AskedT, AgentT]):
             assert sizes.max_seconds is not None
             check_time = time_limit(sizes.max_seconds)
             answer = self.play(context, agent, instruction, arrays, check_time)
+            if release is not None or unprotected:
+                answer = replace(answer, metrics=answer.metrics | charges.mark(key))
             charges.let_go(answer.about_site)
             return answer
 

@@ -34,8 +34,9 @@ guarantee: see `PrivateChoice`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,19 +47,28 @@ from flwr_fbo._common.validation import require_int
 from flwr_fbo.clients.node_limits import site_limits
 from flwr_fbo.clients.recorded_agent import RecordedAgent, lacks_release
 from flwr_fbo.clients.site_journal import configured_slot
+from flwr_fbo.clients.site_proofs import (
+    FolderNote,
+    check_receipts,
+    mark_of,
+    next_mark,
+    read_receipts,
+    require_complete,
+)
 from flwr_fbo.clients.sum_identity import SumIdentity, sum_identity
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.spending import (
     DEFAULT_DELTA,
     FILE_NAME,
     KIND,
+    MARK,
+    SERVER,
     UNPROTECTED,
     Charge,
     Promise,
     SpendingLedger,
     StudyKey,
     charge_facts,
-    check_complete,
     epsilon_text,
     note_charge,
 )
@@ -69,6 +79,7 @@ from flwr_fbo.study.limits import (
     require_private,
     size_limits,
 )
+from flwr_fbo.study.receipts import CHARGES, HEAD, Mark, SignedReceipt
 
 if TYPE_CHECKING:
     from flwr_fbo.study.secure_sums import SecureSums
@@ -110,11 +121,80 @@ class SiteCharges:
         self._limits = [one for one in self._all if one.bound_anything]
         self.sizes = size_limits(self._all)
         self._is_charged = False
+        self._receipts: list[SignedReceipt] = []
+        self._mark: Mark | None = None
 
     @property
     def _owner(self) -> int:
-        """Whose data this is, where agents share a folder: its configured slot."""
+        """Who is charged: the configured slot."""
         return configured_slot(self._context)
+
+    @property
+    def _counted(self) -> int:
+        """Whose charges count: all of a folder of its own, as they are on its data."""
+        return -1 if self._has_own_folder else self._owner
+
+    def hear(
+        self, texts: Sequence[object], slot: int, kind: str, study_id: str = ""
+    ) -> None:
+        """Take the receipts that came with a message; the ledger must have them.
+
+        A site without a folder of its own forgets its ledger, and ignores them.
+
+        Parameters
+        ----------
+        texts : sequence of object
+        slot : int
+            The site's; -1 where it has none.
+        kind, study_id : str
+            Of the study that they must be about; of any, without an id.
+
+        Raises
+        ------
+        RefusedError
+            If one is not signed, or is about another site or study.
+        JournalError
+            If one proves a charge that the ledger does not have.
+        """
+        if not texts or not self._has_own_folder:
+            return
+        fits = {"study_kind": kind, **({"study_id": study_id} if study_id else {})}
+        self._receipts = read_receipts(texts, slot, fits)
+        # The ledger is checked whenever it is opened. Not now, if the newest charge
+        # that the folder has noted is the server's: what is charged opens it anyway.
+        _, head = self._note.newest or (0, 0)
+        marks = [one.mark for one in self._receipts]
+        if not all(mark.head == head or not mark.charges for mark in marks):
+            with self._ledger():
+                pass
+
+    def mark(self, key: StudyKey) -> dict[str, int]:
+        """Return what the server is told of the site's ledger, as metrics.
+
+        The newest mark of a study; before its first charge a number that the folder
+        gives to the study. Nothing without a folder of its own.
+        """
+        if not self._has_own_folder:
+            return {}
+        mark = self._mark or Mark()
+        head = mark.head if mark.charges else self.number(*key, self._owner)
+        return {CHARGES: mark.charges, HEAD: head}
+
+    def number(self, *about: object) -> int:
+        """Return a number that this folder always gives to something."""
+        return self._note.first_head(*about)
+
+    @cached_property
+    def _note(self) -> FolderNote:
+        assert self._folder is not None
+        return FolderNote(self._folder)
+
+    def has_charged(self, key: StudyKey) -> bool:
+        """Return whether a study has been charged, in a ledger in a file."""
+        if not self._has_file:
+            return False
+        with self._ledger() as ledger:
+            return bool(ledger.of_study(key, self._owner))
 
     def check(
         self, promise: Promise, unprotected: str = "", uniform_share: float = 0.0
@@ -190,19 +270,20 @@ class SiteCharges:
             The study's kind and id.
         promise : Promise
         """
-        self._check_ledger()
-        if not self._limits:
-            return
         others = self._others(key)
         for limits in self._limits:
             limits.check_sum([*others, *promise.charges])
 
     def _others(self, key: StudyKey) -> list[Charge]:
         """Return what studies besides one have charged."""
+        if self._has_own_folder and not self._has_file:
+            assert self._folder is not None
+            require_complete(self._folder, None, self._note)
         if not (self._has_file or (self._limits and self._folder is None)):
             return []
         with self._ledger() as ledger:
-            return ledger.charges(self._owner, without=key)
+            self._mark = mark_of(ledger, key, self._owner)
+            return ledger.charges(self._counted, without=key)
 
     def _say_joined(self, key: StudyKey, promise: Promise, strategy: str) -> None:
         """Log the first message of a study, at a site that its operator configured."""
@@ -281,10 +362,11 @@ class SiteCharges:
         self._is_charged = True
         if self._folder is None and not self._limits:
             return
-        self._check_ledger()  # again: a server need not ask for an enrolment
         owner, charge = facts["owner"], Charge(*facts["charge"])
         with self._ledger() as ledger:
-            if ledger.has(key, release, owner):
+            self._mark = mark_of(ledger, key, owner)
+            known = ledger.of_study(key, owner)
+            if any(one["release"] == release for one in known):
                 if release == UNPROTECTED:
                     return
                 if agent is None:
@@ -293,11 +375,20 @@ class SiteCharges:
                     raise lacks_release(release)
                 return
             for limits in self._limits:
-                limits.check_sum([*ledger.charges(owner), charge])
+                limits.check_sum([*ledger.charges(self._counted), charge])
+            if self._has_own_folder:
+                self._mark = next_mark(ledger, key, owner)
+                facts = {**facts, MARK: list(self._mark)}
+                for one in self._receipts:
+                    if one.study == key:
+                        facts[SERVER] = one.server
+                # First, so that journals are read if the process ends before the rest.
+                newest = [len(ledger.rows) + 1, self._mark.head]
+                self._note.keep(newest)
             if agent is not None:
-                agent.note_charge(facts)
+                facts = agent.note_charge(facts)
             elif self._folder is not None:
-                note_charge(self._folder, facts)
+                facts = note_charge(self._folder, facts)
             ledger.add(facts)
 
     def let_go(self, content: Any) -> None:
@@ -307,20 +398,6 @@ class SiteCharges:
         """
         if content and not self._is_charged:
             raise RuntimeError("A reply says something of this site, uncharged.")
-
-    def _check_ledger(self) -> None:
-        """Raise JournalError if the ledger lacks what the folder's journals prove.
-
-        Not of a folder that the run config names: the server may name an empty one, and
-        thousands of simulated sites may share it.
-        """
-        if self._folder is None or not self._has_own_folder:
-            return
-        if not self._has_file:
-            check_complete(self._folder, None, self._owner)
-            return
-        with self._ledger() as ledger:
-            check_complete(self._folder, ledger, self._owner)
 
     @property
     def _has_own_folder(self) -> bool:
@@ -336,7 +413,10 @@ class SiteCharges:
     @contextmanager
     def _ledger(self) -> Iterator[SpendingLedger]:
         if self._folder is not None:
+            if self._has_own_folder and not self._has_file:
+                require_complete(self._folder, None, self._note)
             with SpendingLedger.held(self._folder) as ledger:
+                self._check(ledger)
                 yield ledger
             return
         known = self._state.get(_RECORD)
@@ -345,3 +425,13 @@ class SiteCharges:
         with Journal({"kind": KIND}, content=content) as journal:
             yield SpendingLedger(journal)
             self._state[_RECORD] = ConfigRecord({"ledger": journal.to_bytes()})
+
+    def _check(self, ledger: SpendingLedger) -> None:
+        """Raise JournalError if the ledger lacks what journals or receipts prove.
+
+        Not of a folder that the run config names: the server may name an empty one, and
+        thousands of simulated sites may share it.
+        """
+        if self._folder is not None and self._has_own_folder:
+            require_complete(self._folder, ledger, self._note)
+            check_receipts(self._folder, ledger, self._receipts)

@@ -31,6 +31,7 @@ from flwr_fbo.clients.site_journal import (
     configured_folder,
     configured_slot,
 )
+from flwr_fbo.clients.site_proofs import check_journals, check_kept
 from flwr_fbo.clients.sum_identity import sum_identity
 from flwr_fbo.journal.file_formats import JOURNAL, LEDGER
 from flwr_fbo.journal.journal_file import JournalError
@@ -41,7 +42,6 @@ from flwr_fbo.privacy.spending import (
     Charge,
     Promise,
     SpendingLedger,
-    check_complete,
     composed_epsilon,
     epsilon_text,
     least_epsilon,
@@ -212,7 +212,7 @@ def _known_limits(context: Context) -> Limits:
 def _ledger(context: Context) -> list[Finding]:
     """Return what was spent, and what is left of each limit."""
     try:
-        folder, owner = configured_folder(context), configured_slot(context)
+        folder = configured_folder(context)
         limits = node_limits(context)
     except NodeConfigError:
         return []  # told already
@@ -223,13 +223,14 @@ def _ledger(context: Context) -> list[Finding]:
     @_told("ledger")
     def look() -> Finding:
         if not path.is_file():
-            check_complete(folder, None, owner)
+            check_journals(folder, None)
+            check_kept(folder, None)
             return Finding("ledger", f"{path}: none yet, nothing was spent")
         require_own(path)
         with SpendingLedger.held(folder) as ledger:
-            check_complete(folder, ledger, owner)
-            charges.extend(ledger.charges(owner))
-            others = {row.facts["owner"] for row in ledger.rows} - {-1, owner}
+            check_journals(folder, ledger)
+            check_kept(folder, ledger)
+            charges.extend(ledger.charges())
             last = max((row.committed for row in ledger.rows), default=0.0)
         delta = DEFAULT_DELTA if limits.max_delta is None else limits.max_delta
         spent = f"epsilon {epsilon_text(charges, delta)} at delta {delta:g}"
@@ -237,12 +238,6 @@ def _ledger(context: Context) -> list[Finding]:
         if last > time.time() + _SIGNED_WITHIN:
             late = time.strftime("%Y-%m-%d %H:%M", time.gmtime(last))
             text += f"; its last charge is of {late} UTC: is the clock right?"
-            return Finding("ledger", text, "PROBLEM")
-        if others and owner != -1 and not charges:
-            text += (
-                "; another agent-id counts from zero: this folder has charges of "
-                f"agent-id {', '.join(map(str, sorted(others)))}"
-            )
             return Finding("ledger", text, "PROBLEM")
         return Finding("ledger", text)
 

@@ -195,7 +195,7 @@ def test_there_is_no_sum_without_a_charge(release: Any, tmp_path: Path) -> None:
         return site.ask(RecordDict({HEADER: header_record(header), SUM: request}))
 
     assert ask(_ballot(release=release)).has_error()
-    assert not list(tmp_path.iterdir())
+    assert not list(tmp_path.glob("*.sqlite"))
     assert SUM in ask(_ballot()).content
 
 
@@ -232,7 +232,7 @@ def test_each_field_of_a_ballot_is_checked(
     site.run_trials()
     reply = site.ask_ballot(**{field: value})
     assert "StudyMismatchError" in str(reply.error.reason)
-    assert not list(tmp_path.iterdir())
+    assert not list(tmp_path.glob("*.sqlite"))
 
 
 @pytest.mark.parametrize(

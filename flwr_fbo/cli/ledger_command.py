@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from flwr_fbo._common.conversion import finite
-from flwr_fbo._common.text import counted
+from flwr_fbo._common.text import counted, printable
 from flwr_fbo.cli.commands import add, group
 from flwr_fbo.cli.ledger_kinds import LEDGER_KINDS, LedgerKind, committed_text
 from flwr_fbo.cli.output import RULED, plain_errors, wide_console
@@ -20,19 +20,22 @@ from flwr_fbo.clients.bandits.bandit_files import LINEAR_KIND as SITE_KIND
 from flwr_fbo.clients.bandits.bandit_files import NEURAL_KIND as NEURAL_SITE_KIND
 from flwr_fbo.clients.bandits.bandit_files import bandit_journals
 from flwr_fbo.clients.questions import forget_questions, num_questions
+from flwr_fbo.clients.site_proofs import recover
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.gaussian import check_delta
 from flwr_fbo.privacy.spending import FILE_NAME as SPENDING_FILE_NAME
-from flwr_fbo.privacy.spending import SpendingLedger, rebuild
+from flwr_fbo.privacy.spending import SpendingLedger
 from flwr_fbo.strategies.study_record import (
     FILE_NAME,
     KIND,
     read_ledger,
+    recorded_book,
 )
 from flwr_fbo.tuner.tuner_record import FILE_NAME as TUNER_FILE_NAME
+from flwr_fbo.tuner.tuner_record import recorded_site_ledgers
 
 app = group()
 
@@ -89,23 +92,68 @@ def show(
         _print(console, one)
 
 
-def rebuild_ledger(folder: Path) -> None:
-    """Add to a site's ledger in FOLDER the releases that its journals prove.
+def recover_ledger(
+    folder: Path,
+    receipts: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Files with receipts of servers: `ledger receipts`."),
+    ] = None,
+) -> None:
+    """Add to a site's ledger in FOLDER what its journals and receipts prove.
 
-    For a site that refuses to start because its ledger was deleted, or replaced by an
-    older copy. Every journal of the site is read, and nothing is taken out of the
-    ledger. A journal that cannot be read is an error, and nothing is added.
+    For a site that refuses to answer: its folder was lost or restored from a backup, or
+    its ledger was deleted or replaced by an older copy. Read are all journals in
+    FOLDER, the receipts that servers have sent there, and those in RECEIPTS. Nothing is
+    taken out of the ledger; one that was lost is begun again. What cannot be read is an
+    error, and nothing is added then.
+
+    A receipt is signed by its study's server: the site cannot know whether that lies.
+    A lie makes the count too high, never too low.
 
     Examples
     --------
-    $ flwr-fbo ledger rebuild /var/lib/fbo
+    $ flwr-fbo ledger recover /var/lib/fbo
+    $ flwr-fbo ledger recover /var/lib/fbo receipts.json
     """
     with plain_errors():
         if not folder.is_dir():
             raise JournalError(f"There is no folder {folder}.")
-        added, ledger = rebuild(folder)
-    total = len(ledger.rows)
-    typer.echo(f"{counted(added, 'release')} added; the ledger has {total} now.")
+        found = recover(folder, receipts or ())
+    added = found.of_journals + found.of_receipts
+    typer.echo(
+        f"{counted(added, 'release')} added, {found.of_receipts} by receipts; the "
+        f"ledger has {found.total} now."
+    )
+    for study, server in found.servers.items():
+        typer.echo(
+            f"Study {printable(study)}: receipts of the server with key {server}"
+        )
+    for study in found.cannot_go_on:
+        typer.echo(
+            f"Study {printable(study)} cannot go on at this site: the journal with the "
+            "noise of its releases is gone. It is counted; other studies go on."
+        )
+
+
+def write_receipts(
+    folder: Path,
+    slot: Annotated[
+        int | None, typer.Option(help="Only those of this slot, or agent-id.")
+    ] = None,
+) -> None:
+    """Print the receipts of a study's server in FOLDER, one a line.
+
+    For the operator of a site that has lost its folder or restored it from a backup:
+    `flwr-fbo ledger recover` counts them there. While the study runs the site is sent
+    its receipt anyway. A receipt says what the site has released in this study.
+
+    Examples
+    --------
+    $ flwr-fbo ledger receipts /var/lib/fbo --slot 3 > receipts.json
+    """
+    with plain_errors():
+        for receipt in _receipts_of(folder, slot):
+            typer.echo(receipt)
 
 
 def questions(
@@ -140,7 +188,29 @@ def questions(
 
 add(app, "questions", questions)
 add(app, "show", show)
-add(app, "rebuild", rebuild_ledger)
+add(app, "recover", recover_ledger)
+add(app, "receipts", write_receipts)
+
+
+def _receipts_of(folder: Path, slot: int | None) -> list[str]:
+    """Return the receipts that a server's record has, of one site or of all."""
+    record, tuner = folder / FILE_NAME, folder / TUNER_FILE_NAME
+    if record.is_file():
+        with Journal.snapshot(record) as journal:
+            book = recorded_book(journal)
+        receipts = [book.receipt(s) for s in book.sites if slot in (None, s)]
+    elif tuner.is_file():
+        with Journal.snapshot(tuner) as journal:
+            receipts = list(recorded_site_ledgers(journal).receipts(slot))
+    else:
+        raise JournalError(f"There is no record of a server in {folder}.")
+    if not receipts:
+        whose = "" if slot is None else f" for slot {slot}"
+        raise JournalError(
+            f"{folder} has no receipts{whose}: the sites keep no ledgers, or have "
+            "answered nothing."
+        )
+    return receipts
 
 
 def _ledgers_in(folder: Path) -> list[Path]:

@@ -27,7 +27,7 @@ from flwr_fbo.privacy.conditions import (
 from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.sampling import Subsampling
 from flwr_fbo.privacy.spending import KIND as SPENDING_KIND
-from flwr_fbo.privacy.spending import UNPROTECTED
+from flwr_fbo.privacy.spending import MARK, UNPROTECTED
 from flwr_fbo.strategies.study_record import (
     BANDIT_KIND,
     KIND,
@@ -95,7 +95,12 @@ def _all_spent(identity: Mapping[str, Any], rows: list[LedgerRow]) -> PrivacySpe
 
 
 def _by_agent(rows: list[LedgerRow]) -> dict[str, list[LedgerRow]]:
-    """Return the rows of each agent's data, and of whoever has no number with each."""
+    """Return the rows of each agent's data, and of whoever has no number with each.
+
+    All rows together of a site's own folder: its data is one, whatever its agent-id.
+    """
+    if any(MARK in row.facts for row in rows):
+        return {"": rows}
     agents = sorted({row.facts["owner"] for row in rows} - {-1})
     return {
         f" of agent {agent}, of all studies together": [
@@ -111,6 +116,8 @@ def _agent(row: LedgerRow) -> str:
 
 def _number_of(row: LedgerRow) -> str:
     number = row.facts["release"]
+    if number < UNPROTECTED:
+        return "unknown"  # recovered: a receipt says only that there was one
     return "unprotected" if number == UNPROTECTED else str(number)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -58,9 +59,11 @@ class RecordedAgent:
         """The releases that the site was charged for, from 1."""
         return [int(note["release"]) for note in notes_of(self._state.get(NOTES))]
 
-    def note_charge(self, facts: dict[str, Any]) -> None:
-        """Remember that the site is about to be charged; see `charge_facts`."""
-        self._put(with_note(notes_of(self._state.get(NOTES)), facts))
+    def note_charge(self, facts: dict[str, Any]) -> dict[str, Any]:
+        """Remember that the site is about to be charged; see `with_note`."""
+        note, arrays = with_note(notes_of(self._state.get(NOTES)), facts)
+        self._put(arrays)
+        return note
 
     @property
     def journal(self) -> Journal:
@@ -83,22 +86,22 @@ class RecordedBanditAgent(RecordedAgent):
 
     study: Any
 
-    def __init__(self, journal: Journal) -> None:
-        super().__init__(journal)
-        if "number" not in self._state:
-            # The journal's own, to tell it from one that was begun anew.
-            number = np.array(secrets.randbits(62))
-            self._put({"number": number, "slot": np.array(NO_SLOT)})
-
     @property
     def number(self) -> int:
-        """The journal's number, drawn when it was made."""
+        """The journal's own number, to tell it from one that was begun anew."""
+        if "number" not in self._state:
+            self.take_number(lambda: secrets.randbits(62))
         return int(self._state["number"])
+
+    def take_number(self, number: Callable[[], int]) -> None:
+        """Give the journal its number, unless it has one."""
+        if "number" not in self._state:
+            self._put({"number": np.array(number())})
 
     @property
     def slot(self) -> int:
         """The agent's slot, -1 before it was told."""
-        return int(self._state["slot"])
+        return int(self._state.get("slot", NO_SLOT))
 
     @staticmethod
     def must_be_kept(study: Any) -> bool:

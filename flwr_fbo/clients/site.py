@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -34,7 +34,12 @@ from flwr_fbo.clients.recorded_agent import RecordedAgent
 from flwr_fbo.clients.site_charges import SiteCharges
 from flwr_fbo.clients.site_journal import configured_folder
 from flwr_fbo.clients.time_limit import CheckTime, time_limit
-from flwr_fbo.study.codec import Instruction, StudyMismatchError, is_instruction
+from flwr_fbo.study.codec import (
+    RECEIPT_ENTRY,
+    Instruction,
+    StudyMismatchError,
+    is_instruction,
+)
 from flwr_fbo.study.limits import (
     Limits,
     check_arrays,
@@ -44,6 +49,7 @@ from flwr_fbo.study.limits import (
     require_private,
     size_limits,
 )
+from flwr_fbo.study.receipts import CHARGES, HEAD
 
 Arrays = Sequence[NDArray[Any]]
 Metrics = dict[str, int | float]
@@ -54,6 +60,7 @@ ResultT = TypeVar("ResultT")
 
 # Metrics that say nothing of a site's data: the server has set them, or chance has.
 _PUBLIC_METRICS = {"agent-id", "journal", "num-releases", "num-evaluations"}
+_PUBLIC_METRICS |= {CHARGES, HEAD}
 
 
 @dataclass(frozen=True)
@@ -140,9 +147,12 @@ class Site(ABC, Generic[AskedT, AgentT]):
         if self.only_private:
             require_private(study.promise)
         self.check(context, study, charges)
+        receipts = [config[RECEIPT_ENTRY]] if RECEIPT_ENTRY in config else []
+        charges.hear(receipts, instruction.slot, *key)
         if instruction.phase == "enrol":
             charges.admit(key, study.promise, study.strategy)
-            claim = Answer(metrics=self.claim(context, study, folder, charges))
+            known = self.claim(context, study, folder, charges)
+            claim = Answer(metrics={**known, **charges.mark(key)})
             charges.let_go(claim.about_site)
             return claim
         release = self.release_of(instruction)
@@ -162,6 +172,8 @@ class Site(ABC, Generic[AskedT, AgentT]):
             charges.of_data(partial(self.play, *asked, check_time))
             answer = charges.of_data(partial(self.reply, agent, instruction, arrays))
             assert answer is not None
+            if release is not None or unprotected:
+                answer = replace(answer, metrics=answer.metrics | charges.mark(key))
             charges.let_go(answer.about_site)
             return answer
 

@@ -34,9 +34,10 @@ guarantee: see `PrivateChoice`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -50,6 +51,14 @@ from flwr_fbo.clients.node_limits import site_limits
 from flwr_fbo.clients.questions import Questions, share_of
 from flwr_fbo.clients.recorded_agent import RecordedAgent, lacks_release
 from flwr_fbo.clients.site_journal import NodeConfigError, configured_slot
+from flwr_fbo.clients.site_proofs import (
+    FolderNote,
+    check_receipts,
+    mark_of,
+    next_mark,
+    read_receipts,
+    require_complete,
+)
 from flwr_fbo.clients.sum_identity import SumIdentity, sum_identity
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError, JournalHeldError
@@ -59,6 +68,8 @@ from flwr_fbo.privacy.spending import (
     DEFAULT_DELTA,
     FILE_NAME,
     KIND,
+    MARK,
+    SERVER,
     UNPROTECTED,
     Charge,
     Facts,
@@ -66,8 +77,8 @@ from flwr_fbo.privacy.spending import (
     SpendingLedger,
     StudyKey,
     charge_facts,
-    check_complete,
     note_charge,
+    study_of,
 )
 from flwr_fbo.study.codec import StudyMismatchError
 from flwr_fbo.study.limits import (
@@ -77,6 +88,7 @@ from flwr_fbo.study.limits import (
     require_private,
     size_limits,
 )
+from flwr_fbo.study.receipts import CHARGES, HEAD, Mark, SignedReceipt
 
 if TYPE_CHECKING:
     from flwr_fbo.study.secure_sums import SecureSums
@@ -145,6 +157,8 @@ class SiteCharges:
         self._limits = [one for one in self._all if one.bound_anything]
         self.sizes = size_limits(self._all)
         self._is_charged = False
+        self._receipts: list[SignedReceipt] = []
+        self._mark: Mark | None = None
 
     @property
     def is_bound(self) -> bool:
@@ -178,8 +192,75 @@ class SiteCharges:
 
     @property
     def _owner(self) -> int:
-        """Whose data this is, where agents share a folder: its configured slot."""
+        """Who is charged: the configured slot."""
         return configured_slot(self._context)
+
+    @property
+    def _counted(self) -> int:
+        """Whose charges count: all of a folder of its own, as they are on its data."""
+        return -1 if self._has_own_folder else self._owner
+
+    def hear(
+        self, texts: Sequence[object], slot: int, kind: str, study_id: str = ""
+    ) -> None:
+        """Take the receipts that came with a message; the ledger must have them.
+
+        A site without a folder of its own forgets its ledger, and ignores them.
+
+        Parameters
+        ----------
+        texts : sequence of object
+        slot : int
+            The site's; -1 where it has none.
+        kind, study_id : str
+            Of the study that they must be about; of any, without an id.
+
+        Raises
+        ------
+        RefusedError
+            If one is not signed, or is about another site or study.
+        JournalError
+            If one proves a charge that the ledger does not have.
+        """
+        if not texts or not self._has_own_folder:
+            return
+        fits = {"study_kind": kind, **({"study_id": study_id} if study_id else {})}
+        self._receipts = read_receipts(texts, slot, fits)
+        # The ledger is checked whenever it is opened. Not now, if the newest charge
+        # that the folder has noted is the server's: what is charged opens it anyway.
+        _, head = self._note.newest or (0, 0)
+        marks = [one.mark for one in self._receipts]
+        if not all(mark.head == head or not mark.charges for mark in marks):
+            with self._ledger():
+                pass
+
+    def mark(self, key: StudyKey) -> dict[str, int]:
+        """Return what the server is told of the site's ledger, as metrics.
+
+        The newest mark of a study; before its first charge a number that the folder
+        gives to the study. Nothing without a folder of its own.
+        """
+        if not self._has_own_folder:
+            return {}
+        mark = self._mark or Mark()
+        head = mark.head if mark.charges else self.number(*key, self._owner)
+        return {CHARGES: mark.charges, HEAD: head}
+
+    def number(self, *about: object) -> int:
+        """Return a number that this folder always gives to something."""
+        return self._note.first_head(*about)
+
+    @cached_property
+    def _note(self) -> FolderNote:
+        assert self._folder is not None
+        return FolderNote(self._folder)
+
+    def has_charged(self, key: StudyKey) -> bool:
+        """Return whether a study has been charged, in a ledger in a file."""
+        if not self._has_file:
+            return False
+        with self._ledger() as ledger:
+            return bool(ledger.of_study(key, self._owner))
 
     def check(
         self, promise: Promise, unprotected: str = "", uniform_share: float = 0.0
@@ -243,15 +324,16 @@ class SiteCharges:
                 "This site's limits cover only this run, or its folder. Set fbo-folder "
                 "in the node config to cover all studies."
             )
-        self._check_ledger()
         self._ask(key, promise)
         self._say_joined(key, promise, strategy)
 
     def _ask(self, key: StudyKey, promise: Promise) -> None:
         """Raise `RefusedError` unless so much is left; see `Questions`."""
         if not self._limits:
+            self._facts(key)  # which looks whether the ledger is whole
             return
         with self._ledger() as ledger:
+            self._mark = mark_of(ledger, key, self._owner)
             refusal = self._refusal(ledger, key, promise)
         if refusal is not None:
             raise refusal
@@ -260,7 +342,7 @@ class SiteCharges:
         self, ledger: SpendingLedger, key: StudyKey, promise: Promise
     ) -> RefusedError | None:
         """Return why a study, as a whole, is refused; note that it was asked about."""
-        charged = ledger.facts(self._owner)
+        charged = ledger.facts(self._counted)
         planned = Spent.of(charged, key, promise.charges)
 
         def check() -> None:
@@ -273,12 +355,12 @@ class SiteCharges:
             except RefusedError as error:
                 return error
             return None
-        before = Questions.of(ledger, self._owner)
+        before = Questions.of(ledger, self._counted)
         share, most = share_of(promise, self._limits), self.sizes.max_questions
         assert most is not None
         book, refusal = before.under(self._limits).ask(share, most, check)
         if book != before:
-            book.keep(ledger, self._owner)
+            book.keep(ledger, self._counted)
         return refusal
 
     def check_total(self, key: StudyKey, promise: Promise) -> None:
@@ -290,19 +372,20 @@ class SiteCharges:
             The study's kind and id.
         promise : Promise
         """
-        self._check_ledger()
-        if not self._limits:
-            return
-        planned = Spent.of(self._facts(), key, promise.charges)
+        planned = Spent.of(self._facts(key), key, promise.charges)
         for limits in self._limits:
             limits.check_sum(planned)
 
-    def _facts(self, without: StudyKey | None = None) -> list[Facts]:
-        """Return what studies have charged, but for one."""
+    def _facts(self, key: StudyKey) -> list[Facts]:
+        """Return what was charged, and take the mark of a study."""
+        if self._has_own_folder and not self._has_file:
+            assert self._folder is not None
+            require_complete(self._folder, None, self._note)
         if not (self._has_file or (self._limits and self._folder is None)):
             return []
         with self._ledger() as ledger:
-            return ledger.facts(self._owner, without)
+            self._mark = mark_of(ledger, key, self._owner)
+            return ledger.facts(self._counted)
 
     def _say_joined(self, key: StudyKey, promise: Promise, strategy: str) -> None:
         """Log the first message of a study, at a site that its operator configured."""
@@ -315,7 +398,7 @@ class SiteCharges:
         delta = promise.delta
         for limits in self._limits:
             delta = limits.max_delta if delta is None else delta
-        before = self._facts(without=key)
+        before = [one for one in self._facts(key) if study_of(one) != key]
         promised, spent = "no epsilon: it is not private", Spent.of(before)
         if promise.private and promise.delta is not None:
             epsilon = Spent((promise.charges,)).text(promise.delta)
@@ -388,10 +471,10 @@ class SiteCharges:
         if self._folder is None and not self._limits:
             self._is_charged = True
             return
-        self._check_ledger()  # again: a server need not ask for an enrolment
         owner, refusal = facts["owner"], None
         with self._ledger() as ledger:
-            if ledger.has(key, release, owner):
+            self._mark = mark_of(ledger, key, owner)
+            if any(one["release"] == release for one in ledger.of_study(key, owner)):
                 if release != UNPROTECTED:
                     if agent is None:
                         raise refused(f"release {release} is asked for again")
@@ -399,7 +482,7 @@ class SiteCharges:
                         raise lacks_release(release)
                 self._is_charged = True
                 return
-            charged = ledger.facts(owner)
+            charged = ledger.facts(self._counted)
             is_asked = self._limits and promise is not None and not _has(charged, key)
             if promise is not None and is_asked:
                 # A server need not have asked for an enrolment.
@@ -408,17 +491,36 @@ class SiteCharges:
                 spent = Spent.of([*charged, facts]) if self._limits else Spent()
                 for limits in self._limits:
                     limits.check_sum(spent)
-                if agent is not None:
-                    agent.note_charge(facts)
-                elif self._folder is not None:
-                    note_charge(self._folder, facts)
-                ledger.add(facts)
+                self._record(ledger, key, facts, agent)
                 self._is_charged = True
                 if promise is not None and is_asked:
-                    book = Questions.of(ledger, owner)
-                    book.settle(share_of(promise, self._limits)).keep(ledger, owner)
+                    share = share_of(promise, self._limits)
+                    book = Questions.of(ledger, self._counted).settle(share)
+                    book.keep(ledger, self._counted)
         if refusal is not None:  # once the question is on disk
             raise refusal
+
+    def _record(
+        self,
+        ledger: SpendingLedger,
+        key: StudyKey,
+        facts: Facts,
+        agent: RecordedAgent | None,
+    ) -> None:
+        """Put a charge on disk: in the folder's note, a journal, and the ledger."""
+        if self._has_own_folder:
+            self._mark = next_mark(ledger, key, facts["owner"])
+            facts = {**facts, MARK: list(self._mark)}
+            for one in self._receipts:
+                if one.study == key:
+                    facts[SERVER] = one.server
+            # First, so that journals are read if the process ends before the rest.
+            self._note.keep([len(ledger.rows) + 1, self._mark.head])
+        if agent is not None:
+            facts = agent.note_charge(facts)
+        elif self._folder is not None:
+            facts = note_charge(self._folder, facts)
+        ledger.add(facts)
 
     def let_go(self, content: Any) -> None:
         """Raise RuntimeError if there is content about the site, and no charge.
@@ -428,20 +530,6 @@ class SiteCharges:
         if content and not self._is_charged:
             raise RuntimeError("A reply says something of this site, uncharged.")
         _LET_GO.get([]).append(True)
-
-    def _check_ledger(self) -> None:
-        """Raise JournalError if the ledger lacks what the folder's journals prove.
-
-        Not of a folder that the run config names: the server may name an empty one, and
-        thousands of simulated sites may share it.
-        """
-        if self._folder is None or not self._has_own_folder:
-            return
-        if not self._has_file:
-            check_complete(self._folder, None, self._owner)
-            return
-        with self._ledger() as ledger:
-            check_complete(self._folder, ledger, self._owner)
 
     @property
     def _has_own_folder(self) -> bool:
@@ -457,7 +545,10 @@ class SiteCharges:
     @contextmanager
     def _ledger(self) -> Iterator[SpendingLedger]:
         if self._folder is not None:
+            if self._has_own_folder and not self._has_file:
+                require_complete(self._folder, None, self._note)
             with SpendingLedger.held(self._folder) as ledger:
+                self._check(ledger)
                 yield ledger
             return
         known = self._state.get(_RECORD)
@@ -467,7 +558,17 @@ class SiteCharges:
             yield SpendingLedger(journal)
             self._state[_RECORD] = ConfigRecord({"ledger": journal.to_bytes()})
 
+    def _check(self, ledger: SpendingLedger) -> None:
+        """Raise JournalError if the ledger lacks what journals or receipts prove.
+
+        Not of a folder that the run config names: the server may name an empty one, and
+        thousands of simulated sites may share it.
+        """
+        if self._folder is not None and self._has_own_folder:
+            require_complete(self._folder, ledger, self._note)
+            check_receipts(self._folder, ledger, self._receipts)
+
 
 def _has(charged: Iterable[Facts], key: StudyKey) -> bool:
     """Return whether a release of a study is among charges."""
-    return any((one["study_kind"], one["study_id"]) == key for one in charged)
+    return any(study_of(one) == key for one in charged)

@@ -33,6 +33,7 @@ from flwr_fbo.clients.site_journal import (
     configured_folder,
     configured_slot,
 )
+from flwr_fbo.clients.site_proofs import check_journals, check_kept
 from flwr_fbo.clients.sum_identity import sum_identity
 from flwr_fbo.journal.file_formats import JOURNAL, LEDGER
 from flwr_fbo.journal.journal_file import JournalError
@@ -46,7 +47,6 @@ from flwr_fbo.privacy.spending import (
     Facts,
     Promise,
     SpendingLedger,
-    check_complete,
 )
 from flwr_fbo.study.codec import PROTOCOL_VERSION
 from flwr_fbo.study.limits import NO_LIMITS, Limits, limits_text
@@ -230,7 +230,7 @@ def _known_limits(context: Context) -> Limits:
 def _ledger(context: Context) -> list[Finding]:
     """Return what was spent, and what is left of each limit."""
     try:
-        folder, owner = configured_folder(context), configured_slot(context)
+        folder = configured_folder(context)
         limits = node_limits(context)
     except NodeConfigError:
         return []  # told already
@@ -246,12 +246,13 @@ def _ledger(context: Context) -> list[Finding]:
             if fault:
                 return Finding("ledger", fault, "PROBLEM")
         if not path.is_file():
-            check_complete(folder, None, owner)
+            check_journals(folder, None)
+            check_kept(folder, None)
             return Finding("ledger", f"{path}: none yet, nothing was spent")
         with SpendingLedger.held(folder) as ledger:
-            check_complete(folder, ledger, owner)
-            charges.extend(ledger.facts(owner))
-            others = {row.facts["owner"] for row in ledger.rows} - {-1, owner}
+            check_journals(folder, ledger)
+            check_kept(folder, ledger)
+            charges.extend(ledger.facts())
             last = max((row.committed for row in ledger.rows), default=0.0)
         delta = DEFAULT_DELTA if limits.max_delta is None else limits.max_delta
         spent = f"epsilon {Spent.of(charges).text(delta)} at delta {delta:g}"
@@ -265,12 +266,6 @@ def _ledger(context: Context) -> list[Finding]:
                 "Dates are for readers: all charges count, and nothing waits for one"
             )
             state = "note"
-        if others and owner != -1 and not charges:
-            text += (
-                "; another agent-id counts from zero: this folder has charges of "
-                f"agent-id {', '.join(map(str, sorted(others)))}"
-            )
-            return Finding("ledger", text, "PROBLEM")
         return Finding("ledger", text, state)
 
     charges: list[Facts] = []

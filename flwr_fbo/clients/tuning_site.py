@@ -117,7 +117,7 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
 
     def unprotected(self, instruction: TuningInstruction) -> str:
         """Return the metric that is asked for, if there is one."""
-        return "the metric best-value" if instruction.report_best_value else ""
+        return "the metric best-value" if instruction.asks_unprotected else ""
 
     def claim(
         self,
@@ -161,7 +161,7 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
 
     def release_of(self, instruction: TuningInstruction) -> int | None:
         """Return which of the promised releases is asked for, or None."""
-        return instruction.release or None
+        return instruction.release_charged
 
     def num_trials(self, agent: RecordedTuner, instruction: TuningInstruction) -> int:
         """Return how many first points are missing, or 1, the query; 0 for neither."""

@@ -4,7 +4,7 @@ A study says in its `Promise` what it will release at most. A `SpendingLedger` h
 was released of all studies, so that a limit on epsilon can outlive a study.
 
 Each journal of a site notes a charge before the ledger does. So the journals beside a
-ledger prove what it must have, and a ledger that was lost is made of them (`rebuild`).
+ledger prove what it must have: see `flwr_fbo.clients.site_proofs`.
 """
 
 from __future__ import annotations
@@ -32,11 +32,9 @@ from flwr_fbo._common.fields import (
     number,
     several,
 )
-from flwr_fbo._common.files import OPEN_TO_OTHERS, why_untrusted
 from flwr_fbo._common.validation import require
 from flwr_fbo.journal.file_formats import LEDGER_KIND
 from flwr_fbo.journal.journal import Journal, open_patiently
-from flwr_fbo.journal.journal_file import JournalError, JournalHeldError
 from flwr_fbo.journal.npy import from_json_array, to_json_array
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.conditions import condition_of
@@ -49,17 +47,13 @@ from flwr_fbo.privacy.gaussian import (
 from flwr_fbo.privacy.sampling import PROBABILITY
 
 FILE_NAME, KIND = "spending.sqlite", LEDGER_KIND
-# The array of a journal that has notes of charges, and the journals of a site's folder.
+# The array of a journal that has notes of charges.
 NOTES = "charged"
-_OF_SLOTS = "study-*-agent-*.sqlite"
-_FILES = (
-    _OF_SLOTS,
-    "linear-bandit*.sqlite",
-    "neural-bandit*.sqlite",
-    "charges-*.sqlite",
-)
 # Seconds to wait for a file: another process has it for the time of one row.
-_PATIENCE = 30.0
+PATIENCE = 30.0
+# In the facts of a charge: the site's own mark of it, and the server's key. Only where
+# the site has a folder of its own, whose charges are all about the same data.
+MARK, SERVER = "mark", "server"
 
 # What may be promised at most: composing more would take a site too long.
 MOST_NOISE, _MOST_RELEASES, _MOST_CHARGES = 1e6, 10_000, 100
@@ -226,9 +220,9 @@ class SpendingLedger:
     A release is recorded before it leaves, and counted if it never does. `Spent` adds
     charges up, of studies that were chosen one after another.
 
-    Not covered: a ledger that is deleted, or replaced by an older copy of itself, has
-    forgotten what is not in it, unless the journals of its folder prove it: see
-    `check_complete`.
+    Not covered by itself: a ledger that is deleted, or replaced by an older copy of
+    itself, has forgotten what is not in it. The journals of its folder, and receipts of
+    servers, prove that: see `flwr_fbo.clients.site_proofs`.
 
     Parameters
     ----------
@@ -257,7 +251,7 @@ class SpendingLedger:
             If it cannot be used, another process holds it for half a minute, or
             somebody else could have written it.
         """
-        with open_patiently({"kind": KIND}, folder / FILE_NAME, _PATIENCE) as journal:
+        with open_patiently({"kind": KIND}, folder / FILE_NAME, PATIENCE) as journal:
             yield cls(journal)
 
     def facts(self, owner: int = -1, without: StudyKey | None = None) -> list[Facts]:
@@ -268,16 +262,27 @@ class SpendingLedger:
         Parameters
         ----------
         owner : int
-            Whose data; -1 is whoever has the ledger, and counts everything.
+            Whose data; -1 is whoever has the ledger, and counts everything. So does any
+            owner of a site's own folder: its data is the same, whatever its slot.
         without : tuple of str, optional
             Kind and id of a study that is left out.
         """
+        is_shared = owner != -1 and not any(MARK in row.facts for row in self.rows)
         return [
             row.facts
             for row in self.rows
-            if (owner == -1 or row.facts["owner"] in (owner, -1))
-            and (row.facts["study_kind"], row.facts["study_id"]) != without
+            if (not is_shared or row.facts["owner"] in (owner, -1))
+            and study_of(row.facts) != without
         ]
+
+    def of_study(self, study: StudyKey, owner: int = -1) -> list[Facts]:
+        """Return what was charged to an owner in a study, in order.
+
+        And to whoever has no number, as what was recovered.
+        """
+        facts = (row.facts for row in self.rows)
+        own = (owner, -1)
+        return [f for f in facts if study_of(f) == study and f["owner"] in own]
 
     def charges(self, owner: int = -1) -> list[Charge]:
         """Return the charges to an owner's data, without their studies."""
@@ -348,6 +353,11 @@ def charge_facts(
     return {**facts, "fixed_rows": True} if fixed_rows else facts
 
 
+def study_of(facts: Mapping[str, Any]) -> StudyKey:
+    """Return kind and id of the study that a charge is of."""
+    return facts["study_kind"], facts["study_id"]
+
+
 def same_charge(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Return whether two charges are of one release of one owner."""
     return all(one[name] == other[name] for name in _KEY)
@@ -358,88 +368,25 @@ def notes_of(array: NDArray[Any] | None) -> list[Facts]:
     return [] if array is None else from_json_array(array)
 
 
-def with_note(notes: list[Facts], facts: Facts) -> dict[str, NDArray[Any]]:
-    """Return the array of a journal that has one more charge, if it is one more."""
-    if any(same_charge(note, facts) for note in notes):
-        return {}
-    return {NOTES: to_json_array([*notes, facts])}
+def with_note(
+    notes: list[Facts], facts: Facts
+) -> tuple[Facts, dict[str, NDArray[Any]]]:
+    """Return the note of a charge, and the array that has it, if that is to be stored.
+
+    One that is there stays: a process may have ended before the ledger had it.
+    """
+    for note in notes:
+        if same_charge(note, facts):
+            return note, {}
+    return facts, {NOTES: to_json_array([*notes, facts])}
 
 
-def note_charge(folder: Path, facts: Facts) -> None:
-    """Note a charge of a study that keeps no journal of its own."""
+def note_charge(folder: Path, facts: Facts) -> Facts:
+    """Note a charge of a study that keeps no journal of its own; return the note."""
     about = {name: facts[name] for name in ("study_kind", "study_id", "owner")}
     name = hashlib.sha256(repr(about).encode()).hexdigest()[:16]
     identity = {"kind": "charges", **about}
-    with open_patiently(identity, folder / f"charges-{name}.sqlite", _PATIENCE) as kept:
-        kept.put(with_note(notes_of(kept.load_array(NOTES)), facts))
-
-
-def check_complete(folder: Path, ledger: SpendingLedger | None, owner: int) -> None:
-    """Raise JournalError if journals prove charges that a ledger does not have.
-
-    Or if others can change the folder: they could have taken both away.
-
-    Parameters
-    ----------
-    folder : Path
-    ledger : SpendingLedger or None
-        Of the folder, if it has one.
-    owner : int
-        Whose journals are looked at, where agents share a folder; -1 for all. One that
-        another process holds is left out: that process has looked itself.
-    """
-    fault = why_untrusted(folder)
-    if fault:
-        raise JournalError(fault, public=OPEN_TO_OTHERS)
-    for path in _journals(folder, owner):
-        try:
-            notes = _read(path, 0.0)
-        except JournalHeldError:
-            continue
-        has = (lambda note: False) if ledger is None else ledger.has_charge
-        lost = [note for note in notes if not has(note)]
-        if not lost:
-            continue
-        if lost == notes[-1:] and ledger is not None:
-            ledger.add(lost[0])  # a process ended between the note and the charge
-        else:
-            raise JournalError(
-                f"{path} has {len(lost)} releases that the ledger beside it has not: "
-                "that was deleted, or replaced by an older copy. Make it whole with "
-                f"`flwr-fbo ledger rebuild {folder}`, which counts the journals.",
-                public="This site's ledger lacks releases that its journals have: "
-                "`flwr-fbo ledger rebuild` counts them.",
-            )
-
-
-def rebuild(folder: Path) -> tuple[int, SpendingLedger]:
-    """Add to the ledger of a folder what its journals prove; return how many, and it.
-
-    Nothing is taken out of it.
-
-    Raises
-    ------
-    JournalError
-        If a journal, or the ledger, cannot be read: then too little might be counted.
-    """
-    journals = _journals(folder, -1)
-    proven = [note for path in journals for note in _read(path, _PATIENCE)]
-    with SpendingLedger.held(folder) as ledger:
-        before = len(ledger.rows)
-        for note in proven:
-            ledger.add(note)
-        return len(ledger.rows) - before, ledger
-
-
-def _journals(folder: Path, owner: int) -> Iterator[Path]:
-    for pattern in _FILES:
-        # Others end in the name of a study, which is the server's: x-agent-7.
-        of_all = owner == -1 or pattern != _OF_SLOTS
-        for path in sorted(folder.glob(pattern)):
-            if of_all or path.stem.endswith(f"-agent-{owner}"):
-                yield path
-
-
-def _read(path: Path, patience: float) -> list[Facts]:
-    with open_patiently(None, path, patience) as journal:
-        return notes_of(journal.load_array(NOTES))
+    with open_patiently(identity, folder / f"charges-{name}.sqlite", PATIENCE) as kept:
+        note, arrays = with_note(notes_of(kept.load_array(NOTES)), facts)
+        kept.put(arrays)
+        return note

@@ -35,6 +35,7 @@ from flwr_fbo._compat import (
     ClientApi,
     instruction_content,
     message_type,
+    reply_metrics,
     to_array_record,
 )
 from flwr_fbo.strategies.enrolment import (
@@ -60,12 +61,13 @@ from flwr_fbo.study.callbacks import (
     tell,
     tell_of_end,
 )
-from flwr_fbo.study.codec import Study
+from flwr_fbo.study.codec import RECEIPT_ENTRY, Instruction, Study, kind_of
 from flwr_fbo.study.limits import (
     check_config,
     check_steps,
     size_limits,
 )
+from flwr_fbo.study.receipts import ReceiptBook, read_mark
 from flwr_fbo.study.server import Server, Step
 
 _log = logging.getLogger("flwr.fbo")
@@ -128,6 +130,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         self._grid: Grid | None = None
         self._step = Step(-1)
         self._asked: list[Message] = []
+        self._charged: dict[int, list[int]] = {}  # by slot, what an answer costs
         self._absent: list[int] = []  # slots that the round is for, and are not there
         self._waiting: Waiting | None = None
         self._seconds: list[float] = []  # that each round has taken
@@ -286,6 +289,8 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         """Go on with what the folder holds, if it holds anything."""
         progress = self._record.load(self.study)
         if progress is None:
+            about = kind_of(self.study.enrolment()), self.study.study_id
+            self._enrolment.book = ReceiptBook(about, self.study.promise)
             # Before a client hears of the study: one that keeps its journal of it
             # would refuse a new run that had begun another.
             self._commit()
@@ -294,6 +299,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         self.server.load_state_dict(progress.state)
         self.study = progress.study
         self._enrolment.resume(progress.slots, progress.journals)
+        self._enrolment.book = ReceiptBook.from_json(progress.receipts)
         self._rounds = progress.rounds
         done = len(self._rounds)
         allowed = f"at least {done}, the rounds of the study in {self._folder}"
@@ -315,6 +321,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
 
     def _commit(self, is_round_done: bool = True) -> None:
         """Put all that a new run would need on disk."""
+        book = self._enrolment.book
         num_rounds = len(self._rounds) if is_round_done else len(self._rounds) - 1
         self._record.save(
             Progress(
@@ -324,8 +331,10 @@ class StudyStrategy(Strategy, Generic[ResultT]):
                 self._enrolment.journals,
                 self._rounds[:num_rounds],
                 self.server.state_dict(),
+                book.to_json(),
             )
         )
+        book.commit()
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -374,7 +383,11 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         for node, slot in slots.items():
             if not self.server.plays(slot):
                 continue
-            entries = self.instruction(node, slot, step)
+            instruction = self.instruction(node, slot, step)
+            self._charged[slot] = instruction.releases_charged
+            entries = instruction.to_config()
+            if receipt := self._enrolment.book.receipt(slot):
+                entries[RECEIPT_ENTRY] = receipt
             record = ConfigRecord({**config, "server-round": number, **entries})
             content = instruction_content(outgoing[node], record, self._client_api)
             self._asked.append(Message(content, node, kind, group_id=str(number)))
@@ -408,8 +421,8 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         """
 
     @abstractmethod
-    def instruction(self, node: int, slot: int, step: Step) -> Mapping[str, Any]:
-        """Return what the agent of ``slot`` is asked, as entries of a config."""
+    def instruction(self, node: int, slot: int, step: Step) -> Instruction:
+        """Return what the agent of ``slot`` is asked."""
 
     def _outgoing(self, slots: Mapping[int, int], step: Step) -> dict[int, ArrayRecord]:
         """Return the arrays for each node: the vectors, where it has not got them."""
@@ -470,11 +483,21 @@ class StudyStrategy(Strategy, Generic[ResultT]):
             slot = self._enrolment.slots[node]
             if reply.has_error():
                 failures.append(f"agent {slot}: {first_line(reply.error.reason)}")
+            elif not self._note_charges(slot, reply):
+                failures.append(f"agent {slot}: its ledger lacks earlier releases")
             else:
                 answers[slot] = reply
                 self._up_to_date.add(node)
         self._note(step, answers, failures, late)
         return dict(sorted(answers.items()))
+
+    def _note_charges(self, slot: int, reply: Message) -> bool:
+        """Note what a site has been charged; return False if it had forgotten some."""
+        book, mark = self._enrolment.book, read_mark(reply_metrics(reply.content))
+        if mark is not None and book.is_behind(slot, mark):
+            return False
+        book.note(slot, mark, self._charged[slot])
+        return True
 
     def _note(
         self,

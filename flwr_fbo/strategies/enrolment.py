@@ -3,8 +3,9 @@
 An agent is known by its slot, not by its node id, which changes when a SuperNode
 restarts, unless it is authenticated. A client that knows its slot says so. Other
 agents get a free slot, except agents with an unknown journal after round 1, which might
-release trials twice. Who enrols is public; the content of later messages cannot change
-a slot.
+release trials twice. An agent whose site's ledger lacks releases that the server has
+got is sent the receipt, and gets no slot. Who enrols is public; the content of later
+messages cannot change a slot.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.app import ConfigRecord, Message
@@ -30,8 +31,10 @@ from flwr_fbo._compat import (
     reply_metrics,
     to_array_record,
 )
+from flwr_fbo.privacy.spending import Promise
 from flwr_fbo.strategies.options import Durability
-from flwr_fbo.study.codec import Config
+from flwr_fbo.study.codec import RECEIPT_ENTRY, Config
+from flwr_fbo.study.receipts import Mark, ReceiptBook, read_mark
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -57,8 +60,32 @@ _MOST_NAMES = 20
 _FINAL = re.compile(r"\b(RefusedError|NodeConfigError)\b")
 
 
-# What a client says as it enrols: its slot, -1 if it knows none, and its journal.
-_Claim = tuple[int, int | None]
+_BEHIND = (
+    "agent-id={slot} came with a ledger that lacks releases which this server has got: "
+    "its folder was lost, is an older copy or a clone, or is another site's. "
+    "`flwr-fbo ledger recover FOLDER` at the site counts them (it was sent the "
+    "receipt); if it has another ledger, name that folder"
+)
+# Seconds to wait for a site that is told what it lacks.
+_PATIENCE_OF_TOLD = 10.0
+
+
+class _Claim(NamedTuple):
+    """What a client says as it enrols.
+
+    Attributes
+    ----------
+    slot : int
+        -1 if it knows none.
+    journal : int, optional
+        The number of its journal, where that must be kept.
+    mark : Mark, optional
+        The newest charge of the study in its site's ledger, where it keeps one.
+    """
+
+    slot: int
+    journal: int | None
+    mark: Mark | None
 
 
 class Enrolment:
@@ -96,6 +123,9 @@ class Enrolment:
         self._begun = False  # agents may have released something
         self.slots: dict[int, int] = {}  # node id -> slot
         self.journals: dict[int, int] = {}  # slot -> its agent's, where agents say so
+        # What the sites' ledgers have of the study; `StudyStrategy` opens it.
+        self.book = ReceiptBook(("", ""), Promise())
+        self._told_of: set[int] = set()  # nodes that were sent what they lack
 
     def resume(self, slots: dict[int, int], journals: dict[int, int]) -> None:
         """Go on with the slots that an earlier run issued; where keys count, anew."""
@@ -225,6 +255,7 @@ class Enrolment:
             self._failures.setdefault(node, []).extend([failure] * often)
         claims = self._proven(grid, claims, trouble)
         trouble += self._bind(claims, set(grid.get_node_ids()))
+        self._send_receipts(grid, question, claims)
         for line in self._told(grid, set(trouble) - self._said):
             _log.warning("Not enrolled: %s", line)
         self._said |= set(trouble)
@@ -263,7 +294,7 @@ class Enrolment:
             return claims
         proven, found = {}, key_fingerprints(grid, claims)
         for node, claim in claims.items():
-            slot, _ = claim
+            slot = claim.slot
             if slot in self._keys and self._keys[slot] != found.get(node):
                 key = found.get(node, "no key")
                 self._refused[node] = (
@@ -284,9 +315,10 @@ class Enrolment:
         holders = {slot: holder for holder, slot in self.slots.items()}
         owners = {journal: slot for slot, journal in self.journals.items()}
         free = 0  # no slot below it is
-        for node in sorted(claims, key=lambda n: (claims[n][0] < 0, n)):
-            claimed, journal = claims[node]
-            owner = -1 if journal is None else owners.get(journal, -1)
+        for node in sorted(claims, key=lambda n: (claims[n].slot < 0, n)):
+            claimed, journal, mark = claims[node]
+            owner = -1 if mark is None else self.book.site_of(mark)
+            owner = owner if journal is None else owners.get(journal, owner)
             # It may not have heard of what it was issued: a client is told with its
             # first instruction.
             wanted = claimed if claimed >= 0 else owner
@@ -300,6 +332,8 @@ class Enrolment:
             slot = wanted if wanted >= 0 else free
             holder = holders.get(slot)
             reason = self._conflict(slot, journal, owner, holder in connected)
+            if self.book.is_behind(slot, mark):
+                reason = _BEHIND.format(slot=slot)
             if reason:
                 trouble.append((node, reason))
                 continue
@@ -308,7 +342,26 @@ class Enrolment:
             self.slots[node], holders[slot] = slot, node
             if journal is not None:
                 self.journals[slot], owners[journal] = journal, slot
+            self.book.note(slot, mark)
         return trouble
+
+    def _send_receipts(
+        self, grid: Grid, question: Config, claims: Mapping[int, _Claim]
+    ) -> None:
+        """Send receipts to nodes that lack what is in them, once: for their logs."""
+        messages = []
+        for node, claim in claims.items():
+            receipt = self.book.receipt(claim.slot)
+            is_behind = receipt and self.book.is_behind(claim.slot, claim.mark)
+            if not is_behind or node in self.slots or node in self._told_of:
+                continue
+            self._told_of.add(node)
+            config = ConfigRecord({**question, RECEIPT_ENTRY: receipt})
+            probe = to_array_record([np.zeros(1)])
+            content = instruction_content(probe, config, self._client_api)
+            messages.append(Message(content, node, message_type(self._client_api)))
+        if messages:  # what they answer is an error
+            list(grid.send_and_receive(messages, timeout=_PATIENCE_OF_TOLD))
 
     def _conflict(
         self, slot: int, journal: int | None, owner: int, is_held: bool
@@ -327,8 +380,8 @@ class Enrolment:
             )
         if owner not in (-1, slot) or (is_held and owner == slot):
             return (
-                f"agent-id={slot} came with the journal of agent {owner} on another "
-                "node: every agent needs a folder of its own"
+                f"agent-id={slot} came with the journal or the ledger of agent {owner} "
+                "on another node: every agent needs a folder of its own"
             )
         return f"agent-id={slot} is held by another node" if is_held else ""
 
@@ -382,7 +435,8 @@ def _read_claims(
         slot: Any = metrics.get("agent-id")
         journal: Any = metrics.get("journal")
         if isinstance(slot, int) and not isinstance(slot, bool):
-            claims[node] = slot, journal if isinstance(journal, int) else None
+            number = journal if isinstance(journal, int) else None
+            claims[node] = _Claim(slot, number, read_mark(metrics))
         else:
             why = "client is not a flwr_fbo client (it sent no agent-id)"
             trouble.append((node, why))

@@ -159,8 +159,8 @@ class FedGOUCB(StudyStrategy[BanditResult]):
         rounds = self.default_rounds()
         require(horizon + 1 == rounds, "num_rounds", horizon + 1, f"{rounds}")
 
-    def instruction(self, node: int, slot: int, step: Step) -> Mapping[str, Any]:
-        """Return what the agent of ``slot`` is asked, as entries of a config."""
+    def instruction(self, node: int, slot: int, step: Step) -> FedGOUCBInstruction:
+        """Return what the agent of ``slot`` is asked."""
         server = self.server
         starts, totals = self._along(node)
         heard = server.heard[slot]
@@ -177,7 +177,7 @@ class FedGOUCB(StudyStrategy[BanditResult]):
             send_sums=step.release > 0 and not server.regresses,
             release=heard + 1,
             heard=heard,
-        ).to_config()
+        )
 
     def _after_round(self, step: Step, answers: Mapping[int, Message]) -> None:
         spent = self.privacy_spent

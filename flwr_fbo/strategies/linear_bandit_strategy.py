@@ -95,8 +95,8 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
         self._num_trials = last if num_trials is None else num_trials
         self._last_round = 0.0  # Unix time
 
-    def instruction(self, node: int, slot: int, step: Step) -> Mapping[str, Any]:
-        """Return what the agent of ``slot`` is asked, as entries of a config."""
+    def instruction(self, node: int, slot: int, step: Step) -> LinearBanditInstruction:
+        """Return what the agent of ``slot`` is asked."""
         return LinearBanditInstruction(
             phase="round",
             study=self.study,
@@ -105,7 +105,7 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
             included=self.server.num_releases[slot],
             iteration=step.iteration,
             **self._fields_for(step),
-        ).to_config()
+        )
 
     @abstractmethod
     def _fields_for(self, step: Step) -> dict[str, Any]:

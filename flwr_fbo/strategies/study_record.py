@@ -20,6 +20,7 @@ from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.study.callbacks import Round
 from flwr_fbo.study.codec import Study
+from flwr_fbo.study.receipts import ReceiptBook
 
 FILE_NAME = "server.sqlite"
 KIND, BANDIT_KIND, RELAY_KIND = "server", "bandit-server", "relay-server"
@@ -28,6 +29,7 @@ PEER_KIND, NEURAL_KIND = "peer-server", "neural-server"
 # The names under which the journal keeps `Progress`; all others are the server half's.
 _PROGRESS = "progress"
 _SLOTS, _JOURNALS = "progress-slots", "progress-journals"
+_RECEIPTS = "progress-receipts"
 _ROUND = "progress-round-"
 
 
@@ -47,6 +49,8 @@ class Progress:
     rounds : list of Round
     state : dict of str to ndarray
         What the server half needs besides its ledger.
+    receipts : mapping
+        What the sites' ledgers have of the study: see `ReceiptBook.to_json`.
     """
 
     study: Study
@@ -55,6 +59,7 @@ class Progress:
     journals: dict[int, int] = field(default_factory=dict)
     rounds: list[Round] = field(default_factory=list)
     state: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    receipts: Mapping[str, Any] = field(default_factory=dict)
 
 
 class StudyRecord:
@@ -101,6 +106,7 @@ class StudyRecord:
         if not self.has(progress.slots, progress.journals):
             changed[_SLOTS] = _text(list(progress.slots.items()))
             changed[_JOURNALS] = _text(list(progress.journals.items()))
+        changed[_RECEIPTS] = _text(progress.receipts)
         rounds = enumerate(progress.rounds[self._num_rounds :], self._num_rounds)
         changed |= {f"{_ROUND}{i:06}": _text(asdict(one)) for i, one in rounds}
         gone = self._state - progress.state.keys()
@@ -142,6 +148,7 @@ class StudyRecord:
                 journals={int(slot): int(name) for slot, name in stored["journals"]},
                 rounds=[Round(**r) for r in stored["rounds"]],
                 state=state,
+                receipts=stored["receipts"],
             )
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             path = self._journal.path
@@ -194,6 +201,7 @@ def read_ledger(journal: Journal) -> tuple[dict[str, Any], list[LedgerRow]]:
         stored: dict[str, Any] = json.loads(str(state[_PROGRESS]))
         stored["slots"] = json.loads(str(state[_SLOTS]))
         stored["journals"] = json.loads(str(state[_JOURNALS]))
+        stored["receipts"] = json.loads(str(state[_RECEIPTS]))
         rounds = sorted(name for name in state if name.startswith(_ROUND))
         stored["rounds"] = [json.loads(str(state[name])) for name in rounds]
         complete = stored["num_releases"] == len(ledger)
@@ -202,6 +210,17 @@ def read_ledger(journal: Journal) -> tuple[dict[str, Any], list[LedgerRow]]:
     if not complete:
         raise JournalError(f"{journal.path} is damaged: releases are missing.")
     return stored, ledger
+
+
+def recorded_book(journal: Journal) -> ReceiptBook:
+    """Return what a server's journal has of its sites' ledgers.
+
+    Raises
+    ------
+    JournalError
+        If it is damaged, or no server's.
+    """
+    return ReceiptBook.from_json(read_ledger(journal)[0]["receipts"])
 
 
 def _text(value: Any) -> NDArray[Any]:

@@ -138,8 +138,8 @@ class TuningStrategy(StudyStrategy[TuningResult]):
         if self.releases is not None:
             self.releases.check_budget(step)
 
-    def instruction(self, node: int, slot: int, step: Step) -> Mapping[str, Any]:
-        """Return what the agent of ``slot`` is asked, as entries of a config.
+    def instruction(self, node: int, slot: int, step: Step) -> TuningInstruction:
+        """Return what the agent of ``slot`` is asked.
 
         Whose message for an open release is here is not asked for it again.
         """
@@ -154,7 +154,7 @@ class TuningStrategy(StudyStrategy[TuningResult]):
             made_after=self.server.made_after,
             num_iterations=self._horizon or 0,
             report_best_value=BEST_VALUE in self._metrics,
-        ).to_config()
+        )
 
     def _take(self, step: Step, answers: Mapping[int, Message]) -> None:
         """Collect the messages of the open release; release once enough are here."""

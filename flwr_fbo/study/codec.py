@@ -32,7 +32,7 @@ from flwr_fbo._common.validation import (
     require_instance,
 )
 from flwr_fbo._common.version import __version__
-from flwr_fbo.privacy.spending import Promise
+from flwr_fbo.privacy.spending import UNPROTECTED, Promise
 
 if TYPE_CHECKING:
     from flwr_fbo.privacy.continual_settings import ContinualSettings
@@ -41,8 +41,10 @@ if TYPE_CHECKING:
 PROTOCOL_VERSION = 17
 _VERSION, _KIND = "fbo-protocol", "fbo-kind"
 
-# Where the study is in a config.
-STUDY_ENTRY = "fbo-study"
+# Where the study is in a config, and the receipt for the agent's site.
+STUDY_ENTRY, RECEIPT_ENTRY = "fbo-study", "fbo-receipt"
+# Of a receipt with as many different charges as can be promised.
+LONGEST_RECEIPT = 100_000
 # Digits of an integer in JSON: seeds are below 2**128.
 _MOST_DIGITS = 39
 
@@ -175,6 +177,26 @@ class Instruction(ABC):
     study: Any
     slot: int = -1
 
+    @property
+    @abstractmethod
+    def release_charged(self) -> int | None:
+        """Which release of the promise, from 1, an answer may be about.
+
+        None if nothing in an answer depends on the site's data, whatever was asked.
+        """
+
+    @property
+    def asks_unprotected(self) -> bool:
+        """Whether the answer is to have what no guarantee covers, besides."""
+        return False
+
+    @property
+    def releases_charged(self) -> list[int]:
+        """All that an answer costs, as a ledger numbers it."""
+        release = self.release_charged
+        unprotected = [UNPROTECTED] if self.asks_unprotected else []
+        return unprotected if release is None else [release, *unprotected]
+
     def to_config(self) -> Config:
         """Return the instruction as entries of a Flower config."""
         values = {**vars(self), "study": self.study.text}
@@ -234,6 +256,11 @@ def _check_study_id(name: str, study_id: Any) -> None:
     require_instance(name, study_id, str, allowed=allowed)
     named = re.fullmatch(r"[A-Za-z0-9_-]{1,64}", study_id) is not None
     require(named, name, study_id, allowed)
+
+
+def kind_of(config: Mapping[str, Any]) -> str:
+    """Return the kind of the instruction in a config."""
+    return str(config.get(_KIND))
 
 
 def is_instruction(config: Mapping[str, Any]) -> bool:

@@ -35,7 +35,13 @@ from flwr_fbo._common.fields import (
 from flwr_fbo._common.validation import is_number, require
 from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.spending import Promise
-from flwr_fbo.study.codec import STUDY_ENTRY, Study, read_json
+from flwr_fbo.study.codec import (
+    LONGEST_RECEIPT,
+    RECEIPT_ENTRY,
+    STUDY_ENTRY,
+    Study,
+    read_json,
+)
 
 if TYPE_CHECKING:
     from flwr_fbo.study.secure_sums import SecureSums
@@ -398,7 +404,8 @@ def check_config(limits: Limits, config: Mapping[str, Any], study: type[Study]) 
     _check_count("entries of the config", len(config), _MOST_ENTRIES)
     for name, value in config.items():
         if name != STUDY_ENTRY and hasattr(value, "__len__"):
-            _check_count("an entry of the config", len(value), _LONGEST_ENTRY)
+            most = LONGEST_RECEIPT if name == RECEIPT_ENTRY else _LONGEST_ENTRY
+            _check_count("an entry of the config", len(value), most)
     text = config.get(STUDY_ENTRY, "{}")
     if not isinstance(text, str):
         raise refused(_NO_STUDY)

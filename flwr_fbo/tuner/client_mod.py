@@ -9,6 +9,7 @@ import logging
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from typing import NoReturn
 
@@ -51,12 +52,14 @@ from flwr_fbo.privacy.spending import Promise
 from flwr_fbo.secure_sum.terms import Exchange
 from flwr_fbo.study.codec import StudyMismatchError, is_instruction
 from flwr_fbo.study.limits import check_numbers, refused
+from flwr_fbo.study.receipts import CHARGES, HEAD
 from flwr_fbo.study.secure_sums import SecureSums
 from flwr_fbo.tuner.ballots import make_ballot, no_scores
 from flwr_fbo.tuner.envelope import (
     BALLOT,
     HEADER,
     KIND,
+    RECEIPTS,
     SUM,
     BallotHeader,
     Header,
@@ -246,6 +249,9 @@ def _read(message: Message, context: Context) -> tuple[SiteCharges, Header | Non
     if isinstance(header, SumHeader):
         arrays = message.content.array_records[SUM].values()
         check_numbers(sizes, [len(array.data) / 8 for array in arrays])
+    receipts = message.content.config_records.get(RECEIPTS) or ConfigRecord()
+    sizes.check_size("max_trials", len(receipts), "receipts of a message")
+    charges.hear([*receipts.values()], configured_slot(context), KIND)
     return charges, header
 
 
@@ -293,8 +299,22 @@ def _run_trials(
     _admit(charges, header, header.sums, unprotected)
     if unprotected:  # replies to train have metrics, too
         charges.charge_unprotected((KIND, header.attempt))
-    answer = ReplyHeader(errors, tuple(sorted(read)), slot)
+    answer = replace(
+        _header_of(charges, header.attempt, context),
+        errors=errors,
+        read=tuple(sorted(read)),
+        slot=slot,
+    )
     return Message(pack(answer, replies), reply_to=message)
+
+
+def _header_of(charges: SiteCharges, attempt: str, context: Context) -> ReplyHeader:
+    """Return the header of a reply, with what it says of the site's ledger."""
+    mark = charges.mark((KIND, attempt))
+    if not mark:
+        return ReplyHeader()
+    agent = configured_slot(context)
+    return ReplyHeader(charges=mark[CHARGES], head=mark[HEAD], agent=agent)
 
 
 def _said_of(code: int) -> str:
@@ -380,7 +400,8 @@ def _ballot(
     assert vector is not None
     arrays = ArrayRecord({"ballot": Array(vector)})
     charges.let_go(arrays)
-    content = RecordDict({HEADER: header_record(ReplyHeader()), BALLOT: arrays})
+    said = _header_of(charges, header.attempt, context)
+    content = RecordDict({HEADER: header_record(said), BALLOT: arrays})
     return Message(content, reply_to=message)
 
 
@@ -438,7 +459,8 @@ def _sum(
         if header.exchange == Exchange.UNMASK:  # it is never needed again
             journal.put({_BALLOT: np.zeros(0)})
     arrays = ArrayRecord({"reply": Array(reply)})
-    content = RecordDict({HEADER: header_record(ReplyHeader()), SUM: arrays})
+    said = _header_of(charges, asked.attempt, context)
+    content = RecordDict({HEADER: header_record(said), SUM: arrays})
     return Message(content, reply_to=message)
 
 

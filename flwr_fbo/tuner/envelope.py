@@ -36,6 +36,8 @@ HEADER = "fbo-tuner"
 BALLOT = "fbo-ballot"
 # What members of a secure sum are asked, and what they reply.
 SUM = "fbo-sum"
+# The receipts for the site, beside the header.
+RECEIPTS = "fbo-receipts"
 
 # Rungs of a tuner: no study releases more often.
 _MOST_RELEASES = 10_000
@@ -235,13 +237,20 @@ class ReplyHeader:
         Which of the tuned keys the client has read.
     slot : int
         The client's in secure sums, where it knows it; else -1.
-
+    charges, head : int
+        The newest mark of this run in the site's ledger (`Mark`); -1 and 0 where the
+        site keeps none.
+    agent : int
+        The agent-id of the node config, or -1.
     """
 
     kind: ClassVar[str] = "reply"
     errors: dict[str, str] = field(default_factory=dict, metadata=ruled(_check_errors))
     read: tuple[str, ...] = field(default=(), metadata=ruled(_check_keys))
     slot: int = field(default=-1, metadata=integer(-1))
+    charges: int = field(default=-1, metadata=integer(-1, 2**31 - 1))
+    head: int = field(default=0, metadata=integer(0, 2**62 - 1))
+    agent: int = field(default=-1, metadata=integer(-1, 2**31 - 1))
 
 
 Header = TrialsHeader | BallotHeader | SumHeader | SettingsHeader | ReplyHeader

@@ -13,6 +13,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.exception import AggregationError
 
 from flwr_fbo._compat import CLIENT_APP_RAISED
+from flwr_fbo.privacy.spending import UNPROTECTED
 from flwr_fbo.tuner.envelope import (
     BALLOT,
     HEADER,
@@ -27,6 +28,7 @@ from flwr_fbo.tuner.envelope import (
     unpack,
 )
 from flwr_fbo.tuner.hidden_metrics import MetricError
+from flwr_fbo.tuner.site_ledgers import SiteLedgers
 from flwr_fbo.tuner.trial_thread import ScoreSource, TrialThread
 
 _log = logging.getLogger("flwr.fbo")
@@ -138,6 +140,8 @@ class SharedSends:
         Trials that share a send, >= 1.
     num_agents : int
         Nodes, >= 1, that are asked for a ballot at most.
+    ledgers : SiteLedgers
+        What is known of the ledgers of sites.
     score_source : {"clients", "server"}
         Whose scores trials are compared by. If the clients', all that give a ballot
         evaluate a trial at the end of a rung, though its `main` may ask only some.
@@ -160,8 +164,11 @@ class SharedSends:
         header_of: Callable[[list[int]], TrialsHeader],
         parallel: int,
         num_agents: int,
+        ledgers: SiteLedgers,
         score_source: ScoreSource,
     ) -> None:
+        self._ledgers = ledgers
+        self._connected: set[int] = set()  # as the last message was sent
         self._asks_all = score_source == "clients"
         self.read: set[str] = set()
         self.num_sends = 0
@@ -232,15 +239,19 @@ class SharedSends:
         AggregationError
             If less than half of the nodes that are asked do.
         """
-        nodes = self.voters.among(self._grid.get_node_ids())
+        self._connected = set(self._grid.get_node_ids())
+        voters = self.voters.among(self._connected)
+        nodes = [node for node in voters if self._ledgers.may_vote(node)]
         record = header_record(header)
         kind = self._evaluate_type
-        messages = [Message(RecordDict({HEADER: record}), node, kind) for node in nodes]
-        replies = self._send(messages).values()
+        messages = []
+        for node in nodes:
+            content = self._ledgers.add_receipts(RecordDict({HEADER: record}), node)
+            messages.append(Message(content, node, kind))
         ballots = [
             _array_in(reply.content, BALLOT, "ballot")
-            for reply in replies
-            if not reply.has_error()
+            for node, reply in self._send(messages).items()
+            if not reply.has_error() and self._hear(node, _reply_header(reply), header)
         ]
         if 2 * len(ballots) < len(nodes) or not nodes:
             raise AggregationError(
@@ -266,27 +277,50 @@ class SharedSends:
         AggregationError
             If all nodes refuse.
         """
-        connected, nodes = set(self._grid.get_node_ids()), self.voters.slots
+        self._connected, nodes = set(self._grid.get_node_ids()), self.voters.slots
         kind = self._evaluate_type
         messages = []
         for slot, (header, request) in asked.items():
-            if nodes.get(slot) in connected:
+            if nodes.get(slot) in self._connected:
                 record = ArrayRecord({"request": Array(request)})
                 content = RecordDict({HEADER: header_record(header), SUM: record})
+                self._ledgers.add_receipts(content, nodes[slot])
                 messages.append(Message(content, nodes[slot], kind))
         answered = self._send(messages) if messages else {}
+        for slot, (header, _) in asked.items():
+            reply = answered.get(nodes.get(slot, -1))
+            if reply is not None and not reply.has_error():
+                said = _reply_header(reply)
+                self._hear(nodes[slot], said, header.ballot)
         return {
             slot: _array_in(answered[node].content, SUM, "reply")
             for slot, node in nodes.items()
             if node in answered and not answered[node].has_error()
         }
 
+    def _hear(
+        self,
+        node: int,
+        said: ReplyHeader | None,
+        header: TrialsHeader | BallotHeader,
+    ) -> bool:
+        """Note what a node says of its ledger; return whether its answer counts."""
+        if isinstance(header, BallotHeader):
+            releases = [header.release]
+        else:
+            releases = [] if header.is_hidden else [UNPROTECTED]
+        if said is None:
+            return True
+        about = said, header.attempt, header.promise, releases
+        return self._ledgers.hear(node, *about, self._connected)
+
     def _error_of(self, kind: str) -> str:
         return self._last_errors.get(kind, "no client has answered").removesuffix(".")
 
     def _share(self, trials: Sequence[TrialThread], rounds: int) -> None:
         """Send what trials wait for, and let them go on with the replies."""
-        voters = self.voters.among(self._grid.get_node_ids())
+        self._connected = set(self._grid.get_node_ids())
+        voters = self.voters.among(self._connected)
         by_node: dict[int, _Places] = {}
         for trial in trials:
             self._asked.add(trial.pending_type)
@@ -347,7 +381,8 @@ class SharedSends:
         _, first = places[0]
         ttl = max(message.metadata.ttl for _, message in places)
         node, kind = first.metadata.dst_node_id, first.metadata.message_type
-        return Message(pack(header, contents), node, kind, ttl=ttl)
+        content = self._ledgers.add_receipts(pack(header, contents), node)
+        return Message(content, node, kind, ttl=ttl)
 
     def _send(self, messages: list[Message]) -> dict[int, Message]:
         """Return the reply of each node that gives one, in the order of nodes."""
@@ -384,6 +419,8 @@ class SharedSends:
         else:
             self.read |= set(header.read)
             self.voters.hear(node, header.slot)
+            asked = self._header_of([])
+            self._hear(node, header, asked)
             reasons = header.errors
             contents = unpack(reply.content, range(len(places)))
         replies = []

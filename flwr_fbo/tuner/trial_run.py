@@ -118,7 +118,8 @@ class TrialRun:
         self._progress = Progress(self.schedule, len(self.rungs))
         num_agents, parallel = self.chooser.num_clients, self.schedule.parallel
         source = self.chooser.score_source
-        about = self._header, parallel, num_agents, source
+        self._ledgers = self.record.site_ledgers()
+        about = self._header, parallel, num_agents, self._ledgers, source
         self._sends = SharedSends(self.grid, *about)
 
     def climb(self) -> None:
@@ -172,7 +173,7 @@ class TrialRun:
             going_on = survivors if planned.num_survivors > 1 else ()
             signed = dict(zip(alive, self._signed(rung.scores), strict=True))
             self.proposed.report(planned.rounds, signed, going_on)
-        self.record.add(row)
+        self.record.add(row, self._ledgers)
         self.rungs.append(rung)
         goes_on = f"{survivors} go on; {self._progress.left(number, trials)}"
         is_last = number + 1 == len(self.schedule.rungs)

@@ -19,10 +19,12 @@ from flwr_fbo.tuner.envelope import KIND
 from flwr_fbo.tuner.evidence import Lead, leads
 from flwr_fbo.tuner.federation_result import FederationResult, Rung
 from flwr_fbo.tuner.schedule import Halving
+from flwr_fbo.tuner.site_ledgers import SiteLedgers
 
 FILE_NAME = "tuner.sqlite"
 
 _SETTINGS, _NAME, _OPEN_SUM = "settings", "name", "open-sum"
+_LEDGERS = "site-ledgers"
 
 
 class TunerRecord:
@@ -106,9 +108,18 @@ class TunerRecord:
     def _put(self, name: str, values: Any) -> None:
         self._journal.put({name: to_json_array(values)})
 
-    def add(self, row: LedgerRow) -> None:
-        """Add a rung, from 0; no sum is open then. On disk when this returns."""
-        self._journal.change_state({}, [_OPEN_SUM], [row])
+    def site_ledgers(self) -> SiteLedgers:
+        """Return what is known of the sites' ledgers."""
+        return recorded_site_ledgers(self._journal)
+
+    def add(self, row: LedgerRow, ledgers: SiteLedgers) -> None:
+        """Add a rung, from 0; no sum is open then. On disk when this returns.
+
+        With what is known of the sites' ledgers, which receipts are then given of.
+        """
+        arrays = {_LEDGERS: to_json_array(ledgers.to_json())}
+        self._journal.change_state(arrays, [_OPEN_SUM], [row])
+        ledgers.commit()
 
 
 def has_begun(folder: Path | None) -> bool:
@@ -119,6 +130,11 @@ def has_begun(folder: Path | None) -> bool:
 def recorded_settings(journal: Journal) -> list[Params]:
     """Return the settings of all trials so far."""
     return _json_of(journal, _SETTINGS) or []
+
+
+def recorded_site_ledgers(journal: Journal) -> SiteLedgers:
+    """Return what a tuner's record has of its sites' ledgers."""
+    return SiteLedgers(_json_of(journal, _LEDGERS) or ())
 
 
 def _json_of(journal: Journal, name: str) -> Any:

@@ -1,5 +1,7 @@
 """Kill clients, sites and servers 100 times each, in the tests that do it 25 times.
 
+Ledgers of four kinds of study are looked at after 200 kills.
+
     python -m tests.adversaries.kills [--kills 100] [PYTEST OPTION ...]
 
 Each test ends a process with SIGKILL at random instants, starts it again, and checks
@@ -15,7 +17,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.clients import test_tuning_site
+from tests.clients import test_killed_ledgers, test_tuning_site
 from tests.clients.bandits import test_linear_bandit_site
 from tests.privacy import test_recorded_releases
 from tests.strategies import test_resume
@@ -26,6 +28,7 @@ TESTS = (
     test_recorded_releases.test_an_agent_that_is_killed_draws_no_release_twice,
     test_linear_bandit_site.test_a_site_that_is_killed_repeats_its_releases,
     test_resume.test_a_killed_server_never_sends_two_vectors_for_one_round,
+    test_killed_ledgers.test_a_ledger_is_never_below_what_has_left,
 )
 
 

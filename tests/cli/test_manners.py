@@ -20,7 +20,7 @@ HEAVY = ("flwr", "ray", "torch", "matplotlib", "optuna", "numpy", "scipy", "skle
 COMMAND = (sys.executable, "-c", "from flwr_fbo.cli import app; app()")
 GROUPS = ("data", "ledger", "keys")
 MORE = (
-    *("data list", "data download", "ledger show", "ledger rebuild"),
+    *("data list", "data download", "ledger show", "ledger recover", "ledger receipts"),
     *("keys new", "keys public", "keys roster", "keys show"),
 )
 ALL = (*(name for name in COMMANDS if name not in GROUPS), *MORE)

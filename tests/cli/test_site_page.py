@@ -138,7 +138,7 @@ def test_a_page_has_what_the_site_was_charged(tmp_path: Path) -> None:
     path = _journal(tmp_path, 5, promise=Promise((Charge(2.0),), True, delta=1e-4))
     facts = charge_facts(("tuning", "mine"), 1, Charge(2.0), 0)
     with Journal(None, path) as journal:
-        journal.put(with_note([], facts))
+        journal.put(with_note([], facts)[1])
     with SpendingLedger.held(tmp_path) as ledger:
         ledger.add(facts)
         ledger.record(("tuning", "before"), 1, Charge(3.0), owner=0)

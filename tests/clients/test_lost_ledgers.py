@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import UserConfig
+from flwr.app import Context, RecordDict, UserConfig
 from typer.testing import CliRunner
 
 from flwr_fbo import InProcessGrid, Limits, tuning_app
+from flwr_fbo._common.errors import RefusedError
 from flwr_fbo.algorithms.linear_bandit.study import (
     LinearBanditInstruction,
     LinearBanditStudy,
@@ -67,8 +68,8 @@ def _rows(folder: Path) -> list[Any]:
         return sorted(str(row.facts) for row in ledger.rows)
 
 
-def _rebuild(folder: Path) -> str:
-    result = CliRunner().invoke(command, ["ledger", "rebuild", str(folder)])
+def _recover(folder: Path) -> str:
+    result = CliRunner().invoke(command, ["ledger", "recover", str(folder)])
     assert result.exit_code == 0, result.output
     return result.output
 
@@ -84,14 +85,14 @@ def test_a_deleted_ledger_is_missed_and_made_again(
     assert len(rows) == (2 if name == "tuning" else 1)
     (tmp_path / FILE_NAME).unlink()
     for _ in range(2):
-        with pytest.raises(JournalError, match=r"ledger lacks|ledger rebuild"):
+        with pytest.raises(JournalError, match=r"ledger lacks|ledger recover"):
             play(tmp_path, "two")
         assert not (tmp_path / FILE_NAME).exists()
-    assert f"{len(rows)} release" in _rebuild(tmp_path)
+    assert f"{len(rows)} release" in _recover(tmp_path)
     assert _rows(tmp_path) == rows
     play(tmp_path, "two")
     assert len(_rows(tmp_path)) == 2 * len(rows)
-    assert "0 releases added" in _rebuild(tmp_path)
+    assert "0 releases added" in _recover(tmp_path)
 
 
 @EACH
@@ -103,9 +104,9 @@ def test_an_older_copy_of_a_ledger_is_missed(name: str, tmp_path: Path) -> None:
     rows = _rows(tmp_path / "site")
     shutil.copy(older, tmp_path / "site" / FILE_NAME)
     if name == "tuning":  # of two releases
-        with pytest.raises(JournalError, match="ledger rebuild"):
+        with pytest.raises(JournalError, match="ledger recover"):
             play(tmp_path / "site", "three")
-        _rebuild(tmp_path / "site")
+        _recover(tmp_path / "site")
         assert _rows(tmp_path / "site") == rows
     else:  # the last one of a journal may be missing: it is counted
         play(tmp_path / "site", "three")
@@ -122,28 +123,42 @@ def test_a_round_without_enrolment_misses_it_too(left: str, tmp_path: Path) -> N
     ledger.unlink()
     if left == "an older copy":
         ledger.write_bytes(older)
-    with pytest.raises(JournalError, match="ledger rebuild"):
+    with pytest.raises(JournalError, match="ledger recover"):
         Node(tmp_path).ask(_site(), _asked(_study(study_id="two"), 0, 1))
 
 
-def test_other_agents_of_a_folder_are_not_stopped(tmp_path: Path) -> None:
+def test_a_folder_counts_whatever_the_agent_id(tmp_path: Path) -> None:
+    """A folder of an operator is about one site: another agent-id forgets nothing."""
     _tuning(tmp_path)
-    (tmp_path / FILE_NAME).unlink()
+    limits = Limits(max_releases=2)
     other = Node(tmp_path, **{"agent-id": 1})
-    other.ask(_site(), _asked(_study((Charge(9.0),)), 0, 1, slot=1))
-    with pytest.raises(JournalError, match="ledger rebuild"):
-        Node(tmp_path).ask(_site(), _study(study_id="two").enrolment())
+    with pytest.raises(RefusedError, match="is 3 releases, and max_releases=2"):
+        other.ask(_site(limits), _asked(_study((Charge(9.0),)), 0, 1, slot=1))
+    (tmp_path / FILE_NAME).unlink()
+    with pytest.raises(JournalError, match="ledger recover"):
+        other.ask(_site(), _asked(_study((Charge(9.0),)), 0, 1, slot=1))
 
 
-def test_a_journal_that_cannot_be_read_stops_the_rebuilding(tmp_path: Path) -> None:
+def test_agents_that_a_run_puts_into_one_folder_count_for_themselves(
+    tmp_path: Path,
+) -> None:
+    config = {"fbo-folder": str(tmp_path)}
+    for agent in (0, 1):
+        context = Context(1, 1, {"agent-id": agent}, RecordDict(), dict(config))
+        site, study = _site(Limits(max_releases=1)), _study((Charge(9.0),))
+        assert site.answer(context, [], _asked(study, 0, 1, slot=agent)).arrays
+    assert "2 releases" not in _show(tmp_path)
+
+
+def test_a_journal_that_cannot_be_read_stops_the_recovering(tmp_path: Path) -> None:
     _tuning(tmp_path)
     (tmp_path / FILE_NAME).unlink()
     [journal] = tmp_path.glob("study-*.sqlite")
     journal.write_bytes(b"x" * 5000)
-    result = CliRunner().invoke(command, ["ledger", "rebuild", str(tmp_path)])
+    result = CliRunner().invoke(command, ["ledger", "recover", str(tmp_path)])
     assert result.exit_code != 0
     assert not (tmp_path / FILE_NAME).exists()
-    absent = CliRunner().invoke(command, ["ledger", "rebuild", str(tmp_path / "no")])
+    absent = CliRunner().invoke(command, ["ledger", "recover", str(tmp_path / "no")])
     assert "no folder" in absent.output
 
 
@@ -169,13 +184,14 @@ def _show(folder: Path, *options: str) -> str:
 
 
 def test_agents_of_a_folder_are_not_added_up(tmp_path: Path) -> None:
+    config = {"fbo-folder": str(tmp_path)}
     for agent in range(3):
-        node = Node(tmp_path, **{"agent-id": agent})
+        context = Context(1, 1, {"agent-id": agent}, RecordDict(), dict(config))
         site, make = _private_bandit("linear", LIMITS)
         study, _ = make(f"of-{agent}")
-        number = node.ask(site, study.enrolment()).metrics["journal"]
+        number = site.answer(context, [], study.enrolment()).metrics["journal"]
         release = _release(study, agent, int(number))
-        assert node.ask(site, release).arrays
+        assert site.answer(context, [], release).arrays
     (tmp_path / "budget").mkdir()
     shutil.copy(tmp_path / FILE_NAME, tmp_path / "budget")
     text = _show(tmp_path / "budget")

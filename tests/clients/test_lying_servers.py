@@ -52,7 +52,7 @@ def test_a_client_without_an_agent_id_has_one_slot_a_study(tmp_path: Path) -> No
 
 def test_a_journal_that_lacks_a_release_is_refused_whatever_was_charged_since() -> None:
     node = Node(None)
-    study = _study((Charge(1.7), *(Charge(1e5),) * 20))
+    study = _study((Charge(1.7), *(Charge(1.2),) * 20))
     node.ask(_site(), _asked(study, 0, 1))
     node.ask(_site(), _asked(_study(study_id="hop"), 0, 0))  # the journal is forgotten
     node.ask(_site(), _asked(study, 0, 2))
@@ -60,15 +60,15 @@ def test_a_journal_that_lacks_a_release_is_refused_whatever_was_charged_since() 
         node.ask(_site(), _asked(study, 1, 1))
 
 
-def test_agents_with_one_folder_are_charged_each_for_itself(tmp_path: Path) -> None:
+def test_agents_with_one_folder_are_charged_for_one_site(tmp_path: Path) -> None:
     first, second = Node(tmp_path), Node(tmp_path, **{"agent-id": 1})
-    first.ask(_site(), _asked(_study((Charge(1e4),)), 0, 1))
+    first.ask(_site(), _asked(_study((Charge(1.2),)), 0, 1))
     with pytest.raises(RefusedError, match="max_epsilon=3"):
-        second.ask(_site(), _asked(_study((Charge(0.01),)), 0, 1, slot=1))
+        second.ask(_site(), _asked(_study((Charge(1.2),)), 0, 1, slot=1))
     second.ask(_site(), _asked(_study((Charge(9.0),), study_id="b"), 0, 1, slot=1))
     with SpendingLedger.held(tmp_path) as ledger:
-        assert ledger.charges(owner=0) == [Charge(1e4)]
-        assert ledger.charges(owner=1) == [Charge(9.0)]
+        for owner in (0, 1, -1):
+            assert ledger.charges(owner) == [Charge(1.2), Charge(9.0)]
 
 
 def test_a_cheap_study_of_another_kind_pays_for_nothing(tmp_path: Path) -> None:

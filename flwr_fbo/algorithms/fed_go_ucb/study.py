@@ -185,3 +185,12 @@ class FedGOUCBInstruction(Instruction):
     send_sums: bool = False
     release: int = 0
     heard: int = 0
+
+    @property
+    def release_charged(self) -> int | None:
+        """1, the study's one charge, if the answer may carry a release.
+
+        Without privacy any answer says whether the agent wants to synchronise.
+        """
+        wanted = self.regresses or self.send_sums
+        return 1 if wanted or self.study.settings.privacy is None else None

@@ -206,3 +206,12 @@ class LinearBanditInstruction(Instruction):
     num_synchronisations: int = 0
     synchronisation: int = 0
     believed: int = 0
+
+    @property
+    def release_charged(self) -> int | None:
+        """1, the study's one charge, if the answer may carry a release.
+
+        With a trigger any answer says when the raw data want to synchronise.
+        """
+        wanted = self.send_release or self.synchronisation
+        return 1 if wanted or self.study.trigger is not None else None

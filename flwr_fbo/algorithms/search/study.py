@@ -195,3 +195,13 @@ class TuningInstruction(Instruction):
     attempt: int = 0
     planned: int = 0
     made_after: int = 0
+
+    @property
+    def release_charged(self) -> int | None:
+        """Which of the promised releases is asked for, or None."""
+        return self.release or None
+
+    @property
+    def asks_unprotected(self) -> bool:
+        """Whether the metric is asked for."""
+        return self.report_best_value

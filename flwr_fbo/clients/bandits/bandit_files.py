@@ -20,9 +20,14 @@ def bandit_journal(folder: Path, kind: str, study_id: str) -> Path:
 
 def note_last_study(folder: Path, kind: str, study_id: str) -> None:
     """Note in the folder that this is the last study of a kind."""
+    if not has_begun(folder, kind, study_id):
+        write_whole(_note(folder, kind), study_id)
+
+
+def has_begun(folder: Path, kind: str, study_id: str) -> bool:
+    """Return whether a study's journal was begun, if it is the last of its kind."""
     note = _note(folder, kind)
-    if not note.is_file() or note.read_text() != study_id:
-        write_whole(note, study_id)
+    return note.is_file() and note.read_text() == study_id
 
 
 def last_journal(folder: Path, kind: str) -> Path:

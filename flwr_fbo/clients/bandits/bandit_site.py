@@ -11,7 +11,11 @@ from typing import Any, TypeVar
 from flwr.app import Context
 
 from flwr_fbo.algorithms.search.trial import AppFailedError, OutOfTimeError
-from flwr_fbo.clients.bandits.bandit_files import bandit_journal, note_last_study
+from flwr_fbo.clients.bandits.bandit_files import (
+    bandit_journal,
+    has_begun,
+    note_last_study,
+)
 from flwr_fbo.clients.bandits.environment import BanditEnvironment
 from flwr_fbo.clients.recorded_agent import (
     NO_SLOT,
@@ -23,6 +27,7 @@ from flwr_fbo.clients.site_charges import SiteCharges
 from flwr_fbo.clients.site_journal import configured_slot, held_journal, record_name
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.privacy.spending import StudyKey
 from flwr_fbo.study.codec import Instruction
 
 MakeEnvironment = Callable[[Context], BanditEnvironment]
@@ -62,9 +67,10 @@ class BanditSite(Site[AskedT, BanditT]):
     ) -> Metrics:
         """Return the slot of the node config, else the one played in this study, or -1.
 
-        And the journal's number, where releases are in it that must not be lost.
+        And the journal's number, where releases will be in it that must not be lost. A
+        file is begun with the first round: a server may enrol without end.
         """
-        with self._held(context, study, folder, may_begin=True) as agent:
+        with self._looked_at(context, study, folder, charges) as agent:
             slot = configured_slot(context)
             claim: Metrics = {"agent-id": agent.slot if slot < 0 else slot}
             if not agent.must_be_kept(study):
@@ -85,13 +91,42 @@ class BanditSite(Site[AskedT, BanditT]):
         if known not in (NO_SLOT, instruction.slot):
             raise of_another_slot(known, instruction.slot)
         may_begin = not self.recorded.must_be_kept(study)
-        with self._held(context, study, folder, may_begin) as agent:
+        key = self.recorded.kind, study.study_id
+        # Without a folder it was begun while the site enrolled.
+        if folder is not None and not bandit_journal(folder, *key).is_file():
+            is_known = instruction.journal == charges.number("journal", *key)
+            is_lost = _is_lost(folder, key, charges)
+            may_begin = may_begin or (is_known and not is_lost)
+        with self._held(context, study, folder, charges, may_begin) as agent:
             agent.join(instruction.slot, instruction.journal)
             yield agent
 
     @contextmanager
+    def _looked_at(
+        self, context: Context, study: Any, folder: Path | None, charges: SiteCharges
+    ) -> Iterator[BanditT]:
+        """Hold the agent of a study, or one that could be; no file is begun."""
+        kind = self.recorded.kind
+        path = folder and bandit_journal(folder, kind, study.study_id)
+        if path is None or path.is_file():
+            with self._held(context, study, folder, charges, True) as agent:
+                yield agent
+            return
+        with Journal(self.recorded.identity_of(study)) as journal:
+            agent, key = self.agent_in(journal, study, context), (kind, study.study_id)
+            assert folder is not None
+            if not _is_lost(folder, key, charges):  # else it says another number
+                agent.take_number(lambda: charges.number("journal", *key))
+            yield agent
+
+    @contextmanager
     def _held(
-        self, context: Context, study: Any, folder: Path | None, may_begin: bool
+        self,
+        context: Context,
+        study: Any,
+        folder: Path | None,
+        charges: SiteCharges,
+        may_begin: bool,
     ) -> Iterator[BanditT]:
         kind = self.recorded.kind
         with held_journal(
@@ -102,15 +137,25 @@ class BanditSite(Site[AskedT, BanditT]):
             may_begin=may_begin,
             patience=_PATIENCE,
         ) as journal:
+            agent = self.agent_in(journal, study, context)
+            key = kind, study.study_id
+            if folder is not None and not has_begun(folder, *key):
+                # A journal that has begun has its number: an empty one is another.
+                agent.take_number(lambda: charges.number("journal", *key))
             if folder is not None:
-                note_last_study(folder, kind, study.study_id)
-            yield self.agent_in(journal, study, context)
+                note_last_study(folder, *key)
+            yield agent
 
     def agent_in(self, journal: Journal, study: Any, context: Context) -> BanditT:
         """Return the agent of a study's journal."""
         made: Any = self.recorded
         agent: BanditT = made(journal, study)
         return agent
+
+
+def _is_lost(folder: Path, key: StudyKey, charges: SiteCharges) -> bool:
+    """Return whether a study's journal that is not there had been begun."""
+    return has_begun(folder, *key) or charges.has_charged(key)
 
 
 @contextmanager

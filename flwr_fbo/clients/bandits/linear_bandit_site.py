@@ -88,12 +88,8 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, "RecordedBandit"]):
             )
 
     def release_of(self, instruction: LinearBanditInstruction) -> int | None:
-        """Return 1, the study's one charge, if the answer may carry a release.
-
-        With a trigger any answer says when the raw data want to synchronise.
-        """
-        wanted = instruction.send_release or instruction.synchronisation
-        return 1 if wanted or instruction.study.trigger is not None else None
+        """Return 1, the study's one charge, if the answer may carry a release."""
+        return instruction.release_charged
 
     def num_trials(
         self, agent: RecordedBandit, instruction: LinearBanditInstruction

@@ -75,12 +75,8 @@ class NeuralBanditSite(BanditSite[FedGOUCBInstruction, "RecordedNeuralAgent"]):
         return self.recorded(journal, made)
 
     def release_of(self, instruction: FedGOUCBInstruction) -> int | None:
-        """Return 1, the study's one charge, if the answer may carry a release.
-
-        Without privacy any answer says whether the agent wants to synchronise.
-        """
-        wanted = instruction.regresses or instruction.send_sums
-        return 1 if wanted or instruction.study.settings.privacy is None else None
+        """Return 1, the study's one charge, if the answer may carry a release."""
+        return instruction.release_charged
 
     def num_trials(
         self, agent: RecordedNeuralAgent, instruction: FedGOUCBInstruction

@@ -94,7 +94,7 @@ def test_a_site_sends_sums_and_known_metrics_only(
             names |= set(config)
         assert_no_secrets(b"\0".join(contents(reply)).decode("latin1"))
     assert shapes == {(D + 1, D + 1)}
-    assert names <= {"agent-id", "journal", "num-examples"}
+    assert names <= {"agent-id", "journal", "num-examples", "charges", "head"}
     # Sites have recorded all of it, and have logged nothing.
     assert [d.context for d in played.policy(2).decisions()] == [CONTEXT] * 6
     assert played.policy(2).summary().outside["way"] == 4

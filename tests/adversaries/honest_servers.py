@@ -196,15 +196,18 @@ class Setting:
     @property
     def has_ledger(self) -> bool:
         """Whether the site keeps what it has spent."""
-        bounds = self.node.get("fbo-max-epsilon", math.inf) != math.inf
-        return self.has_folder or bounds or "fbo-max-releases" in self.node
+        return self.has_folder or self._bounds_spending
 
     @property
     def is_limited(self) -> bool:
         """Whether nothing may leave but what is private, or summed."""
-        bounds = self.node.get("fbo-max-epsilon", math.inf) != math.inf
-        names = ("fbo-min-agents", "fbo-roster")
-        return bounds or any(name in self.node for name in names)
+        of_sums = "fbo-min-agents" in self.node or "fbo-roster" in self.node
+        return of_sums or self._bounds_spending
+
+    @property
+    def _bounds_spending(self) -> bool:
+        bounds_epsilon = self.node.get("fbo-max-epsilon", math.inf) != math.inf
+        return bounds_epsilon or "fbo-max-releases" in self.node
 
     def name(self, record: str) -> str:
         """Return how a record of a train message is named."""
@@ -334,8 +337,7 @@ class Kind(ABC):
     def open_node(setting: Setting) -> UserConfig:
         """Return the node config of a site that takes part in any study."""
         kept = {*SIZES, "agent-id", "fbo-roster", "fbo-key"}
-        node = {k: v for k, v in setting.node.items() if k in kept}
-        return {**node, "fbo-max-releases": 10_000}
+        return {k: v for k, v in setting.node.items() if k in kept}
 
     @abstractmethod
     def app(self, setting: Setting, which: int) -> ClientApp:

@@ -123,9 +123,9 @@ EPSILON: UserConfig = {"fbo-max-epsilon": 3.0, "fbo-max-delta": DELTA}
 LIMITS: tuple[UserConfig, ...] = (
     {},
     {**EPSILON, "fbo-allow-fixed-rows": True},
-    {**EPSILON, "fbo-max-epsilon": 0.5},
+    {**EPSILON, "fbo-max-epsilon": 1.0},
     {"fbo-max-epsilon": math.inf},
-    {"fbo-max-releases": 3},
+    {"fbo-max-releases": 9},
 )
 SHARE: UserConfig = {"fbo-max-uniform-share": 0.5}
 SUMS: UserConfig = {"fbo-min-agents": 3, "fbo-min-noise-multiplier": 1.0}
@@ -317,8 +317,17 @@ class Kind(ABC):
         What sites may have in their node configs.
     data : list of pairs
         What a datum may be in the two worlds.
+    in_a_row : int
+        Messages of a dialogue, in which a site keeps folder and state.
+    first_messages : tuple of int
+        How far studies go that differ in one number only.
+    mischief : float
+        How often a message is sent with changes of its own before it is sent without.
     """
 
+    in_a_row = 12
+    first_messages: tuple[int, ...] = (2, 2, 3)
+    mischief = 0.35
     limits: Sequence[UserConfig] = LIMITS
     data: Sequence[Pair] = (*NUMBERS, *FAILURES)
 
@@ -768,7 +777,8 @@ class Neural(Bandits):
         about = {"slot": 0, "journal": seen.metric("journal", 0)}
         settings, size = study.settings, NETWORK.num_parameters
         weights = np.random.default_rng(rng.randrange(99)).standard_normal(size)
-        trials, made, totals = settings.num_random_actions, 0, []
+        trials, made = settings.num_random_actions, 0
+        totals: list[Any] = []
         for _ in range(2 if trials else 0):
             seen = yield self.asked(
                 setting,
@@ -905,8 +915,9 @@ class Tuner(Kind):
     def script(self, rng: Random, setting: Setting, name: str) -> Script:
         """Train and score trials, ask for ballots, and train with what was chosen."""
         promise = rng.choice([PROMISE, PROMISE, Promise()])
-        is_hidden, alive = rng.random() < 0.8, (0, 1, 2, 3)
+        is_hidden, num_alive = rng.random() < 0.8, 4
         for rung in range(rng.randint(1, 2)):
+            alive = tuple(range(num_alive))
             header = self._trials(name, alive, promise, is_hidden)
             header = replace(header, rung=rung + 1)
             for kind in rng.choice([("train", "evaluate"), ("evaluate",)]):
@@ -914,9 +925,9 @@ class Tuner(Kind):
             is_exact = rng.random() < 0.1
             about = name, rung, alive, (), is_exact, True, promise, rung + 1
             yield self.asked("evaluate", BallotHeader(*about))
-            alive = alive[: max(1, len(alive) // 2)]
+            num_alive //= 2
         if rng.random() < 0.3:
-            chosen = SettingsHeader(settings_of(alive[0]))
+            chosen = SettingsHeader(settings_of(0))
             for kind in ("train", "evaluate"):
                 yield self.asked(kind, chosen, *self.body(setting, kind))
             if rng.random() < 0.5:
@@ -1041,21 +1052,24 @@ class SecureTuning(Tuning):
     """Servers of tuning studies that learn sums of messages only."""
 
     limits = (*LIMITS, SUMS, SUMS)
+    in_a_row = 20
+    first_messages = (2, 4, 7)
+    mischief = 0.15
 
     def __init__(self, members: Members) -> None:
         self._members = members
         agent = DPFTSDESettings(8, 2, 2, 8, **SMALL)
         votes = FedVoteSettings(8, **LEAN)
         digest = members.roster.digest()
-        self.studies = [
+        self.studies = tuple(
             TuningStudy(SPACE, "maximize", agent, 1, 2, "s", PROMISE, facts, sums)
-            for agent, facts, sums in [
+            for agent, facts, sums in (
                 (agent, None, _sums(8, "", 2)),
                 (agent, None, _sums(8, digest, 2)),
                 (votes, VoteCount(3, 8.0), _sums(8)),
                 (votes, VoteCount(3, 8.0), _sums(8, digest)),
-            ]
-        ]
+            )
+        )
 
     def setting(self, rng: Random) -> Setting:
         """Return a site, perhaps with a roster."""
@@ -1115,6 +1129,9 @@ class SecureTuner(Tuner):
     """Servers of a `FederationTuner` that learns sums of ballots only."""
 
     limits = (*LIMITS, SUMS, SUMS)
+    in_a_row = 20
+    first_messages = (2, 4, 7)
+    mischief = 0.15
 
     def __init__(self, members: Members) -> None:
         self._members = members

@@ -10,13 +10,14 @@ import pytest
 from flwr.app import Error, Message
 from flwr.clientapp import ClientApp
 
+from flwr_fbo._common import fields, validation
 from flwr_fbo.algorithms.linear_bandit import own_data
 from flwr_fbo.clients import sum_member
 from flwr_fbo.clients.tuning_record import RecordedTuner
 from flwr_fbo.models import ellipsoid
 from flwr_fbo.privacy.spending import SpendingLedger
 from flwr_fbo.secure_sum.terms import Exchange
-from flwr_fbo.tuner import client_mod
+from flwr_fbo.tuner import client_mod, hidden_metrics
 from tests.adversaries.honest_servers import Tuning
 from tests.adversaries.two_worlds import KINDS, prove
 
@@ -48,8 +49,8 @@ def _quote_a_value(patch: pytest.MonkeyPatch) -> None:
         inner = made(self, setting, which)
 
         def quoting(message: Message, context: Any) -> Message:
-            reply = inner(message, context)
-            config = message.content.config_records.get("config", {})
+            reply: Message = inner(message, context)
+            config: Any = message.content.config_records.get("config", {})
             if not reply.has_error() or config.get("fbo-iteration", 0) != 2:
                 return reply
             text = f"{reply.error.reason} The best is {setting.datum[which]}."
@@ -62,7 +63,7 @@ def _quote_a_value(patch: pytest.MonkeyPatch) -> None:
 
 def _send_a_metric(patch: pytest.MonkeyPatch) -> None:
     """As a metric does that nobody thought of."""
-    hide: Any = client_mod.hide_evaluate_metrics
+    hide: Any = hidden_metrics.hide_evaluate_metrics
 
     def hidden(content: Any) -> Any:
         found = hide(content)
@@ -78,7 +79,14 @@ def _numbers(record: Any) -> list[float]:
 
 
 def _fail_by_rounding(patch: pytest.MonkeyPatch) -> None:
-    """As where a server's number is so small that rounding decides on an error."""
+    """As where a server's number may be so small that rounding decides on an error."""
+    check = validation.require_number
+
+    def check_others(name: str, value: Any, *about: Any, **more: Any) -> None:
+        if name != "ridge" or not isinstance(value, float) or not value > 0:
+            check(name, value, *about, **more)
+
+    patch.setattr(fields, "require_number", check_others)
     patch.setattr(
         own_data, "_ridge_of", lambda of, own, _: np.full(own.shape[:-2], of.ridge)
     )

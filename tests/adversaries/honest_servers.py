@@ -926,12 +926,15 @@ class Tuner(Kind):
             about = name, rung, alive, (), is_exact, True, promise, rung + 1
             yield self.asked("evaluate", BallotHeader(*about))
             num_alive //= 2
-        if rng.random() < 0.3:
-            chosen = SettingsHeader(settings_of(0))
-            for kind in ("train", "evaluate"):
-                yield self.asked(kind, chosen, *self.body(setting, kind))
-            if rng.random() < 0.5:
-                yield self.asked("evaluate", None, *self.body(setting, "evaluate"))
+        if rng.random() < 0.5:
+            yield from self._training(rng, setting)
+
+    def _training(self, rng: Random, setting: Setting) -> Script:
+        """Train and evaluate with what was chosen, and without a tuner."""
+        chosen = SettingsHeader(settings_of(0), rng.random() < 0.5)
+        for kind in rng.choice([("train", "evaluate"), ("evaluate",)]):
+            header = rng.choice([chosen, chosen, None])
+            yield self.asked(kind, header, *self.body(setting, kind))
 
     def row_of(self, setting: Setting, tree: Tree, place: Place) -> Row | None:
         """Return the row of what is charged; the app's own replies may have any."""
@@ -1144,6 +1147,8 @@ class SecureTuner(Tuner):
 
     def script(self, rng: Random, setting: Setting, name: str) -> Script:
         """Score trials, and sum the ballots of each rung."""
+        if rng.random() < 0.2:
+            yield from self._training(rng, setting)
         roster = self._members.roster.digest() if "fbo-roster" in setting.node else ""
         sums, alive = _sums(4, roster), (0, 1, 2, 3)
         for rung in range(rng.randint(1, 2)):

@@ -123,9 +123,9 @@ EPSILON: UserConfig = {"fbo-max-epsilon": 3.0, "fbo-max-delta": DELTA}
 LIMITS: tuple[UserConfig, ...] = (
     {},
     {**EPSILON, "fbo-allow-fixed-rows": True},
-    {**EPSILON, "fbo-max-epsilon": 0.5},
+    {**EPSILON, "fbo-max-epsilon": 1.0},
     {"fbo-max-epsilon": math.inf},
-    {"fbo-max-releases": 3},
+    {"fbo-max-releases": 9},
 )
 SHARE: UserConfig = {"fbo-max-uniform-share": 0.5}
 SUMS: UserConfig = {"fbo-min-agents": 3, "fbo-min-noise-multiplier": 1.0}
@@ -196,15 +196,18 @@ class Setting:
     @property
     def has_ledger(self) -> bool:
         """Whether the site keeps what it has spent."""
-        bounds = self.node.get("fbo-max-epsilon", math.inf) != math.inf
-        return self.has_folder or bounds or "fbo-max-releases" in self.node
+        return self.has_folder or self._bounds_spending
 
     @property
     def is_limited(self) -> bool:
         """Whether nothing may leave but what is private, or summed."""
-        bounds = self.node.get("fbo-max-epsilon", math.inf) != math.inf
-        names = ("fbo-min-agents", "fbo-roster")
-        return bounds or any(name in self.node for name in names)
+        of_sums = "fbo-min-agents" in self.node or "fbo-roster" in self.node
+        return of_sums or self._bounds_spending
+
+    @property
+    def _bounds_spending(self) -> bool:
+        bounds_epsilon = self.node.get("fbo-max-epsilon", math.inf) != math.inf
+        return bounds_epsilon or "fbo-max-releases" in self.node
 
     def name(self, record: str) -> str:
         """Return how a record of a train message is named."""
@@ -314,8 +317,17 @@ class Kind(ABC):
         What sites may have in their node configs.
     data : list of pairs
         What a datum may be in the two worlds.
+    in_a_row : int
+        Messages of a dialogue, in which a site keeps folder and state.
+    first_messages : tuple of int
+        How far studies go that differ in one number only.
+    mischief : float
+        How often a message is sent with changes of its own before it is sent without.
     """
 
+    in_a_row = 12
+    first_messages: tuple[int, ...] = (2, 2, 3)
+    mischief = 0.35
     limits: Sequence[UserConfig] = LIMITS
     data: Sequence[Pair] = (*NUMBERS, *FAILURES)
 
@@ -334,8 +346,7 @@ class Kind(ABC):
     def open_node(setting: Setting) -> UserConfig:
         """Return the node config of a site that takes part in any study."""
         kept = {*SIZES, "agent-id", "fbo-roster", "fbo-key"}
-        node = {k: v for k, v in setting.node.items() if k in kept}
-        return {**node, "fbo-max-releases": 10_000}
+        return {k: v for k, v in setting.node.items() if k in kept}
 
     @abstractmethod
     def app(self, setting: Setting, which: int) -> ClientApp:
@@ -766,7 +777,8 @@ class Neural(Bandits):
         about = {"slot": 0, "journal": seen.metric("journal", 0)}
         settings, size = study.settings, NETWORK.num_parameters
         weights = np.random.default_rng(rng.randrange(99)).standard_normal(size)
-        trials, made, totals = settings.num_random_actions, 0, []
+        trials, made = settings.num_random_actions, 0
+        totals: list[Any] = []
         for _ in range(2 if trials else 0):
             seen = yield self.asked(
                 setting,
@@ -903,8 +915,9 @@ class Tuner(Kind):
     def script(self, rng: Random, setting: Setting, name: str) -> Script:
         """Train and score trials, ask for ballots, and train with what was chosen."""
         promise = rng.choice([PROMISE, PROMISE, Promise()])
-        is_hidden, alive = rng.random() < 0.8, (0, 1, 2, 3)
+        is_hidden, num_alive = rng.random() < 0.8, 4
         for rung in range(rng.randint(1, 2)):
+            alive = tuple(range(num_alive))
             header = self._trials(name, alive, promise, is_hidden)
             header = replace(header, rung=rung + 1)
             for kind in rng.choice([("train", "evaluate"), ("evaluate",)]):
@@ -912,13 +925,16 @@ class Tuner(Kind):
             is_exact = rng.random() < 0.1
             about = name, rung, alive, (), is_exact, True, promise, rung + 1
             yield self.asked("evaluate", BallotHeader(*about))
-            alive = alive[: max(1, len(alive) // 2)]
-        if rng.random() < 0.3:
-            chosen = SettingsHeader(settings_of(alive[0]))
-            for kind in ("train", "evaluate"):
-                yield self.asked(kind, chosen, *self.body(setting, kind))
-            if rng.random() < 0.5:
-                yield self.asked("evaluate", None, *self.body(setting, "evaluate"))
+            num_alive //= 2
+        if rng.random() < 0.5:
+            yield from self._training(rng, setting)
+
+    def _training(self, rng: Random, setting: Setting) -> Script:
+        """Train and evaluate with what was chosen, and without a tuner."""
+        chosen = SettingsHeader(settings_of(0), rng.random() < 0.5)
+        for kind in rng.choice([("train", "evaluate"), ("evaluate",)]):
+            header = rng.choice([chosen, chosen, None])
+            yield self.asked(kind, header, *self.body(setting, kind))
 
     def row_of(self, setting: Setting, tree: Tree, place: Place) -> Row | None:
         """Return the row of what is charged; the app's own replies may have any."""
@@ -1039,21 +1055,24 @@ class SecureTuning(Tuning):
     """Servers of tuning studies that learn sums of messages only."""
 
     limits = (*LIMITS, SUMS, SUMS)
+    in_a_row = 20
+    first_messages = (2, 4, 7)
+    mischief = 0.15
 
     def __init__(self, members: Members) -> None:
         self._members = members
         agent = DPFTSDESettings(8, 2, 2, 8, **SMALL)
         votes = FedVoteSettings(8, **LEAN)
         digest = members.roster.digest()
-        self.studies = [
+        self.studies = tuple(
             TuningStudy(SPACE, "maximize", agent, 1, 2, "s", PROMISE, facts, sums)
-            for agent, facts, sums in [
+            for agent, facts, sums in (
                 (agent, None, _sums(8, "", 2)),
                 (agent, None, _sums(8, digest, 2)),
                 (votes, VoteCount(3, 8.0), _sums(8)),
                 (votes, VoteCount(3, 8.0), _sums(8, digest)),
-            ]
-        ]
+            )
+        )
 
     def setting(self, rng: Random) -> Setting:
         """Return a site, perhaps with a roster."""
@@ -1113,6 +1132,9 @@ class SecureTuner(Tuner):
     """Servers of a `FederationTuner` that learns sums of ballots only."""
 
     limits = (*LIMITS, SUMS, SUMS)
+    in_a_row = 20
+    first_messages = (2, 4, 7)
+    mischief = 0.15
 
     def __init__(self, members: Members) -> None:
         self._members = members
@@ -1125,6 +1147,8 @@ class SecureTuner(Tuner):
 
     def script(self, rng: Random, setting: Setting, name: str) -> Script:
         """Score trials, and sum the ballots of each rung."""
+        if rng.random() < 0.2:
+            yield from self._training(rng, setting)
         roster = self._members.roster.digest() if "fbo-roster" in setting.node else ""
         sums, alive = _sums(4, roster), (0, 1, 2, 3)
         for rung in range(rng.randint(1, 2)):

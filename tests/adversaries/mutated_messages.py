@@ -564,10 +564,13 @@ class Site:
 
     def _visible(self, asked: Asked, reply: RecordDict) -> Any:
         """Return all of a reply but the numbers that it releases."""
+        metrics = _metrics(reply)
+        if "fields" in metrics:  # of a tuner's reply
+            metrics |= {"fields": None, **json.loads(metrics["fields"])}
         numbers = {
             name: repr(value)
-            for name, value in _metrics(reply).items()
-            if name not in ("journal", "num-examples")
+            for name, value in metrics.items()
+            if name not in ("head", "journal", "num-examples")  # chance, and exact
         }
         is_sum = SUM in reply or asked.header.get("fbo-phase") == "sum"
         shapes = [

@@ -10,12 +10,14 @@ import pytest
 from flwr.app import Error, Message
 from flwr.clientapp import ClientApp
 
-from flwr_fbo._common import fields
+from flwr_fbo._common import fields, validation
+from flwr_fbo.algorithms.linear_bandit import own_data
 from flwr_fbo.clients import sum_member
 from flwr_fbo.clients.tuning_record import RecordedTuner
+from flwr_fbo.models import ellipsoid
 from flwr_fbo.privacy.spending import SpendingLedger
 from flwr_fbo.secure_sum.terms import Exchange
-from flwr_fbo.tuner import client_mod
+from flwr_fbo.tuner import client_mod, hidden_metrics
 from tests.adversaries.honest_servers import Tuning
 from tests.adversaries.two_worlds import KINDS, prove
 
@@ -47,8 +49,8 @@ def _quote_a_value(patch: pytest.MonkeyPatch) -> None:
         inner = made(self, setting, which)
 
         def quoting(message: Message, context: Any) -> Message:
-            reply = inner(message, context)
-            config = message.content.config_records.get("config", {})
+            reply: Message = inner(message, context)
+            config: Any = message.content.config_records.get("config", {})
             if not reply.has_error() or config.get("fbo-iteration", 0) != 2:
                 return reply
             text = f"{reply.error.reason} The best is {setting.datum[which]}."
@@ -61,7 +63,7 @@ def _quote_a_value(patch: pytest.MonkeyPatch) -> None:
 
 def _send_a_metric(patch: pytest.MonkeyPatch) -> None:
     """As a metric does that nobody thought of."""
-    hide: Any = client_mod.hide_evaluate_metrics
+    hide: Any = hidden_metrics.hide_evaluate_metrics
 
     def hidden(content: Any) -> Any:
         found = hide(content)
@@ -76,15 +78,20 @@ def _numbers(record: Any) -> list[float]:
     return [one for one in record.values() if isinstance(one, float)]
 
 
-def _take_any_ridge(patch: pytest.MonkeyPatch) -> None:
-    """As without the range of a number that a server writes."""
-    check = fields.require_number
+def _fail_by_rounding(patch: pytest.MonkeyPatch) -> None:
+    """As where a server's number may be so small that rounding decides on an error."""
+    check = validation.require_number
 
     def check_others(name: str, value: Any, *about: Any, **more: Any) -> None:
         if name != "ridge" or not isinstance(value, float) or not value > 0:
             check(name, value, *about, **more)
 
     patch.setattr(fields, "require_number", check_others)
+    patch.setattr(
+        own_data, "_ridge_of", lambda of, own, _: np.full(own.shape[:-2], of.ridge)
+    )
+    for module in (own_data, ellipsoid):
+        patch.setattr(module, "raised", lambda matrix: matrix)
 
 
 def _send_fewer_numbers(patch: pytest.MonkeyPatch) -> None:
@@ -123,7 +130,7 @@ def _mark_a_key(patch: pytest.MonkeyPatch) -> None:
     [
         ("tuning", _quote_a_value, "errors differ"),
         ("tuner", _send_a_metric, "is-good differs"),
-        pytest.param("linear", _take_any_ridge, "LinAlgError", marks=pytest.mark.slow),
+        pytest.param("linear", _fail_by_rounding, "LinAlg", marks=pytest.mark.slow),
         ("tuning", _send_fewer_numbers, "shapes differ"),
         ("linear", _charge_after_the_reply, "no row of the ledger"),
         ("secure", _mark_a_key, "differs, and no row of the ledger"),

@@ -81,9 +81,8 @@ from tests.adversaries.honest_servers import (
 from tests.adversaries.same_chance import Chance, same_chance
 
 MESSAGES, SEED = 100_000, 1
-# Messages of a dialogue, in which a site keeps folder and state; one of which so many
-# looks for a number by bisection, which takes more.
-IN_A_ROW, WHILE_BISECTING, BISECTING = 12, 40, 0.25
+# Share of the dialogues that look for a number by bisection, and their messages.
+BISECTING, WHILE_BISECTING = 0.35, 40
 # Different findings of a kind that are told.
 MOST_FINDINGS = 10
 
@@ -256,6 +255,7 @@ def other_number(value: Any, rng: Random) -> Any:
         return other_array(value, rng)
     if isinstance(value, bool):
         return rng.choice([not value, not value, not value, int(value), None])
+    near: list[Any]
     if isinstance(value, int):
         near = [value + 1, value - 1, 2 * value, -value, rng.randrange(9)]
         return rng.choice([*near, *near, *INTEGERS, float(value), value + 0.5])
@@ -474,7 +474,7 @@ class Dialogue:
         """Write the messages, as a server would that sees the first world."""
         if self._bisects:
             self._bisect()
-        while not self._bisects and len(self.letters) < IN_A_ROW:
+        while not self._bisects and len(self.letters) < self._kind.in_a_row:
             self._walk()
 
     def replayed(self, letters: Sequence[Letter], which: int) -> Iterator[Seen]:
@@ -511,14 +511,14 @@ class Dialogue:
         rng, script = self._rng, self._script(self._rng)
         asked: Tree | None = next(script)
         kept = self._edits(asked, [0, 0, 1, 1, 2, 3])
-        while asked is not None and len(self.letters) < IN_A_ROW:
+        while asked is not None and len(self.letters) < self._kind.in_a_row:
             way = rng.random()
-            if way < 0.35:
+            if way < self._kind.mischief:
                 self._send(asked, [*kept, *self._edits(asked, [1, 1, 2])])
-            elif way < 0.45 and self.letters:
+            elif way < self._kind.mischief + 0.1 and self.letters:
                 old = rng.choice(self.letters)
                 self._send(old.honest, [*old.edits, *self._edits(old.honest, [0, 1])])
-            elif way < 0.5:
+            elif way < self._kind.mischief + 0.15:
                 return
             asked = _next(script, self._send(asked, kept))
 

@@ -52,7 +52,7 @@ def test_a_client_without_an_agent_id_has_one_slot_a_study(tmp_path: Path) -> No
 
 def test_a_journal_that_lacks_a_release_is_refused_whatever_was_charged_since() -> None:
     node = Node(None)
-    study = _study((Charge(1.7), *(Charge(1.2),) * 20))
+    study = _study((Charge(4.0), *(Charge(3.0),) * 2))
     node.ask(_site(), _asked(study, 0, 1))
     node.ask(_site(), _asked(_study(study_id="hop"), 0, 0))  # the journal is forgotten
     node.ask(_site(), _asked(study, 0, 2))

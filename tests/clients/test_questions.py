@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from flwr.app import Context, RecordDict
 from typer.testing import CliRunner
 
 from flwr_fbo import Limits
@@ -17,6 +18,7 @@ from flwr_fbo.clients import questions
 from flwr_fbo.clients.questions import Questions, share_of
 from flwr_fbo.privacy.gaussian import gaussian_mu
 from flwr_fbo.privacy.spending import Charge, Promise, SpendingLedger
+from flwr_fbo.study.codec import Config
 from flwr_fbo.study.limits import refused
 from tests.clients.test_site_budget import FOLDERS, Node, _asked, _site, _study
 
@@ -182,15 +184,20 @@ def test_other_limits_begin_anew(tmp_path: Path) -> None:
 def test_owners_of_one_folder_have_books_of_their_own(tmp_path: Path) -> None:
     """As simulated sites do: what one has spent must not refuse another."""
     study = _study((Charge(1 / gaussian_mu(2.5, 1e-3)),), study_id="two")
-    one, other = Node(tmp_path), Node(tmp_path, **{"agent-id": 1})
-    one.ask(_site(LIMITS), _asked(_study((Charge(2.0),)), 0, 1))
+
+    def ask(slot: int, config: Config) -> None:
+        run, node = {"fbo-folder": str(tmp_path)}, {"partition-id": slot}
+        context = Context(1, 1, {**node}, RecordDict(), {**run})
+        _site(LIMITS).answer(context, [], config)
+
+    ask(0, _asked(_study((Charge(2.0),)), 0, 1))
     with pytest.raises(RefusedError):
-        one.ask(_site(LIMITS), study.enrolment())
-    other.ask(_site(LIMITS), study.enrolment())
+        ask(0, study.enrolment())
+    ask(1, study.enrolment())
 
 
 def test_the_book_is_in_the_ledger_and_costs_no_release(tmp_path: Path) -> None:
     Node(tmp_path).ask(_site(LIMITS), _study((Charge(2.0),)).enrolment())
     with SpendingLedger.held(tmp_path) as ledger:
         assert ledger.charges() == []
-        assert len(Questions.of(ledger, 0).asked) == 1
+        assert len(Questions.of(ledger, -1).asked) == 1

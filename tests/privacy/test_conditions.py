@@ -178,7 +178,7 @@ def test_the_next_study_says_what_the_epsilon_before_does_not_cover(
     study = Study(tmp_path, "vote", caplog)
     said = [t for t in study.log.splitlines() if "spent before: epsilon 0;" not in t]
     [line] = [t for t in said if t.startswith("joined study")]
-    both = f" in 3 releases, {FINISHED_TABLE}, {WITHOUT_TRAINING}; limits: none"
+    both = f" in 4 releases, {FINISHED_TABLE}, {WITHOUT_TRAINING}; limits: none"
     assert both in line
 
 

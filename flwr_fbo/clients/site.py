@@ -29,9 +29,9 @@ from flwr_fbo._compat import (
     decoded,
     to_array_record,
 )
+from flwr_fbo.clients.gate import Gate, sent
 from flwr_fbo.clients.node_limits import limiting, site_limits, tell
 from flwr_fbo.clients.recorded_agent import RecordedAgent
-from flwr_fbo.clients.site_charges import SiteCharges
 from flwr_fbo.clients.site_journal import configured_folder
 from flwr_fbo.clients.time_limit import CheckTime, time_limit
 from flwr_fbo.study.codec import (
@@ -135,46 +135,46 @@ class Site(ABC, Generic[AskedT, AgentT]):
             If an earlier evaluation still runs.
         """
         folder = self.folder_of(context)
-        charges = SiteCharges(context, folder, self.limits)
-        sizes = charges.sizes
+        gate = Gate(context, folder, self.limits)
+        sizes = gate.sizes
         check_config(sizes, config, self.instruction_type.study_type)
         check_arrays(sizes, arrays)
         instruction = self._read(config)
         study, key = instruction.study, (instruction.kind, instruction.study.study_id)
         check_steps(sizes, study, arrays)
         unprotected = self.unprotected(instruction)
-        charges.check(study.promise, unprotected, self.uniform_share(study))
+        gate.check(study.promise, unprotected, self.uniform_share(study))
         if self.only_private:
             require_private(study.promise)
-        self.check(context, study, charges)
+        self.check(context, study, gate)
         receipts = [config[RECEIPT_ENTRY]] if RECEIPT_ENTRY in config else []
-        charges.hear(receipts, instruction.slot, *key)
+        gate.hear(receipts, instruction.slot, *key)
         if instruction.phase == "enrol":
-            charges.admit(key, study.promise, study.strategy)
-            known = self.claim(context, study, folder, charges)
-            claim = Answer(metrics={**known, **charges.mark(key)})
-            charges.let_go(claim.about_site)
+            gate.admit(key, study.promise, study.strategy)
+            known = self.claim(context, study, folder, gate)
+            claim = Answer(metrics={**known, **gate.mark(key)})
+            gate.let_go(claim.about_site)
             return claim
         release = self.release_of(instruction)
         require(instruction.slot >= 0, "slot", instruction.slot, "an integer >= 0")
-        with self.agent(context, instruction, folder, charges) as agent:
+        with self.agent(context, instruction, folder, gate) as agent:
             trials = self.num_trials(agent, instruction)
             sizes.check_size("max_trials", trials, "trials of a message")
             if release is not None:
-                charges.charge(key, study.promise, release, agent)
+                gate.charge(key, study.promise, release, agent)
             if unprotected:
-                charges.charge_unprotected(key, agent)
+                gate.charge_unprotected(key, agent)
             assert sizes.max_seconds is not None
             check_time = time_limit(sizes.max_seconds)
             # Apart, so that a round that carries nothing of the site's data looks the
             # same whether its trials failed or not.
             asked = context, agent, instruction, arrays
-            charges.of_data(partial(self.play, *asked, check_time))
-            answer = charges.of_data(partial(self.reply, agent, instruction, arrays))
+            gate.of_data(partial(self.play, *asked, check_time))
+            answer = gate.of_data(partial(self.reply, agent, instruction, arrays))
             assert answer is not None
             if release is not None or unprotected:
-                answer = replace(answer, metrics=answer.metrics | charges.mark(key))
-            charges.let_go(answer.about_site)
+                answer = replace(answer, metrics=answer.metrics | gate.mark(key))
+            gate.let_go(answer.about_site)
             return answer
 
     def check_data(self, context: Context, lengths: Sequence[int]) -> None:
@@ -210,12 +210,12 @@ class Site(ABC, Generic[AskedT, AgentT]):
         """Return the largest share of decisions that have no regard to rewards."""
         return 0.0
 
-    def check(self, context: Context, study: Any, charges: SiteCharges) -> None:
+    def check(self, context: Context, study: Any, gate: Gate) -> None:
         """Raise unless the study is one that this client is made for."""
 
     @abstractmethod
     def claim(
-        self, context: Context, study: Any, folder: Path | None, charges: SiteCharges
+        self, context: Context, study: Any, folder: Path | None, gate: Gate
     ) -> Metrics:
         """Return the slot that this client knows it holds, or -1, as ``agent-id``."""
 
@@ -225,7 +225,7 @@ class Site(ABC, Generic[AskedT, AgentT]):
         context: Context,
         instruction: AskedT,
         folder: Path | None,
-        charges: SiteCharges,
+        gate: Gate,
     ) -> AbstractContextManager[AgentT]:
         """Hold the agent that the instruction is for."""
 
@@ -302,7 +302,7 @@ def replying_with_errors(
         return call_next(message, context)
     except SiteError as error:
         reason = f"{type(error).__name__}: {error}"
-        return Message(Error(CLIENT_APP_RAISED, reason), reply_to=message)
+        return sent(message, Error(CLIENT_APP_RAISED, reason))
 
 
 class SiteClient(NumPyClient):
@@ -352,7 +352,7 @@ def add_site(app: ClientApp, site: Site[Any, Any], action: str = "default") -> N
     @app.train(action)
     def train(message: Message, context: Context) -> Message:
         content = reported(lambda: _content(site, context, message.content))
-        return Message(content, reply_to=message)
+        return sent(message, content)
 
 
 def _content(site: Site[Any, Any], context: Context, asked: RecordDict) -> RecordDict:

@@ -26,8 +26,8 @@ from flwr_fbo._common.files import why_untrusted
 from flwr_fbo._common.text import counted
 from flwr_fbo._common.validation import require_int
 from flwr_fbo._common.version import __version__
+from flwr_fbo.clients.gate import Gate
 from flwr_fbo.clients.node_limits import is_our_entry, node_limits
-from flwr_fbo.clients.site_charges import SiteCharges
 from flwr_fbo.clients.site_journal import (
     NodeConfigError,
     configured_folder,
@@ -346,7 +346,7 @@ def _others(context: Context) -> list[Finding]:
 @_told("study")
 def _study(context: Context, promise: Promise) -> Finding:
     """Return whether the site takes part in a study, by the rules of its app."""
-    charges = SiteCharges(context, configured_folder(context))
+    charges = Gate(context, configured_folder(context))
     charges.check(promise)
     charges.check_total(("announced", ""), promise)
     releases = counted(promise.num_releases, "release")

@@ -24,6 +24,7 @@ from flwr_fbo.algorithms.search.trial import (
     Objective,
     Trial,
 )
+from flwr_fbo.clients.gate import Gate
 from flwr_fbo.clients.recorded_agent import of_another_slot
 from flwr_fbo.clients.site import (
     Answer,
@@ -31,7 +32,6 @@ from flwr_fbo.clients.site import (
     Metrics,
     Site,
 )
-from flwr_fbo.clients.site_charges import SiteCharges
 from flwr_fbo.clients.site_journal import held_journal, record_name
 from flwr_fbo.clients.time_limit import CheckTime, objective_in_time
 from flwr_fbo.clients.tuning_journals import agent_id, journal_path, note_last_study
@@ -92,7 +92,7 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
                 space.to_unit(params)
         self.check_limits()
 
-    def check(self, context: Context, study: TuningStudy, charges: SiteCharges) -> None:
+    def check(self, context: Context, study: TuningStudy, gate: Gate) -> None:
         """Raise unless the study is the one that the client is made for."""
         if self.space is not None and SearchSpace(self.space) != study.space:
             raise StudyMismatchError(
@@ -124,11 +124,11 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
         context: Context,
         study: TuningStudy,
         folder: Path | None,
-        charges: SiteCharges,
+        gate: Gate,
     ) -> Metrics:
         """Return the slot that this client knows it holds, or -1."""
         known = agent_id(context, study)
-        identity = charges.check_sums(study.secure, study.promise, known)
+        identity = gate.check_sums(study.secure, study.promise, known)
         return {"agent-id": identity.slot if known < 0 else known}
 
     @contextmanager
@@ -137,12 +137,12 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
         context: Context,
         instruction: TuningInstruction,
         folder: Path | None,
-        charges: SiteCharges,
+        gate: Gate,
     ) -> Iterator[RecordedTuner]:
         """Hold the agent of the slot that the server names: the client's own."""
         study, slot = instruction.study, instruction.slot
         known, asked = agent_id(context, study), self.unprotected(instruction)
-        who = charges.check_sums(study.secure, study.promise, known, asked)
+        who = gate.check_sums(study.secure, study.promise, known, asked)
         if known not in (-1, slot):
             raise of_another_slot(known, slot)
         identity, path = agent_identity(study, slot), journal_path(folder, study, slot)

@@ -34,10 +34,10 @@ from flwr_fbo._compat import (
     secure_aggregation_stage,
 )
 from flwr_fbo.algorithms.search.trial import AppFailedError
+from flwr_fbo.clients.gate import NO_ANSWER, Gate, let_go_by_a_site, sent
 from flwr_fbo.clients.node_limits import hearing
 from flwr_fbo.clients.recorded_agent import of_another_slot
 from flwr_fbo.clients.site import SiteError, reported
-from flwr_fbo.clients.site_charges import NO_ANSWER, SiteCharges, let_go_by_a_site
 from flwr_fbo.clients.site_journal import (
     configured_folder,
     configured_slot,
@@ -164,14 +164,14 @@ def tuner_mod(
     exception. With `secagg_mod` or `secaggplus_mod` the trained arrays leave masked, as
     that protocol masks them; the keys and key shares of the protocol leave as they are.
     """
-    charges, header = reported(partial(_read, message, context))
+    gate, header = reported(partial(_read, message, context))
     if isinstance(header, TrialsHeader):
-        arguments = message, context, call_next, header, charges
+        arguments = message, context, call_next, header, gate
         return reported(partial(_run_trials, *arguments))
     if isinstance(header, BallotHeader):
-        return reported(partial(_ballot, message, context, header, charges))
+        return reported(partial(_ballot, message, context, header, gate))
     if isinstance(header, SumHeader):
-        return reported(partial(_sum, message, context, header, charges))
+        return reported(partial(_sum, message, context, header, gate))
     TrialStates.forget(context.state)
     answer = partial(call_next, message, context)
     if isinstance(header, SettingsHeader):
@@ -194,7 +194,7 @@ def _own_reply(
         except Exception as error:
             failure = error
     # Now, as the app's own clients may have limits of which nobody knew before.
-    is_bound = SiteCharges(context).is_bound
+    is_bound = Gate(context).is_bound
     if failure is not None:
         if not is_bound or isinstance(failure, SiteError):
             raise failure
@@ -209,22 +209,22 @@ def _own_reply(
             logging.INFO,
         )
     if reply.has_error():
-        return Message(Error(reply.error.code, NO_ANSWER), reply_to=message)
+        return sent(message, Error(reply.error.code, NO_ANSWER))
     is_train = message.metadata.message_type.startswith(MessageType.TRAIN)
     hide = hide_train_metrics if is_train else hide_evaluate_metrics
-    return Message(hide(reply.content), reply_to=message)
+    return sent(message, hide(reply.content))
 
 
 def _raise(error: Exception, cause: Exception) -> NoReturn:
     raise error from cause
 
 
-def _read(message: Message, context: Context) -> tuple[SiteCharges, Header | None]:
+def _read(message: Message, context: Context) -> tuple[Gate, Header | None]:
     """Return what the site allows, and the header: of a size that it wants."""
     if HEADER not in message.content:  # the app's own: nothing of ours is asked
-        return SiteCharges(context), None
-    charges = SiteCharges(context, configured_folder(context))
-    sizes = charges.sizes
+        return Gate(context), None
+    gate = Gate(context, configured_folder(context))
+    sizes = gate.sizes
     assert sizes.max_characters is not None
     try:
         header = read_header(message.content, sizes.max_characters)
@@ -251,8 +251,8 @@ def _read(message: Message, context: Context) -> tuple[SiteCharges, Header | Non
         check_numbers(sizes, [len(array.data) / 8 for array in arrays])
     receipts = message.content.config_records.get(RECEIPTS) or ConfigRecord()
     sizes.check_size("max_trials", len(receipts), "receipts of a message")
-    charges.hear([*receipts.values()], configured_slot(context), KIND)
-    return charges, header
+    gate.hear([*receipts.values()], configured_slot(context), KIND)
+    return gate, header
 
 
 def _run_trials(
@@ -260,19 +260,19 @@ def _run_trials(
     context: Context,
     call_next: ClientAppCallable,
     header: TrialsHeader,
-    charges: SiteCharges,
+    gate: Gate,
 ) -> Message:
     """Return the replies of all trials of a send."""
     unprotected = "" if header.is_hidden else _EXACT
-    identity = _admit(charges, header, header.sums, unprotected)
+    identity = _admit(gate, header, header.sums, unprotected)
     slot = -1 if header.sums is None else identity.own_slot(context)
     states = TrialStates(context.state, header.attempt, header.alive)
     contents = unpack(message.content, range(len(header.trials)))
     replies: dict[int, RecordDict] = {}
     errors: dict[str, str] = {}
     read: set[str] = set()
-    assert charges.sizes.max_seconds is not None
-    check_time = time_limit(charges.sizes.max_seconds)
+    assert gate.sizes.max_seconds is not None
+    check_time = time_limit(gate.sizes.max_seconds)
     for place, trial in enumerate(header.trials):
         settings = header.settings[place]
         current = FederationTrial(trial, header.rung, header.rounds, dict(settings))
@@ -289,28 +289,29 @@ def _run_trials(
                 kept = partial(_kept, message, reply.content, trial, header, states)
                 replies[place] = reported(kept)
         except SiteError as error:
-            errors[str(place)] = NO_ANSWER if charges.is_bound else str(error)
+            errors[str(place)] = NO_ANSWER if gate.is_bound else str(error)
         if str(place) in errors and _is_evaluate(message):
             states.score(trial, math.nan, 1.0)
         states.save(trial, state)
         read |= overlay.read
     # Once more, as the app's own clients may have limits of which nobody knew before.
-    charges = SiteCharges(context, configured_folder(context))
-    _admit(charges, header, header.sums, unprotected)
+    gate = Gate(context, configured_folder(context))
+    _admit(gate, header, header.sums, unprotected)
     if unprotected:  # replies to train have metrics, too
-        charges.charge_unprotected((KIND, header.attempt))
+        gate.charge_unprotected((KIND, header.attempt))
     answer = replace(
-        _header_of(charges, header.attempt, context),
+        _header_of(gate, header.attempt, context),
         errors=errors,
         read=tuple(sorted(read)),
         slot=slot,
     )
-    return Message(pack(answer, replies), reply_to=message)
+    gate.let_go(unprotected)
+    return sent(message, pack(answer, replies))
 
 
-def _header_of(charges: SiteCharges, attempt: str, context: Context) -> ReplyHeader:
+def _header_of(gate: Gate, attempt: str, context: Context) -> ReplyHeader:
     """Return the header of a reply, with what it says of the site's ledger."""
-    mark = charges.mark((KIND, attempt))
+    mark = gate.mark((KIND, attempt))
     if not mark:
         return ReplyHeader()
     agent = configured_slot(context)
@@ -388,26 +389,23 @@ def _kept(
 
 
 def _ballot(
-    message: Message, context: Context, header: BallotHeader, charges: SiteCharges
+    message: Message, context: Context, header: BallotHeader, gate: Gate
 ) -> Message:
     """Return what the client says about the trials of a rung."""
     unprotected = _EXACT if header.is_exact else ""
-    _admit(charges, header, None, unprotected)
+    _admit(gate, header, None, unprotected)
     # No noise of a server covers exact scores, whatever it promises.
     promise = Promise() if header.is_exact else header.promise
-    charges.charge((KIND, header.attempt), promise, header.release)
-    vector = charges.of_data(partial(_vector, context, header))
+    gate.charge((KIND, header.attempt), promise, header.release)
+    vector = gate.of_data(partial(_vector, context, header))
     assert vector is not None
     arrays = ArrayRecord({"ballot": Array(vector)})
-    charges.let_go(arrays)
-    said = _header_of(charges, header.attempt, context)
-    content = RecordDict({HEADER: header_record(said), BALLOT: arrays})
-    return Message(content, reply_to=message)
+    gate.let_go(arrays)
+    said = _header_of(gate, header.attempt, context)
+    return sent(message, RecordDict({HEADER: header_record(said), BALLOT: arrays}))
 
 
-def _sum(
-    message: Message, context: Context, header: SumHeader, charges: SiteCharges
-) -> Message:
+def _sum(message: Message, context: Context, header: SumHeader, gate: Gate) -> Message:
     """Return the client's reply in one exchange of the sum of a rung's ballots.
 
     Its ballot, its share of the noise and its keys are in a journal before a reply
@@ -425,7 +423,7 @@ def _sum(
     asked, sums = header.ballot, header.sums
     if asked.is_exact or len(asked.trials) != sums.num_features:
         raise refused("a secure sum is of one bounded ballot")
-    identity = _admit(charges, asked, sums)
+    identity = _admit(gate, asked, sums)
     own = identity.own_slot(context)
     if own < 0:
         own = noted_slot(context, KEPT_SUM, asked.attempt)
@@ -433,9 +431,11 @@ def _sum(
         raise of_another_slot(own, header.slot)
     with _held(context, asked.attempt, header.slot) as journal:
         begin = header.exchange == Exchange.ADVERTISE
-        if not _is_known(journal, header, begin):
+        if _is_known(journal, header, begin):
+            gate.is_on_record()
+        else:
             # Charged once a rung, before anything about the client can leave.
-            charges.charge((KIND, asked.attempt), asked.promise, asked.release)
+            gate.charge((KIND, asked.attempt), asked.promise, asked.release)
             ballot = _vector(context, asked)
             journal.put({_ABOUT: np.array(header.about), _BALLOT: ballot})
 
@@ -459,9 +459,9 @@ def _sum(
         if header.exchange == Exchange.UNMASK:  # it is never needed again
             journal.put({_BALLOT: np.zeros(0)})
     arrays = ArrayRecord({"reply": Array(reply)})
-    said = _header_of(charges, asked.attempt, context)
-    content = RecordDict({HEADER: header_record(said), SUM: arrays})
-    return Message(content, reply_to=message)
+    said = _header_of(gate, asked.attempt, context)
+    gate.let_go(arrays)
+    return sent(message, RecordDict({HEADER: header_record(said), SUM: arrays}))
 
 
 def _is_known(journal: Journal, header: SumHeader, may_begin: bool) -> bool:
@@ -525,7 +525,7 @@ def _vector(context: Context, header: BallotHeader) -> FloatArray:
 
 
 def _admit(
-    charges: SiteCharges,
+    gate: Gate,
     header: TrialsHeader | BallotHeader,
     sums: SecureSums | None,
     unprotected: str = "",
@@ -539,7 +539,7 @@ def _admit(
     """
     promise = header.promise
     # The key decides the slot: an app's partition-id is about its data.
-    identity = charges.check_sums(sums, promise, unprotected=unprotected)
-    charges.check(promise, unprotected)
-    charges.admit((KIND, header.attempt), promise, "FederationTuner")
+    identity = gate.check_sums(sums, promise, unprotected=unprotected)
+    gate.check(promise, unprotected)
+    gate.admit((KIND, header.attempt), promise, "FederationTuner")
     return identity

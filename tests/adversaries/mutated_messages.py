@@ -71,7 +71,7 @@ from flwr_fbo.algorithms.linear_bandit.study import (
     LinearBanditStudy,
 )
 from flwr_fbo.algorithms.search.study import TuningInstruction, TuningStudy
-from flwr_fbo.clients.site_charges import SiteCharges
+from flwr_fbo.clients.gate import Gate
 from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.privacy.spending import FILE_NAME, UNPROTECTED, Charge, Promise
@@ -532,7 +532,7 @@ class Site:
         [context] = self._grid.contexts.values()
         if self._folder is not None and not (self._folder / FILE_NAME).exists():
             return []
-        with SiteCharges(context, self._folder)._ledger() as ledger:
+        with Gate(context, self._folder)._ledger() as ledger:
             charges, facts = ledger.charges(), [row.facts for row in ledger.rows]
             epsilon = Spent.of(facts).epsilon(DELTA)
         spent = sum(charge.num_releases for charge in charges)

@@ -10,7 +10,7 @@ from flwr_fbo._common import fields
 from flwr_fbo._common.validation import require_int
 from flwr_fbo.clients import site
 from flwr_fbo.clients.bandits.neural_bandit_site import NeuralBanditSite
-from flwr_fbo.clients.site_charges import SiteCharges
+from flwr_fbo.clients.gate import Gate
 from flwr_fbo.study.limits import Limits
 from flwr_fbo.tuner import client_mod
 from flwr_fbo.tuner.envelope import BallotHeader
@@ -31,7 +31,7 @@ def test_the_messages_that_are_changed_are_answered(kind: str) -> None:
 
 
 def _charge_no_falsy_release(patch: pytest.MonkeyPatch) -> None:
-    charge: Any = SiteCharges.charge
+    charge: Any = Gate.charge
 
     def charge_some(self: Any, key: Any, promise: Any, release: Any, *more: Any) -> Any:
         return charge(self, key, promise, release, *more) if release else None
@@ -41,8 +41,8 @@ def _charge_no_falsy_release(patch: pytest.MonkeyPatch) -> None:
             require_int(name, *about)
 
     patch.setattr(fields, "require_int", check_others)
-    patch.setattr(SiteCharges, "charge", charge_some)
-    patch.setattr(SiteCharges, "let_go", lambda *_: None)
+    patch.setattr(Gate, "charge", charge_some)
+    patch.setattr(Gate, "let_go", lambda *_: None)
 
 
 def _keep_limits_from_a_tuner(patch: pytest.MonkeyPatch) -> None:

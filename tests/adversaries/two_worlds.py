@@ -11,7 +11,7 @@ score, one reward, one context or one metric is another. A finding is, in any re
 - an error here and none there, or another text of it;
 - other records, keys, their order, types, shapes or sizes;
 - another value, unless the site's ledger has the charge for it as the reply leaves, by
-  the table of `flwr_fbo.clients.site_charges`;
+  the table of `flwr_fbo.clients.gate`;
 - another row of the ledger, or another file in the site's folder.
 
 Chance, keys and the clock are the same in both worlds, so all else is data. How long a
@@ -55,7 +55,7 @@ from flwr.app import (
 )
 
 from flwr_fbo._compat import ensure_task_identity
-from flwr_fbo.clients.site_charges import SiteCharges
+from flwr_fbo.clients.gate import Gate
 from flwr_fbo.privacy.spending import FILE_NAME, UNPROTECTED
 from tests.adversaries.honest_servers import (
     JSON,
@@ -376,7 +376,7 @@ class World:
                 status = (self._folder / FILE_NAME).stat()
                 stamp = status.st_mtime_ns, status.st_size
         if stamp != self._stamp:
-            with SiteCharges(self._context, self._folder)._ledger() as ledger:
+            with Gate(self._context, self._folder)._ledger() as ledger:
                 facts = [row.facts for row in ledger.rows]
             names = "study_kind", "study_id", "release"
             rows = tuple(json.dumps(one, sort_keys=True) for one in facts)

@@ -31,8 +31,8 @@ from flwr_fbo.algorithms.linear_bandit.study import (
 from flwr_fbo.algorithms.search.trial import AppFailedError
 from flwr_fbo.clients.bandits.linear_bandit_site import LinearBanditSite
 from flwr_fbo.clients.bandits.neural_bandit_site import NeuralBanditSite
+from flwr_fbo.clients.gate import NO_ANSWER
 from flwr_fbo.clients.site import Answer
-from flwr_fbo.clients.site_charges import NO_ANSWER
 from flwr_fbo.clients.tuning_site import TuningSite
 from flwr_fbo.privacy.spending import Charge
 from flwr_fbo.tuner.envelope import HEADER, SettingsHeader, header_record

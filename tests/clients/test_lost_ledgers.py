@@ -20,8 +20,8 @@ from flwr_fbo.algorithms.linear_bandit.study import (
 from flwr_fbo.cli import app as command
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.spending import FILE_NAME, Charge, SpendingLedger
+from tests.clients.test_gate import NODE, Site, _app, _private_bandit
 from tests.clients.test_site_budget import Node, _asked, _site, _study
-from tests.clients.test_site_charges import NODE, Site, _app, _private_bandit
 from tests.federation import NUM_AGENTS, make_objective, strategy
 
 LIMITS = Limits(max_epsilon=9, max_delta=1e-5)

@@ -29,8 +29,8 @@ from flwr_fbo.tuner.envelope import (
     header_record,
     pack,
 )
+from tests.clients.test_gate import _objective
 from tests.clients.test_site_budget import _asked, _study
-from tests.clients.test_site_charges import _objective
 from tests.federation import charges_in
 from tests.tuner.apps import (
     NUM_CLIENTS,

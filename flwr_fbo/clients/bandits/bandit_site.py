@@ -17,13 +17,13 @@ from flwr_fbo.clients.bandits.bandit_files import (
     note_last_study,
 )
 from flwr_fbo.clients.bandits.environment import BanditEnvironment
+from flwr_fbo.clients.gate import Gate
 from flwr_fbo.clients.recorded_agent import (
     NO_SLOT,
     RecordedBanditAgent,
     of_another_slot,
 )
 from flwr_fbo.clients.site import Metrics, Site
-from flwr_fbo.clients.site_charges import SiteCharges
 from flwr_fbo.clients.site_journal import configured_slot, held_journal, record_name
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
@@ -58,19 +58,19 @@ class BanditSite(Site[AskedT, BanditT]):
         share: float = study.largest_uniform_share
         return share
 
-    def check(self, context: Context, study: Any, charges: SiteCharges) -> None:
+    def check(self, context: Context, study: Any, gate: Gate) -> None:
         """Raise `RefusedError` where sums are wanted, and there is no noise."""
-        charges.check_no_sums(study.promise)
+        gate.check_no_sums(study.promise)
 
     def claim(
-        self, context: Context, study: Any, folder: Path | None, charges: SiteCharges
+        self, context: Context, study: Any, folder: Path | None, gate: Gate
     ) -> Metrics:
         """Return the slot of the node config, else the one played in this study, or -1.
 
         And the journal's number, where releases will be in it that must not be lost. A
         file is begun with the first round: a server may enrol without end.
         """
-        with self._looked_at(context, study, folder, charges) as agent:
+        with self._looked_at(context, study, folder, gate) as agent:
             slot = configured_slot(context)
             claim: Metrics = {"agent-id": agent.slot if slot < 0 else slot}
             if not agent.must_be_kept(study):
@@ -84,7 +84,7 @@ class BanditSite(Site[AskedT, BanditT]):
         context: Context,
         instruction: Any,
         folder: Path | None,
-        charges: SiteCharges,
+        gate: Gate,
     ) -> Iterator[BanditT]:
         """Hold the site's agent, as the one that the server names."""
         study, known = instruction.study, configured_slot(context)
@@ -94,29 +94,29 @@ class BanditSite(Site[AskedT, BanditT]):
         key = self.recorded.kind, study.study_id
         # Without a folder it was begun while the site enrolled.
         if folder is not None and not bandit_journal(folder, *key).is_file():
-            is_known = instruction.journal == charges.number("journal", *key)
-            is_lost = _is_lost(folder, key, charges)
+            is_known = instruction.journal == gate.number("journal", *key)
+            is_lost = _is_lost(folder, key, gate)
             may_begin = may_begin or (is_known and not is_lost)
-        with self._held(context, study, folder, charges, may_begin) as agent:
+        with self._held(context, study, folder, gate, may_begin) as agent:
             agent.join(instruction.slot, instruction.journal)
             yield agent
 
     @contextmanager
     def _looked_at(
-        self, context: Context, study: Any, folder: Path | None, charges: SiteCharges
+        self, context: Context, study: Any, folder: Path | None, gate: Gate
     ) -> Iterator[BanditT]:
         """Hold the agent of a study, or one that could be; no file is begun."""
         kind = self.recorded.kind
         path = folder and bandit_journal(folder, kind, study.study_id)
         if path is None or path.is_file():
-            with self._held(context, study, folder, charges, True) as agent:
+            with self._held(context, study, folder, gate, True) as agent:
                 yield agent
             return
         with Journal(self.recorded.identity_of(study)) as journal:
             agent, key = self.agent_in(journal, study, context), (kind, study.study_id)
             assert folder is not None
-            if not _is_lost(folder, key, charges):  # else it says another number
-                agent.take_number(lambda: charges.number("journal", *key))
+            if not _is_lost(folder, key, gate):  # else it says another number
+                agent.take_number(lambda: gate.number("journal", *key))
             yield agent
 
     @contextmanager
@@ -125,7 +125,7 @@ class BanditSite(Site[AskedT, BanditT]):
         context: Context,
         study: Any,
         folder: Path | None,
-        charges: SiteCharges,
+        gate: Gate,
         may_begin: bool,
     ) -> Iterator[BanditT]:
         kind = self.recorded.kind
@@ -141,7 +141,7 @@ class BanditSite(Site[AskedT, BanditT]):
             key = kind, study.study_id
             if folder is not None and not has_begun(folder, *key):
                 # A journal that has begun has its number: an empty one is another.
-                agent.take_number(lambda: charges.number("journal", *key))
+                agent.take_number(lambda: gate.number("journal", *key))
             if folder is not None:
                 note_last_study(folder, *key)
             yield agent
@@ -153,9 +153,9 @@ class BanditSite(Site[AskedT, BanditT]):
         return agent
 
 
-def _is_lost(folder: Path, key: StudyKey, charges: SiteCharges) -> bool:
+def _is_lost(folder: Path, key: StudyKey, gate: Gate) -> bool:
     """Return whether a study's journal that is not there had been begun."""
-    return has_begun(folder, *key) or charges.has_charged(key)
+    return has_begun(folder, *key) or gate.has_charged(key)
 
 
 @contextmanager

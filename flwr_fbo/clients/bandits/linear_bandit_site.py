@@ -21,9 +21,9 @@ from flwr_fbo.clients.bandits.bandit_site import (
     MakeEnvironment,
     playing,
 )
+from flwr_fbo.clients.gate import Gate
 from flwr_fbo.clients.recorded_agent import older_copy
 from flwr_fbo.clients.site import Answer, Arrays, site_app
-from flwr_fbo.clients.site_charges import SiteCharges
 from flwr_fbo.clients.site_journal import NodeConfigError
 from flwr_fbo.clients.time_limit import CheckTime, environment_in_time
 from flwr_fbo.study.limits import Limits
@@ -76,11 +76,9 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, "RecordedBandit"]):
         own = self.folder
         return super().folder_of(context) if own is None else Path(own)
 
-    def check(
-        self, context: Context, study: LinearBanditStudy, charges: SiteCharges
-    ) -> None:
+    def check(self, context: Context, study: LinearBanditStudy, gate: Gate) -> None:
         """Raise NodeConfigError too if there is neither folder nor environment."""
-        super().check(context, study, charges)
+        super().check(context, study, gate)
         if self.make_environment is None and self.folder_of(context) is None:
             raise NodeConfigError.told(
                 "This site has no folder for its policy: give linear_bandit_app one, "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import logging
 import time
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
 from optuna.distributions import FloatDistribution
 
+import flwr_fbo
 from flwr_fbo import (
     ContinualSettings,
     FedVote,
@@ -52,7 +54,7 @@ from flwr_fbo.algorithms.linear_bandit.study import (
 )
 from flwr_fbo.clients.bandits.linear_bandit_site import LinearBanditSite
 from flwr_fbo.clients.bandits.neural_bandit_site import NeuralBanditSite
-from flwr_fbo.clients.site_charges import SiteCharges
+from flwr_fbo.clients.gate import Gate
 from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.privacy.spending import (
     Charge,
@@ -427,7 +429,7 @@ def test_exact_scores_cost_all_whatever_is_promised(tmp_path: Path) -> None:
 
 def test_no_reply_about_a_site_is_let_go_without_a_charge() -> None:
     context = Context(1, 1, {}, RecordDict(), {})
-    charges = SiteCharges(context)
+    charges = Gate(context)
     charges.let_go([])
     with pytest.raises(RuntimeError, match="uncharged"):
         charges.let_go([np.zeros(1)])
@@ -435,6 +437,20 @@ def test_no_reply_about_a_site_is_let_go_without_a_charge() -> None:
     charges.let_go([np.zeros(1)])
     with pytest.raises(ValueError, match="release"):
         charges.charge(("tuning", "a"), Promise(), 0)
+
+
+def test_replies_of_a_site_are_made_at_the_gate_alone() -> None:
+    """Nothing else could answer without the question whether it is charged."""
+    package = Path(flwr_fbo.__file__).parent
+    files = [*package.glob("clients/**/*.py"), package / "tuner" / "client_mod.py"]
+    makers = {
+        path.relative_to(package).as_posix()
+        for path in files
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.keyword) and node.arg == "reply_to"
+    }
+    assert len(files) > 20
+    assert makers == {"clients/gate.py"}
 
 
 def test_sums_of_too_many_are_refused_before_they_are_made() -> None:

@@ -1,12 +1,21 @@
 """May this leave? One place that answers, for all that a server asks of a site.
 
+A reply is one of three kinds, and `sent` makes each of them:
+
+- *public*: a function of what the server has written, of files and of chance;
+- *charged*: about the site's data, with the charge on disk before it leaves;
+- *refused*: an error. Whether there is one depends on no data, unless a release is
+  charged anyway (`Gate.of_data`); where it depends on what is left of the limits, it
+  has one text, and few are given away (`Questions`).
+
 What a reply can carry decides what is charged, and not what the request calls it:
 
 ======================  =========================  ===================  =============
 Message                 What its reply can carry   Limits that bind it  Charge
 ======================  =========================  ===================  =============
-any study, ``ENROL``    its slot, and the number   all                  none
-                        of a journal
+any study, ``ENROL``    its slot, the number of a  all                  none
+                        journal, and the mark of
+                        its newest charge
 tuning, ``ROUND``       a message                  privacy, sums        the release
 tuning, ``ROUND``       the metric best-value      privacy, sums        `UNPROTECTED`
 tuning, ``SUM``         a message in a sum         privacy, sums        the release
@@ -21,7 +30,10 @@ tuner, trials           what the app trained, and  privacy, sums        none
 tuner, trials           exact metrics              privacy, sums        `UNPROTECTED`
 tuner, ballot           a ballot, or exact scores  privacy, sums        the release
 tuner, sum              a ballot in a sum          privacy, sums        the release
-tuner, settings         the app's own reply        none                 none
+any other, if the app   the app's own reply; at a  none                 none
+has ``tuner_mod``       site with limits on
+                        privacy or sums without
+                        metrics
 ======================  =========================  ===================  =============
 
 *Privacy* is ``max_epsilon``, ``max_delta`` and ``max_releases``; *sums* is
@@ -41,7 +53,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from flwr.app import ConfigRecord, Context
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 
 from flwr_fbo._common.errors import RefusedError, log_fault
 from flwr_fbo._common.text import counted
@@ -116,9 +128,18 @@ _RECORD, _JOINED = "flwr-fbo-spending", "flwr-fbo-joined"
 _OF_AN_OPERATOR = ("agent-id", "fbo-folder")
 
 
+def sent(message: Message, content: RecordDict | Error) -> Message:
+    """Return a site's reply to a message.
+
+    Whoever makes it has asked `Gate.let_go` before. No reply is made elsewhere: a test
+    looks for it.
+    """
+    return Message(content, reply_to=message)
+
+
 @contextmanager
 def let_go_by_a_site() -> Iterator[list[bool]]:
-    """Return a list that has an entry once `SiteCharges` has let a reply go."""
+    """Return a list that has an entry once `Gate` has let a reply go."""
     passed: list[bool] = []
     token = _LET_GO.set(passed)
     try:
@@ -127,7 +148,7 @@ def let_go_by_a_site() -> Iterator[list[bool]]:
         _LET_GO.reset(token)
 
 
-class SiteCharges:
+class Gate:
     """What a site allows, and its `SpendingLedger`, while it answers one message.
 
     The ledger is ``spending.sqlite`` in the site's folder, held only while it is read
@@ -521,6 +542,10 @@ class SiteCharges:
         elif self._folder is not None:
             facts = note_charge(self._folder, facts)
         ledger.add(facts)
+
+    def is_on_record(self) -> None:
+        """Note that what is asked for was charged when it was put on record."""
+        self._is_charged = True
 
     def let_go(self, content: Any) -> None:
         """Raise RuntimeError if there is content about the site, and no charge.

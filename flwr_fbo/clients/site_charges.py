@@ -50,7 +50,7 @@ from flwr_fbo.clients.node_limits import site_limits
 from flwr_fbo.clients.questions import Questions, share_of
 from flwr_fbo.clients.recorded_agent import RecordedAgent, lacks_release
 from flwr_fbo.clients.site_journal import NodeConfigError, configured_slot
-from flwr_fbo.clients.sum_identity import SumIdentity, sum_identity
+from flwr_fbo.clients.sum_identity import SumIdentity, pins_roster, sum_identity
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError, JournalHeldError
 from flwr_fbo.privacy.conditions import after_epsilon, condition_of, conditions_of
@@ -148,8 +148,12 @@ class SiteCharges:
 
     @property
     def is_bound(self) -> bool:
-        """Whether the site limits what may be learned of it, by anybody."""
-        return any(one.bound_anything or one.of_sums for one in self._all)
+        """Whether the site limits what may be learned of it, by anybody.
+
+        By limits, or by a roster: then its messages leave in sums only.
+        """
+        is_limited = any(one.bound_anything or one.of_sums for one in self._all)
+        return is_limited or pins_roster(self._context)
 
     def of_data(self, work: Callable[[], ResultT]) -> ResultT | None:
         """Do a piece of work that touches the site's data.

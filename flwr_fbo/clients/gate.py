@@ -71,7 +71,7 @@ from flwr_fbo.clients.site_proofs import (
     read_receipts,
     require_complete,
 )
-from flwr_fbo.clients.sum_identity import SumIdentity, sum_identity
+from flwr_fbo.clients.sum_identity import SumIdentity, pins_roster, sum_identity
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError, JournalHeldError
 from flwr_fbo.privacy.conditions import after_epsilon, condition_of, conditions_of
@@ -183,8 +183,12 @@ class Gate:
 
     @property
     def is_bound(self) -> bool:
-        """Whether the site limits what may be learned of it, by anybody."""
-        return any(one.bound_anything or one.of_sums for one in self._all)
+        """Whether the site limits what may be learned of it, by anybody.
+
+        By limits, or by a roster: then its messages leave in sums only.
+        """
+        is_limited = any(one.bound_anything or one.of_sums for one in self._all)
+        return is_limited or pins_roster(self._context)
 
     def of_data(self, work: Callable[[], ResultT]) -> ResultT | None:
         """Do a piece of work that touches the site's data.
@@ -351,7 +355,7 @@ class Gate:
     def _ask(self, key: StudyKey, promise: Promise) -> None:
         """Raise `RefusedError` unless so much is left; see `Questions`."""
         if not self._limits:
-            self._facts(key)  # which looks whether the ledger is whole
+            self._look(key)
             return
         with self._ledger() as ledger:
             self._mark = mark_of(ledger, key, self._owner)
@@ -393,20 +397,30 @@ class Gate:
             The study's kind and id.
         promise : Promise
         """
-        planned = Spent.of(self._facts(key), key, promise.charges)
+        planned = Spent.of(self._facts(), key, promise.charges)
         for limits in self._limits:
             limits.check_sum(planned)
 
-    def _facts(self, key: StudyKey) -> list[Facts]:
-        """Return what was charged, and take the mark of a study."""
+    def _look(self, key: StudyKey) -> None:
+        """Look whether the ledger of an own folder is whole, and take a study's mark."""
+        if not self._has_own_folder:
+            return
+        if self._has_file:
+            with self._ledger() as ledger:
+                self._mark = mark_of(ledger, key, self._owner)
+        else:
+            assert self._folder is not None
+            require_complete(self._folder, None, self._note)
+
+    def _facts(self, without: StudyKey | None = None) -> list[Facts]:
+        """Return what studies have charged, but for one."""
         if self._has_own_folder and not self._has_file:
             assert self._folder is not None
             require_complete(self._folder, None, self._note)
         if not (self._has_file or (self._limits and self._folder is None)):
             return []
         with self._ledger() as ledger:
-            self._mark = mark_of(ledger, key, self._owner)
-            return ledger.facts(self._counted)
+            return ledger.facts(self._counted, without)
 
     def _say_joined(self, key: StudyKey, promise: Promise, strategy: str) -> None:
         """Log the first message of a study, at a site that its operator configured."""
@@ -419,7 +433,7 @@ class Gate:
         delta = promise.delta
         for limits in self._limits:
             delta = limits.max_delta if delta is None else delta
-        before = [one for one in self._facts(key) if study_of(one) != key]
+        before = self._facts(without=key)
         promised, spent = "no epsilon: it is not private", Spent.of(before)
         if promise.private and promise.delta is not None:
             epsilon = Spent((promise.charges,)).text(promise.delta)

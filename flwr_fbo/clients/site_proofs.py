@@ -158,7 +158,8 @@ def require_complete(
     note : FolderNote
         Of the folder.
     """
-    fault = why_untrusted(folder)
+    # Whoever opens a ledger looks at the way to it; here there is none.
+    fault = why_untrusted(folder) if ledger is None else ""
     if fault:
         raise JournalError(fault, public=OPEN_TO_OTHERS)
     newest = [0, 0] if ledger is None else newest_of(ledger)

@@ -84,6 +84,11 @@ class SumIdentity:
             )
 
 
+def pins_roster(context: Context) -> bool:
+    """Return whether a site lets nothing be read but sums, by its node config."""
+    return _ROSTER in context.node_config
+
+
 def sum_identity(context: Context) -> SumIdentity:
     """Return what the node config names.
 

@@ -139,9 +139,10 @@ def tuner_mod(
       trials.
     - In the training after a private choice the metrics stay at the client too, unless
       ``apply(..., exact_metrics=True)`` asks for them. At a site with a limit on
-      epsilon or releases, or with ``fbo-min-agents`` and its like, they always do, in
-      the reply to whatever message: a server could ask for the exact score of any
-      setting. Its ``train`` replies have what is listed below, and no other number.
+      epsilon or releases, with ``fbo-min-agents`` and its like, or with a roster, they
+      always do, in the reply to whatever message: a server could ask for the exact
+      score of any setting. Its ``train`` replies have what is listed below, and no
+      other number.
     - Ballots count in the site's own ledger of what it has spent, where its node config
       has an ``fbo-folder``, and its limits (``fbo-max-epsilon`` and its like) hold.
     - A trial that raises an exception at this client does not touch the others. The

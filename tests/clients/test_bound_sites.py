@@ -173,6 +173,7 @@ BOUND: list[dict[str, Any]] = [
     {"fbo-max-releases": 3},
     {"fbo-min-agents": 5},
     {"fbo-min-noise-multiplier": 1.0},
+    {"fbo-roster": "/etc/fbo/roster.json", "fbo-key": "/etc/fbo/key.pem"},
 ]
 NAMED = pytest.mark.parametrize("is_named", [True, False])
 

@@ -402,7 +402,7 @@ class Gate:
             limits.check_sum(planned)
 
     def _look(self, key: StudyKey) -> None:
-        """Look whether the ledger of an own folder is whole, and take a study's mark."""
+        """Look whether an own folder's ledger is whole, and take a study's mark."""
         if not self._has_own_folder:
             return
         if self._has_file:

@@ -81,6 +81,9 @@ def test_a_site_that_takes_part_plays_the_best_arm(
     drawn: LinearUCBSettings, seed: int
 ) -> None:
     assume(has_regard(drawn, 1))
+    # What is narrower is greedy: one early reward may decide, which is not counted.
+    radius = getattr(drawn.exploration, "radius", 1.0)
+    assume(radius * (drawn.fixed_width or 0.0) >= drawn.releases.max_reward / 2)
     assert share_of_best(drawn, seed, FEW_TRIALS) > 0.5
 
 

@@ -200,7 +200,7 @@ class Gate:
 
         Raises
         ------
-        RefusedError
+        AppFailedError
             In place of an error of the work, where the site has been charged.
         """
         try:

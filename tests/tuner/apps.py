@@ -26,7 +26,7 @@ from optuna.distributions import BaseDistribution, FloatDistribution, IntDistrib
 
 from flwr_fbo import FederationTuner, Halving, InProcessGrid, Seeds, tuner_mod
 from flwr_fbo.tuner.choice import PrivateChoice
-from flwr_fbo.tuner.trial_run import Main
+from flwr_fbo.tuner.trial_grid import Main
 
 NUM_CLIENTS, TARGET = 6, np.array([1.0, -2.0, 0.5])
 RUN_CONFIG: dict[str, Any] = {

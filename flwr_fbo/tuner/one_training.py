@@ -170,7 +170,7 @@ def _race(
 
 def _rungs(num_trials: int, num_groups: int, budgets: Any) -> tuple[PlannedRung, ...]:
     """Return rungs that take so many rounds of the app; without budgets, the fewest."""
-    alive, rungs, rounds = [*_sizes(num_trials), 1], [], 0
+    alive, rungs, rounds = [*_sizes(num_trials), 1], list[PlannedRung](), 0
     for number, (num, left) in enumerate(pairwise(alive)):
         turns = -(-num // num_groups)
         groups = -(-num // turns)
@@ -181,7 +181,7 @@ def _rungs(num_trials: int, num_groups: int, budgets: Any) -> tuple[PlannedRung,
 
 def _full_rungs(num_trials: int, num_rounds: int | None) -> tuple[PlannedRung, ...]:
     """Return rungs in which all clients train each trial."""
-    alive, rungs = [*_sizes(num_trials), 1], []
+    alive, rungs = [*_sizes(num_trials), 1], list[PlannedRung]()
     for number, (num, left) in enumerate(pairwise(alive)):
         rounds = _FULL_GROWTH**number
         if num_rounds is not None and rounds >= num_rounds:

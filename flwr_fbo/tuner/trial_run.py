@@ -6,6 +6,7 @@ import logging
 import math
 import secrets
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -353,13 +354,23 @@ class TrialRun:
     def _share_of(
         self, trial: TrialThread, grid: Grid, round_number: int
     ) -> tuple[Sequence[int], int]:
-        """Return who trains a trial in a round; wait at the end of a rung."""
+        """Return who trains a trial in a round; wait at the end of a rung.
+
+        A trial that is trained again has the groups of its first training, so that a
+        run which goes on comes to the same models.
+        """
         if not self._is_final:
             trial.hold(self.plan.rungs[len(self._rungs)].rounds)
         nodes = list(grid.get_node_ids())
-        if self._is_final or not self.plan.is_shared:
+        ends = [planned.rounds for planned in self.plan.rungs]
+        rung = bisect_left(ends, round_number)
+        if not self._is_final:  # main may train on before it is scored
+            rung = min(rung, len(self._rungs))
+        if rung == len(ends) or not self.plan.is_shared:
             return nodes, 0
-        place, rung = self._alive.index(trial.number), len(self._rungs)
+        is_decided = rung < len(self._rungs)
+        trials = self._rungs[rung].trials if is_decided else self._alive
+        place = trials.index(trial.number)
         share = self.plan.share(nodes, rung, place, round_number)
         return share, self.plan.min_clients
 

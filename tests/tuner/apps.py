@@ -98,13 +98,15 @@ def message_app(
     def evaluate(message: Message, context: Context) -> Message:
         client = int(context.node_config["partition-id"])
         weights = _weights(message)
+        # A client may evaluate what others have trained.
+        calls = context.state.config_records.get("calls", ConfigRecord({"n": 0}))
         metrics = MetricRecord(
             {
                 "distance": distance(weights, context),
                 "num-examples": num_examples(client),
                 "n": 1,
                 # How often this client has trained in this trial.
-                "calls": int(str(context.state.config_records["calls"]["n"])),
+                "calls": int(str(calls["n"])),
             }
         )
         return Message(RecordDict({"metrics": metrics}), reply_to=message)

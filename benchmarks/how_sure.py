@@ -1,12 +1,13 @@
-"""How often the defaults are beaten: where no trial is better, and where one is.
+"""How often the defaults are beaten where no trial is better, and chosen where one is.
 
     python -m benchmarks.how_sure benchmarks/trained/*.jsonl [--draws 200]
 
 Whole halvings are replayed as `FederationTuner` decides them. Where no trial is better,
 each client scores them at random, anew in each rung; or all alike, as with a key that
-changes nothing. For the power, trials that were trained
-(`benchmarks.trained_trials`) are drawn such that the best is better than the defaults
-by .05 to .08 in test accuracy, or such that the defaults are those of the app.
+changes nothing. Else trials that were trained (`benchmarks.trained_trials`) are drawn:
+such that the defaults are those of the app, that another one is better by .05 to .08 in
+test accuracy, or that the defaults are the best of all. The last table has the loss of
+test accuracy against the best trial of a draw.
 """
 
 from __future__ import annotations
@@ -22,17 +23,18 @@ from benchmarks.trained_trials import RUNGS
 from benchmarks.tune_fedavg import SCHEDULE, Trials, climb, drawn, read_trials
 from flwr_fbo.tuner.evidence import Lead, leads
 
-EPSILONS, CLIENTS = (1.0, 2.0, 8.0), (10, 20, 50)
+EPSILONS, CLIENTS, FEW = (1.0, 2.0, 8.0), (10, 20, 50), (5, 10, 20)
 GAP = (0.05, 0.08)
+GAPS = {"the app's defaults": None, "a trial is .05 better": GAP, "best": (0.0, 0.001)}
 
 
 def replay(
     trials: Trials, num_clients: int, epsilon: float, seed: int
 ) -> tuple[int, Lead | None]:
-    """Return the best trial of the last rung, and its lead over the defaults."""
+    """Return the trial that is chosen, and its lead over the defaults."""
     design = Design(num_clients, SCHEDULE.trials, epsilon)
     method = METHODS["ranks (ours)"]
-    found = climb(trials, SCHEDULE, design, method, seed, keep_defaults=True)
+    found = climb(trials, SCHEDULE, design, method, seed, has_defaults=True)
     return found.best, leads(found.rows, num_clients)[0]
 
 
@@ -72,16 +74,22 @@ def num_beaten(
     return beaten
 
 
-def kept(
-    trials: Trials, epsilon: float, gap: tuple[float, float] | None, num_draws: int
-) -> list[bool]:
-    """Return whether the defaults are kept, in draws with a better trial."""
-    draws = (drawn(trials, 20, SCHEDULE.trials, seed, gap) for seed in range(num_draws))
-    return [
-        not is_beaten(*replay(one, 20, epsilon, seed))
-        for seed, one in enumerate(draws)
-        if one is not None
-    ]
+def found(
+    trials: Trials,
+    epsilon: float,
+    num_clients: int,
+    gap: tuple[float, float] | None,
+    num_draws: int,
+) -> tuple[list[bool], list[float]]:
+    """Return whether the defaults are chosen, and the loss, in each draw."""
+    kept, losses = [], []
+    for seed in range(num_draws):
+        one = drawn(trials, num_clients, SCHEDULE.trials, seed, gap)
+        if one is not None:
+            best, _ = replay(one, num_clients, epsilon, seed)
+            kept.append(best == 0)
+            losses.append(float(one.test[-1].max() - one.test[-1][best]))
+    return kept, losses
 
 
 def _print_row(name: str, cells: Sequence[float]) -> None:
@@ -101,13 +109,25 @@ def main() -> None:
             seeds = range(options.draws)
             counts = [num_beaten(e, n, seeds, is_random=is_random) for e in EPSILONS]
             _print_row(str(n), [count / options.draws for count in counts])
-    for title, gap in (("a trial is .05 better", GAP), ("the app's defaults", None)):
-        print(f"\nKept, 20 clients, {title}:\n")
-        for path in options.files:
-            trials = read_trials(path)
-            name = f"{trials.task}, {trials.num_examples.mean():.0f} examples a client"
-            found = [kept(trials, e, gap, options.draws) for e in EPSILONS]
-            _print_row(name, [float(np.mean(one)) for one in found])
+    tasks = [read_trials(path) for path in options.files]
+    cells = {
+        (title, n, epsilon): np.array(
+            [
+                [np.mean(one) for one in found(task, epsilon, n, gap, options.draws)]
+                for task in tasks
+            ]
+        ).mean(axis=0)
+        for title, gap in GAPS.items()
+        for n in FEW
+        for epsilon in EPSILONS
+    }
+    for place, what in enumerate(("Defaults chosen", "Loss of accuracy")):
+        for title in GAPS:
+            print(f"\n{what}, {title}, mean over tasks:\n")
+            print(f"| clients | {' | '.join(f'epsilon {e:g}' for e in EPSILONS)} |")
+            for n in FEW:
+                row = [float(cells[title, n, e][place]) for e in EPSILONS]
+                _print_row(str(n), row)
 
 
 if __name__ == "__main__":

@@ -121,7 +121,6 @@ def by_tuner(app: App, sampler: BaseSampler | None) -> Params:
         schedule=SCHEDULE,
         privacy=None if study else PrivateChoice(epsilon=2, delta=1e-3),
         study=study,
-        keep_defaults=study is None,  # a sampler knows nothing of defaults
         seeds=Seeds(study=app.seed, noise=None if study else app.seed),
     )
     random.seed(app.seed)

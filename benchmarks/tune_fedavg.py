@@ -33,7 +33,7 @@ from benchmarks.trained_trials import RUNGS, SPACE, read_lines
 from flwr_fbo import Halving
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.journal.tables import LedgerRow
-from flwr_fbo.tuner.choice import decision_scores, survivors
+from flwr_fbo.tuner.choice import decision_scores, survivors, survivors_of
 
 SCHEDULE = Halving(trials=16, rounds=RUNGS)
 
@@ -148,10 +148,13 @@ def climb(
     design: Design,
     method: Method,
     seed: int,
-    keep_defaults: bool = False,
+    has_defaults: bool = False,
     decide: Decide = decision_scores,
 ) -> Climbed:
-    """Replay halving as `FederationTuner` decides it, from the first trials drawn."""
+    """Replay halving as `FederationTuner` decides it, from the first trials drawn.
+
+    With ``has_defaults`` the first of them are the app's, with a head start.
+    """
     alive = list(range(schedule.trials))
     climbed = Climbed(0, [])
     for number, rung in enumerate(schedule.rungs):
@@ -166,9 +169,9 @@ def climb(
         )
         climbed.rows.append(method(design, asked))
         climbed.rows[-1].facts["trials"] = alive
-        is_last = rung.num_survivors == 1
-        kept = alive.index(0) if keep_defaults and not is_last else None
-        order = survivors(decide(climbed.rows), rung.num_survivors, kept)
+        order = survivors(decide(climbed.rows), rung.num_survivors)
+        if has_defaults:
+            order = survivors_of(climbed.rows, rung.num_survivors)
         alive = [alive[place] for place in order]
     return climbed._replace(best=alive[0])
 

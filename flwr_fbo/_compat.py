@@ -7,6 +7,7 @@ It also owns how records are named: a Message-API client reads ``arrays`` and
 from __future__ import annotations
 
 import hashlib
+import inspect
 import math
 import sys
 from base64 import b64decode, b64encode
@@ -53,6 +54,7 @@ from flwr.common.serde import (
     metric_record_to_proto,
 )
 from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
 from flwr.supercore.run import Run as Run
 from flwr.supercore.run import RunNotRunningException as RunNotRunningException
 from flwr.supercore.task_identity import TaskIdentity as TaskIdentity
@@ -91,6 +93,22 @@ def secure_aggregation_stage(content: RecordDict) -> str | None:
     record = content.get(SECURE_AGGREGATION_RECORD)
     stage = record.get(_Key.STAGE) if isinstance(record, ConfigRecord) else None
     return stage if isinstance(stage, str) else None
+
+
+def running_strategy() -> tuple[Strategy | None, int | None]:
+    """Return the strategy whose `start` is running in this thread, and its rounds.
+
+    Flower does not tell a Grid either. None where there is none, or it says no number.
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        found = frame.f_locals.get("self")
+        if frame.f_code.co_name == "start" and isinstance(found, Strategy):
+            num_rounds = frame.f_locals.get("num_rounds")
+            is_known = type(num_rounds) is int and num_rounds > 0
+            return found, num_rounds if is_known else None
+        frame = frame.f_back
+    return None, None
 
 
 def instruction_content(

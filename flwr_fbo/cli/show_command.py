@@ -18,7 +18,6 @@ from flwr_fbo.cli.report.server_page import spent_in_words
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.conditions import WITHOUT_TRAINING, after_epsilon
 from flwr_fbo.strategies.study_record import FILE_NAME as SERVER_FILE_NAME
-from flwr_fbo.tuner.federation_result import verdict
 from flwr_fbo.tuner.tuner_record import FILE_NAME, not_private_because, recorded_result
 
 
@@ -99,7 +98,7 @@ def _show_tuner(path: Path, as_json: bool, as_csv: bool) -> None:
     console.print("Trial 0 is the app's own. Larger scores are better.")
     console.print(f"{len(rungs)} of {found.num_rungs} rungs are decided.")
     if over_defaults is not None:
-        told = verdict(found.best_trial, over_defaults)
+        told = found.verdict
         console.print(f"The app's defaults {told}.", soft_wrap=True)
     if spent is not None:
         condition = after_epsilon(WITHOUT_TRAINING)

@@ -124,6 +124,11 @@ class _BinnedAxis:
     def border(self, u: float) -> float:
         return math.floor(u * self.num_values + 0.5) / self.num_values
 
+    def values(self) -> list[Any]:
+        """Return all values, in order."""
+        places = (np.arange(self.num_values) + 0.5) / self.num_values
+        return [self.from_unit(float(u)) for u in places]
+
     @property
     def _last(self) -> int:
         return self.num_values - 1
@@ -150,6 +155,14 @@ class _LogIntAxis:
         v = np.rint((self.low - 0.5) * np.exp(u * self._log_range))
         v = np.clip(v, self.low, self.high)
         return np.asarray(np.log(v / (self.low - 0.5)) / self._log_range)
+
+    def values(self) -> list[int]:
+        """Return all values, in order."""
+        return list(range(self.low, self.high + 1))
+
+    @property
+    def num_values(self) -> int:
+        return self.high - self.low + 1
 
     def border(self, u: float) -> float:
         v = self.from_unit(u)

@@ -9,6 +9,7 @@ its place in the list of choices, so list the choices that behave alike side by 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -190,6 +191,20 @@ class SearchSpace:
             name: axis.from_unit(float(u))
             for name, axis, u in zip(self.distributions, self._axes, x, strict=True)
         }
+
+    @property
+    def num_settings(self) -> float:
+        """Number of settings; infinite where an axis is continuous."""
+        return math.prod(
+            math.inf if isinstance(axis, ContinuousAxis) else axis.num_values
+            for axis in self._axes
+        )
+
+    def all_settings(self) -> list[Params]:
+        """Return all settings of a space without continuous axes."""
+        values = [a.values() for a in self._axes if not isinstance(a, ContinuousAxis)]
+        names = self.distributions
+        return [dict(zip(names, row, strict=True)) for row in product(*values)]
 
     @property
     def center(self) -> FloatArray:

@@ -137,12 +137,12 @@ def tuner_mod(
       not of this tuner. A site whose node config has ``fbo-roster`` and ``fbo-key``, or
       ``fbo-min-agents`` and its like, gives no other ballot, and no exact scores of
       trials.
-    - In the training after a private choice the metrics stay at the client too, unless
-      ``apply(..., exact_metrics=True)`` asks for them. At a site with a limit on
-      epsilon or releases, with ``fbo-min-agents`` and its like, or with a roster, they
-      always do, in the reply to whatever message: a server could ask for the exact
-      score of any setting. Its ``train`` replies have what is listed below, and no
-      other number.
+    - In the training that follows a private choice, or goes on after it, the metrics
+      stay at the client too, unless ``exact_metrics=True`` asks for them. At a site
+      with a limit on epsilon or releases, with ``fbo-min-agents`` and its like, or with
+      a roster, they always do, in the reply to whatever message: a server could ask
+      for the exact score of any setting. Its ``train`` replies have what is listed
+      below, and no other number.
     - Ballots count in the site's own ledger of what it has spent, where its node config
       has an ``fbo-folder``, and its limits (``fbo-max-epsilon`` and its like) hold.
     - A trial that raises an exception at this client does not touch the others. The
@@ -173,6 +173,8 @@ def tuner_mod(
         return reported(partial(_ballot, message, context, header, gate))
     if isinstance(header, SumHeader):
         return reported(partial(_sum, message, context, header, gate))
+    if isinstance(header, SettingsHeader) and header.attempt:
+        TrialStates.adopt(context.state, header.attempt, header.trial)
     TrialStates.forget(context.state)
     answer = partial(call_next, message, context)
     if isinstance(header, SettingsHeader):

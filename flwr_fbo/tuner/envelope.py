@@ -48,6 +48,11 @@ def _check_attempt(name: str, attempt: Any) -> None:
     require(ok, name, attempt, "1 to 64 printable characters")
 
 
+def _check_no_attempt(name: str, attempt: Any) -> None:
+    if attempt != "":
+        _check_attempt(name, attempt)
+
+
 def _check_trials(name: str, trials: Any) -> None:
     ok = isinstance(trials, tuple) and all(
         type(t) is int and 0 <= t < 2**63 for t in trials
@@ -218,11 +223,18 @@ class SettingsHeader:
     settings : dict
     is_hidden : bool
         Whether metrics stay at the client, as they did while settings were compared.
+    attempt : str
+        Names the run of the tuner whose trial goes on in this training: the app finds
+        the state that it had in the trial. Empty: a training of its own.
+    trial : int
+        That goes on.
     """
 
     kind: ClassVar[str] = "settings"
     settings: dict[str, Any] = field(metadata=ruled(_check_settings))
     is_hidden: bool = field(default=True, metadata=flag())
+    attempt: str = field(default="", metadata=ruled(_check_no_attempt))
+    trial: int = field(default=0, metadata=integer(0, 2**63 - 1))
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,13 @@ from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
 from flwr_fbo.tuner.ballots import ballot_entries
-from flwr_fbo.tuner.choice import PrivateChoice, carry, decision_scores, survivors
-from flwr_fbo.tuner.schedule import Halving
+from flwr_fbo.tuner.choice import (
+    PrivateChoice,
+    carried_variance,
+    carry,
+    head_start,
+    survivors_of,
+)
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -47,7 +52,7 @@ _ROUND_NUMBERS, _MOST_TIMES = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0), 50.0
 
 @dataclass(frozen=True)
 class Lead:
-    """How far the best trial of the last rung is ahead of another one.
+    """How far the model of one trial is ahead of that of another one.
 
     Attributes
     ----------
@@ -57,11 +62,10 @@ class Lead:
         In standard deviations of chance, over all rungs that both were in. Chance is
         the noise, and the ballots of clients that order the trials at random.
     p_value : float or None
-        How often, at most, the defaults would be beaten by so much if no trial were
+        How often, at most, the defaults would be beaten by so much if no model were
         better than another for any client. Clients whose trials tie add less chance
-        than a random order, and so the actual rate is lower. None where this is not
-        known, or decides nothing: over a runner-up; and where the defaults have failed,
-        or were not to be kept.
+        than a random order, and so the actual rate is lower. None over a runner-up, and
+        where the defaults have failed.
     """
 
     trial: int
@@ -78,10 +82,11 @@ class Lead:
 def leads(
     rows: Sequence[LedgerRow], num_agents: int
 ) -> tuple[Lead | None, Lead | None]:
-    """Return the lead of the best trial over the defaults, and over the runner-up.
+    """Return the lead of the chosen trial over the defaults, and over the runner-up.
 
-    None where the defaults are the best, or the last rung was not decided by a sum of
-    ballots: exact scores have no known noise.
+    None where the defaults are chosen, and where a rung was not decided by a sum of
+    ballots: exact scores have no known noise. None over the defaults, too, where they
+    have failed: there is nothing to be ahead of.
 
     Parameters
     ----------
@@ -93,7 +98,7 @@ def leads(
     if any(row.facts.get("mechanism") != "gaussian" for row in rows):
         return None, None
     scores = [dict(zip(r.facts["trials"], r.vectors, strict=True)) for r in rows]
-    order = survivors(decision_scores(rows), 2)
+    order = survivors_of(rows, 2)
     best, second = (rows[-1].facts["trials"][place] for place in order)
     plans = tuple(
         (len(r.vectors), r.facts["num_ballots"], r.facts["noise_std"][0]) for r in rows
@@ -108,14 +113,12 @@ def leads(
         return float(sum(parts)) / math.sqrt(len(parts))
 
     runner_up = Lead(best, second, lead(second))
-    if best == 0:
+    has_failed = any(0 in row.facts.get("failed", ()) for row in rows)
+    if best == 0 or has_failed:
         return None, runner_up
-    p_value = None
-    if all(0 in rung for rung in scores):
-        drawn = _null_leads(plans, num_agents)
-        as_far = int(np.sum(drawn >= lead(0)))
-        p_value = (1 + as_far) / (1 + len(drawn))
-    over_defaults = Lead(best, 0, lead(0), p_value)
+    drawn = _drawn_leads(plans, num_agents)
+    as_far = int(np.sum(drawn >= lead(0)))
+    over_defaults = Lead(best, 0, lead(0), (1 + as_far) / (1 + len(drawn)))
     return over_defaults, over_defaults if second == 0 else runner_up
 
 
@@ -133,39 +136,60 @@ def _std_of_lead(
 
 
 @lru_cache(maxsize=16)
-def _null_leads(
-    plans: tuple[tuple[int, int, float], ...], num_agents: int
+def _drawn_leads(
+    plans: tuple[tuple[int, int, float], ...], num_agents: int, agree: bool = False
 ) -> FloatArray:
     """Draw the lead over the defaults of tuners in which no trial is better.
 
     Whole tuners, as the best of many trials is ahead by chance in the rungs that it
-    has survived, as `decision_scores` has it. The defaults, in column 0, are in all
-    rungs. -inf where they are the best: then they are not beaten. Where only some of
-    the trials are as good as the defaults, and others are worse, there is less to
-    select from, and leads are smaller.
+    has survived, as `survivors_of` has it. -inf where the defaults are chosen: then
+    they are not beaten. Where only some of the trials are as good as the defaults, and
+    others are worse, there is less to select from, and leads are smaller.
+
+    Parameters
+    ----------
+    plans : tuple of tuple
+        Of each rung: trials, ballots, and the noise of a score.
+    num_agents : int
+        N.
+    agree : bool
+        The opposite: all clients order the trials alike, and the defaults, trial 0, are
+        the worst.
     """
     rng = np.random.default_rng(0)  # so that the same record has the same p-value
-    total, before = np.zeros((2, _NUM_NULLS, plans[0][0]))
+    shape = _NUM_NULLS, plans[0][0]
+    trials = np.tile(np.arange(shape[1]), (shape[0], 1))
+    before, lead = np.zeros((2, *shape))
+    variance, num_shared = 0.0, np.zeros(shape[0])
     for number, (num_trials, num_ballots, noise_std) in enumerate(plans):
         entries = np.tile(ballot_entries(num_trials), (_NUM_NULLS, 1))
         num_drawn = min(num_ballots, _MOST_CLIENTS)
         sums = np.zeros_like(entries)
-        for _ in range(num_drawn):
-            sums += rng.permuted(entries, axis=1)
-        scale = math.sqrt(num_ballots / max(num_drawn, 1)) / num_agents
-        noise = rng.normal(0.0, noise_std, sums.shape)
-        scores = scale * sums + noise
-        total += scores / _std_of_lead(num_trials, num_ballots, noise_std, num_agents)
-        # As in `decision_scores`.
+        if agree:
+            ranks = np.argsort(np.argsort(trials, axis=1), axis=1)
+            sums += num_ballots * np.take_along_axis(entries, ranks, axis=1)
+        else:
+            for _ in range(num_drawn):
+                sums += rng.permuted(entries, axis=1)
+            sums *= math.sqrt(num_ballots / max(num_drawn, 1))
+        scores = sums / num_agents + rng.normal(0.0, noise_std, sums.shape)
+        is_default = trials == 0
+        has_default = is_default.any(axis=1)
+        of_default = np.where(is_default, scores, 0.0).sum(axis=1, keepdims=True)
+        std = _std_of_lead(num_trials, num_ballots, noise_std, num_agents)
+        lead += np.where(has_default[:, None], (scores - of_default) / std, 0.0)
+        num_shared += has_default
+        # As in `survivors_of`.
         before = carry(scores, before)
-        # The defaults first, and then the others that go on, the best first.
-        left = plans[number + 1][0] if number + 1 < len(plans) else 2
-        others = 1 + np.argsort(-before[:, 1:], axis=1, kind="stable")[:, : left - 1]
-        places = np.column_stack([np.zeros(_NUM_NULLS, dtype=np.intp), others])
-        total = np.take_along_axis(total, places, axis=1)
+        variance = carried_variance(noise_std, variance)
+        decided = before + head_start(num_trials, variance**0.5) * is_default
+        left = plans[number + 1][0] if number + 1 < len(plans) else 1
+        places = np.argsort(-decided, axis=1, kind="stable")[:, :left]
+        trials = np.take_along_axis(trials, places, axis=1)
         before = np.take_along_axis(before, places, axis=1)
-    drawn = (total[:, 1] - total[:, 0]) / math.sqrt(len(plans))
-    return np.where(before[:, 1] > before[:, 0], drawn, -np.inf)
+        lead = np.take_along_axis(lead, places, axis=1)
+    drawn = lead[:, 0] / np.sqrt(np.maximum(num_shared, 1))
+    return np.where(trials[:, 0] == 0, -np.inf, drawn)
 
 
 def rung_evidence(
@@ -249,16 +273,14 @@ def check_evidence(row: LedgerRow, num_agents: int) -> None:
 
 
 def kept_if_all_agree(
-    schedule: Halving, num_agents: int, privacy: PrivateChoice
+    sizes: tuple[int, ...], num_agents: int, privacy: PrivateChoice
 ) -> float:
-    """Return how often the defaults are kept although all clients agree.
-
-    In each rung all clients rank the same trial first, and the defaults last. No other
-    clients give a larger lead, so with any others the defaults are kept more often.
+    """Return how often the defaults are chosen although all clients rank them last.
 
     Parameters
     ----------
-    schedule : Halving
+    sizes : tuple of int
+        Number of trials of each rung.
     num_agents : int
         N >= 1, all of which give a ballot.
     privacy : PrivateChoice
@@ -266,29 +288,20 @@ def kept_if_all_agree(
     Returns
     -------
     float
-        From 0 to 1, from the normal distribution of the lead.
+        From 0 to 1, by drawing whole tuners.
     """
-    from scipy.special import ndtr
-
-    rungs = schedule.rungs
-    about = privacy.epsilon, privacy.delta, 1.0, len(rungs)
+    about = privacy.epsilon, privacy.delta, 1.0, len(sizes)
     noise_std = calibrate_noise_multiplier(*about) / num_agents
-    plans = tuple((rung.num_trials, num_agents, noise_std) for rung in rungs)
-    drawn = np.sort(_null_leads(plans, num_agents))
-    # The largest lead that is not yet beyond chance.
-    lead_of_chance = drawn[-math.floor(_BEATEN_LEVEL * (1 + len(drawn)))]
-    mean = variance = 0.0
-    for plan in plans:
-        std = _std_of_lead(*plan, num_agents)
-        worst, *_, best = ballot_entries(plan[0])
-        mean += (best - worst) / std / math.sqrt(len(plans))
-        variance += 2 * (noise_std / std) ** 2 / len(plans)
-    return float(ndtr((lead_of_chance - mean) / math.sqrt(variance)))
+    plans = tuple((num_trials, num_agents, noise_std) for num_trials in sizes)
+    drawn = _drawn_leads(plans, num_agents, agree=True)
+    return float(np.isneginf(drawn).mean())
 
 
 @lru_cache(maxsize=16)
-def too_few_clients(schedule: Halving, num_agents: int, privacy: PrivateChoice) -> str:
-    """Return a warning if the defaults are kept even if all clients agree.
+def too_few_clients(
+    sizes: tuple[int, ...], num_agents: int, privacy: PrivateChoice
+) -> str:
+    """Return a warning if the defaults are chosen even if all clients rank them last.
 
     Parameters are those of `kept_if_all_agree`.
 
@@ -297,27 +310,26 @@ def too_few_clients(schedule: Halving, num_agents: int, privacy: PrivateChoice) 
     str
         What would be enough, too; empty where there is nothing to warn of.
     """
-    kept = kept_if_all_agree(schedule, num_agents, privacy)
+    kept = kept_if_all_agree(sizes, num_agents, privacy)
     if kept <= _TOO_OFTEN:
         return ""
     enough = []
     for epsilon in _round_numbers_above(privacy.epsilon):
         more = replace(privacy, epsilon=epsilon)
-        if kept_if_all_agree(schedule, num_agents, more) <= _SELDOM:
+        if kept_if_all_agree(sizes, num_agents, more) <= _SELDOM:
             enough.append(f"epsilon {epsilon:g}")
             break
     for number in _round_numbers_above(num_agents):
         if number.is_integer() and (
-            kept_if_all_agree(schedule, int(number), privacy) <= _SELDOM
+            kept_if_all_agree(sizes, int(number), privacy) <= _SELDOM
         ):
             enough.append(f"{number:g} clients")
             break
     would_do = f" Enough would be {' or '.join(enough)}." if enough else ""
     return (
         f"Too few clients for epsilon {privacy.epsilon:g}: even if all {num_agents} "
-        "prefer the same trial, the app's defaults are kept in about "
-        f"{100 * kept:.0f} of 100 tuners.{would_do} keep_defaults=False chooses the "
-        "best score, sure or not."
+        "rank the app's defaults last, they are chosen in about "
+        f"{100 * kept:.0f} of 100 tuners.{would_do}"
     )
 
 

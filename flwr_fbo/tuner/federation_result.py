@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from flwr.app import Context
@@ -31,32 +31,18 @@ class Rung:
         What was released of each, larger is better: of ballots with noise, or exact
         means without privacy (in the metric's unit, negated where it is minimised).
     survivors : tuple of int
-        The best first; the defaults last, where they go on in any case. After the last
-        rung it is one: the best, whether or not it is chosen. With noise a rung is
-        decided by ``scores`` plus half of what decided the rung before, so survivors
-        need not be in the order of ``scores``.
+        The best first. After the last rung it is one, the chosen trial. With noise a
+        rung is decided by ``scores`` plus half of what decided the rung before, and the
+        defaults have a head start: so survivors need not be in the order of ``scores``.
+    failed : tuple of int
+        The candidates with which `main` has failed.
     """
 
     rounds: int
     trials: tuple[int, ...]
     scores: tuple[float, ...]
     survivors: tuple[int, ...]
-
-
-def verdict(best_trial: int, over_defaults: Lead | None) -> str:
-    """Return how the app's defaults did, in words."""
-    if over_defaults is None:
-        return "stayed best" if best_trial == 0 else "were beaten"
-    trial, ahead = over_defaults.trial, over_defaults.deviations
-    p_value = over_defaults.p_value
-    told = f"{ahead:.1f} standard deviations"
-    if p_value is not None:
-        told += " (p < 0.0001)" if p_value < 1e-4 else f" (p = {p_value:.2g})"
-    if best_trial != 0:
-        return f"were beaten by {told}"
-    if ahead <= 0:
-        return f"are kept: trial {trial} is not ahead over all rungs"
-    return f"are kept: trial {trial} is ahead by {told}, maybe by chance"
+    failed: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -121,12 +107,20 @@ class FederationResult:
     trust : str
         What the server learned of a client's ballots.
     over_defaults : Lead or None
-        How far the best trial of the last rung is ahead of the app's defaults. None
-        where they are the best themselves, and where it is not known: without privacy.
+        How far the model of the chosen trial is ahead of that of the app's defaults.
+        None where these are chosen or have failed, and where it is not known: without
+        privacy.
     over_runner_up : Lead or None
         The same over the second best of the last rung.
     num_rungs : int, optional
         Rungs of the schedule. By default all of them are decided.
+    returned : object
+        What `main` has returned in the chosen trial, which was trained to its end:
+        Flower's ``Result``, in many apps. None without such a training, and where an
+        earlier run of a tuner with ``folder`` has ended it.
+    exact_metrics : bool or None
+        Whether the clients have sent exact metrics in the last part of that training,
+        after the choice. None without such a training.
     """
 
     settings: tuple[Params, ...]
@@ -136,6 +130,8 @@ class FederationResult:
     over_defaults: Lead | None = None
     over_runner_up: Lead | None = None
     num_rungs: int | None = None
+    returned: Any = field(default=None, compare=False, repr=False)
+    exact_metrics: bool | None = None
 
     @property
     def is_decided(self) -> bool:
@@ -144,9 +140,8 @@ class FederationResult:
 
     @property
     def best_trial(self) -> int:
-        """The trial that was chosen: the defaults, where a lead may be chance."""
-        kept = self.over_defaults is not None and self.over_defaults.is_chance
-        return 0 if kept else self.rungs[-1].survivors[0]
+        """The trial that was chosen: whose expected loss is smallest."""
+        return self.rungs[-1].survivors[0]
 
     @property
     def best(self) -> Params:
@@ -157,6 +152,32 @@ class FederationResult:
     def defaults_stayed_best(self) -> bool:
         """Whether the app's defaults were chosen."""
         return self.best_trial == 0
+
+    @property
+    def defaults_beaten(self) -> bool:
+        """Whether the chosen model is ahead of that of the defaults beyond chance."""
+        return self.over_defaults is not None and not self.over_defaults.is_chance
+
+    @property
+    def verdict(self) -> str:
+        """How the app's defaults did, in words."""
+        trial, lead = self.best_trial, self.over_defaults
+        if trial == 0:
+            return "were chosen"
+        if any(0 in rung.failed for rung in self.rungs):
+            return "have failed"
+        if lead is None:
+            return "have a lower score"
+        if lead.deviations <= 0:
+            return f"were not chosen: over all rungs trial {trial} is not ahead of them"
+        p = "p < 0.0001" if (lead.p_value or 0) < 1e-4 else f"p = {lead.p_value:.2g}"
+        ahead = f"{lead.deviations:.1f} standard deviations ({p})"
+        if lead.is_chance:
+            return (
+                f"were not chosen: the model of trial {trial} is ahead of theirs by "
+                f"{ahead}, maybe by chance"
+            )
+        return f"were beaten: the model of trial {trial} is ahead of theirs by {ahead}"
 
     @property
     def found(self) -> dict[str, Any]:
@@ -170,7 +191,7 @@ class FederationResult:
         for rung in self.rungs:
             if trial in rung.trials and trial not in rung.survivors:
                 return f"ended at round {rung.rounds}"
-        return "ahead by chance, perhaps" if self.is_decided else "goes on"
+        return "goes on"
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row a trial: settings, released score by rung, outcome.
@@ -194,16 +215,15 @@ class FederationResult:
 
     def __str__(self) -> str:
         """Say what was chosen, how sure that is, and what it cost; a line each."""
-        told = verdict(self.best_trial, self.over_defaults)
         lines = [
             f"Chosen of {len(self.settings)} trials: {self.best}.",
-            f"The app's defaults {told}.",
+            f"The app's defaults {self.verdict}.",
         ]
-        lead = self.over_defaults
-        if lead is not None and lead.is_chance and lead.deviations > 0:
+        if self.exact_metrics is not None:
+            sent = "sent" if self.exact_metrics else "did not send"
             lines.append(
-                "More clients, more epsilon or another rung would show more; "
-                f"keep_defaults=False chooses trial {lead.trial}."
+                "It was trained to the end of main, and handed over; in that part the "
+                f"clients {sent} exact metrics."
             )
         if self.privacy_spent is None:
             lines.append(f"Epsilon is not counted: {self.trust}.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,20 +39,24 @@ from flwr_fbo.study.callbacks import (
     tell_of_end,
 )
 from flwr_fbo.study.codec import fresh_seed
+from flwr_fbo.tuner.app_shape import app_shape
+from flwr_fbo.tuner.candidates import (
+    Candidates,
+    app_defaults,
+    check_enqueued,
+    check_keys,
+    outside_keys,
+)
 from flwr_fbo.tuner.choice import Chooser, PrivateChoice
 from flwr_fbo.tuner.envelope import check_weights
 from flwr_fbo.tuner.evidence import check_evidence, too_few_clients
-from flwr_fbo.tuner.federation_result import FederationResult, verdict
+from flwr_fbo.tuner.federation_result import FederationResult
+from flwr_fbo.tuner.one_training import OneTraining
 from flwr_fbo.tuner.proposed_trials import ProposedTrials, check_study
-from flwr_fbo.tuner.schedule import (
-    Halving,
-    app_defaults,
-    candidate_settings,
-    check_enqueued,
-    check_keys,
-)
-from flwr_fbo.tuner.trial_run import Main, TrialRun
-from flwr_fbo.tuner.trial_thread import ScoreSource
+from flwr_fbo.tuner.schedule import AppShape, Plan, Schedule
+from flwr_fbo.tuner.trial_grid import Main
+from flwr_fbo.tuner.trial_run import Federation, Score, TrialRun
+from flwr_fbo.tuner.trial_thread import THREAD_NAME, ScoreSource
 from flwr_fbo.tuner.tuner_record import TunerRecord, has_begun
 
 _log = logging.getLogger("flwr.fbo")
@@ -65,9 +69,10 @@ class FederationTuner:
     """Tunes the settings of a federated training: of the app that you have.
 
     Each trial is a call of the app's own ``main(grid, context)`` with other values in
-    its run config. The trials of a rung share their messages. At its end each client
+    its run config. The trials of a rung share the clients out. At its end each client
     sends one bounded message about all of them, the sum is released once with noise,
-    and the best trials go on. The client's part is `tuner_mod`.
+    and the best trials go on; the last one is trained to the end by all clients, and is
+    the app's model. The client's part is `tuner_mod`.
 
     Examples
     --------
@@ -76,9 +81,7 @@ class FederationTuner:
     >>> from flwr.serverapp.strategy import FedAvg
     >>> import numpy as np
     >>> from optuna.distributions import FloatDistribution
-    >>> from flwr_fbo import (
-    ...     FederationTuner, Halving, InProcessGrid, PrivateChoice, tuner_mod
-    ... )
+    >>> from flwr_fbo import FederationTuner, InProcessGrid, PrivateChoice, tuner_mod
     >>> client_app = ClientApp(mods=[tuner_mod])
     >>> def reply(message, **metrics):
     ...     records = {"metrics": MetricRecord({"num-examples": 1, **metrics})}
@@ -94,22 +97,22 @@ class FederationTuner:
     ...     return reply(message, accuracy=1 - abs(rate - 0.1))
     >>> def main(grid, context):
     ...     num_rounds = context.run_config["num-rounds"]
-    ...     FedAvg().start(grid, ArrayRecord([np.zeros(1)]), num_rounds)  # your own
+    ...     return FedAvg().start(grid, ArrayRecord([np.zeros(1)]), num_rounds)
     >>> tuner = FederationTuner(
     ...     space={"learning-rate": FloatDistribution(1e-3, 1, log=True)},
     ...     metric="accuracy",
     ...     direction="maximize",
-    ...     num_agents=4,
-    ...     schedule=Halving(trials=4, rounds=(1, 2)),
-    ...     privacy=PrivateChoice(epsilon=8, delta=1e-3),
+    ...     num_agents=20,
+    ...     privacy=PrivateChoice(epsilon=2, delta=1e-3),
     ... )
-    >>> run_config = {"num-rounds": 2, "learning-rate": 0.5}  # the app's defaults
-    >>> grid = InProcessGrid(client_app, num_nodes=4, run_config=run_config)
+    >>> run_config = {"num-rounds": 15, "learning-rate": 0.9}  # the app's defaults
+    >>> grid = InProcessGrid(client_app, num_nodes=20, run_config=run_config)
     >>> context = Context(1, 1, {}, RecordDict(), run_config)
     >>> result = tuner.start(main, grid, context)
-    >>> len(result.settings), result.privacy_spent.epsilon <= 8
-    (4, True)
-    >>> main(*result.apply(grid, context))  # the training with the best settings
+    >>> len(result.settings), result.privacy_spent.epsilon <= 2
+    (16, True)
+    >>> list(result.returned.arrays)  # what main has returned: Flower's Result
+    ['0']
 
     Parameters
     ----------
@@ -125,11 +128,12 @@ class FederationTuner:
     num_agents : int
         N >= 1, the most clients that give a ballot; the release is divided by it. A
         node that joins while N others are there is trained with, and not asked.
-    schedule : Halving
-        How many trials there are, and for how many rounds they are trained.
     privacy : PrivateChoice or None
         How trials are chosen. None: by exact means of the clients' scores, weighted by
         ``num-examples``, which is *not private*; or by the scores of the server.
+    schedule : OneTraining or Halving
+        How many trials there are, and how they are trained. By default a race inside
+        one training. `Halving` only chooses, by trials that all clients train.
     score : {"clients", "server"}
         Who scores the trials. ``"server"``: the app's own ``evaluate_fn``, on data that
         the server has; `main` gives it to the strategy as ``server_score(grid,
@@ -139,21 +143,16 @@ class FederationTuner:
         How the clients sum their ballots, so that the server learns the noisy sum of
         each rung alone. It takes five more exchanges a rung. Without it the server is
         trusted: it reads each ballot and adds the noise.
-    keep_defaults : bool
-        Whether the app's defaults are trained in all rungs, in place of the last trial
-        that would go on, and stay the choice unless another trial beats them beyond
-        chance: where no trial is better, they are beaten in 1 of 50 tuners at most.
-        Without privacy the chance is not known, and any lead in the last rung beats
-        them. False: the best score is chosen, however small its lead, and the defaults
-        may end at an early rung.
     folder : str or Path, optional
         An absolute path: where the tuner keeps what it has released, one folder a
         tuner. A run that is killed can be started again with it: rungs that are decided
-        stay so, and no rung is released twice. The trials left are trained again. Here
+        stay so, and no rung is released twice. The trials left are trained again. A run
+        config with another value of any key is refused: it is of another training. Here
         is each trial's working directory, too: see the notes.
     enqueue : sequence of dict
         Settings that are tried in any case, besides the app's defaults. What one leaves
-        out is as in the defaults.
+        out is as in the defaults. No setting is tried twice: of a space with fewer
+        settings than trials, each is tried once.
     study : optuna.Study, optional
         Its sampler proposes the settings, in place of a Latin hypercube, as many as
         share a send, from the scores of those before; trials that are enqueued in it
@@ -188,12 +187,22 @@ class FederationTuner:
     before keep a part of their lead. This averages the noise, and costs no epsilon.
     Exact means are taken as they are.
 
-    *How sure a choice is.* ``result.over_defaults`` says by how many standard
-    deviations of chance the best trial is ahead of the defaults, over all rungs, and
-    how often that would be if no trial were better. Chance is the noise, and clients
-    that order the trials at random. It is not the chance in the training itself: two
-    trainings with the same settings differ, too. It costs no epsilon. Of exact means
-    the chance is not known.
+    *What is chosen, and what is claimed.* Chosen is the trial with the smallest
+    expected loss under what was released: the app's defaults have a head start that
+    grows with the noise, so with few clients they are chosen more often. That they are
+    *beaten* is claimed only if the lead would be so large in 1 of 50 tuners at most
+    where no model is better. ``result.over_defaults`` says by how many standard
+    deviations of chance the chosen model is ahead of theirs, over all rungs that both
+    were in, and how often that would be. It is about these two models: two trainings
+    with the same settings give two models. Chance is the noise, and clients that order
+    the trials at random. It costs no epsilon. Of exact means the chance is not known,
+    and the best mean is chosen.
+
+    *What is handed over.* With `OneTraining` the `main` of the chosen trial runs to its
+    own end, and ``result.returned`` is what it returns. In that last part clients keep
+    their metrics, as in the trials, unless ``start(..., exact_metrics=True)`` asks for
+    them. A client finds the ``context.state`` that its app had in that trial. No client
+    evaluates a trial before the end of a rung.
 
     With ``aggregation`` no ballot reaches the server but masked: clients add the noise,
     and the guarantee holds towards the server. With a roster that the clients pin
@@ -209,15 +218,17 @@ class FederationTuner:
     after them, draw the same noise. A trial that waits keeps the variables of its
     ``main`` in memory, and its models in a temporary file (``TMPDIR``, on a disk).
     Trials share a message only while their models from all clients fit into 100 MB.
-    Peak memory of 16 trials over that of one training, 20 clients: 2.38 times with a
-    model of 1 MB, 1.13 with 10 MB, 1.36 with 100 MB (``python -m
+    With `Halving`, peak memory of 16 trials over that of one training, 20 clients: 2.38
+    times with a model of 1 MB, 1.13 with 10 MB, 1.36 with 100 MB (``python -m
     benchmarks.tuner_memory``).
 
     With ``folder`` each trial's ``main`` works in ``folder/trial-<number>``, which is
     made anew when the trial begins, so that files which it writes by relative paths are
     its own. Relative paths that it *reads* are looked up there too: open what is read
     by an absolute path. Grid, clients and tuner, and a training after it, work where
-    the process does. So do trials without ``folder``, which write the same files.
+    the process does. So does the chosen trial in the last part of `OneTraining`: what
+    it has written before is copied there. So do trials without ``folder``, which write
+    the same files.
     """
 
     @takes_plain
@@ -228,11 +239,10 @@ class FederationTuner:
         direction: Direction,
         num_agents: int,
         *,
-        schedule: Halving,
         privacy: PrivateChoice | None,
+        schedule: Schedule | None = None,
         score: ScoreSource = "clients",
         aggregation: SecureAggregation | None = None,
-        keep_defaults: bool = True,
         folder: str | Path | None = None,
         enqueue: Sequence[Params] = (),
         study: optuna.Study | None = None,
@@ -249,7 +259,10 @@ class FederationTuner:
         require_choice("direction", direction, Direction)
         require_choice("score", score, ScoreSource)
         require_int("num_agents", num_agents, 1)
-        require_instance("schedule", schedule, Halving)
+        schedule = OneTraining() if schedule is None else schedule
+        require_instance(
+            "schedule", schedule, Schedule, allowed="a OneTraining, or a Halving"
+        )
         require_instance(
             "privacy",
             privacy,
@@ -260,43 +273,53 @@ class FederationTuner:
         seeds = Seeds() if seeds is None else seeds
         require_instance("seeds", seeds, Seeds)
         require(seeds.features is None, "seeds.features", seeds.features, "None")
-        check_enqueued(self.space, enqueue, schedule)
+        check_enqueued(self.space, enqueue, schedule.trials)
         if study is not None:
             check_study(study, direction)
             allowed = "None with a study: its sampler learns from exact scores"
             require(privacy is None, "privacy", privacy, allowed)
-        require_bool("keep_defaults", keep_defaults)
         self.metric = metric
         self.direction = direction
         self.num_agents = num_agents
-        self.schedule = schedule
+        self.schedule: Schedule = schedule
         self.privacy = privacy
         self._folder = check_folder("folder", folder)
         self._study = study
         self._enqueue = [dict(params) for params in enqueue]
         self._seeds = seeds
         self._callbacks = check_callbacks(callbacks)
-        self._keep_defaults = keep_defaults
-        about = privacy, num_agents, len(schedule.rungs), seeds.noise, aggregation
-        self._chooser = Chooser(*about, score)
-        for rung in schedule.rungs:
-            sums = self._chooser.sums(rung.num_trials)
+        self._aggregation, self._score_source = aggregation, score
+        self._chooser = self._chooser_of(len(schedule.sizes))
+        for num_trials in schedule.sizes:
+            sums = self._chooser.sums(num_trials)
             if sums is not None:
                 sums.noise(0)  # raises ValueError where the numbers do not fit
 
-    def start(self, main: Main, grid: Grid, context: Context) -> FederationResult:
-        """Run the trials, and choose.
+    def _chooser_of(self, num_rungs: int) -> Chooser:
+        about = self.privacy, self.num_agents, num_rungs, self._seeds.noise
+        return Chooser(*about, self._aggregation, self._score_source)
+
+    def start(
+        self, main: Main, grid: Grid, context: Context, *, exact_metrics: bool = False
+    ) -> FederationResult:
+        """Run the trials, choose, and train the chosen trial to its end.
 
         Parameters
         ----------
         main : callable
-            The app's own, from Grid and context; called once a trial. What it returns
-            is not used. It may raise an exception, or end without an evaluation at the
-            clients: then the trial has failed, and is worse than all that have not. So
-            has a trial whose training diverges, or fails at all clients in a round.
+            The app's own, from Grid and context; called once a trial. It may raise an
+            exception, or end without an evaluation at the clients: then the trial has
+            failed, and is worse than all that have not. So has a trial whose training
+            diverges, or fails at all clients in a round. With `OneTraining` it is
+            called once or twice more, and ended before its first message, to learn how
+            the app trains; what it returns in the chosen trial is ``result.returned``.
         grid : Grid
         context : Context
             Of the ServerApp.
+        exact_metrics : bool
+            Whether clients send their metrics in the last part of a `OneTraining`,
+            after the choice. They are not covered by epsilon then, and a site with
+            limits still hides them.
 
         Raises
         ------
@@ -312,71 +335,125 @@ class FederationTuner:
         JournalError
             If the folder cannot be used, or holds a tuner of other settings.
         Exception
-            What ``main`` has raised, if no trial of a rung can be compared.
+            What ``main`` has raised, if no trial of a rung can be compared, or in the
+            chosen trial after the choice.
 
         Returns
         -------
         FederationResult
-            Where the folder holds one that is complete, nobody is asked anything.
+            Where the folder holds one that is complete, nobody is asked anything, and
+            ``returned`` is None.
         """
         require_function("main", main, "a function of grid and context")
+        require_bool("exact_metrics", exact_metrics)
         defaults = app_defaults(self.space, context.run_config)
         if not has_begun(self._folder):
             self._check_nodes(grid)
             self._check_power()
         identity = self._identity(defaults)
         with TunerRecord(self._folder, identity, _PATIENCE) as record:
-            settings = record.settings()
-            if not settings:
-                seed = self._seeds.study
-                seed = fresh_seed() if seed is None else seed
-                num = self.schedule.trials if self._study is None else 0
-                about = self.space, num, defaults, self._enqueue, seed
-                settings = candidate_settings(*about)
-                record.save_settings(settings)
-            rungs = record.rungs()
+            record.check_app(self._app_of(grid, context), [str(self._folder)])
+            candidates = self._candidates(record, defaults)
+            plan = self._plan(record, candidates, main, grid, context)
+            self._chooser = self._chooser_of(len(plan.rungs))
+            num_decided = len(record.rungs())
             for row in record.ledger():
                 check_evidence(row, self.num_agents)
-            self._say(len(rungs))
+            self._say(plan, num_decided)
             # Seeds are not public.
             public = {k: v for k, v in identity.items() if k != "noise_seed"}
             started = Started(
                 record.name(),
                 FederationTuner.__name__,
                 public,
-                len(rungs),
+                num_decided,
                 "" if self.privacy is None else WITHOUT_TRAINING,
             )
             tell(self._callbacks, "on_start", started)
-            if len(rungs) < len(self.schedule.rungs):
+            returned = None
+            is_left = plan.hands_over and not record.is_handed_over()
+            if num_decided < len(plan.rungs) or is_left:
                 run = TrialRun(
-                    main,
-                    grid,
-                    context,
-                    settings,
-                    self.schedule,
-                    self._chooser,
-                    self._weights,
-                    self.direction == "maximize",
-                    self._keep_defaults,
-                    record,
-                    rungs,
-                    self._folder,
-                    self._callbacks,
-                    self._proposed(record.name()),
+                    app=Federation(main, grid, context),
+                    candidates=candidates,
+                    plan=plan,
+                    chooser=self._chooser,
+                    score=Score(self._weights, self.direction == "maximize"),
+                    record=record,
+                    folder=self._folder,
+                    callbacks=self._callbacks,
+                    proposed=self._proposed(record.name()),
                 )
                 try:
-                    run.climb()
+                    returned = run.climb(exact_metrics)
                 except BaseException as error:
                     tell_of_end(self._callbacks, record.name(), self._folder, error)
                     raise
                 finally:
                     end_of_faults()
-            result = record.result(self._chooser.trust)
-        told = verdict(result.best_trial, result.over_defaults)
-        _log.info("chosen: %s; the app's defaults %s", result.best, told)
+                if plan.hands_over:
+                    record.hand_over(exact_metrics or self.privacy is None)
+            result = replace(record.result(self._chooser.trust), returned=returned)
+        _log.info("chosen: %s; the app's defaults %s", result.best, result.verdict)
         tell(self._callbacks, "on_end", result)
         return result
+
+    def _app_of(self, grid: Grid, context: Context) -> dict[str, Any]:
+        """Return what all trainings of a tuner have in common, by name."""
+        tuned = self.space.distributions
+        return {
+            "app": f"{grid.run.fab_id} {grid.run.fab_version}".strip(),
+        } | {
+            f"run_config[{key!r}]": value
+            for key, value in context.run_config.items()
+            if key not in tuned
+        }
+
+    def _candidates(self, record: TunerRecord, defaults: Params) -> Candidates:
+        """Return the settings of all trials, as far as they are known."""
+        seed = fresh_seed() if self._seeds.study is None else self._seeds.study
+        about = self.schedule.trials, defaults, self._enqueue, seed
+        found, recorded = Candidates(self.space, *about), record.settings()
+        for settings in recorded:
+            found.add(settings)
+        if not recorded:
+            if self._study is None:
+                found.fill()
+            record.save_settings(found.settings)
+            if outside := outside_keys(self.space, defaults):
+                _log.warning(
+                    "The app's defaults are outside the space in %s: they are a trial "
+                    "all the same.",
+                    outside,
+                )
+        if found.num_trials < self.schedule.trials:
+            _log.warning(
+                "%d distinct settings are all that there are: so many trials, and not "
+                "%d.",
+                found.num_trials,
+                self.schedule.trials,
+            )
+        return found
+
+    def _plan(
+        self,
+        record: TunerRecord,
+        candidates: Candidates,
+        main: Main,
+        grid: Grid,
+        context: Context,
+    ) -> Plan:
+        """Return the plan on record; settle it before the first message."""
+        plan = record.plan()
+        if plan is None:
+            shape = AppShape(len(list(grid.get_node_ids())))
+            if self.schedule.is_shaped:
+                settings = candidates.settings[0]
+                folder = self._folder and self._folder / f"{THREAD_NAME}0"
+                shape = app_shape(self.schedule, main, grid, context, settings, folder)
+            plan = self.schedule.plan(candidates.num_trials, shape)
+            record.save_plan(plan)
+        return plan
 
     def _proposed(self, name: str) -> ProposedTrials | None:
         study, space = self._study, self.space
@@ -395,11 +472,11 @@ class FederationTuner:
             )
 
     def _check_power(self) -> None:
-        """Warn if the defaults are kept even if all clients agree."""
-        privacy = self.privacy
-        if privacy is None or not self._keep_defaults:
+        """Warn if the defaults are chosen even if all clients agree."""
+        if self.privacy is None:
             return
-        warning = too_few_clients(self.schedule, self.num_agents, privacy)
+        about = self.schedule.sizes, self.num_agents, self.privacy
+        warning = too_few_clients(*about)
         if warning:
             _log.warning(warning)
 
@@ -411,30 +488,31 @@ class FederationTuner:
             "score": self._chooser.score_source,
             "direction": self.direction,
             "num_agents": self.num_agents,
-            "trials": self.schedule.trials,
-            "rounds": self.schedule.rounds,
+            "schedule": type(self.schedule).__name__,
+            **self.schedule.identity(),
+            "sizes": self.schedule.sizes,
             "privacy": None if self.privacy is None else asdict(self.privacy),
             "noise_seed": self._seeds.noise,
             "defaults": defaults,
             "enqueue": self._enqueue,
             "study": self._study is not None,
         }
-        if not self._keep_defaults:
-            identity["keep_defaults"] = False
         if self._chooser.group is not None:
             roster = digest_of(self._chooser.roster)
             identity["aggregation"] = {**asdict(self._chooser.group), "roster": roster}
         plain: dict[str, Any] = json.loads(json.dumps(identity))
         return plain
 
-    def _say(self, num_decided: int) -> None:
+    def _say(self, plan: Plan, num_decided: int) -> None:
         """Log what is about to happen, and what is not private about it."""
-        schedule, privacy, rungs = self.schedule, self.privacy, self.schedule.rungs
+        privacy, rungs = self.privacy, plan.rungs
         _log.info(
             "FederationTuner: %s, %d at a time",
             ", ".join(f"{r.num_trials} trials to round {r.rounds}" for r in rungs),
-            schedule.parallel,
+            plan.parallel,
         )
+        if plan.hands_over:
+            self._say_cost(plan)
         _log.info(self._chooser.trust)
         by_server = self._chooser.score_source == "server"
         if privacy is None and not by_server:
@@ -464,6 +542,30 @@ class FederationTuner:
                 what,
                 num_decided,
                 len(rungs),
+            )
+
+    def _say_cost(self, plan: Plan) -> None:
+        """Log how long a race takes beside the app's own training."""
+        last = plan.rungs[-1].rounds
+        _log.info(
+            "The rungs take %d rounds of the app%s; then the chosen trial is trained "
+            "from round %d to %s.",
+            plan.num_rung_rounds,
+            "" if not plan.is_shared else ", in which trials share the clients out",
+            last,
+            "the end of main" if plan.num_rounds is None else f"{plan.num_rounds}",
+        )
+        if plan.reason:
+            _log.warning(
+                "All clients train each trial, which takes longer than one training: "
+                "%s.",
+                plan.reason,
+            )
+        elif plan.num_rounds is None and plan.num_rung_rounds > last:
+            _log.warning(
+                "main trains for its own number of rounds after the rungs, %d more in "
+                "all than without a tuner: no key of the run config has that number.",
+                plan.num_rung_rounds - last,
             )
 
 

@@ -25,9 +25,9 @@ from flwr_fbo.tuner.proposed_trials import inside_of
 from flwr_fbo.tuner.tuner_record import (
     FILE_NAME,
     not_private_because,
+    plan_of,
     recorded_settings,
     rung_of,
-    schedule_of,
 )
 
 
@@ -67,8 +67,8 @@ def export_tuner(folder: str | Path, storage: Storage) -> optuna.Study:
         journal.require_kind(KIND)
         identity = journal.identity
         settings = recorded_settings(journal)
-        ledger = journal.ledger()
-    last = len(schedule_of(identity).rungs) - 1
+        ledger, plan = journal.ledger(), plan_of(journal)
+    last = len(identity["sizes"] if plan is None else plan.rungs) - 1
     space = SearchSpace.from_json(identity["space"])
     ended = sorted(
         (trial, row.iteration)

@@ -12,7 +12,10 @@ from optuna.trial import TrialState
 from flwr_fbo._common.validation import require, require_instance
 from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.space.search_space import Params, SearchSpace
+from flwr_fbo.tuner.candidates import Candidates, outside_keys
 
+# How often a sampler is asked for settings that are new.
+_MOST_PROPOSALS = 10
 # User attributes of a trial in the user's study.
 _TUNER, _NUMBER, _SETTINGS = "tuner", "trial", "settings"
 
@@ -60,10 +63,18 @@ class ProposedTrials:
             if left.user_attrs.get(_TUNER) == tuner:
                 study.tell(left.number, state=TrialState.FAIL)
 
-    def propose(self, number: int) -> Params:
-        """Return settings for a trial."""
-        self._asked[number] = self._learned.ask(self._space.distributions)
-        return dict(self._asked[number].params)
+    def propose(self, number: int, candidates: Candidates) -> None:
+        """Add settings for a trial to the candidates: such as are not among them yet.
+
+        A sampler that proposes what was tried again and again is not asked on.
+        """
+        for _ in range(_MOST_PROPOSALS):
+            trial = self._learned.ask(self._space.distributions)
+            if candidates.add(dict(trial.params)):
+                self._asked[number] = trial
+                return
+            self._learned.tell(trial, state=TrialState.FAIL)
+        candidates.fill(number + 1)
 
     def show(self, number: int, settings: Params) -> None:
         """Show a trial that begins."""
@@ -131,10 +142,6 @@ class ProposedTrials:
 
 def inside_of(space: SearchSpace, settings: Params) -> dict[str, BaseDistribution]:
     """Return the axes that have a setting: the app's default may lie outside."""
-    inside = dict(space.distributions)
-    for name, distribution in space.distributions.items():
-        try:
-            SearchSpace({name: distribution}).to_unit({name: settings[name]})
-        except ValueError:
-            del inside[name]
-    return inside
+    outside = outside_keys(space, settings)
+    found = space.distributions.items()
+    return {name: one for name, one in found if name not in outside}

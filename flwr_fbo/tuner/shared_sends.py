@@ -145,6 +145,8 @@ class SharedSends:
     score_source : {"clients", "server"}
         Whose scores trials are compared by. If the clients', all that give a ballot
         evaluate a trial at the end of a rung, though its `main` may ask only some.
+    skips : bool
+        Whether nobody evaluates a trial before the end of a rung.
 
     Attributes
     ----------
@@ -166,9 +168,11 @@ class SharedSends:
         num_agents: int,
         ledgers: SiteLedgers,
         score_source: ScoreSource,
+        skips: bool = False,
     ) -> None:
         self._ledgers = ledgers
         self._connected: set[int] = set()  # as the last message was sent
+        self._skips = skips
         self._asks_all = score_source == "clients"
         self.read: set[str] = set()
         self.num_sends = 0
@@ -208,11 +212,14 @@ class SharedSends:
         """
         for trial in trials:
             trial.begin()
+            self._skip(trial, rounds)
         while waiting := [t for t in trials if not t.has_reached(rounds)]:
             shared = next_trials(waiting, self._parallel, not self.has_score)
             for trial in trials:
                 trial.bring_back() if trial in shared else trial.put_away()
             self._share(shared, rounds)
+            for trial in shared:
+                self._skip(trial, rounds)
             after_send(shared)
             self.has_score |= any(math.isfinite(t.server_score) for t in shared)
             done = [t for t in shared if t.has_reached(rounds)]
@@ -220,6 +227,11 @@ class SharedSends:
                 for trial in done:
                     if trial.error is None and trial.failure is not None:
                         raise trial.failure
+
+    def _skip(self, trial: TrialThread, rounds: int) -> None:
+        """Leave evaluations out that come before the end of a rung."""
+        while self._skips and trial.waits_for_evaluate and trial.num_train < rounds:
+            trial.skip()
 
     def begin_rung(self) -> None:
         """Forget which clients could do what was asked of them."""

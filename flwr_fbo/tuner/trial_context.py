@@ -125,6 +125,14 @@ class Overlay(dict[str, Any]):
     values = _reads_all("values")
 
 
+def trial_context(context: Context, overlay: Overlay) -> Context:
+    """Return the context of a trial: a state of its own, and other settings."""
+    own = copy.copy(context)
+    own.state = copy.deepcopy(context.state)
+    own.run_config = overlay
+    return own
+
+
 class TrialStates:
     """What a client keeps of trials in ``context.state``: app states, last scores.
 
@@ -160,6 +168,19 @@ class TrialStates:
             del self._stored[name]
         for name in [name for name in state if self._trial_of(name) not in kept]:
             del state[name]
+
+    @classmethod
+    def adopt(cls, state: RecordDict, attempt: str, trial: int) -> None:
+        """Make the app's state in a trial its own: that trial goes on as no trial.
+
+        Nothing is changed where there is none, as after the first such message.
+        """
+        known = cast(ConfigRecord, state.get(_ATTEMPT, ConfigRecord()))
+        if known.get("attempt") != attempt or f"{_PREFIX}:{trial}:begun" not in state:
+            return
+        own = cls(state, attempt).load(trial)
+        state.clear()
+        state.update(own)
 
     @staticmethod
     def forget(state: RecordDict) -> None:

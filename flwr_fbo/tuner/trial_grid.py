@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import numpy as np
-from flwr.app import Array, Message, MessageType, RecordDict
+from flwr.app import Array, Context, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from flwr_fbo._common.validation import require
@@ -24,6 +25,14 @@ _KNOWN_TYPES = (
     "train or evaluate: of others it is not known what is private (a strategy of "
     "flwr.server asks for parameters unless it has initial_parameters)"
 )
+
+# What a user's ServerApp has as its main.
+Main = Callable[[Grid, Context], Any]
+# From a Grid and the number of a round of training to the nodes that a trial has then,
+# and how many of them train at least.
+Share = Callable[[Grid, int], tuple[Sequence[int], int]]
+
+_log = logging.getLogger("flwr.fbo")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -56,6 +65,9 @@ class TrialGrid:
         Whether the clients' metrics stay at the clients.
     note : callable
         Gets the metrics of each evaluation by the server.
+    share : callable, optional
+        Says which nodes `main` sees, and how many of them train in a round at least:
+        only so many models are aggregated. None: it sees all.
     """
 
     def __init__(
@@ -64,6 +76,7 @@ class TrialGrid:
         send: Send,
         is_hidden: bool,
         note: Callable[[Any], None],
+        share: Share | None = None,
     ) -> None:
         self.note = note
         self._grid = grid
@@ -80,6 +93,10 @@ class TrialGrid:
         # Whether the clients' models are masked, so that NaN cannot be seen in them.
         self._is_masked = False
         self._is_closed = False
+        self._share = share
+        # The nodes that `main` was given last, and how many of them train.
+        self._seen: set[int] = set()
+        self._min_clients = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grid, name)
@@ -89,7 +106,7 @@ class TrialGrid:
         self._is_closed = True
 
     def get_node_ids(self) -> Iterable[int]:
-        """Return the ids of all nodes.
+        """Return the ids of the nodes that may train the trial in the next round.
 
         Raises
         ------
@@ -99,7 +116,11 @@ class TrialGrid:
         """
         if self._is_closed:
             raise RunNotRunningException
-        return self._grid.get_node_ids()
+        if self._share is None:
+            return self._grid.get_node_ids()
+        nodes, self._min_clients = self._share(self._grid, self._round + 1)
+        self._seen = set(nodes)
+        return nodes
 
     def push_messages(self, messages: Iterable[Message]) -> NoReturn:
         """Refuse: replies that are pulled one by one cannot be shared.
@@ -142,6 +163,8 @@ class TrialGrid:
         self._finite_arrays |= finite
         self._trained = {}
         is_train = kind.startswith(MessageType.TRAIN)
+        if is_train and self._share is not None:
+            self._check_nodes({message.metadata.dst_node_id for message in asked})
         stage = secure_aggregation_stage(asked[0].content)
         if is_train:
             self._round += stage in _FIRST
@@ -159,6 +182,17 @@ class TrialGrid:
                 for reply in replies
                 if reply.has_content()
             }
+            if 0 < len(self._trained) < self._min_clients:
+                # A mean of fewer models shows more of each to all who evaluate it.
+                replies = [reply for reply in replies if reply.has_error()]
+                self._replies, self._trained = replies, {}
+                _log.warning(
+                    "fewer than min_clients=%d clients could train in round %d: the "
+                    "model stays as it was",
+                    self._min_clients,
+                    self._round,
+                )
+                return replies
             # A protocol that fails halts the round: the model is what it was.
             if replies and not self._trained and stage in (*_FIRST, *_TRAINING):
                 raise TrainingFailedError(
@@ -166,6 +200,20 @@ class TrialGrid:
                     f"{replies[-1].error.reason}"
                 )
         return replies
+
+    def _check_nodes(self, asked: set[int]) -> None:
+        """Raise RuntimeError if `main` does not keep to its share of the clients."""
+        if not asked <= self._seen:
+            raise RuntimeError(
+                f"main asks clients in round {self._round + 1} that are not its share: "
+                "grid.get_node_ids() returns it, anew in each round, as Flower's "
+                "strategies call it. Halving needs no shares."
+            )
+        if len(asked) < self._min_clients:
+            raise RuntimeError(
+                f"main asks {len(asked)} clients in round {self._round + 1}, and "
+                f"min_clients={self._min_clients}."
+            )
 
     def check_error(self, error: Exception) -> None:
         """Raise `TrainingFailedError` if clients' models of NaN explain an error."""
@@ -271,13 +319,22 @@ class TunedGrid:
     settings : mapping
     is_hidden : bool
         Whether the clients' metrics stay at the clients.
+    attempt : str
+        Names the run of the tuner whose trial goes on; empty: none does.
+    trial : int
+        Its number.
     """
 
     def __init__(
-        self, grid: Grid, settings: Mapping[str, Any], is_hidden: bool
+        self,
+        grid: Grid,
+        settings: Mapping[str, Any],
+        is_hidden: bool,
+        attempt: str = "",
+        trial: int = 0,
     ) -> None:
         self._grid = grid
-        self._header = SettingsHeader(dict(settings), is_hidden)
+        self._header = SettingsHeader(dict(settings), is_hidden, attempt, trial)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grid, name)

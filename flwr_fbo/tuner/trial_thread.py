@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
-from threading import Event, Thread
+from threading import Event, Thread, current_thread
 from typing import Any, Literal, NoReturn
 
 import numpy as np
@@ -75,6 +75,10 @@ class TrialThread:
         Of the arrays in these messages.
     timeout : float or None
         How long it waits, in seconds.
+    is_held : bool
+        Whether it waits for the next rung: see `hold`.
+    returned : Any
+        What its `main` has returned.
     error : Exception, SystemExit or None
         What ended it, unless it came to its end.
     num_sends, num_train : int
@@ -89,7 +93,7 @@ class TrialThread:
     def __init__(
         self,
         number: int,
-        run: Callable[[Send], None],
+        run: Callable[[Send], Any],
         folder: Path | None,
         parked: ParkedArrays,
         score_source: ScoreSource = "clients",
@@ -98,6 +102,8 @@ class TrialThread:
         self.pending: list[Message] = []
         self.num_bytes = 0
         self.timeout: float | None = None
+        self.is_held = False
+        self.returned: Any = None
         self.error: Exception | SystemExit | None = None
         self.num_sends = self.num_train = self.num_scores = 0
         self.server_score = math.nan
@@ -108,7 +114,7 @@ class TrialThread:
         self._score_source = score_source
         self._run = run
         self._random_states = _drawn_states()
-        self._folder = folder
+        self._folder = self._first_folder = folder
         if folder is not None:
             if folder.exists():
                 shutil.rmtree(folder)
@@ -119,13 +125,44 @@ class TrialThread:
         self._thread = Thread(
             target=self._work, name=f"{THREAD_NAME}{number}", daemon=True
         )
-        self._requests: SimpleQueue[tuple[list[Message], float | None]] = SimpleQueue()
+        # None in place of messages: it is held.
+        self._requests: SimpleQueue[tuple[list[Message] | None, float | None]] = (
+            SimpleQueue()
+        )
         self._replies: SimpleQueue[list[Message]] = SimpleQueue()
 
     def begin(self) -> None:
-        """Run until it first waits, unless it has begun."""
+        """Run until it first waits for replies, unless it has begun; go on if held."""
         if self._thread.ident is None:
             self._turn(self._thread.start)
+        elif self.is_held:
+            self._turn(lambda: self._replies.put([]))
+
+    def hold(self, rounds: int) -> None:
+        """Wait, in the thread, if it was scored after so many rounds.
+
+        For the next rung: who trains it then is not known before.
+        """
+        is_done = self.num_train >= rounds and self._is_scored
+        if not is_done or current_thread() is not self._thread:
+            return
+        if not self._is_ending:
+            self._requests.put((None, None))
+            self._replies.get()
+        if self._is_ending:
+            self._refuse()
+
+    def skip(self) -> None:
+        """Have an evaluation answered by nobody, and run until it waits again."""
+        self._turn(lambda: self._replies.put([]))
+
+    def move(self) -> None:
+        """Have it work where the process does, with the files that it has written."""
+        if self._folder is None:
+            return
+        assert self._first_folder is not None
+        shutil.copytree(self._first_folder, Path.cwd(), dirs_exist_ok=True)
+        self._folder = None
 
     def answer(self, replies: list[Message]) -> None:
         """Hand over the replies it waits for, and run until it waits again."""
@@ -151,7 +188,7 @@ class TrialThread:
     def end(self) -> None:
         """Have its `main` end, if it has not; one that will not is stopped for ever."""
         self._is_ending = True
-        if self.pending:
+        if self.pending or self.is_held:
             self._turn(lambda: self._replies.put([]))
 
     @property
@@ -167,7 +204,8 @@ class TrialThread:
     @property
     def has_ended(self) -> bool:
         """Whether its `main` has come to an end."""
-        return self._thread.ident is not None and not self.pending
+        has_begun = self._thread.ident is not None
+        return has_begun and not self.pending and not self.is_held
 
     @property
     def failure(self) -> Exception | SystemExit | None:
@@ -197,6 +235,8 @@ class TrialThread:
         One that trains on after so many rounds, and has never been scored, is not
         waited for.
         """
+        if self.is_held:
+            return self.num_train >= rounds
         if not self.pending:
             return self.has_ended
         trains_on = self.num_scores == 0 and not self.waits_for_evaluate
@@ -215,7 +255,8 @@ class TrialThread:
         self.bring_back()
         with self._own_state():
             wake()
-            self.pending, self.timeout = self._requests.get()
+            pending, self.timeout = self._requests.get()
+        self.pending, self.is_held = pending or [], pending is None
         self.num_bytes = self._parked.note(self.number, self.pending)
 
     @contextmanager
@@ -235,7 +276,7 @@ class TrialThread:
 
     def _work(self) -> None:
         try:
-            self._run(self._send)
+            self.returned = self._run(self._send)
         except TrialEnd:
             pass
         except (Exception, SystemExit) as error:

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import secrets
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
+from flwr_fbo._common.fields import from_json, to_json
 from flwr_fbo.journal.journal import Journal, open_patiently
+from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.npy import from_json_array, to_json_array
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
 from flwr_fbo.space.search_space import Params
 from flwr_fbo.tuner.envelope import KIND
-from flwr_fbo.tuner.evidence import Lead, leads
+from flwr_fbo.tuner.evidence import leads
 from flwr_fbo.tuner.federation_result import FederationResult, Rung
-from flwr_fbo.tuner.schedule import Halving
+from flwr_fbo.tuner.schedule import Plan
 from flwr_fbo.tuner.site_ledgers import SiteLedgers
 
 FILE_NAME = "tuner.sqlite"
 
 _SETTINGS, _NAME, _OPEN_SUM = "settings", "name", "open-sum"
 _LEDGERS = "site-ledgers"
+_PLAN, _APP, _HANDED_OVER = "plan", "app", "handed-over"
 
 
 class TunerRecord:
@@ -77,6 +80,59 @@ class TunerRecord:
     def save_settings(self, settings: Sequence[Params]) -> None:
         """Save the settings of all trials so far; on disk when this returns."""
         self._put(_SETTINGS, list(settings))
+
+    def plan(self) -> Plan | None:
+        """Return the plan of the trials; None before it is settled."""
+        return plan_of(self._journal)
+
+    def save_plan(self, plan: Plan) -> None:
+        """Save the plan of the trials; on disk when this returns."""
+        self._put(_PLAN, to_json(plan))
+
+    def check_app(self, app: Mapping[str, Any], ignored: Collection[Any]) -> None:
+        """Note what the app's own values are; refuse those of another training.
+
+        Parameters
+        ----------
+        app : mapping of str to JSON value
+            By their names.
+        ignored : collection of JSON value
+            What may come or go: the tuner's own folder.
+
+        Raises
+        ------
+        JournalError
+            If a value is another one than when the tuner began.
+        """
+        stored = _json_of(self._journal, _APP)
+        if stored is None:
+            self._put(_APP, dict(app))
+            return
+        pairs = {
+            name: (stored.get(name), app.get(name))
+            for name in sorted(stored.keys() | app.keys())
+        }
+        different = {
+            name: pair
+            for name, pair in pairs.items()
+            # As JSON: 1 is not True.
+            if json.dumps(pair[0]) != json.dumps(pair[1]) and not {*pair} & {*ignored}
+        }
+        if different:
+            raise JournalError(
+                f"The tuner in {self._journal.path} began with another app: its rungs "
+                f"are of another training. What differs (stored, now): {different}. To "
+                "continue it, start it as it was. In a folder of its own this one is a "
+                "new tuner; a private one then spends epsilon again."
+            )
+
+    def is_handed_over(self) -> bool:
+        """Return whether the chosen trial was trained to its end."""
+        return _json_of(self._journal, _HANDED_OVER) is not None
+
+    def hand_over(self, exact_metrics: bool) -> None:
+        """Note that it was; on disk when this returns."""
+        self._put(_HANDED_OVER, exact_metrics)
 
     def rungs(self) -> list[Rung]:
         """Return the rungs that are decided, in order."""
@@ -142,9 +198,10 @@ def _json_of(journal: Journal, name: str) -> Any:
     return None if stored is None else from_json_array(stored)
 
 
-def schedule_of(identity: Mapping[str, Any]) -> Halving:
-    """Return the schedule of a tuner's record."""
-    return Halving(identity["trials"], tuple(identity["rounds"]))
+def plan_of(journal: Journal) -> Plan | None:
+    """Return the plan of a tuner's trials; None before it is settled."""
+    values = _json_of(journal, _PLAN)
+    return None if values is None else from_json(Plan, values)
 
 
 def rung_of(row: LedgerRow) -> Rung:
@@ -154,39 +211,25 @@ def rung_of(row: LedgerRow) -> Rung:
         tuple(row.facts["trials"]),
         tuple(row.vectors.tolist()),
         tuple(row.facts["survivors"]),
+        tuple(row.facts["failed"]),
     )
 
 
 def recorded_result(journal: Journal, trust: str = "") -> FederationResult:
     """Return what a tuner has chosen, as far as its rungs are decided."""
-    identity, ledger = journal.identity, journal.ledger()
+    identity, ledger, plan = journal.identity, journal.ledger(), plan_of(journal)
+    num_rungs = len(identity["sizes"]) if plan is None else len(plan.rungs)
+    is_known = identity["privacy"] is not None and len(ledger) == num_rungs
+    over = leads(ledger, identity["num_agents"]) if is_known else (None, None)
     return FederationResult(
         tuple(recorded_settings(journal)),
         tuple(map(rung_of, ledger)),
         recorded_spent(identity, ledger),
         trust,
-        *recorded_leads(identity, ledger),
-        num_rungs=len(schedule_of(identity).rungs),
+        *over,
+        num_rungs=num_rungs,
+        exact_metrics=_json_of(journal, _HANDED_OVER),
     )
-
-
-def recorded_leads(
-    identity: Mapping[str, Any], rows: Sequence[LedgerRow]
-) -> tuple[Lead | None, Lead | None]:
-    """Return the leads over defaults and runner-up: None where they are not known.
-
-    That is, before all rungs are decided, and as `leads` says.
-    """
-    privacy, num_rungs = identity["privacy"], len(schedule_of(identity).rungs)
-    if privacy is None or len(rows) < num_rungs:
-        return None, None
-    over_defaults, over_runner_up = leads(rows, identity["num_agents"])
-    may_keep = identity.get("keep_defaults", True)
-    # Defaults with which main fails are no choice, however few clients there are.
-    has_failed = any(0 in row.facts.get("failed", ()) for row in rows)
-    if over_defaults is not None and (has_failed or not may_keep):
-        over_defaults = replace(over_defaults, p_value=None)
-    return over_defaults, over_runner_up
 
 
 def recorded_spent(

@@ -26,7 +26,7 @@ from optuna.distributions import BaseDistribution, FloatDistribution, IntDistrib
 
 from flwr_fbo import FederationTuner, Halving, InProcessGrid, Seeds, tuner_mod
 from flwr_fbo.tuner.choice import PrivateChoice
-from flwr_fbo.tuner.trial_run import Main
+from flwr_fbo.tuner.trial_grid import Main
 
 NUM_CLIENTS, TARGET = 6, np.array([1.0, -2.0, 0.5])
 RUN_CONFIG: dict[str, Any] = {
@@ -98,13 +98,15 @@ def message_app(
     def evaluate(message: Message, context: Context) -> Message:
         client = int(context.node_config["partition-id"])
         weights = _weights(message)
+        # A client may evaluate what others have trained.
+        calls = context.state.config_records.get("calls", ConfigRecord({"n": 0}))
         metrics = MetricRecord(
             {
                 "distance": distance(weights, context),
                 "num-examples": num_examples(client),
                 "n": 1,
                 # How often this client has trained in this trial.
-                "calls": int(str(context.state.config_records["calls"]["n"])),
+                "calls": int(str(calls["n"])),
             }
         )
         return Message(RecordDict({"metrics": metrics}), reply_to=message)

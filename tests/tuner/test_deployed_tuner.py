@@ -18,11 +18,13 @@ from tests.deployed import await_condition, begun, process_named
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tune-fedavg-sklearn" / "after"
 NUM_SITES, NUM_TRIALS = 2, 3
 # What the example's tuner has, and what makes it short, and durable.
-LONG = "20, schedule=schedule, privacy=privacy"
+LONG = "20, privacy=privacy"
 SHORT = "{}, schedule=Halving({}, (1, 2)), privacy=privacy, folder={!r}"
 # Kills the ServerApp once, when all clients have answered the last exchange of a sum.
 START = "tuner.start(main, grid, context)"
 DYING_START = "tuner.start(main, dying(grid), context)"
+# A training of its own follows.
+THEN_TRAIN = f"main(*{START}.apply(grid, context))"
 DYING = """
 
 def dying(grid: Grid) -> Grid:
@@ -49,7 +51,9 @@ def _short_app(folder: Path, record: Path) -> Path:
     server = app / "digits_sgd" / "server_app.py"
     short = SHORT.format(NUM_SITES, NUM_TRIALS, str(record))
     assert LONG in server.read_text()
-    server.write_text(server.read_text().replace(LONG, short))
+    text = server.read_text().replace(LONG, short).replace(START, THEN_TRAIN)
+    text = text.replace("import FederationTuner", "import FederationTuner, Halving")
+    server.write_text(text)
     return app
 
 

@@ -13,11 +13,10 @@ from scipy.stats import kstest
 from flwr_fbo import Halving, PrivateChoice
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.tuner.ballots import ballot_entries, make_ballot, no_scores
-from flwr_fbo.tuner.choice import Chooser
+from flwr_fbo.tuner.choice import Chooser, survivors_of
 from flwr_fbo.tuner.evidence import (
     check_evidence,
     kept_if_all_agree,
-    leads,
     rung_evidence,
     too_few_clients,
 )
@@ -155,25 +154,26 @@ def test_a_federation_that_agrees_is_not_warned_of(
 def _is_kept(
     schedule: Halving, num_agents: int, privacy: PrivateChoice, seed: int
 ) -> bool:
-    """Return whether the defaults are kept where all rank trial 1 first, and 0 last."""
+    """Return whether the defaults are chosen where all rank them last, and alike."""
     chooser = Chooser(privacy, num_agents, len(schedule.rungs), noise_seed=seed)
-    choices = []
+    choices, alive = [], list(range(schedule.trials))
     for number, rung in enumerate(schedule.rungs):
-        worst, *others, best = ballot_entries(rung.num_trials)
-        ballots = dict.fromkeys(range(num_agents), np.array([worst, best, *others]))
+        ranks = np.argsort(np.argsort(alive))
+        entries = np.array(ballot_entries(rung.num_trials))[ranks]
+        ballots = dict.fromkeys(range(num_agents), entries)
         choices.append(chooser.choose(number, ballots, rung.num_trials))
-        choices[-1].facts["trials"] = list(range(rung.num_trials))
-    over_defaults, _ = leads(choices, num_agents)
-    return over_defaults is None or over_defaults.is_chance
+        choices[-1].facts["trials"] = alive
+        alive = [alive[place] for place in survivors_of(choices, rung.num_survivors)]
+    return alive == [0]
 
 
 @pytest.mark.parametrize(
     ("schedule", "num_agents", "epsilon"),
     [
-        (Halving(2, (5,)), 5, 2.0),
-        (Halving(2, (5,)), 6, 2.0),
-        (Halving(16, (1, 3, 9)), 5, 2.0),
-        (Halving(16, (1, 3, 9)), 10, 1.0),
+        (Halving(2, (5,)), 5, 0.5),
+        (Halving(2, (5,)), 6, 0.5),
+        (Halving(16, (1, 3, 9)), 5, 1.0),
+        (Halving(16, (1, 3, 9)), 10, 0.5),
     ],
 )
 def test_how_often_defaults_are_kept_is_known_before(
@@ -181,26 +181,20 @@ def test_how_often_defaults_are_kept_is_known_before(
 ) -> None:
     """Of 400 tuners with real ballots; the tolerance is 4 standard errors and more."""
     privacy = PrivateChoice(epsilon=epsilon, delta=1e-3)
-    expected = kept_if_all_agree(schedule, num_agents, privacy)
+    expected = kept_if_all_agree(schedule.sizes, num_agents, privacy)
     kept = [_is_kept(schedule, num_agents, privacy, seed) for seed in range(400)]
     assert 0.1 < expected < 0.9
     assert np.mean(kept) == pytest.approx(expected, abs=0.1)
 
 
 def test_what_would_be_enough_is_enough() -> None:
-    schedule, few = Halving(16, (1, 3, 9)), PrivateChoice(2.0, 1e-3)
-    said = too_few_clients(schedule, 5, few)
-    assert "even if all 5 prefer the same trial" in said
-    assert "Enough would be epsilon 5 or 10 clients." in said
-    assert kept_if_all_agree(schedule, 5, PrivateChoice(5.0, 1e-3)) <= 0.1
-    assert kept_if_all_agree(schedule, 10, few) <= 0.1
-    assert too_few_clients(schedule, 20, few) == ""
-
-
-def test_no_epsilon_is_enough_if_clients_agree_by_chance() -> None:
-    """Five clients without an opinion agree on one of two trials in 1 of 32 tuners."""
-    said = too_few_clients(Halving(2, (5,)), 5, PrivateChoice(2.0, 1e-3))
-    assert "Enough would be 10 clients." in said
+    sizes, few = Halving(16, (1, 3, 9)).sizes, PrivateChoice(0.5, 1e-3)
+    said = too_few_clients(sizes, 5, few)
+    assert "even if all 5 rank the app's defaults last" in said
+    assert "Enough would be epsilon 1.5 or 15 clients." in said
+    assert kept_if_all_agree(sizes, 5, PrivateChoice(1.5, 1e-3)) <= 0.1
+    assert kept_if_all_agree(sizes, 15, few) <= 0.1
+    assert too_few_clients(sizes, 20, few) == ""
 
 
 @pytest.mark.parametrize(
@@ -208,7 +202,6 @@ def test_no_epsilon_is_enough_if_clients_agree_by_chance() -> None:
     [
         ({}, True),
         ({"privacy": PrivateChoice(8.0, 1e-3)}, False),
-        ({"keep_defaults": False}, False),
         ({"privacy": None}, False),
     ],
 )
@@ -224,6 +217,6 @@ def test_too_few_clients_are_warned_of_before_anything_is_sent(
         return send(*args, **kwargs)
 
     grid.send_and_receive = note  # type: ignore[method-assign]
-    study = tuner(**{"privacy": PrivateChoice(0.5, 1e-3), **options})
+    study = tuner(**{"privacy": PrivateChoice(0.1, 1e-3), **options})
     study.start(main_of(), grid, server_context())
     assert set(sent) == {warns}

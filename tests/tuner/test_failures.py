@@ -169,7 +169,7 @@ def _fails_at(
 def test_clients_without_a_score_decide_nothing(
     path: str, schedule: Halving, clients: Collection[int]
 ) -> None:
-    study = _study(path, schedule, keep_defaults=False)  # one client may be chance
+    study = _study(path, schedule)
     result = _start(study, _app(_fails_at(clients)))
     assert result.best == {"rate": BEST}
 

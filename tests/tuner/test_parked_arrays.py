@@ -12,7 +12,7 @@ from flwr.serverapp.strategy import FedAvg
 from flwr_fbo._compat import ensure_task_identity
 from flwr_fbo.tuner import parked_arrays, shared_sends
 from flwr_fbo.tuner.parked_arrays import ParkedArrays
-from flwr_fbo.tuner.trial_run import Main
+from flwr_fbo.tuner.trial_grid import Main
 from tests.tuner.apps import TWO_RUNGS, in_process, main_of, server_context, tuner
 
 BYTES = Array(np.zeros(3)).data

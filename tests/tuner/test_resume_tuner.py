@@ -79,7 +79,6 @@ def test_a_rung_is_decided_with_half_of_what_is_on_record(tmp_path: Path) -> Non
     options = {
         "privacy": PrivateChoice(1.0, 1e-3),
         "seeds": Seeds(study=1, noise=16),
-        "keep_defaults": False,
     }
     dying = DyingGrid(message_app(), 6, run_config=RUN_CONFIG)
     dying.dies_at = 6
@@ -168,6 +167,49 @@ def test_other_settings_are_refused(
 def test_other_defaults_of_the_app_are_refused(complete: Path, tmp_path: Path) -> None:
     with pytest.raises(JournalError, match="defaults"):
         _again(complete, tmp_path, server_context(**{"local-epochs": 2}))
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"model": "vit"}, r"run_config\['model'\].*None.*'vit'"),
+        ({"num-server-rounds": 8}, r"run_config\['num-server-rounds'\].*4.*8"),
+        ({"unused": True}, r"run_config\['unused'\]"),
+    ],
+)
+def test_another_run_config_is_another_training(
+    complete: Path, tmp_path: Path, changed: dict[str, Any], named: str
+) -> None:
+    """Also of keys that are not tuned; and where a rung is left."""
+    with pytest.raises(JournalError, match=named):
+        _again(complete, tmp_path / "complete", server_context(**changed))
+    dying = DyingGrid(message_app(), 6, run_config=RUN_CONFIG)
+    dying.dies_at = 5
+    folder = tmp_path / "part"
+    with pytest.raises(Ended):
+        _study(folder).start(main_of(), dying, server_context())
+    before = _ledger(folder)
+    with pytest.raises(JournalError, match=named):
+        _study(folder).start(main_of(), dying, server_context(**changed))
+    assert _ledger(folder) == before
+
+
+def test_another_version_of_the_app_is_another_training(
+    complete: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(complete, tmp_path, dirs_exist_ok=True)
+    grid = recording()
+    grid.set_run(replace(grid.run, fab_id="me/app", fab_version="1.1.0"))
+    with pytest.raises(JournalError, match=r"'app': \('', 'me/app 1.1.0'\)"):
+        _study(tmp_path).start(main_of(), grid, server_context())
+    assert grid.sends == []
+
+
+def test_the_folder_itself_may_be_a_key_of_the_run_config(
+    complete: Path, tmp_path: Path
+) -> None:
+    """Empty at first, and then the one of a run that was ended."""
+    assert _again(complete, tmp_path, server_context(folder=str(tmp_path)))
 
 
 def _start(folder: Path) -> None:

@@ -283,7 +283,7 @@ class Failing:
 
 HIT = 0.5
 # Of the trial that is hit, whoever drops out.
-OPTIONS: dict[str, Any] = {"enqueue": [{"learning-rate": HIT}], "keep_defaults": False}
+OPTIONS: dict[str, Any] = {"enqueue": [{"learning-rate": HIT}]}
 
 
 @cache

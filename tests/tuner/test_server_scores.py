@@ -12,7 +12,7 @@ from flwr.serverapp.exception import AggregationError
 from flwr.serverapp.strategy import FedAvg
 
 from flwr_fbo import Halving, InProcessGrid, PrivateChoice, server_score
-from flwr_fbo.tuner.trial_run import Main
+from flwr_fbo.tuner.trial_grid import Main
 from tests.tuner.apps import (
     NUM_CLIENTS,
     TARGET,

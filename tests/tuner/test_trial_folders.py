@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
 from flwr_fbo import FederationResult, Halving, tuner_mod
-from flwr_fbo.tuner.trial_run import Main
+from flwr_fbo.tuner.trial_grid import Main
 from flwr_fbo.tuner.tuner_record import FILE_NAME
 from tests.tuner.apps import (
     NUM_CLIENTS,

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from flwr_fbo import Halving
+from flwr_fbo.tuner.schedule import AppShape, Plan
 from flwr_fbo.tuner.trial_run import Progress
 from tests.tuner.apps import RUN_CONFIG, main_of, message_app, server_context, tuner
 from tests.tuner.test_shared_sends import SECONDS_A_SEND, SlowGrid
@@ -21,8 +22,8 @@ def grid(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Slo
     kind = getattr(request, "param", SlowGrid)
     slow: SlowGrid = kind(message_app(), 2, run_config=RUN_CONFIG)
 
-    def timed(schedule: Halving, first_rung: int) -> Progress:
-        return Progress(schedule, first_rung, clock=lambda: slow.clock)
+    def timed(plan: Plan, first_rung: int) -> Progress:
+        return Progress(plan, first_rung, clock=lambda: slow.clock)
 
     monkeypatch.setattr("flwr_fbo.tuner.trial_run.Progress", timed)
     return slow
@@ -91,7 +92,8 @@ def test_the_start_of_an_engine_is_not_part_of_the_time_that_is_left(
 def test_a_run_that_goes_on_trains_its_trials_from_the_start() -> None:
     """Half of what this run has to do is done, in a rung that began at round 0."""
     clock = [0.0]
-    here = Progress(Halving(8, (2, 4), parallel=4), 1, clock=lambda: clock[0])
+    plan = Halving(8, (2, 4), parallel=4).plan(8, AppShape(20))
+    here = Progress(plan, 1, clock=lambda: clock[0])
     trials: Any = [
         SimpleNamespace(number=n, num_train=0, has_ended=False) for n in "abcd"
     ]

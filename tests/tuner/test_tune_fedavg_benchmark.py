@@ -14,7 +14,7 @@ from joblib import Parallel
 from benchmarks import halving_variants, trained_trials, tune_fedavg
 from benchmarks.choice_methods import METHODS, Design
 from flwr_fbo.tuner.ballots import capped
-from flwr_fbo.tuner.schedule import candidate_settings
+from flwr_fbo.tuner.candidates import candidate_settings
 
 BY_PARTIAL = halving_variants.by_partial_ballots
 NUM_TRIALS, NUM_CLIENTS, NUM_DRAWS = 24, 30, 40

@@ -168,7 +168,6 @@ def test_noise_only_chooses_as_random_choice_does() -> None:
             schedule=Halving(2, (1,)),
             seeds=Seeds(study=1, noise=seed),
             enqueue=[{"learning-rate": 0.5, "local-epochs": 5}],
-            keep_defaults=False,
         )
         wins.append(study.start(main_of(), recording(), server_context()).best_trial)
     assert 0 < sum(wins) < len(wins)  # not always the better one

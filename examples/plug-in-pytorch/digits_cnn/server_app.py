@@ -65,7 +65,6 @@ def with_better_average(grid: Grid, context: Context) -> tuple[Grid, Context]:
         num_agents=int(config["num-sites"]),
         schedule=Halving(2, (int(config["num-server-rounds"]),)),
         privacy=PrivateChoice(epsilon=2, delta=1e-3),
-        keep_defaults=False,  # five sites cannot tell a small lead from chance
         enqueue=[{"fbo-tuned": True}],
         seeds=Seeds(study=seed, noise=seed),
     )

@@ -25,7 +25,7 @@ from flwr_fbo.cli.report.server_page import (
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.tuner.envelope import KIND
-from flwr_fbo.tuner.federation_result import FederationResult, Rung, verdict
+from flwr_fbo.tuner.federation_result import FederationResult, Rung
 from flwr_fbo.tuner.tuner_record import not_private_because, recorded_result
 
 _COVERED = (
@@ -52,7 +52,7 @@ def tuner_page(journal: Journal) -> str:
         releases_section(LEDGER_KINDS[KIND], ledger),
     ]
     lead = (
-        f"The tuner's record: {identity['trials']} trials, {len(ledger)} of "
+        f"The tuner's record: {len(found.settings)} trials, {len(ledger)} of "
         f"{found.num_rungs} rungs decided, at most {identity['num_agents']} clients."
     )
     reason = not_private_because(identity)
@@ -67,7 +67,7 @@ def _choice(found: FederationResult) -> Section:
     if not found.is_decided:
         return Section("Choice", ["Nothing is chosen yet."])
     best, settings, runner_up = found.best_trial, found.settings, found.over_runner_up
-    told = [f"The app's defaults {verdict(best, found.over_defaults)}."]
+    told = [f"The app's defaults {found.verdict}."]
     if runner_up is not None and runner_up.other != 0:
         told.append(
             f"Trial {runner_up.trial} is ahead of trial {runner_up.other} by "

@@ -8,7 +8,7 @@ from optuna.distributions import FloatDistribution as Float
 from optuna.distributions import IntDistribution as Int
 
 from digits_torch import task
-from flwr_fbo import FederationTuner, Halving, PrivateChoice
+from flwr_fbo import FederationTuner, PrivateChoice
 
 app = ServerApp()
 
@@ -23,13 +23,11 @@ def test(server_round: int, arrays: ArrayRecord) -> MetricRecord:
 
 @app.main()
 def tuned(grid: Grid, context: Context) -> None:
-    """Tune the training, and train with the settings that were chosen."""
+    """Train the model, and tune its settings in the first rounds."""
     space = {"learning-rate": Float(1e-3, 1, log=True), "local-epochs": Int(1, 5)}
     privacy = PrivateChoice(epsilon=2, delta=1e-3)
-    tuner = FederationTuner(
-        space, "eval_acc", "maximize", 20, schedule=Halving(16, (1, 4)), privacy=privacy
-    )
-    main(*tuner.start(main, grid, context).apply(grid, context))
+    tuner = FederationTuner(space, "eval_acc", "maximize", 20, privacy=privacy)
+    tuner.start(main, grid, context)
 
 
 def main(grid: Grid, context: Context) -> None:

@@ -1,0 +1,261 @@
+"""The settings that are tried: the app's own, those that the user gives, and others.
+
+No two are the same: one setting in two trials would be trained twice, and could be
+"better" than itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+
+from flwr_fbo._common.random import Purpose, generator
+from flwr_fbo._common.validation import (
+    nearest,
+    refuse,
+    require,
+    require_all,
+    require_known,
+)
+from flwr_fbo.space.search_space import Params, SearchSpace
+
+# Latin hypercubes that are drawn for points that are new.
+_MOST_CUBES = 8
+
+# What apps call the number of rounds of the whole training, with "-" for "_".
+_NUMBERS_OF_ROUNDS = {
+    "max-rounds",
+    "n-rounds",
+    "num-fl-rounds",
+    "num-rounds",
+    "num-server-rounds",
+    "rounds",
+    "server-rounds",
+    "total-rounds",
+}
+
+
+def app_defaults(space: SearchSpace, run_config: Mapping[str, Any]) -> Params:
+    """Return what the app's run config has for the keys of the space.
+
+    Raises
+    ------
+    ValueError
+        If a key is not in the run config, or its value is not of a type that trials
+        have: training with the others could not be what it is with this one.
+    """
+    missing = [key for key in space.distributions if key not in run_config]
+    if missing:
+        refuse("space", missing[0], _how_to_add(space, missing, run_config))
+    for key, distribution in space.distributions.items():
+        wanted = _kinds(distribution)
+        value = run_config[key]
+        allowed = f"{' or '.join(sorted(wanted))}, as in space[{key!r}]={distribution}"
+        require(_kind(value) in wanted, f"run_config[{key!r}]", value, allowed)
+    return {key: run_config[key] for key in space.distributions}
+
+
+def _how_to_add(
+    space: SearchSpace, missing: Sequence[str], run_config: Mapping[str, Any]
+) -> str:
+    """Return how keys get into the run config of an app whose code has the values."""
+    center = space.from_unit(space.center)
+    lines = ", ".join(f"`{key} = {_toml(center[key])}`" for key in missing)
+    reads = ", ".join(f"`context.run_config[{json.dumps(key)}]`" for key in missing)
+    return (
+        f"a key of the app's run config, {nearest(missing[0], run_config)}. If the "
+        "value is in the app's code: write below [tool.flwr.app.config] in "
+        f"pyproject.toml {lines}, with the value that the code has, and in the code "
+        f"{reads} in its place, in main as well as in train and evaluate (of a "
+        "NumPyClient: in client_fn, which gets the context)"
+    )
+
+
+def _toml(value: float | str) -> str:
+    """Return a value of a run config as TOML has it, short where it is a number."""
+    return f"{value:.3g}" if isinstance(value, float) else json.dumps(value)
+
+
+def _is_number_of_rounds(key: str) -> bool:
+    return key.rpartition(".")[2].lower().replace("_", "-") in _NUMBERS_OF_ROUNDS
+
+
+def rounds_keys(run_config: Mapping[str, Any]) -> list[str]:
+    """Return the keys of a run config that have the number of rounds, by their name."""
+    return [
+        key
+        for key, value in run_config.items()
+        if _is_number_of_rounds(key) and type(value) is int and value > 0
+    ]
+
+
+def check_keys(space: SearchSpace) -> None:
+    """Raise ValueError if a key is the number of rounds, which the schedule sets."""
+    for key in space.distributions:
+        allowed = (
+            "a setting of the training: the number of rounds is set by the schedule, "
+            "as in Halving(trials=16, rounds=(3, 9, 27))"
+        )
+        require(not _is_number_of_rounds(key), "space", key, allowed)
+
+
+def _kinds(distribution: BaseDistribution) -> set[str]:
+    """Return of which kinds a parameter's values are."""
+    if isinstance(distribution, CategoricalDistribution):
+        return set(map(_kind, distribution.choices))
+    return {"a number"}
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return "a number"
+    return f"a {type(value).__name__}"
+
+
+def check_enqueued(
+    space: SearchSpace, enqueued: Sequence[Params], num_trials: int
+) -> None:
+    """Raise ValueError if settings are too many, or outside the space."""
+    most, known = num_trials - 1, space.distributions
+    allowed = "a list of dicts: one for each trial"
+    require_all("enqueue", enqueued, Mapping, allowed=allowed)
+    allowed = f"at most {most}: the app's defaults are a trial, too"
+    require(len(enqueued) <= most, "len(enqueue)", len(enqueued), allowed)
+    for number, params in enumerate(enqueued):
+        field = f"enqueue[{number}]"
+        for key, value in params.items():
+            require_known(field, key, known)
+            wanted = _kinds(known[key])
+            if isinstance(known[key], IntDistribution) and not isinstance(value, int):
+                wanted = {"an integer"}
+            name, allowed = f"{field}[{key!r}]", " or ".join(sorted(wanted))
+            require(_kind(value) in wanted, name, value, allowed)
+            SearchSpace({key: known[key]}).to_unit({key: value}, field)
+
+
+class Candidates:
+    """The settings of all trials, no two of which are the same.
+
+    Examples
+    --------
+    >>> from optuna.distributions import IntDistribution
+    >>> from flwr_fbo import SearchSpace
+    >>> space = SearchSpace({"local-epochs": IntDistribution(1, 3)})
+    >>> found = Candidates(space, 16, {"local-epochs": 2}, [], seed=1)
+    >>> found.fill()
+    >>> sorted(settings["local-epochs"] for settings in found.settings)
+    [1, 2, 3]
+
+    Parameters
+    ----------
+    space : SearchSpace
+    num_trials : int
+        K, at most: where the space has fewer settings, so many are tried.
+    defaults : dict
+        Of the app, inside the space or not.
+    enqueued : sequence of dict
+        At most K - 1; each may have some of the keys, and the rest are the defaults. An
+        int is a float where the parameter is. One that is there already is left out.
+    seed : int
+        Of the Latin hypercube.
+
+    Attributes
+    ----------
+    settings : list of dict
+        So far: the defaults, and those that are enqueued.
+    """
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        num_trials: int,
+        defaults: Params,
+        enqueued: Sequence[Params],
+        seed: int,
+    ) -> None:
+        self.settings: list[Params] = []
+        self._space = space
+        self._rng = generator(seed, Purpose.INITIAL_POINTS)
+        self._places: set[tuple[Any, ...]] = set()
+        self.add(defaults)
+        floats = {
+            key
+            for key, distribution in space.distributions.items()
+            if isinstance(distribution, FloatDistribution)
+        }
+        for params in enqueued:
+            own = {k: float(v) if k in floats else v for k, v in params.items()}
+            self.add({**defaults, **own})
+        outside = sum(not self._is_inside(one) for one in self.settings)
+        self.num_trials = int(min(num_trials, outside + space.num_settings))
+
+    def add(self, settings: Params) -> bool:
+        """Add settings unless they are there; return whether they are new."""
+        place = self._place(settings)
+        is_new = place not in self._places
+        if is_new:
+            self._places.add(place)
+            self.settings.append(settings)
+        return is_new
+
+    def fill(self, most: int | None = None) -> None:
+        """Add points of a Latin hypercube until there are so many, or all."""
+        num = self.num_trials if most is None else min(most, self.num_trials)
+        if len(self.settings) >= num:
+            return
+        from scipy.stats import qmc
+
+        space = self._space
+        cube = qmc.LatinHypercube(space.dim, rng=self._rng)
+        for _ in range(_MOST_CUBES):
+            for x in cube.random(num - len(self.settings)):
+                self.add(space.from_unit(space.snap(x)))
+            if len(self.settings) == num:
+                return
+        # A space that is tried nearly whole is small.
+        left = space.all_settings()
+        for index in self._rng.permutation(len(left)):
+            if len(self.settings) < num:
+                self.add(left[index])
+
+    def _is_inside(self, settings: Params) -> bool:
+        return isinstance(self._place(settings)[0], float)
+
+    def _place(self, settings: Params) -> tuple[Any, ...]:
+        """Return what tells settings apart: 1 and 1.0 are the same learning rate."""
+        try:
+            return tuple(self._space.to_unit(settings).tolist())
+        except ValueError:
+            return tuple((key, _kind(v), v) for key, v in sorted(settings.items()))
+
+
+def outside_keys(space: SearchSpace, settings: Params) -> list[str]:
+    """Return the keys whose value is outside the space."""
+    inside = []
+    for key, distribution in space.distributions.items():
+        with suppress(ValueError):
+            SearchSpace({key: distribution}).to_unit({key: settings[key]})
+            inside.append(key)
+    return [key for key in space.distributions if key not in inside]
+
+
+def candidate_settings(
+    space: SearchSpace,
+    num_trials: int,
+    defaults: Params,
+    enqueued: Sequence[Params],
+    seed: int,
+) -> list[Params]:
+    """Return the settings of all trials; see `Candidates`."""
+    candidates = Candidates(space, num_trials, defaults, enqueued, seed)
+    candidates.fill()
+    return candidates.settings

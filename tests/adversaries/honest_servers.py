@@ -293,6 +293,13 @@ def at(tree: Any, *keys: Any) -> Any:
     return tree
 
 
+def config_at(tree: Tree, name: str) -> Tree:
+    """Return a config record of a message, empty if it sends none of the name."""
+    found = at(tree, "records", name)
+    config = at(found, "of") if at(found, "is") == "config" else None
+    return config if isinstance(config, dict) else {}
+
+
 def record(kind: str, entries: Mapping[str, Any]) -> Tree:
     """Return a record of a message; ``kind`` is config, metrics or arrays."""
     return {"is": kind, "of": dict(entries)}
@@ -423,8 +430,7 @@ class Studies(Kind):
 
     def config_of(self, setting: Setting, tree: Tree) -> Mapping[str, Any]:
         """Return the config of a message, empty if it has none."""
-        config = at(tree, "records", setting.name("config"), "of")
-        return config if isinstance(config, dict) else {}
+        return config_at(tree, setting.name("config"))
 
     def row_of(self, setting: Setting, tree: Tree, place: Place) -> Row | None:
         """Return the row of what is charged."""
@@ -822,7 +828,7 @@ def settings_of(trial: int) -> dict[str, Any]:
 
 def header_of(tree: Tree) -> Any:
     """Return kind and fields of a tuner's header."""
-    entries = at(tree, "records", HEADER, "of")
+    entries = config_at(tree, HEADER)
     fields = at(entries, "fields", JSON)
     return at(entries, "kind"), fields if isinstance(fields, dict) else {}
 

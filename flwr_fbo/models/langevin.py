@@ -48,7 +48,7 @@ class LangevinSettings:
     step : float
         tau1, from 1e-9 to 1e6.
     inverse_temperature : float
-        tau2, from 1e-6 to 1e15.
+        tau2, from 1e-6 to 1e30.
     keep : {"last", "best"}
         The last iterate, w_n, as printed; or, of those before, the one of least loss.
     patience : int
@@ -65,7 +65,7 @@ class LangevinSettings:
 
     num_iterations: int = field(default=200, metadata=integer(1, cap=FREE))
     step: float = field(default=0.1, metadata=number(1e-9, 1e6))
-    inverse_temperature: float = field(default=1e6, metadata=number(1e-6, 1e15))
+    inverse_temperature: float = field(default=1e6, metadata=number(1e-6, 1e30))
     keep: Keep = field(default="last", metadata=choice(Keep))
     patience: int = field(default=0, metadata=integer(0, cap=FREE))
     start: Start = field(default="model", metadata=choice(Start))

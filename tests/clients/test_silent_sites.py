@@ -66,6 +66,8 @@ UNFIT = {
     "a missing value": Ward(contexts=lambda: np.full((2, 2), math.nan)),
     "an integer that no float holds": Ward(contexts=lambda: [[10**400, 0]]),
     "a text": Ward(contexts=lambda: [["a", "b"]]),
+    "another dimension": Ward(contexts=lambda: np.eye(3)),
+    "one action": Ward(contexts=lambda: np.ones(2) / 2),
 }
 
 
@@ -171,15 +173,6 @@ def test_what_is_left_out_is_in_no_sum(tmp_path: Path) -> None:
         else:
             assert np.isnan(values).all()
             assert windows is None
-
-
-def test_an_environment_of_another_dimension_is_an_error() -> None:
-    class Wide(Ward):
-        def contexts(self, t: int) -> Any:
-            return np.eye(3)
-
-    with pytest.raises(RuntimeError, match="environment failed"):
-        _linear(None, Wide())
 
 
 def test_failed_trials_show_in_no_reply(caplog: pytest.LogCaptureFixture) -> None:

@@ -16,7 +16,6 @@ import numpy as np
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.conversion import float_array, number, within
-from flwr_fbo._common.validation import require
 from flwr_fbo.algorithms.search.trial import OutOfTimeError
 from flwr_fbo.journal.journal_file import JournalError
 
@@ -45,12 +44,8 @@ def fitting_actions(
     """Return the actions of trial t, or None if it is left out.
 
     That is where the environment fails, there are none, or one is not finite or longer
-    than allowed.
-
-    Raises
-    ------
-    ValueError
-        If actions have another dimension than the study, which data do not decide.
+    than allowed. And where they have another dimension than the study: as an error that
+    would tell a server, which writes the dimension, in which trials there are any.
     """
     given = _unless_it_fails(lambda: environment.contexts(t), t)
     actions = None if given is None else _numbers(given)
@@ -58,8 +53,9 @@ def fitting_actions(
         if given is not None:
             _leave_out(t, "there are no actions")
         return None
-    shape, allowed = actions.shape, f"an array of shape (K, {dimension}) with K >= 1"
-    require(len(shape) == 2 and shape[1] == dimension, "actions", shape, allowed)
+    if actions.ndim != 2 or actions.shape[1] != dimension:
+        _leave_out(t, f"actions of shape {actions.shape} are not (K, {dimension})")
+        return None
     actions = within(actions, np.linalg.norm(actions, axis=1), longest)
     # A NaN compares false, as it should.
     if not np.all(np.linalg.norm(actions, axis=1) <= longest * (1 + 1e-9)):

@@ -387,6 +387,7 @@ class TrialRun:
             "" if is_kept else ", from its start: an earlier run has chosen it",
         )
         trial.move()
+        trial.come_forward()
         is_hidden = self.chooser.settings is not None and not exact_metrics
         settings = {**self._settings[number], **self.plan.overrides}
         about = settings, is_hidden, self._attempt, number

@@ -403,20 +403,14 @@ class Gate:
 
     def _look(self, key: StudyKey) -> None:
         """Look whether an own folder's ledger is whole, and take a study's mark."""
-        if not self._has_own_folder:
-            return
-        if self._has_file:
+        self._check_missing()
+        if self._has_own_folder and self._has_file:
             with self._ledger() as ledger:
                 self._mark = mark_of(ledger, key, self._owner)
-        else:
-            assert self._folder is not None
-            require_complete(self._folder, None, self._note)
 
     def _facts(self, without: StudyKey | None = None) -> list[Facts]:
         """Return what studies have charged, but for one."""
-        if self._has_own_folder and not self._has_file:
-            assert self._folder is not None
-            require_complete(self._folder, None, self._note)
+        self._check_missing()
         if not (self._has_file or (self._limits and self._folder is None)):
             return []
         with self._ledger() as ledger:
@@ -518,18 +512,17 @@ class Gate:
                 self._is_charged = True
                 return
             charged = ledger.facts(self._counted)
-            is_asked = self._limits and promise is not None and not _has(charged, key)
-            if promise is not None and is_asked:
-                # A server need not have asked for an enrolment.
-                refusal = self._refusal(ledger, key, promise)
+            new = promise if self._limits and not _has(charged, key) else None
+            if new is not None:  # a server need not have asked for an enrolment
+                refusal = self._refusal(ledger, key, new)
             if refusal is None:
                 spent = Spent.of([*charged, facts]) if self._limits else Spent()
                 for limits in self._limits:
                     limits.check_sum(spent)
                 self._record(ledger, key, facts, agent)
                 self._is_charged = True
-                if promise is not None and is_asked:
-                    share = share_of(promise, self._limits)
+                if new is not None:
+                    share = share_of(new, self._limits)
                     book = Questions.of(ledger, self._counted).settle(share)
                     book.keep(ledger, self._counted)
         if refusal is not None:  # once the question is on disk
@@ -584,8 +577,7 @@ class Gate:
     @contextmanager
     def _ledger(self) -> Iterator[SpendingLedger]:
         if self._folder is not None:
-            if self._has_own_folder and not self._has_file:
-                require_complete(self._folder, None, self._note)
+            self._check_missing()
             with SpendingLedger.held(self._folder) as ledger:
                 self._check(ledger)
                 yield ledger
@@ -596,6 +588,11 @@ class Gate:
         with Journal({"kind": KIND}, content=content) as journal:
             yield SpendingLedger(journal)
             self._state[_RECORD] = ConfigRecord({"ledger": journal.to_bytes()})
+
+    def _check_missing(self) -> None:
+        """Raise JournalError if journals prove that a missing ledger was there."""
+        if self._folder is not None and self._has_own_folder and not self._has_file:
+            require_complete(self._folder, None, self._note)
 
     def _check(self, ledger: SpendingLedger) -> None:
         """Raise JournalError if the ledger lacks what journals or receipts prove.

@@ -332,6 +332,15 @@ def test_how_sure_an_observer_becomes_is_computed() -> None:
         assert sure == f"{100 * odds / (1 + odds):.2f}"
 
 
+@pytest.mark.parametrize("path", [*PAGES, *READMES], ids=_name)
+def test_a_line_that_is_a_comment_stands_alone(path: Path) -> None:
+    """A line of a paragraph that begins with a percent sign is not rendered."""
+    before = ""
+    for line in path.read_text().splitlines():
+        assert not line.startswith("%") or not before.strip(), line
+        before = line
+
+
 def test_links_between_pages_and_files_lead_somewhere() -> None:
     for path in (*PAGES, *READMES):
         for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", path.read_text()):

@@ -18,7 +18,12 @@ from flwr_fbo.cli.report.server_page import spent_in_words
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.conditions import WITHOUT_TRAINING, after_epsilon
 from flwr_fbo.strategies.study_record import FILE_NAME as SERVER_FILE_NAME
-from flwr_fbo.tuner.tuner_record import FILE_NAME, not_private_because, recorded_result
+from flwr_fbo.tuner.tuner_record import (
+    FILE_NAME,
+    not_private_because,
+    recorded_result,
+    score_in_words,
+)
 
 
 def show(
@@ -65,7 +70,8 @@ def show(
 
 def _show_tuner(path: Path, as_json: bool, as_csv: bool) -> None:
     with Journal.snapshot(path) as journal:
-        found, reason = recorded_result(journal), not_private_because(journal.identity)
+        identity = journal.identity
+        found, reason = recorded_result(journal), not_private_because(identity)
     rungs, spent, over_defaults = found.rungs, found.privacy_spent, found.over_defaults
     if as_json:
         trials = [
@@ -95,7 +101,7 @@ def _show_tuner(path: Path, as_json: bool, as_csv: bool) -> None:
     console.print("The score of each trial after a rung's last round:")
     rounds = {f"score_rung_{n}": f"round {r.rounds}" for n, r in enumerate(rungs, 1)}
     console.print(_trials(found.rows(), rounds))
-    console.print("Trial 0 is the app's own. Larger scores are better.")
+    console.print(f"Trial 0 is the app's own. A score is {score_in_words(identity)}.")
     console.print(f"{len(rungs)} of {found.num_rungs} rungs are decided.")
     if over_defaults is not None:
         told = found.verdict

@@ -84,7 +84,8 @@ class DecidedRung:
     settings : tuple of dict
         Settings of these trials.
     scores : tuple of float
-        Released score of each, larger is better.
+        Released score of each: with privacy a mean rank with noise, larger is better;
+        else the metric's exact mean.
     survivors : tuple of int
         The best first; with privacy not by these scores alone: see `FederationTuner`.
     epsilon : float or None

@@ -28,8 +28,8 @@ class Rung:
     trials : tuple of int
         The candidates, from 0.
     scores : tuple of float
-        What was released of each, larger is better: of ballots with noise, or exact
-        means without privacy (in the metric's unit, negated where it is minimised).
+        What was released of each. With privacy the mean of the clients' ballots, with
+        noise: a rank, larger is better. Else the metric's exact mean, in its own unit.
     survivors : tuple of int
         The best first. After the last rung it is one, the chosen trial. With noise a
         rung is decided by ``scores`` plus half of what decided the rung before, and the
@@ -167,7 +167,7 @@ class FederationResult:
         if any(0 in rung.failed for rung in self.rungs):
             return "have failed"
         if lead is None:
-            return "have a lower score"
+            return "have a worse score"
         if lead.deviations <= 0:
             return f"were not chosen: over all rungs trial {trial} is not ahead of them"
         p = "p < 0.0001" if (lead.p_value or 0) < 1e-4 else f"p = {lead.p_value:.2g}"

@@ -21,6 +21,7 @@ from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.tuner.envelope import KIND
+from flwr_fbo.tuner.federation_result import Rung
 from flwr_fbo.tuner.proposed_trials import inside_of
 from flwr_fbo.tuner.tuner_record import (
     FILE_NAME,
@@ -45,9 +46,10 @@ def export_tuner(folder: str | Path, storage: Storage) -> optuna.Study:
     Returns
     -------
     optuna.Study
-        Maximised. A trial's value is the released score of its last rung, larger is
-        better; its intermediate values are those of all rungs, by round. The trials of
-        the last rung are complete, others are pruned. Each has the user attributes
+        A trial's value is the released score of its last rung; its intermediate values
+        are those of all rungs, by round. With privacy these are ranks, and the study is
+        maximised; exact scores have the tuner's direction. The trials of the last rung
+        are complete, others are pruned. Each has the user attributes
         ``trial`` and ``settings``, and no parameter where the app's default is outside
         the space. The user attribute ``private`` of the study says whether the choices
         are; with privacy, scores of several rungs cannot be compared.
@@ -68,22 +70,25 @@ def export_tuner(folder: str | Path, storage: Storage) -> optuna.Study:
         identity = journal.identity
         settings = recorded_settings(journal)
         ledger, plan = journal.ledger(), plan_of(journal)
-    last = len(identity["sizes"] if plan is None else plan.rungs) - 1
+    most = len(identity["sizes"] if plan is None else plan.rungs)
     space = SearchSpace.from_json(identity["space"])
+    direction = identity["direction"]
+    rungs = [rung_of(row, direction) for row in ledger]
     ended = sorted(
-        (trial, row.iteration)
-        for row in ledger
-        for trial in rung_of(row).trials
-        if row.iteration == last or trial not in rung_of(row).survivors
+        (trial, num)
+        for num, rung in enumerate(rungs, 1)
+        for trial in rung.trials
+        if num == most or trial not in rung.survivors
     )
     # A tuner has no name of its own; its settings are those of no other.
     whole = json.dumps([identity, settings], sort_keys=True).encode()
     name = f"federation-tuner-{hashlib.sha256(whole).hexdigest()[:12]}"
     frozen = [
-        _frozen(trial, settings[trial], space, ledger[: rung + 1], rung == last)
-        for trial, rung in ended
+        _frozen(trial, settings[trial], space, ledger[:num], rungs[:num], num == most)
+        for trial, num in ended
     ]
-    study = add_trials(target, name, "maximize", frozen)
+    is_exact = any(row.facts["mechanism"] != "gaussian" for row in ledger)
+    study = add_trials(target, name, direction if is_exact else "maximize", frozen)
     study.set_user_attr("private", not_private_because(identity) == "")
     return study
 
@@ -92,14 +97,12 @@ def _frozen(
     number: int,
     setting: Params,
     space: SearchSpace,
-    rungs: Sequence[LedgerRow],
+    rows: Sequence[LedgerRow],
+    rungs: Sequence[Rung],
     is_complete: bool,
 ) -> FrozenTrial:
     """Return a tuner's trial, from the releases of all rungs that it was in."""
-    scores = {
-        rung.rounds: rung.scores[rung.trials.index(number)]
-        for rung in map(rung_of, rungs)
-    }
+    scores = {rung.rounds: rung.scores[rung.trials.index(number)] for rung in rungs}
     inside = inside_of(space, setting)
     frozen = optuna.create_trial(
         state=TrialState.COMPLETE if is_complete else TrialState.PRUNED,
@@ -111,8 +114,8 @@ def _frozen(
         intermediate_values=scores,
     )
     # When it began is not on record. The clock may have been set back in between.
-    began = rungs[0].committed
+    began = rows[0].committed
     frozen.datetime_start = datetime.fromtimestamp(began)
-    ended = max(began, rungs[-1].committed)
+    ended = max(began, rows[-1].committed)
     frozen.datetime_complete = datetime.fromtimestamp(ended)
     return frozen

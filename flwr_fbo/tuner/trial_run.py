@@ -203,11 +203,11 @@ class TrialRun:
         rows = [*self.record.ledger(), row]
         order = survivors_of(rows, planned.num_survivors)
         row.facts["survivors"] = survivors = [alive[i] for i in order]
-        rung = rung_of(row)
+        rung = rung_of(row, "maximize" if self.score.maximize else "minimize")
         if self.proposed is not None:
             going_on = survivors if planned.num_survivors > 1 else ()
-            signed = dict(zip(alive, self._signed(rung.scores), strict=True))
-            self.proposed.report(planned.rounds, signed, going_on)
+            scores = dict(zip(alive, rung.scores, strict=True))
+            self.proposed.report(planned.rounds, scores, going_on)
         self.record.add(row, self._ledgers)
         self._rungs.append(rung)
         goes_on = f"{survivors} go on; {self._progress.left(number, trials)}"

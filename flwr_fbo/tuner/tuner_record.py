@@ -11,6 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from flwr_fbo._common.fields import from_json, to_json
+from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.journal.journal import Journal, open_patiently
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.npy import from_json_array, to_json_array
@@ -136,7 +137,8 @@ class TunerRecord:
 
     def rungs(self) -> list[Rung]:
         """Return the rungs that are decided, in order."""
-        return [rung_of(row) for row in self._journal.ledger()]
+        direction = self._identity["direction"]
+        return [rung_of(row, direction) for row in self._journal.ledger()]
 
     def ledger(self) -> list[LedgerRow]:
         """Return what the decided rungs released, in order."""
@@ -204,12 +206,17 @@ def plan_of(journal: Journal) -> Plan | None:
     return None if values is None else from_json(Plan, values)
 
 
-def rung_of(row: LedgerRow) -> Rung:
-    """Return the rung that a row of the ledger tells of."""
+def rung_of(row: LedgerRow, direction: Direction) -> Rung:
+    """Return the rung that a row of the ledger tells of.
+
+    In a row larger scores are better. Exact ones get the sign of the metric back.
+    """
+    is_exact = row.facts["mechanism"] != "gaussian"
+    sign = -1.0 if is_exact and direction == "minimize" else 1.0
     return Rung(
         row.facts["rounds"],
         tuple(row.facts["trials"]),
-        tuple(row.vectors.tolist()),
+        tuple((sign * row.vectors).tolist()),
         tuple(row.facts["survivors"]),
         tuple(row.facts["failed"]),
     )
@@ -223,7 +230,7 @@ def recorded_result(journal: Journal, trust: str = "") -> FederationResult:
     over = leads(ledger, identity["num_agents"]) if is_known else (None, None)
     return FederationResult(
         tuple(recorded_settings(journal)),
-        tuple(map(rung_of, ledger)),
+        tuple(rung_of(row, identity["direction"]) for row in ledger),
         recorded_spent(identity, ledger),
         trust,
         *over,
@@ -242,6 +249,24 @@ def recorded_spent(
     for row in rows:
         accountant.charge(row.facts["noise_multiplier"])
     return accountant.spent()
+
+
+def metric_in_words(metric: str | Mapping[str, float]) -> str:
+    """Return a metric, or a weighted sum of several, in words."""
+    if isinstance(metric, str):
+        return metric
+    terms = (f"{weight:g} {name}" for name, weight in metric.items())
+    return " + ".join(terms).replace("+ -", "- ")
+
+
+def score_in_words(identity: Mapping[str, Any]) -> str:
+    """Return what the scores of a tuner's rungs are, and which are better."""
+    metric = metric_in_words(identity["metric"])
+    if identity["privacy"] is not None:
+        return f"the clients' mean rank by {metric}, with noise; larger is better"
+    whose = "the clients' mean" if identity["score"] == "clients" else "the server's"
+    is_small = identity["direction"] == "minimize"
+    return f"{whose} {metric}; {'smaller' if is_small else 'larger'} is better"
 
 
 def not_private_because(identity: Mapping[str, Any]) -> str:

@@ -217,7 +217,7 @@ def test_early_stopping_on_exact_metrics_is_compared_as_the_app_would_end(
     with caplog.at_level(logging.WARNING, "flwr.fbo"):
         result = study.start(_stopping_main(1), grid, server_context())
     (rung,) = result.rungs
-    assert rung.scores[1] == -2.0  # of the round after which it stopped
+    assert rung.scores[1] == 2.0  # of the round after which it stopped
     assert result.best_trial == 2
     assert "before round 4 in trials [1]" in caplog.text
     assert "NaN" not in caplog.text
@@ -246,5 +246,5 @@ def test_a_failed_trial_that_is_left_is_compared_once_it_evaluates() -> None:
 
     first, last = _start(main, None, Halving(3, (1, 2))).rungs
     assert first.survivors == (0, 1)
-    assert first.scores[1:] == (-math.inf, -math.inf)
+    assert first.scores[1:] == (math.inf, math.inf)
     assert last.survivors == (1,)

@@ -216,7 +216,7 @@ def test_a_lead_is_measured_in_standard_deviations() -> None:
         (3, Lead(3, 0, -0.1, 0.6), False, "over all rungs trial 3 is not ahead"),
         (3, Lead(3, 0, 4.0, 0.001), True, "beaten: the model of trial 3 is ahead"),
         (0, None, False, "The app's defaults were chosen."),
-        (3, None, False, "have a lower score"),
+        (3, None, False, "have a worse score"),
     ],
 )
 def test_what_is_chosen_is_not_what_is_claimed(

@@ -210,8 +210,9 @@ def params_text(params: Mapping[str, Any] | None) -> str:
     """Return a setting in a line; a dash where there is none."""
     if params is None:
         return "-"
-    return ", ".join(f"{name} = {_short(value)}" for name, value in params.items())
+    return ", ".join(f"{name} = {short_value(value)}" for name, value in params.items())
 
 
-def _short(value: Any) -> str:
+def short_value(value: Any) -> str:
+    """Return a value as a page has it: numbers with four digits."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)

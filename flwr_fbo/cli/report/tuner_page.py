@@ -6,17 +6,17 @@ What is shown is what was released, and what everybody may know.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from flwr_fbo._common.pictures import BLUE
+from flwr_fbo._common.pictures import BLUE, ORANGE
 from flwr_fbo.cli.ledger_kinds import LEDGER_KINDS
 from flwr_fbo.cli.report import figures
 from flwr_fbo.cli.report.page import (
     Section,
     Table,
     journal_page,
-    params_text,
+    short_value,
 )
 from flwr_fbo.cli.report.server_page import (
     releases_section,
@@ -25,8 +25,13 @@ from flwr_fbo.cli.report.server_page import (
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.tuner.envelope import KIND
-from flwr_fbo.tuner.federation_result import FederationResult, Rung
-from flwr_fbo.tuner.tuner_record import not_private_because, recorded_result
+from flwr_fbo.tuner.federation_result import FederationResult
+from flwr_fbo.tuner.tuner_record import (
+    metric_in_words,
+    not_private_because,
+    recorded_result,
+    score_in_words,
+)
 
 _COVERED = (
     "Epsilon covers what the releases reveal of one client's scores, given the models "
@@ -44,10 +49,11 @@ def tuner_page(journal: Journal) -> str:
     """
     identity = journal.identity
     ledger, found = journal.ledger(), recorded_result(journal)
+    metric = metric_in_words(identity["metric"])
     sections = [
-        _choice(found),
+        _choice(identity, found),
+        _scores(identity, found),
         _privacy(identity, ledger, found),
-        _scores(found.rungs, is_private=identity["privacy"] is not None),
         Section("Trials", [trials_table(found)]),
         releases_section(LEDGER_KINDS[KIND], ledger),
     ]
@@ -56,27 +62,41 @@ def tuner_page(journal: Journal) -> str:
         f"{found.num_rungs} rungs decided, at most {identity['num_agents']} clients."
     )
     reason = not_private_because(identity)
-    title, warning = (
-        "Tuning of a federated training",
-        reason and f"NOT PRIVATE: {reason}",
-    )
+    title, warning = f"Tuning for {metric}", reason and f"NOT PRIVATE: {reason}"
     return journal_page(title, lead, sections, journal, ledger, warning)
 
 
-def _choice(found: FederationResult) -> Section:
+def _choice(identity: Mapping[str, Any], found: FederationResult) -> Section:
+    """Return what was chosen beside the app's own settings, and how sure that is."""
     if not found.is_decided:
-        return Section("Choice", ["Nothing is chosen yet."])
-    best, settings, runner_up = found.best_trial, found.settings, found.over_runner_up
-    told = [f"The app's defaults {found.verdict}."]
+        return Section("Before and after", ["Nothing is chosen yet."])
+    best, settings = found.best_trial, found.settings
+    rows = [
+        (name, short_value(settings[0][name]), short_value(value))
+        for name, value in settings[best].items()
+    ]
+    both = [rung for rung in found.rungs if {0, best} <= {*rung.trials}]
+    if best and both:
+        last = both[-1]
+        scores = (last.scores[last.trials.index(trial)] for trial in (0, best))
+        what = _score_name(identity)
+        rows.append((f"{what} at round {last.rounds}", *map(short_value, scores)))
+    told = [f"Trial {best} was chosen. The app's defaults {found.verdict}."]
+    runner_up = found.over_runner_up
     if runner_up is not None and runner_up.other != 0:
         told.append(
             f"Trial {runner_up.trial} is ahead of trial {runner_up.other} by "
             f"{runner_up.deviations:.1f} standard deviations."
         )
-    rows = [(name, value, settings[0][name]) for name, value in settings[best].items()]
-    headings = ("parameter", "chosen", "the app's default")
-    caption = " ".join([f"Trial {best} was chosen.", *told])
-    return Section("Choice", [Table(headings, rows, caption, numeric=False)])
+    headings = ("", "before: the app's own", "after: chosen")
+    table = Table(headings, rows, " ".join(told), numeric=False)
+    return Section("Before and after", [table])
+
+
+def _score_name(identity: Mapping[str, Any]) -> str:
+    """Return what a score is, in a word or two."""
+    metric = metric_in_words(identity["metric"])
+    return metric if identity["privacy"] is None else f"rank by {metric}"
 
 
 def _privacy(
@@ -92,37 +112,48 @@ def _privacy(
     return Section("Privacy", lines)
 
 
-def _scores(rungs: Sequence[Rung], is_private: bool) -> Section:
+def _scores(identity: Mapping[str, Any], found: FederationResult) -> Section:
     """Return a chart of what was released; none before there is anything."""
+    rungs = found.rungs
     if not rungs:
         return Section("Scores")
     counts = ", ".join(f"{len(rung.trials)} at round {rung.rounds}" for rung in rungs)
     caption = (
-        "Chart of the released score of each trial against the round of its rung; full "
-        f"dots went on, and larger is better. Trials: {counts}."
+        f"Chart of each trial's score, {score_in_words(identity)}, at the rounds where "
+        f"trials were compared. Trials: {counts}."
     )
-    line = (
-        "A score is the mean of the clients' ballots with noise. Ballots are about the "
-        "trials of one rung: scores of several rungs cannot be compared. A rung was "
-        "decided by its scores plus half of what decided the rung before."
-        if is_private
-        else "A score is the exact mean, negated where the metric is minimised."
-    )
+    lines = []
+    if identity["privacy"] is not None:
+        lines.append(
+            "Ballots are about the trials of one rung: do not compare the scores of "
+            "several rungs. A rung was decided by its scores plus half of what decided "
+            "the rung before."
+        )
+    best = found.best_trial if found.is_decided else None
 
     def draw(axes: Any) -> None:
-        for goes_on, face in ((True, BLUE), (False, "none")):
+        others = [n for n in range(len(found.settings)) if n not in (0, best)]
+        looks = [(n, "0.6", 1.0, "trials that ended") for n in others]
+        if best != 0:
+            looks.append((0, ORANGE, 2.0, "the app's defaults"))
+        if best is not None:
+            name = f"trial {best}, chosen" if best else "the app's defaults, chosen"
+            looks.append((best, BLUE, 2.5, name))
+        told = set()
+        for trial, color, width, name in looks:
             points = [
-                (rung.rounds, score)
+                (rung.rounds, rung.scores[rung.trials.index(trial)])
                 for rung in rungs
-                for trial, score in zip(rung.trials, rung.scores, strict=True)
-                if (trial in rung.survivors) == goes_on and math.isfinite(score)
+                if trial in rung.trials
             ]
-            label = "went on, or was chosen" if goes_on else "ended"
+            points = [point for point in points if math.isfinite(point[1])]
             x, y = [p[0] for p in points], [p[1] for p in points]
-            axes.plot(x, y, "o", ms=5, color=BLUE, mfc=face, label=label)
+            label = None if name in told else name
+            told.add(name)
+            axes.plot(x, y, "-o", ms=4, color=color, lw=width, label=label)
 
-    figure = figures.chart("scores", caption, ("round", "released score"), draw)
-    return Section("Scores", [line, figure])
+    labels = "round", _score_name(identity)
+    return Section("Scores", [*lines, figures.chart("scores", caption, labels, draw)])
 
 
 def trials_table(found: FederationResult) -> Table:
@@ -132,13 +163,14 @@ def trials_table(found: FederationResult) -> Table:
     rows = [
         (
             trial,
-            params_text(setting),
+            *map(short_value, setting.values()),
             *(f"{rung[trial]:.4g}" if trial in rung else "-" for rung in scores),
             found.outcome(trial),
         )
         for trial, setting in enumerate(found.settings)
     ]
     by_round = (f"score at round {rung.rounds}" for rung in rungs)
-    headings = ("trial", "setting", *by_round, "outcome")
+    names = found.settings[0] if found.settings else ()
+    headings = ("trial", *names, *by_round, "outcome")
     caption = "All trials, with what was released of each. Trial 0 is the app's own."
     return Table(headings, rows, caption, numeric=False)

@@ -21,7 +21,8 @@ def test_the_record_is_the_result(kind: str, tmp_path: Path) -> None:
     with Journal(None, tmp_path / FILE_NAME) as journal:
         ledger, identity = journal.ledger(), journal.identity
         assert recorded_settings(journal) == list(result.settings)
-    assert [rung_of(row) for row in ledger] == list(result.rungs)
+    rungs = [rung_of(row, identity["direction"]) for row in ledger]
+    assert rungs == list(result.rungs)
     spent = recorded_spent(identity, ledger)
     if result.privacy_spent is None:
         assert spent is None

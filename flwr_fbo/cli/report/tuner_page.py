@@ -78,9 +78,9 @@ def _choice(identity: Mapping[str, Any], found: FederationResult) -> Section:
     both = [rung for rung in found.rungs if {0, best} <= {*rung.trials}]
     if best and both:
         last = both[-1]
-        scores = (last.scores[last.trials.index(trial)] for trial in (0, best))
-        what = _score_name(identity)
-        rows.append((f"{what} at round {last.rounds}", *map(short_value, scores)))
+        before, after = (last.scores[last.trials.index(n)] for n in (0, best))
+        name = f"{_score_name(identity)} at round {last.rounds}"
+        rows.append((name, short_value(before), short_value(after)))
     told = [f"Trial {best} was chosen. The app's defaults {found.verdict}."]
     runner_up = found.over_runner_up
     if runner_up is not None and runner_up.other != 0:

@@ -2,8 +2,8 @@
 
     python -m benchmarks.pictures [--into docs/images]
 
-*study* is how a study goes, *rung* how a tuner chooses among trials, and *bandit* a
-month of a private bandit. They are SVG files with text, 600 units wide.
+*study* is how a study goes, *race* how a tuner chooses inside one training, and
+*bandit* a month of a private bandit. They are SVG files with text, 600 units wide.
 """
 
 from __future__ import annotations
@@ -116,24 +116,32 @@ def study(theme: Theme) -> Drawing:
     return picture
 
 
-def rung(theme: Theme) -> Drawing:
-    """Draw how a tuner chooses: two rungs of eight and two trials."""
-    picture = Drawing(theme, 330, "Eight trials, ballots with noise, two go on")
-    picture.text(
-        8, 24, "rung 1: eight settings, each trained for one round", anchor="start"
+def race(theme: Theme) -> Drawing:
+    """Draw how a tuner chooses inside one training of 20 clients."""
+    picture = Drawing(theme, 396, "Sixteen settings share the clients out, one is left")
+    rows = (
+        ("rounds 1 to 4", "16 settings\nin 4 turns", ("0", "1", "2", "3")),
+        ("rounds 5 to 8", "4 settings", ("3", "6", "9", "12")),
+        ("rounds 9 to 11", "2 settings", ("6", "9")),
+        ("to the end", "1 setting,\nall clients", ("6",)),
     )
-    for i in range(8):
-        picture.box(8 + 74 * i, 42, 64, 36, theme.server, f"trial {i}")
-    picture.text(8, 112, "each client sends one ballot about all eight", anchor="start")
-    for i, label in enumerate(("client 1", "client 2", "client N")):
-        picture.box(130 + 112 * i, 130, 100, 36, theme.site, label)
-        picture.arrow(180 + 112 * i, 168, 236 + 56 * i, 196)
-    picture.box(150, 198, 284, 36, theme.server, "sum of the ballots + noise")
-    picture.arrow(292, 236, 292, 268, theme.noise)
-    picture.text(308, 252, "the two best go on", theme.noise, anchor="start")
-    picture.box(222, 272, 64, 36, theme.server, "trial 3")
-    picture.box(298, 272, 64, 36, theme.server, "trial 6")
-    picture.text(378, 290, "rung 2: to round four", anchor="start")
+    ends = ("four go on", "two go on", "one goes on")
+    for i, (rounds, what, trials) in enumerate(rows):
+        top, width = 12 + 100 * i, 440 / len(trials)
+        picture.text(8, top + 14, rounds, anchor="start")
+        picture.text(8, top + 44, what, anchor="start")
+        for j, trial in enumerate(trials):
+            left = 152 + width * j
+            picture.box(left, top, width - 8, 32, theme.server, f"setting {trial}")
+            num = 20 // len(trials)
+            step = (width - 28) / (num - 1)
+            for k in range(num):
+                picture.dot(left + 10 + step * k, top + 44, 4, theme.line)
+        if i < len(ends):
+            picture.arrow(368, top + 54, 368, top + 96, theme.noise)
+            told = "each client sends a ballot"
+            picture.text(352, top + 74, told, theme.noise, "end")
+            picture.text(384, top + 74, f"sum + noise: {ends[i]}", theme.noise, "start")
     return picture
 
 
@@ -160,7 +168,7 @@ def bandit(theme: Theme) -> Drawing:
     return picture
 
 
-PICTURES = (study, rung, bandit)
+PICTURES = (study, race, bandit)
 
 
 def main() -> None:

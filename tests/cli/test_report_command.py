@@ -298,14 +298,15 @@ def test_the_page_of_a_server_tells_of_no_agent(
         assert f"{number:.6g}" not in words
 
 
-def test_a_server_shows_what_it_recommends(tmp_path: Path) -> None:
-    """With a chart of each parameter and, as there are two, a map."""
+@pytest.mark.parametrize("epsilon", [8, 0.1])
+def test_a_server_shows_what_it_recommends(epsilon: float, tmp_path: Path) -> None:
+    """With a chart of each parameter, and a map of two: but none of nothing."""
     space = {"x": FloatDistribution(0, 1), "n": IntDistribution(1, 8)}
     study = FedVote(
         space,
         "maximize",
         12,
-        epsilon=8,
+        epsilon=epsilon,
         delta=1e-3,
         agent=FedVoteSettings(num_candidates=50),
         seeds=Seeds(study=1, features=2, noise=3),
@@ -317,7 +318,10 @@ def test_a_server_shows_what_it_recommends(tmp_path: Path) -> None:
     assert_self_contained(text)
     assert_figures_can_be_read(text)
     found = result.recommendation
-    assert found.params is not None
+    assert (found.params is None) == (epsilon < 1)
+    if found.params is None:
+        assert "Map of the released score" not in text
+        return
     assert f"Recommended for all sites: {escape(found.evidence)}." in text
     captions = re.findall("<figcaption>(.*?)</figcaption>", text, re.DOTALL)
     for name, value in found.params.items():

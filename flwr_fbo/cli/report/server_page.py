@@ -115,7 +115,9 @@ def _recommendation(
             numeric=False,
         )
     )
-    maps = [score_map(study.space, released)] if study.space.dim == 2 else []
+    # A cross would point to a setting that is not recommended.
+    is_mapped = found.params is not None and study.space.dim == 2
+    maps = [score_map(study.space, released)] if is_mapped else []
     return Section("Recommendation", [first, *slices(study.space, released), *maps])
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +22,7 @@ from flwr_fbo.journal.journal import Journal
 from flwr_fbo.strategies.study_record import FILE_NAME as SERVER_FILE
 from flwr_fbo.tuner.envelope import KIND as TUNER_KIND
 from flwr_fbo.tuner.tuner_record import FILE_NAME as TUNER_FILE
+from flwr_fbo.tuner.tuner_record import has_ended
 
 # What an experiment of the lab leaves in a folder.
 _RESULTS_FILE = "results.jsonl"
@@ -35,6 +38,8 @@ _ALLOWED = (
     "a folder or file of flwr-fbo run, of a strategy or a tuner (folder=), or of a "
     "client"
 )
+# From one writing to the next.
+_SECONDS = 5
 _SQLITE = b"SQLite format 3\0"
 
 
@@ -47,6 +52,13 @@ def report(
             help="File to write; report.html beside the results by default.",
         ),
     ] = None,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            help="Write it again every few seconds, and have the browser load it, "
+            "until a tuner has ended or you press Ctrl-C."
+        ),
+    ] = False,
 ) -> None:
     """Write RESULTS as one self-contained HTML page.
 
@@ -59,14 +71,28 @@ def report(
     --------
     $ flwr-fbo report results/digits
     $ flwr-fbo report /var/lib/fbo --output server.html
+    $ flwr-fbo report my-app/tuner --watch
     """
     with plain_errors(ValueError):
         path = _file_of(results)
         output = output or path.parent / "report.html"
         check_output("output", output)
+        if watch:
+            typer.echo(f"Report: {output}. It is written anew until Ctrl-C.")
+            with suppress(KeyboardInterrupt):
+                _write_until_the_end(path, output)
         # Readable by its owner alone, as the journals are that it may tell of.
         write_whole(output, _page_of(path))
     typer.echo(f"Report: {output}")
+
+
+def _write_until_the_end(path: Path, output: Path) -> None:
+    """Write a page that is loaded again and again, until its tuner has ended."""
+    reload = f'<meta http-equiv="refresh" content="{_SECONDS}">'
+    while not (path.name == TUNER_FILE and has_ended(path)):
+        text = _page_of(path)
+        write_whole(output, text.replace("<head>", f"<head>\n{reload}", 1))
+        time.sleep(_SECONDS)
 
 
 def _file_of(results: Path) -> Path:

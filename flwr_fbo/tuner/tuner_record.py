@@ -185,6 +185,16 @@ def has_begun(folder: Path | None) -> bool:
     return folder is not None and (folder / FILE_NAME).exists()
 
 
+def has_ended(path: Path) -> bool:
+    """Return whether a tuner's file has its choice, and the training after it."""
+    with Journal.snapshot(path) as journal:
+        plan, num_decided = plan_of(journal), len(journal.ledger())
+        is_handed_over = _json_of(journal, _HANDED_OVER) is not None
+    if plan is None or num_decided < len(plan.rungs):
+        return False
+    return is_handed_over or not plan.hands_over
+
+
 def recorded_settings(journal: Journal) -> list[Params]:
     """Return the settings of all trials so far."""
     return _json_of(journal, _SETTINGS) or []

@@ -16,6 +16,7 @@ from tests.cli.pages import (
     assert_figures_can_be_read,
     assert_self_contained,
     headings_of,
+    invoke,
     page,
 )
 from tests.tuner.apps import in_process, main_of, server_context, tuner
@@ -66,6 +67,30 @@ def test_the_page_of_a_tuner_has_all_rungs(
     assert ("does not cover the training" in text) == (kind != "exact")
     if result.privacy_spent is not None:
         assert f"epsilon = {result.privacy_spent.epsilon:.4f}" in text
+
+
+def test_a_page_that_is_watched_lives_until_the_tuner_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record_first_rung(tmp_path / "tuner", "seeded")
+    seen = []
+
+    def sleep(seconds: float) -> None:
+        """The tuner goes on while the command waits."""
+        seen.append((tmp_path / "a.html").read_text())
+        record(tmp_path / "tuner", "seeded")
+
+    monkeypatch.setattr("flwr_fbo.cli.report_command.time.sleep", sleep)
+    arguments = ["report", tmp_path / "tuner", "--watch", "--output"]
+    done = invoke(*arguments, tmp_path / "a.html")
+    assert done.exit_code == 0, done.output
+    [text] = seen
+    assert_self_contained(text)
+    assert 'http-equiv="refresh"' in text
+    assert "Nothing is chosen yet." in text
+    text = (tmp_path / "a.html").read_text()
+    assert 'http-equiv="refresh"' not in text
+    assert " was chosen." in text
 
 
 @pytest.mark.parametrize("kind", OPTIONS)

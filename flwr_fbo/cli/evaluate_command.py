@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +13,14 @@ from rich.table import Table
 from flwr_fbo._common.text import printable, write_whole
 from flwr_fbo._common.validation import require
 from flwr_fbo.cli.commands import AsJson
-from flwr_fbo.cli.output import RULED, check_output, csv_of, plain_errors, wide_console
+from flwr_fbo.cli.output import (
+    RULED,
+    check_output,
+    csv_of,
+    json_of,
+    plain_errors,
+    wide_console,
+)
 from flwr_fbo.clients.bandits.bandit_files import LINEAR_KIND as KIND
 from flwr_fbo.clients.bandits.bandit_files import last_journal
 from flwr_fbo.clients.bandits.linear_bandit_policy import LinearBanditPolicy
@@ -98,7 +104,7 @@ def evaluate(
         if csv is not None:
             write_whole(csv, csv_of(rows))
     if as_json:
-        typer.echo(json.dumps(rows, indent=2, allow_nan=False))
+        typer.echo(json_of(rows))
         return
     _print(found)
 
@@ -163,7 +169,7 @@ def _print(found: Sequence[PolicyEvaluation]) -> None:
         "one are left out."
     )
     for evaluation in found:
-        if warning := evaluation.ips.warning:
+        for warning in evaluation.warnings:
             console.print(f"{printable(evaluation.policy)}: {warning}", markup=False)
     console.print(_NARROW)
     if any(evaluation.policy == "greedy" for evaluation in found):

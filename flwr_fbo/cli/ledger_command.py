@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 
 from flwr_fbo._common.conversion import finite
 from flwr_fbo._common.text import counted, printable
 from flwr_fbo.cli.commands import add, group
 from flwr_fbo.cli.ledger_kinds import LEDGER_KINDS, LedgerKind, committed_text
-from flwr_fbo.cli.output import RULED, plain_errors, wide_console
+from flwr_fbo.cli.output import RULED, json_of, plain_errors, wide_console
 from flwr_fbo.cli.report.page import identity_in_words
 from flwr_fbo.clients.bandits.bandit_files import LINEAR_KIND as SITE_KIND
 from flwr_fbo.clients.bandits.bandit_files import NEURAL_KIND as NEURAL_SITE_KIND
@@ -85,7 +85,7 @@ def show(
     with plain_errors():
         found = [_read(path, delta) for path in _ledgers_in(folder)]
     if as_json:
-        typer.echo(json.dumps([_json(one) for one in found], indent=2))
+        typer.echo(json_of([_json(one) for one in found]))
         return
     console = wide_console()
     for one in found:
@@ -277,12 +277,17 @@ def _print(console: Console, found: _Ledger) -> None:
         console.print(line, highlight=False)
     table = Table(box=RULED, padding=(0, 1, 0, 0))
     for heading in kind.headings:
-        # What an auditor looks for stays whole in a narrow terminal; the rest folds.
-        whole = heading in ("committed", "study")
-        table.add_column(heading, justify="right", no_wrap=whole, overflow="fold")
+        table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(*kind.cells(row))
-    console.print(table)
+    anywhere = console.options.update(max_width=10_000)
+    if Measurement.get(console, anywhere, table).maximum <= console.width:
+        console.print(table)
+    else:  # a number that is cut into pieces is another number
+        for row in rows:
+            pairs = zip(kind.headings, kind.cells(row), strict=True)
+            text = "; ".join(f"{name} {cell}" for name, cell in pairs)
+            console.print(text, highlight=False)
     for name, value in sorted(identity_in_words(identity).items()):
         console.print(f"{name}: {value}", highlight=False, soft_wrap=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import os
 import signal
 import sys
@@ -19,6 +20,7 @@ from rich import box
 from rich.console import Console
 from rich.text import Text
 
+from flwr_fbo._common.conversion import finite
 from flwr_fbo._common.errors import PublicError
 from flwr_fbo._common.text import printable
 from flwr_fbo._common.validation import require
@@ -130,6 +132,11 @@ def wide_console() -> TextConsole:
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = 160
     return console
+
+
+def json_of(values: Any) -> str:
+    """Return values as JSON: null in place of infinity and NaN, which JSON lacks."""
+    return json.dumps(finite(values), indent=2, allow_nan=False)
 
 
 def csv_of(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context
@@ -13,7 +12,6 @@ from optuna.distributions import FloatDistribution
 from rich.console import Console
 from rich.table import Table
 
-from flwr_fbo._common.conversion import finite
 from flwr_fbo._common.text import counted
 from flwr_fbo._common.validation import require, require_int, require_number
 from flwr_fbo.algorithms.fed_vote.settings import FedVoteSettings
@@ -23,7 +21,7 @@ from flwr_fbo.algorithms.fed_warm_start.settings import (
 )
 from flwr_fbo.algorithms.linear_bandit.planning import SharingPlan
 from flwr_fbo.cli.commands import AsJson
-from flwr_fbo.cli.output import RULED, plain_errors
+from flwr_fbo.cli.output import RULED, json_of, plain_errors
 from flwr_fbo.privacy.accounting import (
     Method,
     ReleaseAccountant,
@@ -74,8 +72,12 @@ class Question:
                 found[weights(t)] = release.effective_noise_multiplier(t)
         return [found[weights(t)] for t in range(self.num_releases)]
 
-    def answer(self, method: Method, multipliers: Sequence[float]) -> float:
-        """Return epsilon, or z, if a release's noise is z times its multiplier."""
+    def answer(self, method: Method, multipliers: Sequence[float]) -> float | None:
+        """Return epsilon, or z, if a release's noise is z times its multiplier.
+
+        None if no z is enough by an accountant that cannot count so small an epsilon.
+        The tightest raises ValueError then.
+        """
 
         def spends(noise_multiplier: float) -> float:
             q = self.settings.sampling_probability
@@ -87,7 +89,12 @@ class Question:
         if self.noise_multiplier is not None:
             return spends(self.noise_multiplier)
         assert self.epsilon is not None
-        return smallest_noise_multiplier(spends, self.epsilon)
+        try:
+            return smallest_noise_multiplier(spends, self.epsilon)
+        except ValueError:
+            if method == "pld":
+                raise
+            return None
 
 
 def privacy(
@@ -209,7 +216,7 @@ def privacy(
         require_below(delta, q)
         question = Question(settings, num_releases, delta, z, epsilon)
         worth = question.worth
-        answers = {}
+        answers: dict[Method, dict[str, float | None]] = {}
         for method in reversed(get_args(Method)):
             published = question.answer(method, [1.0] * num_releases)
             exact = question.answer(method, worth)
@@ -238,7 +245,7 @@ def privacy(
         }
         if once:
             values["pioneers"], values["cohorts"] = _cohorts(question)
-        typer.echo(json.dumps(finite(values), indent=2))
+        typer.echo(json_of(values))
         return
     named = strategy if preset is None else f"{strategy}, preset {preset!r}"
     _print(question, named, answers, worth)
@@ -285,7 +292,7 @@ def _tell_plan(plan: SharingPlan, as_json: bool) -> None:
             "needed_epsilon": plan.needed_epsilon,
             "needed_agents": plan.needed_agents,
         }
-        typer.echo(json.dumps(finite(values), indent=2))
+        typer.echo(json_of(values))
         return
     shown = ", ".join(map(str, plan.times[:4]))
     typer.echo(
@@ -306,7 +313,7 @@ def _tell_plan(plan: SharingPlan, as_json: bool) -> None:
 def _print(
     question: Question,
     named: str,
-    answers: dict[Method, dict[str, float]],
+    answers: dict[Method, dict[str, float | None]],
     worth: Sequence[float],
 ) -> None:
     console, s = Console(), question.settings
@@ -330,6 +337,8 @@ def _print(
     for method, row in answers.items():
         table.add_row(method, *(_rounded_up(row[column]) for column in headings))
     console.print(table)
+    if any(None in row.values() for row in answers.values()):
+        console.print("-: by this accountant no noise is enough for this epsilon.")
     for line in _legend(question, worth) if headings is HEADINGS else ():
         console.print(line, highlight=False)
 
@@ -399,8 +408,10 @@ def _cohort_lines(question: Question) -> list[str]:
     ]
 
 
-def _rounded_up(value: float) -> str:
+def _rounded_up(value: float | None) -> str:
     """Return four digits: a z that is copied from here must keep to its budget."""
+    if value is None:
+        return "-"
     upwards = Context(prec=4, rounding=ROUND_CEILING)
     return f"{float(upwards.create_decimal_from_float(value)):.4g}"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -11,9 +10,8 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from flwr_fbo._common.conversion import finite
 from flwr_fbo.cli.commands import SHOW_EXPERIMENT, AsCsv, AsJson, loaded
-from flwr_fbo.cli.output import RULED, csv_of, plain_errors, wide_console
+from flwr_fbo.cli.output import RULED, csv_of, json_of, plain_errors, wide_console
 from flwr_fbo.cli.report.server_page import spent_in_words
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.conditions import WITHOUT_TRAINING, after_epsilon
@@ -92,7 +90,7 @@ def _show_tuner(path: Path, as_json: bool, as_csv: bool) -> None:
             values["over_defaults"] = asdict(over_defaults)
         values["epsilon"] = None if spent is None else spent.epsilon
         values["condition"] = "" if spent is None else WITHOUT_TRAINING
-        typer.echo(json.dumps(finite(values), indent=2))
+        typer.echo(json_of(values))
         return
     if as_csv:
         typer.echo(csv_of(found.rows()), nl=False)

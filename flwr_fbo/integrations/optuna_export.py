@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
+from urllib.parse import quote
 
 import optuna
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy import make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from flwr_fbo._common.validation import require
 from flwr_fbo.algorithms.search.agent import Agent
@@ -51,7 +52,8 @@ def export_journal(path: str | Path, storage: Storage) -> optuna.Study:
     JournalError
         If the journal cannot be read.
     ValueError
-        If the storage is a URL of a database in memory, no URL, or the journal.
+        If the storage is a URL of a database in memory, no URL, the journal, or a
+        database that Optuna cannot use.
     OSError
         If a new SQLite file cannot be made.
     """
@@ -79,7 +81,8 @@ def study_in_memory(trials: Sequence[Trial], agent: Agent) -> optuna.Study:
 def storage_of(source: Path, storage: Storage) -> tuple[str | BaseStorage, Path | None]:
     """Return a storage as Optuna takes it, and its file if it is one of SQLite."""
     if isinstance(storage, os.PathLike):
-        storage = f"sqlite:///{Path(storage)}"
+        # Characters such as ? and % mean something in a URL.
+        storage = f"sqlite:///{quote(str(Path(storage)))}"
     kind = type(storage).__name__
     allowed = f"a URL, a Path or an Optuna storage, and it is a {kind}"
     require(isinstance(storage, str | BaseStorage), "storage", storage, allowed)
@@ -111,9 +114,14 @@ def add_trials(
     if file is not None:
         with suppress(FileExistsError):  # only the owner may read it, as a journal
             os.close(os.open(file, os.O_CREAT | os.O_EXCL, 0o600))
-    study = optuna.create_study(
-        storage=storage, study_name=name, direction=direction, load_if_exists=True
-    )
+    try:
+        study = optuna.create_study(
+            storage=storage, study_name=name, direction=direction, load_if_exists=True
+        )
+    except (RuntimeError, SQLAlchemyError) as error:
+        # Of another version of Optuna, of another program, or not to be reached.
+        text = str(error).partition("\n")[0]
+        raise ValueError(f"storage={storage!r} cannot be used: {text}") from error
     # There may be others, of a sampler.
     old = study.get_trials(deepcopy=False)
     there = {trial.system_attrs.get(NUMBER) for trial in old}
@@ -139,8 +147,17 @@ def _frozen(trial: Trial, agent: Agent) -> FrozenTrial:
             NUMBER: trial.number,
         },
     )
-    frozen.datetime_start = datetime.fromtimestamp(trial.started)
-    # A clock may have been set back in between.
-    finished = max(trial.started, trial.finished)
-    frozen.datetime_complete = datetime.fromtimestamp(finished)
+    set_times(frozen, trial.started, trial.finished)
     return frozen
+
+
+def set_times(frozen: FrozenTrial, started: float, finished: float) -> None:
+    """Set when a trial began and ended: from Unix times, in seconds.
+
+    Optuna has local times without a zone. The end is counted from the start, so that a
+    trial has its length although clocks go back at the end of summer time.
+    """
+    # A clock may have been set back in between.
+    seconds = max(0.0, finished - started)
+    frozen.datetime_start = datetime.fromtimestamp(started)
+    frozen.datetime_complete = frozen.datetime_start + timedelta(seconds=seconds)

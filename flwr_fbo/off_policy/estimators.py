@@ -41,6 +41,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import NormalDist
 from typing import Any
 
@@ -133,19 +134,26 @@ class PolicyValue:
 
     @property
     def warning(self) -> str:
-        """Why the interval may not hold; empty unless the mean weight is far from 1.
+        """Why the interval may not hold; empty if nothing speaks against it.
 
-        In a correct log the mean weight is that far from 1 by chance in 1 % of cases,
-        and in about 5 % where the log is worth fewer than 30 decisions of the policy.
+        The mean weight may be far from 1. By chance it is so far in 1 % of correct
+        logs, and in about 5 % where the log is worth fewer than 30 decisions.
+        Or the interval has no width, as of rewards that are all 0.
         """
-        if abs(self.mean_weight_score) <= NormalDist().inv_cdf(1 - _LEVEL / 2):
-            return ""
-        kind = "few" if self.mean_weight < 1 else "many"
-        return (
-            f"The mean weight is {self.mean_weight:.2f}, and 1 is expected: the log "
-            f"has too {kind} decisions for what the policy takes, or its propensities "
-            "are wrong. Do not rely on the intervals."
-        )
+        if abs(self.mean_weight_score) > NormalDist().inv_cdf(1 - _LEVEL / 2):
+            kind = "few" if self.mean_weight < 1 else "many"
+            return (
+                f"The mean weight is {self.mean_weight:.2f}, and 1 is expected: the "
+                f"log has too {kind} decisions for what the policy takes, or its "
+                "propensities are wrong. Do not rely on the intervals."
+            )
+        if self.standard_error <= _LEAST_ERROR * abs(self.value):
+            return (
+                f"All {self.num_decisions} decisions say the same: the interval has no "
+                "width, and does not tell how often another reward would come. Do not "
+                "rely on it."
+            )
+        return ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -314,7 +322,8 @@ def logged_mean(decisions: Sequence[Decision], confidence: float = 0.95) -> Poli
     Raises
     ------
     ValueError
-        If fewer than two decisions have a reward, or one is infinite.
+        If fewer than two decisions have a reward, one is infinite, or a decision is
+        there twice.
     """
     decisions = list(decisions)
     rewarded = [decision for decision, _ in with_rewards(decisions, decisions)]
@@ -453,7 +462,7 @@ def with_rewards(
     Raises
     ------
     ValueError
-        If there are fewer than two, or a reward is infinite.
+        If there are fewer than two, a reward is infinite, or a decision is there twice.
     """
     pairs = [
         (decision, other)
@@ -466,6 +475,10 @@ def with_rewards(
         refuse("num_decisions", len(pairs), allowed)
     # By number, not by time: a clock may be set back.
     pairs.sort(key=lambda pair: pair[0].number)
+    for (before, _), (one, _) in pairwise(pairs):
+        # Two copies would count as two decisions, and the interval be too narrow.
+        allowed = "in the log once, and there are two decisions with this number"
+        require(before.number != one.number, "number", one.number, allowed)
     for one, _ in pairs:
         field, allowed = f"reward of decision {one.number}", "a finite number, or NaN"
         require(math.isfinite(one.reward), field, one.reward, allowed)

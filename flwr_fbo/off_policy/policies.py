@@ -278,7 +278,13 @@ class PolicyEvaluation:
         for first, *others in rows:
             cells = map(str.rjust, others, widths[1:])
             lines.append("  ".join([first.ljust(widths[0]), *cells]))
-        return "\n".join([*lines, *filter(None, [self.ips.warning])])
+        return "\n".join([*lines, *self.warnings])
+
+    @property
+    def warnings(self) -> list[str]:
+        """Why intervals may not hold, the log's own included; each reason once."""
+        found = [self.logged, *self.estimates.values()]
+        return list(dict.fromkeys(one.warning for one in found if one.warning))
 
 
 def cells_of(estimate: PolicyValue) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from decimal import Decimal
 from numbers import Real
 from typing import Any
 
@@ -114,8 +115,10 @@ class _BinnedAxis:
         if isinstance(found, CategoricalDistribution):
             return found.choices[index]
         assert found.step is not None
-        # 3 * 0.1 exceeds 0.3: the last value is `high` itself.
-        return min(found.low + index * found.step, found.high)
+        if isinstance(found, IntDistribution):
+            return found.low + index * found.step
+        # As a person writes it: 3 * 0.1 would exceed 0.3.
+        return float(Decimal(str(found.low)) + index * Decimal(str(found.step)))
 
     def centers(self, u: FloatArray) -> FloatArray:
         bins = np.minimum(np.floor(u * self.num_values), self._last)

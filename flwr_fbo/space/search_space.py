@@ -74,11 +74,11 @@ class SubRegions:
 
     def index(self, x: FloatArray) -> NDArray[np.intp]:
         """Return the box of each point; ``x`` has shape (n, D), the result (n,)."""
-        cells = [
-            np.searchsorted(edges[1:-1], x[:, d], side="right")
-            for d, edges in enumerate(self.edges)
-        ]
-        return np.ravel_multi_index(tuple(cells), [len(e) - 1 for e in self.edges])
+        found = np.zeros(len(x), dtype=np.intp)
+        for d, edges in enumerate(self.edges):
+            cell = np.searchsorted(edges[1:-1], x[:, d], side="right")
+            found = found * (len(edges) - 1) + cell
+        return found
 
 
 def _prime_factors(number: int) -> list[int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 
 import optuna
@@ -15,6 +14,7 @@ from flwr_fbo.integrations.optuna_export import (
     NUMBER,
     Storage,
     add_trials,
+    set_times,
     storage_of,
 )
 from flwr_fbo.journal.journal import Journal
@@ -113,9 +113,6 @@ def _frozen(
         system_attrs={NUMBER: number},
         intermediate_values=scores,
     )
-    # When it began is not on record. The clock may have been set back in between.
-    began = rows[0].committed
-    frozen.datetime_start = datetime.fromtimestamp(began)
-    ended = max(began, rows[-1].committed)
-    frozen.datetime_complete = datetime.fromtimestamp(ended)
+    # When it began is not on record.
+    set_times(frozen, rows[0].committed, rows[-1].committed)
     return frozen

@@ -291,6 +291,18 @@ def test_privacy_names_what_it_refuses_of_a_bandit(
     assert words in result.output
 
 
+def test_privacy_leaves_out_an_accountant_that_cannot_count_so_little() -> None:
+    plan = "--strategy=FedVote", "--agents=20", "--releases=2", "--delta=1e-3"
+    result = _invoke("privacy", *plan, "--epsilon=.1")
+    assert result.exit_code == 0, result.output
+    assert re.search(r"moments +- *\n", result.stdout)
+    assert "-: by this accountant no noise is enough" in result.stdout
+    found = json.loads(_invoke("privacy", *plan, "--epsilon=.1", "--json").stdout)
+    answers = {name: row["default"] for name, row in found["accountants"].items()}
+    assert answers["moments"] is None
+    assert answers["pld"] == pytest.approx(24.62, rel=2e-3)
+
+
 @pytest.mark.slow
 def test_privacy_inverts_and_speaks_json() -> None:
     plan = (

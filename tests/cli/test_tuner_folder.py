@@ -106,6 +106,18 @@ def test_listings_say_what_was_spent_and_what_is_not_private(
             assert f"epsilon = {result.privacy_spent.epsilon:.4f}" in text
 
 
+def test_a_ledger_shows_each_number_whole_in_a_narrow_terminal(tuners: Path) -> None:
+    narrow, wide = (
+        set(re.findall(r"(?<![\d.])0\.\d{3,}", text))
+        for text in (
+            _printed("ledger", "show", tuners / "private", columns=columns)
+            for columns in (60, 160)
+        )
+    )
+    assert narrow == wide
+    assert wide
+
+
 def test_show_lists_trials_with_their_scores_and_outcomes(tuners: Path) -> None:
     result = _result(tuners, "seeded")
     lines = _printed("show", tuners / "seeded").splitlines()

@@ -163,7 +163,7 @@ def _warned(rng: np.random.Generator, wrong: float) -> float:
         chosen = (logged.cumsum(axis=1) > rng.random((n, 1))).argmax(axis=1)
         chosen[rng.random(n) < wrong] = 0
         weights = (target / logged)[np.arange(n), chosen]
-        log = MatchedLog(np.zeros(n), weights, none, none, 0)
+        log = MatchedLog(rng.random(n), weights, none, none, 0)
         warned += bool(_ips(log, 0.95).warning)
     return warned / 300
 
@@ -175,7 +175,7 @@ def test_right_logs_are_hardly_ever_warned_of_and_wrong_ones_are() -> None:
 
 
 def test_equal_weights_are_no_distance_and_one_weight_is() -> None:
-    log = [_decision(t, t % 2, 0.5, 0.1) for t in range(9)]
+    log = [_decision(t, t % 2, 0.5, 0.1 * t) for t in range(9)]
     assert ips(log, [[0.5, 0.5 + 1e-13]] * 9).warning == ""
     found = ips(log, [[0.25, 0.75]] * 9)
     assert abs(found.mean_weight_score) < 1
@@ -183,6 +183,28 @@ def test_equal_weights_are_no_distance_and_one_weight_is() -> None:
     assert "too few" in ips(half, [[0.5, 0.5]] * 9).warning
     double = [replace(one, propensity=0.25, chosen=0) for one in log]
     assert "too many" in ips(double, [[0.5, 0.5]] * 9).warning
+
+
+@pytest.mark.parametrize("reward", [0.0, 0.3])
+def test_rewards_that_are_all_the_same_are_warned_of(reward: float) -> None:
+    log = [_decision(t, t % 2, 0.5, reward) for t in range(40)]
+    for estimator in ESTIMATORS:
+        found = estimator(log, [[0.5, 0.5]] * 40)
+        assert "All 40 decisions say the same" in found.warning
+    assert "All 40 decisions say the same" in logged_mean(log).warning
+    log[0] = replace(log[0], reward=1.0)
+    for estimator in ESTIMATORS:
+        assert not estimator(log, [[0.5, 0.5]] * 40).warning
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_a_decision_that_is_there_twice_is_refused(
+    estimator: Callable[..., PolicyValue],
+) -> None:
+    with pytest.raises(ValueError, match="number=1 is not allowed: in the log once"):
+        estimator([*LOG, LOG[1]], [*POLICY, POLICY[1]])
+    with pytest.raises(ValueError, match="number=1 is not allowed: in the log once"):
+        logged_mean([*LOG, LOG[1]])
 
 
 def test_the_least_propensity_is_a_distance_like_another() -> None:
@@ -268,7 +290,7 @@ def test_awaited_rewards_are_left_out_and_counted(
 
 
 def test_the_logged_mean_is_that_of_the_rewards() -> None:
-    found = logged_mean([*LOG, replace(LOG[0], reward=math.nan)])
+    found = logged_mean([*LOG, replace(LOG[0], number=7, reward=math.nan)])
     assert found.value == pytest.approx(0.7)
     assert found.standard_error == pytest.approx(0.3 / math.sqrt(3))
     assert (found.num_decisions, found.num_awaited) == (3, 1)

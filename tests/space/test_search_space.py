@@ -139,6 +139,14 @@ def test_the_last_step_is_the_upper_end() -> None:
     assert space.to_unit({"x": 0.3})[0] == 0.875
 
 
+@pytest.mark.parametrize(("high", "step"), [(1.0, 0.1), (10.0, 0.05), (0.7, 0.01)])
+def test_a_step_comes_back_as_it_was_written(high: float, step: float) -> None:
+    space = SearchSpace({"x": FloatDistribution(0.0, high, step=step)})
+    for number in range(round(high / step) + 1):
+        value = float(f"{number * step:.2f}")
+        assert space.from_unit(space.to_unit({"x": value})) == {"x": value}
+
+
 def test_log_scale_and_ends() -> None:
     space = SearchSpace({"C": FloatDistribution(1e-3, 1e3, log=True)})
     assert space.from_unit(np.array([0.5]))["C"] == pytest.approx(1.0)
@@ -226,6 +234,16 @@ def test_sub_regions_tile_the_cube(num_sub_regions: int, dim: int) -> None:
     # A border belongs to the upper box, and the cube's end to the last.
     np.testing.assert_array_equal(regions.index(regions.lower), range(num_sub_regions))
     assert regions.index(np.ones((1, dim))) == num_sub_regions - 1
+
+
+def test_a_space_may_have_more_parameters_than_an_array_has_axes() -> None:
+    space = SearchSpace({f"x{i}": FloatDistribution(0, 1) for i in range(70)})
+    regions = space.sub_regions(4)
+    points = np.random.default_rng(0).random((20, 70))
+    found = regions.index(points)
+    assert (points >= regions.lower[found]).all()
+    assert (points <= regions.upper[found]).all()
+    assert set(found) == {0, 1, 2, 3}
 
 
 def test_sub_regions_prefer_continuous_axes() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Annotated, Any, cast
@@ -12,7 +11,7 @@ from rich.console import Console
 
 from flwr_fbo._common.validation import require, require_known
 from flwr_fbo.cli.commands import AsJson
-from flwr_fbo.cli.output import plain_errors
+from flwr_fbo.cli.output import json_of, plain_errors
 from flwr_fbo.lab.audit import study_audit
 from flwr_fbo.lab.audit.default_studies import (
     DELTA,
@@ -170,7 +169,7 @@ def audit(
         if not as_json:
             typer.echo("\n".join(_lines_of(about, plan, result)) + "\n")
     if as_json:
-        typer.echo(json.dumps(found, indent=2))
+        typer.echo(json_of(found))
     if any(one["violated"] for one in found):
         raise typer.Exit(1)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +12,7 @@ from rich.table import Table
 
 from flwr_fbo._common.validation import require_known
 from flwr_fbo.cli.commands import AsJson, add, group
-from flwr_fbo.cli.output import plain_errors
+from flwr_fbo.cli.output import json_of, plain_errors
 from flwr_fbo.lab.cli.export_emnist_command import export_emnist
 from flwr_fbo.lab.cli.progress_bar import progress_bar
 from flwr_fbo.lab.datasets.base import Dataset, data_folder
@@ -44,7 +43,7 @@ def list_data(
         found = {name: d.found(folder) for name, d in DATASETS.items()}
     if as_json:
         values = [_values(d, found[d.name]) for d in DATASETS.values()]
-        typer.echo(json.dumps({"folder": str(folder), "datasets": values}, indent=2))
+        typer.echo(json_of({"folder": str(folder), "datasets": values}))
         return
     console = Console()
     if not console.is_terminal:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,9 +12,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from flwr_fbo._common.conversion import finite
 from flwr_fbo._common.text import counted, humanised
-from flwr_fbo.cli.output import RULED, TextConsole, csv_of
+from flwr_fbo.cli.output import RULED, TextConsole, csv_of, json_of
 from flwr_fbo.lab.experiment_runner.base import Column, Experiment, Run
 from flwr_fbo.lab.experiment_runner.curves import (
     common_seeds,
@@ -90,7 +88,7 @@ def report_json(
         }
         for name, estimates in curves.items()
     }
-    values = finite(
+    return json_of(
         {
             "experiment": experiment.to_dict(),
             "seeds": common_seeds(experiment.methods, runs),
@@ -103,7 +101,6 @@ def report_json(
             "verdict": experiment.verdict(rows),
         }
     )
-    return json.dumps(values, indent=2, allow_nan=False)
 
 
 def _values_of(row: Row, experiment: Experiment) -> dict[str, Any]:

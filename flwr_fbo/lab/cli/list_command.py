@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import typer
 from rich.table import Table
 
 from flwr_fbo.cli.commands import AsJson
-from flwr_fbo.cli.output import RULED, wide_console
+from flwr_fbo.cli.output import RULED, json_of, wide_console
 from flwr_fbo.lab.experiment_runner.config import builtin_experiments, load_experiment
 from flwr_fbo.lab.tasks.catalogue import TASKS
 
@@ -28,7 +26,7 @@ def list_experiments(
             {**e.to_dict(), "num_seeds": e.num_seeds, "description": e.description}
             for e in experiments
         ]
-        typer.echo(json.dumps(values, indent=2))
+        typer.echo(json_of(values))
         return
     table = Table(box=RULED, padding=(0, 1, 0, 0))
     for heading in ("name", "agents", "evaluations", "seeds", "what it is"):

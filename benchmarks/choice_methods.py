@@ -20,9 +20,9 @@ from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
-from flwr_fbo.privacy.release import Release
 from flwr_fbo.tuner.ballots import ballot_entries, make_ballot
-from flwr_fbo.tuner.choice import Chooser, PrivateChoice
+from flwr_fbo.tuner.choosers.private import PrivateChooser
+from flwr_fbo.tuner.private_choice import PrivateChoice
 
 DELTA, NUM_TOP = 1e-3, 5
 
@@ -127,7 +127,6 @@ def by_votes(last_by_max: bool, design: Design, asked: Question) -> LedgerRow:
     if asked.rung < num_sums:
         choice = PrivateChoice(epsilon, DELTA, noise_only=design.noise_only)
         chooser = chooser_of(choice, design.num_clients, num_sums, asked.seed)
-        assert isinstance(chooser.release, Release)
         ballots = dict(enumerate(votes))
         sums = chooser.release.release(asked.rung, ballots, asked.num_trials)
         facts = {**chooser.release.facts(asked.rung), "num_ballots": len(votes)}
@@ -153,9 +152,9 @@ def vote_entries(num_trials: int) -> tuple[float, ...]:
 @lru_cache(maxsize=4)
 def chooser_of(
     choice: PrivateChoice, num_clients: int, num_rungs: int, seed: int
-) -> Chooser:
+) -> PrivateChooser:
     """Return what adds the noise of a draw."""
-    return Chooser(choice, num_clients, num_rungs, noise_seed=seed)
+    return PrivateChooser(choice, num_clients, num_rungs, noise_seed=seed)
 
 
 def worst_ballot(entries: Sequence[float], accuracies: FloatArray) -> FloatArray:

@@ -86,7 +86,6 @@ from benchmarks.tune_fedavg import (
 from flwr_fbo import Halving, PrivateChoice
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.journal.tables import LedgerRow
-from flwr_fbo.privacy.release import Release
 from flwr_fbo.tuner.ballots import ballot_entries, capped, make_ballot, no_scores
 from flwr_fbo.tuner.choice import decision_scores
 
@@ -152,7 +151,6 @@ def by_partial_ballots(
             ballot = partial_ballot(scores, ~is_missed[client], form)
         ballots[client] = passed(ballot, form)
     release = chooser.release
-    assert isinstance(release, Release)
     released = release.release(asked.rung, ballots, asked.num_trials)[0]
     facts = {**release.facts(asked.rung), "num_ballots": len(ballots)}
     return LedgerRow(asked.rung, {"mechanism": "gaussian", **facts}, released)

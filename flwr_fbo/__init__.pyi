@@ -73,12 +73,12 @@ from .strategies.result import TuningResult as TuningResult
 from .strategies.secure_aggregation import SecureAggregation as SecureAggregation
 from .study.callbacks import Callback as Callback
 from .study.limits import Limits as Limits
-from .tuner.choice import PrivateChoice as PrivateChoice
 from .tuner.client_mod import tuner_mod as tuner_mod
 from .tuner.federation_result import FederationResult as FederationResult
 from .tuner.federation_tuner import FederationTuner as FederationTuner
 from .tuner.halving import Halving as Halving
 from .tuner.one_training import OneTraining as OneTraining
+from .tuner.private_choice import PrivateChoice as PrivateChoice
 from .tuner.trial_context import FederationTrial as FederationTrial
 from .tuner.trial_context import current_trial as current_trial
 from .tuner.trial_grid import server_score as server_score

@@ -24,12 +24,12 @@ from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
 from flwr_fbo.tuner.ballots import ballot_entries
 from flwr_fbo.tuner.choice import (
-    PrivateChoice,
     carried_variance,
     carry,
     head_start,
     survivors_of,
 )
+from flwr_fbo.tuner.private_choice import PrivateChoice
 
 _log = logging.getLogger("flwr.fbo")
 

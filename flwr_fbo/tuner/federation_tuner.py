@@ -27,7 +27,6 @@ from flwr_fbo._common.validation import (
 )
 from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.privacy.conditions import WITHOUT_TRAINING
-from flwr_fbo.secure_sum.roster import digest_of
 from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.strategies.options import Seeds
 from flwr_fbo.strategies.secure_aggregation import SecureAggregation
@@ -47,16 +46,19 @@ from flwr_fbo.tuner.candidates import (
     check_keys,
     outside_keys,
 )
-from flwr_fbo.tuner.choice import Chooser, PrivateChoice
+from flwr_fbo.tuner.choosers.chooser import Chooser
+from flwr_fbo.tuner.choosers.making import ScoreSource, make_chooser
 from flwr_fbo.tuner.envelope import check_weights
 from flwr_fbo.tuner.evidence import check_evidence, too_few_clients
 from flwr_fbo.tuner.federation_result import FederationResult
 from flwr_fbo.tuner.one_training import OneTraining
+from flwr_fbo.tuner.private_choice import PrivateChoice
 from flwr_fbo.tuner.proposed_trials import ProposedTrials, check_study
 from flwr_fbo.tuner.schedule import AppShape, Plan, Schedule
+from flwr_fbo.tuner.score import Score
 from flwr_fbo.tuner.trial_grid import Main
-from flwr_fbo.tuner.trial_run import Federation, Score, TrialRun
-from flwr_fbo.tuner.trial_thread import THREAD_NAME, ScoreSource
+from flwr_fbo.tuner.trial_run import Federation, TrialRun
+from flwr_fbo.tuner.trial_thread import THREAD_NAME
 from flwr_fbo.tuner.tuner_record import TunerRecord, has_begun
 
 _log = logging.getLogger("flwr.fbo")
@@ -254,8 +256,8 @@ class FederationTuner:
         for key, distribution in self.space.distributions.items():
             _check_choices(key, distribution)
         metric = dict(metric) if isinstance(metric, Mapping) else metric
-        self._weights = {metric: 1.0} if isinstance(metric, str) else metric
-        check_weights("metric", self._weights)
+        weights = {metric: 1.0} if isinstance(metric, str) else metric
+        check_weights("metric", weights)
         require_choice("direction", direction, Direction)
         require_choice("score", score, ScoreSource)
         require_int("num_agents", num_agents, 1)
@@ -289,15 +291,19 @@ class FederationTuner:
         self._seeds = seeds
         self._callbacks = check_callbacks(callbacks)
         self._aggregation, self._score_source = aggregation, score
-        self._chooser = self._chooser_of(len(schedule.sizes))
-        for num_trials in schedule.sizes:
-            sums = self._chooser.sums(num_trials)
-            if sums is not None:
-                sums.noise(0)  # raises ValueError where the numbers do not fit
+        self._score = Score(weights, direction == "maximize")
+        self._chooser = self._chooser_of(schedule.sizes)
 
-    def _chooser_of(self, num_rungs: int) -> Chooser:
-        about = self.privacy, self.num_agents, num_rungs, self._seeds.noise
-        return Chooser(*about, self._aggregation, self._score_source)
+    def _chooser_of(self, sizes: Sequence[int]) -> Chooser:
+        return make_chooser(
+            sizes,
+            num_clients=self.num_agents,
+            score=self._score,
+            score_source=self._score_source,
+            privacy=self.privacy,
+            aggregation=self._aggregation,
+            noise_seed=self._seeds.noise,
+        )
 
     def start(
         self, main: Main, grid: Grid, context: Context, *, exact_metrics: bool = False
@@ -355,7 +361,7 @@ class FederationTuner:
             record.check_app(self._app_of(grid, context), [str(self._folder)])
             candidates = self._candidates(record, defaults)
             plan = self._plan(record, candidates, main, grid, context)
-            self._chooser = self._chooser_of(len(plan.rungs))
+            self._chooser = self._chooser_of([rung.num_trials for rung in plan.rungs])
             num_decided = len(record.rungs())
             for row in record.ledger():
                 check_evidence(row, self.num_agents)
@@ -378,7 +384,7 @@ class FederationTuner:
                     candidates=candidates,
                     plan=plan,
                     chooser=self._chooser,
-                    score=Score(self._weights, self.direction == "maximize"),
+                    score=self._score,
                     record=record,
                     folder=self._folder,
                     callbacks=self._callbacks,
@@ -392,7 +398,7 @@ class FederationTuner:
                 finally:
                     end_of_faults()
                 if plan.hands_over:
-                    record.hand_over(exact_metrics or self.privacy is None)
+                    record.hand_over(exact_metrics or not self._chooser.adds_noise)
             result = replace(record.result(self._chooser.trust), returned=returned)
         _log.info("chosen: %s; the app's defaults %s", result.best, result.verdict)
         tell(self._callbacks, "on_end", result)
@@ -485,7 +491,7 @@ class FederationTuner:
         identity = {
             "space": self.space.to_json(),
             "metric": self.metric,
-            "score": self._chooser.score_source,
+            "score": self._score_source,
             "direction": self.direction,
             "num_agents": self.num_agents,
             "schedule": type(self.schedule).__name__,
@@ -496,16 +502,14 @@ class FederationTuner:
             "defaults": defaults,
             "enqueue": self._enqueue,
             "study": self._study is not None,
+            **self._chooser.identity(),
         }
-        if self._chooser.group is not None:
-            roster = digest_of(self._chooser.roster)
-            identity["aggregation"] = {**asdict(self._chooser.group), "roster": roster}
         plain: dict[str, Any] = json.loads(json.dumps(identity))
         return plain
 
     def _say(self, plan: Plan, num_decided: int) -> None:
         """Log what is about to happen, and what is not private about it."""
-        privacy, rungs = self.privacy, plan.rungs
+        rungs = plan.rungs
         _log.info(
             "FederationTuner: %s, %d at a time",
             ", ".join(f"{r.num_trials} trials to round {r.rounds}" for r in rungs),
@@ -513,27 +517,12 @@ class FederationTuner:
         )
         if plan.hands_over:
             self._say_cost(plan)
-        _log.info(self._chooser.trust)
-        by_server = self._chooser.score_source == "server"
-        if privacy is None and not by_server:
-            _log.warning("NOT PRIVATE: the server reads every client's exact scores")
-        elif privacy is not None and not self._chooser.private:
-            _log.warning("NOT PRIVATE: the noise can be predicted from its seed")
-        if privacy is not None:
-            _log.info(
-                "epsilon=%g at delta=%g covers what the releases reveal of a client's "
-                "scores, given the models; it does not cover the training of the "
-                "models on the client's data",
-                privacy.epsilon,
-                privacy.delta,
-            )
+        self._chooser.say()
         if self._chooser.hides_metrics:
             _log.warning(
                 "Metrics stay at the clients while trials are compared: main sees NaN "
                 "for each. num-examples of a reply to train is exact at the server."
             )
-        if privacy is not None and privacy.noise_only:
-            _log.warning("noise-only: ballots are zeroed, the choice is random")
         if num_decided:
             what = "is complete" if num_decided == len(rungs) else "goes on"
             _log.warning(

@@ -29,7 +29,7 @@ from flwr_fbo.tuner.envelope import (
 )
 from flwr_fbo.tuner.hidden_metrics import MetricError
 from flwr_fbo.tuner.site_ledgers import SiteLedgers
-from flwr_fbo.tuner.trial_thread import ScoreSource, TrialThread
+from flwr_fbo.tuner.trial_thread import TrialThread
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -142,9 +142,9 @@ class SharedSends:
         Nodes, >= 1, that are asked for a ballot at most.
     ledgers : SiteLedgers
         What is known of the ledgers of sites.
-    score_source : {"clients", "server"}
-        Whose scores trials are compared by. If the clients', all that give a ballot
-        evaluate a trial at the end of a rung, though its `main` may ask only some.
+    asks_all : bool
+        Whether all that give a ballot evaluate a trial at the end of a rung, though its
+        `main` may ask only some.
     skips : bool
         Whether nobody evaluates a trial before the end of a rung.
 
@@ -164,16 +164,17 @@ class SharedSends:
         self,
         grid: Grid,
         header_of: Callable[[list[int]], TrialsHeader],
+        *,
         parallel: int,
         num_agents: int,
         ledgers: SiteLedgers,
-        score_source: ScoreSource,
-        skips: bool = False,
+        asks_all: bool,
+        skips: bool,
     ) -> None:
         self._ledgers = ledgers
         self._connected: set[int] = set()  # as the last message was sent
         self._skips = skips
-        self._asks_all = score_source == "clients"
+        self._asks_all = asks_all
         self.read: set[str] = set()
         self.num_sends = 0
         self._grid = grid
@@ -323,8 +324,9 @@ class SharedSends:
             releases = [] if header.is_hidden else [UNPROTECTED]
         if said is None:
             return True
-        about = said, header.attempt, header.promise, releases
-        return self._ledgers.hear(node, *about, self._connected)
+        return self._ledgers.hear(
+            node, said, header.attempt, header.promise, releases, self._connected
+        )
 
     def _error_of(self, kind: str) -> str:
         return self._last_errors.get(kind, "no client has answered").removesuffix(".")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import math
 import secrets
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -17,21 +16,19 @@ from flwr.app import Context
 from flwr.serverapp import Grid
 from flwr.serverapp.exception import AggregationError
 
-from flwr_fbo._common.errors import log_once
-from flwr_fbo.journal.tables import LedgerRow
-from flwr_fbo.privacy.secure_release import SecureTotal
 from flwr_fbo.space.search_space import Params
-from flwr_fbo.strategies.round_progress import duration
 from flwr_fbo.study.callbacks import Callback, DecidedRung, tell
 from flwr_fbo.tuner.candidates import Candidates
-from flwr_fbo.tuner.choice import Chooser, server_choice, survivors_of
+from flwr_fbo.tuner.choice import survivors_of
+from flwr_fbo.tuner.choosers.chooser import Chooser
 from flwr_fbo.tuner.envelope import BallotHeader, TrialsHeader
 from flwr_fbo.tuner.evidence import check_evidence
-from flwr_fbo.tuner.hidden_metrics import score_of
+from flwr_fbo.tuner.federation_result import Rung
 from flwr_fbo.tuner.parked_arrays import ParkedArrays
+from flwr_fbo.tuner.progress import Progress, name_trial
 from flwr_fbo.tuner.proposed_trials import ProposedTrials
 from flwr_fbo.tuner.schedule import Plan
-from flwr_fbo.tuner.secure_rungs import open_ballot, summed_ballots
+from flwr_fbo.tuner.score import Score
 from flwr_fbo.tuner.shared_sends import SharedSends
 from flwr_fbo.tuner.trial_context import (
     FederationTrial,
@@ -49,21 +46,11 @@ from flwr_fbo.tuner.tuner_record import TunerRecord, rung_of
 
 _log = logging.getLogger("flwr.fbo")
 
-# In Flower's line about a reply that is an error.
-_ERROR_REPLY = "Received error in reply from node"
-
 _EARLY_STOPPING = (
     " Does main stop early on aggregated metrics? They are NaN while trials are "
     "compared privately, so it stops too soon: let it stop early only where "
     "current_trial(context) is None."
 )
-
-# Seconds, at least, from one line of the log to the next.
-_SECONDS_A_LINE = 30.0
-# Sends that say nothing of how long others take: a training and an evaluation.
-_NUM_FIRST_SENDS = 2
-
-_SERVER = "the server's evaluation"
 
 
 @dataclass(frozen=True)
@@ -73,22 +60,6 @@ class Federation:
     main: Main
     grid: Grid
     context: Context
-
-
-@dataclass(frozen=True)
-class Score:
-    """What trials are compared by.
-
-    Attributes
-    ----------
-    weights : dict of str to float
-        Weight of each metric in a score.
-    maximize : bool
-        Whether larger scores are better.
-    """
-
-    weights: dict[str, float]
-    maximize: bool
 
 
 @dataclass(kw_only=True)
@@ -137,11 +108,16 @@ class TrialRun:
         # The failures of trials that the log has already.
         self._said: dict[int, str] = {}
         self._progress = Progress(self.plan, len(self._rungs))
-        num_agents, parallel = self.chooser.num_clients, self.plan.parallel
-        source, is_shared = self.chooser.score_source, self.plan.is_shared
         self._ledgers = self.record.site_ledgers()
-        about = self._header, parallel, num_agents, self._ledgers, source, is_shared
-        self._sends = SharedSends(self.app.grid, *about)
+        self._sends = SharedSends(
+            self.app.grid,
+            self._header,
+            parallel=self.plan.parallel,
+            num_agents=self.chooser.num_clients,
+            ledgers=self._ledgers,
+            asks_all=self.chooser.clients_score,
+            skips=self.plan.is_shared,
+        )
 
     @property
     def _settings(self) -> list[Params]:
@@ -163,7 +139,7 @@ class TrialRun:
         """
         _log.info("study %s, as the ledger of each site has it", self._attempt)
         flower = logging.getLogger("flwr")
-        flower.addFilter(_name_trial)
+        flower.addFilter(name_trial)
         try:
             for number in range(len(self.plan.rungs)):
                 if number == len(self._rungs):
@@ -174,73 +150,77 @@ class TrialRun:
             self._end_all_but(())
             if self.proposed is not None:
                 self.proposed.end()
-            flower.removeFilter(_name_trial)
+            flower.removeFilter(name_trial)
 
     def _decide(self, number: int) -> None:
         """Train the trials of a rung, compare them, and record what that gave."""
         began = time.monotonic()
-        planned, alive = self.plan.rungs[number], self._alive
-        self._end_all_but(alive)
+        self._end_all_but(self._alive)
         trials: list[TrialThread] = []
-        # A sum that may have been unmasked is finished as it was asked for.
-        asked = open_ballot(self._sends, self.record)
+        asked = self.chooser.open_ballot(self._sends, self.record)
         if asked is None:
             trials = self._trained(number)
             self._sends.check_answers()
             self._say_failures(trials)
             asked = self._ballot_header(number, trials)
-        row = self._choice(asked, trials)
+        row = self.chooser.compare(asked, trials, self._sends, self.record)
         if np.isneginf(row.vectors).all():
-            who = "server" if self.chooser.score_source == "server" else "client"
-            metric = " + ".join(self.score.weights)
             raise AggregationError(
-                f"metric={metric!r}: no {who} has a finite score, "
-                f"with a positive weight, in any trial of rung {number + 1}."
+                f"metric={str(self.score)!r}: there is no finite score, with a "
+                f"positive weight, in any trial of rung {number + 1}."
             )
+        planned = self.plan.rungs[number]
         # The study's name, as the ledger of each site has it.
         row.facts.update(study_id=asked.attempt, failed=list(asked.failed))
-        row.facts.update(rounds=planned.rounds, trials=alive)
-        rows = [*self.record.ledger(), row]
-        order = survivors_of(rows, planned.num_survivors)
-        row.facts["survivors"] = survivors = [alive[i] for i in order]
-        rung = rung_of(row, "maximize" if self.score.maximize else "minimize")
+        row.facts.update(rounds=planned.rounds, trials=self._alive)
+        order = survivors_of([*self.record.ledger(), row], planned.num_survivors)
+        row.facts["survivors"] = [self._alive[place] for place in order]
+        rung = rung_of(row, self.score.direction)
         if self.proposed is not None:
-            going_on = survivors if planned.num_survivors > 1 else ()
-            scores = dict(zip(alive, rung.scores, strict=True))
-            self.proposed.report(planned.rounds, scores, going_on)
+            going_on = rung.survivors if planned.num_survivors > 1 else ()
+            scores = dict(zip(rung.trials, rung.scores, strict=True))
+            self.proposed.report(rung.rounds, scores, going_on)
         self.record.add(row, self._ledgers)
         self._rungs.append(rung)
-        goes_on = f"{survivors} go on; {self._progress.left(number, trials)}"
-        is_last = number + 1 == len(self.plan.rungs)
-        _log.info(
-            "rung %d of %d: %d trials at round %d after %d sends, %.0f s; %s",
-            number + 1,
-            len(self.plan.rungs),
-            len(alive),
-            planned.rounds,
-            self._sends.num_sends,
-            time.monotonic() - began,
-            f"trial {survivors[0]} has the best score" if is_last else goes_on,
-        )
+        self._say_decided(trials, time.monotonic() - began)
         if trials:
             self._warn(trials, planned.rounds)
         else:  # an earlier run trained them, and promised that release
             self._first_rung = len(self._rungs)
-        spent = self.record.spent()
-        tell(
-            self.callbacks,
-            "on_rung",
-            DecidedRung(
-                number=number + 1,
-                settings=tuple(dict(self._settings[trial]) for trial in alive),
-                epsilon=None if spent is None else spent.epsilon,
-                rounds=rung.rounds,
-                trials=rung.trials,
-                scores=rung.scores,
-                survivors=rung.survivors,
-            ),
-        )
+        self._tell_of(rung)
         check_evidence(row, self.chooser.num_clients)
+
+    def _say_decided(self, trials: Sequence[TrialThread], seconds: float) -> None:
+        """Log what the last rung has given."""
+        rung, number = self._rungs[-1], len(self._rungs)
+        left = self._progress.left(number - 1, trials)
+        outcome = f"{list(rung.survivors)} go on; {left}"
+        if number == len(self.plan.rungs):
+            outcome = f"trial {rung.survivors[0]} has the best score"
+        _log.info(
+            "rung %d of %d: %d trials at round %d after %d sends, %.0f s; %s",
+            number,
+            len(self.plan.rungs),
+            len(rung.trials),
+            rung.rounds,
+            self._sends.num_sends,
+            seconds,
+            outcome,
+        )
+
+    def _tell_of(self, rung: Rung) -> None:
+        """Tell the callbacks of the last rung."""
+        spent = self.record.spent()
+        decided = DecidedRung(
+            number=len(self._rungs),
+            settings=tuple(dict(self._settings[trial]) for trial in rung.trials),
+            epsilon=None if spent is None else spent.epsilon,
+            rounds=rung.rounds,
+            trials=rung.trials,
+            scores=rung.scores,
+            survivors=rung.survivors,
+        )
+        tell(self.callbacks, "on_rung", decided)
 
     def _trained(self, number: int) -> list[TrialThread]:
         """Return the trials of a rung, trained.
@@ -268,8 +248,9 @@ class TrialRun:
             trials += batch
             self._sends.advance(batch, rounds, say)
             if self.proposed is not None and is_proposed:
-                found = self._choice(self._ballot_header(number, batch), batch)
-                scores = self._signed(found.vectors)
+                asked = self._ballot_header(number, batch)
+                found = self.chooser.compare(asked, batch, self._sends, self.record)
+                scores = self.score.signed(found.vectors)
                 for trial, score in zip(numbers, scores, strict=True):
                     self.proposed.learn(trial, self._settings[trial], score)
         return trials
@@ -287,69 +268,57 @@ class TrialRun:
             if number not in self._trials:
                 self.proposed.show(number, self._settings[number])
 
-    def _signed(self, scores: Iterable[float]) -> list[float]:
-        """Return scores of which larger ones are better in the metric's unit."""
-        return [float(score if self.score.maximize else -score) for score in scores]
-
-    def _choice(self, asked: BallotHeader, trials: Sequence[TrialThread]) -> LedgerRow:
-        """Return the scores of some trials of a rung, from whoever has them."""
-        if self.chooser.score_source == "server":
-            sign = 1.0 if self.score.maximize else -1.0
-            lost = {trial.number: math.nan for trial in trials if trial.failure}
-            scores = [sign * lost.get(t.number, t.server_score) for t in trials]
-            return server_choice(asked.rung, scores)
-        num_trials = len(asked.trials)
-        sums = self.chooser.sums(num_trials)
-        messages: dict[int, Any] | SecureTotal
-        if sums is None:
-            messages = self._sends.ballots(asked)
-        else:
-            roster = self.chooser.roster
-            messages = summed_ballots(self._sends, self.record, roster, asked, sums)
-        return self.chooser.choose(asked.rung, messages, num_trials)
-
     def _trial(self, number: int) -> TrialThread:
-        """Return a trial, new unless it is under way."""
+        """Return a trial, new unless it is under way, that knows its rung."""
         if number not in self._trials:
             run_config = {**self.app.context.run_config, **self.plan.overrides}
-            overlay = Overlay(run_config, self._settings[number])
-            context = trial_context(self.app.context, overlay)
-            source = self.chooser.score_source
-
-            def note(metrics: Any) -> None:
-                if isinstance(metrics, tuple) and len(metrics) == 2:
-                    metrics = metrics[1]  # loss and metrics, in Flower's older API
-                if source == "server" and isinstance(metrics, Mapping):
-                    trial.note_score(score_of(metrics, self.score.weights, _SERVER))
-
-            def share(grid: Grid, round_number: int) -> tuple[Sequence[int], int]:
-                return self._share_of(trial, grid, round_number)
-
-            def run(send: Send) -> Any:
-                is_hidden, plan = self.chooser.hides_metrics, self.plan
-                shared = share if plan.is_shared or plan.hands_over else None
-                grid = TrialGrid(self.app.grid, send, is_hidden, note, shared)
-                try:
-                    returned = self.app.main(cast(Grid, grid), context)
-                except Exception as error:
-                    grid.check_error(error)
-                    raise
-                finally:
-                    grid.close()
-                note(returned)
-                return returned
-
-            self._overlays[number] = overlay
-            folder = self.folder and self.folder / f"{THREAD_NAME}{number}"
-            trial = TrialThread(number, run, folder, self._parked, source)
-            self._trials[number] = trial
-        rung, settings = len(self._rungs), dict(self._settings[number])
-        current = None
+            self._overlays[number] = Overlay(run_config, self._settings[number])
+            self._trials[number] = self._new_trial(number, self._overlays[number])
+        current, rung = None, len(self._rungs)
         if rung < len(self.plan.rungs):
-            rounds = self.plan.rungs[rung].rounds
-            current = FederationTrial(number, rung + 1, rounds, settings)
+            rounds, settings = self.plan.rungs[rung].rounds, self._settings[number]
+            current = FederationTrial(number, rung + 1, rounds, dict(settings))
         self._overlays[number].trial = current
         return self._trials[number]
+
+    def _new_trial(self, number: int, overlay: Overlay) -> TrialThread:
+        """Return a trial that has not begun: a call of `main` with its own Grid."""
+        context = trial_context(self.app.context, overlay)
+
+        def note(measured: Any) -> None:
+            score = self.chooser.server_score(measured)
+            if score is not None:
+                trial.note_score(score)
+
+        def share(grid: Grid, round_number: int) -> tuple[Sequence[int], int]:
+            return self._share_of(trial, grid, round_number)
+
+        def run(send: Send) -> Any:
+            grid = TrialGrid(
+                self.app.grid,
+                send,
+                is_hidden=self.chooser.hides_metrics,
+                note=note,
+                share=share if self.plan.is_shared or self.plan.hands_over else None,
+            )
+            try:
+                returned = self.app.main(cast(Grid, grid), context)
+            except Exception as error:
+                grid.check_error(error)
+                raise
+            finally:
+                grid.close()
+            note(returned)
+            return returned
+
+        trial = TrialThread(
+            number,
+            run,
+            folder=self.folder and self.folder / f"{THREAD_NAME}{number}",
+            parked=self._parked,
+            clients_score=self.chooser.clients_score,
+        )
+        return trial
 
     def _share_of(
         self, trial: TrialThread, grid: Grid, round_number: int
@@ -388,10 +357,13 @@ class TrialRun:
         )
         trial.move()
         trial.come_forward()
-        is_hidden = self.chooser.settings is not None and not exact_metrics
-        settings = {**self._settings[number], **self.plan.overrides}
-        about = settings, is_hidden, self._attempt, number
-        grid = TunedGrid(self.app.grid, *about)
+        grid = TunedGrid(
+            self.app.grid,
+            {**self._settings[number], **self.plan.overrides},
+            is_hidden=self.chooser.adds_noise and not exact_metrics,
+            attempt=self._attempt,
+            trial=number,
+        )
         trial.begin()
         while trial.pending:
             replies = grid.send_and_receive(trial.pending, timeout=trial.timeout)
@@ -419,7 +391,7 @@ class TrialRun:
             raise next(iter(failures.values()))
 
     def _header(self, numbers: list[int]) -> TrialsHeader:
-        sums, number = self.chooser.sums(len(self._alive)), len(self._rungs)
+        number = len(self._rungs)
         return TrialsHeader(
             attempt=self._attempt,
             trials=tuple(numbers),
@@ -427,10 +399,10 @@ class TrialRun:
                 {**self._settings[number], **self.plan.overrides} for number in numbers
             ),
             alive=tuple(self._alive),
-            metric={} if self.chooser.score_source == "server" else self.score.weights,
+            metric=self.score.weights if self.chooser.clients_score else {},
             is_hidden=self.chooser.hides_metrics,
             promise=self.chooser.promise(self._first_rung),
-            sums=sums,
+            sums=self.chooser.sums(len(self._alive)),
             rung=number + 1,
             rounds=self.plan.rungs[number].rounds,
         )
@@ -441,7 +413,7 @@ class TrialRun:
             rung=rung,
             trials=tuple(trial.number for trial in trials),
             failed=tuple(t.number for t in trials if t.failure is not None),
-            is_exact=self.chooser.settings is None,
+            is_exact=not self.chooser.adds_noise,
             maximize=self.score.maximize,
             promise=self.chooser.promise(self._first_rung),
             release=rung - self._first_rung + 1,
@@ -468,117 +440,3 @@ class TrialRun:
                 short,
                 _EARLY_STOPPING if self.chooser.hides_metrics else "",
             )
-
-
-class Progress:
-    """Logs trials, rung, round and the time left, a line in half a minute at most.
-
-    The time left is estimated from the time that shared rounds have taken after the
-    first two sends, in which an engine may have to start. A shared round is one round
-    of training of all trials that share their sends.
-
-    Parameters
-    ----------
-    plan : Plan
-    first_rung : int
-        From 0, where this run begins: its trials are trained from the start.
-    clock : callable
-        Returns seconds.
-    """
-
-    def __init__(
-        self,
-        plan: Plan,
-        first_rung: int,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._plan = plan
-        self._clock = clock
-        rounds = [rung.rounds for rung in plan.rungs]
-        # Of each rung: where its trials start.
-        self._starts = [0, *rounds[:-1]]
-        self._starts[first_rung : first_rung + 1] = [0]
-        self._shared_rounds = {
-            rung: math.ceil(plan.rungs[rung].num_trials / plan.parallel)
-            * (plan.rungs[rung].rounds - self._starts[rung])
-            for rung in range(first_rung, len(plan.rungs))
-        }
-        self._began = self._last_line = clock()
-        self._done_before = 0.0  # shared rounds, when the clock was read
-
-    def say(
-        self,
-        rung: int,
-        trials: Sequence[TrialThread],
-        sent: Sequence[TrialThread],
-        num_sends: int,
-    ) -> None:
-        """Log a line, unless the last one was just now.
-
-        Parameters
-        ----------
-        rung : int
-            From 0.
-        trials : sequence of TrialThread
-            Of the rung.
-        sent : sequence of TrialThread
-            Those that shared the last send.
-        num_sends : int
-            So far.
-        """
-        now = self._clock()
-        if num_sends <= _NUM_FIRST_SENDS:
-            self._began, self._done_before = now, self._done(rung, trials)
-        if now - self._last_line < _SECONDS_A_LINE:
-            return
-        self._last_line = now
-        _log.info(
-            "rung %d of %d, round %d of %d, trials %s: %d sends so far, %s",
-            rung + 1,
-            len(self._plan.rungs),
-            max(trial.num_train for trial in sent),
-            self._plan.rungs[rung].rounds,
-            ", ".join(str(trial.number) for trial in sent),
-            num_sends,
-            self.left(rung, trials),
-        )
-
-    def left(self, rung: int, trials: Sequence[TrialThread]) -> str:
-        """Return the time left, in words."""
-        left = sum(self._shared_rounds.values()) - self._done(rung, trials)
-        done = self._done(rung, trials) - self._done_before
-        if done <= 0:
-            return "the time left is not known yet"
-        seconds = (self._clock() - self._began) * left / done
-        return f"about {duration(seconds)} left"
-
-    def _done(self, rung: int, trials: Sequence[TrialThread]) -> float:
-        """Return the shared rounds that are done, in parts."""
-        planned = self._plan.rungs[rung]
-        end, num = planned.rounds, planned.num_trials
-        length = end - self._starts[rung]
-        left = sum(max(end - t.num_train, 0) for t in trials if not t.has_ended)
-        if trials:  # without any, an earlier run trained them
-            left += (num - len(trials)) * length
-        part = 1 - left / (num * length)
-        before = sum(n for r, n in self._shared_rounds.items() if r < rung)
-        return before + part * self._shared_rounds[rung]
-
-
-def _name_trial(record: logging.LogRecord) -> bool:
-    """Say in Flower's log which trial a line is of; count error replies that repeat.
-
-    Below a warning it is at level DEBUG: sixteen trainings would fill the log.
-    """
-    name = record.threadName or ""
-    if not name.startswith(THREAD_NAME):
-        return True
-    line = f"[{name}] {record.getMessage()}"
-    if _ERROR_REPLY in line:
-        reason = line.partition(": ")[2]
-        log_once(f"error reply {reason}: the same", line, record.levelno)
-        return False
-    record.msg, record.args = line, None
-    if record.levelno < logging.WARNING:
-        record.levelno, record.levelname = logging.DEBUG, "DEBUG"
-    return True

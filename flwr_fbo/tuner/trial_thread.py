@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Event, Thread, current_thread
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 from flwr.app import Message, MessageType
@@ -29,9 +29,6 @@ _MOST_REFUSALS = 5
 _MT19937_WORDS = 8
 
 _log = logging.getLogger("flwr.fbo")
-
-# Who scores the trials: the clients that evaluate a model, or the server itself.
-ScoreSource = Literal["clients", "server"]
 
 # Takes messages and a timeout in seconds; returns the replies.
 Send = Callable[[list[Message], float | None], list[Message]]
@@ -63,8 +60,8 @@ class TrialThread:
         of its own, and works where the process does.
     parked : ParkedArrays
         Of all trials.
-    score_source : {"clients", "server"}
-        Whose scores the trial is compared by.
+    clients_score : bool
+        Whether a trial is scored by clients that evaluate it; else by the server.
 
     Attributes
     ----------
@@ -96,7 +93,7 @@ class TrialThread:
         run: Callable[[Send], Any],
         folder: Path | None,
         parked: ParkedArrays,
-        score_source: ScoreSource = "clients",
+        clients_score: bool = True,
     ) -> None:
         self.number = number
         self.pending: list[Message] = []
@@ -111,7 +108,7 @@ class TrialThread:
         self._was_trained = False
         # Whether it was scored since it was trained last.
         self._is_scored = False
-        self._score_source = score_source
+        self._clients_score = clients_score
         self._run = run
         self._random_states = _drawn_states()
         self._folder = self._first_folder = folder
@@ -175,7 +172,7 @@ class TrialThread:
             self._was_trained = True
             self.num_train += _ends_round(self.pending[0], replies)
             self._is_scored = False
-        elif self._score_source == "clients":
+        elif self._clients_score:
             self._note_scored()
         self._turn(lambda: self._replies.put(replies))
 
@@ -221,7 +218,7 @@ class TrialThread:
             )
         if self.error is not None or self.num_scores > 0:
             return self.error
-        if self._score_source == "server":
+        if not self._clients_score:
             return ValueError(
                 f"main has no score of the server in {self.num_train} rounds: give the "
                 "strategy evaluate_fn=server_score(grid, evaluate_fn), or have main "

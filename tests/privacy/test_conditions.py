@@ -35,8 +35,8 @@ from flwr_fbo.privacy.conditions import (
 )
 from flwr_fbo.privacy.spending import Charge, SpendingLedger, charge_facts
 from flwr_fbo.study.callbacks import Started
-from flwr_fbo.tuner.choice import PrivateChoice
 from flwr_fbo.tuner.envelope import KIND
+from flwr_fbo.tuner.private_choice import PrivateChoice
 from tests.cli.pages import page
 from tests.tuner.apps import NUM_CLIENTS, in_process, main_of, server_context, tuner
 

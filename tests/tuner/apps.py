@@ -25,7 +25,7 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
 
 from flwr_fbo import FederationTuner, Halving, InProcessGrid, Seeds, tuner_mod
-from flwr_fbo.tuner.choice import PrivateChoice
+from flwr_fbo.tuner.private_choice import PrivateChoice
 from flwr_fbo.tuner.trial_grid import Main
 
 NUM_CLIENTS, TARGET = 6, np.array([1.0, -2.0, 0.5])

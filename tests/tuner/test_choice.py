@@ -10,24 +10,21 @@ from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
 from flwr_fbo.privacy.gaussian import gaussian_epsilon
 from flwr_fbo.tuner.ballots import ballot_entries
-from flwr_fbo.tuner.choice import (
-    Chooser,
-    PrivateChoice,
-    decision_scores,
-    exact_scores,
-    survivors,
-)
+from flwr_fbo.tuner.choice import decision_scores, survivors
+from flwr_fbo.tuner.choosers.exact import ExactChooser, exact_scores
+from flwr_fbo.tuner.choosers.private import PrivateChooser
+from flwr_fbo.tuner.private_choice import PrivateChoice
 
 N, K, DELTA = 30, 4, 1e-3
 
 
-def _chooser(num_rungs: int = 1, **options: Any) -> Chooser:
+def _chooser(num_rungs: int = 1, **options: Any) -> PrivateChooser:
     seed = options.pop("noise_seed", 0)
     options = {"epsilon": 2.0, "delta": DELTA, **options}
-    return Chooser(PrivateChoice(**options), N, num_rungs, noise_seed=seed)
+    return PrivateChooser(PrivateChoice(**options), N, num_rungs, noise_seed=seed)
 
 
-def _spent(chooser: Chooser, num_rungs: int) -> PrivacySpent:
+def _spent(chooser: PrivateChooser, num_rungs: int) -> PrivacySpent:
     accountant = ReleaseAccountant(1.0, DELTA)
     for rung in range(num_rungs):
         facts = chooser.choose(rung, _ballots(0), K).facts
@@ -147,7 +144,7 @@ def test_exact_means_are_weighted() -> None:
     }
     # The failure counts as the worst score of the rung.
     assert exact_scores(messages, 3).tolist() == [3.0, 2.0, 1.0]
-    choice = Chooser(None, N, 1).choose(0, messages, 3)
+    choice = ExactChooser(N).choose(0, messages, 3)
     assert choice.vectors.tolist() == [3.0, 2.0, 1.0]
     assert choice.facts["private"] is False
 

@@ -13,7 +13,8 @@ from scipy.stats import kstest
 from flwr_fbo import Halving, PrivateChoice
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.tuner.ballots import ballot_entries, make_ballot, no_scores
-from flwr_fbo.tuner.choice import Chooser, survivors_of
+from flwr_fbo.tuner.choice import survivors_of
+from flwr_fbo.tuner.choosers.private import PrivateChooser
 from flwr_fbo.tuner.evidence import (
     check_evidence,
     kept_if_all_agree,
@@ -32,7 +33,7 @@ def _choices(
 ) -> list[LedgerRow]:
     """Return what the first of two rungs releases, with other noise each time."""
     settings = PrivateChoice(epsilon=epsilon, delta=1e-3)
-    chooser = Chooser(settings, N, 2, noise_seed=0)
+    chooser = PrivateChooser(settings, N, 2, noise_seed=0)
     messages = {slot: ballot_of(slot) for slot in range(N)}
     first = chooser.choose(0, messages, num_trials)
     without_noise = first.vectors - chooser.choose(0, {}, num_trials).vectors
@@ -155,7 +156,7 @@ def _is_kept(
     schedule: Halving, num_agents: int, privacy: PrivateChoice, seed: int
 ) -> bool:
     """Return whether the defaults are chosen where all rank them last, and alike."""
-    chooser = Chooser(privacy, num_agents, len(schedule.rungs), noise_seed=seed)
+    chooser = PrivateChooser(privacy, num_agents, len(schedule.rungs), noise_seed=seed)
     choices, alive = [], list(range(schedule.trials))
     for number, rung in enumerate(schedule.rungs):
         ranks = np.argsort(np.argsort(alive))

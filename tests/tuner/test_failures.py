@@ -201,7 +201,7 @@ def test_a_trial_that_fails_at_most_clients_is_not_chosen(path: str) -> None:
 @pytest.mark.parametrize("failure", ["NaN", "inf"])
 def test_without_any_score_an_exact_choice_is_an_error(failure: str) -> None:
     with pytest.raises(
-        AggregationError, match="metric='score': no client has a finite score"
+        AggregationError, match="metric='score': there is no finite score"
     ):
         _start(_study("exact"), _app(_fails_at(EVERYBODY, failure)))
 

@@ -17,7 +17,9 @@ from benchmarks.tune_fedavg import SCHEDULE, climb, read_trials
 from flwr_fbo import Halving, InProcessGrid, PrivateChoice, Seeds
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.tuner.ballots import make_ballot
-from flwr_fbo.tuner.choice import Chooser, head_start, survivors_of
+from flwr_fbo.tuner.choice import head_start, survivors_of
+from flwr_fbo.tuner.choosers.exact import ExactChooser
+from flwr_fbo.tuner.choosers.private import PrivateChooser
 from flwr_fbo.tuner.evidence import Lead, _drawn_leads, leads
 from flwr_fbo.tuner.federation_result import FederationResult, Rung
 from tests.tuner.apps import (
@@ -199,7 +201,7 @@ def test_a_lead_is_measured_in_standard_deviations() -> None:
     for seed in range(400):
         rng = np.random.default_rng(seed)
         ballots = {client: make_ballot(rng.random(2), scored) for client in range(20)}
-        chooser = Chooser(PrivateChoice(2.0, 1e-3), 20, 1, noise_seed=seed)
+        chooser = PrivateChooser(PrivateChoice(2.0, 1e-3), 20, 1, noise_seed=seed)
         choice = chooser.choose(0, ballots, 2)
         choice.facts["trials"] = [0, 1]
         over_defaults, over_runner_up = leads([choice], 20)
@@ -234,5 +236,5 @@ def test_what_is_chosen_is_not_what_is_claimed(
 
 def test_exact_scores_have_no_lead() -> None:
     scores = {0: np.array([[0.1, 0.9], [1.0, 1.0]])}
-    row = Chooser(None, 1, 1).choose(0, scores, 2)
+    row = ExactChooser(1).choose(0, scores, 2)
     assert leads([row], 1) == (None, None)

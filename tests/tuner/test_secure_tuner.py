@@ -35,7 +35,7 @@ from flwr_fbo.privacy.secure_release import SecureTotal
 from flwr_fbo.privacy.spending import SpendingLedger
 from flwr_fbo.secure_sum.roster import Roster, SigningKey
 from flwr_fbo.tuner.ballots import ballot_entries
-from flwr_fbo.tuner.choice import Chooser
+from flwr_fbo.tuner.choosers.secure import SecureChooser
 from flwr_fbo.tuner.shared_sends import Voters
 from flwr_fbo.tuner.tuner_record import FILE_NAME
 from tests.tuner.apps import (
@@ -179,7 +179,7 @@ def test_it_chooses_as_a_trusted_server_does(tmp_path: Path) -> None:
 def test_the_noise_is_that_of_the_sites() -> None:
     """Its variance is the planned one, times the clients in the sum over honest."""
     choice = PrivateChoice(epsilon=2.0, delta=1e-3)
-    chooser = Chooser(choice, 5, 2, aggregation=SecureAggregation(honest=3))
+    chooser = SecureChooser(choice, 5, (40, 40), SecureAggregation(honest=3))
     sums = chooser.sums(40)
     assert sums is not None
     noise, z = sums.noise(0), sums.settings.noise_multiplier

@@ -177,7 +177,9 @@ def test_a_score_of_the_server_that_is_not_finite_is_the_worst() -> None:
     assert result.best_trial != 0
     study = tuner(privacy=None, score="server")
     nothing = _main(lambda *_: MetricRecord({"distance": math.nan}))
-    with pytest.raises(AggregationError, match="metric='distance': no server has"):
+    with pytest.raises(
+        AggregationError, match="metric='distance': there is no finite score"
+    ):
         study.start(nothing, _grid(), server_context())
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from flwr_fbo import Halving
+from flwr_fbo.tuner.progress import Progress
 from flwr_fbo.tuner.schedule import AppShape, Plan
-from flwr_fbo.tuner.trial_run import Progress
 from tests.tuner.apps import RUN_CONFIG, main_of, message_app, server_context, tuner
 from tests.tuner.test_shared_sends import SECONDS_A_SEND, SlowGrid
 

@@ -24,7 +24,7 @@ from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.privacy.weights import WeightSchedule
-from flwr_fbo.tuner.choice import PrivateChoice
+from flwr_fbo.tuner.private_choice import PrivateChoice
 
 EPSILON, DELTA = 2.0, 0.1
 

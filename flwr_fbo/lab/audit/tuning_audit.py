@@ -38,7 +38,8 @@ from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
 from flwr_fbo.privacy.noise import Entropy
 from flwr_fbo.privacy.release import PlannedRelease, Release, ReleaseSettings
 from flwr_fbo.tuner.ballots import ballot_entries
-from flwr_fbo.tuner.choice import Chooser, PrivateChoice
+from flwr_fbo.tuner.choosers.private import PrivateChooser
+from flwr_fbo.tuner.private_choice import PrivateChoice
 
 Absence = Literal["missing", "zeros"]
 Messages = Mapping[int, FloatArray]
@@ -289,16 +290,15 @@ class TunerAuditPlan(TuningAuditPlan):
     @classmethod
     def of(cls, choice: PrivateChoice, num_clients: int, num_rungs: int) -> Self:
         """Return the plan of a tuner, with the noise that the tuner plans."""
-        chooser = Chooser(choice, num_clients, num_rungs, noise_seed=0)
-        release, rungs = chooser.release, tuple(range(1, num_rungs + 1))
-        assert isinstance(release, Release)
-        settings, delta = release.settings, choice.delta
+        chooser = PrivateChooser(choice, num_clients, num_rungs, noise_seed=0)
+        settings, delta = chooser.release.settings, choice.delta
+        rungs = tuple(range(1, num_rungs + 1))
         return cls(settings, delta, rungs, _NUM_TRIALS, choice=choice)
 
     @cached_property
-    def _chooser(self) -> Chooser:
+    def _chooser(self) -> PrivateChooser:
         num_clients, num_rungs = self.settings.num_agents, len(self.iterations)
-        return Chooser(self.choice, num_clients, num_rungs, noise_seed=0)
+        return PrivateChooser(self.choice, num_clients, num_rungs, noise_seed=0)
 
     @property
     def direction(self) -> FloatArray:

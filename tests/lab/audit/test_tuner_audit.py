@@ -18,7 +18,7 @@ from flwr_fbo.lab.audit.planted_faults import FAULTS
 from flwr_fbo.lab.audit.study_audit import StreamEntropy, audit
 from flwr_fbo.lab.audit.tuning_audit import TuningAuditPlan
 from flwr_fbo.privacy.gaussian import gaussian_epsilon
-from flwr_fbo.tuner.choice import Chooser
+from flwr_fbo.tuner.choosers.private import PrivateChooser
 from flwr_fbo.tuner.envelope import BALLOT
 from tests.tuner.apps import (
     NUM_CLIENTS,
@@ -49,7 +49,7 @@ def test_a_whole_run_releases_what_the_audit_draws() -> None:
         for reply in grid.replies
         if BALLOT in reply.content
     ]
-    chooser = Chooser(privacy, NUM_CLIENTS, len(result.rungs), noise_seed=2)
+    chooser = PrivateChooser(privacy, NUM_CLIENTS, len(result.rungs), noise_seed=2)
     assert len(came) == NUM_CLIENTS * len(result.rungs)
     for number, rung in enumerate(result.rungs):
         ballots = came[number * NUM_CLIENTS : (number + 1) * NUM_CLIENTS]

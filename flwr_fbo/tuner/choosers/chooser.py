@@ -1,0 +1,105 @@
+"""What a `FederationTuner` asks of a chooser, whichever it is."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from flwr_fbo.journal.tables import LedgerRow
+from flwr_fbo.privacy.spending import Promise
+from flwr_fbo.study.secure_sums import SecureSums
+from flwr_fbo.tuner.envelope import BallotHeader
+from flwr_fbo.tuner.shared_sends import SharedSends
+from flwr_fbo.tuner.trial_thread import TrialThread
+from flwr_fbo.tuner.tuner_record import TunerRecord
+
+_log = logging.getLogger("flwr.fbo")
+
+
+class Chooser(ABC):
+    """Compares the trials of a rung: one score each, and what that costs is charged.
+
+    Which trials go on is decided by these scores, see `survivors_of`. A chooser of
+    another kind is a class with `compare`, and what differs of the rest.
+
+    Parameters
+    ----------
+    num_clients : int
+        N >= 1, the most clients that take part.
+
+    Attributes
+    ----------
+    trust : str
+        What the server learns of a client's scores.
+    clients_score : bool
+        Whether clients score the trials: each evaluates all of them at a rung's end.
+    adds_noise : bool
+        Whether what is released of the clients' scores has noise.
+    """
+
+    trust: str
+    clients_score: ClassVar[bool] = True
+    adds_noise: ClassVar[bool] = False
+
+    def __init__(self, num_clients: int) -> None:
+        self.num_clients = num_clients
+
+    @property
+    def hides_metrics(self) -> bool:
+        """Whether the clients' metrics stay at the clients while trials are compared.
+
+        Where nobody needs them, or where noise is to hide them.
+        """
+        return self.adds_noise or not self.clients_score
+
+    def say(self) -> None:
+        """Log what the server learns, and what is not private about it."""
+        _log.info(self.trust)
+
+    def identity(self) -> dict[str, Any]:
+        """Return what may not change while a tuner goes on, as JSON values."""
+        return {}
+
+    def promise(self, first_rung: int) -> Promise:
+        """Return what the rungs from one on, from 0, release of a client."""
+        return Promise()
+
+    def sums(self, num_trials: int) -> SecureSums | None:
+        """Return how clients sum their ballots on K trials; None: they do not."""
+        return None
+
+    def server_score(self, measured: Any) -> float | None:
+        """Return the score in what the server has measured of a trial.
+
+        Or in what its `main` returned. None: there is none, or nobody needs it.
+        """
+        return None
+
+    def open_ballot(
+        self, sends: SharedSends, record: TunerRecord
+    ) -> BallotHeader | None:
+        """Return what a comparison that an earlier run has begun must be about."""
+        return None
+
+    @abstractmethod
+    def compare(
+        self,
+        asked: BallotHeader,
+        trials: Sequence[TrialThread],
+        sends: SharedSends,
+        record: TunerRecord,
+    ) -> LedgerRow:
+        """Return one score a trial, larger is better: all that is released of a rung.
+
+        Parameters
+        ----------
+        asked : BallotHeader
+            Which trials are compared, and what clients are asked about them.
+        trials : sequence of TrialThread
+            The same trials; empty if an earlier run has trained them.
+        sends : SharedSends
+            Asks the clients.
+        record : TunerRecord
+        """

@@ -1,0 +1,59 @@
+"""The server's own scores: no client's are released."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from flwr_fbo._common.version import __version__
+from flwr_fbo.journal.tables import LedgerRow
+from flwr_fbo.tuner.choosers.chooser import Chooser
+from flwr_fbo.tuner.envelope import BallotHeader
+from flwr_fbo.tuner.score import Score
+from flwr_fbo.tuner.shared_sends import SharedSends
+from flwr_fbo.tuner.trial_thread import TrialThread
+from flwr_fbo.tuner.tuner_record import TunerRecord
+
+_SOURCE = "the server's evaluation"
+
+
+class ServerChooser(Chooser):
+    """Compares trials by what the server measures: nothing of a client's is in it.
+
+    Parameters
+    ----------
+    num_clients : int
+    score : Score
+        Of what the app's ``evaluate_fn``, or its `main`, returns.
+    """
+
+    trust = "the server scores the models itself: clients send no scores"
+    clients_score = False
+
+    def __init__(self, num_clients: int, score: Score) -> None:
+        super().__init__(num_clients)
+        self._score = score
+
+    def server_score(self, measured: Any) -> float | None:
+        """Return the score, if it was metrics that were measured."""
+        if isinstance(measured, tuple) and len(measured) == 2:
+            measured = measured[1]  # loss and metrics, in Flower's older API
+        is_metrics = isinstance(measured, Mapping)
+        return self._score.of(measured, _SOURCE) if is_metrics else None
+
+    def compare(
+        self,
+        asked: BallotHeader,
+        trials: Sequence[TrialThread],
+        sends: SharedSends,
+        record: TunerRecord,
+    ) -> LedgerRow:
+        """Return the last score of each trial; -inf if it failed, or has none."""
+        found = [math.nan if t.failure else t.server_score for t in trials]
+        scores = self._score.signed(found)
+        values = np.where(np.isfinite(scores), scores, -np.inf)
+        facts = {"mechanism": "server", "flwr_fbo": __version__}
+        return LedgerRow(asked.rung, facts, values)

@@ -1,0 +1,137 @@
+"""What the log says while trials run: how far they are, and whose a line is."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+
+from flwr_fbo._common.errors import log_once
+from flwr_fbo.strategies.round_progress import duration
+from flwr_fbo.tuner.schedule import Plan
+from flwr_fbo.tuner.trial_thread import THREAD_NAME, TrialThread
+
+_log = logging.getLogger("flwr.fbo")
+
+# Seconds, at least, from one line of the log to the next.
+_SECONDS_A_LINE = 30.0
+# Sends that say nothing of how long others take: a training and an evaluation.
+_NUM_FIRST_SENDS = 2
+
+# In Flower's line about a reply that is an error.
+_ERROR_REPLY = "Received error in reply from node"
+
+
+class Progress:
+    """Logs trials, rung, round and the time left, a line in half a minute at most.
+
+    The time left is estimated from the time that shared rounds have taken after the
+    first two sends, in which an engine may have to start. A shared round is one round
+    of training of all trials that share their sends.
+
+    Parameters
+    ----------
+    plan : Plan
+    first_rung : int
+        From 0, where this run begins: its trials are trained from the start.
+    clock : callable
+        Returns seconds.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        first_rung: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._plan = plan
+        self._clock = clock
+        rounds = [rung.rounds for rung in plan.rungs]
+        # Of each rung: where its trials start.
+        self._starts = [0, *rounds[:-1]]
+        self._starts[first_rung : first_rung + 1] = [0]
+        self._shared_rounds = {
+            rung: math.ceil(plan.rungs[rung].num_trials / plan.parallel)
+            * (plan.rungs[rung].rounds - self._starts[rung])
+            for rung in range(first_rung, len(plan.rungs))
+        }
+        self._began = self._last_line = clock()
+        self._done_before = 0.0  # shared rounds, when the clock was read
+
+    def say(
+        self,
+        rung: int,
+        trials: Sequence[TrialThread],
+        sent: Sequence[TrialThread],
+        num_sends: int,
+    ) -> None:
+        """Log a line, unless the last one was just now.
+
+        Parameters
+        ----------
+        rung : int
+            From 0.
+        trials : sequence of TrialThread
+            Of the rung.
+        sent : sequence of TrialThread
+            Those that shared the last send.
+        num_sends : int
+            So far.
+        """
+        now = self._clock()
+        if num_sends <= _NUM_FIRST_SENDS:
+            self._began, self._done_before = now, self._done(rung, trials)
+        if now - self._last_line < _SECONDS_A_LINE:
+            return
+        self._last_line = now
+        _log.info(
+            "rung %d of %d, round %d of %d, trials %s: %d sends so far, %s",
+            rung + 1,
+            len(self._plan.rungs),
+            max(trial.num_train for trial in sent),
+            self._plan.rungs[rung].rounds,
+            ", ".join(str(trial.number) for trial in sent),
+            num_sends,
+            self.left(rung, trials),
+        )
+
+    def left(self, rung: int, trials: Sequence[TrialThread]) -> str:
+        """Return the time left, in words."""
+        left = sum(self._shared_rounds.values()) - self._done(rung, trials)
+        done = self._done(rung, trials) - self._done_before
+        if done <= 0:
+            return "the time left is not known yet"
+        seconds = (self._clock() - self._began) * left / done
+        return f"about {duration(seconds)} left"
+
+    def _done(self, rung: int, trials: Sequence[TrialThread]) -> float:
+        """Return the shared rounds that are done, in parts."""
+        planned = self._plan.rungs[rung]
+        end, num = planned.rounds, planned.num_trials
+        length = end - self._starts[rung]
+        left = sum(max(end - t.num_train, 0) for t in trials if not t.has_ended)
+        if trials:  # without any, an earlier run trained them
+            left += (num - len(trials)) * length
+        part = 1 - left / (num * length)
+        before = sum(n for r, n in self._shared_rounds.items() if r < rung)
+        return before + part * self._shared_rounds[rung]
+
+
+def name_trial(record: logging.LogRecord) -> bool:
+    """Say in Flower's log which trial a line is of; count error replies that repeat.
+
+    Below a warning it is at level DEBUG: sixteen trainings would fill the log.
+    """
+    name = record.threadName or ""
+    if not name.startswith(THREAD_NAME):
+        return True
+    line = f"[{name}] {record.getMessage()}"
+    if _ERROR_REPLY in line:
+        reason = line.partition(": ")[2]
+        log_once(f"error reply {reason}: the same", line, record.levelno)
+        return False
+    record.msg, record.args = line, None
+    if record.levelno < logging.WARNING:
+        record.levelno, record.levelname = logging.DEBUG, "DEBUG"
+    return True

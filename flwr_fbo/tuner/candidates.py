@@ -7,8 +7,9 @@ No two are the same: one setting in two trials would be trained twice, and could
 from __future__ import annotations
 
 import json
+import logging
+import math
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from optuna.distributions import (
@@ -27,6 +28,9 @@ from flwr_fbo._common.validation import (
     require_known,
 )
 from flwr_fbo.space.search_space import Params, SearchSpace
+from flwr_fbo.tuner.trial_space import TrialSpace
+
+_log = logging.getLogger("flwr.fbo")
 
 # Latin hypercubes that are drawn for points that are new.
 _MOST_CUBES = 8
@@ -143,13 +147,14 @@ def check_enqueued(
 
 
 class Candidates:
-    """The settings of all trials, no two of which are the same.
+    """The settings of all trials, no two of which are the same in what is in force.
 
     Examples
     --------
     >>> from optuna.distributions import IntDistribution
     >>> from flwr_fbo import SearchSpace
-    >>> space = SearchSpace({"local-epochs": IntDistribution(1, 3)})
+    >>> from flwr_fbo.tuner.trial_space import TrialSpace
+    >>> space = TrialSpace(SearchSpace({"local-epochs": IntDistribution(1, 3)}))
     >>> found = Candidates(space, 16, {"local-epochs": 2}, [], seed=1)
     >>> found.fill()
     >>> sorted(settings["local-epochs"] for settings in found.settings)
@@ -157,14 +162,15 @@ class Candidates:
 
     Parameters
     ----------
-    space : SearchSpace
+    space : TrialSpace
     num_trials : int
         K, at most: where the space has fewer settings, so many are tried.
     defaults : dict
         Of the app, inside the space or not.
     enqueued : sequence of dict
         At most K - 1; each may have some of the keys, and the rest are the defaults. An
-        int is a float where the parameter is. One that is there already is left out.
+        int is a float where the parameter is. One that is there already is left out. So
+        is the value of a key that is not in force, which the log says.
     seed : int
         Of the Latin hypercube.
 
@@ -176,7 +182,7 @@ class Candidates:
 
     def __init__(
         self,
-        space: SearchSpace,
+        space: TrialSpace,
         num_trials: int,
         defaults: Params,
         enqueued: Sequence[Params],
@@ -184,23 +190,43 @@ class Candidates:
     ) -> None:
         self.settings: list[Params] = []
         self._space = space
+        self._defaults = defaults
         self._rng = generator(seed, Purpose.INITIAL_POINTS)
         self._places: set[tuple[Any, ...]] = set()
         self.add(defaults)
         floats = {
             key
-            for key, distribution in space.distributions.items()
+            for key, distribution in space.space.distributions.items()
             if isinstance(distribution, FloatDistribution)
         }
-        for params in enqueued:
+        for number, params in enumerate(enqueued):
             own = {k: float(v) if k in floats else v for k, v in params.items()}
-            self.add({**defaults, **own})
-        outside = sum(not self._is_inside(one) for one in self.settings)
+            settings = {**defaults, **own}
+            self.add(settings)
+            for key in sorted(own.keys() - set(space.in_force(settings))):
+                _log.warning(
+                    "enqueue[%d][%r]=%r has no effect: %r is in force only with %s.",
+                    number,
+                    key,
+                    own[key],
+                    key,
+                    space.conditions[key],
+                )
+        outside = sum(bool(space.outside(one)) for one in self.settings)
         self.num_trials = int(min(num_trials, outside + space.num_settings))
 
+    @property
+    def keys(self) -> set[str]:
+        """The keys that are in force in any setting so far."""
+        return {key for one in self.settings for key in self._space.in_force(one)}
+
     def add(self, settings: Params) -> bool:
-        """Add settings unless they are there; return whether they are new."""
-        place = self._place(settings)
+        """Add settings unless they are there; return whether they are new.
+
+        With the app's defaults where a key is not in force.
+        """
+        settings = self._space.applied(settings, self._defaults)
+        place = self._space.place(settings)
         is_new = place not in self._places
         if is_new:
             self._places.add(place)
@@ -214,38 +240,24 @@ class Candidates:
             return
         from scipy.stats import qmc
 
-        space = self._space
+        space = self._space.space
         cube = qmc.LatinHypercube(space.dim, rng=self._rng)
         for _ in range(_MOST_CUBES):
             for x in cube.random(num - len(self.settings)):
                 self.add(space.from_unit(space.snap(x)))
             if len(self.settings) == num:
                 return
+        # Few draws are new where the key with many values is rarely in force.
+        is_endless = math.isinf(self._space.num_settings)
+        while is_endless and len(self.settings) < num:
+            self.add(space.from_unit(space.snap(self._rng.random(space.dim))))
+        if is_endless:
+            return
         # A space that is tried nearly whole is small.
-        left = space.all_settings()
+        left = self._space.all_settings(self._defaults)
         for index in self._rng.permutation(len(left)):
             if len(self.settings) < num:
                 self.add(left[index])
-
-    def _is_inside(self, settings: Params) -> bool:
-        return isinstance(self._place(settings)[0], float)
-
-    def _place(self, settings: Params) -> tuple[Any, ...]:
-        """Return what tells settings apart: 1 and 1.0 are the same learning rate."""
-        try:
-            return tuple(self._space.to_unit(settings).tolist())
-        except ValueError:
-            return tuple((key, _kind(v), v) for key, v in sorted(settings.items()))
-
-
-def outside_keys(space: SearchSpace, settings: Params) -> list[str]:
-    """Return the keys whose value is outside the space."""
-    inside = []
-    for key, distribution in space.distributions.items():
-        with suppress(ValueError):
-            SearchSpace({key: distribution}).to_unit({key: settings[key]})
-            inside.append(key)
-    return [key for key in space.distributions if key not in inside]
 
 
 def candidate_settings(
@@ -256,6 +268,6 @@ def candidate_settings(
     seed: int,
 ) -> list[Params]:
     """Return the settings of all trials; see `Candidates`."""
-    candidates = Candidates(space, num_trials, defaults, enqueued, seed)
+    candidates = Candidates(TrialSpace(space), num_trials, defaults, enqueued, seed)
     candidates.fill()
     return candidates.settings

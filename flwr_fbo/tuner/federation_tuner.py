@@ -44,7 +44,6 @@ from flwr_fbo.tuner.candidates import (
     app_defaults,
     check_enqueued,
     check_keys,
-    outside_keys,
 )
 from flwr_fbo.tuner.choosers.chooser import Chooser
 from flwr_fbo.tuner.choosers.making import ScoreSource, make_chooser
@@ -58,6 +57,7 @@ from flwr_fbo.tuner.schedule import AppShape, Plan, Schedule
 from flwr_fbo.tuner.score import Score
 from flwr_fbo.tuner.trial_grid import Main
 from flwr_fbo.tuner.trial_run import Federation, TrialRun
+from flwr_fbo.tuner.trial_space import Conditions, TrialSpace
 from flwr_fbo.tuner.trial_thread import THREAD_NAME
 from flwr_fbo.tuner.tuner_record import TunerRecord, has_begun
 
@@ -130,6 +130,11 @@ class FederationTuner:
     num_agents : int
         N >= 1, the most clients that give a ballot; the release is divided by it. A
         node that joins while N others are there is trained with, and not asked.
+    conditions : mapping of str to mapping, optional
+        Where a key has an effect: ``{"decay": {"schedule": ["exponential"]}}`` for a
+        decay of the learning rate that only one schedule reads. Elsewhere a trial has
+        the app's default for it. Of several keys that are needed all must have such a
+        value; they are keys with choices, and may have conditions of their own.
     privacy : PrivateChoice or None
         How trials are chosen. None: by exact means of the clients' scores, weighted by
         ``num-examples``, which is *not private*; or by the scores of the server.
@@ -241,6 +246,7 @@ class FederationTuner:
         direction: Direction,
         num_agents: int,
         *,
+        conditions: Conditions | None = None,
         privacy: PrivateChoice | None,
         schedule: Schedule | None = None,
         score: ScoreSource = "clients",
@@ -255,6 +261,8 @@ class FederationTuner:
         check_keys(self.space)
         for key, distribution in self.space.distributions.items():
             _check_choices(key, distribution)
+        self._trial_space = TrialSpace(self.space, conditions)
+        self.conditions = self._trial_space.conditions
         metric = dict(metric) if isinstance(metric, Mapping) else metric
         weights = {metric: 1.0} if isinstance(metric, str) else metric
         check_weights("metric", weights)
@@ -418,15 +426,15 @@ class FederationTuner:
     def _candidates(self, record: TunerRecord, defaults: Params) -> Candidates:
         """Return the settings of all trials, as far as they are known."""
         seed = fresh_seed() if self._seeds.study is None else self._seeds.study
-        about = self.schedule.trials, defaults, self._enqueue, seed
-        found, recorded = Candidates(self.space, *about), record.settings()
+        space, recorded = self._trial_space, record.settings()
+        found = Candidates(space, self.schedule.trials, defaults, self._enqueue, seed)
         for settings in recorded:
             found.add(settings)
         if not recorded:
             if self._study is None:
                 found.fill()
             record.save_settings(found.settings)
-            if outside := outside_keys(self.space, defaults):
+            if outside := space.outside(defaults):
                 _log.warning(
                     "The app's defaults are outside the space in %s: they are a trial "
                     "all the same.",
@@ -462,8 +470,9 @@ class FederationTuner:
         return plan
 
     def _proposed(self, name: str) -> ProposedTrials | None:
-        study, space = self._study, self.space
-        return None if study is None else ProposedTrials(study, space, name)
+        if self._study is None:
+            return None
+        return ProposedTrials(self._study, self._trial_space, name)
 
     def _check_nodes(self, grid: Grid) -> None:
         num_nodes = len(list(grid.get_node_ids()))
@@ -490,6 +499,7 @@ class FederationTuner:
         """Return what may not change while the tuner goes on, as JSON values."""
         identity = {
             "space": self.space.to_json(),
+            "conditions": self.conditions,
             "metric": self.metric,
             "score": self._score_source,
             "direction": self.direction,

@@ -22,7 +22,7 @@ from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.tuner.envelope import KIND
 from flwr_fbo.tuner.federation_result import Rung
-from flwr_fbo.tuner.proposed_trials import inside_of
+from flwr_fbo.tuner.trial_space import TrialSpace
 from flwr_fbo.tuner.tuner_record import (
     FILE_NAME,
     not_private_because,
@@ -51,8 +51,9 @@ def export_tuner(folder: str | Path, storage: Storage) -> optuna.Study:
         maximised; exact scores have the tuner's direction. The trials of the last rung
         are complete, others are pruned. Each has the user attributes
         ``trial`` and ``settings``, and no parameter where the app's default is outside
-        the space. The user attribute ``private`` of the study says whether the choices
-        are; with privacy, scores of several rungs cannot be compared.
+        the space, or a key is not in force. The user attribute ``private`` of the study
+        says whether the choices are; with privacy, scores of several rungs cannot be
+        compared.
 
     Raises
     ------
@@ -71,7 +72,7 @@ def export_tuner(folder: str | Path, storage: Storage) -> optuna.Study:
         settings = recorded_settings(journal)
         ledger, plan = journal.ledger(), plan_of(journal)
     most = len(identity["sizes"] if plan is None else plan.rungs)
-    space = SearchSpace.from_json(identity["space"])
+    space = TrialSpace(SearchSpace.from_json(identity["space"]), identity["conditions"])
     direction = identity["direction"]
     rungs = [rung_of(row, direction) for row in ledger]
     ended = sorted(
@@ -96,14 +97,14 @@ def export_tuner(folder: str | Path, storage: Storage) -> optuna.Study:
 def _frozen(
     number: int,
     setting: Params,
-    space: SearchSpace,
+    space: TrialSpace,
     rows: Sequence[LedgerRow],
     rungs: Sequence[Rung],
     is_complete: bool,
 ) -> FrozenTrial:
     """Return a tuner's trial, from the releases of all rungs that it was in."""
     scores = {rung.rounds: rung.scores[rung.trials.index(number)] for rung in rungs}
-    inside = inside_of(space, setting)
+    inside = space.inside(setting)
     frozen = optuna.create_trial(
         state=TrialState.COMPLETE if is_complete else TrialState.PRUNED,
         value=scores[max(scores)],

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import optuna
-from optuna.distributions import BaseDistribution
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
 from optuna.trial import TrialState
 
 from flwr_fbo._common.validation import require, require_instance
 from flwr_fbo.algorithms.search.settings import Direction
-from flwr_fbo.space.search_space import Params, SearchSpace
-from flwr_fbo.tuner.candidates import Candidates, outside_keys
+from flwr_fbo.space.search_space import Params
+from flwr_fbo.tuner.candidates import Candidates
+from flwr_fbo.tuner.trial_space import TrialSpace
 
 # How often a sampler is asked for settings that are new.
 _MOST_PROPOSALS = 10
@@ -41,13 +48,14 @@ class ProposedTrials:
     ----------
     study : optuna.Study
         Whose sampler proposes, and which shows the trials.
-    space : SearchSpace
+    space : TrialSpace
+        A key that is not in force is neither proposed nor shown.
     tuner : str
         The name of the tuner. Trials that an earlier run of it has left running, as it
         was killed, have failed.
     """
 
-    def __init__(self, study: optuna.Study, space: SearchSpace, tuner: str) -> None:
+    def __init__(self, study: optuna.Study, space: TrialSpace, tuner: str) -> None:
         self._study, self._space, self._tuner = study, space, tuner
         self._shown: dict[int, optuna.Trial] = {}
         self._asked: dict[int, optuna.Trial] = {}
@@ -69,16 +77,25 @@ class ProposedTrials:
         A sampler that proposes what was tried again and again is not asked on.
         """
         for _ in range(_MOST_PROPOSALS):
-            trial = self._learned.ask(self._space.distributions)
-            if candidates.add(dict(trial.params)):
+            trial = self._learned.ask()
+            if candidates.add(self._proposed(trial)):
                 self._asked[number] = trial
                 return
             self._learned.tell(trial, state=TrialState.FAIL)
         candidates.fill(number + 1)
 
+    def _proposed(self, trial: optuna.Trial) -> Params:
+        """Return what the sampler proposes, one key after those that it needs."""
+        found: Params = {}
+        distributions = self._space.space.distributions
+        while missing := [k for k in self._space.in_force(found) if k not in found]:
+            for key in missing:
+                found[key] = _suggested(trial, key, distributions[key])
+        return found
+
     def show(self, number: int, settings: Params) -> None:
         """Show a trial that begins."""
-        inside = inside_of(self._space, settings)
+        inside = self._space.inside(settings)
         sampler = self._study.sampler
         # All is given: a sampler would fit its model for nothing.
         self._study.sampler = optuna.samplers.RandomSampler()
@@ -99,7 +116,7 @@ class ProposedTrials:
         if number in self._asked:
             self._learned.tell(self._asked[number], value, state)
         elif value is not None:
-            inside = inside_of(self._space, settings)
+            inside = self._space.inside(settings)
             params = {name: settings[name] for name in inside}
             self._learned.add_trial(
                 optuna.create_trial(params=params, distributions=inside, value=value)
@@ -140,8 +157,11 @@ class ProposedTrials:
             self._study.tell(self._shown.popitem()[1], state=TrialState.FAIL)
 
 
-def inside_of(space: SearchSpace, settings: Params) -> dict[str, BaseDistribution]:
-    """Return the axes that have a setting: the app's default may lie outside."""
-    outside = outside_keys(space, settings)
-    found = space.distributions.items()
-    return {name: one for name, one in found if name not in outside}
+def _suggested(trial: optuna.Trial, key: str, axis: BaseDistribution) -> Any:
+    """Return a sampler's value for one key."""
+    if isinstance(axis, CategoricalDistribution):
+        return trial.suggest_categorical(key, axis.choices)
+    if isinstance(axis, IntDistribution):
+        return trial.suggest_int(key, axis.low, axis.high, step=axis.step, log=axis.log)
+    assert isinstance(axis, FloatDistribution)
+    return trial.suggest_float(key, axis.low, axis.high, step=axis.step, log=axis.log)

@@ -421,10 +421,9 @@ class TrialRun:
 
     def _warn(self, trials: Sequence[TrialThread], rounds: int) -> None:
         """Say which keys nothing reads, and that trials ended before their rung."""
-        keys = {key for settings in self._settings for key in settings}
         overlays = self._overlays.values()
         read = self._sends.read.union(*(overlay.read for overlay in overlays))
-        if unread := sorted(keys - read):
+        if unread := sorted(self.candidates.keys - read):
             _log.warning(
                 "Nothing has read %s from a run config so far, at the server or at a "
                 "client: do they change anything?",

@@ -15,7 +15,8 @@ from optuna.distributions import (
 )
 
 from flwr_fbo import Halving, OneTraining, SearchSpace
-from flwr_fbo.tuner.candidates import Candidates, outside_keys
+from flwr_fbo.tuner.candidates import Candidates
+from flwr_fbo.tuner.trial_space import TrialSpace
 from tests.tuner.apps import in_process, main_of, server_context, tuner
 from tests.tuner.races import RaceGrid, race, race_context
 
@@ -29,7 +30,7 @@ DEFAULTS = {"a": 1, "b": 32}
 def _filled(
     space: Any, num: int, defaults: Any, enqueue: Any = (), seed: int = 0
 ) -> Any:
-    found = Candidates(SearchSpace(space), num, defaults, enqueue, seed)
+    found = Candidates(TrialSpace(SearchSpace(space)), num, defaults, enqueue, seed)
     found.fill()
     return found
 
@@ -68,7 +69,7 @@ def test_all_are_distinct_and_as_many_as_there_can_be(
     most = min(num, known.num_settings + is_outside)
     assert len(found.settings) == _distinct(found.settings) == found.num_trials == most
     assert found.settings[0] == defaults
-    assert all(outside_keys(known, one) == [] for one in found.settings[1:])
+    assert all(TrialSpace(known).outside(one) == [] for one in found.settings[1:])
 
 
 def test_a_grid_is_covered() -> None:

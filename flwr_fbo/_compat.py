@@ -17,7 +17,7 @@ from functools import lru_cache, partial
 from importlib.metadata import entry_points
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from cryptography.hazmat.primitives.serialization import (
@@ -55,6 +55,12 @@ from flwr.common.serde import (
 )
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
+from flwr.serverapp.strategy.strategy_utils import (
+    aggregate_arrayrecords as aggregate_arrayrecords,
+)
+from flwr.serverapp.strategy.strategy_utils import (
+    aggregate_metricrecords as aggregate_metricrecords,
+)
 from flwr.supercore.run import Run as Run
 from flwr.supercore.run import RunNotRunningException as RunNotRunningException
 from flwr.supercore.task_identity import TaskIdentity as TaskIdentity
@@ -95,20 +101,38 @@ def secure_aggregation_stage(content: RecordDict) -> str | None:
     return stage if isinstance(stage, str) else None
 
 
-def running_strategy() -> tuple[Strategy | None, int | None]:
-    """Return the strategy whose `start` is running in this thread, and its rounds.
+class RunningStrategy(NamedTuple):
+    """A strategy whose `start` is running; None: there is none, or it does not say.
 
-    Flower does not tell a Grid either. None where there is none, or it says no number.
+    Attributes
+    ----------
+    strategy : Strategy or None
+    num_rounds : int or None
+        That it was given.
+    current_round : int or None
+        From 1.
+    """
+
+    strategy: Strategy | None = None
+    num_rounds: int | None = None
+    current_round: int | None = None
+
+
+def running_strategy() -> RunningStrategy:
+    """Return the strategy whose `start` is running in this thread.
+
+    Flower does not tell a Grid either.
     """
     frame = inspect.currentframe()
     while frame is not None:
         found = frame.f_locals.get("self")
         if frame.f_code.co_name == "start" and isinstance(found, Strategy):
-            num_rounds = frame.f_locals.get("num_rounds")
-            is_known = type(num_rounds) is int and num_rounds > 0
-            return found, num_rounds if is_known else None
+            names = "num_rounds", "current_round"
+            numbers = [frame.f_locals.get(name) for name in names]
+            known = [n if type(n) is int and n > 0 else None for n in numbers]
+            return RunningStrategy(found, *known)
         frame = frame.f_back
-    return None, None
+    return RunningStrategy()
 
 
 def instruction_content(

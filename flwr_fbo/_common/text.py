@@ -108,7 +108,7 @@ def made_printable(record: logging.LogRecord) -> bool:
     return True
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file atomically; only its owner can read it.
 
     Raises
@@ -118,8 +118,8 @@ def write_whole(path: Path, text: str) -> None:
     """
     handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             # On the disk before it has its name: after a crash the name is never that
             # of a file whose text is lost.

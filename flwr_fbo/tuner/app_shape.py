@@ -89,7 +89,7 @@ class _Beginning:
 
         def run(send: Send) -> None:
             def noted(messages: list[Message], timeout: float | None) -> Any:
-                self.strategy, self.num_rounds = running_strategy()
+                self.strategy, self.num_rounds, _ = running_strategy()
                 return send(messages, timeout)
 
             seen: Share | None = None if nodes is None else share

@@ -161,9 +161,10 @@ def tuner_mod(
     -----
     *Formal guarantees*: see `PrivateChoice`. Exact at the server, and not covered: the
     trained arrays, ``num-examples`` of a reply to ``train``, ``norm_bit`` of Flower's
-    adaptive clipping, which of the tuned keys the client reads, and the type of an
-    exception. With `secagg_mod` or `secaggplus_mod` the trained arrays leave masked, as
-    that protocol masks them; the keys and key shares of the protocol leave as they are.
+    adaptive clipping, which of the tuned keys the client reads, whether its app keeps
+    anything in ``context.state``, and the type of an exception. With `secagg_mod` or
+    `secaggplus_mod` the trained arrays leave masked, as that protocol masks them; the
+    keys and key shares of the protocol leave as they are.
     """
     gate, header = reported(partial(_read, message, context))
     if isinstance(header, TrialsHeader):
@@ -274,6 +275,7 @@ def _run_trials(
     replies: dict[int, RecordDict] = {}
     errors: dict[str, str] = {}
     read: set[str] = set()
+    keeps_state = False
     assert gate.sizes.max_seconds is not None
     check_time = time_limit(gate.sizes.max_seconds)
     for place, trial in enumerate(header.trials):
@@ -296,6 +298,7 @@ def _run_trials(
         if str(place) in errors and _is_evaluate(message):
             states.score(trial, math.nan, 1.0)
         states.save(trial, state)
+        keeps_state |= bool(state)
         read |= overlay.read
     # Once more, as the app's own clients may have limits of which nobody knew before.
     gate = Gate(context, configured_folder(context))
@@ -306,6 +309,7 @@ def _run_trials(
         _header_of(gate, header.attempt, context),
         errors=errors,
         read=tuple(sorted(read)),
+        keeps_state=keeps_state,
         slot=slot,
     )
     gate.let_go(unprotected)

@@ -247,6 +247,8 @@ class ReplyHeader:
         Why a trial's message has no reply, by its place in the send.
     read : tuple of str
         Which of the tuned keys the client has read.
+    keeps_state : bool
+        Whether the app has anything in its ``context.state`` of a trial.
     slot : int
         The client's in secure sums, where it knows it; else -1.
     charges, head : int
@@ -259,6 +261,7 @@ class ReplyHeader:
     kind: ClassVar[str] = "reply"
     errors: dict[str, str] = field(default_factory=dict, metadata=ruled(_check_errors))
     read: tuple[str, ...] = field(default=(), metadata=ruled(_check_keys))
+    keeps_state: bool = field(default=False, metadata=flag())
     slot: int = field(default=-1, metadata=integer(-1))
     charges: int = field(default=-1, metadata=integer(-1, 2**31 - 1))
     head: int = field(default=0, metadata=integer(0, 2**62 - 1))

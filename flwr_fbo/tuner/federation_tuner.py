@@ -153,9 +153,10 @@ class FederationTuner:
     folder : str or Path, optional
         An absolute path: where the tuner keeps what it has released, one folder a
         tuner. A run that is killed can be started again with it: rungs that are decided
-        stay so, and no rung is released twice. The trials left are trained again. A run
-        config with another value of any key is refused: it is of another training. Here
-        is each trial's working directory, too: see the notes.
+        stay so, and no rung is released twice. Trials go on after their last round
+        where this gives the same model, and are trained again elsewhere: see the notes.
+        A run config with another value of any key is refused: it is of another
+        training. Here is each trial's working directory, too.
     enqueue : sequence of dict
         Settings that are tried in any case, besides the app's defaults. What one leaves
         out is as in the defaults. No setting is tried twice: of a space with fewer
@@ -228,6 +229,18 @@ class FederationTuner:
     With `Halving`, peak memory of 16 trials over that of one training, 20 clients: 2.38
     times with a model of 1 MB, 1.13 with 10 MB, 1.36 with 100 MB (``python -m
     benchmarks.tuner_memory``).
+
+    *A run that is started again* calls `main` anew. For each round that clients have
+    trained it finds the mean of their replies in ``folder/kept``, and asks nobody. Such
+    files have the mean model, as the server has it anyway; only their owner can read
+    them; they take a model for each round of each trial that is left, and go with the
+    trial. So it is with Flower's ``FedAvg``, ``FedProx``, ``FedAvgM``, ``FedAdagrad``,
+    ``FedAdam`` and ``FedYogi``, and with subclasses that leave ``start`` and
+    ``aggregate_train`` as they are, and have no ``train_metrics_aggr_fn``. Trained
+    again from the start are trials of other strategies, with Flower's wrappers for
+    privacy or its secure aggregation, of a `main` without a strategy, and of an app
+    that keeps anything in a client's ``context.state``; and, but for the first two
+    strategies, where the model that training begins with is not the same again.
 
     With ``folder`` each trial's ``main`` works in ``folder/trial-<number>``, which is
     made anew when the trial begins, so that files which it writes by relative paths are
@@ -405,8 +418,6 @@ class FederationTuner:
                     raise
                 finally:
                     end_of_faults()
-                if plan.hands_over:
-                    record.hand_over(exact_metrics or not self._chooser.adds_noise)
             result = replace(record.result(self._chooser.trust), returned=returned)
         _log.info("chosen: %s; the app's defaults %s", result.best, result.verdict)
         tell(self._callbacks, "on_end", result)

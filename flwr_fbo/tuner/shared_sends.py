@@ -147,6 +147,8 @@ class SharedSends:
         `main` may ask only some.
     skips : bool
         Whether nobody evaluates a trial before the end of a rung.
+    hear_state : callable
+        Called when the app of a client is first heard to keep a state in a trial.
 
     Attributes
     ----------
@@ -170,7 +172,10 @@ class SharedSends:
         ledgers: SiteLedgers,
         asks_all: bool,
         skips: bool,
+        hear_state: Callable[[], None],
     ) -> None:
+        self._hear_state = hear_state
+        self._has_state = False
         self._ledgers = ledgers
         self._connected: set[int] = set()  # as the last message was sent
         self._skips = skips
@@ -433,6 +438,9 @@ class SharedSends:
         else:
             self.read |= set(header.read)
             self.voters.hear(node, header.slot)
+            if header.keeps_state and not self._has_state:
+                self._has_state = True
+                self._hear_state()
             asked = self._header_of([])
             self._hear(node, header, asked)
             reasons = header.errors

@@ -19,7 +19,8 @@ from flwr_fbo._compat import (
     secure_aggregation_stage,
 )
 from flwr_fbo.tuner.envelope import HEADER, SettingsHeader, header_record
-from flwr_fbo.tuner.trial_thread import Send
+from flwr_fbo.tuner.kept_rounds import KeptRounds
+from flwr_fbo.tuner.trial_thread import Send, is_evaluation
 
 _KNOWN_TYPES = (
     "train or evaluate: of others it is not known what is private (a strategy of "
@@ -65,6 +66,8 @@ class TrialGrid:
         Whether the clients' metrics stay at the clients.
     note : callable
         Gets the metrics of each evaluation by the server.
+    kept : KeptRounds, optional
+        Has the rounds that an earlier run has trained, and keeps those of this one.
     share : callable, optional
         Says which nodes `main` sees, and how many of them train in a round at least:
         only so many models are aggregated. None: it sees all.
@@ -77,8 +80,10 @@ class TrialGrid:
         is_hidden: bool,
         note: Callable[[Any], None],
         share: Share | None = None,
+        kept: KeptRounds | None = None,
     ) -> None:
         self.note = note
+        self._kept = kept
         self._grid = grid
         self._send = send
         self._is_hidden = is_hidden
@@ -163,8 +168,6 @@ class TrialGrid:
         self._finite_arrays |= finite
         self._trained = {}
         is_train = kind.startswith(MessageType.TRAIN)
-        if is_train and self._share is not None:
-            self._check_nodes({message.metadata.dst_node_id for message in asked})
         stage = secure_aggregation_stage(asked[0].content)
         if is_train:
             self._round += stage in _FIRST
@@ -174,18 +177,30 @@ class TrialGrid:
             for reply in self._replies:
                 if reply.has_content():
                     reply.content = RecordDict()
+        kept = self._kept
+        replies = None if kept is None else kept.replies(self._round, asked)
+        if replies is None:
+            replies = self._asked(asked, timeout, stage)
+            if kept is not None:
+                kept.keep(self._round, asked, replies)
+        elif is_train:
+            self._note_trained(replies)
+        return replies
+
+    def _asked(
+        self, asked: list[Message], timeout: float | None, stage: str | None
+    ) -> list[Message]:
+        """Ask the clients; return the replies that `main` may use."""
+        is_train = not is_evaluation(asked)
+        if is_train and self._share is not None:
+            self._check_nodes({message.metadata.dst_node_id for message in asked})
         replies = self._send(asked, timeout)
         if is_train:
-            self._replies = replies
-            self._trained = {
-                reply.metadata.src_node_id: _arrays_of(reply)
-                for reply in replies
-                if reply.has_content()
-            }
+            self._note_trained(replies)
             if 0 < len(self._trained) < self._min_clients:
                 # A mean of fewer models shows more of each to all who evaluate it.
                 replies = [reply for reply in replies if reply.has_error()]
-                self._replies, self._trained = replies, {}
+                self._note_trained(replies)
                 _log.warning(
                     "fewer than min_clients=%d clients could train in round %d: the "
                     "model stays as it was",
@@ -201,17 +216,26 @@ class TrialGrid:
                 )
         return replies
 
+    def _note_trained(self, replies: list[Message]) -> None:
+        """Note the models of a round."""
+        self._replies = replies
+        self._trained = {
+            reply.metadata.src_node_id: _arrays_of(reply)
+            for reply in replies
+            if reply.has_content()
+        }
+
     def _check_nodes(self, asked: set[int]) -> None:
         """Raise RuntimeError if `main` does not keep to its share of the clients."""
         if not asked <= self._seen:
             raise RuntimeError(
-                f"main asks clients in round {self._round + 1} that are not its share: "
+                f"main asks clients in round {self._round} that are not its share: "
                 "grid.get_node_ids() returns it, anew in each round, as Flower's "
                 "strategies call it. Halving needs no shares."
             )
         if len(asked) < self._min_clients:
             raise RuntimeError(
-                f"main asks {len(asked)} clients in round {self._round + 1}, and "
+                f"main asks {len(asked)} clients in round {self._round}, and "
                 f"min_clients={self._min_clients}."
             )
 

@@ -24,6 +24,7 @@ from flwr_fbo.tuner.choosers.chooser import Chooser
 from flwr_fbo.tuner.envelope import BallotHeader, TrialsHeader
 from flwr_fbo.tuner.evidence import check_evidence
 from flwr_fbo.tuner.federation_result import Rung
+from flwr_fbo.tuner.kept_trials import KeptTrials
 from flwr_fbo.tuner.parked_arrays import ParkedArrays
 from flwr_fbo.tuner.progress import Progress, name_trial
 from flwr_fbo.tuner.proposed_trials import ProposedTrials
@@ -108,6 +109,7 @@ class TrialRun:
         # The failures of trials that the log has already.
         self._said: dict[int, str] = {}
         self._progress = Progress(self.plan, len(self._rungs))
+        self._kept = KeptTrials(self.folder, self.record)
         self._ledgers = self.record.site_ledgers()
         self._sends = SharedSends(
             self.app.grid,
@@ -117,6 +119,7 @@ class TrialRun:
             ledgers=self._ledgers,
             asks_all=self.chooser.clients_score,
             skips=self.plan.is_shared,
+            hear_state=self._kept.stop,
         )
 
     @property
@@ -145,7 +148,9 @@ class TrialRun:
                 if number == len(self._rungs):
                     self._decide(number)
                 self._alive = list(self._rungs[number].survivors)
-            return self._finish(exact_metrics) if self.plan.hands_over else None
+            returned = self._finish(exact_metrics) if self.plan.hands_over else None
+            self._kept.end_all_but(())
+            return returned
         finally:
             self._end_all_but(())
             if self.proposed is not None:
@@ -156,6 +161,7 @@ class TrialRun:
         """Train the trials of a rung, compare them, and record what that gave."""
         began = time.monotonic()
         self._end_all_but(self._alive)
+        self._kept.end_all_but(self._alive)
         trials: list[TrialThread] = []
         asked = self.chooser.open_ballot(self._sends, self.record)
         if asked is None:
@@ -300,6 +306,7 @@ class TrialRun:
                 is_hidden=self.chooser.hides_metrics,
                 note=note,
                 share=share if self.plan.is_shared or self.plan.hands_over else None,
+                kept=self._kept.rounds(trial),
             )
             try:
                 returned = self.app.main(cast(Grid, grid), context)
@@ -348,13 +355,9 @@ class TrialRun:
         self._is_final = True
         (number,) = self._alive
         self._end_all_but(self._alive)
-        is_kept = number in self._trials
+        self._kept.end_all_but(self._alive)
         trial = self._trial(number)
-        _log.info(
-            "trial %d is trained to the end of main, by all clients%s",
-            number,
-            "" if is_kept else ", from its start: an earlier run has chosen it",
-        )
+        _log.info("trial %d is trained to the end of main, by all clients", number)
         trial.move()
         trial.come_forward()
         grid = TunedGrid(
@@ -370,6 +373,7 @@ class TrialRun:
             trial.answer(list(replies))
         if trial.error is not None:
             raise trial.error
+        self.record.hand_over(exact_metrics or not self.chooser.adds_noise)
         return trial.returned
 
     def _end_all_but(self, alive: Sequence[int]) -> None:

@@ -8,7 +8,7 @@ import os
 import random
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
@@ -176,6 +176,11 @@ class TrialThread:
             self._note_scored()
         self._turn(lambda: self._replies.put(replies))
 
+    def replay_training(self) -> None:
+        """Count a round, in the thread, that an earlier run has trained."""
+        self._was_trained, self._is_scored = True, False
+        self.num_train += 1
+
     def note_score(self, score: float) -> None:
         """Note a score of the server; one from before any training is none."""
         if self.num_train > 0:
@@ -200,7 +205,7 @@ class TrialThread:
     @property
     def waits_for_evaluate(self) -> bool:
         """Whether it waits for clients to evaluate."""
-        return bool(self.pending) and self.pending_type.startswith(MessageType.EVALUATE)
+        return bool(self.pending) and is_evaluation(self.pending)
 
     @property
     def has_ended(self) -> bool:
@@ -308,6 +313,11 @@ class TrialThread:
         self._requests.put(([], None))
         while True:
             Event().wait()
+
+
+def is_evaluation(messages: Sequence[Message]) -> bool:
+    """Return whether clients are to evaluate: of messages of one type."""
+    return messages[0].metadata.message_type.startswith(MessageType.EVALUATE)
 
 
 def _ends_round(asked: Message, replies: list[Message]) -> bool:

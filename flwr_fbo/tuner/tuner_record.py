@@ -29,6 +29,7 @@ FILE_NAME = "tuner.sqlite"
 _SETTINGS, _NAME, _OPEN_SUM = "settings", "name", "open-sum"
 _LEDGERS = "site-ledgers"
 _PLAN, _APP, _HANDED_OVER = "plan", "app", "handed-over"
+_CLIENT_STATE = "client-state"
 
 
 class TunerRecord:
@@ -134,6 +135,14 @@ class TunerRecord:
     def hand_over(self, exact_metrics: bool) -> None:
         """Note that it was; on disk when this returns."""
         self._put(_HANDED_OVER, exact_metrics)
+
+    def clients_keep_state(self) -> bool:
+        """Return whether the app of any client has kept a state in a trial."""
+        return _json_of(self._journal, _CLIENT_STATE) is not None
+
+    def note_state(self) -> None:
+        """Note that it has; on disk when this returns."""
+        self._put(_CLIENT_STATE, True)
 
     def rungs(self) -> list[Rung]:
         """Return the rungs that are decided, in order."""

@@ -73,8 +73,12 @@ def message_app(
     train_mods: Sequence[Mod] = (),
     train_metrics: Callable[[int], dict[str, Any]] | None = None,
     first: Sequence[Mod] = (tuner_mod,),
+    counts: bool = True,
 ) -> ClientApp:
-    """Return an app on the Message API; the rate comes with the message."""
+    """Return an app on the Message API; the rate comes with the message.
+
+    It counts its calls of ``train`` in ``context.state``, unless that is not wanted.
+    """
     app = ClientApp(mods=[*first])
 
     @app.train(mods=[*train_mods])
@@ -82,8 +86,10 @@ def message_app(
         client = int(context.node_config["partition-id"])
         weights = _weights(message)
         rate = float(str(message.content.config_records["config"]["learning-rate"]))
-        calls = context.state.config_records.setdefault("calls", ConfigRecord({"n": 0}))
-        calls["n"] = int(str(calls["n"])) + 1
+        if counts:
+            state = context.state.config_records
+            calls = state.setdefault("calls", ConfigRecord({"n": 0}))
+            calls["n"] = int(str(calls["n"])) + 1
         metrics: dict[str, Any] = {
             "loss": EXACT_LOSS,
             "num-examples": num_examples(client),

@@ -1,0 +1,52 @@
+"""Which trials of a tuner keep their rounds in files, and for how long."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection
+from pathlib import Path
+
+from flwr_fbo.tuner.kept_rounds import KeptRounds
+from flwr_fbo.tuner.trial_thread import THREAD_NAME, TrialThread
+from flwr_fbo.tuner.tuner_record import TunerRecord
+
+
+class KeptTrials:
+    """The rounds of all trials of a tuner that goes on; without a folder, of none.
+
+    An app whose clients keep something in ``context.state`` is trained again from its
+    start: in another run that state is gone.
+
+    Parameters
+    ----------
+    folder : Path or None
+        Of the tuner.
+    record : TunerRecord
+    """
+
+    def __init__(self, folder: Path | None, record: TunerRecord) -> None:
+        self._folder = folder and folder / "kept"
+        self._record = record
+        self._may_keep = not record.clients_keep_state()
+
+    def rounds(self, trial: TrialThread) -> KeptRounds | None:
+        """Return the rounds of a trial; None: they are not kept."""
+        if self._folder is None or not self._may_keep:
+            return None
+        folder = self._folder / f"{THREAD_NAME}{trial.number}"
+        return KeptRounds(folder, trial, lambda: self._may_keep)
+
+    def stop(self) -> None:
+        """Keep nothing any more: clients keep a state."""
+        self._may_keep = False
+        self._record.note_state()
+        self.end_all_but(())
+
+    def end_all_but(self, alive: Collection[int]) -> None:
+        """Remove the files of trials that have ended."""
+        if self._folder is None or not self._folder.exists():
+            return
+        names = {f"{THREAD_NAME}{number}" for number in alive}
+        for folder in self._folder.iterdir():
+            if folder.name not in names:
+                shutil.rmtree(folder)

@@ -28,7 +28,7 @@ from flwr_fbo.tuner.candidates import rounds_keys
 from flwr_fbo.tuner.parked_arrays import ParkedArrays
 from flwr_fbo.tuner.schedule import AppShape, Schedule
 from flwr_fbo.tuner.trial_context import Overlay, trial_context
-from flwr_fbo.tuner.trial_grid import Main, Share, TrialGrid
+from flwr_fbo.tuner.trial_grid import Main, Share, ShareOf, TrialGrid
 from flwr_fbo.tuner.trial_thread import Send, TrialThread
 
 # Strategies whose result depends on how many models there are.
@@ -81,18 +81,18 @@ class _Beginning:
         self.num_rounds: int | None = None
         looks = [0]
 
-        def share(_grid: Grid, _round: int) -> tuple[Sequence[int], int]:
+        def share(_grid: Grid, _round: int) -> Share:
             looks[0] += 1
             if looks[0] > _MOST_LOOKS:
                 raise _WaitsForNodesError
-            return list(nodes or ()), 0
+            return Share(list(nodes or ()))
 
         def run(send: Send) -> None:
             def noted(messages: list[Message], timeout: float | None) -> Any:
                 self.strategy, self.num_rounds, _ = running_strategy()
                 return send(messages, timeout)
 
-            seen: Share | None = None if nodes is None else share
+            seen: ShareOf | None = None if nodes is None else share
             trial_grid = TrialGrid(grid, noted, True, lambda _metrics: None, seen)
             try:
                 main(cast(Grid, trial_grid), context)

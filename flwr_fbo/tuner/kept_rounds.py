@@ -36,7 +36,7 @@ from flwr_fbo._compat import (
     aggregate_metricrecords,
     running_strategy,
 )
-from flwr_fbo.tuner.trial_thread import TrialThread, is_evaluation
+from flwr_fbo.tuner.trial_thread import is_evaluation
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -117,17 +117,12 @@ class KeptRounds:
     ----------
     folder : Path
         Of this trial; made when there is something to keep.
-    trial : TrialThread
-        Is told of rounds that are not trained again.
     may_keep : callable
         Says whether rounds may be kept.
     """
 
-    def __init__(
-        self, folder: Path, trial: TrialThread, may_keep: Callable[[], bool]
-    ) -> None:
+    def __init__(self, folder: Path, may_keep: Callable[[], bool]) -> None:
         self._folder = folder
-        self._trial = trial
         self._may_keep = may_keep
         # Whether clients have trained the trial in this run, and so do from there on.
         self._is_live = not folder.exists()
@@ -158,7 +153,6 @@ class KeptRounds:
             and kept is not None
             and kept.basis == _basis(strategy, number, asked)
         ):
-            self._trial.replay_training()
             return kept.replies(asked)
         self._go_live(number)
         return None
@@ -195,8 +189,8 @@ class KeptRounds:
         self._is_live = True
         if number > 1:
             _log.info(
-                "trial %d goes on after round %d, which an earlier run has trained",
-                self._trial.number,
+                "%s goes on after round %d, which an earlier run has trained",
+                self._folder.name,
                 number - 1,
             )
         while self._trained(number).exists():  # of another training

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from flwr_fbo.tuner.kept_rounds import KeptRounds
-from flwr_fbo.tuner.trial_thread import THREAD_NAME, TrialThread
+from flwr_fbo.tuner.trial_thread import THREAD_NAME
 from flwr_fbo.tuner.tuner_record import TunerRecord
 
 
@@ -29,12 +29,12 @@ class KeptTrials:
         self._record = record
         self._may_keep = not record.clients_keep_state()
 
-    def rounds(self, trial: TrialThread) -> KeptRounds | None:
+    def rounds(self, number: int) -> KeptRounds | None:
         """Return the rounds of a trial; None: they are not kept."""
         if self._folder is None or not self._may_keep:
             return None
-        folder = self._folder / f"{THREAD_NAME}{trial.number}"
-        return KeptRounds(folder, trial, lambda: self._may_keep)
+        folder = self._folder / f"{THREAD_NAME}{number}"
+        return KeptRounds(folder, lambda: self._may_keep)
 
     def stop(self) -> None:
         """Keep nothing any more: clients keep a state."""

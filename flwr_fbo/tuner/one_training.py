@@ -42,7 +42,8 @@ class OneTraining:
     min_clients : int
         Clients, >= 1, that train a trial in each round at least. All other clients
         evaluate what they trained: with one client this would be that client's own
-        model. Where fewer could train, their models are not aggregated. Trials take
+        model. For each one that does not train, another one is asked in the same round;
+        where fewer have trained even so, their models are not aggregated. Trials take
         turns where there are too few clients for all. The server keeps to it; a client
         cannot check that.
     rounds : int, optional

@@ -143,6 +143,19 @@ class Plan:
         group = (seat + turn + round_number) % num
         return nodes[group::num]
 
+    def spares(
+        self, nodes: Sequence[int], rung: int, place: int, round_number: int
+    ) -> list[int]:
+        """Return who trains a trial, in this order, where nodes of `share` do not.
+
+        It begins at another node for each trial and in each round. Parameters are those
+        of `share`.
+        """
+        share = set(self.share(nodes, rung, place, round_number))
+        others = [node for node in sorted(nodes) if node not in share]
+        first = (place + round_number) % max(len(others), 1)
+        return others[first:] + others[:first]
+
     def turns(self, rung: int) -> list[range]:
         """Return the places of a rung's trials that are trained at the same time."""
         planned = self.rungs[rung]

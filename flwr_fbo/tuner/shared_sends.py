@@ -29,7 +29,7 @@ from flwr_fbo.tuner.envelope import (
 )
 from flwr_fbo.tuner.hidden_metrics import MetricError
 from flwr_fbo.tuner.site_ledgers import SiteLedgers
-from flwr_fbo.tuner.trial_thread import TrialThread
+from flwr_fbo.tuner.trial_thread import TrialThread, for_others
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -347,7 +347,7 @@ class SharedSends:
             if trial.waits_for_evaluate:
                 self._evaluate_type = trial.pending_type
                 if trial.num_train >= rounds and self._asks_all:
-                    messages += _to_others(messages, voters)
+                    messages += for_others(messages, voters)
             for message in messages:
                 node = message.metadata.dst_node_id
                 by_node.setdefault(node, []).append((trial.number, message))
@@ -500,19 +500,6 @@ def _small(trials: Sequence[TrialThread]) -> list[TrialThread]:
     sizes = np.cumsum([trial.num_bytes for trial in trials])
     fit = int(np.searchsorted(sizes, _MOST_BYTES, side="right"))
     return list(trials[: max(fit, 1)])
-
-
-def _to_others(messages: Sequence[Message], nodes: Iterable[int]) -> list[Message]:
-    """Return what all are sent alike for other nodes; nothing where it differs."""
-    first, asked = messages[0], {m.metadata.dst_node_id for m in messages}
-    if any(message.content is not first.content for message in messages):
-        return []
-    about = first.metadata
-    return [
-        Message(first.content, node, about.message_type, ttl=about.ttl)
-        for node in nodes
-        if node not in asked
-    ]
 
 
 def _without_mod(node: int) -> str:

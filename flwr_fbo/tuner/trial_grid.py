@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
@@ -20,7 +21,7 @@ from flwr_fbo._compat import (
 )
 from flwr_fbo.tuner.envelope import HEADER, SettingsHeader, header_record
 from flwr_fbo.tuner.kept_rounds import KeptRounds
-from flwr_fbo.tuner.trial_thread import Send, is_evaluation
+from flwr_fbo.tuner.trial_thread import Send, for_others, is_evaluation
 
 _KNOWN_TYPES = (
     "train or evaluate: of others it is not known what is private (a strategy of "
@@ -29,9 +30,29 @@ _KNOWN_TYPES = (
 
 # What a user's ServerApp has as its main.
 Main = Callable[[Grid, Context], Any]
-# From a Grid and the number of a round of training to the nodes that a trial has then,
-# and how many of them train at least.
-Share = Callable[[Grid, int], tuple[Sequence[int], int]]
+
+
+@dataclass(frozen=True)
+class Share:
+    """The clients that a trial has in a round.
+
+    Attributes
+    ----------
+    nodes : sequence of int
+        That `main` sees.
+    min_clients : int
+        Of how many clients models are aggregated at least.
+    spares : sequence of int
+        Who trains, in this order, in place of clients that do not.
+    """
+
+    nodes: Sequence[int]
+    min_clients: int = 0
+    spares: Sequence[int] = ()
+
+
+# From a Grid and the number of a round of training.
+ShareOf = Callable[[Grid, int], Share]
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -69,8 +90,9 @@ class TrialGrid:
     kept : KeptRounds, optional
         Has the rounds that an earlier run has trained, and keeps those of this one.
     share : callable, optional
-        Says which nodes `main` sees, and how many of them train in a round at least:
-        only so many models are aggregated. None: it sees all.
+        Says which clients the trial has in a round. None: all.
+    note_round : callable, optional
+        Called when a round of training is complete.
     """
 
     def __init__(
@@ -79,8 +101,9 @@ class TrialGrid:
         send: Send,
         is_hidden: bool,
         note: Callable[[Any], None],
-        share: Share | None = None,
+        share: ShareOf | None = None,
         kept: KeptRounds | None = None,
+        note_round: Callable[[], None] = lambda: None,
     ) -> None:
         self.note = note
         self._kept = kept
@@ -98,10 +121,10 @@ class TrialGrid:
         # Whether the clients' models are masked, so that NaN cannot be seen in them.
         self._is_masked = False
         self._is_closed = False
-        self._share = share
-        # The nodes that `main` was given last, and how many of them train.
-        self._seen: set[int] = set()
-        self._min_clients = 0
+        self._note_round = note_round
+        self._share_of = share
+        # That `main` was given last.
+        self._share = Share(())
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grid, name)
@@ -121,11 +144,10 @@ class TrialGrid:
         """
         if self._is_closed:
             raise RunNotRunningException
-        if self._share is None:
+        if self._share_of is None:
             return self._grid.get_node_ids()
-        nodes, self._min_clients = self._share(self._grid, self._round + 1)
-        self._seen = set(nodes)
-        return nodes
+        self._share = self._share_of(self._grid, self._round + 1)
+        return self._share.nodes
 
     def push_messages(self, messages: Iterable[Message]) -> NoReturn:
         """Refuse: replies that are pulled one by one cannot be shared.
@@ -185,35 +207,47 @@ class TrialGrid:
                 kept.keep(self._round, asked, replies)
         elif is_train:
             self._note_trained(replies)
+            self._note_round()
         return replies
 
     def _asked(
         self, asked: list[Message], timeout: float | None, stage: str | None
     ) -> list[Message]:
         """Ask the clients; return the replies that `main` may use."""
-        is_train = not is_evaluation(asked)
-        if is_train and self._share is not None:
+        if is_evaluation(asked):
+            return self._send(asked, timeout)
+        if self._share_of is not None:
             self._check_nodes({message.metadata.dst_node_id for message in asked})
         replies = self._send(asked, timeout)
-        if is_train:
-            self._note_trained(replies)
-            if 0 < len(self._trained) < self._min_clients:
-                # A mean of fewer models shows more of each to all who evaluate it.
+        self._note_trained(replies)
+        least = self._share.min_clients
+        if 0 < len(self._trained) < least:
+            # A mean of fewer models shows more of each to all who evaluate it.
+            spares = self._share.spares[: least - len(self._trained)]
+            if others := for_others(asked, spares):
+                replies = [*replies, *self._send(others, timeout)]
+                self._note_trained(replies)
+            if len(self._trained) < least:
                 replies = [reply for reply in replies if reply.has_error()]
                 self._note_trained(replies)
                 _log.warning(
                     "fewer than min_clients=%d clients could train in round %d: the "
                     "model stays as it was",
-                    self._min_clients,
+                    least,
                     self._round,
                 )
+                self._note_round()
                 return replies
-            # A protocol that fails halts the round: the model is what it was.
-            if replies and not self._trained and stage in (*_FIRST, *_TRAINING):
-                raise TrainingFailedError(
-                    f"no client could train in round {self._round}: "
-                    f"{replies[-1].error.reason}"
-                )
+        # A round of secure aggregation is over with its last stage, unless it halts:
+        # then the model is what it was.
+        is_last = stage == SecureAggregationStage.UNMASK
+        if stage is None or (is_last and self._trained):
+            self._note_round()
+        if replies and not self._trained and stage in (*_FIRST, *_TRAINING):
+            raise TrainingFailedError(
+                f"no client could train in round {self._round}: "
+                f"{replies[-1].error.reason}"
+            )
         return replies
 
     def _note_trained(self, replies: list[Message]) -> None:
@@ -227,16 +261,17 @@ class TrialGrid:
 
     def _check_nodes(self, asked: set[int]) -> None:
         """Raise RuntimeError if `main` does not keep to its share of the clients."""
-        if not asked <= self._seen:
+        if not asked <= set(self._share.nodes):
             raise RuntimeError(
                 f"main asks clients in round {self._round} that are not its share: "
                 "grid.get_node_ids() returns it, anew in each round, as Flower's "
                 "strategies call it. Halving needs no shares."
             )
-        if len(asked) < self._min_clients:
+        least = self._share.min_clients
+        if len(asked) < least:
             raise RuntimeError(
                 f"main asks {len(asked)} clients in round {self._round}, and "
-                f"min_clients={self._min_clients}."
+                f"min_clients={least}."
             )
 
     def check_error(self, error: Exception) -> None:

@@ -38,6 +38,7 @@ from flwr_fbo.tuner.trial_context import (
 )
 from flwr_fbo.tuner.trial_grid import (
     Main,
+    Share,
     TrainingFailedError,
     TrialGrid,
     TunedGrid,
@@ -296,7 +297,7 @@ class TrialRun:
             if score is not None:
                 trial.note_score(score)
 
-        def share(grid: Grid, round_number: int) -> tuple[Sequence[int], int]:
+        def share(grid: Grid, round_number: int) -> Share:
             return self._share_of(trial, grid, round_number)
 
         def run(send: Send) -> Any:
@@ -306,7 +307,8 @@ class TrialRun:
                 is_hidden=self.chooser.hides_metrics,
                 note=note,
                 share=share if self.plan.is_shared or self.plan.hands_over else None,
-                kept=self._kept.rounds(trial),
+                kept=self._kept.rounds(number),
+                note_round=trial.note_round,
             )
             try:
                 returned = self.app.main(cast(Grid, grid), context)
@@ -327,9 +329,7 @@ class TrialRun:
         )
         return trial
 
-    def _share_of(
-        self, trial: TrialThread, grid: Grid, round_number: int
-    ) -> tuple[Sequence[int], int]:
+    def _share_of(self, trial: TrialThread, grid: Grid, round_number: int) -> Share:
         """Return who trains a trial in a round; wait at the end of a rung.
 
         A trial that is trained again has the groups of its first training, so that a
@@ -343,12 +343,13 @@ class TrialRun:
         if not self._is_final:  # main may train on before it is scored
             rung = min(rung, len(self._rungs))
         if rung == len(ends) or not self.plan.is_shared:
-            return nodes, 0
+            return Share(nodes)
         is_decided = rung < len(self._rungs)
         trials = self._rungs[rung].trials if is_decided else self._alive
         place = trials.index(trial.number)
         share = self.plan.share(nodes, rung, place, round_number)
-        return share, self.plan.min_clients
+        spares = self.plan.spares(nodes, rung, place, round_number)
+        return Share(share, self.plan.min_clients, spares)
 
     def _finish(self, exact_metrics: bool) -> Any:
         """Train the trial that was chosen to the end of its main, with all clients."""

@@ -8,7 +8,7 @@ import os
 import random
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
@@ -18,7 +18,6 @@ from typing import Any, NoReturn
 import numpy as np
 from flwr.app import Message, MessageType
 
-from flwr_fbo._compat import SecureAggregationStage, secure_aggregation_stage
 from flwr_fbo.tuner.parked_arrays import ParkedArrays
 
 # What a trial's thread is called, with its number.
@@ -169,15 +168,13 @@ class TrialThread:
         """Hand over the replies it waits for, and run until it waits again."""
         self.num_sends += 1
         if not self.waits_for_evaluate:
-            self._was_trained = True
-            self.num_train += _ends_round(self.pending[0], replies)
-            self._is_scored = False
+            self._was_trained, self._is_scored = True, False
         elif self._clients_score:
             self._note_scored()
         self._turn(lambda: self._replies.put(replies))
 
-    def replay_training(self) -> None:
-        """Count a round, in the thread, that an earlier run has trained."""
+    def note_round(self) -> None:
+        """Count a round of training that is complete, in the thread."""
         self._was_trained, self._is_scored = True, False
         self.num_train += 1
 
@@ -320,15 +317,17 @@ def is_evaluation(messages: Sequence[Message]) -> bool:
     return messages[0].metadata.message_type.startswith(MessageType.EVALUATE)
 
 
-def _ends_round(asked: Message, replies: list[Message]) -> bool:
-    """Return whether a round of training is over with the replies to a send.
-
-    A round of Flower's secure aggregation has four sends, and changes the model with
-    the last of them. One that halts is none: the model is what it was.
-    """
-    stage = secure_aggregation_stage(asked.content)
-    is_last = stage == SecureAggregationStage.UNMASK
-    return stage is None or (is_last and any(r.has_content() for r in replies))
+def for_others(messages: Sequence[Message], nodes: Iterable[int]) -> list[Message]:
+    """Return what all are sent alike for other nodes; nothing where it differs."""
+    first, asked = messages[0], {m.metadata.dst_node_id for m in messages}
+    if any(message.content is not first.content for message in messages):
+        return []
+    about = first.metadata
+    return [
+        Message(first.content, node, about.message_type, ttl=about.ttl)
+        for node in nodes
+        if node not in asked
+    ]
 
 
 def random_states() -> tuple[Any, ...]:

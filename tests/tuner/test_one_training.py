@@ -255,32 +255,62 @@ def test_a_client_can_score_what_others_have_trained() -> None:
     assert failed == []
 
 
-def test_too_few_models_are_not_aggregated(caplog: pytest.LogCaptureFixture) -> None:
-    """A mean of fewer models than min_clients would show more of each."""
-    from flwr_fbo import tuner_mod
+def _without(*clients: int) -> Any:
+    """Return a mod with which some clients cannot train."""
 
     def fails(message: Message, context: Context, call_next: Any) -> Message:
         client = int(context.node_config["partition-id"])
-        if message.metadata.message_type == "train" and client == 3:
+        if message.metadata.message_type == "train" and client in clients:
             raise MemoryError
         reply: Message = call_next(message, context)
         return reply
 
-    grid = RaceGrid(message_app(first=(tuner_mod, fails)))
-    models: list[tuple[int, int]] = []
+    return fails
+
+
+def _watched(*idle: int, num_nodes: int = NUM_NODES) -> tuple[Any, RaceGrid, list[int]]:
+    """Run a race; return its result, its Grid and how many models each sum has."""
+    from flwr_fbo import tuner_mod
+
+    models: list[int] = []
 
     class Watched(FedAvg):
         def aggregate_train(self, server_round: int, replies: Any) -> Any:
             found = list(replies)
-            models.append((len(found), sum(r.has_content() for r in found)))
+            models.append(sum(reply.has_content() for reply in found))
             return super().aggregate_train(server_round, found)
 
-    with caplog.at_level(logging.WARNING, "flwr.fbo"):
-        result = race().start(_main(Watched), grid, race_context())
+    app = message_app(first=(tuner_mod, _without(*idle)))
+    grid = RaceGrid(app, num_nodes)
+    result = race(num_nodes).start(_main(Watched), grid, race_context())
+    return result, grid, models
+
+
+def test_another_client_trains_in_place_of_one_that_does_not() -> None:
+    """In the same round: a group of exactly min_clients would come to nothing."""
+    result, grid, models = _watched(3)
     assert result.best_trial != 0
+    # 5 of 5, 9 or 10 of 10; and 19 of 20 after the choice.
+    assert set(models) == {5, 9, 10, 19}
+    # One more for each round of the first rungs in which a group had that client.
+    assert grid.num_trainings == NUM_NODES * NUM_ROUNDS + 8
+    spares = [
+        nodes[0]
+        for sent in grid.in_trials
+        for nodes in sent.values()
+        if len(nodes) == 1
+    ]
+    assert len(spares) == 8
+    assert len(set(spares)) > 4  # not always the same one
+
+
+def test_too_few_models_are_not_aggregated(caplog: pytest.LogCaptureFixture) -> None:
+    """A mean of fewer models than min_clients would show more of each."""
+    with caplog.at_level(logging.WARNING, "flwr.fbo"):
+        result, _, models = _watched(0, 1, 2, 3, 4, 5, num_nodes=10)
     assert "fewer than min_clients=5 clients could train" in caplog.text
-    # 5 of 5, or none; 9 or 10 of 10; and 19 of 20 after the choice.
-    assert {num for _, num in models} == {0, 5, 9, 10, 19}
+    assert set(models) == {0, 4}
+    assert result.returned is not None
 
 
 # ------------------------------------------------------- apps that cannot be shared out

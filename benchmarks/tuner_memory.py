@@ -1,13 +1,13 @@
-"""Memory and time of a tuner beside those of one plain training.
+"""Memory and time of tuners beside those of one plain training.
 
     OMP_NUM_THREADS=1 python -m benchmarks.tuner_memory [--clients 20] [MB ...]
 
 A client's training returns the model that it gets, with noise; so what is measured is
-what the server and the messages hold. Both run in the in-process Grid, each in a
-process of its own: *plain* is one `FedAvg` of three rounds, *tuner* is a
-`FederationTuner` with ``Halving(16, (1, 3))``. MB is the size of the model, which has 4
-arrays.
-A message is one trial's, to one client and back.
+what the server and the messages hold. All run in the in-process Grid, each in a process
+of its own: *plain* is one `FedAvg` of 15 rounds, *race* a `FederationTuner` with
+``OneTraining()`` around it, and *halving* one with ``Halving(16, (1, 3, 9))``. MB is
+the size of the model, which has 4 arrays. A message is one trial's, to one client and
+back.
 """
 
 from __future__ import annotations
@@ -28,10 +28,18 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 from optuna.distributions import FloatDistribution
 
-from flwr_fbo import FederationTuner, Halving, InProcessGrid, PrivateChoice, tuner_mod
+from flwr_fbo import (
+    FederationTuner,
+    Halving,
+    InProcessGrid,
+    OneTraining,
+    PrivateChoice,
+    tuner_mod,
+)
 
-NUM_ROUNDS, NUM_ARRAYS = 3, 4
-CONFIG: dict[str, Any] = {"rate": 0.1}
+NUM_ARRAYS = 4
+CONFIG: dict[str, Any] = {"rate": 0.1, "num-server-rounds": 15}
+SCHEDULES = {"race": OneTraining(), "halving": Halving(16, (1, 3, 9))}
 
 
 def client_app(count: list[int]) -> ClientApp:
@@ -70,7 +78,8 @@ def measured(what: str, megabytes: float, num_clients: int) -> dict[str, float]:
         size = int(megabytes * 1e6 / 4 / NUM_ARRAYS)
         rng = np.random.default_rng()  # each trial has weights of its own
         arrays = [rng.random(size, np.float32) for _ in range(NUM_ARRAYS)]
-        FedAvg().start(grid, ArrayRecord(arrays), NUM_ROUNDS)
+        num_rounds = context.run_config["num-server-rounds"]
+        FedAvg().start(grid, ArrayRecord(arrays), num_rounds)
 
     began = time.process_time()
     if what == "plain":
@@ -81,7 +90,7 @@ def measured(what: str, megabytes: float, num_clients: int) -> dict[str, float]:
             metric="score",
             direction="maximize",
             num_agents=num_clients,
-            schedule=Halving(16, (1, NUM_ROUNDS)),
+            schedule=SCHEDULES[what],
             privacy=PrivateChoice(epsilon=2, delta=1e-3),
         ).start(main, grid, context)
     seconds = time.process_time() - began
@@ -94,15 +103,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="See the module.")
     parser.add_argument("megabytes", type=float, nargs="*", default=[1, 10, 100])
     parser.add_argument("--clients", type=int, default=20)
-    parser.add_argument("--only", choices=("plain", "tuner"), help="in this process")
+    parser.add_argument("--only", choices=("plain", *SCHEDULES), help="in this process")
     asked = parser.parse_args()
     if asked.only:
         print(json.dumps(measured(asked.only, asked.megabytes[0], asked.clients)))
         return
-    print("| model | peak, plain | peak, tuner | ratio | ms a message, ratio |")
-    print("| --- | --- | --- | --- | --- |")
+    print("| model | plain | race | halving | ms a message, race | halving |")
+    print("| --- | --- | --- | --- | --- | --- |")
     for megabytes in asked.megabytes:
-        plain, tuner = (
+        plain, *tuners = (
             json.loads(
                 subprocess.run(
                     [
@@ -114,12 +123,17 @@ def main() -> None:
                     stdout=subprocess.PIPE,
                 ).stdout
             )
-            for what in ("plain", "tuner")
+            for what in ("plain", *SCHEDULES)
+        )
+        peaks = " | ".join(
+            f"{one['peak']:.0f} MB ({one['peak'] / plain['peak']:.2f})"
+            for one in tuners
+        )
+        times = " | ".join(
+            f"{one['milliseconds'] / plain['milliseconds']:.2f}" for one in tuners
         )
         print(
-            f"| {megabytes:g} MB | {plain['peak']:.0f} MB | {tuner['peak']:.0f} MB | "
-            f"{tuner['peak'] / plain['peak']:.2f} | "
-            f"{tuner['milliseconds'] / plain['milliseconds']:.2f} |",
+            f"| {megabytes:g} MB | {plain['peak']:.0f} MB | {peaks} | {times} |",
             flush=True,
         )
 

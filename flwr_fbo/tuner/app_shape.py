@@ -26,6 +26,7 @@ from flwr.serverapp.strategy import (
 from flwr_fbo._compat import running_strategy, secure_aggregation_stage
 from flwr_fbo.tuner.candidates import rounds_keys
 from flwr_fbo.tuner.parked_arrays import ParkedArrays
+from flwr_fbo.tuner.progress import TrialLog
 from flwr_fbo.tuner.schedule import AppShape, Schedule
 from flwr_fbo.tuner.trial_context import Overlay, trial_context
 from flwr_fbo.tuner.trial_grid import Main, Share, ShareOf, TrialGrid
@@ -100,11 +101,12 @@ class _Beginning:
                 trial_grid.close()
 
         trial = TrialThread(0, run, folder, ParkedArrays())
-        trial.begin()
-        while trial.waits_for_evaluate:
-            trial.skip()
-        self.asked, self.error = trial.pending, trial.error
-        trial.end()
+        with TrialLog():
+            trial.begin()
+            while trial.waits_for_evaluate:
+                trial.skip()
+            self.asked, self.error = trial.pending, trial.error
+            trial.end()
 
 
 def app_shape(

@@ -346,7 +346,8 @@ class FederationTuner:
         exact_metrics : bool
             Whether clients send their metrics in the last part of a `OneTraining`,
             after the choice. They are not covered by epsilon then, and a site with
-            limits still hides them.
+            limits still hides them. Where `main` ends with the last rung, as it may
+            with few clients and few rounds, there is no such part.
 
         Raises
         ------

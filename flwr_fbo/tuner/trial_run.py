@@ -26,7 +26,7 @@ from flwr_fbo.tuner.evidence import check_evidence
 from flwr_fbo.tuner.federation_result import Rung
 from flwr_fbo.tuner.kept_trials import KeptTrials
 from flwr_fbo.tuner.parked_arrays import ParkedArrays
-from flwr_fbo.tuner.progress import Progress, name_trial
+from flwr_fbo.tuner.progress import Progress, TrialLog
 from flwr_fbo.tuner.proposed_trials import ProposedTrials
 from flwr_fbo.tuner.schedule import Plan
 from flwr_fbo.tuner.score import Score
@@ -109,6 +109,7 @@ class TrialRun:
         self._parked = ParkedArrays()
         # The failures of trials that the log has already.
         self._said: dict[int, str] = {}
+        self._log_of_trials = TrialLog()
         self._progress = Progress(self.plan, len(self._rungs))
         self._kept = KeptTrials(self.folder, self.record)
         self._ledgers = self.record.site_ledgers()
@@ -142,21 +143,19 @@ class TrialRun:
             choose.
         """
         _log.info("study %s, as the ledger of each site has it", self._attempt)
-        flower = logging.getLogger("flwr")
-        flower.addFilter(name_trial)
-        try:
-            for number in range(len(self.plan.rungs)):
-                if number == len(self._rungs):
-                    self._decide(number)
-                self._alive = list(self._rungs[number].survivors)
-            returned = self._finish(exact_metrics) if self.plan.hands_over else None
-            self._kept.end_all_but(())
-            return returned
-        finally:
-            self._end_all_but(())
-            if self.proposed is not None:
-                self.proposed.end()
-            flower.removeFilter(name_trial)
+        with self._log_of_trials:
+            try:
+                for number in range(len(self.plan.rungs)):
+                    if number == len(self._rungs):
+                        self._decide(number)
+                    self._alive = list(self._rungs[number].survivors)
+                returned = self._finish(exact_metrics) if self.plan.hands_over else None
+                self._kept.end_all_but(())
+                return returned
+            finally:
+                self._end_all_but(())
+                if self.proposed is not None:
+                    self.proposed.end()
 
     def _decide(self, number: int) -> None:
         """Train the trials of a rung, compare them, and record what that gave."""
@@ -238,6 +237,8 @@ class TrialRun:
         rounds, trials = self.plan.rungs[number].rounds, list[TrialThread]()
 
         def say(sent: Sequence[TrialThread]) -> None:
+            for trial in sent:
+                self._log_of_trials.forget(trial)
             self._progress.say(number, trials, sent, self._sends.num_sends)
 
         is_proposed = self.proposed is not None and number == 0
@@ -358,13 +359,21 @@ class TrialRun:
         self._end_all_but(self._alive)
         self._kept.end_all_but(self._alive)
         trial = self._trial(number)
-        _log.info("trial %d is trained to the end of main, by all clients", number)
+        # Where the last rung ends with the app's last round, metrics stayed hidden.
+        has_ended = trial.has_ended
+        shows_metrics = not self.chooser.adds_noise or (exact_metrics and not has_ended)
+        if has_ended:
+            hidden = "" if shows_metrics else ", whose metrics stayed at the clients"
+            _log.info("trial %d came to the end of main in a rung%s", number, hidden)
+            self._log_of_trials.show(trial)
+        else:
+            _log.info("trial %d is trained to the end of main, by all clients", number)
         trial.move()
         trial.come_forward()
         grid = TunedGrid(
             self.app.grid,
             {**self._settings[number], **self.plan.overrides},
-            is_hidden=self.chooser.adds_noise and not exact_metrics,
+            is_hidden=not shows_metrics,
             attempt=self._attempt,
             trial=number,
         )
@@ -374,7 +383,7 @@ class TrialRun:
             trial.answer(list(replies))
         if trial.error is not None:
             raise trial.error
-        self.record.hand_over(exact_metrics or not self.chooser.adds_noise)
+        self.record.hand_over(shows_metrics)
         return trial.returned
 
     def _end_all_but(self, alive: Sequence[int]) -> None:

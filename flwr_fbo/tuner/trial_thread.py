@@ -22,6 +22,8 @@ from flwr_fbo.tuner.parked_arrays import ParkedArrays
 
 # What a trial's thread is called, with its number.
 THREAD_NAME = "trial-"
+# That of the trial which is trained to its end, as the app's own training.
+CHOSEN_TRIAL = "chosen trial"
 
 # Sends of a `main` that is to end that are refused before it is left alone.
 _MOST_REFUSALS = 5
@@ -154,7 +156,7 @@ class TrialThread:
 
     def come_forward(self) -> None:
         """Log as the app's own training does, and no more as one of many trials."""
-        self._thread.name = "chosen trial"
+        self._thread.name = CHOSEN_TRIAL
 
     def move(self) -> None:
         """Have it work where the process does, with the files that it has written."""

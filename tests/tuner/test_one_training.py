@@ -456,6 +456,25 @@ def test_metrics_stay_hidden_unless_they_are_asked_for(exact: bool) -> None:
     assert ("did not send" in str(result)) is not exact
 
 
+def test_the_log_shows_the_end_of_a_training_that_ends_with_the_last_rung(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Of the chosen trial, as the app's own; its metrics have stayed at the clients."""
+    grid = RaceGrid(num_nodes=6, run_config={"num-server-rounds": 3})
+    context = race_context(**{"num-server-rounds": 3})
+    with caplog.at_level(logging.INFO, "flwr"):
+        study = race(6, schedule=OneTraining(trials=4))
+        result = study.start(_main(), grid, context, exact_metrics=True)
+    assert result.rungs[-1].rounds == 3
+    assert max(result.returned.evaluate_metrics_clientapp) == 3
+    lines = [r for r in caplog.records if r.name == "flwr" and r.levelno >= 20]
+    last = [r for r in lines if "Final results" in r.getMessage()]
+    assert [r.threadName for r in last] == ["chosen trial"]
+    assert not [r for r in lines if r.threadName != "chosen trial"]
+    assert not [r for r in lines if "ROUND" in r.getMessage()]
+    assert result.exact_metrics is False
+
+
 def test_files_are_where_the_app_writes_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

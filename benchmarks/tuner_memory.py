@@ -36,10 +36,14 @@ from flwr_fbo import (
     PrivateChoice,
     tuner_mod,
 )
+from flwr_fbo.tuner.schedule import Schedule
 
 NUM_ARRAYS = 4
 CONFIG: dict[str, Any] = {"rate": 0.1, "num-server-rounds": 15}
-SCHEDULES = {"race": OneTraining(), "halving": Halving(16, (1, 3, 9))}
+SCHEDULES: dict[str, Schedule] = {
+    "race": OneTraining(),
+    "halving": Halving(16, (1, 3, 9)),
+}
 
 
 def client_app(count: list[int]) -> ClientApp:
@@ -78,7 +82,7 @@ def measured(what: str, megabytes: float, num_clients: int) -> dict[str, float]:
         size = int(megabytes * 1e6 / 4 / NUM_ARRAYS)
         rng = np.random.default_rng()  # each trial has weights of its own
         arrays = [rng.random(size, np.float32) for _ in range(NUM_ARRAYS)]
-        num_rounds = context.run_config["num-server-rounds"]
+        num_rounds = int(context.run_config["num-server-rounds"])
         FedAvg().start(grid, ArrayRecord(arrays), num_rounds)
 
     began = time.process_time()

@@ -38,15 +38,24 @@ class ParkedArrays:
         self._sent[trial] = alive
         return sum(len(array.data) for array in arrays)
 
-    def put_away(self, trial: int) -> None:
-        """Put the arrays of a trial on disk that no other trial has sent."""
+    def put_away(self, trial: int, but: Iterable[Message] = ()) -> None:
+        """Put the arrays of a trial on disk that no other trial has sent.
+
+        Parameters
+        ----------
+        trial : int
+        but : iterable of Message
+            Whose arrays stay.
+        """
         if trial in self._files or len(self._sent) == 1:
             return  # of one trial alone it is not known what others will send
+        kept = {id(array) for message in but for array in _arrays_of(message)}
         others = [sent for number, sent in self._sent.items() if number != trial]
         found = [
             (ref, array)
             for key, ref in self._sent.get(trial, {}).items()
             if (array := ref()) is not None
+            and key not in kept
             and not any(key in sent and sent[key]() is array for sent in others)
         ]
         if sum(len(array.data) for _, array in found) < _FEW_BYTES:

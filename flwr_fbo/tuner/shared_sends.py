@@ -39,9 +39,10 @@ _HINT = (
 
 _EVALUATE = MessageType.EVALUATE
 
-# Of the models of all trials that share a send, from all nodes. Sharing saves what each
-# send costs whatever its size, which hardly counts where more is sent.
-_MOST_BYTES = 100e6
+# Of the models of all trials that share a send: those that come back from all nodes,
+# and those that one node evaluates. Sharing saves what each send costs whatever its
+# size, which hardly counts where more is sent.
+_MOST_BYTES, _MOST_BYTES_A_NODE = 100e6, 50e6
 
 # A trial's number, and the message of it that is at a place in a node's message.
 _Places = list[tuple[int, Message]]
@@ -222,7 +223,7 @@ class SharedSends:
         while waiting := [t for t in trials if not t.has_reached(rounds)]:
             shared = next_trials(waiting, self._parallel, not self.has_score)
             for trial in trials:
-                trial.bring_back() if trial in shared else trial.put_away()
+                trial.prepare() if trial in shared else trial.put_away()
             self._share(shared, rounds)
             for trial in shared:
                 self._skip(trial, rounds)
@@ -370,10 +371,13 @@ class SharedSends:
                 replies[number].append(one)
         if self._asks_all and trials[0].waits_for_evaluate:
             self._check_scores(replies)
+        # From here on a trial's models are its own: each is gone once it is used.
+        del answered, messages, by_node
         for trial in trials:
             asked = {message.metadata.dst_node_id for message in trial.pending}
             found = replies.pop(trial.number)
             trial.answer([m for m in found if m.metadata.src_node_id in asked])
+            trial.put_away()  # the others have their models to use yet
 
     def _check_scores(self, replies: Mapping[int, list[Message]]) -> None:
         """Raise `AggregationError` if two trials have replies, but no usable metric.
@@ -465,10 +469,10 @@ def next_trials(
 
     Where most wait, and evaluations before training, as a trial keeps the replies to
     training until then; among them those that have come least far, so that none is left
-    to run alone at the end. At most ``parallel``, and fewer where the models that come
-    back from all nodes are large. With ``score_first`` those that wait for an
-    evaluation, or have come furthest without one: they show whether there are scores at
-    all, before all trials are trained.
+    to run alone at the end. At most ``parallel``, and fewer where the models are large
+    that come back from all nodes, or that one node evaluates. With ``score_first``
+    those that wait for an evaluation, or have come furthest without one: they show
+    whether there are scores at all, before all trials are trained.
     """
     by_type: dict[str, list[TrialThread]] = {}
     for trial in waiting:
@@ -484,7 +488,7 @@ def next_trials(
         evaluations = {k: v for k, v in by_type.items() if k.startswith(_EVALUATE)}
         by_type = evaluations or by_type
     groups = [sorted(group, key=progress)[:parallel] for group in by_type.values()]
-    groups = [group if _is_evaluation(group) else _small(group) for group in groups]
+    groups = [_small(group) for group in groups]
     return min(
         groups,
         key=lambda group: (-len(group), not _is_evaluation(group), progress(group[0])),
@@ -496,10 +500,22 @@ def _is_evaluation(trials: Sequence[TrialThread]) -> bool:
 
 
 def _small(trials: Sequence[TrialThread]) -> list[TrialThread]:
-    """Return the first of some trials, whose models of all nodes are small together."""
-    sizes = np.cumsum([trial.num_bytes for trial in trials])
-    fit = int(np.searchsorted(sizes, _MOST_BYTES, side="right"))
-    return list(trials[: max(fit, 1)])
+    """Return the first of some trials, whose models are small together.
+
+    Trials that share the nodes out come along whatever their size: together they are no
+    more than one trial that all nodes train.
+    """
+    is_evaluation = _is_evaluation(trials)
+    most = _MOST_BYTES_A_NODE if is_evaluation else _MOST_BYTES
+    found, nodes, total = list[TrialThread](), set[int](), 0.0
+    for trial in trials:
+        own = {message.metadata.dst_node_id for message in trial.pending}
+        total += trial.num_bytes / (len(own) if is_evaluation else 1)
+        if found and total > most and own & nodes:
+            break
+        found.append(trial)
+        nodes |= own
+    return found
 
 
 def _without_mod(node: int) -> str:

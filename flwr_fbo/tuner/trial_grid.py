@@ -194,11 +194,11 @@ class TrialGrid:
         if is_train:
             self._round += stage in _FIRST
             self._is_masked = stage is not None
-            # Flower's strategies have used them, and keep them until they get others:
-            # a trial that waits would hold the models of all clients.
-            for reply in self._replies:
-                if reply.has_content():
-                    reply.content = RecordDict()
+        # Flower's strategies have used them, and keep them until they get others: a
+        # trial that waits would hold the models of all clients.
+        for reply in self._replies:
+            if reply.has_content():
+                reply.content = RecordDict()
         kept = self._kept
         replies = None if kept is None else kept.replies(self._round, asked)
         if replies is None:

@@ -368,7 +368,6 @@ class TrialRun:
             self._log_of_trials.show(trial)
         else:
             _log.info("trial %d is trained to the end of main, by all clients", number)
-        trial.move()
         trial.come_forward()
         grid = TunedGrid(
             self.app.grid,

@@ -155,11 +155,13 @@ class TrialThread:
         self._turn(lambda: self._replies.put([]))
 
     def come_forward(self) -> None:
-        """Log as the app's own training does, and no more as one of many trials."""
-        self._thread.name = CHOSEN_TRIAL
+        """Become the app's own training, and no more one of many trials.
 
-    def move(self) -> None:
-        """Have it work where the process does, with the files that it has written."""
+        It logs as such, has all its arrays, and works where the process does, with the
+        files that it has written.
+        """
+        self._thread.name = CHOSEN_TRIAL
+        self._parked.bring_back(self.number)
         if self._folder is None:
             return
         assert self._first_folder is not None
@@ -251,13 +253,14 @@ class TrialThread:
         """Put the arrays of its messages on disk, as it will wait for a while."""
         self._parked.put_away(self.number)
 
-    def bring_back(self) -> None:
-        """Have these arrays in memory again."""
+    def prepare(self) -> None:
+        """Have those arrays in memory that are sent next, and no others."""
         self._parked.bring_back(self.number)
+        self._parked.put_away(self.number, but=self.pending)
 
     def _turn(self, wake: Callable[[], None]) -> None:
         """Let the thread run, with its own state, until it waits or ends."""
-        self.bring_back()
+        self._parked.bring_back(self.number)
         with self._own_state():
             wake()
             pending, self.timeout = self._requests.get()

@@ -475,6 +475,40 @@ def test_the_log_shows_the_end_of_a_training_that_ends_with_the_last_rung(
     assert result.exact_metrics is False
 
 
+@pytest.mark.parametrize("parallel", [1, 4])
+def test_a_large_model_that_ends_with_the_last_rung_is_handed_over(
+    parallel: int,
+) -> None:
+    """Though its trial has waited for others since then."""
+    start = np.zeros(300_000)
+
+    def main(grid: Grid, context: Context) -> Any:
+        found = FedAvg().start(
+            grid,
+            ArrayRecord({"w": Array(start[:3].copy()), "large": Array(start.copy())}),
+            num_rounds=int(context.run_config["num-server-rounds"]),
+            train_config=ConfigRecord(
+                {"learning-rate": context.run_config["learning-rate"]}
+            ),
+        )
+        return found.arrays
+
+    def grows(message: Message, context: Context, call_next: Any) -> Message:
+        reply: Message = call_next(message, context)
+        if message.metadata.message_type == "train":
+            large = message.content.array_records["arrays"]["large"].numpy() + 1.0
+            reply.content.array_records["arrays"]["large"] = Array(large)
+        return reply
+
+    from flwr_fbo import tuner_mod
+
+    app = message_app(first=(tuner_mod, grows))
+    grid = RaceGrid(app, num_nodes=6, run_config={"num-server-rounds": 3})
+    study = race(6, schedule=OneTraining(trials=4, parallel=parallel))
+    result = study.start(main, grid, race_context(**{"num-server-rounds": 3}))
+    np.testing.assert_allclose(result.returned["large"].numpy(), 3.0)
+
+
 def test_files_are_where_the_app_writes_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,6 @@
 """Trials share sends: what they cost on the clock of a Grid that takes 10 s a send."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -83,16 +84,38 @@ def test_trials_whose_nodes_differ_share_a_send_all_the_same() -> None:
     assert len(grid.sends) < len(alone.sends)
 
 
-def _waiting(number: int, kind: str, num_sends: int) -> TrialThread:
+def _waiting(
+    number: int, kind: str, num_sends: int, nodes: tuple[int, ...] = (1,)
+) -> TrialThread:
     trial = TrialThread(number, lambda send: None, None, ParkedArrays())
-    message = Message.__new__(Message)
-
-    class Metadata:
-        message_type = kind
-
-    message.__dict__["_metadata"] = Metadata
-    trial.pending, trial.num_sends = [message], num_sends
+    messages = [Message.__new__(Message) for _ in nodes]
+    for message, node in zip(messages, nodes, strict=True):
+        metadata = SimpleNamespace(message_type=kind, dst_node_id=node)
+        message.__dict__["_metadata"] = metadata
+    trial.pending, trial.num_sends = messages, num_sends
     return trial
+
+
+@pytest.mark.parametrize(
+    ("kind", "nodes", "megabytes", "expected"),
+    [
+        # As much as one trial that all nodes train.
+        ("train", [(1, 2), (3, 4), (5, 6)], 1000, 3),
+        ("train", [(1, 2), (1, 2), (1, 2)], 60, 1),
+        ("train", [(1, 2), (1, 2), (1, 2)], 20, 2),
+        ("train", [(1, 2), (3, 4), (1, 2)], 60, 2),
+        # Of one node.
+        ("evaluate", [(1, 2), (1, 2), (1, 2)], 20, 2),
+        ("evaluate", [(1, 2), (1, 2), (1, 2)], 60, 1),
+    ],
+)
+def test_large_models_share_no_send_unless_their_nodes_differ(
+    kind: str, nodes: list[tuple[int, ...]], megabytes: int, expected: int
+) -> None:
+    trials = [_waiting(number, kind, 0, own) for number, own in enumerate(nodes)]
+    for trial in trials:
+        trial.num_bytes = int(megabytes * 1e6 * len(trial.pending))
+    assert len(next_trials(trials, 16)) == expected
 
 
 @pytest.mark.parametrize(

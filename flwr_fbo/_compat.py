@@ -61,6 +61,9 @@ from flwr.serverapp.strategy.strategy_utils import (
 from flwr.serverapp.strategy.strategy_utils import (
     aggregate_metricrecords as aggregate_metricrecords,
 )
+from flwr.serverapp.strategy.strategy_utils import (
+    validate_message_reply_consistency as validate_message_reply_consistency,
+)
 from flwr.supercore.run import Run as Run
 from flwr.supercore.run import RunNotRunningException as RunNotRunningException
 from flwr.supercore.task_identity import TaskIdentity as TaskIdentity

@@ -35,6 +35,7 @@ from flwr_fbo._compat import (
     aggregate_arrayrecords,
     aggregate_metricrecords,
     running_strategy,
+    validate_message_reply_consistency,
 )
 from flwr_fbo.tuner.trial_thread import is_evaluation
 
@@ -173,7 +174,8 @@ class KeptRounds:
             return
         found = [reply.content for reply in replies if reply.has_content()]
         try:
-            content = _mean(found, strategy.weighted_by_key) if found else RecordDict()
+            key = strategy.weighted_by_key
+            content = _mean(found, key, is_train) if found else RecordDict()
         except Exception:  # of many kinds: main fails of such replies, too
             return
         basis = _basis(strategy, number, asked)
@@ -220,16 +222,22 @@ def _strategy_of_means(number: int, kind: str) -> FedAvg | None:
     return strategy if is_flowers and metrics is aggregate_metricrecords else None
 
 
-def _mean(contents: list[RecordDict], weight_key: str) -> RecordDict:
-    """Return the content of one reply that has the weight and the mean of all."""
-    first = contents[0]
-    (metrics_name,) = first.metric_records
+def _mean(contents: list[RecordDict], weight_key: str, is_train: bool) -> RecordDict:
+    """Return the content of one reply that has the weight and the mean of all.
+
+    Raises
+    ------
+    AppExitException
+        If Flower's strategies refuse to aggregate such replies.
+    """
+    validate_message_reply_consistency(contents, weight_key, is_train)
+    (metrics_name,) = contents[0].metric_records
     metrics = aggregate_metricrecords(contents, weight_key)
     weights = [content.metric_records[metrics_name][weight_key] for content in contents]
     metrics[weight_key] = float(np.sum(weights))
     mean = RecordDict({metrics_name: metrics})
-    if first.array_records:
-        (arrays_name,) = first.array_records
+    if is_train:
+        (arrays_name,) = contents[0].array_records
         mean[arrays_name] = aggregate_arrayrecords(contents, weight_key)
     return mean
 

@@ -241,6 +241,31 @@ def test_only_the_owner_reads_the_files_and_they_go_with_their_trial(
 # ------------------------------------------------------------ what is trained again
 
 
+def test_replies_that_main_fails_of_are_not_kept(tmp_path: Path) -> None:
+    """Their mean would not fail: the trial would go on in another run."""
+
+    def odd(message: Message, context: Context, call_next: Any) -> Message:
+        reply: Message = call_next(message, context)
+        is_odd = context.run_config["local-epochs"] > 1
+        if is_odd and context.node_config["partition-id"] == 1:
+            for record in reply.content.array_records.values():
+                record["more"] = Array(np.zeros(1))
+        return reply
+
+    def grid() -> KeptGrid:
+        return KeptGrid(WHOLE, first=(tuner_mod, odd))
+
+    options: dict[str, Any] = {"schedule": Halving(8, (1, 4)), "privacy": None}
+    whole = _start(grid(), _main(), None, **options)
+    failed = whole.rungs[0].failed
+    assert 0 < len(failed) < 8
+    _killed(tmp_path, _main(), 8, grid(), **options)
+    assert not {f"trial-{n}" for n in failed} & {
+        path.name for path in tmp_path.glob("kept/*")
+    }
+    assert _start(grid(), _main(), tmp_path, **options).rungs[0].failed == failed
+
+
 class Saving(FedAvg):
     """Looks at the replies itself, as some apps do."""
 

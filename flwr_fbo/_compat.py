@@ -12,12 +12,12 @@ import math
 import sys
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Collection, Mapping, Sequence
-from copy import copy
+from copy import copy, deepcopy
 from functools import lru_cache, partial
 from importlib.metadata import entry_points
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from cryptography.hazmat.primitives.serialization import (
@@ -40,6 +40,7 @@ from flwr.client import Client as Client
 from flwr.client import NumPyClient as NumPyClient
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable, Mod
+from flwr.common.constant import MessageTypeLegacy as _MessageTypeLegacy
 from flwr.common.constant import SType
 from flwr.common.secure_aggregation.secaggplus_constants import (
     RECORD_KEY_CONFIGS,
@@ -53,8 +54,11 @@ from flwr.common.serde import (
     metric_record_from_proto,
     metric_record_to_proto,
 )
-from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
+from flwr.server import History, LegacyContext, Server, SimpleClientManager
+from flwr.server.strategy import Strategy as LegacyStrategy
+from flwr.server.workflow import DefaultWorkflow
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore.run import Run as Run
 from flwr.supercore.run import RunNotRunningException as RunNotRunningException
 from flwr.supercore.task_identity import TaskIdentity as TaskIdentity
@@ -95,20 +99,125 @@ def secure_aggregation_stage(content: RecordDict) -> str | None:
     return stage if isinstance(stage, str) else None
 
 
-def running_strategy() -> tuple[Strategy | None, int | None]:
-    """Return the strategy whose `start` is running in this thread, and its rounds.
+# How a server of `flwr.server` asks one client for the first model.
+GET_PARAMETERS = _MessageTypeLegacy.GET_PARAMETERS
 
-    Flower does not tell a Grid either. None where there is none, or it says no number.
+
+class Training(NamedTuple):
+    """A training of Flower's that is running, as far as its frames show it.
+
+    Flower does not tell a Grid either.
+
+    Attributes
+    ----------
+    strategy : Strategy, LegacyStrategy or None
+        Of the Message API, or of `flwr.server`.
+    num_rounds : int or None
+    kept : Result, History or None
+        In which Flower keeps the metrics of all rounds.
+    server : Server or None
+        That of `flwr.server`.
     """
+
+    strategy: Strategy | LegacyStrategy | None = None
+    num_rounds: int | None = None
+    kept: Result | History | None = None
+    server: Server | None = None
+
+    def metrics(self) -> dict[int, dict[str, Any]]:
+        """Return what the server's own evaluation gave, by round."""
+        if isinstance(self.kept, Result):
+            rounds = self.kept.evaluate_metrics_serverapp
+            return {number: dict(found) for number, found in rounds.items()}
+        by_round: dict[int, dict[str, Any]] = {}
+        if isinstance(self.kept, History):
+            for number, loss in self.kept.losses_centralized:
+                by_round.setdefault(number, {})["loss"] = loss
+            for name, values in self.kept.metrics_centralized.items():
+                for number, value in values:
+                    by_round.setdefault(number, {})[name] = value
+        return by_round
+
+
+def running_training() -> Training:
+    """Return the training that is running in this thread."""
     frame = inspect.currentframe()
     while frame is not None:
-        found = frame.f_locals.get("self")
-        if frame.f_code.co_name == "start" and isinstance(found, Strategy):
-            num_rounds = frame.f_locals.get("num_rounds")
-            is_known = type(num_rounds) is int and num_rounds > 0
-            return found, num_rounds if is_known else None
+        name = frame.f_code.co_name
+        if name in ("start", "fit", "__call__"):
+            found, values = frame.f_locals.get("self"), frame.f_locals
+            if name == "start" and isinstance(found, Strategy):
+                return Training(found, *_kept_in(values))
+            if name == "fit" and isinstance(found, Server):
+                return Training(found.strategy, *_kept_in(values), found)
+            context = values.get("context")
+            is_flow = isinstance(found, DefaultWorkflow)
+            if is_flow and isinstance(context, LegacyContext):
+                num_rounds = context.config.num_rounds
+                return Training(context.strategy, num_rounds, context.history)
         frame = frame.f_back
-    return None, None
+    return Training()
+
+
+def _kept_in(values: Mapping[str, Any]) -> tuple[int | None, Result | History | None]:
+    """Return the number of rounds, and the metrics, among the variables of a frame."""
+    num_rounds = values.get("num_rounds")
+    is_known = type(num_rounds) is int and num_rounds > 0
+    kept = (one for one in values.values() if isinstance(one, Result | History))
+    return num_rounds if is_known else None, next(kept, None)
+
+
+def clients_waited_for(thread: int) -> int | None:
+    """Return for how many clients a thread of `flwr.server` waits; None: for none."""
+    frame = sys._current_frames().get(thread)
+    while frame is not None:
+        if frame.f_code is SimpleClientManager.wait_for.__code__:
+            return int(frame.f_locals["num_clients"])
+        frame = frame.f_back
+    return None
+
+
+def clients_of_a_part(strategy: object, num_clients: int) -> tuple[int, int] | None:
+    """Return how many of some clients a strategy of `flwr.server` trains.
+
+    And for how many it waits, to train or to evaluate. None: it is not known.
+    """
+    if not isinstance(strategy, LegacyStrategy):
+        return None
+    try:
+        num_fit, least_fit = strategy.num_fit_clients(num_clients)
+        _, least_evaluate = strategy.num_evaluation_clients(num_clients)
+    except AttributeError:  # a strategy of the app's own
+        return None
+    return num_fit, max(num_fit, least_fit, least_evaluate)
+
+
+def has_plain_server(server: object) -> bool:
+    """Return whether a server of `flwr.server` is Flower's own; True for None."""
+    if not isinstance(server, Server):
+        return server is None
+    manager = server.client_manager()
+    return type(server) is Server and type(manager) is SimpleClientManager
+
+
+def main_of(app: ServerApp) -> Callable[[Grid, Context], Any]:
+    """Return what a ServerApp does, as a function that returns what its main does.
+
+    A server that it was given as an object is another one in each call: it would begin
+    with the model of the call before.
+    """
+
+    def main(grid: Grid, context: Context) -> Any:
+        if app._main is None:
+            own = app if app._server_fn is not None else deepcopy(app)
+            own(grid, context)
+            return None
+        with app._lifespan(context):
+            # Flower's type says that it returns nothing; many return its Result.
+            run: Callable[[Grid, Context], Any] = app._main
+            return run(grid, context)
+
+    return main
 
 
 def instruction_content(

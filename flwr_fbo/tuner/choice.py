@@ -178,7 +178,7 @@ class Chooser:
             none = settings is None
             allowed = "None with score='server': no client's scores are released"
             require(none, "privacy", settings, allowed)
-            self.trust = "the server scores the models itself: clients send no scores"
+            self.trust = "the server scores the models itself: clients send no ballots"
             return
         if settings is None:
             self.trust = "the server reads each client's exact scores"
@@ -203,7 +203,7 @@ class Chooser:
     @property
     def hides_metrics(self) -> bool:
         """Whether the clients' metrics stay at the clients."""
-        return self.settings is not None or self.score_source == "server"
+        return self.settings is not None
 
     def sums(self, num_trials: int) -> SecureSums | None:
         """Return how ballots on K trials are summed; None: the server reads each."""

@@ -29,6 +29,7 @@ from flwr.clientapp.typing import ClientAppCallable
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.errors import RefusedError, log_once
 from flwr_fbo._compat import (
+    GET_PARAMETERS,
     MOD_REFUSED,
     SECURE_AGGREGATION_RECORD,
     secure_aggregation_stage,
@@ -213,8 +214,9 @@ def _own_reply(
         )
     if reply.has_error():
         return sent(message, Error(reply.error.code, NO_ANSWER))
-    is_train = message.metadata.message_type.startswith(MessageType.TRAIN)
-    hide = hide_train_metrics if is_train else hide_evaluate_metrics
+    with_model = MessageType.TRAIN, GET_PARAMETERS
+    has_model = message.metadata.message_type.startswith(with_model)
+    hide = hide_train_metrics if has_model else hide_evaluate_metrics
     return sent(message, hide(reply.content))
 
 
@@ -266,7 +268,10 @@ def _run_trials(
     gate: Gate,
 ) -> Message:
     """Return the replies of all trials of a send."""
-    unprotected = "" if header.is_hidden else _EXACT
+    # Of a trial that the server scores nothing is asked but the model.
+    is_hidden = header.is_hidden or (not header.metric and gate.is_bound)
+    header = replace(header, is_hidden=is_hidden)
+    unprotected = "" if is_hidden else _EXACT
     identity = _admit(gate, header, header.sums, unprotected)
     slot = -1 if header.sums is None else identity.own_slot(context)
     states = TrialStates(context.state, header.attempt, header.alive)
@@ -307,6 +312,7 @@ def _run_trials(
         errors=errors,
         read=tuple(sorted(read)),
         slot=slot,
+        is_hidden=is_hidden,
     )
     gate.let_go(unprotected)
     return sent(message, pack(answer, replies))
@@ -381,7 +387,8 @@ def _kept(
     if not _is_evaluate(message):
         if not header.is_hidden:
             return content
-        check_weight(content)
+        if message.metadata.message_type != GET_PARAMETERS:  # a model that weighs nothing
+            check_weight(content)
         return hide_train_metrics(content)
     configs, found = content.config_records.values(), content.metric_records.values()
     metrics = {**merged(configs), **merged(found)}

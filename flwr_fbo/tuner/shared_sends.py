@@ -320,7 +320,8 @@ class SharedSends:
         if isinstance(header, BallotHeader):
             releases = [header.release]
         else:
-            releases = [] if header.is_hidden else [UNPROTECTED]
+            is_hidden = header.is_hidden or (said is not None and said.is_hidden)
+            releases = [] if is_hidden else [UNPROTECTED]
         if said is None:
             return True
         about = said, header.attempt, header.promise, releases
@@ -339,7 +340,8 @@ class SharedSends:
             messages = list(trial.pending)
             if trial.waits_for_evaluate:
                 self._evaluate_type = trial.pending_type
-                if trial.num_train >= rounds and self._asks_all:
+                is_first = not trial.goes_on
+                if trial.num_train >= rounds and self._asks_all and is_first:
                     messages += _to_others(messages, voters)
             for message in messages:
                 node = message.metadata.dst_node_id
@@ -495,8 +497,10 @@ def _small(trials: Sequence[TrialThread]) -> list[TrialThread]:
 def _to_others(messages: Sequence[Message], nodes: Iterable[int]) -> list[Message]:
     """Return what all are sent alike for other nodes; nothing where it differs."""
     first, asked = messages[0], {m.metadata.dst_node_id for m in messages}
-    if any(message.content is not first.content for message in messages):
-        return []
+    for message in messages:  # `flwr.server` makes a content for each client
+        is_same = message.content is first.content or message.content == first.content
+        if not is_same:
+            return []
     about = first.metadata
     return [
         Message(first.content, node, about.message_type, ttl=about.ttl)

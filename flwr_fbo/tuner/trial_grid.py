@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from typing import Any, NoReturn, ParamSpec, TypeVar
@@ -12,19 +13,30 @@ import numpy as np
 from flwr.app import Array, Context, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
+from flwr_fbo._common.errors import PublicError
 from flwr_fbo._common.validation import require
 from flwr_fbo._compat import (
+    GET_PARAMETERS,
     RunNotRunningException,
     SecureAggregationStage,
+    Training,
+    running_training,
     secure_aggregation_stage,
 )
 from flwr_fbo.tuner.envelope import HEADER, SettingsHeader, header_record
+from flwr_fbo.tuner.gathered_sends import GatheredSends
+from flwr_fbo.tuner.hidden_metrics import TRAIN_KEYS
 from flwr_fbo.tuner.trial_thread import Send
 
 _KNOWN_TYPES = (
-    "train or evaluate: of others it is not known what is private (a strategy of "
-    "flwr.server asks for parameters unless it has initial_parameters)"
+    "train or evaluate where trials are compared privately: of others it is not known "
+    "what is private. Without privacy any type is allowed"
 )
+# Looks for nodes without a message between them, as a strategy has them that waits for
+# more nodes: one a second.
+_MOST_LOOKS, _SECONDS_A_LOOK = 6, 0.5
+# Threads in which a server of `flwr.server` may ask its clients.
+_MOST_THREADS = 500
 
 # What a user's ServerApp has as its main.
 Main = Callable[[Grid, Context], Any]
@@ -39,12 +51,17 @@ R = TypeVar("R")
 
 
 # Sends of type train in which clients train; and a round of them begins with these.
+_KNOWN = MessageType.TRAIN, MessageType.EVALUATE, GET_PARAMETERS
 _TRAINING = None, SecureAggregationStage.COLLECT_MASKED_VECTORS
 _FIRST = None, SecureAggregationStage.SETUP
 
 
 class TrainingFailedError(RuntimeError):
     """A trial has no model to compare: its training diverged, or no client trained."""
+
+
+class HiddenMetricsError(RuntimeError):
+    """`main` has failed on a metric that stays at the clients."""
 
 
 @Grid.register
@@ -64,10 +81,16 @@ class TrialGrid:
     is_hidden : bool
         Whether the clients' metrics stay at the clients.
     note : callable
-        Gets the metrics of each evaluation by the server.
+        Gets the metrics of each evaluation by the server, also of those that Flower's
+        strategies keep.
     share : callable, optional
         Says which nodes `main` sees, and how many of them train in a round at least:
         only so many models are aggregated. None: it sees all.
+
+    Attributes
+    ----------
+    training : Training
+        Of Flower's, that `main` runs, as far as it is known.
     """
 
     def __init__(
@@ -79,12 +102,18 @@ class TrialGrid:
         share: Share | None = None,
     ) -> None:
         self.note = note
+        self.training = Training()
         self._grid = grid
         self._send = send
+        self._gathered = GatheredSends(self._send_round)
+        # Rounds whose evaluation by the server was noted.
+        self._noted: set[int] = set()
+        self._looks, self._last_look = 0, time.monotonic()
         self._is_hidden = is_hidden
         # Rounds of training so far, and each node's arrays while none were sent since.
         # Some strategies take them out of the replies.
         self._round = 0
+        self._last_round = ("", "")
         self._trained: dict[int, list[tuple[str, Array]]] = {}
         # The replies of the last round of training.
         self._replies: list[Message] = []
@@ -94,6 +123,8 @@ class TrialGrid:
         self._is_masked = False
         self._is_closed = False
         self._share = share
+        # Keys whose values `main` does not get: texts that are empty, and numbers.
+        self._emptied: set[str] = set()
         # The nodes that `main` was given last, and how many of them train.
         self._seen: set[int] = set()
         self._min_clients = 0
@@ -116,11 +147,61 @@ class TrialGrid:
         """
         if self._is_closed:
             raise RunNotRunningException
+        self._look()
         if self._share is None:
-            return self._grid.get_node_ids()
-        nodes, self._min_clients = self._share(self._grid, self._round + 1)
-        self._seen = set(nodes)
+            nodes: Sequence[int] = list(self._grid.get_node_ids())
+        else:
+            nodes, num = self._share(self._grid, self._round + 1)
+            if self._gathered.is_own_thread:
+                self._seen, self._min_clients = set(nodes), num
+        self._widen(len(nodes))
+        now = time.monotonic()
+        if self._gathered.is_own_thread and now - self._last_look > _SECONDS_A_LOOK:
+            self._looks, self._last_look = self._looks + 1, now
+        if self._looks > _MOST_LOOKS and getattr(self._grid, "is_complete", False):
+            raise RuntimeError(
+                f"main waits for more than {len(nodes)} nodes, and these are all that "
+                "there are: min_available_nodes and its like"
+            )
         return nodes
+
+    def _look(self) -> None:
+        """Note what the training that is running has come to, in its own thread."""
+        if not self._gathered.is_own_thread:
+            return
+        if self._gathered.error is not None:  # Flower goes on without such a client
+            raise self._gathered.error
+        found = running_training()
+        if found.strategy is not None:
+            self._note_server()  # what another training, before this one, has ended with
+            if found.kept is not self.training.kept:
+                self._noted.clear()
+            self.training = found
+        self._note_server()
+
+    def _note_server(self) -> None:
+        for number, metrics in sorted(self.training.metrics().items()):
+            if number not in self._noted:
+                self._noted.add(number)
+                self.note(metrics)
+
+    def _widen(self, num_nodes: int) -> None:
+        """Let a server ask all clients at a time, so that a round is one send."""
+        server = self.training.server
+        if server is not None and (server.max_workers or 0) < num_nodes:
+            server.set_max_workers(min(num_nodes, _MOST_THREADS))
+
+    def finish(self) -> None:
+        """Note what is known once `main` has ended; raise what one of its threads has.
+
+        Raises
+        ------
+        BaseException
+            That ended a send in a thread, and that `main` has gone on without.
+        """
+        if self._gathered.error is not None:
+            raise self._gathered.error
+        self._note_server()
 
     def push_messages(self, messages: Iterable[Message]) -> NoReturn:
         """Refuse: replies that are pulled one by one cannot be shared.
@@ -143,9 +224,9 @@ class TrialGrid:
         Raises
         ------
         ValueError
-            If the messages are of several types, or of one that is neither ``train``
-            nor ``evaluate``; or if the strategy has made a model of NaN from finite
-            ones while metrics stay at the clients.
+            If the messages are of several types; or, while metrics stay at the clients,
+            of one that is neither ``train`` nor ``evaluate``, or if the strategy has
+            made a model of NaN from finite ones.
         TrainingFailedError
             If training diverged, or all clients that answered failed to train.
         """
@@ -155,29 +236,44 @@ class TrialGrid:
         kinds = {message.metadata.message_type for message in asked}
         require(len(kinds) == 1, "message_type", sorted(kinds), "one a send")
         kind = kinds.pop()
-        is_known = kind.split(".")[0] in (MessageType.TRAIN, MessageType.EVALUATE)
-        require(is_known, "message_type", kind, _KNOWN_TYPES)
+        is_known = kind.split(".")[0] in _KNOWN
+        require(is_known or not self._is_hidden, "message_type", kind, _KNOWN_TYPES)
+        self._look()
+        return self._gathered.send(asked, timeout)
+
+    def _send_round(
+        self, asked: list[Message], timeout: float | None
+    ) -> list[Message]:
+        """Return the replies to what was gathered; see `send_and_receive`."""
+        kind = asked[0].metadata.message_type
+        self._looks, self._last_look = 0, time.monotonic()
         finite, others = _by_finiteness(_arrays_of(asked[0]))
         if not self._finite_arrays.isdisjoint(others):
             self._raise_diverged()
         self._finite_arrays |= finite
-        self._trained = {}
         is_train = kind.startswith(MessageType.TRAIN)
         if is_train and self._share is not None:
             self._check_nodes({message.metadata.dst_node_id for message in asked})
         stage = secure_aggregation_stage(asked[0].content)
+        this_round = kind, asked[0].metadata.group_id
+        goes_on = this_round[1] != "" and this_round == self._last_round
+        self._last_round = this_round
+        if not goes_on or stage is not None:
+            self._trained = {}
         if is_train:
-            self._round += stage in _FIRST
+            self._round += stage in _FIRST and not (goes_on and stage is None)
             self._is_masked = stage is not None
             # Flower's strategies have used them, and keep them until they get others:
             # a trial that waits would hold the models of all clients.
-            for reply in self._replies:
+            for reply in self._replies if not goes_on else ():
                 if reply.has_content():
                     reply.content = RecordDict()
         replies = self._send(asked, timeout)
+        if self._is_hidden:
+            self._note_emptied(replies, TRAIN_KEYS if is_train else ())
         if is_train:
-            self._replies = replies
-            self._trained = {
+            self._replies = [*self._replies, *replies] if goes_on else replies
+            self._trained |= {
                 reply.metadata.src_node_id: _arrays_of(reply)
                 for reply in replies
                 if reply.has_content()
@@ -193,13 +289,24 @@ class TrialGrid:
                     self._round,
                 )
                 return replies
-            # A protocol that fails halts the round: the model is what it was.
-            if replies and not self._trained and stage in (*_FIRST, *_TRAINING):
+            # A protocol that fails halts the round: the model is what it was. One
+            # client that is asked alone is not all of a round.
+            is_all = len(asked) > 1 or this_round[1] == "" or len(self._seen) == 1
+            is_lost = is_all and stage in (*_FIRST, *_TRAINING)
+            if replies and not self._trained and is_lost:
                 raise TrainingFailedError(
                     f"no client could train in round {self._round}: "
                     f"{replies[-1].error.reason}"
                 )
         return replies
+
+    def _note_emptied(self, replies: list[Message], kept: Sequence[str]) -> None:
+        for reply in replies:
+            if reply.has_content():
+                for record in reply.content.config_records.values():
+                    self._emptied |= _emptied(record) - {*kept}
+                for record in reply.content.metric_records.values():
+                    self._emptied |= _emptied(record) - {*kept}
 
     def _check_nodes(self, asked: set[int]) -> None:
         """Raise RuntimeError if `main` does not keep to its share of the clients."""
@@ -216,10 +323,25 @@ class TrialGrid:
             )
 
     def check_error(self, error: Exception) -> None:
-        """Raise `TrainingFailedError` if clients' models of NaN explain an error."""
-        is_known = isinstance(error, TrainingFailedError)
-        if not is_known and self._diverged_nodes():
+        """Raise another error if there is one that explains what `main` has raised.
+
+        Raises
+        ------
+        TrainingFailedError
+            If clients' models are not finite.
+        HiddenMetricsError
+            If `main` found texts or lists empty that stay at the clients.
+        """
+        if isinstance(error, TrainingFailedError):
+            return
+        if self._diverged_nodes():
             raise TrainingFailedError(self._diverged()) from error
+        if self._emptied and not isinstance(error, PublicError):
+            raise HiddenMetricsError(
+                f"main raised {error!r}. While trials are compared privately, these "
+                f"metrics of clients are empty in main: {sorted(self._emptied)}. Let "
+                "main do without them where current_trial(context) is not None"
+            ) from error
 
     def _raise_diverged(self) -> NoReturn:
         is_known = self._is_masked or self._diverged_nodes()
@@ -286,6 +408,15 @@ def server_score(grid: Grid, evaluate_fn: Callable[P, R]) -> Callable[P, R]:
         return metrics
 
     return noted
+
+
+def _emptied(record: Mapping[str, Any]) -> set[str]:
+    """Return the keys of texts and lists that are empty."""
+    return {
+        key
+        for key, value in record.items()
+        if isinstance(value, str | bytes | list) and not value
+    }
 
 
 def _arrays_of(message: Message) -> list[tuple[str, Array]]:

@@ -319,8 +319,12 @@ class TrialRun:
             def note(metrics: Any) -> None:
                 if isinstance(metrics, tuple) and len(metrics) == 2:
                     metrics = metrics[1]  # loss and metrics, in Flower's older API
-                if source == "server" and isinstance(metrics, Mapping):
+                if source != "server":
+                    return
+                if isinstance(metrics, Mapping):
                     trial.note_score(score_of(metrics, self.score.weights, _SERVER))
+                elif isinstance(metrics, int | float) and not isinstance(metrics, bool):
+                    trial.note_score(float(metrics))
 
             def share(grid: Grid, round_number: int) -> tuple[Sequence[int], int]:
                 return self._share_of(trial, grid, round_number)
@@ -331,6 +335,7 @@ class TrialRun:
                 grid = TrialGrid(self.app.grid, send, is_hidden, note, shared)
                 try:
                     returned = self.app.main(cast(Grid, grid), context)
+                    grid.finish()
                 except Exception as error:
                     grid.check_error(error)
                     raise
@@ -341,7 +346,10 @@ class TrialRun:
 
             self._overlays[number] = overlay
             folder = self.folder and self.folder / f"{THREAD_NAME}{number}"
-            trial = TrialThread(number, run, folder, self._parked, source)
+            is_complete = getattr(self.app.grid, "is_complete", False)
+            most = len(list(self.app.grid.get_node_ids())) if is_complete else None
+            about = number, run, folder, self._parked, source, most
+            trial = TrialThread(*about)
             self._trials[number] = trial
         rung, settings = len(self._rungs), dict(self._settings[number])
         current = None
@@ -359,7 +367,7 @@ class TrialRun:
         A trial that is trained again has the groups of its first training, so that a
         run which goes on comes to the same models.
         """
-        if not self._is_final:
+        if not self._is_final and len(self._rungs) < len(self.plan.rungs):
             trial.hold(self.plan.rungs[len(self._rungs)].rounds)
         nodes = list(grid.get_node_ids())
         ends = [planned.rounds for planned in self.plan.rungs]
@@ -407,16 +415,24 @@ class TrialRun:
     def _say_failures(self, trials: Sequence[TrialThread]) -> None:
         """Log why trials cannot be compared; raise it if none can."""
         failures = {t.number: t.failure for t in trials if t.failure is not None}
-        for number, failure in failures.items():
-            if repr(failure) == self._said.get(number):
-                continue
-            self._said[number] = repr(failure)
-            if isinstance(failure, TrainingFailedError):
-                _log.warning("trial %d: %s", number, failure)
-            else:
-                _log.warning("main has failed in trial %d: %r", number, failure)
-        if len(failures) == len(trials):
+        if len(failures) == len(trials):  # that is the end: the error says it
             raise next(iter(failures.values()))
+        alike: dict[str, list[int]] = {}
+        for number, failure in failures.items():
+            text = f"main has failed: {failure!r}"
+            if isinstance(failure, TrainingFailedError):
+                text = str(failure)
+            if text != self._said.get(number):
+                self._said[number] = text
+                alike.setdefault(text, []).append(number)
+        for trial in trials:
+            if trial.unscored and not trial.failure and trial.number not in self._said:
+                text = f"no client could score it: {trial.unscored}"
+                self._said[trial.number] = text
+                alike.setdefault(text, []).append(trial.number)
+        for text, numbers in alike.items():
+            names = ", ".join(map(str, numbers))
+            _log.warning("trial%s %s: %s", "s" * (len(numbers) > 1), names, text)
 
     def _header(self, numbers: list[int]) -> TrialsHeader:
         sums, number = self.chooser.sums(len(self._alive)), len(self._rungs)
@@ -440,7 +456,7 @@ class TrialRun:
             attempt=self._attempt,
             rung=rung,
             trials=tuple(trial.number for trial in trials),
-            failed=tuple(t.number for t in trials if t.failure is not None),
+            failed=tuple(t.number for t in trials if t.failure or t.unscored),
             is_exact=self.chooser.settings is None,
             maximize=self.score.maximize,
             promise=self.chooser.promise(self._first_rung),

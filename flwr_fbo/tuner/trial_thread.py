@@ -9,16 +9,20 @@ import random
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Event, Thread, current_thread
 from typing import Any, Literal, NoReturn
 
 import numpy as np
 from flwr.app import Message, MessageType
 
-from flwr_fbo._compat import SecureAggregationStage, secure_aggregation_stage
+from flwr_fbo._compat import (
+    SecureAggregationStage,
+    clients_waited_for,
+    secure_aggregation_stage,
+)
 from flwr_fbo.tuner.parked_arrays import ParkedArrays
 
 # What a trial's thread is called, with its number.
@@ -27,6 +31,8 @@ THREAD_NAME = "trial-"
 # Sends of a `main` that is to end that are refused before it is left alone.
 _MOST_REFUSALS = 5
 _MT19937_WORDS = 8
+# Seconds after which a thread that does not send is looked at.
+_SECONDS_A_LOOK = 2.0
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -65,6 +71,8 @@ class TrialThread:
         Of all trials.
     score_source : {"clients", "server"}
         Whose scores the trial is compared by.
+    most_clients : int, optional
+        All clients that there will ever be; None: others may come.
 
     Attributes
     ----------
@@ -86,6 +94,8 @@ class TrialThread:
     num_scores : int
         How often it was scored after training: by an answered evaluation at the
         clients, or by the server.
+    unscored : str
+        What clients have said if none of those that were asked last could evaluate it.
     server_score : float
         The last score of the server; NaN before there is one.
     """
@@ -97,6 +107,7 @@ class TrialThread:
         folder: Path | None,
         parked: ParkedArrays,
         score_source: ScoreSource = "clients",
+        most_clients: int | None = None,
     ) -> None:
         self.number = number
         self.pending: list[Message] = []
@@ -109,9 +120,13 @@ class TrialThread:
         self.server_score = math.nan
         # Whether clients were asked to train, whatever came of it.
         self._was_trained = False
+        self.unscored = ""
         # Whether it was scored since it was trained last.
         self._is_scored = False
+        # Type and group of the send that was answered last: a round may have several.
+        self._last_round = ("", "")
         self._score_source = score_source
+        self._most_clients = most_clients
         self._run = run
         self._random_states = _drawn_states()
         self._folder = self._first_folder = folder
@@ -143,8 +158,10 @@ class TrialThread:
 
         For the next rung: who trains it then is not known before.
         """
+        if current_thread() is not self._thread:
+            return
         is_done = self.num_train >= rounds and self._is_scored
-        if not is_done or current_thread() is not self._thread:
+        if not is_done and not self._is_ending:
             return
         if not self._is_ending:
             self._requests.put((None, None))
@@ -171,13 +188,32 @@ class TrialThread:
     def answer(self, replies: list[Message]) -> None:
         """Hand over the replies it waits for, and run until it waits again."""
         self.num_sends += 1
-        if not self.waits_for_evaluate:
+        first, goes_on = self.pending[0], self.goes_on
+        self._last_round = self.pending_type, first.metadata.group_id
+        if self.pending_type.startswith(MessageType.TRAIN):
             self._was_trained = True
-            self.num_train += _ends_round(self.pending[0], replies)
+            is_secure = secure_aggregation_stage(first.content) is not None
+            if is_secure or not goes_on:
+                self.num_train += _ends_round(first, replies)
             self._is_scored = False
-        elif self._score_source == "clients":
+        elif self.waits_for_evaluate and self._score_source == "clients":
+            errors = [str(r.error.reason) for r in replies if r.has_error()]
+            is_lost = errors and len(errors) == len(replies)
+            self.unscored = errors[-1] if is_lost else ""
             self._note_scored()
         self._turn(lambda: self._replies.put(replies))
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it waits for more of the round that was answered last.
+
+        Servers of `flwr.server` may ask a few clients at a time. They name the round in
+        the group of a message; strategies of the Message API do not.
+        """
+        if not self.pending:
+            return False
+        group = self.pending[0].metadata.group_id
+        return group != "" and (self.pending_type, group) == self._last_round
 
     def note_score(self, score: float) -> None:
         """Note a score of the server; one from before any training is none."""
@@ -243,6 +279,8 @@ class TrialThread:
             return self.num_train >= rounds
         if not self.pending:
             return self.has_ended
+        if self.goes_on:
+            return False
         trains_on = self.num_scores == 0 and not self.waits_for_evaluate
         return self.num_train >= rounds and (self._is_scored or trains_on)
 
@@ -259,9 +297,23 @@ class TrialThread:
         self.bring_back()
         with self._own_state():
             wake()
-            pending, self.timeout = self._requests.get()
+            pending, self.timeout = self._next_request()
         self.pending, self.is_held = pending or [], pending is None
         self.num_bytes = self._parked.note(self.number, self.pending)
+
+    def _next_request(self) -> tuple[list[Message] | None, float | None]:
+        """Return what it waits for next, once it does."""
+        while True:
+            with suppress(Empty):
+                return self._requests.get(timeout=_SECONDS_A_LOOK)
+            # A server of `flwr.server` waits a day for clients, and cannot be woken.
+            num = clients_waited_for(self._thread.ident or 0)
+            if self._most_clients is not None and (num or 0) > self._most_clients:
+                self.error = RuntimeError(
+                    f"main waits for {num} clients, and {self._most_clients} are all "
+                    "that there are: min_available_clients and its like"
+                )
+                return [], None
 
     @contextmanager
     def _own_state(self) -> Iterator[None]:
@@ -298,7 +350,12 @@ class TrialThread:
         return replies
 
     def _refuse(self) -> NoReturn:
-        """End `main`, in the thread; stop here if it catches that again and again."""
+        """End `main`, in the thread; stop here if it catches that again and again.
+
+        Not in a thread of a pool: the process would wait for that for ever.
+        """
+        if current_thread() is not self._thread:
+            raise TrialEnd
         self._num_refused += 1
         if self._num_refused < _MOST_REFUSALS:
             raise TrialEnd

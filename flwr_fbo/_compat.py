@@ -10,6 +10,7 @@ import hashlib
 import inspect
 import math
 import sys
+import zipfile
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy, deepcopy
@@ -40,6 +41,7 @@ from flwr.client import Client as Client
 from flwr.client import NumPyClient as NumPyClient
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable, Mod
+from flwr.common.config import flatten_dict, get_project_config
 from flwr.common.constant import MessageTypeLegacy as _MessageTypeLegacy
 from flwr.common.constant import SType
 from flwr.common.secure_aggregation.secaggplus_constants import (
@@ -461,3 +463,72 @@ def ensure_task_identity() -> None:
             getattr(TaskIdentity, name)
         except RuntimeError:
             setattr(TaskIdentity, name, 1)
+
+
+class AroundClient(ClientApp):
+    """A ClientApp whose messages go through a mod first, before the app's own mods.
+
+    Nothing in the app is changed: it is loaded with its first message.
+
+    Parameters
+    ----------
+    app : callable
+        Returns the ClientApp.
+    mod : callable
+    """
+
+    def __init__(self, app: Callable[[], ClientApp], mod: Mod) -> None:
+        super().__init__()
+        self._load, self._mod = app, mod
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """Return the app's answer, as the mod lets it pass."""
+        return self._mod(message, context, self._load())
+
+
+def checked_project(folder: Path) -> dict[str, Any]:
+    """Return the pyproject.toml of an app.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is none.
+    ValueError
+        If Flower would refuse it.
+    """
+    return get_project_config(folder)
+
+
+def flat_config(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of a run config; those of a table as ``table.key``."""
+    return dict(flatten_dict(config))
+
+
+def bundled_files(folder: Path) -> dict[str, bytes]:
+    """Return the files of an app that ``flwr run`` sends, by path.
+
+    Raises
+    ------
+    ValueError
+        If Flower cannot make a bundle of them.
+    """
+    # Imported now: it loads packages that no other process needs.
+    from flwr.cli.build import build_fab_from_disk
+
+    with zipfile.ZipFile(BytesIO(build_fab_from_disk(folder))) as bundle:
+        names = [n for n in bundle.namelist() if not n.startswith(".info/")]
+        return {name: bundle.read(name) for name in names}
+
+
+def parsed_run_config(texts: Sequence[str]) -> dict[str, Any]:
+    """Return what ``flwr run --run-config`` makes of its values.
+
+    Raises
+    ------
+    ClickException
+        If they are not in the format.
+    """
+    # Imported now: it loads packages that no client process needs.
+    from flwr.common.config import parse_config_args
+
+    return dict(parse_config_args([*texts]))

@@ -387,7 +387,9 @@ def _kept(
     if not _is_evaluate(message):
         if not header.is_hidden:
             return content
-        if message.metadata.message_type != GET_PARAMETERS:  # a model that weighs nothing
+        if (
+            message.metadata.message_type != GET_PARAMETERS
+        ):  # a model that weighs nothing
             check_weight(content)
         return hide_train_metrics(content)
     configs, found = content.config_records.values(), content.metric_records.values()

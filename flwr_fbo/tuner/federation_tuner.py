@@ -446,14 +446,46 @@ class FederationTuner:
         """Return the plan on record; settle it before the first message."""
         plan = record.plan()
         if plan is None:
-            shape = AppShape(len(list(grid.get_node_ids())))
-            if self.schedule.is_shaped:
-                settings = candidates.settings[0]
-                folder = self._folder and self._folder / f"{THREAD_NAME}0"
-                shape = app_shape(self.schedule, main, grid, context, settings, folder)
-            plan = self.schedule.plan(candidates.num_trials, shape)
+            folder = self._folder and self._folder / f"{THREAD_NAME}0"
+            plan = self._planned(candidates, main, grid, context, folder)
             record.save_plan(plan)
         return plan
+
+    def _planned(
+        self,
+        candidates: Candidates,
+        main: Main,
+        grid: Grid,
+        context: Context,
+        folder: Path | None,
+    ) -> Plan:
+        shape = AppShape(len(list(grid.get_node_ids())))
+        if self.schedule.is_shaped:
+            settings = candidates.settings[0]
+            shape = app_shape(self.schedule, main, grid, context, settings, folder)
+        return self.schedule.plan(candidates.num_trials, shape)
+
+    def plan(self, main: Main, grid: Grid, context: Context) -> Plan:
+        """Return how the trials would be trained; no message is sent.
+
+        Parameters
+        ----------
+        main : callable
+            The app's own. It is called, and ended before its first message.
+        grid : Grid
+        context : Context
+            Of the ServerApp.
+
+        Raises
+        ------
+        ValueError
+            If a key of the space is not in the run config.
+        """
+        require_function("main", main, "a function of grid and context")
+        defaults = app_defaults(self.space, context.run_config)
+        about = self.schedule.trials, defaults, self._enqueue, 0
+        candidates = Candidates(self.space, *about)
+        return self._planned(candidates, main, grid, context, None)
 
     def _proposed(self, name: str) -> ProposedTrials | None:
         study, space = self._study, self.space

@@ -185,6 +185,17 @@ class TrialGrid:
                 self._noted.add(number)
                 self.note(metrics)
 
+    def measured(self) -> dict[int, dict[str, float]]:
+        """Return the numbers of the server's own evaluation, by round."""
+        return {
+            number: {
+                key: float(value)
+                for key, value in metrics.items()
+                if isinstance(value, int | float) and not isinstance(value, bool)
+            }
+            for number, metrics in self.training.metrics().items()
+        }
+
     def _widen(self, num_nodes: int) -> None:
         """Let a server ask all clients at a time, so that a round is one send."""
         server = self.training.server
@@ -241,9 +252,7 @@ class TrialGrid:
         self._look()
         return self._gathered.send(asked, timeout)
 
-    def _send_round(
-        self, asked: list[Message], timeout: float | None
-    ) -> list[Message]:
+    def _send_round(self, asked: list[Message], timeout: float | None) -> list[Message]:
         """Return the replies to what was gathered; see `send_and_receive`."""
         kind = asked[0].metadata.message_type
         self._looks, self._last_look = 0, time.monotonic()

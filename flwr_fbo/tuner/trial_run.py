@@ -58,6 +58,8 @@ _EARLY_STOPPING = (
     "current_trial(context) is None."
 )
 
+# What progress is marked with in the log: "passing", of a rung under way, or "rung".
+IS_PROGRESS = "fbo_progress"
 # Seconds, at least, from one line of the log to the next.
 _SECONDS_A_LINE = 30.0
 # Sends that say nothing of how long others take: a training and an evaluation.
@@ -133,6 +135,8 @@ class TrialRun:
         # Whether the trial that was chosen goes on to the end of its main.
         self._is_final = False
         self._trials: dict[int, TrialThread] = {}
+        # Of each trial under way, what its training has come to.
+        self._grids: dict[int, TrialGrid] = {}
         self._parked = ParkedArrays()
         # The failures of trials that the log has already.
         self._said: dict[int, str] = {}
@@ -208,6 +212,7 @@ class TrialRun:
             going_on = survivors if planned.num_survivors > 1 else ()
             scores = dict(zip(alive, rung.scores, strict=True))
             self.proposed.report(planned.rounds, scores, going_on)
+        self._measure()
         self.record.add(row, self._ledgers)
         self._rungs.append(rung)
         goes_on = f"{survivors} go on; {self._progress.left(number, trials)}"
@@ -221,6 +226,7 @@ class TrialRun:
             self._sends.num_sends,
             time.monotonic() - began,
             f"trial {survivors[0]} has the best score" if is_last else goes_on,
+            extra={IS_PROGRESS: "rung"},
         )
         if trials:
             self._warn(trials, planned.rounds)
@@ -333,6 +339,7 @@ class TrialRun:
                 is_hidden, plan = self.chooser.hides_metrics, self.plan
                 shared = share if plan.is_shared or plan.hands_over else None
                 grid = TrialGrid(self.app.grid, send, is_hidden, note, shared)
+                self._grids[number] = grid
                 try:
                     returned = self.app.main(cast(Grid, grid), context)
                     grid.finish()
@@ -393,6 +400,7 @@ class TrialRun:
             "trial %d is trained to the end of main, by all clients%s",
             number,
             "" if is_kept else ", from its start: an earlier run has chosen it",
+            extra={IS_PROGRESS: "rung"},
         )
         trial.move()
         trial.come_forward()
@@ -406,11 +414,18 @@ class TrialRun:
             trial.answer(list(replies))
         if trial.error is not None:
             raise trial.error
+        self._measure()
         return trial.returned
+
+    def _measure(self) -> None:
+        """Record what the server's own evaluation gave in the trials under way."""
+        found = {trial: grid.measured() for trial, grid in self._grids.items()}
+        self.record.save_measured({t: rounds for t, rounds in found.items() if rounds})
 
     def _end_all_but(self, alive: Sequence[int]) -> None:
         for number in [number for number in self._trials if number not in alive]:
             self._trials.pop(number).end()
+            self._grids.pop(number, None)
 
     def _say_failures(self, trials: Sequence[TrialThread]) -> None:
         """Log why trials cannot be compared; raise it if none can."""
@@ -545,10 +560,13 @@ class Progress:
         now = self._clock()
         if num_sends <= _NUM_FIRST_SENDS:
             self._began, self._done_before = now, self._done(rung, trials)
-        if now - self._last_line < _SECONDS_A_LINE:
+        level = logging.DEBUG  # for who shows one line that moves
+        if now - self._last_line >= _SECONDS_A_LINE:
+            self._last_line, level = now, logging.INFO
+        if not _log.isEnabledFor(level):
             return
-        self._last_line = now
-        _log.info(
+        _log.log(
+            level,
             "rung %d of %d, round %d of %d, trials %s: %d sends so far, %s",
             rung + 1,
             len(self._plan.rungs),
@@ -557,6 +575,7 @@ class Progress:
             ", ".join(str(trial.number) for trial in sent),
             num_sends,
             self.left(rung, trials),
+            extra={IS_PROGRESS: "passing"},
         )
 
     def left(self, rung: int, trials: Sequence[TrialThread]) -> str:

@@ -57,6 +57,7 @@ from flwr.common.serde import (
     metric_record_to_proto,
 )
 from flwr.server import History, LegacyContext, Server, SimpleClientManager
+from flwr.server.strategy import FedAvg as LegacyFedAvg
 from flwr.server.strategy import Strategy as LegacyStrategy
 from flwr.server.workflow import DefaultWorkflow
 from flwr.serverapp import Grid, ServerApp
@@ -129,16 +130,47 @@ class Training(NamedTuple):
     def metrics(self) -> dict[int, dict[str, Any]]:
         """Return what the server's own evaluation gave, by round."""
         if isinstance(self.kept, Result):
-            rounds = self.kept.evaluate_metrics_serverapp
-            return {number: dict(found) for number, found in rounds.items()}
-        by_round: dict[int, dict[str, Any]] = {}
+            return _joined(self.kept.evaluate_metrics_serverapp)
         if isinstance(self.kept, History):
-            for number, loss in self.kept.losses_centralized:
-                by_round.setdefault(number, {})["loss"] = loss
-            for name, values in self.kept.metrics_centralized.items():
-                for number, value in values:
-                    by_round.setdefault(number, {})[name] = value
-        return by_round
+            kept = self.kept
+            return _of_history(kept.losses_centralized, kept.metrics_centralized)
+        return {}
+
+    def all_metrics(self) -> dict[int, dict[str, Any]]:
+        """Return all that the server knows, by round: also means over clients.
+
+        Of a name that several have, those of the server's own evaluation.
+        """
+        if isinstance(self.kept, Result):
+            train = self.kept.train_metrics_clientapp
+            return _joined(train, self.kept.evaluate_metrics_clientapp, self.metrics())
+        if isinstance(self.kept, History):
+            kept = self.kept
+            train = _of_history([], kept.metrics_distributed_fit)
+            found = _of_history(kept.losses_distributed, kept.metrics_distributed)
+            return _joined(train, found, self.metrics())
+        return {}
+
+
+def _joined(*found: Mapping[int, Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
+    """Return metrics by round, the last of a name."""
+    by_round: dict[int, dict[str, Any]] = {}
+    for rounds in found:
+        for number, metrics in rounds.items():
+            by_round.setdefault(number, {}).update(metrics)
+    return by_round
+
+
+def _of_history(
+    losses: Sequence[tuple[int, float]],
+    metrics: Mapping[str, Sequence[tuple[int, Any]]],
+) -> dict[int, dict[str, Any]]:
+    """Return what a History has, by round."""
+    by_round: dict[int, dict[str, Any]] = {}
+    for name, values in {"loss": losses, **metrics}.items():
+        for number, value in values:
+            by_round.setdefault(number, {})[name] = value
+    return by_round
 
 
 def running_training() -> Training:
@@ -184,13 +216,10 @@ def clients_of_a_part(strategy: object, num_clients: int) -> tuple[int, int] | N
 
     And for how many it waits, to train or to evaluate. None: it is not known.
     """
-    if not isinstance(strategy, LegacyStrategy):
+    if not isinstance(strategy, LegacyFedAvg):  # what others do is not known
         return None
-    try:
-        num_fit, least_fit = strategy.num_fit_clients(num_clients)
-        _, least_evaluate = strategy.num_evaluation_clients(num_clients)
-    except AttributeError:  # a strategy of the app's own
-        return None
+    num_fit, least_fit = strategy.num_fit_clients(num_clients)
+    _, least_evaluate = strategy.num_evaluation_clients(num_clients)
     return num_fit, max(num_fit, least_fit, least_evaluate)
 
 

@@ -86,7 +86,7 @@ def replaced(text: str, values: Mapping[str, Any]) -> str:
         If it cannot be done without touching anything else.
     """
     left = dict(values)
-    lines, table = [], ()
+    lines, table = list[str](), tuple[str, ...]()
     for line in text.splitlines(keepends=True):
         header, entry = _HEADER.fullmatch(line.rstrip("\r\n")), _ENTRY.fullmatch(line)
         if header is not None:

@@ -29,8 +29,8 @@ client = tuned_client({client!r})
 server = tuned_server({server!r}, SETTINGS, {folder!r})
 '''
 _PRIVATE = (
-    ",\nbut for its metrics, and one bounded ballot at the end of each rung: epsilon {} "
-    "in\nall, without the training"
+    ",\nbut for its metrics, and one bounded ballot at the end of each rung: epsilon "
+    "{} in\nall, without the training"
 )
 
 
@@ -54,7 +54,11 @@ def write_bundle(app: OwnApp, settings: TuneSettings, folder: Path) -> Path:
     ValueError
         If the app cannot be bundled.
     """
-    files = bundled_files(app.folder)
+    try:
+        files = bundled_files(app.folder)
+    except ValueError as error:  # in several lines
+        text = " ".join(str(error).split())
+        raise ValueError(f"Flower cannot bundle {app.folder}: {text}") from error
     name = f"{MODULE}.py"
     require(name not in files, "APP", str(app.folder), f"an app without a {name}")
     components = "tool.flwr.app.components."

@@ -22,7 +22,7 @@ from flwr_fbo._common.validation import nearest, refuse, require, require_known
 from flwr_fbo._compat import parsed_run_config
 from flwr_fbo.cli.commands import AsJson
 from flwr_fbo.cli.output import plain_errors
-from flwr_fbo.cli.run_config import run_config_option, write_run_config
+from flwr_fbo.cli.run_config import write_run_config
 from flwr_fbo.cli.tune_bundle import write_bundle
 from flwr_fbo.cli.tune_progress import tuning_log
 from flwr_fbo.cli.tune_search import as_options, proposed_search, search_space
@@ -90,7 +90,7 @@ def tune(
         Score | None,
         typer.Option(
             help="Who scores: the clients that evaluate (default), or the server, by "
-            "the evaluate_fn of its strategy, or a number that main returns."
+            "the evaluate_fn of its strategy or by means of what clients report."
         ),
     ] = None,
     trials: Annotated[
@@ -275,7 +275,8 @@ def _job(path: Path, own: OwnApp, given: dict[str, Any], folder: Path | None) ->
         num = own.num_supernodes or _NUM_SUPERNODES
     metric = given["metric"]
     if metric is not None:
-        require(isinstance(metric, str) and metric, "metric", metric, "a name")
+        is_name = isinstance(metric, str) and metric != ""
+        require(is_name, "metric", metric, "a name")
     known = given["direction"] or (_direction_of(metric) if metric else "maximize")
     settings = TuneSettings(
         space=SearchSpace(space).to_json(),
@@ -344,39 +345,41 @@ def _run_here(job: _Job, dry_run: bool, as_json: bool, write: bool) -> None:
 
 def _check_metric(job: _Job, first: FirstRound) -> None:
     """Raise ValueError unless the app reports the metric; it says what to pass."""
-    settings, command = job.settings, f"flwr-fbo tune {job.path}"
+    settings = job.settings
+    known = first.server if settings.score == "server" else first.evaluate
     metric, is_server = settings.metric, settings.score == "server"
+    if first.error and not known:
+        raise AppError(f"No client could answer in the first round: {first.error}")
     if first.failure is not None:
         name = type(first.failure).__name__
         raise AppError(
             f"The app has failed in its first round: {name}: {first.failure}"
         )
-    known = first.server if is_server else first.evaluate
-    if metric in known or (is_server and not first.server):
+    if metric in known:
         return
-    if first.error and not known:
-        raise AppError(f"No client could answer in the first round: {first.error}")
     if is_server:
-        refuse("metric", metric, f"what the server evaluates, {nearest(metric, known)}")
+        refuse("metric", metric, f"what the server knows, {nearest(metric, known)}")
     if known:
         asked = None if metric == "?" else metric
         refuse("metric", asked, f"what clients report, {nearest(metric, known)}")
     if first.server:
-        names = sorted(first.server)
+        own = sorted(first.server - first.train)
+        names = own or sorted(first.server)
+        text = "reports" if own else "only knows, from replies to train,"
         refuse(
             "score",
             "clients",
-            f"server: no client evaluates, and the server itself reports {names}. Run: "
-            f"{command} --score server --metric {names[0]} ...",
+            f"server: no client evaluates, and the server {text} {names}. Pass --score "
+            f"server --metric {names[0]}",
         )
     if first.has_evaluated:
         refuse("metric", metric, "a number in the reply to evaluate: it has none")
     train = f" Clients report {sorted(first.train)} for train." if first.train else ""
     raise ValueError(
-        f"Nothing scores the models: no client is asked to evaluate.{train} Let clients "
-        "evaluate (FedAvg(fraction_evaluate=1.0), and an evaluate function that reports "
-        "a number); or have main give its strategy an evaluate_fn, and pass --score "
-        "server"
+        f"Nothing scores the models: no client is asked to evaluate.{train} Let "
+        "clients evaluate (FedAvg(fraction_evaluate=1.0), and an evaluate function "
+        "that reports a number); or have main give its strategy an evaluate_fn, and "
+        "pass --score server"
     )
 
 
@@ -414,7 +417,9 @@ def _run_bundle(
         typer.echo("Then run it; with another search or epsilon it is another bundle:")
         typer.echo(f"  {shlex.join(command)}")
         return
-    done = subprocess.run(command, stdout=sys.stderr, check=False)
+    # Of a simulation on this machine: with what is installed here, as this command.
+    environment = {"FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", **os.environ}
+    done = subprocess.run(command, stdout=sys.stderr, env=environment, check=False)
     if done.returncode != 0:
         raise AppError(f"`{shlex.join(command)}` has ended with {done.returncode}")
     if not has_begun(job.folder):

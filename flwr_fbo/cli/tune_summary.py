@@ -11,7 +11,7 @@ from flwr_fbo.cli.run_config import run_config_option
 from flwr_fbo.privacy.conditions import WITHOUT_TRAINING, after_epsilon
 from flwr_fbo.space.search_space import Params
 from flwr_fbo.tuner.choice import PrivateChoice
-from flwr_fbo.tuner.evidence import kept_if_all_agree, too_few_clients
+from flwr_fbo.tuner.evidence import SELDOM, enough_to_replace, kept_if_all_agree
 from flwr_fbo.tuner.federation_result import FederationResult
 from flwr_fbo.tuner.schedule import Plan
 from flwr_fbo.tuner.tune_settings import MODEL, TuneSettings, default_delta
@@ -144,6 +144,10 @@ class Summary:
         result, compared, final = self.result, self.compared(), self.final()
         spent = result.privacy_spent
         trainings = None if self.plan is None else self.plan.num_trainings
+        named = None
+        if compared is not None:
+            names = "by", "round", "before", "after"
+            named = dict(zip(names, compared, strict=True))
         return {
             "chosen": result.best,
             "defaults": self.defaults,
@@ -152,10 +156,8 @@ class Summary:
             "defaults_beaten": result.defaults_beaten,
             "metric": self.settings.metric,
             "direction": self.settings.direction,
-            "compared": None
-            if compared is None
-            else dict(zip(("by", "round", "before", "after"), compared, strict=True)),
-            "final": None if final is None else dict(zip(("round", "value"), final)),
+            "compared": named,
+            "final": None if final is None else {"round": final[0], "value": final[1]},
             "trainings": None if trainings is None else trainings[0],
             "plain_trainings": None if trainings is None else trainings[1],
             "epsilon": None if spent is None else spent.epsilon,
@@ -172,7 +174,8 @@ def dry_run_lines(settings: TuneSettings, plan: Plan) -> list[str]:
     sharing = ", sharing the clients out" if plan.is_shared else ""
     lines = [f"Nothing was trained. At {settings.num_agents} sites it would train"]
     lines += [
-        f"  {rung.num_trials} settings to round {rung.rounds}, {rung.num_survivors} go on"
+        f"  {rung.num_trials} settings to round {rung.rounds}, of which "
+        f"{rung.num_survivors} go on"
         for rung in plan.rungs
     ]
     lines.append(f"and the chosen one to the end{sharing}.")
@@ -192,13 +195,13 @@ def dry_run_lines(settings: TuneSettings, plan: Plan) -> list[str]:
     sizes = tuple(rung.num_trials for rung in plan.rungs)
     kept = kept_if_all_agree(sizes, settings.num_agents, privacy)
     lines.append(
-        f"Epsilon {settings.epsilon:g} at delta {delta:g}: if all clients rank the app's "
-        f"defaults last, they are replaced in {100 * (1 - kept):.0f} of 100 tunings."
+        f"Epsilon {settings.epsilon:g} at delta {delta:g}: if all clients rank the "
+        f"app's defaults last, they are replaced in {100 * (1 - kept):.0f} of 100 "
+        "tunings."
     )
-    lines.append(
-        too_few_clients(sizes, settings.num_agents, privacy)
-        or "That is enough sites for this epsilon."
-    )
+    enough = enough_to_replace(sizes, settings.num_agents, privacy)
+    if kept > SELDOM and enough:
+        lines.append(f"Enough would be {' or '.join(enough)}.")
     return lines
 
 

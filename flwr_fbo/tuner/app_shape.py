@@ -25,7 +25,6 @@ from flwr.serverapp.strategy import (
 
 from flwr_fbo._compat import (
     GET_PARAMETERS,
-    LegacyStrategy,
     clients_of_a_part,
     has_plain_server,
     secure_aggregation_stage,
@@ -108,7 +107,7 @@ class _Beginning:
                 return send(messages, timeout)
 
             seen: Share | None = None if nodes is None else share
-            trial_grid = TrialGrid(grid, noted, False, lambda _metrics: None, seen)
+            trial_grid = TrialGrid(grid, noted, False, lambda _metrics: None, (), seen)
             try:
                 main(cast(Grid, trial_grid), context)
             finally:
@@ -158,7 +157,7 @@ def app_shape(
     keys = rounds_keys(context.run_config)
     whole = begun()
     nodes = sorted(grid.get_node_ids())  # main may have waited for more
-    is_legacy = isinstance(whole.strategy, LegacyStrategy)
+    is_legacy = isinstance(whole.strategy, legacy.Strategy)
     known = clients_of_a_part(whole.strategy, len(nodes))
     num_rounds = whole.num_rounds
     if num_rounds is None and len(keys) == 1:

@@ -13,7 +13,8 @@ from typing import Any, cast
 from flwr.app import Context, Message, MessageType
 from flwr.serverapp import Grid
 
-from flwr_fbo.tuner.hidden_metrics import WEIGHT_KEYS
+from flwr_fbo._compat import secure_aggregation_stage
+from flwr_fbo.tuner.hidden_metrics import WEIGHT_KEYS, merged
 from flwr_fbo.tuner.parked_arrays import ParkedArrays
 from flwr_fbo.tuner.trial_context import Overlay, trial_context
 from flwr_fbo.tuner.trial_grid import Main, TrialGrid
@@ -30,13 +31,10 @@ class FirstRound:
     Attributes
     ----------
     evaluate, train, server : set of str
-        In replies to ``evaluate`` and ``train``, and of the server's own evaluation.
-    texts : set of str
-        Metrics of clients that are no numbers.
+        In replies to ``evaluate`` and ``train``, and what the server knows: of its own
+        evaluation, and means over clients.
     has_evaluated : bool
         Whether `main` has asked a client to evaluate.
-    returned : bool
-        Whether `main` has ended in its first round, and returned a number or a dict.
     error : str
         Why a client could not answer; empty if all could.
     failure : Exception or None
@@ -46,14 +44,18 @@ class FirstRound:
     evaluate: set[str] = field(default_factory=set)
     train: set[str] = field(default_factory=set)
     server: set[str] = field(default_factory=set)
-    texts: set[str] = field(default_factory=set)
     has_evaluated: bool = False
-    returned: bool = False
     error: str = ""
     failure: BaseException | None = None
 
     @classmethod
-    def of(cls, main: Main, grid: Grid, context: Context) -> FirstRound:
+    def of(
+        cls,
+        main: Main,
+        grid: Grid,
+        context: Context,
+        num_clients: int | None = _NUM_CLIENTS,
+    ) -> FirstRound:
         """Run the first round of an app, up to its second training.
 
         Parameters
@@ -62,6 +64,8 @@ class FirstRound:
         grid : Grid
             Of the app's clients as they are.
         context : Context
+        num_clients : int, optional
+            That answer. None: all; so it is tried, too, if `main` fails with a few.
         """
         found, grids = cls(), list[TrialGrid]()
 
@@ -75,7 +79,6 @@ class FirstRound:
                 returned = main(cast(Grid, grids[0]), own)
                 grids[0].finish()
                 note(returned)
-                found.returned = isinstance(returned, Mapping | int | float)
             finally:
                 grids[0].close()
 
@@ -85,16 +88,21 @@ class FirstRound:
         trial = TrialThread(0, run, None, ParkedArrays(), most_clients=most)
         trial.begin()
         while trial.pending and not (found._is_train(trial) and trial.num_train > 0):
-            asked = trial.pending[:_NUM_CLIENTS]
+            asked = trial.pending[:num_clients]
+            if secure_aggregation_stage(asked[0].content):
+                asked = trial.pending
             replies = list(grid.send_and_receive(asked, timeout=trial.timeout))
             found._note(trial.pending_type, replies)
             trial.answer(replies)
         # What the server has evaluated since is known once `main` has gone on.
         for one in grids:
-            for metrics in one.training.metrics().values():
+            for metrics in one.training.all_metrics().values():
                 note(metrics)
         trial.end()
         found.failure = trial.error
+        was_asked = trial.num_sends > 0
+        if found.failure is not None and was_asked and num_clients is not None:
+            return cls.of(main, grid, context, None)
         return found
 
     @staticmethod
@@ -110,14 +118,10 @@ class FirstRound:
                 lines = str(reply.error.reason).strip().splitlines()
                 self.error = self.error or f"{kind}: {''.join(lines[-1:])}"
                 continue
-            records = [
-                *reply.content.metric_records.values(),
-                *reply.content.config_records.values(),
-            ]
-            metrics = {k: v for record in records for k, v in record.items()}
+            configs = reply.content.config_records.values()
+            metrics = merged([*configs, *reply.content.metric_records.values()])
             names = self.evaluate if is_evaluate else self.train
             names |= _numbers(metrics)
-            self.texts |= {k for k, v in metrics.items() if isinstance(v, str)}
 
 
 def _numbers(metrics: Mapping[Any, Any]) -> set[str]:

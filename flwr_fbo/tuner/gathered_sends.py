@@ -1,7 +1,7 @@
 """Sends of several threads of one `main`, as one: a thread a client, as they have it.
 
-A `Server` of `flwr.server` asks each client in a thread of its own. All of them together
-are one round.
+A `Server` of `flwr.server` asks each client in a thread of its own. All of them
+together are one round.
 """
 
 from __future__ import annotations

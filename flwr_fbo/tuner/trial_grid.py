@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import wraps
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
@@ -81,8 +81,10 @@ class TrialGrid:
     is_hidden : bool
         Whether the clients' metrics stay at the clients.
     note : callable
-        Gets the metrics of each evaluation by the server, also of those that Flower's
-        strategies keep.
+        Gets the metrics of each evaluation by the server, and of each round that
+        Flower's strategies keep.
+    wanted : collection of str
+        Metrics without which a round is not noted.
     share : callable, optional
         Says which nodes `main` sees, and how many of them train in a round at least:
         only so many models are aggregated. None: it sees all.
@@ -99,9 +101,11 @@ class TrialGrid:
         send: Send,
         is_hidden: bool,
         note: Callable[[Any], None],
+        wanted: Collection[str] = (),
         share: Share | None = None,
     ) -> None:
         self.note = note
+        self._wanted = set(wanted)
         self.training = Training()
         self._grid = grid
         self._send = send
@@ -173,15 +177,16 @@ class TrialGrid:
             raise self._gathered.error
         found = running_training()
         if found.strategy is not None:
-            self._note_server()  # what another training, before this one, has ended with
+            self._note_server()  # what a training before it has ended with
             if found.kept is not self.training.kept:
                 self._noted.clear()
             self.training = found
         self._note_server()
 
     def _note_server(self) -> None:
-        for number, metrics in sorted(self.training.metrics().items()):
-            if number not in self._noted:
+        for number, metrics in sorted(self.training.all_metrics().items()):
+            # A round may not be complete yet.
+            if number not in self._noted and metrics.keys() >= self._wanted:
                 self._noted.add(number)
                 self.note(metrics)
 
@@ -312,10 +317,11 @@ class TrialGrid:
     def _note_emptied(self, replies: list[Message], kept: Sequence[str]) -> None:
         for reply in replies:
             if reply.has_content():
-                for record in reply.content.config_records.values():
-                    self._emptied |= _emptied(record) - {*kept}
-                for record in reply.content.metric_records.values():
-                    self._emptied |= _emptied(record) - {*kept}
+                content = reply.content
+                for config in content.config_records.values():
+                    self._emptied |= _emptied(config) - {*kept}
+                for metrics in content.metric_records.values():
+                    self._emptied |= _emptied(metrics) - {*kept}
 
     def _check_nodes(self, asked: set[int]) -> None:
         """Raise RuntimeError if `main` does not keep to its share of the clients."""

@@ -338,7 +338,9 @@ class TrialRun:
             def run(send: Send) -> Any:
                 is_hidden, plan = self.chooser.hides_metrics, self.plan
                 shared = share if plan.is_shared or plan.hands_over else None
-                grid = TrialGrid(self.app.grid, send, is_hidden, note, shared)
+                wanted = self.score.weights
+                about = self.app.grid, send, is_hidden, note, wanted, shared
+                grid = TrialGrid(*about)
                 self._grids[number] = grid
                 try:
                     returned = self.app.main(cast(Grid, grid), context)

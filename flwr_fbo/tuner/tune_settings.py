@@ -125,12 +125,12 @@ def save_model(result: FederationResult, folder: Path) -> Path | None:
     if not isinstance(returned, Result) or not returned.arrays:
         return None
     arrays = {name: array.numpy() for name, array in returned.arrays.items()}
-    np.savez(folder / MODEL, **arrays)
+    np.savez(folder / MODEL, allow_pickle=False, **arrays)
     return folder / MODEL
 
 
 def tuned_server(reference: str, settings: str, folder: str = "") -> ServerApp:
-    """Return a ServerApp that tunes another one: what ``flwr-fbo tune`` writes calls it.
+    """Return a ServerApp that tunes another one, as a bundle of the command has it.
 
     Parameters
     ----------

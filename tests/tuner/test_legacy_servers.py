@@ -171,8 +171,8 @@ def test_more_clients_than_there_are_is_an_error_at_once() -> None:
 
 def test_threads_of_an_apps_own_are_one_send() -> None:
     def main(grid: Any, context: Context) -> None:
-        from flwr.server.compat.grid_client_proxy import GridClientProxy
         from flwr.common import EvaluateIns, FitIns, parameters_to_ndarrays
+        from flwr.server.compat.grid_client_proxy import GridClientProxy
 
         model = ndarrays_to_parameters([np.zeros(3)])
         for number in range(1, ROUNDS + 1):

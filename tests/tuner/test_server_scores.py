@@ -103,13 +103,39 @@ def test_what_main_returns_is_a_score_of_the_server() -> None:
     by_return = _main(
         lambda *_: None, returns=lambda arrays: {"distance": _distance(arrays)}
     )
+    by_number = _main(lambda *_: None, returns=_distance)
     results = [
         tuner(privacy=None, score="server", schedule=schedule).start(
             main, _grid(), server_context()
         )
-        for main in (_main(_by_distance), by_return)
+        for main in (_main(_by_distance), by_return, by_number)
     ]
-    assert results[0].rungs == results[1].rungs
+    assert results[0].rungs == results[1].rungs == results[2].rungs
+
+
+def test_scores_that_flower_keeps_need_no_change_of_main() -> None:
+    """Of the server's own evaluation, and means over the clients that train."""
+
+    def main(grid: Grid, context: Context) -> None:
+        config = context.run_config
+        FedAvg(fraction_evaluate=0.0).start(
+            grid=grid,
+            initial_arrays=ArrayRecord({"w": Array(np.zeros(3))}),
+            num_rounds=int(config["num-server-rounds"]),
+            train_config=ConfigRecord({"learning-rate": config["learning-rate"]}),
+            evaluate_fn=_by_distance,
+        )
+
+    study = tuner(privacy=None, score="server", schedule=TWO_RUNGS)
+    result = study.start(main, _grid(), server_context())
+    wanted = study.start(_main(_by_distance), _grid(), server_context())
+    assert result.rungs == wanted.rungs
+    measured = result.measured[result.best_trial]
+    assert [*measured] == [0, 1, 2, 3]
+    assert measured[3]["distance"] == pytest.approx(-result.rungs[-1].scores[0])
+    by_loss = tuner(privacy=None, score="server", schedule=TWO_RUNGS, metric="loss")
+    found = by_loss.start(main, _grid(), server_context())
+    assert found.rungs[0].scores == pytest.approx([-EXACT_LOSS] * 6)
 
 
 def test_clients_may_evaluate_something_else() -> None:

@@ -41,7 +41,6 @@ from flwr.client import Client as Client
 from flwr.client import NumPyClient as NumPyClient
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable, Mod
-from flwr.common.config import flatten_dict, get_project_config
 from flwr.common.constant import MessageTypeLegacy as _MessageTypeLegacy
 from flwr.common.constant import SType
 from flwr.common.secure_aggregation.secaggplus_constants import (
@@ -146,9 +145,9 @@ class Training(NamedTuple):
             return _joined(train, self.kept.evaluate_metrics_clientapp, self.metrics())
         if isinstance(self.kept, History):
             kept = self.kept
-            train = _of_history([], kept.metrics_distributed_fit)
+            fit = _of_history([], kept.metrics_distributed_fit)
             found = _of_history(kept.losses_distributed, kept.metrics_distributed)
-            return _joined(train, found, self.metrics())
+            return _joined(fit, found, self.metrics())
         return {}
 
 
@@ -525,11 +524,16 @@ def checked_project(folder: Path) -> dict[str, Any]:
     ValueError
         If Flower would refuse it.
     """
+    # Imported now: it loads packages that no client process needs.
+    from flwr.common.config import get_project_config
+
     return get_project_config(folder)
 
 
 def flat_config(config: dict[str, Any]) -> dict[str, Any]:
     """Return the values of a run config; those of a table as ``table.key``."""
+    from flwr.common.config import flatten_dict
+
     return dict(flatten_dict(config))
 
 

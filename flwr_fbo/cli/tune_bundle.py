@@ -21,7 +21,7 @@ other file of the app is changed. What leaves a site is what the app sends{priva
 
 from flwr_fbo.tuner.tune_settings import tuned_client, tuned_server
 
-SETTINGS = """
+SETTINGS = r"""
 {settings}
 """
 

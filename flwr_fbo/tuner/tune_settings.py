@@ -100,13 +100,14 @@ class TuneSettings:
 
     def to_json(self) -> str:
         """Return the settings as JSON."""
-        return json.dumps(asdict(self), sort_keys=True)
+        values = {**asdict(self), "space": json.loads(self.space)}
+        return json.dumps(values, sort_keys=True, indent=2)
 
     @classmethod
     def from_json(cls, text: str) -> TuneSettings:
         """Return the settings that `to_json` gave."""
         values: dict[str, Any] = json.loads(text)
-        return cls(**values)
+        return cls(**{**values, "space": json.dumps(values["space"])})
 
     @property
     def digest(self) -> str:

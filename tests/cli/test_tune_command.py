@@ -22,7 +22,7 @@ from flwr.serverapp import ServerApp
 from typer.testing import CliRunner
 
 from flwr_fbo import InProcessGrid
-from flwr_fbo.cli import app, tune_command
+from flwr_fbo.cli import app
 from flwr_fbo.tuner.tune_settings import server_context
 from tests.cli.tuned_apps import MESSAGE_CLIENT, legacy_app, message_app, own_server
 
@@ -59,7 +59,9 @@ def _error(*arguments: object, code: int = 1) -> str:
     done = _tune(*arguments)
     assert done.exit_code == code, done.output
     assert "Traceback" not in done.output
-    lines = [one for one in done.output.splitlines() if one.startswith("Error: ")]
+    lines: list[str] = [
+        one for one in done.output.splitlines() if one.startswith("Error: ")
+    ]
     assert len(lines) == 1, done.output
     return lines[0]
 
@@ -332,7 +334,7 @@ def test_a_bundle_is_the_app_and_one_module(tmp_path: Path) -> None:
     sys.modules.pop("flwr_fbo_tune")
     assert isinstance(module.server, ServerApp)
     assert isinstance(module.client, ClientApp)
-    config = {
+    config: dict[str, Any] = {
         "num-server-rounds": 6,
         "learning-rate": 0.001,
         "optimizer": "slow",
@@ -357,7 +359,7 @@ def test_a_federation_gets_the_command_of_flower(
         ran.append(command)
         return subprocess.CompletedProcess(command, 0)
 
-    monkeypatch.setattr(tune_command.subprocess, "run", run)
+    monkeypatch.setattr("flwr_fbo.cli.tune_command.subprocess.run", run)
     about = ("app", *METRIC, *SEARCH, "--num-supernodes", 7, "--folder", "record")
     for name in ("local", "hospitals"):
         done = _tune(*about, "--federation", name)

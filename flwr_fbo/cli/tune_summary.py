@@ -63,13 +63,11 @@ class Summary:
         """
         result, metric = self.result, self.settings.metric
         pair = 0, result.best_trial
-        sign = 1.0 if self.settings.direction == "maximize" else -1.0
         if self.settings.epsilon is None:
             for rung in reversed(result.rungs):
                 if {*pair} <= {*rung.trials}:
-                    before, after = (
-                        sign * rung.scores[rung.trials.index(trial)] for trial in pair
-                    )
+                    scores = dict(zip(rung.trials, rung.scores, strict=True))
+                    before, after = scores[0], scores[result.best_trial]
                     whose = "mean of the clients"
                     if self.settings.score == "server":
                         whose = "at the server"

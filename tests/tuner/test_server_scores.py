@@ -73,7 +73,7 @@ def test_the_server_scores_trials_without_a_score_of_a_client(
     result = study.start(main, grid, server_context())
     trained = [_trained_alone(setting) for setting in result.settings]
     assert result.best_trial == int(np.argmin(trained))
-    wanted = [-trained[trial] for trial in result.rungs[-1].trials]
+    wanted = [trained[trial] for trial in result.rungs[-1].trials]
     np.testing.assert_allclose(result.rungs[-1].scores, wanted, atol=1e-12)
     assert result.privacy_spent is None
     assert "clients send no ballots" in str(result)
@@ -132,10 +132,10 @@ def test_scores_that_flower_keeps_need_no_change_of_main() -> None:
     assert result.rungs == wanted.rungs
     measured = result.measured[result.best_trial]
     assert [*measured] == [0, 1, 2, 3]
-    assert measured[3]["distance"] == pytest.approx(-result.rungs[-1].scores[0])
+    assert measured[3]["distance"] == pytest.approx(result.rungs[-1].scores[0])
     by_loss = tuner(privacy=None, score="server", schedule=TWO_RUNGS, metric="loss")
     found = by_loss.start(main, _grid(), server_context())
-    assert found.rungs[0].scores == pytest.approx([-EXACT_LOSS] * 6)
+    assert found.rungs[0].scores == pytest.approx([EXACT_LOSS] * 6)
 
 
 def test_clients_may_evaluate_something_else() -> None:
@@ -200,7 +200,7 @@ def test_a_score_of_the_server_that_is_not_finite_is_the_worst() -> None:
 
     study = tuner(privacy=None, score="server", enqueue=[{"learning-rate": 0.5}])
     result = study.start(_main(evaluate), _grid(), server_context())
-    assert result.rungs[0].scores[0] == -math.inf
+    assert result.rungs[0].scores[0] == math.inf  # smaller is better
     assert result.best_trial != 0
     study = tuner(privacy=None, score="server")
     nothing = _main(lambda *_: MetricRecord({"distance": math.nan}))
@@ -246,7 +246,7 @@ def test_a_score_may_be_a_weighted_sum_of_metrics(
     if privacy is None:
         last = found.rungs[-1].rounds
         np.testing.assert_allclose(
-            found.rungs[-1].scores, np.array(wanted.rungs[-1].scores) - 0.25 * last
+            found.rungs[-1].scores, -np.array(wanted.rungs[-1].scores) - 0.25 * last
         )
 
 

@@ -122,9 +122,27 @@ def test_a_server_fn_is_tuned(
     assert result.best == {"learning-rate": best}
     assert_all_end(before)
     # One send a round of all its clients, not one for each.
-    trains = [num for kind, num in grid.sends if kind == "train"]
-    assert min(trains) > 1
+    assert all(num > 1 for kind, num in grid.sends if kind == "train")
     assert result.rungs[-1].rounds <= ROUNDS
+
+
+def test_clients_of_a_server_fn_are_shared_out_where_it_waits_for_few() -> None:
+    def plan(**options: Any) -> Any:
+        app = server_app(**options)
+        return _tuner(schedule=OneTraining()).plan(app, Counting(), LONG)
+
+    LONG = Context(1, 1, {}, RecordDict(), {**RUN_CONFIG, "num-server-rounds": 15})
+    assert (plan().group_size, plan().reason) == (5, "")
+    assert plan().num_trainings == (15 * NUM_SITES, 15 * NUM_SITES)
+    assert plan(min_fit_clients=11).reason == "main waits for more than 5 nodes"
+    assert plan(fraction_fit=0.5).group_size == 10
+    assert plan(server=OneByOne).reason == "main has a Server of its own"
+    app, grid = server_app(), Counting()
+    result = _tuner(schedule=OneTraining()).start(app, grid, LONG)
+    best = max(settings["learning-rate"] for settings in result.settings)
+    assert result.best == {"learning-rate": best}
+    # Four trials at a time, each client in one of them; all evaluate at a rung's end.
+    assert {num for kind, num in grid.sends if kind == "train"} == {NUM_SITES}
 
 
 def test_evaluation_at_the_server_alone_scores_trials() -> None:

@@ -159,9 +159,9 @@ def test_an_error_names_the_texts_that_stay_at_the_clients(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     grid = in_process(_text_app())
-    with caplog.at_level(logging.WARNING, "flwr.fbo"):
-        with pytest.raises(HiddenMetricsError, match=r"JSONDecode.*\['per-class'\]"):
-            tuner(privacy=PRIVATE).start(main_of(_ReadsText), grid, server_context())
+    caplog.set_level(logging.WARNING, "flwr.fbo")
+    with pytest.raises(HiddenMetricsError, match=r"JSONDecode.*\['per-class'\]"):
+        tuner(privacy=PRIVATE).start(main_of(_ReadsText), grid, server_context())
     assert "has failed" not in caplog.text
     tuner(privacy=None).start(
         main_of(_ReadsText), in_process(_text_app()), server_context()
@@ -173,9 +173,9 @@ def test_a_strategy_that_needs_metrics_is_named_once(
 ) -> None:
     app = message_app(train_metrics=lambda _: {"train_loss": 1.0, "num-examples": 1})
     main = main_of(lambda: QFedAvg(client_learning_rate=0.1))
-    with caplog.at_level(logging.WARNING, "flwr.fbo"):
-        with pytest.raises(ValueError, match="as QFedAvg their training loss"):
-            tuner(privacy=PRIVATE).start(main, in_process(app), server_context())
+    caplog.set_level(logging.WARNING, "flwr.fbo")
+    with pytest.raises(ValueError, match="as QFedAvg their training loss"):
+        tuner(privacy=PRIVATE).start(main, in_process(app), server_context())
     lines = [r for r in caplog.records if "QFedAvg their" in r.getMessage()]
     assert len(lines) == 1  # with which the study ends
 

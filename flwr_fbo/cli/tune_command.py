@@ -12,12 +12,14 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
+from flwr_fbo._common.conversion import finite
 from flwr_fbo._common.validation import nearest, refuse, require, require_known
 from flwr_fbo._compat import parsed_run_config
 from flwr_fbo.cli.commands import AsJson
@@ -173,11 +175,16 @@ def tune(
             _propose(app, own, given["metric"])
             raise typer.Exit(2)
         job = _job(app, own, given, folder)
-        if federation or given["federation"] or bundle_only:
+        if (given["federation"] or bundle_only) and not dry_run:
             _run_bundle(job, given["federation"], bundle_only, as_json, write)
             return
-        with tuning_log(verbose):
-            _run_here(job, dry_run, as_json, write)
+        # What the app prints is not the command's result.
+        with tuning_log(verbose), redirect_stdout(sys.stderr):
+            lines = _run_here(job, dry_run)
+        for line in lines:
+            typer.echo(line)
+        if not dry_run:
+            _report(job, as_json, write)
 
 
 @dataclass(frozen=True)
@@ -309,8 +316,8 @@ def _direction_of(metric: str) -> Direction:
     return "minimize" if is_smaller else "maximize"
 
 
-def _run_here(job: _Job, dry_run: bool, as_json: bool, write: bool) -> None:
-    """Tune the app in this process."""
+def _run_here(job: _Job, dry_run: bool) -> list[str]:
+    """Tune the app in this process; a dry run returns what it would do."""
     own, settings = job.app, job.settings
     main, client = own.main(), own.client_app()
     context = server_context(own.run_config)
@@ -323,9 +330,7 @@ def _run_here(job: _Job, dry_run: bool, as_json: bool, write: bool) -> None:
         _check_metric(job, first)
     if dry_run:
         plan = settings.tuner(None).plan(main, grid, context)
-        for line in dry_run_lines(settings, plan):
-            typer.echo(line)
-        return
+        return dry_run_lines(settings, plan)
     job.folder.mkdir(parents=True, exist_ok=True)
     (job.folder / ".gitignore").write_text("*\n")
     try:
@@ -340,7 +345,7 @@ def _run_here(job: _Job, dry_run: bool, as_json: bool, write: bool) -> None:
         text = f"The app has failed: {type(error).__name__}: {error}"
         raise AppError(text) from error
     save_model(result, job.folder)
-    _report(job, as_json, write)
+    return []
 
 
 def _check_metric(job: _Job, first: FirstRound) -> None:
@@ -389,7 +394,7 @@ def _report(job: _Job, as_json: bool, write: bool) -> None:
         result, plan = recorded_result(journal), plan_of(journal)
     summary = Summary(job.path, job.folder, job.settings, job.defaults, result, plan)
     if as_json:
-        typer.echo(json.dumps(summary.values(), indent=2))
+        typer.echo(json.dumps(finite(summary.values()), indent=2))
     else:
         for line in summary.lines():
             typer.echo(line)

@@ -268,10 +268,7 @@ def _run_trials(
     gate: Gate,
 ) -> Message:
     """Return the replies of all trials of a send."""
-    # Of a trial that the server scores nothing is asked but the model.
-    is_hidden = header.is_hidden or (not header.metric and gate.is_bound)
-    header = replace(header, is_hidden=is_hidden)
-    unprotected = "" if is_hidden else _EXACT
+    unprotected = "" if header.is_hidden else _EXACT
     identity = _admit(gate, header, header.sums, unprotected)
     slot = -1 if header.sums is None else identity.own_slot(context)
     states = TrialStates(context.state, header.attempt, header.alive)
@@ -312,7 +309,6 @@ def _run_trials(
         errors=errors,
         read=tuple(sorted(read)),
         slot=slot,
-        is_hidden=is_hidden,
     )
     gate.let_go(unprotected)
     return sent(message, pack(answer, replies))

@@ -249,8 +249,6 @@ class ReplyHeader:
         Which of the tuned keys the client has read.
     slot : int
         The client's in secure sums, where it knows it; else -1.
-    is_hidden : bool
-        Whether the app's metrics in it stay at the client.
     charges, head : int
         The newest mark of this run in the site's ledger (`Mark`); -1 and 0 where the
         site keeps none.
@@ -262,7 +260,6 @@ class ReplyHeader:
     errors: dict[str, str] = field(default_factory=dict, metadata=ruled(_check_errors))
     read: tuple[str, ...] = field(default=(), metadata=ruled(_check_keys))
     slot: int = field(default=-1, metadata=integer(-1))
-    is_hidden: bool = field(default=False, metadata=flag())
     charges: int = field(default=-1, metadata=integer(-1, 2**31 - 1))
     head: int = field(default=0, metadata=integer(0, 2**62 - 1))
     agent: int = field(default=-1, metadata=integer(-1, 2**31 - 1))

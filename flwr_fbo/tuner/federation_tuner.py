@@ -54,7 +54,7 @@ from flwr_fbo.tuner.federation_result import FederationResult
 from flwr_fbo.tuner.one_training import OneTraining
 from flwr_fbo.tuner.proposed_trials import ProposedTrials, check_study
 from flwr_fbo.tuner.schedule import AppShape, Plan, Schedule
-from flwr_fbo.tuner.trial_grid import Main
+from flwr_fbo.tuner.trial_grid import Main, TrialGrid
 from flwr_fbo.tuner.trial_run import Federation, Score, TrialRun
 from flwr_fbo.tuner.trial_thread import THREAD_NAME, ScoreSource
 from flwr_fbo.tuner.tuner_record import TunerRecord, has_begun
@@ -346,6 +346,11 @@ class FederationTuner:
         """
         require_function("main", main, "a function of grid and context")
         require_bool("exact_metrics", exact_metrics)
+        allowed = (
+            "that of a federation. This is a trial of another tuner, whose main tunes "
+            "itself: give that tuner, or `flwr-fbo tune`, the app without a tuner"
+        )
+        require(not isinstance(grid, TrialGrid), "grid", grid, allowed)
         defaults = app_defaults(self.space, context.run_config)
         if not has_begun(self._folder):
             self._check_nodes(grid)

@@ -320,8 +320,7 @@ class SharedSends:
         if isinstance(header, BallotHeader):
             releases = [header.release]
         else:
-            is_hidden = header.is_hidden or (said is not None and said.is_hidden)
-            releases = [] if is_hidden else [UNPROTECTED]
+            releases = [] if header.is_hidden else [UNPROTECTED]
         if said is None:
             return True
         about = said, header.attempt, header.promise, releases

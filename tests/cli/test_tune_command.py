@@ -255,6 +255,30 @@ def test_an_app_that_fails_is_told_in_a_line(tmp_path: Path) -> None:
     assert "a folder with a pyproject.toml" in _error("gone", *METRIC, *SEARCH)
 
 
+def test_an_app_that_tunes_itself_is_told_so(tmp_path: Path) -> None:
+    own_server(
+        tmp_path / "app",
+        "from optuna.distributions import FloatDistribution\n"
+        "from flwr.serverapp import ServerApp\n"
+        "from flwr_fbo import FederationTuner\n"
+        "app = ServerApp()\n"
+        "@app.main()\n"
+        "def main(grid, context):\n"
+        "    space = {'learning-rate': FloatDistribution(0.1, 1)}\n"
+        "    tuner = FederationTuner(space, 'loss', 'minimize', 20, privacy=None)\n"
+        "    tuner.start(print, grid, context)\n",
+    )
+    assert "the app without a tuner" in _error("app", *METRIC, *SEARCH)
+
+
+def test_what_an_app_prints_is_not_the_result(tmp_path: Path) -> None:
+    printing = "print('of the app')\n" + MESSAGE_CLIENT
+    message_app(tmp_path / "app", client=printing)
+    done = _tune("app", *METRIC, *SEARCH, "--json", "--num-supernodes", 4)
+    assert json.loads(done.stdout)["metric"] == "eval_acc"
+    assert "of the app" in done.stderr
+
+
 def test_the_search_may_stand_in_the_app(tmp_path: Path) -> None:
     folder = message_app(
         tmp_path / "app",
@@ -273,7 +297,7 @@ def test_the_search_may_stand_in_the_app(tmp_path: Path) -> None:
 
 def test_a_dry_run_says_what_is_enough(tmp_path: Path) -> None:
     message_app(tmp_path / "app")
-    few = ("--epsilon", 1, "--num-supernodes", 5, "--dry-run")
+    few = ("--epsilon", 1, "--num-supernodes", 5, "--dry-run", "--federation", "x")
     text = _tune("app", *METRIC, *SEARCH, *few).stdout
     assert "Nothing was trained" in text
     assert "they are replaced in " in text

@@ -37,6 +37,12 @@ SCHEDULE = Halving(4, (1, 2))
 BEST = {"learning-rate": 1.0}
 
 
+def _model(content: RecordDict) -> float:
+    stored = content.config_records["model"]["bytes"]
+    assert isinstance(stored, bytes)
+    return float(stored)
+
+
 class _InConfig(FedAvg):
     """A strategy whose model is bytes in a ConfigRecord, as one of trees has it."""
 
@@ -51,19 +57,19 @@ class _InConfig(FedAvg):
 
     def aggregate_train(self, server_round: int, replies: Any) -> Any:
         contents = [reply.content for reply in replies if reply.has_content()]
-        models = [float(c.config_records["model"]["bytes"]) for c in contents]
+        models = [_model(content) for content in contents]
         self.model = str(np.mean(models)).encode()
         found = [c.metric_records["metrics"]["auc"] for c in contents]
         return None, MetricRecord({"auc": float(np.mean(found))})
 
 
-def _of_trees(context: Context) -> Any:
+def _of_trees() -> ClientApp:
     """Return a client that reports its score in the reply to ``train``."""
     app = ClientApp(mods=[tuner_mod])
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        model = float(message.content.config_records["model"]["bytes"])
+        model = _model(message.content)
         model += float(context.run_config["learning-rate"]) * (1.0 - model)
         record = ConfigRecord({"bytes": str(model).encode()})
         metrics = MetricRecord({"auc": model, "num-examples": 3})
@@ -80,8 +86,7 @@ def _main_of_trees(grid: Grid, context: Context) -> None:
 
 
 def _trees() -> InProcessGrid:
-    client = _of_trees(server_context())
-    return InProcessGrid(client, NUM_CLIENTS, run_config=RUN_CONFIG)
+    return InProcessGrid(_of_trees(), NUM_CLIENTS, run_config=RUN_CONFIG)
 
 
 def test_a_model_in_a_config_and_a_score_in_replies_to_train() -> None:

@@ -10,9 +10,10 @@ import hashlib
 import inspect
 import math
 import sys
+import zipfile
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Collection, Mapping, Sequence
-from copy import copy
+from copy import copy, deepcopy
 from functools import lru_cache, partial
 from importlib.metadata import entry_points
 from io import BytesIO
@@ -40,6 +41,7 @@ from flwr.client import Client as Client
 from flwr.client import NumPyClient as NumPyClient
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable, Mod
+from flwr.common.constant import MessageTypeLegacy as _MessageTypeLegacy
 from flwr.common.constant import SType
 from flwr.common.secure_aggregation.secaggplus_constants import (
     RECORD_KEY_CONFIGS,
@@ -53,8 +55,12 @@ from flwr.common.serde import (
     metric_record_from_proto,
     metric_record_to_proto,
 )
-from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
+from flwr.server import History, LegacyContext, Server, SimpleClientManager
+from flwr.server.strategy import FedAvg as LegacyFedAvg
+from flwr.server.strategy import Strategy as LegacyStrategy
+from flwr.server.workflow import DefaultWorkflow
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import Result, Strategy
 from flwr.serverapp.strategy.strategy_utils import (
     aggregate_arrayrecords as aggregate_arrayrecords,
 )
@@ -104,38 +110,159 @@ def secure_aggregation_stage(content: RecordDict) -> str | None:
     return stage if isinstance(stage, str) else None
 
 
-class RunningStrategy(NamedTuple):
-    """A strategy whose `start` is running; None: there is none, or it does not say.
+# How a server of `flwr.server` asks one client for the first model.
+GET_PARAMETERS = _MessageTypeLegacy.GET_PARAMETERS
+
+
+class Training(NamedTuple):
+    """A training of Flower's that is running, as far as its frames show it.
+
+    Flower does not tell a Grid either.
 
     Attributes
     ----------
-    strategy : Strategy or None
+    strategy : Strategy, LegacyStrategy or None
+        Of the Message API, or of `flwr.server`.
     num_rounds : int or None
         That it was given.
     current_round : int or None
         From 1.
+    kept : Result, History or None
+        In which Flower keeps the metrics of all rounds.
+    server : Server or None
+        That of `flwr.server`.
     """
 
-    strategy: Strategy | None = None
+    strategy: Strategy | LegacyStrategy | None = None
     num_rounds: int | None = None
     current_round: int | None = None
+    kept: Result | History | None = None
+    server: Server | None = None
+
+    def metrics(self) -> dict[int, dict[str, Any]]:
+        """Return what the server's own evaluation gave, by round."""
+        if isinstance(self.kept, Result):
+            return _joined(self.kept.evaluate_metrics_serverapp)
+        if isinstance(self.kept, History):
+            kept = self.kept
+            return _of_history(kept.losses_centralized, kept.metrics_centralized)
+        return {}
+
+    def all_metrics(self) -> dict[int, dict[str, Any]]:
+        """Return all that the server knows, by round: also means over clients.
+
+        Of a name that several have, those of the server's own evaluation.
+        """
+        if isinstance(self.kept, Result):
+            train = self.kept.train_metrics_clientapp
+            return _joined(train, self.kept.evaluate_metrics_clientapp, self.metrics())
+        if isinstance(self.kept, History):
+            kept = self.kept
+            fit = _of_history([], kept.metrics_distributed_fit)
+            found = _of_history(kept.losses_distributed, kept.metrics_distributed)
+            return _joined(fit, found, self.metrics())
+        return {}
 
 
-def running_strategy() -> RunningStrategy:
-    """Return the strategy whose `start` is running in this thread.
+def _joined(*found: Mapping[int, Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
+    """Return metrics by round, the last of a name."""
+    by_round: dict[int, dict[str, Any]] = {}
+    for rounds in found:
+        for number, metrics in rounds.items():
+            by_round.setdefault(number, {}).update(metrics)
+    return by_round
 
-    Flower does not tell a Grid either.
-    """
+
+def _of_history(
+    losses: Sequence[tuple[int, float]],
+    metrics: Mapping[str, Sequence[tuple[int, Any]]],
+) -> dict[int, dict[str, Any]]:
+    """Return what a History has, by round."""
+    by_round: dict[int, dict[str, Any]] = {}
+    for name, values in {"loss": losses, **metrics}.items():
+        for number, value in values:
+            by_round.setdefault(number, {})[name] = value
+    return by_round
+
+
+def running_training() -> Training:
+    """Return the training that is running in this thread."""
     frame = inspect.currentframe()
     while frame is not None:
-        found = frame.f_locals.get("self")
-        if frame.f_code.co_name == "start" and isinstance(found, Strategy):
-            names = "num_rounds", "current_round"
-            numbers = [frame.f_locals.get(name) for name in names]
-            known = [n if type(n) is int and n > 0 else None for n in numbers]
-            return RunningStrategy(found, *known)
+        name = frame.f_code.co_name
+        if name in ("start", "fit", "__call__"):
+            found, values = frame.f_locals.get("self"), frame.f_locals
+            if name == "start" and isinstance(found, Strategy):
+                return Training(found, *_kept_in(values))
+            if name == "fit" and isinstance(found, Server):
+                return Training(found.strategy, *_kept_in(values), found)
+            context = values.get("context")
+            is_flow = isinstance(found, DefaultWorkflow)
+            if is_flow and isinstance(context, LegacyContext):
+                num_rounds = context.config.num_rounds
+                return Training(context.strategy, num_rounds, kept=context.history)
         frame = frame.f_back
-    return RunningStrategy()
+    return Training()
+
+
+def _kept_in(
+    values: Mapping[str, Any],
+) -> tuple[int | None, int | None, Result | History | None]:
+    """Return the number of rounds, this round, and the metrics, of a frame."""
+    numbers = (values.get(name) for name in ("num_rounds", "current_round"))
+    known = [n if type(n) is int and n > 0 else None for n in numbers]
+    kept = (one for one in values.values() if isinstance(one, Result | History))
+    return known[0], known[1], next(kept, None)
+
+
+def clients_waited_for(thread: int) -> int | None:
+    """Return for how many clients a thread of `flwr.server` waits; None: for none."""
+    frame = sys._current_frames().get(thread)
+    while frame is not None:
+        if frame.f_code is SimpleClientManager.wait_for.__code__:
+            return int(frame.f_locals["num_clients"])
+        frame = frame.f_back
+    return None
+
+
+def clients_of_a_part(strategy: object, num_clients: int) -> tuple[int, int] | None:
+    """Return how many of some clients a strategy of `flwr.server` trains.
+
+    And for how many it waits, to train or to evaluate. None: it is not known.
+    """
+    if not isinstance(strategy, LegacyFedAvg):  # what others do is not known
+        return None
+    num_fit, least_fit = strategy.num_fit_clients(num_clients)
+    _, least_evaluate = strategy.num_evaluation_clients(num_clients)
+    return num_fit, max(num_fit, least_fit, least_evaluate)
+
+
+def has_plain_server(server: object) -> bool:
+    """Return whether a server of `flwr.server` is Flower's own; True for None."""
+    if not isinstance(server, Server):
+        return server is None
+    manager = server.client_manager()
+    return type(server) is Server and type(manager) is SimpleClientManager
+
+
+def main_of(app: ServerApp) -> Callable[[Grid, Context], Any]:
+    """Return what a ServerApp does, as a function that returns what its main does.
+
+    A server that it was given as an object is another one in each call: it would begin
+    with the model of the call before.
+    """
+
+    def main(grid: Grid, context: Context) -> Any:
+        if app._main is None:
+            own = app if app._server_fn is not None else deepcopy(app)
+            own(grid, context)
+            return None
+        with app._lifespan(context):
+            # Flower's type says that it returns nothing; many return its Result.
+            run: Callable[[Grid, Context], Any] = app._main
+            return run(grid, context)
+
+    return main
 
 
 def instruction_content(
@@ -379,3 +506,77 @@ def ensure_task_identity() -> None:
             getattr(TaskIdentity, name)
         except RuntimeError:
             setattr(TaskIdentity, name, 1)
+
+
+class AroundClient(ClientApp):
+    """A ClientApp whose messages go through a mod first, before the app's own mods.
+
+    Nothing in the app is changed: it is loaded with its first message.
+
+    Parameters
+    ----------
+    app : callable
+        Returns the ClientApp.
+    mod : callable
+    """
+
+    def __init__(self, app: Callable[[], ClientApp], mod: Mod) -> None:
+        super().__init__()
+        self._load, self._mod = app, mod
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """Return the app's answer, as the mod lets it pass."""
+        return self._mod(message, context, self._load())
+
+
+def checked_project(folder: Path) -> dict[str, Any]:
+    """Return the pyproject.toml of an app.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is none.
+    ValueError
+        If Flower would refuse it.
+    """
+    # Imported now: it loads packages that no client process needs.
+    from flwr.common.config import get_project_config
+
+    return get_project_config(folder)
+
+
+def flat_config(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of a run config; those of a table as ``table.key``."""
+    from flwr.common.config import flatten_dict
+
+    return dict(flatten_dict(config))
+
+
+def bundled_files(folder: Path) -> dict[str, bytes]:
+    """Return the files of an app that ``flwr run`` sends, by path.
+
+    Raises
+    ------
+    ValueError
+        If Flower cannot make a bundle of them.
+    """
+    # Imported now: it loads packages that no other process needs.
+    from flwr.cli.build import build_fab_from_disk
+
+    with zipfile.ZipFile(BytesIO(build_fab_from_disk(folder))) as bundle:
+        names = [n for n in bundle.namelist() if not n.startswith(".info/")]
+        return {name: bundle.read(name) for name in names}
+
+
+def parsed_run_config(texts: Sequence[str]) -> dict[str, Any]:
+    """Return what ``flwr run --run-config`` makes of its values.
+
+    Raises
+    ------
+    ClickException
+        If they are not in the format.
+    """
+    # Imported now: it loads packages that no client process needs.
+    from flwr.common.config import parse_config_args
+
+    return dict(parse_config_args([*texts]))

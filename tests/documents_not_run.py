@@ -122,6 +122,11 @@ NOT_RUN = (
         "minutes to hours, most with data from the internet",
         parse_flwr_fbo,
     ),
+    Command(
+        "flwr-fbo tune my-app",
+        "the reader's app; tests/cli/test_tune_command.py tunes several",
+        parse_flwr_fbo,
+    ),
     Command("flwr-fbo data download", "it needs the internet", parse_flwr_fbo),
     Command(
         "flwr-fbo superexec",

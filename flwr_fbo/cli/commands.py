@@ -16,6 +16,10 @@ from typer.core import TyperCommand, TyperGroup
 # Nothing else in the core names a module of the lab.
 COMMANDS = {
     "init": ("cli.init_command:init", "Write a Flower app that tunes a model."),
+    "tune": (
+        "cli.tune_command:tune",
+        "Tune the settings of an app, with no line changed.",
+    ),
     "run": ("lab.cli.run_command:run", "Run a built-in experiment or a TOML file."),
     "list": (
         "lab.cli.list_command:list_experiments",

@@ -11,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from flwr.app import Context, Message
+from flwr.app import Context, Message, MessageType
+from flwr.server import strategy as legacy
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import (
     Bulyan,
@@ -20,20 +21,28 @@ from flwr.serverapp.strategy import (
     FedXgbCyclic,
     Krum,
     MultiKrum,
-    Strategy,
 )
 
-from flwr_fbo._compat import running_strategy, secure_aggregation_stage
+from flwr_fbo._compat import (
+    GET_PARAMETERS,
+    clients_of_a_part,
+    has_plain_server,
+    secure_aggregation_stage,
+)
 from flwr_fbo.tuner.candidates import rounds_keys
 from flwr_fbo.tuner.parked_arrays import ParkedArrays
 from flwr_fbo.tuner.progress import TrialLog
 from flwr_fbo.tuner.schedule import AppShape, Schedule
 from flwr_fbo.tuner.trial_context import Overlay, trial_context
-from flwr_fbo.tuner.trial_grid import Main, Share, ShareOf, TrialGrid
+from flwr_fbo.tuner.trial_grid import Main, Share, TrialGrid
 from flwr_fbo.tuner.trial_thread import Send, TrialThread
 
 # Strategies whose result depends on how many models there are.
-_OF_MANY = Bulyan, FedMedian, FedTrimmedAvg, FedXgbCyclic, Krum, MultiKrum
+_OF_MANY = (
+    *(Bulyan, FedMedian, FedTrimmedAvg, FedXgbCyclic, Krum, MultiKrum),
+    *(legacy.Bulyan, legacy.FedMedian, legacy.FedTrimmedAvg, legacy.FedXgbCyclic),
+    legacy.Krum,
+)
 # How often `main` looks for nodes before its first message, at most: a strategy that
 # waits for more nodes looks once a second.
 _MOST_LOOKS = 6
@@ -61,8 +70,10 @@ class _Beginning:
     ----------
     asked : list of Message
         Of the first training; empty where `main` has ended before.
-    strategy : Strategy or None
-        Of Flower, that has asked.
+    strategy : object
+        Of Flower, that has asked; None where there is none.
+    server : object
+        That of `flwr.server`; None where there is none.
     num_rounds : int or None
         That the strategy was given.
     error : BaseException or None
@@ -78,7 +89,8 @@ class _Beginning:
         nodes: Sequence[int] | None = None,
     ) -> None:
         self.asked: list[Message] = []
-        self.strategy: Strategy | None = None
+        self.strategy: object = None
+        self.server: object = None
         self.num_rounds: int | None = None
         looks = [0]
 
@@ -90,17 +102,26 @@ class _Beginning:
 
         def run(send: Send) -> None:
             def noted(messages: list[Message], timeout: float | None) -> Any:
-                self.strategy, self.num_rounds, _ = running_strategy()
+                training = trial_grid.training
+                self.strategy, self.num_rounds = training.strategy, training.num_rounds
+                self.server = training.server
                 return send(messages, timeout)
 
-            seen: ShareOf | None = None if nodes is None else share
-            trial_grid = TrialGrid(grid, noted, True, lambda _metrics: None, seen)
+            trial_grid = TrialGrid(
+                grid,
+                noted,
+                is_hidden=False,
+                note=lambda _metrics: None,
+                share=None if nodes is None else share,
+            )
             try:
                 main(cast(Grid, trial_grid), context)
             finally:
                 trial_grid.close()
 
-        trial = TrialThread(0, run, folder, ParkedArrays())
+        is_complete = getattr(grid, "is_complete", False)
+        most = len(list(grid.get_node_ids())) if is_complete else None
+        trial = TrialThread(0, run, folder, ParkedArrays(), most_clients=most)
         with TrialLog():
             trial.begin()
             while trial.waits_for_evaluate:
@@ -141,13 +162,15 @@ def app_shape(
     keys = rounds_keys(context.run_config)
     whole = begun()
     nodes = sorted(grid.get_node_ids())  # main may have waited for more
+    is_legacy = isinstance(whole.strategy, legacy.Strategy)
+    known = clients_of_a_part(whole.strategy, len(nodes))
     num_rounds = whole.num_rounds
     if num_rounds is None and len(keys) == 1:
         num_rounds = int(context.run_config[keys[0]])
     same = [key for key in keys if context.run_config[key] == num_rounds]
     shape = AppShape(
         len(nodes),
-        len(whole.asked),
+        len(whole.asked) if known is None else known[0],
         num_rounds,
         same[0] if len(same) == 1 else "",
         _reason(whole),
@@ -155,9 +178,14 @@ def app_shape(
     size = schedule.min_group(shape)
     if not 0 < size <= len(nodes) // 2:
         return shape
+    if is_legacy:  # main could wait in a way that nothing ends
+        _, waits_for = clients_of_a_part(whole.strategy, size) or (0, len(nodes))
+        if waits_for > size:
+            return replace(shape, reason=f"main waits for more than {size} nodes")
+        return shape
     part = begun(nodes[:size])
     asked = {message.metadata.dst_node_id for message in part.asked}
-    least = -(-size * len(whole.asked) // len(nodes))
+    least = -(-size * shape.num_asked // len(nodes))
     if isinstance(part.error, _WaitsForNodesError) or not asked:
         return replace(shape, reason=f"main waits for more than {size} nodes")
     if not asked <= set(nodes[:size]):
@@ -172,11 +200,15 @@ def _reason(begun: _Beginning) -> str:
     """Return why the clients cannot be shared out; empty where they can."""
     if not begun.asked:
         return "main has ended before it asked clients to train"
-    strategy = begun.strategy
+    strategy, kind = begun.strategy, begun.asked[0].metadata.message_type
     if secure_aggregation_stage(begun.asked[0].content) is not None:
         return "Flower's secure aggregation sums the models of all clients"
     if strategy is None:
-        return "main trains without a strategy of flwr.serverapp"
+        return "main trains without a strategy of Flower's"
+    if not kind.startswith((MessageType.TRAIN, GET_PARAMETERS)):
+        return f"main asks clients for {kind!r} before they train"
+    if not has_plain_server(begun.server):
+        return "main has a Server of its own"
     while hasattr(strategy, "strategy"):  # Flower's wrappers for privacy
         if hasattr(strategy, "num_sampled_clients"):
             name = type(strategy).__name__

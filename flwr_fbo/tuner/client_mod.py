@@ -29,6 +29,7 @@ from flwr.clientapp.typing import ClientAppCallable
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.errors import RefusedError, log_once
 from flwr_fbo._compat import (
+    GET_PARAMETERS,
     MOD_REFUSED,
     SECURE_AGGREGATION_RECORD,
     secure_aggregation_stage,
@@ -214,8 +215,9 @@ def _own_reply(
         )
     if reply.has_error():
         return sent(message, Error(reply.error.code, NO_ANSWER))
-    is_train = message.metadata.message_type.startswith(MessageType.TRAIN)
-    hide = hide_train_metrics if is_train else hide_evaluate_metrics
+    with_model = MessageType.TRAIN, GET_PARAMETERS
+    has_model = message.metadata.message_type.startswith(with_model)
+    hide = hide_train_metrics if has_model else hide_evaluate_metrics
     return sent(message, hide(reply.content))
 
 
@@ -385,7 +387,10 @@ def _kept(
     if not _is_evaluate(message):
         if not header.is_hidden:
             return content
-        check_weight(content)
+        if (
+            message.metadata.message_type != GET_PARAMETERS
+        ):  # a model that weighs nothing
+            check_weight(content)
         return hide_train_metrics(content)
     configs, found = content.config_records.values(), content.metric_records.values()
     metrics = {**merged(configs), **merged(found)}

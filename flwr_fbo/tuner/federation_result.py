@@ -121,6 +121,9 @@ class FederationResult:
     exact_metrics : bool or None
         Whether the clients have sent exact metrics in the last part of that training,
         after the choice. None without such a training.
+    measured : dict of int to dict
+        What the app's own evaluation at the server gave, by trial and round of its
+        training: metrics by name. Empty without one.
     """
 
     settings: tuple[Params, ...]
@@ -132,6 +135,9 @@ class FederationResult:
     num_rungs: int | None = None
     returned: Any = field(default=None, compare=False, repr=False)
     exact_metrics: bool | None = None
+    measured: dict[int, dict[int, dict[str, float]]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     @property
     def is_decided(self) -> bool:

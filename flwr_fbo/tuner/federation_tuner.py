@@ -55,7 +55,7 @@ from flwr_fbo.tuner.private_choice import PrivateChoice
 from flwr_fbo.tuner.proposed_trials import ProposedTrials, check_study
 from flwr_fbo.tuner.schedule import AppShape, Plan, Schedule
 from flwr_fbo.tuner.score import Score
-from flwr_fbo.tuner.trial_grid import Main
+from flwr_fbo.tuner.trial_grid import Main, TrialGrid
 from flwr_fbo.tuner.trial_run import Federation, TrialRun
 from flwr_fbo.tuner.trial_space import Conditions, TrialSpace
 from flwr_fbo.tuner.trial_thread import THREAD_NAME
@@ -374,6 +374,11 @@ class FederationTuner:
         """
         require_function("main", main, "a function of grid and context")
         require_bool("exact_metrics", exact_metrics)
+        allowed = (
+            "that of a federation. This is a trial of another tuner, whose main tunes "
+            "itself: give that tuner, or `flwr-fbo tune`, the app without a tuner"
+        )
+        require(not isinstance(grid, TrialGrid), "grid", grid, allowed)
         defaults = app_defaults(self.space, context.run_config)
         if not has_begun(self._folder):
             self._check_nodes(grid)
@@ -472,14 +477,46 @@ class FederationTuner:
         """Return the plan on record; settle it before the first message."""
         plan = record.plan()
         if plan is None:
-            shape = AppShape(len(list(grid.get_node_ids())))
-            if self.schedule.is_shaped:
-                settings = candidates.settings[0]
-                folder = self._folder and self._folder / f"{THREAD_NAME}0"
-                shape = app_shape(self.schedule, main, grid, context, settings, folder)
-            plan = self.schedule.plan(candidates.num_trials, shape)
+            folder = self._folder and self._folder / f"{THREAD_NAME}0"
+            plan = self._planned(candidates, main, grid, context, folder)
             record.save_plan(plan)
         return plan
+
+    def _planned(
+        self,
+        candidates: Candidates,
+        main: Main,
+        grid: Grid,
+        context: Context,
+        folder: Path | None,
+    ) -> Plan:
+        shape = AppShape(len(list(grid.get_node_ids())))
+        if self.schedule.is_shaped:
+            settings = candidates.settings[0]
+            shape = app_shape(self.schedule, main, grid, context, settings, folder)
+        return self.schedule.plan(candidates.num_trials, shape)
+
+    def plan(self, main: Main, grid: Grid, context: Context) -> Plan:
+        """Return how the trials would be trained; no message is sent.
+
+        Parameters
+        ----------
+        main : callable
+            The app's own. It is called, and ended before its first message.
+        grid : Grid
+        context : Context
+            Of the ServerApp.
+
+        Raises
+        ------
+        ValueError
+            If a key of the space is not in the run config.
+        """
+        require_function("main", main, "a function of grid and context")
+        defaults = app_defaults(self.space, context.run_config)
+        space, num = self._trial_space, self.schedule.trials
+        candidates = Candidates(space, num, defaults, self._enqueue, seed=0)
+        return self._planned(candidates, main, grid, context, None)
 
     def _proposed(self, name: str) -> ProposedTrials | None:
         if self._study is None:
@@ -540,7 +577,7 @@ class FederationTuner:
         if plan.hands_over:
             self._say_cost(plan)
         self._chooser.say()
-        if self._chooser.hides_metrics:
+        if self._chooser.adds_noise:
             _log.warning(
                 "Metrics stay at the clients while trials are compared: main sees NaN "
                 "for each. num-examples of a reply to train is exact at the server."

@@ -72,8 +72,13 @@ class Halving:
     def __post_init__(self) -> None:
         check_fields(self)
         last = self._num_alive(self.rounds[-1])
-        enough = f"two of {self.trials} trials are left at the last rung"
-        require(last >= 2, "rounds", self.rounds, f"short enough that {enough}")
+        first, most = self.rounds[0], int(self.trials * self.rounds[0] / 1.5)
+        works = (first, most) if most > first else (first,)
+        allowed = (
+            f"short enough that two of {self.trials} trials are left at the last rung, "
+            f"as with {works}"
+        )
+        require(last >= 2, "rounds", self.rounds, allowed)
 
     @property
     def rungs(self) -> tuple[PlannedRung, ...]:

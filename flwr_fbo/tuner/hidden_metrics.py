@@ -130,7 +130,7 @@ def hide_evaluate_metrics(content: RecordDict) -> RecordDict:
 
 
 # What a `NumPyClient` says of itself, whose code Flower reads.
-_STATUS = ("fitres.status", "evaluateres.status")
+_STATUS = ("fitres.status", "evaluateres.status", "getparametersres.status")
 
 
 def _hidden(

@@ -34,7 +34,7 @@ from flwr_fbo._common.text import write_whole
 from flwr_fbo._compat import (
     aggregate_arrayrecords,
     aggregate_metricrecords,
-    running_strategy,
+    running_training,
     validate_message_reply_consistency,
 )
 from flwr_fbo.tuner.trial_thread import is_evaluation
@@ -212,8 +212,9 @@ def _strategy_of_means(number: int, kind: str) -> FedAvg | None:
     Its `start` is Flower's and has come to this round of the trial: between two calls
     of `start` it is the app's own code that makes the next model.
     """
-    strategy, _, current = running_strategy()
-    if not isinstance(strategy, FedAvg) or current != number:
+    training = running_training()
+    strategy = training.strategy
+    if not isinstance(strategy, FedAvg) or training.current_round != number:
         return None
     used = getattr(getattr(strategy, f"aggregate_{kind}"), "__func__", None)
     metrics = getattr(strategy, f"{kind}_metrics_aggr_fn")

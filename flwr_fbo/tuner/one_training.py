@@ -118,7 +118,14 @@ class OneTraining:
                 f"groups of min_clients={self.min_clients} are {2 * self.min_clients}"
             )
             rungs = _full_rungs(min(num_trials, self.trials), num_rounds)
-            return Plan(rungs, self.parallel, hands_over=True, reason=reason)
+            return Plan(
+                rungs,
+                self.parallel,
+                hands_over=True,
+                reason=reason,
+                app_rounds=num_rounds,
+                num_asked=shape.num_asked,
+            )
         num_groups = shape.num_nodes // group_size
         # The last rounds are for all clients.
         most = None if num_rounds is None else num_rounds - _num_last(num_rounds)
@@ -134,6 +141,8 @@ class OneTraining:
             min_clients=self.min_clients,
             num_rounds=told,
             rounds_key="" if told is None else shape.rounds_key,
+            app_rounds=num_rounds,
+            num_asked=shape.num_asked,
         )
 
 

@@ -18,6 +18,8 @@ from flwr_fbo.tuner.trial_thread import CHOSEN_TRIAL, THREAD_NAME, TrialThread
 _log = logging.getLogger("flwr.fbo")
 _flower_log = logging.getLogger("flwr")
 
+# What progress is marked with in the log: "passing", of a rung under way, or "rung".
+IS_PROGRESS = "fbo_progress"
 # Seconds, at least, from one line of the log to the next.
 _SECONDS_A_LINE = 30.0
 # Sends that say nothing of how long others take: a training and an evaluation.
@@ -88,10 +90,13 @@ class Progress:
         now = self._clock()
         if num_sends <= _NUM_FIRST_SENDS:
             self._began, self._done_before = now, self._done(rung, trials)
-        if now - self._last_line < _SECONDS_A_LINE:
+        level = logging.DEBUG  # for who shows one line that moves
+        if now - self._last_line >= _SECONDS_A_LINE:
+            self._last_line, level = now, logging.INFO
+        if not _log.isEnabledFor(level):
             return
-        self._last_line = now
-        _log.info(
+        _log.log(
+            level,
             "rung %d of %d, round %d of %d, trials %s: %d sends so far, %s",
             rung + 1,
             len(self._plan.rungs),
@@ -100,6 +105,7 @@ class Progress:
             ", ".join(str(trial.number) for trial in sent),
             num_sends,
             self.left(rung, trials),
+            extra={IS_PROGRESS: "passing"},
         )
 
     def left(self, rung: int, trials: Sequence[TrialThread]) -> str:

@@ -88,6 +88,10 @@ class Plan:
         Key of the run config that tells it.
     reason : str
         Why clients are not shared out, for the log; empty where they are.
+    app_rounds : int or None
+        Rounds of the app's own training; None: not known.
+    num_asked : int
+        Number of nodes that train in a round of it; 0: not known.
     """
 
     rungs: tuple[PlannedRung, ...] = field(metadata=holds(PlannedRung))
@@ -98,6 +102,22 @@ class Plan:
     num_rounds: int | None = None
     rounds_key: str = ""
     reason: str = ""
+    app_rounds: int | None = None
+    num_asked: int = 0
+
+    @property
+    def num_trainings(self) -> tuple[int, int] | None:
+        """Trainings of one client in one round: of all trials, and of the app alone.
+
+        None where it is not known how the app trains.
+        """
+        if self.app_rounds is None or self.num_asked == 0:
+            return None
+        rounds = self.num_rung_rounds
+        if self.hands_over:
+            end = self.app_rounds if self.num_rounds is None else self.num_rounds
+            rounds += max(end - self.rungs[-1].rounds, 0)
+        return rounds * self.num_asked, self.app_rounds * self.num_asked
 
     @property
     def is_shared(self) -> bool:

@@ -347,7 +347,8 @@ class SharedSends:
             messages = list(trial.pending)
             if trial.waits_for_evaluate:
                 self._evaluate_type = trial.pending_type
-                if trial.num_train >= rounds and self._asks_all:
+                is_first = not trial.goes_on
+                if trial.num_train >= rounds and self._asks_all and is_first:
                     messages += for_others(messages, voters)
             for message in messages:
                 node = message.metadata.dst_node_id

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, NoReturn, ParamSpec, TypeVar
@@ -13,20 +14,31 @@ import numpy as np
 from flwr.app import Array, Context, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
+from flwr_fbo._common.errors import PublicError
 from flwr_fbo._common.validation import require
 from flwr_fbo._compat import (
+    GET_PARAMETERS,
     RunNotRunningException,
     SecureAggregationStage,
+    Training,
+    running_training,
     secure_aggregation_stage,
 )
 from flwr_fbo.tuner.envelope import HEADER, SettingsHeader, header_record
+from flwr_fbo.tuner.gathered_sends import GatheredSends
+from flwr_fbo.tuner.hidden_metrics import TRAIN_KEYS
 from flwr_fbo.tuner.kept_rounds import KeptRounds
 from flwr_fbo.tuner.trial_thread import Send, for_others, is_evaluation
 
 _KNOWN_TYPES = (
-    "train or evaluate: of others it is not known what is private (a strategy of "
-    "flwr.server asks for parameters unless it has initial_parameters)"
+    "train or evaluate where trials are compared privately: of others it is not known "
+    "what is private. Without privacy any type is allowed"
 )
+# Looks for nodes without a message between them, as a strategy has them that waits for
+# more nodes: one a second.
+_MOST_LOOKS, _SECONDS_A_LOOK = 6, 0.5
+# Threads in which a server of `flwr.server` may ask its clients.
+_MOST_THREADS = 500
 
 # What a user's ServerApp has as its main.
 Main = Callable[[Grid, Context], Any]
@@ -61,12 +73,17 @@ R = TypeVar("R")
 
 
 # Sends of type train in which clients train; and a round of them begins with these.
+_KNOWN = MessageType.TRAIN, MessageType.EVALUATE, GET_PARAMETERS
 _TRAINING = None, SecureAggregationStage.COLLECT_MASKED_VECTORS
 _FIRST = None, SecureAggregationStage.SETUP
 
 
 class TrainingFailedError(RuntimeError):
     """A trial has no model to compare: its training diverged, or no client trained."""
+
+
+class HiddenMetricsError(RuntimeError):
+    """`main` has failed on a metric that stays at the clients."""
 
 
 @Grid.register
@@ -86,13 +103,21 @@ class TrialGrid:
     is_hidden : bool
         Whether the clients' metrics stay at the clients.
     note : callable
-        Gets the metrics of each evaluation by the server.
-    kept : KeptRounds, optional
-        Has the rounds that an earlier run has trained, and keeps those of this one.
+        Gets the metrics of each evaluation by the server, and of each round that
+        Flower's strategies keep.
+    wanted : collection of str
+        Metrics without which a round is not noted.
     share : callable, optional
         Says which clients the trial has in a round. None: all.
+    kept : KeptRounds, optional
+        Has the rounds that an earlier run has trained, and keeps those of this one.
     note_round : callable, optional
         Called when a round of training is complete.
+
+    Attributes
+    ----------
+    training : Training
+        Of Flower's, that `main` runs, as far as it is known.
     """
 
     def __init__(
@@ -101,18 +126,25 @@ class TrialGrid:
         send: Send,
         is_hidden: bool,
         note: Callable[[Any], None],
+        wanted: Collection[str] = (),
         share: ShareOf | None = None,
         kept: KeptRounds | None = None,
         note_round: Callable[[], None] = lambda: None,
     ) -> None:
         self.note = note
-        self._kept = kept
+        self._wanted = set(wanted)
+        self.training = Training()
         self._grid = grid
         self._send = send
+        self._gathered = GatheredSends(self._send_round)
+        # Rounds whose evaluation by the server was noted.
+        self._noted: set[int] = set()
+        self._looks, self._last_look = 0, time.monotonic()
         self._is_hidden = is_hidden
         # Rounds of training so far, and each node's arrays while none were sent since.
         # Some strategies take them out of the replies.
         self._round = 0
+        self._last_round = ("", "")
         self._trained: dict[int, list[tuple[str, Array]]] = {}
         # The replies of the last round of training.
         self._replies: list[Message] = []
@@ -121,10 +153,12 @@ class TrialGrid:
         # Whether the clients' models are masked, so that NaN cannot be seen in them.
         self._is_masked = False
         self._is_closed = False
-        self._note_round = note_round
+        self._kept, self._note_round = kept, note_round
         self._share_of = share
         # That `main` was given last.
         self._share = Share(())
+        # Keys whose values `main` does not get: texts that are empty, and numbers.
+        self._emptied: set[str] = set()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grid, name)
@@ -144,10 +178,74 @@ class TrialGrid:
         """
         if self._is_closed:
             raise RunNotRunningException
+        self._look()
         if self._share_of is None:
-            return self._grid.get_node_ids()
-        self._share = self._share_of(self._grid, self._round + 1)
-        return self._share.nodes
+            nodes: Sequence[int] = list(self._grid.get_node_ids())
+        else:
+            share = self._share_of(self._grid, self._round + 1)
+            if self._gathered.is_own_thread:
+                self._share = share
+            nodes = share.nodes
+        self._widen(len(nodes))
+        now = time.monotonic()
+        if self._gathered.is_own_thread and now - self._last_look > _SECONDS_A_LOOK:
+            self._looks, self._last_look = self._looks + 1, now
+        if self._looks > _MOST_LOOKS and getattr(self._grid, "is_complete", False):
+            raise RuntimeError(
+                f"main waits for more than {len(nodes)} nodes, and these are all that "
+                "there are: min_available_nodes and its like"
+            )
+        return nodes
+
+    def _look(self) -> None:
+        """Note what the training that is running has come to, in its own thread."""
+        if not self._gathered.is_own_thread:
+            return
+        if self._gathered.error is not None:  # Flower goes on without such a client
+            raise self._gathered.error
+        found = running_training()
+        if found.strategy is not None:
+            self._note_server()  # what a training before it has ended with
+            if found.kept is not self.training.kept:
+                self._noted.clear()
+            self.training = found
+        self._note_server()
+
+    def _note_server(self) -> None:
+        for number, metrics in sorted(self.training.all_metrics().items()):
+            # A round may not be complete yet.
+            if number not in self._noted and metrics.keys() >= self._wanted:
+                self._noted.add(number)
+                self.note(metrics)
+
+    def measured(self) -> dict[int, dict[str, float]]:
+        """Return the numbers of the server's own evaluation, by round."""
+        return {
+            number: {
+                key: float(value)
+                for key, value in metrics.items()
+                if isinstance(value, int | float) and not isinstance(value, bool)
+            }
+            for number, metrics in self.training.metrics().items()
+        }
+
+    def _widen(self, num_nodes: int) -> None:
+        """Let a server ask all clients at a time, so that a round is one send."""
+        server = self.training.server
+        if server is not None and (server.max_workers or 0) < num_nodes:
+            server.set_max_workers(min(num_nodes, _MOST_THREADS))
+
+    def finish(self) -> None:
+        """Note what is known once `main` has ended; raise what one of its threads has.
+
+        Raises
+        ------
+        BaseException
+            That ended a send in a thread, and that `main` has gone on without.
+        """
+        if self._gathered.error is not None:
+            raise self._gathered.error
+        self._note_server()
 
     def push_messages(self, messages: Iterable[Message]) -> NoReturn:
         """Refuse: replies that are pulled one by one cannot be shared.
@@ -170,9 +268,9 @@ class TrialGrid:
         Raises
         ------
         ValueError
-            If the messages are of several types, or of one that is neither ``train``
-            nor ``evaluate``; or if the strategy has made a model of NaN from finite
-            ones while metrics stay at the clients.
+            If the messages are of several types; or, while metrics stay at the clients,
+            of one that is neither ``train`` nor ``evaluate``, or if the strategy has
+            made a model of NaN from finite ones.
         TrainingFailedError
             If training diverged, or all clients that answered failed to train.
         """
@@ -182,27 +280,38 @@ class TrialGrid:
         kinds = {message.metadata.message_type for message in asked}
         require(len(kinds) == 1, "message_type", sorted(kinds), "one a send")
         kind = kinds.pop()
-        is_known = kind.split(".")[0] in (MessageType.TRAIN, MessageType.EVALUATE)
-        require(is_known, "message_type", kind, _KNOWN_TYPES)
+        is_known = kind.split(".")[0] in _KNOWN
+        require(is_known or not self._is_hidden, "message_type", kind, _KNOWN_TYPES)
+        self._look()
+        return self._gathered.send(asked, timeout)
+
+    def _send_round(self, asked: list[Message], timeout: float | None) -> list[Message]:
+        """Return the replies to what was gathered; see `send_and_receive`."""
+        kind = asked[0].metadata.message_type
+        self._looks, self._last_look = 0, time.monotonic()
         finite, others = _by_finiteness(_arrays_of(asked[0]))
         if not self._finite_arrays.isdisjoint(others):
             self._raise_diverged()
         self._finite_arrays |= finite
-        self._trained = {}
         is_train = kind.startswith(MessageType.TRAIN)
         stage = secure_aggregation_stage(asked[0].content)
+        this_round = kind, asked[0].metadata.group_id
+        goes_on = this_round[1] != "" and this_round == self._last_round
+        self._last_round = this_round
+        if not goes_on or stage is not None:
+            self._trained = {}
         if is_train:
-            self._round += stage in _FIRST
+            self._round += stage in _FIRST and not (goes_on and stage is None)
             self._is_masked = stage is not None
         # Flower's strategies have used them, and keep them until they get others: a
         # trial that waits would hold the models of all clients.
-        for reply in self._replies:
+        for reply in self._replies if not goes_on else ():
             if reply.has_content():
                 reply.content = RecordDict()
-        kept = self._kept
+        kept = self._kept if is_train or is_evaluation(asked) else None
         replies = None if kept is None else kept.replies(self._round, asked)
         if replies is None:
-            replies = self._asked(asked, timeout, stage)
+            replies = self._asked(asked, timeout, goes_on)
             if kept is not None:
                 kept.keep(self._round, asked, replies)
         elif is_train:
@@ -211,25 +320,35 @@ class TrialGrid:
         return replies
 
     def _asked(
-        self, asked: list[Message], timeout: float | None, stage: str | None
+        self, asked: list[Message], timeout: float | None, goes_on: bool
     ) -> list[Message]:
-        """Ask the clients; return the replies that `main` may use."""
-        if is_evaluation(asked):
-            return self._send(asked, timeout)
-        if self._share_of is not None:
+        """Ask the clients; return the replies that `main` may use.
+
+        With ``goes_on`` they are more clients of a round that has begun.
+        """
+        is_train = asked[0].metadata.message_type.startswith(MessageType.TRAIN)
+        if is_train and self._share_of is not None:
             self._check_nodes({message.metadata.dst_node_id for message in asked})
         replies = self._send(asked, timeout)
-        self._note_trained(replies)
+        if self._is_hidden:
+            self._note_emptied(replies, TRAIN_KEYS if is_train else ())
+        if not is_train:
+            return replies
+        stage = secure_aggregation_stage(asked[0].content)
+        self._note_trained(replies, goes_on)
         least = self._share.min_clients
         if 0 < len(self._trained) < least:
             # A mean of fewer models shows more of each to all who evaluate it.
             spares = self._share.spares[: least - len(self._trained)]
             if others := for_others(asked, spares):
-                replies = [*replies, *self._send(others, timeout)]
-                self._note_trained(replies)
+                more = self._send(others, timeout)
+                if self._is_hidden:
+                    self._note_emptied(more, TRAIN_KEYS)
+                replies = [*replies, *more]
+                self._note_trained(replies, goes_on)
             if len(self._trained) < least:
                 replies = [reply for reply in replies if reply.has_error()]
-                self._note_trained(replies)
+                self._replies, self._trained = replies, {}
                 _log.warning(
                     "fewer than min_clients=%d clients could train in round %d: the "
                     "model stays as it was",
@@ -241,23 +360,36 @@ class TrialGrid:
         # A round of secure aggregation is over with its last stage, unless it halts:
         # then the model is what it was.
         is_last = stage == SecureAggregationStage.UNMASK
-        if stage is None or (is_last and self._trained):
+        if (stage is None and not goes_on) or (is_last and self._trained):
             self._note_round()
-        if replies and not self._trained and stage in (*_FIRST, *_TRAINING):
+        # One client that is asked alone is not all of a round.
+        is_alone = len(asked) == 1 and asked[0].metadata.group_id != ""
+        is_all = not is_alone or len(self._share.nodes) == 1
+        is_lost = is_all and stage in (*_FIRST, *_TRAINING)
+        if replies and not self._trained and is_lost:
             raise TrainingFailedError(
                 f"no client could train in round {self._round}: "
                 f"{replies[-1].error.reason}"
             )
         return replies
 
-    def _note_trained(self, replies: list[Message]) -> None:
-        """Note the models of a round."""
-        self._replies = replies
-        self._trained = {
+    def _note_trained(self, replies: list[Message], goes_on: bool = False) -> None:
+        """Note the models of a round, or of more clients in it."""
+        self._replies = [*self._replies, *replies] if goes_on else replies
+        self._trained |= {
             reply.metadata.src_node_id: _arrays_of(reply)
             for reply in replies
             if reply.has_content()
         }
+
+    def _note_emptied(self, replies: list[Message], kept: Sequence[str]) -> None:
+        for reply in replies:
+            if reply.has_content():
+                content = reply.content
+                for config in content.config_records.values():
+                    self._emptied |= _emptied(config) - {*kept}
+                for metrics in content.metric_records.values():
+                    self._emptied |= _emptied(metrics) - {*kept}
 
     def _check_nodes(self, asked: set[int]) -> None:
         """Raise RuntimeError if `main` does not keep to its share of the clients."""
@@ -275,10 +407,25 @@ class TrialGrid:
             )
 
     def check_error(self, error: Exception) -> None:
-        """Raise `TrainingFailedError` if clients' models of NaN explain an error."""
-        is_known = isinstance(error, TrainingFailedError)
-        if not is_known and self._diverged_nodes():
+        """Raise another error if there is one that explains what `main` has raised.
+
+        Raises
+        ------
+        TrainingFailedError
+            If clients' models are not finite.
+        HiddenMetricsError
+            If `main` found texts or lists empty that stay at the clients.
+        """
+        if isinstance(error, TrainingFailedError):
+            return
+        if self._diverged_nodes():
             raise TrainingFailedError(self._diverged()) from error
+        if self._emptied and not isinstance(error, PublicError):
+            raise HiddenMetricsError(
+                f"main raised {error!r}. While trials are compared privately, these "
+                f"metrics of clients are empty in main: {sorted(self._emptied)}. Let "
+                "main do without them where current_trial(context) is not None"
+            ) from error
 
     def _raise_diverged(self) -> NoReturn:
         is_known = self._is_masked or self._diverged_nodes()
@@ -345,6 +492,15 @@ def server_score(grid: Grid, evaluate_fn: Callable[P, R]) -> Callable[P, R]:
         return metrics
 
     return noted
+
+
+def _emptied(record: Mapping[str, Any]) -> set[str]:
+    """Return the keys of texts and lists that are empty."""
+    return {
+        key
+        for key, value in record.items()
+        if isinstance(value, str | bytes | list) and not value
+    }
 
 
 def _arrays_of(message: Message) -> list[tuple[str, Array]]:

@@ -26,7 +26,7 @@ from flwr_fbo.tuner.evidence import check_evidence
 from flwr_fbo.tuner.federation_result import Rung
 from flwr_fbo.tuner.kept_trials import KeptTrials
 from flwr_fbo.tuner.parked_arrays import ParkedArrays
-from flwr_fbo.tuner.progress import Progress, TrialLog
+from flwr_fbo.tuner.progress import IS_PROGRESS, Progress, TrialLog
 from flwr_fbo.tuner.proposed_trials import ProposedTrials
 from flwr_fbo.tuner.schedule import Plan
 from flwr_fbo.tuner.score import Score
@@ -106,6 +106,8 @@ class TrialRun:
         # Whether the trial that was chosen goes on to the end of its main.
         self._is_final = False
         self._trials: dict[int, TrialThread] = {}
+        # Of each trial under way, what its training has come to.
+        self._grids: dict[int, TrialGrid] = {}
         self._parked = ParkedArrays()
         # The failures of trials that the log has already.
         self._said: dict[int, str] = {}
@@ -186,6 +188,7 @@ class TrialRun:
             going_on = rung.survivors if planned.num_survivors > 1 else ()
             scores = dict(zip(rung.trials, rung.scores, strict=True))
             self.proposed.report(rung.rounds, scores, going_on)
+        self._measure()
         self.record.add(row, self._ledgers)
         self._rungs.append(rung)
         self._say_decided(trials, time.monotonic() - began)
@@ -212,6 +215,7 @@ class TrialRun:
             self._sends.num_sends,
             seconds,
             outcome,
+            extra={IS_PROGRESS: "rung"},
         )
 
     def _tell_of(self, rung: Rung) -> None:
@@ -305,14 +309,17 @@ class TrialRun:
             grid = TrialGrid(
                 self.app.grid,
                 send,
-                is_hidden=self.chooser.hides_metrics,
+                is_hidden=self.chooser.adds_noise,
                 note=note,
+                wanted=self.score.weights,
                 share=share if self.plan.is_shared or self.plan.hands_over else None,
                 kept=self._kept.rounds(number),
                 note_round=trial.note_round,
             )
+            self._grids[number] = grid
             try:
                 returned = self.app.main(cast(Grid, grid), context)
+                grid.finish()
             except Exception as error:
                 grid.check_error(error)
                 raise
@@ -321,12 +328,15 @@ class TrialRun:
             note(returned)
             return returned
 
+        is_complete = getattr(self.app.grid, "is_complete", False)
+        nodes = self.app.grid.get_node_ids() if is_complete else ()
         trial = TrialThread(
             number,
             run,
             folder=self.folder and self.folder / f"{THREAD_NAME}{number}",
             parked=self._parked,
             clients_score=self.chooser.clients_score,
+            most_clients=len(list(nodes)) if is_complete else None,
         )
         return trial
 
@@ -336,7 +346,7 @@ class TrialRun:
         A trial that is trained again has the groups of its first training, so that a
         run which goes on comes to the same models.
         """
-        if not self._is_final:
+        if not self._is_final and len(self._rungs) < len(self.plan.rungs):
             trial.hold(self.plan.rungs[len(self._rungs)].rounds)
         nodes = list(grid.get_node_ids())
         ends = [planned.rounds for planned in self.plan.rungs]
@@ -364,10 +374,12 @@ class TrialRun:
         shows_metrics = not self.chooser.adds_noise or (exact_metrics and not has_ended)
         if has_ended:
             hidden = "" if shows_metrics else ", whose metrics stayed at the clients"
-            _log.info("trial %d came to the end of main in a rung%s", number, hidden)
+            text = "trial %d came to the end of main in a rung%s"
+            _log.info(text, number, hidden, extra={IS_PROGRESS: "rung"})
             self._log_of_trials.show(trial)
         else:
-            _log.info("trial %d is trained to the end of main, by all clients", number)
+            text = "trial %d is trained to the end of main, by all clients"
+            _log.info(text, number, extra={IS_PROGRESS: "rung"})
         trial.come_forward()
         grid = TunedGrid(
             self.app.grid,
@@ -382,26 +394,41 @@ class TrialRun:
             trial.answer(list(replies))
         if trial.error is not None:
             raise trial.error
+        self._measure()
         self.record.hand_over(shows_metrics)
         return trial.returned
+
+    def _measure(self) -> None:
+        """Record what the server's own evaluation gave in the trials under way."""
+        found = {trial: grid.measured() for trial, grid in self._grids.items()}
+        self.record.save_measured({t: rounds for t, rounds in found.items() if rounds})
 
     def _end_all_but(self, alive: Sequence[int]) -> None:
         for number in [number for number in self._trials if number not in alive]:
             self._trials.pop(number).end()
+            self._grids.pop(number, None)
 
     def _say_failures(self, trials: Sequence[TrialThread]) -> None:
         """Log why trials cannot be compared; raise it if none can."""
         failures = {t.number: t.failure for t in trials if t.failure is not None}
-        for number, failure in failures.items():
-            if repr(failure) == self._said.get(number):
-                continue
-            self._said[number] = repr(failure)
-            if isinstance(failure, TrainingFailedError):
-                _log.warning("trial %d: %s", number, failure)
-            else:
-                _log.warning("main has failed in trial %d: %r", number, failure)
-        if len(failures) == len(trials):
+        if len(failures) == len(trials):  # that is the end: the error says it
             raise next(iter(failures.values()))
+        alike: dict[str, list[int]] = {}
+        for number, failure in failures.items():
+            text = f"main has failed: {failure!r}"
+            if isinstance(failure, TrainingFailedError):
+                text = str(failure)
+            if text != self._said.get(number):
+                self._said[number] = text
+                alike.setdefault(text, []).append(number)
+        for trial in trials:
+            if trial.unscored and not trial.failure and trial.number not in self._said:
+                text = f"no client could score it: {trial.unscored}"
+                self._said[trial.number] = text
+                alike.setdefault(text, []).append(trial.number)
+        for text, numbers in alike.items():
+            names = ", ".join(map(str, numbers))
+            _log.warning("trial%s %s: %s", "s" * (len(numbers) > 1), names, text)
 
     def _header(self, numbers: list[int]) -> TrialsHeader:
         number = len(self._rungs)
@@ -413,7 +440,7 @@ class TrialRun:
             ),
             alive=tuple(self._alive),
             metric=self.score.weights if self.chooser.clients_score else {},
-            is_hidden=self.chooser.hides_metrics,
+            is_hidden=self.chooser.adds_noise,
             promise=self.chooser.promise(self._first_rung),
             sums=self.chooser.sums(len(self._alive)),
             rung=number + 1,
@@ -425,7 +452,7 @@ class TrialRun:
             attempt=self._attempt,
             rung=rung,
             trials=tuple(trial.number for trial in trials),
-            failed=tuple(t.number for t in trials if t.failure is not None),
+            failed=tuple(t.number for t in trials if t.failure or t.unscored),
             is_exact=not self.chooser.adds_noise,
             maximize=self.score.maximize,
             promise=self.chooser.promise(self._first_rung),
@@ -450,5 +477,5 @@ class TrialRun:
                 "schedule.%s",
                 rounds,
                 short,
-                _EARLY_STOPPING if self.chooser.hides_metrics else "",
+                _EARLY_STOPPING if self.chooser.adds_noise else "",
             )

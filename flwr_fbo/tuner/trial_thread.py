@@ -9,15 +9,16 @@ import random
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Event, Thread, current_thread
 from typing import Any, NoReturn
 
 import numpy as np
 from flwr.app import Message, MessageType
 
+from flwr_fbo._compat import clients_waited_for
 from flwr_fbo.tuner.parked_arrays import ParkedArrays
 
 # What a trial's thread is called, with its number.
@@ -28,6 +29,8 @@ CHOSEN_TRIAL = "chosen trial"
 # Sends of a `main` that is to end that are refused before it is left alone.
 _MOST_REFUSALS = 5
 _MT19937_WORDS = 8
+# Seconds after which a thread that does not send is looked at.
+_SECONDS_A_LOOK = 2.0
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -63,6 +66,8 @@ class TrialThread:
         Of all trials.
     clients_score : bool
         Whether a trial is scored by clients that evaluate it; else by the server.
+    most_clients : int, optional
+        All clients that there will ever be; None: others may come.
 
     Attributes
     ----------
@@ -84,6 +89,8 @@ class TrialThread:
     num_scores : int
         How often it was scored after training: by an answered evaluation at the
         clients, or by the server.
+    unscored : str
+        What clients have said if none of those that were asked last could evaluate it.
     server_score : float
         The last score of the server; NaN before there is one.
     """
@@ -95,6 +102,7 @@ class TrialThread:
         folder: Path | None,
         parked: ParkedArrays,
         clients_score: bool = True,
+        most_clients: int | None = None,
     ) -> None:
         self.number = number
         self.pending: list[Message] = []
@@ -107,9 +115,13 @@ class TrialThread:
         self.server_score = math.nan
         # Whether clients were asked to train, whatever came of it.
         self._was_trained = False
+        self.unscored = ""
         # Whether it was scored since it was trained last.
         self._is_scored = False
+        # Type and group of the send that was answered last: a round may have several.
+        self._last_round = ("", "")
         self._clients_score = clients_score
+        self._most_clients = most_clients
         self._run = run
         self._random_states = _drawn_states()
         self._folder = self._first_folder = folder
@@ -141,8 +153,10 @@ class TrialThread:
 
         For the next rung: who trains it then is not known before.
         """
+        if current_thread() is not self._thread:
+            return
         is_done = self.num_train >= rounds and self._is_scored
-        if not is_done or current_thread() is not self._thread:
+        if not is_done and not self._is_ending:
             return
         if not self._is_ending:
             self._requests.put((None, None))
@@ -171,9 +185,13 @@ class TrialThread:
     def answer(self, replies: list[Message]) -> None:
         """Hand over the replies it waits for, and run until it waits again."""
         self.num_sends += 1
-        if not self.waits_for_evaluate:
+        self._last_round = self.pending_type, self.pending[0].metadata.group_id
+        if self.pending_type.startswith(MessageType.TRAIN):
             self._was_trained, self._is_scored = True, False
-        elif self._clients_score:
+        elif self.waits_for_evaluate and self._clients_score:
+            errors = [str(r.error.reason) for r in replies if r.has_error()]
+            is_lost = errors and len(errors) == len(replies)
+            self.unscored = errors[-1] if is_lost else ""
             self._note_scored()
         self._turn(lambda: self._replies.put(replies))
 
@@ -181,6 +199,18 @@ class TrialThread:
         """Count a round of training that is complete, in the thread."""
         self._was_trained, self._is_scored = True, False
         self.num_train += 1
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it waits for more of the round that was answered last.
+
+        Servers of `flwr.server` may ask a few clients at a time. They name the round in
+        the group of a message; strategies of the Message API do not.
+        """
+        if not self.pending:
+            return False
+        group = self.pending[0].metadata.group_id
+        return group != "" and (self.pending_type, group) == self._last_round
 
     def note_score(self, score: float) -> None:
         """Note a score of the server; one from before any training is none."""
@@ -246,6 +276,8 @@ class TrialThread:
             return self.num_train >= rounds
         if not self.pending:
             return self.has_ended
+        if self.goes_on:
+            return False
         trains_on = self.num_scores == 0 and not self.waits_for_evaluate
         return self.num_train >= rounds and (self._is_scored or trains_on)
 
@@ -263,9 +295,23 @@ class TrialThread:
         self._parked.bring_back(self.number)
         with self._own_state():
             wake()
-            pending, self.timeout = self._requests.get()
+            pending, self.timeout = self._next_request()
         self.pending, self.is_held = pending or [], pending is None
         self.num_bytes = self._parked.note(self.number, self.pending)
+
+    def _next_request(self) -> tuple[list[Message] | None, float | None]:
+        """Return what it waits for next, once it does."""
+        while True:
+            with suppress(Empty):
+                return self._requests.get(timeout=_SECONDS_A_LOOK)
+            # A server of `flwr.server` waits a day for clients, and cannot be woken.
+            num = clients_waited_for(self._thread.ident or 0)
+            if self._most_clients is not None and (num or 0) > self._most_clients:
+                self.error = RuntimeError(
+                    f"main waits for {num} clients, and {self._most_clients} are all "
+                    "that there are: min_available_clients and its like"
+                )
+                return [], None
 
     @contextmanager
     def _own_state(self) -> Iterator[None]:
@@ -302,7 +348,12 @@ class TrialThread:
         return replies
 
     def _refuse(self) -> NoReturn:
-        """End `main`, in the thread; stop here if it catches that again and again."""
+        """End `main`, in the thread; stop here if it catches that again and again.
+
+        Not in a thread of a pool: the process would wait for that for ever.
+        """
+        if current_thread() is not self._thread:
+            raise TrialEnd
         self._num_refused += 1
         if self._num_refused < _MOST_REFUSALS:
             raise TrialEnd
@@ -325,8 +376,10 @@ def is_evaluation(messages: Sequence[Message]) -> bool:
 def for_others(messages: Sequence[Message], nodes: Iterable[int]) -> list[Message]:
     """Return what all are sent alike for other nodes; nothing where it differs."""
     first, asked = messages[0], {m.metadata.dst_node_id for m in messages}
-    if any(message.content is not first.content for message in messages):
-        return []
+    for message in messages:  # `flwr.server` makes a content for each client
+        is_same = message.content is first.content or message.content == first.content
+        if not is_same:
+            return []
     about = first.metadata
     return [
         Message(first.content, node, about.message_type, ttl=about.ttl)

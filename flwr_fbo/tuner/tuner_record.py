@@ -30,6 +30,7 @@ _SETTINGS, _NAME, _OPEN_SUM = "settings", "name", "open-sum"
 _LEDGERS = "site-ledgers"
 _PLAN, _APP, _HANDED_OVER = "plan", "app", "handed-over"
 _CLIENT_STATE = "client-state"
+_MEASURED = "measured"
 
 
 class TunerRecord:
@@ -128,6 +129,12 @@ class TunerRecord:
                 "new tuner; a private one then spends epsilon again."
             )
 
+    def save_measured(self, measured: Mapping[int, Mapping[int, Any]]) -> None:
+        """Save what the server's own evaluation gave in some trials, by round."""
+        if measured:
+            known = _measured_in(self._journal)
+            self._put(_MEASURED, _with_texts({**known, **measured}))
+
     def is_handed_over(self) -> bool:
         """Return whether the chosen trial was trained to its end."""
         return _json_of(self._journal, _HANDED_OVER) is not None
@@ -214,6 +221,23 @@ def recorded_site_ledgers(journal: Journal) -> SiteLedgers:
     return SiteLedgers(_json_of(journal, _LEDGERS) or ())
 
 
+def _measured_in(journal: Journal) -> dict[int, dict[int, dict[str, float]]]:
+    """Return what the server's own evaluation gave, by trial and round."""
+    found = _json_of(journal, _MEASURED) or {}
+    return {
+        int(trial): {int(number): metrics for number, metrics in rounds.items()}
+        for trial, rounds in found.items()
+    }
+
+
+def _with_texts(measured: Mapping[int, Mapping[int, Any]]) -> dict[str, Any]:
+    """Return it with keys as JSON has them."""
+    return {
+        str(trial): {str(number): metrics for number, metrics in rounds.items()}
+        for trial, rounds in measured.items()
+    }
+
+
 def _json_of(journal: Journal, name: str) -> Any:
     stored = journal.load_array(name)
     return None if stored is None else from_json_array(stored)
@@ -255,6 +279,7 @@ def recorded_result(journal: Journal, trust: str = "") -> FederationResult:
         *over,
         num_rungs=num_rungs,
         exact_metrics=_json_of(journal, _HANDED_OVER),
+        measured=_measured_in(journal),
     )
 
 

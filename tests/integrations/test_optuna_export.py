@@ -20,10 +20,11 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The journal of a site that has tuned for two rounds."""
     folder = tmp_path_factory.mktemp("site")
     space = {"x": FloatDistribution(0, 1)}
-    options = {"epsilon": 8, "delta": 1e-3, "seeds": Seeds(noise=1)}
     app = tuning_app(lambda context: lambda trial: trial["x"])
     grid = InProcessGrid(app, 1, run_config={"fbo-folder": str(folder)})
-    FedVote(space, "maximize", num_agents=1, **options).start(grid, num_rounds=2)
+    seeds = Seeds(noise=1)
+    strategy = FedVote(space, "maximize", 1, epsilon=8, delta=1e-3, seeds=seeds)
+    strategy.start(grid, num_rounds=2)
     [path] = folder.glob("study*.sqlite")
     return path
 

@@ -78,8 +78,8 @@ def test_a_trial_that_nobody_has_evaluated_is_worst(
     with caplog.at_level(logging.WARNING, "flwr.fbo"):
         result = _start(main, privacy, Halving(3, (rounds,), parallel=2))
     assert result.best_trial == 2
-    assert "failed in trial 1: ValueError('main asks no client" in caplog.text
-    assert "in trial 2" not in caplog.text
+    assert "trial 1: main has failed: ValueError('main asks no client" in caplog.text
+    assert "trial 2: main" not in caplog.text
 
 
 def _catches_all(grid: Grid, context: Context) -> None:

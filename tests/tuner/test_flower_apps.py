@@ -232,14 +232,12 @@ def _start_workflow(
 
 
 @pytest.mark.parametrize("privacy", [PRIVATE, None])
-def test_a_legacy_workflow_is_tuned(privacy: PrivateChoice | None) -> None:
-    best = _start_workflow(legacy_main(), privacy)
+@pytest.mark.parametrize("has_initial", [True, False])
+def test_a_legacy_workflow_is_tuned(
+    privacy: PrivateChoice | None, has_initial: bool
+) -> None:
+    best = _start_workflow(legacy_main(has_initial), privacy)
     assert best == {"learning-rate": 0.5, "local-epochs": 5}
-
-
-def test_a_legacy_workflow_without_initial_parameters_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match=r"'get_parameters'.*initial_parameters"):
-        _start_workflow(legacy_main(has_initial=False))
 
 
 # ------------------------------------------------------------ what apps have besides

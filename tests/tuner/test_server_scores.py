@@ -14,6 +14,7 @@ from flwr.serverapp.strategy import FedAvg
 from flwr_fbo import Halving, InProcessGrid, PrivateChoice, server_score
 from flwr_fbo.tuner.trial_grid import Main
 from tests.tuner.apps import (
+    EXACT_LOSS,
     NUM_CLIENTS,
     TARGET,
     TWO_RUNGS,
@@ -72,14 +73,14 @@ def test_the_server_scores_trials_without_a_score_of_a_client(
     result = study.start(main, grid, server_context())
     trained = [_trained_alone(setting) for setting in result.settings]
     assert result.best_trial == int(np.argmin(trained))
-    wanted = [-trained[trial] for trial in result.rungs[-1].trials]
+    wanted = [trained[trial] for trial in result.rungs[-1].trials]
     np.testing.assert_allclose(result.rungs[-1].scores, wanted, atol=1e-12)
     assert result.privacy_spent is None
-    assert "clients send no scores" in str(result)
+    assert "clients send no ballots" in str(result)
+    # Nothing is private, and nothing is hidden.
     metrics = [r.content.metric_records for r in grid.replies]
     sent = {k: v for one in metrics for m in one.values() for k, v in m.items()}
-    hidden = {str(sent[key]) for key in ("loss", "distance") if key in sent}
-    assert hidden == {"nan"}
+    assert sent["loss"] == EXACT_LOSS
     if fraction_evaluate == 0:
         assert set(grid.sends) == {"train"}
 
@@ -102,13 +103,39 @@ def test_what_main_returns_is_a_score_of_the_server() -> None:
     by_return = _main(
         lambda *_: None, returns=lambda arrays: {"distance": _distance(arrays)}
     )
+    by_number = _main(lambda *_: None, returns=_distance)
     results = [
         tuner(privacy=None, score="server", schedule=schedule).start(
             main, _grid(), server_context()
         )
-        for main in (_main(_by_distance), by_return)
+        for main in (_main(_by_distance), by_return, by_number)
     ]
-    assert results[0].rungs == results[1].rungs
+    assert results[0].rungs == results[1].rungs == results[2].rungs
+
+
+def test_scores_that_flower_keeps_need_no_change_of_main() -> None:
+    """Of the server's own evaluation, and means over the clients that train."""
+
+    def main(grid: Grid, context: Context) -> None:
+        config = context.run_config
+        FedAvg(fraction_evaluate=0.0).start(
+            grid=grid,
+            initial_arrays=ArrayRecord({"w": Array(np.zeros(3))}),
+            num_rounds=int(config["num-server-rounds"]),
+            train_config=ConfigRecord({"learning-rate": config["learning-rate"]}),
+            evaluate_fn=_by_distance,
+        )
+
+    study = tuner(privacy=None, score="server", schedule=TWO_RUNGS)
+    result = study.start(main, _grid(), server_context())
+    wanted = study.start(_main(_by_distance), _grid(), server_context())
+    assert result.rungs == wanted.rungs
+    measured = result.measured[result.best_trial]
+    assert [*measured] == [0, 1, 2, 3]
+    assert measured[3]["distance"] == pytest.approx(result.rungs[-1].scores[0])
+    by_loss = tuner(privacy=None, score="server", schedule=TWO_RUNGS, metric="loss")
+    found = by_loss.start(main, _grid(), server_context())
+    assert found.rungs[0].scores == pytest.approx([EXACT_LOSS] * 6)
 
 
 def test_clients_may_evaluate_something_else() -> None:
@@ -173,7 +200,7 @@ def test_a_score_of_the_server_that_is_not_finite_is_the_worst() -> None:
 
     study = tuner(privacy=None, score="server", enqueue=[{"learning-rate": 0.5}])
     result = study.start(_main(evaluate), _grid(), server_context())
-    assert result.rungs[0].scores[0] == -math.inf
+    assert result.rungs[0].scores[0] == math.inf  # smaller is better
     assert result.best_trial != 0
     study = tuner(privacy=None, score="server")
     nothing = _main(lambda *_: MetricRecord({"distance": math.nan}))
@@ -221,7 +248,7 @@ def test_a_score_may_be_a_weighted_sum_of_metrics(
     if privacy is None:
         last = found.rungs[-1].rounds
         np.testing.assert_allclose(
-            found.rungs[-1].scores, np.array(wanted.rungs[-1].scores) - 0.25 * last
+            found.rungs[-1].scores, -np.array(wanted.rungs[-1].scores) - 0.25 * last
         )
 
 

@@ -4,11 +4,23 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict, UserConfig
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Message,
+    MetricRecord,
+    RecordDict,
+    UserConfig,
+)
 from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
 from flwr.serverapp.exception import AggregationError
+from flwr.serverapp.strategy import FedAvg
 
 from flwr_fbo import (
     Halving,
@@ -198,3 +210,28 @@ def test_settings_name_no_folder(tmp_path: Path) -> None:
         reply = _tune(grid, RecordDict({**header, **_for_numpy(_asked_of(n))}))
         assert "no fbo-folder" in str(reply.error.reason)
     assert not any(tmp_path.iterdir())
+
+
+def test_what_replies_have_is_charged_where_the_server_scores(tmp_path: Path) -> None:
+    def main(grid: Grid, context: Context) -> None:
+        def evaluate(_: int, arrays: ArrayRecord) -> MetricRecord:
+            return MetricRecord({"distance": float(arrays["w"].numpy().sum())})
+
+        FedAvg().start(
+            grid=grid,
+            initial_arrays=ArrayRecord({"w": Array(np.zeros(3))}),
+            num_rounds=3,
+            train_config=ConfigRecord(
+                {"learning-rate": context.run_config["learning-rate"]}
+            ),
+            evaluate_fn=evaluate,
+        )
+
+    options = {"privacy": None, "score": "server", "schedule": SCHEDULE}
+    tuner(**options).start(main, _grid(tmp_path / "free"), server_context())
+    assert len(charges_in(tmp_path / "free" / "0")) == 1
+    with pytest.raises(AggregationError, match="the study is not private"):
+        tuner(**options).start(
+            main, _grid(tmp_path / "limited", **LIMITS), server_context()
+        )
+    assert charges_in(tmp_path / "limited" / "0") == []

@@ -36,7 +36,8 @@ class Chooser(ABC):
     clients_score : bool
         Whether clients score the trials: each evaluates all of them at a rung's end.
     adds_noise : bool
-        Whether what is released of the clients' scores has noise.
+        Whether what is released of the clients' scores has noise. Then their metrics
+        stay at the clients while trials are compared.
     """
 
     trust: str
@@ -45,14 +46,6 @@ class Chooser(ABC):
 
     def __init__(self, num_clients: int) -> None:
         self.num_clients = num_clients
-
-    @property
-    def hides_metrics(self) -> bool:
-        """Whether the clients' metrics stay at the clients while trials are compared.
-
-        Where nobody needs them, or where noise is to hide them.
-        """
-        return self.adds_noise or not self.clients_score
 
     def say(self) -> None:
         """Log what the server learns, and what is not private about it."""

@@ -30,7 +30,7 @@ class ServerChooser(Chooser):
         Of what the app's ``evaluate_fn``, or its `main`, returns.
     """
 
-    trust = "the server scores the models itself: clients send no scores"
+    trust = "the server scores the models itself: clients send no ballots"
     clients_score = False
 
     def __init__(self, num_clients: int, score: Score) -> None:
@@ -38,11 +38,13 @@ class ServerChooser(Chooser):
         self._score = score
 
     def server_score(self, measured: Any) -> float | None:
-        """Return the score, if it was metrics that were measured."""
+        """Return the score, if it was metrics, or a number, that were measured."""
         if isinstance(measured, tuple) and len(measured) == 2:
             measured = measured[1]  # loss and metrics, in Flower's older API
-        is_metrics = isinstance(measured, Mapping)
-        return self._score.of(measured, _SOURCE) if is_metrics else None
+        if isinstance(measured, Mapping):
+            return self._score.of(measured, _SOURCE)
+        is_number = isinstance(measured, int | float) and not isinstance(measured, bool)
+        return float(measured) if is_number else None
 
     def compare(
         self,

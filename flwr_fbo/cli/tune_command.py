@@ -1,0 +1,459 @@
+"""``flwr-fbo tune APP``: the settings of an app, tuned without a change to its files.
+
+In this process the app's own server and client are called as they are. Where a
+federation is named, a bundle in which one more module wraps them is run there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tomllib
+from contextlib import redirect_stdout
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from flwr_fbo._common.conversion import finite
+from flwr_fbo._common.validation import nearest, refuse, require, require_known
+from flwr_fbo._compat import parsed_run_config
+from flwr_fbo.cli.commands import AsJson
+from flwr_fbo.cli.output import plain_errors
+from flwr_fbo.cli.run_config import write_run_config
+from flwr_fbo.cli.tune_bundle import write_bundle
+from flwr_fbo.cli.tune_progress import tuning_log
+from flwr_fbo.cli.tune_search import as_options, proposed_search, search_space
+from flwr_fbo.cli.tune_summary import Summary, dry_run_lines
+from flwr_fbo.grid import InProcessGrid
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.space.search_space import SearchSpace
+from flwr_fbo.tuner.first_round import FirstRound
+from flwr_fbo.tuner.own_app import AppError, OwnApp, with_tuner_mod
+from flwr_fbo.tuner.tune_settings import TuneSettings, save_model, server_context
+from flwr_fbo.tuner.tuner_record import (
+    FILE_NAME,
+    has_begun,
+    plan_of,
+    recorded_result,
+)
+
+# Below Flower's own folder in the app: no bundle of the app has it.
+_FOLDER = ".flwr"
+_NUM_SUPERNODES = 20
+
+Direction = Literal["maximize", "minimize"]
+Score = Literal["clients", "server"]
+
+_SMALLER = {"loss", "rmse", "mse", "mae", "mape", "error", "err", "perplexity", "nll"}
+_LARGER = {"accuracy", "acc", "auc", "auroc", "f1", "precision", "recall", "r2", "iou"}
+_LARGER |= {"dice", "bleu", "kappa", "mcc", "map"}
+
+# Keys of [tool.flwr-fbo.tune].
+_KEYS = {
+    *("metric", "direction", "search", "epsilon", "delta", "score", "trials"),
+    *("num-supernodes", "federation", "seed"),
+}
+
+
+def tune(
+    app: Annotated[Path, typer.Argument()] = Path(),
+    metric: Annotated[
+        str | None,
+        typer.Option(help="Name of the score, as the app's clients report it."),
+    ] = None,
+    direction: Annotated[
+        Direction | None,
+        typer.Option(
+            help="Of the metric; known for accuracy, auc, f1, loss, rmse, ..."
+        ),
+    ] = None,
+    search: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="KEY=LOW..HIGH, KEY=LOW..HIGH:log or KEY=a,b,c; KEY is one of the run "
+            "config. Once for each key."
+        ),
+    ] = None,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(help="Makes the choice private. Without it nothing is hidden."),
+    ] = None,
+    delta: Annotated[
+        float | None,
+        typer.Option(help="1e-3 by default, and at most 1/(10 N) for N sites."),
+    ] = None,
+    score: Annotated[
+        Score | None,
+        typer.Option(
+            help="Who scores: the clients that evaluate (default), or the server, by "
+            "the evaluate_fn of its strategy or by means of what clients report."
+        ),
+    ] = None,
+    trials: Annotated[
+        int | None, typer.Option(help="Settings that are tried, at most; 16.")
+    ] = None,
+    num_supernodes: Annotated[
+        int | None,
+        typer.Option(
+            help="Sites, simulated here or on the engine; 20 in this process."
+        ),
+    ] = None,
+    federation: Annotated[
+        str | None,
+        typer.Option(
+            help="SuperLink connection to run at, as `flwr run APP NAME`. Without it "
+            "the app runs in this process."
+        ),
+    ] = None,
+    run_config: Annotated[
+        list[str] | None,
+        typer.Option("--run-config", "-c", help="Other defaults, as for `flwr run`."),
+    ] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option(help="Record of the tuning; by default below APP/.flwr."),
+    ] = None,
+    write: Annotated[
+        bool,
+        typer.Option("--write", help="Write the chosen values into pyproject.toml."),
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Say what it would do, cost and be sure of."),
+    ] = False,
+    bundle_only: Annotated[
+        bool,
+        typer.Option("--bundle-only", help="Write the bundle for review; run nothing."),
+    ] = False,
+    seed: Annotated[
+        int | None, typer.Option(help="Makes the settings that are tried repeat.")
+    ] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Show Flower's own log, too.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Tune the settings of a Flower app; no line of the app is changed.
+
+    APP is the app's folder; the current one by default. Its server and clients run as
+    they are: many settings are tried inside one training, and the best one is trained
+    to the end. The options may stand in pyproject.toml, below [tool.flwr-fbo.tune], as
+    `metric = "accuracy"` and `search = {learning-rate = "1e-4..1:log"}`.
+
+    Ctrl-C, and the same command again, goes on. Without --search it proposes one.
+
+    Examples
+    --------
+    $ flwr-fbo tune my-app --metric accuracy --search learning-rate=1e-4..1:log
+    $ flwr-fbo tune my-app --metric loss --search optimizer=sgd,adam --epsilon 2
+    $ flwr-fbo tune my-app --metric accuracy --search local-epochs=1..8 --dry-run
+    """
+    with plain_errors(ValueError, JournalError, AppError):
+        own = OwnApp.read(app)
+        if run_config:
+            own = _with_values(own, parsed_run_config(run_config))
+        given = _given(
+            own,
+            metric=metric,
+            direction=direction,
+            search=_by_key(search or []),
+            epsilon=epsilon,
+            delta=delta,
+            score=score,
+            trials=trials,
+            num_supernodes=num_supernodes,
+            federation=federation,
+            seed=seed,
+        )
+        if not given["search"]:
+            _propose(app, own, given["metric"])
+            raise typer.Exit(2)
+        job = _job(app, own, given, folder)
+        if (given["federation"] or bundle_only) and not dry_run:
+            _run_bundle(job, given["federation"], bundle_only, as_json, write)
+            return
+        # What the app prints is not the command's result.
+        with tuning_log(verbose), redirect_stdout(sys.stderr):
+            lines = _run_here(job, dry_run)
+        for line in lines:
+            typer.echo(line)
+        if not dry_run:
+            _report(job, as_json, write)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One tuning: the app, how, and where its record is."""
+
+    path: Path
+    app: OwnApp
+    settings: TuneSettings
+    folder: Path
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The app's own values of the keys that are tuned."""
+        keys = SearchSpace.from_json(self.settings.space).distributions
+        return {key: self.app.run_config[key] for key in keys}
+
+
+def _with_values(own: OwnApp, values: dict[str, Any]) -> OwnApp:
+    for key in values:
+        require_known("run_config", key, own.run_config)
+    return replace(own, run_config={**own.run_config, **values})
+
+
+def _by_key(search: list[str]) -> dict[str, str]:
+    """Return what options search, by key."""
+    found = {}
+    for one in search:
+        key, sign, text = one.partition("=")
+        is_pair = bool(key.strip() and sign and text.strip())
+        require(is_pair, "search", one, "KEY=LOW..HIGH, KEY=LOW..HIGH:log or KEY=a,b,c")
+        require(key.strip() not in found, "search", one, "once for each key")
+        found[key.strip()] = text
+    return found
+
+
+def _given(own: OwnApp, **options: Any) -> dict[str, Any]:
+    """Return each option: as on the command line, or else as in pyproject.toml."""
+    table = own.options
+    require(isinstance(table, dict), "[tool.flwr-fbo.tune]", table, "a table")
+    for key in table:
+        require_known("[tool.flwr-fbo.tune]", key, _KEYS)
+    listed = table.get("search", {})
+    if isinstance(listed, list):
+        listed = _by_key([str(one) for one in listed])
+    require(isinstance(listed, dict), "search", listed, "a table, or a list of texts")
+    written = {key: _as_text(value) for key, value in _flat(listed).items()}
+    values = {
+        name: table.get(name.replace("_", "-")) if value is None else value
+        for name, value in options.items()
+    }
+    return {**values, "search": {**written, **options["search"]}}
+
+
+def _flat(values: dict[str, Any], before: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        name = f"{before}{key}"
+        found |= _flat(value, f"{name}.") if isinstance(value, dict) else {name: value}
+    return found
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, list):
+        words = [str(v).lower() if isinstance(v, bool) else str(v) for v in value]
+        return ",".join(words)
+    return str(value)
+
+
+def _propose(path: Path, own: OwnApp, metric: str | None) -> None:
+    """Print a search for the numbers of the run config; nothing is run."""
+    found = proposed_search(own.run_config)
+    if not found:
+        allowed = (
+            "given: no value of the run config looks like a number to tune. It has "
+            f"{sorted(own.run_config)}"
+        )
+        refuse("search", None, allowed)
+    typer.echo("No --search: these numbers of the run config could be tuned.")
+    for key, text in found.items():
+        typer.echo(f"  {key} = {own.run_config[key]}: try {text}")
+    typer.echo("Take out what you do not want to tune, and run:")
+    name = metric or "accuracy"
+    typer.echo(f"  flwr-fbo tune {path} --metric {name} {as_options(found)}")
+
+
+def _job(path: Path, own: OwnApp, given: dict[str, Any], folder: Path | None) -> _Job:
+    """Return what is to be done; each setting is checked before any work."""
+    space = search_space(given["search"], own.run_config)
+    num = given["num_supernodes"]
+    if num is None:
+        is_elsewhere = given["federation"] is not None
+        allowed = "given with --federation: how many sites there are"
+        require(not is_elsewhere, "num_supernodes", num, allowed)
+        num = own.num_supernodes or _NUM_SUPERNODES
+    metric = given["metric"]
+    if metric is not None:
+        is_name = isinstance(metric, str) and metric != ""
+        require(is_name, "metric", metric, "a name")
+    known = given["direction"] or (_direction_of(metric) if metric else "maximize")
+    settings = TuneSettings(
+        space=SearchSpace(space).to_json(),
+        metric=metric or "?",
+        direction=known,
+        num_agents=num,
+        epsilon=given["epsilon"],
+        delta=given["delta"],
+        score=given["score"] or "clients",
+        trials=16 if given["trials"] is None else given["trials"],
+        seed=given["seed"],
+    )
+    if given["delta"] is not None:
+        require(
+            settings.epsilon is not None, "delta", settings.delta, "given with epsilon"
+        )
+    settings.tuner(None)  # raises ValueError where a setting is not allowed
+    default = own.folder / _FOLDER / f"fbo-tune-{settings.digest}"
+    return _Job(path, own, settings, default if folder is None else folder.resolve())
+
+
+def _direction_of(metric: str) -> Direction:
+    """Return the direction of a metric with a known name."""
+    words = set(metric.lower().replace("-", "_").replace(" ", "_").split("_"))
+    words |= set(metric.lower().replace("/", "_").split("_"))
+    is_smaller, is_larger = bool(words & _SMALLER), bool(words & _LARGER)
+    if is_smaller == is_larger:
+        text = f"minimize or maximize: it does not follow from the name {metric!r}"
+        refuse("direction", None, text)
+    return "minimize" if is_smaller else "maximize"
+
+
+def _run_here(job: _Job, dry_run: bool) -> list[str]:
+    """Tune the app in this process; a dry run returns what it would do."""
+    own, settings = job.app, job.settings
+    main, client = own.main(), own.client_app()
+    context = server_context(own.run_config)
+    num, config = settings.num_agents, own.run_config
+    grid = InProcessGrid(with_tuner_mod(lambda: client), num, run_config=config)
+    if not has_begun(job.folder):
+        first = FirstRound.of(
+            main, InProcessGrid(client, num, run_config=config), context
+        )
+        _check_metric(job, first)
+    if dry_run:
+        plan = settings.tuner(None).plan(main, grid, context)
+        return dry_run_lines(settings, plan)
+    job.folder.mkdir(parents=True, exist_ok=True)
+    (job.folder / ".gitignore").write_text("*\n")
+    try:
+        result = settings.tuner(job.folder).start(main, grid, context)
+    except KeyboardInterrupt:
+        text = "Stopped. The same command goes on, and no rung is decided twice."
+        typer.echo(text, err=True)
+        raise
+    except (ValueError, JournalError):
+        raise
+    except Exception as error:  # the app's own, or that of its clients
+        text = f"The app has failed: {type(error).__name__}: {error}"
+        raise AppError(text) from error
+    save_model(result, job.folder)
+    return []
+
+
+def _check_metric(job: _Job, first: FirstRound) -> None:
+    """Raise ValueError unless the app reports the metric; it says what to pass."""
+    settings = job.settings
+    known = first.server if settings.score == "server" else first.evaluate
+    metric, is_server = settings.metric, settings.score == "server"
+    if first.error and not known:
+        raise AppError(f"No client could answer in the first round: {first.error}")
+    if first.failure is not None:
+        name = type(first.failure).__name__
+        raise AppError(
+            f"The app has failed in its first round: {name}: {first.failure}"
+        )
+    if metric in known:
+        return
+    if is_server:
+        refuse("metric", metric, f"what the server knows, {nearest(metric, known)}")
+    if known:
+        asked = None if metric == "?" else metric
+        refuse("metric", asked, f"what clients report, {nearest(metric, known)}")
+    if first.server:
+        own = sorted(first.server - first.train)
+        names = own or sorted(first.server)
+        text = "reports" if own else "only knows, from replies to train,"
+        refuse(
+            "score",
+            "clients",
+            f"server: no client evaluates, and the server {text} {names}. Pass --score "
+            f"server --metric {names[0]}",
+        )
+    if first.has_evaluated:
+        refuse("metric", metric, "a number in the reply to evaluate: it has none")
+    train = f" Clients report {sorted(first.train)} for train." if first.train else ""
+    raise ValueError(
+        f"Nothing scores the models: no client is asked to evaluate.{train} Let "
+        "clients evaluate (FedAvg(fraction_evaluate=1.0), and an evaluate function "
+        "that reports a number); or have main give its strategy an evaluate_fn, and "
+        "pass --score server"
+    )
+
+
+def _report(job: _Job, as_json: bool, write: bool) -> None:
+    """Print what the record has, and what follows from it."""
+    with Journal.snapshot(job.folder / FILE_NAME) as journal:
+        result, plan = recorded_result(journal), plan_of(journal)
+    summary = Summary(job.path, job.folder, job.settings, job.defaults, result, plan)
+    if as_json:
+        typer.echo(json.dumps(finite(summary.values()), indent=2))
+    else:
+        for line in summary.lines():
+            typer.echo(line)
+    if write and result.best != job.defaults:
+        write_run_config(job.app.folder / "pyproject.toml", result.best)
+        typer.echo(f"Wrote them into {job.path / 'pyproject.toml'}.", err=as_json)
+
+
+def _run_bundle(
+    job: _Job, federation: str | None, bundle_only: bool, as_json: bool, write: bool
+) -> None:
+    """Write the bundle, and run it at a federation as ``flwr run`` would."""
+    if job.settings.metric == "?":
+        refuse("metric", None, "given with --federation: as the clients report it")
+    job.folder.mkdir(parents=True, exist_ok=True)
+    (job.folder / ".gitignore").write_text("*\n")
+    bundle = write_bundle(job.app, job.settings, job.folder)
+    command = bundle_command(bundle, federation, job.settings.num_agents)
+    typer.echo(f"Wrote the bundle: {bundle}", err=as_json)
+    if bundle_only:
+        typer.echo("It is the app as it is, and flwr_fbo_tune.py around it. Sites that")
+        typer.echo("run reviewed apps only put it on their list:")
+        typer.echo(f"  flwr build --app {shlex.quote(str(bundle))}")
+        typer.echo("  flwr-fbo trust NAME.fab /etc/fbo/trusted-apps")
+        typer.echo("Then run it; with another search or epsilon it is another bundle:")
+        typer.echo(f"  {shlex.join(command)}")
+        return
+    # Of a simulation on this machine: with what is installed here, as this command.
+    environment = {"FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", **os.environ}
+    done = subprocess.run(command, stdout=sys.stderr, env=environment, check=False)
+    if done.returncode != 0:
+        raise AppError(f"`{shlex.join(command)}` has ended with {done.returncode}")
+    if not has_begun(job.folder):
+        typer.echo(
+            "The record is at the SuperLink, not here: its log above has the result, "
+            f"and `flwr-fbo show {job.folder}` there.",
+            err=as_json,
+        )
+        return
+    _report(job, as_json, write)
+
+
+def bundle_command(
+    bundle: Path, federation: str | None, num_supernodes: int
+) -> list[str]:
+    """Return the command that runs a bundle."""
+    command = ["flwr", "run", str(bundle), *([federation] if federation else [])]
+    if is_simulated(federation):
+        command += ["--federation-config", f"num-supernodes={num_supernodes}"]
+    return [*command, "--stream"]
+
+
+def is_simulated(federation: str | None) -> bool:
+    """Return whether a SuperLink connection starts a simulation on this machine."""
+    home = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
+    try:
+        links = tomllib.loads((home / "config.toml").read_text())["superlink"]
+    except (OSError, KeyError, tomllib.TOMLDecodeError):
+        return federation in (None, "local")  # as Flower's own file has it
+    name = links.get("default") if federation is None else federation
+    link = links.get(name, {})
+    return str(link.get("address", "")).startswith(":local")

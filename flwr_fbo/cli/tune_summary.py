@@ -1,0 +1,213 @@
+"""What a tuning came to, in the words of who ran it: their metric, their sign."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flwr_fbo.cli.run_config import run_config_option
+from flwr_fbo.privacy.conditions import WITHOUT_TRAINING, after_epsilon
+from flwr_fbo.space.search_space import Params
+from flwr_fbo.tuner.evidence import SELDOM, enough_to_replace, kept_if_all_agree
+from flwr_fbo.tuner.federation_result import FederationResult
+from flwr_fbo.tuner.private_choice import PrivateChoice
+from flwr_fbo.tuner.schedule import Plan
+from flwr_fbo.tuner.tune_settings import MODEL, TuneSettings, default_delta
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The result of one tuning.
+
+    Attributes
+    ----------
+    path : Path
+        The app, as the user has named it.
+    folder : Path
+        The record.
+    settings : TuneSettings
+    defaults : dict
+        Values of the app for the keys that were tuned.
+    result : FederationResult
+    plan : Plan or None
+    """
+
+    path: Path
+    folder: Path
+    settings: TuneSettings
+    defaults: Params
+    result: FederationResult
+    plan: Plan | None
+
+    @property
+    def command(self) -> str:
+        """The line that trains the app with the chosen settings."""
+        command = f"flwr run {shlex.quote(str(self.path))}"
+        if self.result.defaults_stayed_best:
+            return command
+        return f"{command} {run_config_option(self.result.best)}"
+
+    @property
+    def model(self) -> Path | None:
+        """Where the arrays of the trained model are, if `main` has returned them."""
+        path = self.folder / MODEL
+        return path if path.exists() else None
+
+    def compared(self) -> tuple[str, int, float, float] | None:
+        """Return what tells before from after: whose, the round, and both scores.
+
+        The latest round after which both models were scored, with the settings alone
+        different: the defaults and those that were chosen. None where it is not known.
+        """
+        result, metric = self.result, self.settings.metric
+        pair = 0, result.best_trial
+        if self.settings.epsilon is None:
+            for rung in reversed(result.rungs):
+                if {*pair} <= {*rung.trials}:
+                    scores = dict(zip(rung.trials, rung.scores, strict=True))
+                    before, after = scores[0], scores[result.best_trial]
+                    whose = "mean of the clients"
+                    if self.settings.score == "server":
+                        whose = "at the server"
+                    return whose, rung.rounds, before, after
+        found = [result.measured.get(trial, {}) for trial in pair]
+        rounds = [
+            number
+            for number in found[0].keys() & found[1].keys()
+            if number > 0 and all(metric in one[number] for one in found)
+        ]
+        if not rounds:
+            return None
+        last = max(rounds)
+        return "at the server", last, found[0][last][metric], found[1][last][metric]
+
+    def final(self) -> tuple[int, float] | None:
+        """Return the last round of the trained model, and the server's own score."""
+        rounds = self.result.measured.get(self.result.best_trial, {})
+        last = max(rounds, default=0)
+        value = rounds.get(last, {}).get(self.settings.metric)
+        return None if value is None else (last, value)
+
+    def lines(self) -> list[str]:
+        """Return the result in words, a line each."""
+        result, metric = self.result, self.settings.metric
+        chosen = ", ".join(f"{key}={_short(v)}" for key, v in result.best.items())
+        before = ", ".join(f"{key}={_short(v)}" for key, v in self.defaults.items())
+        lines = ["", f"Chosen:  {chosen}", f"Before:  {before}"]
+        lines.append(f"How sure: the app's defaults {result.verdict}.")
+        compared = self.compared()
+        if compared is not None and not result.defaults_stayed_best:
+            whose, rounds, old, new = compared
+            text = f"{metric} {whose} after {_rounds(rounds)} of training: "
+            lines.append(f"{text}{_short(old)} before, {_short(new)} after.")
+        elif compared is None and self.settings.epsilon is not None:
+            lines.append(
+                f"{metric}: stays at the clients; they compared models by ranks."
+            )
+        final = self.final()
+        if final is not None:
+            rounds, value = final
+            text = f"{metric} at the server of the trained model, after its own "
+            lines.append(f"{text}{_rounds(rounds)}: {_short(value)}.")
+        trainings = None if self.plan is None else self.plan.num_trainings
+        if trainings is not None:
+            tuned, plain = trainings
+            text = f"Cost: {tuned} rounds of training at a client; the app alone has "
+            lines.append(f"{text}{plain}.")
+        lines.append(self._privacy())
+        lines.append(f"Model: {self._where()}")
+        lines.append(f"Record: {self.folder}")
+        lines += ["To train with these settings:", f"  {self.command}"]
+        return lines
+
+    def _privacy(self) -> str:
+        spent = self.result.privacy_spent
+        if spent is not None:
+            text = f"epsilon {spent.epsilon:.3g} at delta {spent.delta:g}"
+            text = f"Privacy: {text}{after_epsilon(WITHOUT_TRAINING)}: it covers what "
+            return f"{text}the clients' scores decided, and not the models."
+        if self.settings.score == "server":
+            return "Privacy: none was asked for; the server scored the models."
+        return "Privacy: none. The server read each client's exact scores."
+
+    def _where(self) -> str:
+        if self.model is not None:
+            return f"{self.model}, and where the app itself saves it"
+        return "trained to the end of main; it is where the app saves it"
+
+    def values(self) -> dict[str, Any]:
+        """Return the result as JSON values."""
+        result, compared, final = self.result, self.compared(), self.final()
+        spent = result.privacy_spent
+        trainings = None if self.plan is None else self.plan.num_trainings
+        named = None
+        if compared is not None:
+            names = "by", "round", "before", "after"
+            named = dict(zip(names, compared, strict=True))
+        return {
+            "chosen": result.best,
+            "defaults": self.defaults,
+            "trial": result.best_trial,
+            "verdict": result.verdict,
+            "defaults_beaten": result.defaults_beaten,
+            "metric": self.settings.metric,
+            "direction": self.settings.direction,
+            "compared": named,
+            "final": None if final is None else {"round": final[0], "value": final[1]},
+            "trainings": None if trainings is None else trainings[0],
+            "plain_trainings": None if trainings is None else trainings[1],
+            "epsilon": None if spent is None else spent.epsilon,
+            "delta": None if spent is None else spent.delta,
+            "condition": "" if spent is None else WITHOUT_TRAINING,
+            "model": None if self.model is None else str(self.model),
+            "record": str(self.folder),
+            "command": self.command,
+        }
+
+
+def dry_run_lines(settings: TuneSettings, plan: Plan) -> list[str]:
+    """Return what a tuning would do, cost and be sure of; a line each."""
+    sharing = ", sharing the clients out" if plan.is_shared else ""
+    lines = [f"Nothing was trained. At {settings.num_agents} sites it would train"]
+    lines += [
+        f"  {rung.num_trials} settings to round {rung.rounds}, of which "
+        f"{rung.num_survivors} go on"
+        for rung in plan.rungs
+    ]
+    lines.append(f"and the chosen one to the end{sharing}.")
+    if plan.reason:
+        lines.append(f"All clients train each trial: {plan.reason}.")
+    if plan.num_trainings is not None:
+        tuned, plain = plan.num_trainings
+        part = f"{tuned / plain:.2g} times"
+        text = f"Cost: {tuned} rounds of training at a client, {part} the app alone"
+        lines.append(f"{text} ({plain}).")
+    if settings.epsilon is None:
+        lines.append("Not private: exact scores decide. --epsilon makes it private.")
+        return lines
+    delta = settings.delta
+    delta = default_delta(settings.num_agents) if delta is None else delta
+    privacy = PrivateChoice(settings.epsilon, delta)
+    sizes = tuple(rung.num_trials for rung in plan.rungs)
+    kept = kept_if_all_agree(sizes, settings.num_agents, privacy)
+    lines.append(
+        f"Epsilon {settings.epsilon:g} at delta {delta:g}: if all clients rank the "
+        f"app's defaults last, they are replaced in {100 * (1 - kept):.0f} of 100 "
+        "tunings."
+    )
+    enough = enough_to_replace(sizes, settings.num_agents, privacy)
+    if kept > SELDOM and enough:
+        lines.append(f"Enough would be {' or '.join(enough)}.")
+    return lines
+
+
+def _rounds(number: int) -> str:
+    return f"{number} round{'s' * (number > 1)}"
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,135 @@
+"""What an app reports in its first round: which metrics, and from where.
+
+Two clients train and evaluate once, with the app's defaults. So the name of a metric is
+known before any client trains a trial.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from flwr.app import Context, Message, MessageType
+from flwr.serverapp import Grid
+
+from flwr_fbo._compat import secure_aggregation_stage
+from flwr_fbo.tuner.hidden_metrics import WEIGHT_KEYS, merged
+from flwr_fbo.tuner.parked_arrays import ParkedArrays
+from flwr_fbo.tuner.trial_context import Overlay, trial_context
+from flwr_fbo.tuner.trial_grid import Main, TrialGrid
+from flwr_fbo.tuner.trial_thread import Send, TrialThread
+
+# Clients that answer: a strategy gets no replies of the others.
+_NUM_CLIENTS = 2
+
+
+@dataclass
+class FirstRound:
+    """Names of metrics that are numbers, by who has reported them.
+
+    Attributes
+    ----------
+    evaluate, train, server : set of str
+        In replies to ``evaluate`` and ``train``, and what the server knows: of its own
+        evaluation, and means over clients.
+    has_evaluated : bool
+        Whether `main` has asked a client to evaluate.
+    error : str
+        Why a client could not answer; empty if all could.
+    failure : Exception or None
+        What `main` has raised.
+    """
+
+    evaluate: set[str] = field(default_factory=set)
+    train: set[str] = field(default_factory=set)
+    server: set[str] = field(default_factory=set)
+    has_evaluated: bool = False
+    error: str = ""
+    failure: BaseException | None = None
+
+    @classmethod
+    def of(
+        cls,
+        main: Main,
+        grid: Grid,
+        context: Context,
+        num_clients: int | None = _NUM_CLIENTS,
+    ) -> FirstRound:
+        """Run the first round of an app, up to its second training.
+
+        Parameters
+        ----------
+        main : callable
+        grid : Grid
+            Of the app's clients as they are.
+        context : Context
+        num_clients : int, optional
+            That answer. None: all; so it is tried, too, if `main` fails with a few.
+        """
+        found, grids = cls(), list[TrialGrid]()
+
+        def note(metrics: Any) -> None:
+            if isinstance(metrics, Mapping):
+                found.server |= _numbers(metrics)
+
+        def run(send: Send) -> Any:
+            grids.append(TrialGrid(grid, send, False, note))
+            try:
+                returned = main(cast(Grid, grids[0]), own)
+                grids[0].finish()
+                note(returned)
+            finally:
+                grids[0].close()
+
+        own = trial_context(context, Overlay(context.run_config, {}))
+        is_complete = getattr(grid, "is_complete", False)
+        most = len(list(grid.get_node_ids())) if is_complete else None
+        trial = TrialThread(0, run, None, ParkedArrays(), most_clients=most)
+        trial.begin()
+        while trial.pending and not (found._is_train(trial) and trial.num_train > 0):
+            asked = trial.pending[:num_clients]
+            if secure_aggregation_stage(asked[0].content):
+                asked = trial.pending
+            replies = list(grid.send_and_receive(asked, timeout=trial.timeout))
+            found._note(trial.pending_type, replies)
+            trial.answer(replies)
+        # What the server has evaluated since is known once `main` has gone on.
+        for one in grids:
+            for metrics in one.training.all_metrics().values():
+                note(metrics)
+        trial.end()
+        found.failure = trial.error
+        was_asked = trial.num_sends > 0
+        if found.failure is not None and was_asked and num_clients is not None:
+            return cls.of(main, grid, context, None)
+        return found
+
+    @staticmethod
+    def _is_train(trial: TrialThread) -> bool:
+        is_train = trial.pending_type.startswith(MessageType.TRAIN)
+        return is_train and not trial.goes_on
+
+    def _note(self, kind: str, replies: Iterable[Message]) -> None:
+        is_evaluate = kind.startswith(MessageType.EVALUATE)
+        self.has_evaluated |= is_evaluate
+        for reply in replies:
+            if reply.has_error():
+                lines = str(reply.error.reason).strip().splitlines()
+                self.error = self.error or f"{kind}: {''.join(lines[-1:])}"
+                continue
+            configs = reply.content.config_records.values()
+            metrics = merged([*configs, *reply.content.metric_records.values()])
+            names = self.evaluate if is_evaluate else self.train
+            names |= _numbers(metrics)
+
+
+def _numbers(metrics: Mapping[Any, Any]) -> set[str]:
+    """Return the names of numbers that may be scores."""
+    return {
+        str(key)
+        for key, value in metrics.items()
+        if isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and key not in (*WEIGHT_KEYS, "code")
+    }

@@ -1,0 +1,169 @@
+"""How ``flwr-fbo tune`` tunes an app: settings that a bundle carries as JSON."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Context, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import Result
+
+from flwr_fbo._compat import main_of
+from flwr_fbo.algorithms.search.settings import Direction
+from flwr_fbo.space.search_space import SearchSpace
+from flwr_fbo.strategies.options import Seeds
+from flwr_fbo.study.callbacks import Callback
+from flwr_fbo.tuner.choosers.making import ScoreSource
+from flwr_fbo.tuner.federation_result import FederationResult
+from flwr_fbo.tuner.federation_tuner import FederationTuner
+from flwr_fbo.tuner.one_training import OneTraining
+from flwr_fbo.tuner.own_app import component, with_tuner_mod
+from flwr_fbo.tuner.private_choice import PrivateChoice
+
+_log = logging.getLogger("flwr.fbo")
+
+MODEL = "model.npz"
+# Of a private choice: at most so much, and a tenth of one client's share.
+_MOST_DELTA = 1e-3
+
+
+def default_delta(num_agents: int) -> float:
+    """Return the delta that is promised where none is asked for: at most 1/(10 N)."""
+    return min(_MOST_DELTA, 0.1 / num_agents)
+
+
+@dataclass(frozen=True)
+class TuneSettings:
+    """What is tuned, by which metric, and how privately.
+
+    Attributes
+    ----------
+    space : str
+        `SearchSpace`, as JSON.
+    metric : str
+    direction : {"maximize", "minimize"}
+    num_agents : int
+    epsilon, delta : float or None
+        None: not private.
+    score : {"clients", "server"}
+    trials : int
+        At most.
+    seed : int or None
+        Makes the candidates repeat.
+    """
+
+    space: str
+    metric: str
+    direction: Direction
+    num_agents: int
+    epsilon: float | None = None
+    delta: float | None = None
+    score: ScoreSource = "clients"
+    trials: int = 16
+    seed: int | None = None
+
+    def tuner(
+        self, folder: Path | None, callbacks: Sequence[Callback] = ()
+    ) -> FederationTuner:
+        """Return the tuner.
+
+        Raises
+        ------
+        ValueError
+            If a setting is not allowed; the message names it.
+        """
+        privacy = None
+        if self.epsilon is not None:
+            delta = self.delta
+            delta = default_delta(self.num_agents) if delta is None else delta
+            privacy = PrivateChoice(self.epsilon, delta)
+        return FederationTuner(
+            SearchSpace.from_json(self.space).distributions,
+            self.metric,
+            self.direction,
+            self.num_agents,
+            privacy=privacy,
+            schedule=OneTraining(trials=self.trials),
+            score=self.score,
+            folder=folder,
+            seeds=Seeds(study=self.seed),
+            callbacks=callbacks,
+        )
+
+    def to_json(self) -> str:
+        """Return the settings as JSON."""
+        values = {**asdict(self), "space": json.loads(self.space)}
+        return json.dumps(values, sort_keys=True, indent=2)
+
+    @classmethod
+    def from_json(cls, text: str) -> TuneSettings:
+        """Return the settings that `to_json` gave."""
+        values: dict[str, Any] = json.loads(text)
+        return cls(**{**values, "space": json.dumps(values["space"])})
+
+    @property
+    def digest(self) -> str:
+        """Names these settings: those of another tuning have another one."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()[:8]
+
+
+def server_context(run_config: dict[str, Any]) -> Context:
+    """Return the context of a ServerApp in this process."""
+    return Context(1, 1, {}, RecordDict(), dict(run_config))
+
+
+def save_model(result: FederationResult, folder: Path) -> Path | None:
+    """Save the arrays of the trained model; None where `main` has returned none."""
+    returned = result.returned
+    if not isinstance(returned, Result) or not returned.arrays:
+        return None
+    arrays = {name: array.numpy() for name, array in returned.arrays.items()}
+    np.savez(folder / MODEL, allow_pickle=False, **arrays)
+    return folder / MODEL
+
+
+def tuned_server(reference: str, settings: str, folder: str = "") -> ServerApp:
+    """Return a ServerApp that tunes another one, as a bundle of the command has it.
+
+    Parameters
+    ----------
+    reference : str
+        The app's own ServerApp, as ``module:name``.
+    settings : str
+        `TuneSettings` as JSON.
+    folder : str
+        An absolute path, of the record; empty: none is kept.
+    """
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        path = Path(folder) if folder else None
+        tuner = TuneSettings.from_json(settings).tuner(path)
+        own = main_of(component(reference, ServerApp))
+        result = tuner.start(own, grid, context)
+        for line in str(result).splitlines():
+            _log.info("%s", line)
+        if path is not None:
+            save_model(result, path)
+
+    return app
+
+
+def tuned_client(reference: str) -> ClientApp:
+    """Return a ClientApp that runs trials of another one, and changes nothing else.
+
+    Parameters
+    ----------
+    reference : str
+        The app's own ClientApp, as ``module:name``.
+    """
+    return with_tuner_mod(lambda: component(reference, ClientApp))

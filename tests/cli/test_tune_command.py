@@ -1,0 +1,397 @@
+"""`flwr-fbo tune`: apps are tuned as they are, or it says in a line what to pass."""
+
+import hashlib
+import json
+import random
+import shlex
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.clientapp import ClientApp
+from flwr.common.config import parse_config_args
+from flwr.serverapp import ServerApp
+from typer.testing import CliRunner
+
+from flwr_fbo import InProcessGrid
+from flwr_fbo.cli import app
+from flwr_fbo.tuner.tune_settings import server_context
+from tests.cli.tuned_apps import MESSAGE_CLIENT, legacy_app, message_app, own_server
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "tune-fedavg-sklearn" / "before"
+SEARCH = ("--search", "learning-rate=1e-3..1:log")
+METRIC = ("--metric", "eval_acc")
+
+
+@pytest.fixture(autouse=True)
+def _own_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Leave no folder of an app behind in ``sys.path``."""
+    path = [*sys.path]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flower-home"))
+    yield
+    sys.path[:] = path
+
+
+def _tune(*arguments: object) -> Any:
+    command = ["tune", *map(str, arguments)]
+    return CliRunner().invoke(app, command, env={"COLUMNS": "200"})
+
+
+def _tuned(*arguments: object) -> dict[str, Any]:
+    """Return the result as JSON values."""
+    done = _tune(*arguments, "--json")
+    assert done.exit_code == 0, done.output
+    values: dict[str, Any] = json.loads(done.stdout)
+    return values
+
+
+def _error(*arguments: object, code: int = 1) -> str:
+    """Return the only line of an error."""
+    done = _tune(*arguments)
+    assert done.exit_code == code, done.output
+    assert "Traceback" not in done.output
+    lines: list[str] = [
+        one for one in done.output.splitlines() if one.startswith("Error: ")
+    ]
+    assert len(lines) == 1, done.output
+    return lines[0]
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.rglob("*")
+        if path.is_file() and not {".flwr", "__pycache__"} & {*path.parts}
+    }
+
+
+def test_an_example_is_tuned_with_no_line_changed(tmp_path: Path) -> None:
+    before, folder = _digests(EXAMPLE), tmp_path / "record"
+    done = _tune(
+        *(EXAMPLE, "--metric", "accuracy", "--folder", folder),
+        *("--search", "learning-rate=1e-4..1:log", "--search", "local-epochs=1..8"),
+        *("--epsilon", 8, "--seed", 1),
+    )
+    assert done.exit_code == 0, done.output
+    assert _digests(EXAMPLE) == before
+    lines = done.stdout.splitlines()
+    assert any(line.startswith("Chosen:  learning-rate=") for line in lines)
+    assert any(line.startswith("How sure: the app's defaults ") for line in lines)
+    assert "epsilon 8 at delta 0.001, without the training" in done.stdout
+    assert "Cost: 180 rounds of training at a client; the app alone has 180." in lines
+    assert lines[-2] == "To train with these settings:"
+    assert lines[-1].startswith(f"  flwr run {EXAMPLE}")
+    rungs = [line for line in done.stderr.splitlines() if line.startswith("rung ")]
+    assert len(rungs) == 3
+    assert "[ROUND" not in done.output
+    again = _tune(
+        *(EXAMPLE, "--metric", "accuracy", "--folder", folder),
+        *("--search", "learning-rate=1e-4..1:log", "--search", "local-epochs=1..8"),
+        *("--epsilon", 8, "--seed", 1),
+    )
+    assert again.stdout == done.stdout
+
+
+@pytest.mark.parametrize("epsilon", [(), ("--epsilon", 1000)])
+@pytest.mark.parametrize("write", [message_app, legacy_app])
+def test_apps_as_people_have_them(tmp_path: Path, write: Any, epsilon: Any) -> None:
+    write(tmp_path / "app")
+    found = _tuned("app", *METRIC, *SEARCH, *epsilon)
+    assert found["chosen"]["learning-rate"] > 0.1
+    assert found["defaults"] == {"learning-rate": 0.001}
+    assert found["direction"] == "maximize"
+    assert (found["epsilon"] is None) == (epsilon == ())
+    assert found["command"] == (
+        'flwr run app --run-config "learning-rate='
+        f'{found["chosen"]["learning-rate"]!r}"'
+    )
+    if not epsilon:
+        compared = found["compared"]
+        assert compared["by"] == "mean of the clients"
+        assert 0 < compared["before"] < compared["after"] < 1
+
+
+def test_a_loss_is_told_in_its_own_sign_and_the_model_is_kept(tmp_path: Path) -> None:
+    message_app(tmp_path / "app", "fraction_evaluate=0.0", ", evaluate_fn=test")
+    found = _tuned("app", "--metric", "loss", "--score", "server", *SEARCH)
+    assert found["compared"]["by"] == "at the server"
+    assert 0 < found["compared"]["after"] < found["compared"]["before"]
+    w = np.load(found["model"])["w"]
+    assert np.linalg.norm(w - 1.0) == pytest.approx(found["final"]["value"])
+
+
+def test_an_evaluation_at_the_server_shows_what_privacy_hides(tmp_path: Path) -> None:
+    message_app(tmp_path / "app", "", ", evaluate_fn=test")
+    done = _tune("app", *METRIC, *SEARCH, "--epsilon", 1000)
+    assert (
+        "eval_acc: stays at the clients; they compared models by ranks." in done.stdout
+    )
+
+
+CATEGORIES = ("--search", "optimizer=slow,fast", "--search", "nesterov=true,false")
+
+
+def test_texts_and_bools_are_tuned_and_written(tmp_path: Path) -> None:
+    folder = message_app(tmp_path / "app")
+    project = folder / "pyproject.toml"
+    before = project.read_text()
+    found = _tuned("app", *METRIC, *CATEGORIES, *SEARCH, "--write", "--seed", 3)
+    chosen = found["chosen"]
+    assert chosen["optimizer"] == "fast"
+    _, _, _, _, config = shlex.split(found["command"])
+    assert parse_config_args([config]) == chosen
+    after = project.read_text()
+    assert tomllib.loads(after)["tool"]["flwr"]["app"]["config"] == {
+        "num-server-rounds": 6,
+        **chosen,
+    }
+    changed = [
+        (old, new)
+        for old, new in zip(before.splitlines(), after.splitlines(), strict=True)
+        if old != new
+    ]
+    assert len(changed) <= 3
+    rate = next(new for old, new in changed if old.startswith("learning-rate"))
+    assert rate.endswith("  # a first guess")
+
+
+def test_without_a_search_it_proposes_one_and_runs_nothing(tmp_path: Path) -> None:
+    message_app(tmp_path / "app", toml="batch-size = 32\nseed = 7\ndropout = 0.1\n")
+    done = _tune("app", *METRIC)
+    assert done.exit_code == 2
+    line = done.stdout.splitlines()[-1].strip()
+    assert line.startswith("flwr-fbo tune app --metric eval_acc --search ")
+    assert "learning-rate=1e-05..0.1:log" in line
+    assert "batch-size=8..128:log" in line
+    assert "dropout=0.0..0.99" in line
+    assert "seed" not in line
+    assert "rounds" not in line
+    dry = _tune(*shlex.split(line)[2:], "--dry-run")
+    assert dry.exit_code == 0, dry.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "direction=None is not allowed: minimize or maximize"),
+        (("--metric", "eval_acc", "--epsilon", 0), "--epsilon=0.0 is not allowed"),
+        (("--metric", "eval_acc", "--trials", 1), "--trials=1 is not allowed"),
+        (("--metric", "eval_acc", "--delta", 0.1), "--delta=0.1 is not allowed"),
+        (("--metric", "eval_acc", "--search", "learn-rate=1..2"), "did you mean"),
+        (("--metric", "eval_acc", "--search", "optimizer=1..2"), "is not a number"),
+        (("--metric", "eval_acc", "--search", "nesterov=1,2"), "true or false"),
+        (("--metric", "eval_acc", "--search", "learning-rate=2..1"), "LOW below HIGH"),
+        (
+            ("--metric", "eval_acc", "--search", "learning-rate=0..1:log"),
+            "LOW above 0",
+        ),
+        (("--metric", "eval_acc", "--federation", "x"), "how many sites there are"),
+        (("--metric", "eval_acc", "--run-config", "x=1"), "--run-config='x'"),
+    ],
+)
+def test_a_wrong_option_is_an_error_before_any_work(
+    tmp_path: Path, arguments: Any, words: str
+) -> None:
+    message_app(tmp_path / "app", client="raise RuntimeError('was loaded')")
+    metric = arguments or ("--metric", "quality")
+    searched = () if "--search" in arguments else SEARCH
+    assert words in _error("app", *metric, *searched)
+    assert not (tmp_path / "app" / ".flwr").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "more", "arguments", "words"),
+    [
+        (
+            "",
+            "",
+            (),
+            "metric=None is not allowed: what clients report, one of ['eval_acc']",
+        ),
+        ("", "", ("--metric", "accuracy"), "one of ['eval_acc']"),
+        (
+            *("fraction_evaluate=0.0", ", evaluate_fn=test", ("--metric", "loss")),
+            "Pass --score server --metric loss",
+        ),
+        (
+            *("fraction_evaluate=0.0", "", METRIC),
+            "only knows, from replies to train, ['train_loss']",
+        ),
+        (
+            *("", ", evaluate_fn=test", ("--metric", "acc", "--score", "server")),
+            "what the server knows, one of ['eval_acc', 'loss', 'train_loss']",
+        ),
+        ("min_available_nodes=99", "", METRIC, "waits for more than 20 nodes"),
+    ],
+)
+def test_an_app_that_reports_something_else_is_told_what_to_pass(
+    tmp_path: Path, options: str, more: str, arguments: Any, words: str
+) -> None:
+    message_app(tmp_path / "app", options, more)
+    began = time.monotonic()
+    assert words in _error("app", *arguments, *SEARCH)
+    assert time.monotonic() - began < 60
+
+
+def test_an_app_that_fails_is_told_in_a_line(tmp_path: Path) -> None:
+    broken = MESSAGE_CLIENT.replace(
+        "w = w - factor", "raise OSError('no data')\n    w = w - factor"
+    )
+    message_app(tmp_path / "train", client=broken)
+    assert "OSError: no data" in _error("train", *METRIC, *SEARCH)
+    message_app(tmp_path / "import", client="import no_such_module")
+    assert "No module named 'no_such_module'" in _error("import", *METRIC, *SEARCH)
+    own_server(tmp_path / "no", "app = 3")
+    assert "is a int, no ServerApp" in _error("no", *METRIC, *SEARCH)
+    assert "a folder with a pyproject.toml" in _error("gone", *METRIC, *SEARCH)
+
+
+def test_an_app_that_tunes_itself_is_told_so(tmp_path: Path) -> None:
+    own_server(
+        tmp_path / "app",
+        "from optuna.distributions import FloatDistribution\n"
+        "from flwr.serverapp import ServerApp\n"
+        "from flwr_fbo import FederationTuner\n"
+        "app = ServerApp()\n"
+        "@app.main()\n"
+        "def main(grid, context):\n"
+        "    space = {'learning-rate': FloatDistribution(0.1, 1)}\n"
+        "    tuner = FederationTuner(space, 'loss', 'minimize', 20, privacy=None)\n"
+        "    tuner.start(print, grid, context)\n",
+    )
+    assert "the app without a tuner" in _error("app", *METRIC, *SEARCH)
+
+
+def test_what_an_app_prints_is_not_the_result(tmp_path: Path) -> None:
+    printing = "print('of the app')\n" + MESSAGE_CLIENT
+    message_app(tmp_path / "app", client=printing)
+    done = _tune("app", *METRIC, *SEARCH, "--json", "--num-supernodes", 4)
+    assert json.loads(done.stdout)["metric"] == "eval_acc"
+    assert "of the app" in done.stderr
+
+
+def test_the_search_may_stand_in_the_app(tmp_path: Path) -> None:
+    folder = message_app(
+        tmp_path / "app",
+        toml="\n[tool.flwr-fbo.tune]\n"
+        'metric = "eval_acc"\nnum-supernodes = 10\ntrials = 4\n'
+        'search = {learning-rate = "1e-3..1:log", optimizer = ["slow", "fast"]}\n',
+    )
+    assert set(_tuned("app")["chosen"]) == {"learning-rate", "optimizer"}
+    dry = _tune("app", "--trials", 5, "--dry-run").stdout
+    assert "At 10 sites" in dry
+    assert "  5 settings to round " in dry
+    project = folder / "pyproject.toml"
+    project.write_text(project.read_text().replace("trials = 4", "trails = 4"))
+    assert "did you mean 'trials'?" in _error("app")
+
+
+def test_a_dry_run_says_what_is_enough(tmp_path: Path) -> None:
+    message_app(tmp_path / "app")
+    few = ("--epsilon", 1, "--num-supernodes", 5, "--dry-run", "--federation", "x")
+    text = _tune("app", *METRIC, *SEARCH, *few).stdout
+    assert "Nothing was trained" in text
+    assert "they are replaced in " in text
+    assert "Enough would be epsilon " in text
+    assert not (tmp_path / "app" / ".flwr").exists()
+
+
+KILLED = """
+import os, signal, sys, threading
+seconds = float(sys.argv.pop(1))
+threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
+from flwr_fbo.cli import app
+app()
+"""
+
+
+@pytest.mark.parametrize("epsilon", [(), ("--epsilon", "1000")])
+def test_killed_three_times_it_chooses_the_same(tmp_path: Path, epsilon: Any) -> None:
+    slow = MESSAGE_CLIENT.replace(
+        "    w = w - factor", "    import time; time.sleep(0.005)\n    w = w - factor"
+    )
+    message_app(tmp_path / "app", client=slow)
+    arguments = ("tune", "app", *METRIC, *SEARCH, *epsilon, "--seed", "5", "--json")
+    kills, rng = 0, random.Random(4)
+    for seconds in (4.0, 4.7, 5.4):
+        done = subprocess.run(
+            [sys.executable, "-c", KILLED, str(seconds + rng.random()), *arguments],
+            capture_output=True,
+        )
+        kills += done.returncode == -signal.SIGKILL
+    assert kills == 3
+    found = _tuned(*arguments[1:-1])
+    alone = _tuned(*arguments[1:-1], "--folder", tmp_path / "alone")
+    assert found["chosen"] == alone["chosen"]
+    assert found["epsilon"] == alone["epsilon"]
+
+
+def test_a_bundle_is_the_app_and_one_module(tmp_path: Path) -> None:
+    folder = message_app(tmp_path / "app", "", ", evaluate_fn=test")
+    record = tmp_path / "record"
+    options = ("--folder", record, "--num-supernodes", 20, "--epsilon", 1000)
+    done = _tune("app", *METRIC, *SEARCH, *options, "--bundle-only")
+    assert done.exit_code == 0, done.output
+    bundle = record / "bundle"
+    assert f"flwr build --app {bundle}" in done.stdout
+    assert "flwr-fbo trust" in done.stdout
+    own, written = _digests(folder), _digests(bundle)
+    assert written.keys() - own.keys() == {"flwr_fbo_tune.py"}
+    assert {n for n in own if written[n] != own[n]} == {"pyproject.toml"}
+    components = tomllib.loads((bundle / "pyproject.toml").read_text())["tool"]["flwr"]
+    assert components["app"]["components"] == {
+        "serverapp": "flwr_fbo_tune:server",
+        "clientapp": "flwr_fbo_tune:client",
+    }
+    sys.path.insert(0, str(bundle))
+    sys.modules.pop("flwr_fbo_tune", None)
+    module = import_module("flwr_fbo_tune")
+    sys.modules.pop("flwr_fbo_tune")
+    assert isinstance(module.server, ServerApp)
+    assert isinstance(module.client, ClientApp)
+    config: dict[str, Any] = {
+        "num-server-rounds": 6,
+        "learning-rate": 0.001,
+        "optimizer": "slow",
+        "nesterov": False,
+    }
+    grid = InProcessGrid(module.client, 20, run_config=config)
+    module.server(grid, server_context(config))
+    with np.load(record / "model.npz") as model:
+        assert np.linalg.norm(model["w"] - 1.0) < 1.7
+    # What the command prints once the run is over, from the record alone.
+    found = _tuned("app", *METRIC, *SEARCH, *options)
+    assert found["chosen"]["learning-rate"] > 0.1
+
+
+def test_a_federation_gets_the_command_of_flower(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    message_app(tmp_path / "app")
+    ran: list[list[str]] = []
+
+    def run(command: list[str], **_: Any) -> Any:
+        ran.append(command)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr("flwr_fbo.cli.tune_command.subprocess.run", run)
+    about = ("app", *METRIC, *SEARCH, "--num-supernodes", 7, "--folder", "record")
+    for name in ("local", "hospitals"):
+        done = _tune(*about, "--federation", name)
+        assert done.exit_code == 0, done.output
+        assert "The record is at the SuperLink" in done.stdout
+    bundle = str(tmp_path / "record" / "bundle")
+    simulated = ["--federation-config", "num-supernodes=7"]
+    assert ran == [
+        ["flwr", "run", bundle, "local", *simulated, "--stream"],
+        ["flwr", "run", bundle, "hospitals", "--stream"],
+    ]

@@ -395,7 +395,7 @@ class FederationTuner:
                 FederationTuner.__name__,
                 public,
                 num_decided,
-                "" if self.privacy is None else WITHOUT_TRAINING,
+                WITHOUT_TRAINING if self._chooser.adds_noise else "",
             )
             tell(self._callbacks, "on_start", started)
             returned = None
@@ -490,7 +490,7 @@ class FederationTuner:
         num_nodes = len(list(grid.get_node_ids()))
         allowed = f"at least the {num_nodes} nodes that are connected"
         require(num_nodes <= self.num_agents, "num_agents", self.num_agents, allowed)
-        if num_nodes < self.num_agents and self.privacy is not None:
+        if num_nodes < self.num_agents and self._chooser.adds_noise:
             _log.warning(
                 "num_agents=%d, and %d nodes are connected so far: fewer ballots with "
                 "the same noise are a less certain choice.",

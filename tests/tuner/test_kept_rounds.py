@@ -246,7 +246,7 @@ def test_replies_that_main_fails_of_are_not_kept(tmp_path: Path) -> None:
 
     def odd(message: Message, context: Context, call_next: Any) -> Message:
         reply: Message = call_next(message, context)
-        is_odd = context.run_config["local-epochs"] > 1
+        is_odd = int(context.run_config["local-epochs"]) > 1
         if is_odd and context.node_config["partition-id"] == 1:
             for record in reply.content.array_records.values():
                 record["more"] = Array(np.zeros(1))

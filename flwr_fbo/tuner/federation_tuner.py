@@ -225,10 +225,10 @@ class FederationTuner:
     and PyTorch, drawn from those that `start` finds: no two trials, nor the training
     after them, draw the same noise. A trial that waits keeps the variables of its
     ``main`` in memory, and its models in a temporary file (``TMPDIR``, on a disk).
-    Trials share a message only while their models from all clients fit into 100 MB.
-    With `Halving`, peak memory of 16 trials over that of one training, 20 clients: 2.38
-    times with a model of 1 MB, 1.13 with 10 MB, 1.36 with 100 MB (``python -m
-    benchmarks.tuner_memory``).
+    Trials that all clients train share a message only while their models from all
+    clients fit into 100 MB. Peak memory of 16 trials over that of one training, 20
+    clients, models of 1, 10 and 100 MB: with `OneTraining` 2.40, 1.23 and 1.42 times,
+    with `Halving` 2.43, 1.28 and 1.40 (``python -m benchmarks.tuner_memory``).
 
     *A run that is started again* calls `main` anew. For each round that clients have
     trained it finds the mean of their replies in ``folder/kept``, and asks nobody. Such
@@ -400,7 +400,7 @@ class FederationTuner:
                 FederationTuner.__name__,
                 public,
                 num_decided,
-                "" if self.privacy is None else WITHOUT_TRAINING,
+                WITHOUT_TRAINING if self._chooser.adds_noise else "",
             )
             tell(self._callbacks, "on_start", started)
             returned = None
@@ -527,7 +527,7 @@ class FederationTuner:
         num_nodes = len(list(grid.get_node_ids()))
         allowed = f"at least the {num_nodes} nodes that are connected"
         require(num_nodes <= self.num_agents, "num_agents", self.num_agents, allowed)
-        if num_nodes < self.num_agents and self.privacy is not None:
+        if num_nodes < self.num_agents and self._chooser.adds_noise:
             _log.warning(
                 "num_agents=%d, and %d nodes are connected so far: fewer ballots with "
                 "the same noise are a less certain choice.",

@@ -20,7 +20,13 @@ from typing import Annotated, Any, Literal
 import typer
 
 from flwr_fbo._common.conversion import finite
-from flwr_fbo._common.validation import nearest, refuse, require, require_known
+from flwr_fbo._common.validation import (
+    nearest,
+    refuse,
+    require,
+    require_int,
+    require_known,
+)
 from flwr_fbo._compat import parsed_run_config
 from flwr_fbo.cli.commands import AsJson
 from flwr_fbo.cli.output import plain_errors
@@ -280,6 +286,7 @@ def _job(path: Path, own: OwnApp, given: dict[str, Any], folder: Path | None) ->
         allowed = "given with --federation: how many sites there are"
         require(not is_elsewhere, "num_supernodes", num, allowed)
         num = own.num_supernodes or _NUM_SUPERNODES
+    require_int("num_supernodes", num, 1)
     metric = given["metric"]
     if metric is not None:
         is_name = isinstance(metric, str) and metric != ""
@@ -300,6 +307,9 @@ def _job(path: Path, own: OwnApp, given: dict[str, Any], folder: Path | None) ->
         require(
             settings.epsilon is not None, "delta", settings.delta, "given with epsilon"
         )
+    if settings.score == "server":
+        allowed = "left out with --score server: no score of a client is released"
+        require(settings.epsilon is None, "epsilon", settings.epsilon, allowed)
     settings.tuner(None)  # raises ValueError where a setting is not allowed
     default = own.folder / _FOLDER / f"fbo-tune-{settings.digest}"
     return _Job(path, own, settings, default if folder is None else folder.resolve())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -490,7 +491,8 @@ class FederationTuner:
         defaults = app_defaults(self.space, context.run_config)
         about = self.schedule.trials, defaults, self._enqueue, 0
         candidates = Candidates(self.space, *about)
-        return self._planned(candidates, main, grid, context, None)
+        with tempfile.TemporaryDirectory() as folder:  # main may write files
+            return self._planned(candidates, main, grid, context, Path(folder) / "0")
 
     def _proposed(self, name: str) -> ProposedTrials | None:
         study, space = self._study, self.space

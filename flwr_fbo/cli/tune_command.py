@@ -264,9 +264,11 @@ def _propose(path: Path, own: OwnApp, metric: str | None) -> None:
     """Print a search for the numbers of the run config; nothing is run."""
     found = proposed_search(own.run_config)
     if not found:
+        keys = sorted(own.run_config)
         allowed = (
-            "given: no value of the run config looks like a number to tune. It has "
-            f"{sorted(own.run_config)}"
+            "KEY=a,b for texts and bools, or numbers in the run config: none of "
+            f"{keys} is a number that looks like a setting. Values of the app's code "
+            "can be tuned once they are read from there"
         )
         refuse("search", None, allowed)
     typer.echo("No --search: these numbers of the run config could be tuned.")

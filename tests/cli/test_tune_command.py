@@ -165,8 +165,11 @@ def test_texts_and_bools_are_tuned_and_written(tmp_path: Path) -> None:
     assert rate.endswith("  # a first guess")
 
 
+_MORE = "batch-size = 32\nseed = 7\ndropout = 0.1\nfraction-sample = 1.0\n"
+
+
 def test_without_a_search_it_proposes_one_and_runs_nothing(tmp_path: Path) -> None:
-    message_app(tmp_path / "app", toml="batch-size = 32\nseed = 7\ndropout = 0.1\n")
+    message_app(tmp_path / "app", toml=_MORE)
     done = _tune("app", *METRIC)
     assert done.exit_code == 2
     line = done.stdout.splitlines()[-1].strip()
@@ -174,10 +177,15 @@ def test_without_a_search_it_proposes_one_and_runs_nothing(tmp_path: Path) -> No
     assert "learning-rate=1e-05..0.1:log" in line
     assert "batch-size=8..128:log" in line
     assert "dropout=0.0..0.99" in line
+    assert "fraction-sample=0.1..1.0" in line
     assert "seed" not in line
     assert "rounds" not in line
     dry = _tune(*shlex.split(line)[2:], "--dry-run")
     assert dry.exit_code == 0, dry.output
+    folder = message_app(tmp_path / "texts")
+    project = folder / "pyproject.toml"
+    project.write_text(project.read_text().replace("learning-rate = 0.001", ""))
+    assert "KEY=a,b for texts and bools" in _error("texts", *METRIC)
 
 
 @pytest.mark.parametrize(

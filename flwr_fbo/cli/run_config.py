@@ -65,15 +65,10 @@ def write_run_config(file: Path, values: Mapping[str, Any]) -> None:
     ValueError
         If a value is not on a line of its own that can be replaced; nothing is written.
     """
-    text = file.read_text(encoding="utf-8")
+    text = file.read_bytes().decode()  # with the ends of lines that it has
     wanted = replaced(text, {f"{'.'.join(_TABLE)}.{k}": v for k, v in values.items()})
-    write_whole_like(file, wanted)
-
-
-def write_whole_like(file: Path, text: str) -> None:
-    """Write a file atomically, with the permissions that it has."""
     mode = file.stat().st_mode
-    write_whole(file, text)
+    write_whole(file, wanted)
     file.chmod(mode)
 
 

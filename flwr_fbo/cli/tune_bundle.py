@@ -62,7 +62,7 @@ def write_bundle(app: OwnApp, settings: TuneSettings, folder: Path) -> Path:
     name = f"{MODULE}.py"
     require(name not in files, "APP", str(app.folder), f"an app without a {name}")
     components = "tool.flwr.app.components."
-    project = (app.folder / "pyproject.toml").read_text(encoding="utf-8")
+    project = (app.folder / "pyproject.toml").read_bytes().decode()
     files["pyproject.toml"] = replaced(
         project,
         {

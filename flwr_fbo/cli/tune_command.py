@@ -20,7 +20,13 @@ from typing import Annotated, Any, Literal
 import typer
 
 from flwr_fbo._common.conversion import finite
-from flwr_fbo._common.validation import nearest, refuse, require, require_known
+from flwr_fbo._common.validation import (
+    nearest,
+    refuse,
+    require,
+    require_int,
+    require_known,
+)
 from flwr_fbo._compat import parsed_run_config
 from flwr_fbo.cli.commands import AsJson
 from flwr_fbo.cli.output import plain_errors
@@ -258,9 +264,11 @@ def _propose(path: Path, own: OwnApp, metric: str | None) -> None:
     """Print a search for the numbers of the run config; nothing is run."""
     found = proposed_search(own.run_config)
     if not found:
+        keys = sorted(own.run_config)
         allowed = (
-            "given: no value of the run config looks like a number to tune. It has "
-            f"{sorted(own.run_config)}"
+            "KEY=a,b for texts and bools, or numbers in the run config: none of "
+            f"{keys} is a number that looks like a setting. Values of the app's code "
+            "can be tuned once they are read from there"
         )
         refuse("search", None, allowed)
     typer.echo("No --search: these numbers of the run config could be tuned.")
@@ -280,6 +288,7 @@ def _job(path: Path, own: OwnApp, given: dict[str, Any], folder: Path | None) ->
         allowed = "given with --federation: how many sites there are"
         require(not is_elsewhere, "num_supernodes", num, allowed)
         num = own.num_supernodes or _NUM_SUPERNODES
+    require_int("num_supernodes", num, 1)
     metric = given["metric"]
     if metric is not None:
         is_name = isinstance(metric, str) and metric != ""
@@ -300,6 +309,9 @@ def _job(path: Path, own: OwnApp, given: dict[str, Any], folder: Path | None) ->
         require(
             settings.epsilon is not None, "delta", settings.delta, "given with epsilon"
         )
+    if settings.score == "server":
+        allowed = "left out with --score server: no score of a client is released"
+        require(settings.epsilon is None, "epsilon", settings.epsilon, allowed)
     settings.tuner(None)  # raises ValueError where a setting is not allowed
     default = own.folder / _FOLDER / f"fbo-tune-{settings.digest}"
     return _Job(path, own, settings, default if folder is None else folder.resolve())

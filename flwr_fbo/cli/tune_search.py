@@ -120,8 +120,8 @@ def proposed_search(run_config: Mapping[str, Any]) -> dict[str, str]:
                 is_large, high = value >= 16, max(8, 4 * value)
                 low = max(1, value // 4) if is_large else 1
                 found[key] = f"{low}..{high}{':log' if is_large else ''}"
-        elif _IS_SHARE.search(name) and 0 <= value < 1:
-            found[key] = "0.0..0.99"
+        elif _IS_SHARE.search(name) and 0 <= value <= 1:
+            found[key] = "0.1..1.0" if value == 1 else "0.0..0.99"
         elif value > 0 and (_IS_LOG.search(name) or value < 0.1):
             low, high = value / 100, value * 100
             found[key] = f"{low:.1g}..{min(high, 1.0) if value < 1 else high:.1g}:log"

@@ -173,7 +173,7 @@ def dry_run_lines(settings: TuneSettings, plan: Plan) -> list[str]:
     lines = [f"Nothing was trained. At {settings.num_agents} sites it would train"]
     lines += [
         f"  {rung.num_trials} settings to round {rung.rounds}, of which "
-        f"{rung.num_survivors} go on"
+        f"{rung.num_survivors} go{'es' * (rung.num_survivors == 1)} on"
         for rung in plan.rungs
     ]
     lines.append(f"and the chosen one to the end{sharing}.")

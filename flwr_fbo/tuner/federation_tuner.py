@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -516,7 +517,8 @@ class FederationTuner:
         defaults = app_defaults(self.space, context.run_config)
         space, num = self._trial_space, self.schedule.trials
         candidates = Candidates(space, num, defaults, self._enqueue, seed=0)
-        return self._planned(candidates, main, grid, context, None)
+        with tempfile.TemporaryDirectory() as folder:  # main may write files
+            return self._planned(candidates, main, grid, context, Path(folder) / "0")
 
     def _proposed(self, name: str) -> ProposedTrials | None:
         if self._study is None:

@@ -6,8 +6,10 @@ known before any client trains a trial.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
 from flwr.app import Context, Message, MessageType
@@ -85,25 +87,33 @@ class FirstRound:
         own = trial_context(context, Overlay(context.run_config, {}))
         is_complete = getattr(grid, "is_complete", False)
         most = len(list(grid.get_node_ids())) if is_complete else None
-        trial = TrialThread(0, run, None, ParkedArrays(), most_clients=most)
-        trial.begin()
-        while trial.pending and not (found._is_train(trial) and trial.num_train > 0):
-            asked = trial.pending[:num_clients]
-            if secure_aggregation_stage(asked[0].content):
-                asked = trial.pending
-            replies = list(grid.send_and_receive(asked, timeout=trial.timeout))
-            found._note(trial.pending_type, replies)
-            trial.answer(replies)
-        # What the server has evaluated since is known once `main` has gone on.
-        for one in grids:
-            for metrics in one.training.all_metrics().values():
-                note(metrics)
-        trial.end()
+        with tempfile.TemporaryDirectory() as folder:  # main may write files
+            place = Path(folder) / "0"
+            trial = TrialThread(0, run, place, ParkedArrays(), most_clients=most)
+            found._go_through(trial, grid, num_clients)
+            # What the server has evaluated since is known once `main` has gone on.
+            for one in grids:
+                for metrics in one.training.all_metrics().values():
+                    note(metrics)
+            trial.end()
         found.failure = trial.error
         was_asked = trial.num_sends > 0
         if found.failure is not None and was_asked and num_clients is not None:
             return cls.of(main, grid, context, None)
         return found
+
+    def _go_through(
+        self, trial: TrialThread, grid: Grid, num_clients: int | None
+    ) -> None:
+        """Let some clients answer, until the second training begins."""
+        trial.begin()
+        while trial.pending and not (self._is_train(trial) and trial.num_train > 0):
+            asked = trial.pending[:num_clients]
+            if secure_aggregation_stage(asked[0].content):
+                asked = trial.pending
+            replies = list(grid.send_and_receive(asked, timeout=trial.timeout))
+            self._note(trial.pending_type, replies)
+            trial.answer(replies)
 
     @staticmethod
     def _is_train(trial: TrialThread) -> bool:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import random
 import shlex
 import signal
@@ -164,8 +165,11 @@ def test_texts_and_bools_are_tuned_and_written(tmp_path: Path) -> None:
     assert rate.endswith("  # a first guess")
 
 
+_MORE = "batch-size = 32\nseed = 7\ndropout = 0.1\nfraction-sample = 1.0\n"
+
+
 def test_without_a_search_it_proposes_one_and_runs_nothing(tmp_path: Path) -> None:
-    message_app(tmp_path / "app", toml="batch-size = 32\nseed = 7\ndropout = 0.1\n")
+    message_app(tmp_path / "app", toml=_MORE)
     done = _tune("app", *METRIC)
     assert done.exit_code == 2
     line = done.stdout.splitlines()[-1].strip()
@@ -173,10 +177,15 @@ def test_without_a_search_it_proposes_one_and_runs_nothing(tmp_path: Path) -> No
     assert "learning-rate=1e-05..0.1:log" in line
     assert "batch-size=8..128:log" in line
     assert "dropout=0.0..0.99" in line
+    assert "fraction-sample=0.1..1.0" in line
     assert "seed" not in line
     assert "rounds" not in line
     dry = _tune(*shlex.split(line)[2:], "--dry-run")
     assert dry.exit_code == 0, dry.output
+    folder = message_app(tmp_path / "texts")
+    project = folder / "pyproject.toml"
+    project.write_text(project.read_text().replace("learning-rate = 0.001", ""))
+    assert "KEY=a,b for texts and bools" in _error("texts", *METRIC)
 
 
 @pytest.mark.parametrize(
@@ -195,6 +204,11 @@ def test_without_a_search_it_proposes_one_and_runs_nothing(tmp_path: Path) -> No
             "LOW above 0",
         ),
         (("--metric", "eval_acc", "--federation", "x"), "how many sites there are"),
+        (("--metric", "eval_acc", "--num-supernodes", 0), "--num-supernodes=0 is not"),
+        (
+            ("--metric", "loss", "--score", "server", "--epsilon", 2),
+            "--epsilon=2.0 is not allowed: left out with --score server",
+        ),
         (("--metric", "eval_acc", "--run-config", "x=1"), "--run-config='x'"),
     ],
 )
@@ -242,6 +256,28 @@ def test_an_app_that_reports_something_else_is_told_what_to_pass(
     assert time.monotonic() - began < 60
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("fraction_evaluate=0.0", b"Nothing scores the models: no client is asked"),
+        ("min_available_clients=99", b"main waits for 99 clients, and 20 are all"),
+    ],
+)
+def test_the_process_ends_though_a_server_left_threads(
+    tmp_path: Path, options: str, words: bytes
+) -> None:
+    legacy_app(tmp_path / "app", options)
+    code = "from flwr_fbo.cli import app; app()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "tune", "app", *METRIC, *SEARCH],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert words in done.stderr, done.stderr
+
+
 def test_an_app_that_fails_is_told_in_a_line(tmp_path: Path) -> None:
     broken = MESSAGE_CLIENT.replace(
         "w = w - factor", "raise OSError('no data')\n    w = w - factor"
@@ -253,6 +289,19 @@ def test_an_app_that_fails_is_told_in_a_line(tmp_path: Path) -> None:
     own_server(tmp_path / "no", "app = 3")
     assert "is a int, no ServerApp" in _error("no", *METRIC, *SEARCH)
     assert "a folder with a pyproject.toml" in _error("gone", *METRIC, *SEARCH)
+
+
+def test_files_of_main_are_written_where_it_works_once(tmp_path: Path) -> None:
+    """By the trial that is handed over; a look at the app leaves none behind."""
+    folder = message_app(tmp_path / "app", "", ", evaluate_fn=test")
+    server = next(folder.glob("*/server_app.py"))
+    line = "    arrays = ArrayRecord("
+    writes = f"    open('log', 'a').write('once')\n{line}"
+    server.write_text(server.read_text().replace(line, writes))
+    assert _tune("app", *METRIC, *SEARCH, "--dry-run").exit_code == 0
+    assert not (tmp_path / "log").exists()
+    _tuned("app", *METRIC, *SEARCH)
+    assert (tmp_path / "log").read_text() == "once"
 
 
 def test_an_app_that_tunes_itself_is_told_so(tmp_path: Path) -> None:
@@ -325,6 +374,7 @@ def test_killed_three_times_it_chooses_the_same(tmp_path: Path, epsilon: Any) ->
     for seconds in (4.0, 4.7, 5.4):
         done = subprocess.run(
             [sys.executable, "-c", KILLED, str(seconds + rng.random()), *arguments],
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
             capture_output=True,
         )
         kills += done.returncode == -signal.SIGKILL

@@ -122,7 +122,7 @@ from flwr.server.strategy import FedAvg
 def server_fn(context):
     rounds = context.run_config["num-server-rounds"]
     initial = ndarrays_to_parameters([np.zeros(3)])
-    strategy = FedAvg(initial_parameters=initial, min_available_clients=2)
+    strategy = FedAvg(initial_parameters=initial, {options})
     config = ServerConfig(num_rounds=rounds)
     return ServerAppComponents(strategy=strategy, config=config)
 
@@ -165,9 +165,10 @@ def own_server(folder: Path, server: str) -> Path:
     return write_app(folder, server=server)
 
 
-def legacy_app(folder: Path) -> Path:
+def legacy_app(folder: Path, options: str = "min_available_clients=2") -> Path:
     """Write an app of a `server_fn` and of `NumPyClient`."""
-    return write_app(folder, server=_LEGACY_SERVER, client=_LEGACY_CLIENT)
+    server = _LEGACY_SERVER.replace("{options}", options)
+    return write_app(folder, server=server, client=_LEGACY_CLIENT)
 
 
 MESSAGE_CLIENT = _MESSAGE_CLIENT

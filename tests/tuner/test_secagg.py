@@ -383,7 +383,10 @@ def test_a_trial_without_any_complete_round_fails(
     with caplog.at_level(logging.WARNING):
         result = _start(_main(), grid, **OPTIONS)
     assert result.best_trial != 1
-    assert "trial 1: RuntimeError(\"Flower's secure aggregation halted" in caplog.text
+    halted = (
+        "trial 1: main has failed: RuntimeError(\"Flower's secure aggregation halted"
+    )
+    assert halted in caplog.text
 
 
 def test_a_trial_that_no_client_can_train_fails(

@@ -39,8 +39,8 @@ def replay(
 
 
 def is_beaten(best: int, lead: Lead | None) -> bool:
-    """Return whether the defaults are beaten beyond chance."""
-    return best != 0 and lead is not None and not lead.is_chance
+    """Return whether the model of the defaults is beaten beyond chance."""
+    return best != 0 and lead is not None and lead.is_of_model
 
 
 def null_trials(

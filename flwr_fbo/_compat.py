@@ -55,6 +55,7 @@ from flwr.common.serde import (
 )
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
+from flwr.serverapp.strategy.strategy_utils import sample_nodes
 from flwr.supercore.run import Run as Run
 from flwr.supercore.run import RunNotRunningException as RunNotRunningException
 from flwr.supercore.task_identity import TaskIdentity as TaskIdentity
@@ -109,6 +110,21 @@ def running_strategy() -> tuple[Strategy | None, int | None]:
             return found, num_rounds if is_known else None
         frame = frame.f_back
     return None, None
+
+
+def asked_sample_size() -> int | None:
+    """Return how many nodes a strategy is about to draw; None if it does not.
+
+    Called by a Grid's `get_node_ids`: Flower's `sample_nodes` asks for the nodes, and
+    then draws so many of them.
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code is sample_nodes.__code__:
+            size = frame.f_locals.get("sample_size")
+            return size if type(size) is int else None
+        frame = frame.f_back
+    return None
 
 
 def instruction_content(

@@ -30,13 +30,14 @@ from flwr_fbo.tuner.choice import (
     head_start,
     survivors_of,
 )
+from flwr_fbo.tuner.settings_effect import DrawnTrials, settings_p_value
 
 _log = logging.getLogger("flwr.fbo")
 
-# Trials that noise alone makes as different as often as this are not told apart.
-_LEVEL, _ERROR_LEVEL = 0.05, 0.01
-# Leads that are so rare where no trial is better are beyond chance. Of 200 such tuners
-# more than 1 in 20 then beat the defaults with probability 0.003 only.
+# Trials that noise alone makes as different more often than this are not told apart.
+_ERROR_LEVEL = 0.01
+# What is so rare where no model, or no setting, is better is beyond chance. Of 200 such
+# tuners more than 1 in 20 then beat the defaults with probability 0.003 only.
 _BEATEN_LEVEL = 0.02
 # Standard deviations above what a count may be: exceeded with probability 0.01.
 _SURE = 2.33
@@ -54,6 +55,9 @@ _ROUND_NUMBERS, _MOST_TIMES = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0), 50.0
 class Lead:
     """How far the model of one trial is ahead of that of another one.
 
+    That is one question, and whether its *settings* are better is another: training
+    twice with the same settings gives two models, and one of them is ahead.
+
     Attributes
     ----------
     trial, other : int
@@ -64,23 +68,34 @@ class Lead:
     p_value : float or None
         How often, at most, the defaults would be beaten by so much if no model were
         better than another for any client. Clients whose trials tie add less chance
-        than a random order, and so the actual rate is lower. None over a runner-up, and
-        where the defaults have failed.
+        than a random order, and so the actual rate is lower. None over a runner-up.
+    settings_p_value : float or None
+        How often the scores of the first rung would follow the settings so well, and in
+        favour of the chosen ones, if no setting had any effect: see
+        `settings_p_value`. None over a runner-up, and where fewer than 5 settings were
+        drawn at random.
     """
 
     trial: int
     other: int
     deviations: float
     p_value: float | None = None
+    settings_p_value: float | None = None
 
     @property
-    def is_chance(self) -> bool:
-        """Whether it may be chance: p is known, and above 0.02."""
-        return self.p_value is not None and self.p_value > _BEATEN_LEVEL
+    def is_of_model(self) -> bool:
+        """Whether the model is ahead beyond chance: with p at most 0.02."""
+        return self.p_value is not None and self.p_value <= _BEATEN_LEVEL
+
+    @property
+    def is_of_settings(self) -> bool:
+        """Whether its settings are better, beyond chance: with p at most 0.02."""
+        p = self.settings_p_value
+        return self.is_of_model and p is not None and p <= _BEATEN_LEVEL
 
 
 def leads(
-    rows: Sequence[LedgerRow], num_agents: int
+    rows: Sequence[LedgerRow], num_agents: int, trials: DrawnTrials | None = None
 ) -> tuple[Lead | None, Lead | None]:
     """Return the lead of the chosen trial over the defaults, and over the runner-up.
 
@@ -94,6 +109,8 @@ def leads(
         What each rung released, and of which trials.
     num_agents : int
         N, by which the sums of ballots were divided.
+    trials : DrawnTrials, optional
+        Their settings. Unless given, nothing is said of settings.
     """
     if any(row.facts.get("mechanism") != "gaussian" for row in rows):
         return None, None
@@ -118,7 +135,11 @@ def leads(
         return None, runner_up
     drawn = _drawn_leads(plans, num_agents)
     as_far = int(np.sum(drawn >= lead(0)))
-    over_defaults = Lead(best, 0, lead(0), (1 + as_far) / (1 + len(drawn)))
+    p_of_settings = None
+    if trials is not None:  # the first rung has all of them, in their order
+        p_of_settings = settings_p_value(rows[0].vectors, trials, best)
+    p_of_model = (1 + as_far) / (1 + len(drawn))
+    over_defaults = Lead(best, 0, lead(0), p_of_model, p_of_settings)
     return over_defaults, over_defaults if second == 0 else runner_up
 
 
@@ -224,7 +245,9 @@ def rung_evidence(
 
 
 def check_evidence(row: LedgerRow, num_agents: int) -> None:
-    """Warn if the trials of a rung are not told apart, or clients have no scores.
+    """Warn if clients have no scores; raise if most have none.
+
+    How sure the choice is, the result says once, of all rungs together.
 
     Parameters
     ----------
@@ -236,8 +259,9 @@ def check_evidence(row: LedgerRow, num_agents: int) -> None:
     Raises
     ------
     AggregationError
-        If both are so, for more than half of the clients. An error where at least half
-        of the clients have scores has probability 0.01 at most.
+        If more than half of the clients have none, and the trials do not differ by more
+        than noise. An error where at least half of the clients have scores has
+        probability 0.01 at most.
     """
     scores, facts = row.vectors, row.facts
     is_sum = facts.get("mechanism") == "gaussian" and not facts["noise_only"]
@@ -247,15 +271,13 @@ def check_evidence(row: LedgerRow, num_agents: int) -> None:
     p_value, num_silent, std = rung_evidence(scores, noise_std, num_agents)
     num_ballots, rung = facts["num_ballots"], row.iteration + 1
     silent = min(round(num_silent), num_ballots)
-    noise = (
-        f"The scores that rung {rung} released do not differ from noise alone "
-        f"(p = {p_value:.2f})"
-    )
     is_most = num_silent > num_ballots / 2 + _SURE * std
     if is_most and p_value > _ERROR_LEVEL:
         raise AggregationError(
-            f"{noise}, and about {silent} of {num_ballots} clients have no finite "
-            "score in any trial: there is nothing to choose by. Is the metric NaN? "
+            f"The scores that rung {rung} released do not differ from noise alone (p = "
+            f"{p_value:.2f}), and about {silent} of {num_ballots} clients have no "
+            "finite score in any trial: there is nothing to choose by. Is the metric "
+            "NaN? "
             "The log of each site says whether it has scores. With folder=, another "
             "try needs a new folder."
         )
@@ -268,8 +290,6 @@ def check_evidence(row: LedgerRow, num_agents: int) -> None:
             rung,
             std,
         )
-    if p_value > _LEVEL:
-        _log.warning("%s: which of its trials are best may be chance.", noise)
 
 
 def kept_if_all_agree(

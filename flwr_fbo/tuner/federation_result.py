@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -155,8 +156,8 @@ class FederationResult:
 
     @property
     def defaults_beaten(self) -> bool:
-        """Whether the chosen model is ahead of that of the defaults beyond chance."""
-        return self.over_defaults is not None and not self.over_defaults.is_chance
+        """Whether model and settings are better than the defaults', beyond chance."""
+        return self.over_defaults is not None and self.over_defaults.is_of_settings
 
     @property
     def verdict(self) -> str:
@@ -164,20 +165,40 @@ class FederationResult:
         trial, lead = self.best_trial, self.over_defaults
         if trial == 0:
             return "were chosen"
-        if any(0 in rung.failed for rung in self.rungs):
-            return "have failed"
+        if self._defaults_failed:
+            return "could not be scored: training or evaluation failed with them"
         if lead is None:
             return "have a worse score"
         if lead.deviations <= 0:
             return f"were not chosen: over all rungs trial {trial} is not ahead of them"
-        p = "p < 0.0001" if (lead.p_value or 0) < 1e-4 else f"p = {lead.p_value:.2g}"
-        ahead = f"{lead.deviations:.1f} standard deviations ({p})"
-        if lead.is_chance:
+        ahead = (
+            f"the model of trial {trial} is ahead of theirs by "
+            f"{lead.deviations:.1f} standard deviations ({_text_of(lead.p_value)})"
+        )
+        if not lead.is_of_model:
+            return f"were not chosen: {ahead}, maybe by chance"
+        if lead.settings_p_value is None:
             return (
-                f"were not chosen: the model of trial {trial} is ahead of theirs by "
-                f"{ahead}, maybe by chance"
+                f"were not chosen: {ahead}. Whether its settings are better, so few "
+                "settings that are drawn cannot show: two trainings with the same "
+                "settings give different models, too"
             )
-        return f"were beaten: the model of trial {trial} is ahead of theirs by {ahead}"
+        of_settings = _text_of(lead.settings_p_value)
+        if not lead.is_of_settings:
+            return (
+                f"were not chosen: {ahead}. That its settings are better is not shown "
+                f"({of_settings}): two trainings with the same settings give different "
+                "models, too"
+            )
+        return f"were beaten: {ahead}, and settings like its own are ({of_settings})"
+
+    @property
+    def _defaults_failed(self) -> bool:
+        """Whether they have no score in a rung; exact ones are -inf then."""
+        return any(
+            0 in rung.failed or (0 in rung.trials and _score_of(rung, 0) == -math.inf)
+            for rung in self.rungs
+        )
 
     @property
     def found(self) -> dict[str, Any]:
@@ -276,3 +297,12 @@ class FederationResult:
         tuned.run_config = {**context.run_config, **self.best}
         is_hidden = self.privacy_spent is not None and not exact_metrics
         return cast(Grid, TunedGrid(grid, self.best, is_hidden)), tuned
+
+
+def _score_of(rung: Rung, trial: int) -> float:
+    return rung.scores[rung.trials.index(trial)]
+
+
+def _text_of(p_value: float | None) -> str:
+    p = p_value or 0.0
+    return "p < 0.0001" if p < 1e-4 else f"p = {p:.2g}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from typing import Any, NoReturn, ParamSpec, TypeVar
@@ -16,6 +17,7 @@ from flwr_fbo._common.validation import require
 from flwr_fbo._compat import (
     RunNotRunningException,
     SecureAggregationStage,
+    asked_sample_size,
     secure_aggregation_stage,
 )
 from flwr_fbo.tuner.envelope import HEADER, SettingsHeader, header_record
@@ -68,6 +70,10 @@ class TrialGrid:
     share : callable, optional
         Says which nodes `main` sees, and how many of them train in a round at least:
         only so many models are aggregated. None: it sees all.
+    sample_seed : int, optional
+        Of the nodes that Flower's strategies draw. Trials with the same one train with
+        the same clients in the same rounds, and so differ less by chance. Their other
+        random numbers are their own.
     """
 
     def __init__(
@@ -77,8 +83,11 @@ class TrialGrid:
         is_hidden: bool,
         note: Callable[[Any], None],
         share: Share | None = None,
+        sample_seed: int | None = None,
     ) -> None:
         self.note = note
+        self._sample_seed = sample_seed
+        self._num_sends = 0
         self._grid = grid
         self._send = send
         self._is_hidden = is_hidden
@@ -116,11 +125,16 @@ class TrialGrid:
         """
         if self._is_closed:
             raise RunNotRunningException
+        nodes: Iterable[int]
         if self._share is None:
-            return self._grid.get_node_ids()
-        nodes, self._min_clients = self._share(self._grid, self._round + 1)
-        self._seen = set(nodes)
-        return nodes
+            nodes = self._grid.get_node_ids()
+        else:
+            nodes, self._min_clients = self._share(self._grid, self._round + 1)
+            self._seen = set(nodes)
+        size = asked_sample_size()
+        if self._sample_seed is None or size is None:
+            return nodes
+        return _ordered(list(nodes), size, f"{self._sample_seed} {self._num_sends}")
 
     def push_messages(self, messages: Iterable[Message]) -> NoReturn:
         """Refuse: replies that are pulled one by one cannot be shared.
@@ -149,6 +163,7 @@ class TrialGrid:
         TrainingFailedError
             If training diverged, or all clients that answered failed to train.
         """
+        self._num_sends += 1
         asked = list(messages)
         if not asked:
             return []
@@ -286,6 +301,23 @@ def server_score(grid: Grid, evaluate_fn: Callable[P, R]) -> Callable[P, R]:
         return metrics
 
     return noted
+
+
+def _ordered(nodes: list[int], sample_size: int, seed: str) -> list[int]:
+    """Return nodes in such an order that the next sample is the one of a seed.
+
+    `random.sample` draws places by the state of the process's generator, which is not
+    touched: whatever else the app draws is as it would have been.
+    """
+    if sample_size > len(nodes):
+        return nodes
+    state = random.getstate()
+    places = random.sample(range(len(nodes)), sample_size)
+    random.setstate(state)
+    sample = random.Random(seed).sample(sorted(nodes), sample_size)
+    at = dict(zip(places, sample, strict=True))
+    others = iter(sorted(set(nodes) - set(sample)))
+    return [at[place] if place in at else next(others) for place in range(len(nodes))]
 
 
 def _arrays_of(message: Message) -> list[tuple[str, Array]]:

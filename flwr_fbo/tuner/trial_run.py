@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import random
 import secrets
 import time
 from bisect import bisect_left
@@ -44,7 +45,12 @@ from flwr_fbo.tuner.trial_grid import (
     TrialGrid,
     TunedGrid,
 )
-from flwr_fbo.tuner.trial_thread import THREAD_NAME, Send, TrialThread
+from flwr_fbo.tuner.trial_thread import (
+    THREAD_NAME,
+    EvaluationFailedError,
+    Send,
+    TrialThread,
+)
 from flwr_fbo.tuner.tuner_record import TunerRecord, rung_of
 
 _log = logging.getLogger("flwr.fbo")
@@ -127,6 +133,8 @@ class TrialRun:
     def __post_init__(self) -> None:
         self._rungs = self.record.rungs()
         self._attempt = secrets.token_hex(8)
+        # From the app's own generator, so that an app which seeds it repeats.
+        self._sample_seed = random.getrandbits(64)
         self._first_rung = len(self._rungs)
         self._overlays: dict[int, Overlay] = {}
         self._alive = list(range(self.plan.rungs[0].num_trials))
@@ -328,7 +336,8 @@ class TrialRun:
             def run(send: Send) -> Any:
                 is_hidden, plan = self.chooser.hides_metrics, self.plan
                 shared = share if plan.is_shared or plan.hands_over else None
-                grid = TrialGrid(self.app.grid, send, is_hidden, note, shared)
+                about = is_hidden, note, shared, self._sample_seed
+                grid = TrialGrid(self.app.grid, send, *about)
                 try:
                     returned = self.app.main(cast(Grid, grid), context)
                 except Exception as error:
@@ -411,7 +420,7 @@ class TrialRun:
             if repr(failure) == self._said.get(number):
                 continue
             self._said[number] = repr(failure)
-            if isinstance(failure, TrainingFailedError):
+            if isinstance(failure, TrainingFailedError | EvaluationFailedError):
                 _log.warning("trial %d: %s", number, failure)
             else:
                 _log.warning("main has failed in trial %d: %r", number, failure)

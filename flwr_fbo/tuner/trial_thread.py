@@ -41,6 +41,10 @@ class TrialEnd(BaseException):
     """Ends the `main` of a trial that did not survive; few apps catch such a thing."""
 
 
+class EvaluationFailedError(RuntimeError):
+    """A trial has no score: all clients that answered failed to evaluate it."""
+
+
 class TrialThread:
     """One trial. Its thread and the tuner's run in turn, never at once.
 
@@ -88,6 +92,8 @@ class TrialThread:
         clients, or by the server.
     server_score : float
         The last score of the server; NaN before there is one.
+    last_error : str
+        What clients gave in place of their scores, if all failed to evaluate it last.
     """
 
     def __init__(
@@ -107,6 +113,7 @@ class TrialThread:
         self.error: Exception | SystemExit | None = None
         self.num_sends = self.num_train = self.num_scores = 0
         self.server_score = math.nan
+        self.last_error = ""
         # Whether clients were asked to train, whatever came of it.
         self._was_trained = False
         # Whether it was scored since it was trained last.
@@ -219,6 +226,8 @@ class TrialThread:
                 "Flower's secure aggregation halted in every round: too few clients "
                 "answered in one of its stages"
             )
+        if self.error is None and self.last_error:
+            return EvaluationFailedError(f"no client can evaluate: {self.last_error}")
         if self.error is not None or self.num_scores > 0:
             return self.error
         if self._score_source == "server":

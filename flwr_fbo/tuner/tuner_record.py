@@ -17,11 +17,13 @@ from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.npy import from_json_array, to_json_array
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
-from flwr_fbo.space.search_space import Params
+from flwr_fbo.space.search_space import Params, SearchSpace
+from flwr_fbo.tuner.candidates import Candidates
 from flwr_fbo.tuner.envelope import KIND
-from flwr_fbo.tuner.evidence import leads
+from flwr_fbo.tuner.evidence import Lead, leads
 from flwr_fbo.tuner.federation_result import FederationResult, Rung
 from flwr_fbo.tuner.schedule import Plan
+from flwr_fbo.tuner.settings_effect import DrawnTrials
 from flwr_fbo.tuner.site_ledgers import SiteLedgers
 
 FILE_NAME = "tuner.sqlite"
@@ -237,7 +239,9 @@ def recorded_result(journal: Journal, trust: str = "") -> FederationResult:
     identity, ledger, plan = journal.identity, journal.ledger(), plan_of(journal)
     num_rungs = len(identity["sizes"]) if plan is None else len(plan.rungs)
     is_known = identity["privacy"] is not None and len(ledger) == num_rungs
-    over = leads(ledger, identity["num_agents"]) if is_known else (None, None)
+    over: tuple[Lead | None, Lead | None] = (None, None)
+    if is_known:
+        over = leads(ledger, identity["num_agents"], _drawn_trials(journal))
     return FederationResult(
         tuple(recorded_settings(journal)),
         tuple(rung_of(row, identity["direction"]) for row in ledger),
@@ -247,6 +251,15 @@ def recorded_result(journal: Journal, trust: str = "") -> FederationResult:
         num_rungs=num_rungs,
         exact_metrics=_json_of(journal, _HANDED_OVER),
     )
+
+
+def _drawn_trials(journal: Journal) -> DrawnTrials:
+    """Return the settings of all trials; those that were not drawn are the first."""
+    identity, settings = journal.identity, recorded_settings(journal)
+    space = SearchSpace.from_json(identity["space"])
+    about = len(settings), identity["defaults"], identity["enqueue"]
+    fixed = Candidates(space, *about, seed=0).settings
+    return DrawnTrials(settings, len(fixed), space)
 
 
 def recorded_spent(

@@ -1,0 +1,294 @@
+"""How often a tuner says that the defaults were beaten, where no setting is better.
+
+    python -m benchmarks.null_tuner FILE [--cells NAME ...] [--tuners 200]
+
+Real tuners in the in-process Grid, with real training: logistic regression on
+scikit-learn's digits, by stochastic gradient descent, at clients whose classes differ.
+Each client shuffles its examples anew in each training, so that two trainings with the
+same settings give two models. The schedule is the default, `OneTraining`, within 12
+rounds of the app; delta is 1e-3. FILE gets a line a tuner, of JSON; a run that is ended
+goes on.
+
+Cells, each a federation and a space:
+
+- ``key F E``: 20 clients, of which FedAvg asks the part F in each round, epsilon E; the
+  space has one key that nothing reads.
+- ``identical E``: 100 clients, all asked, epsilon E, and the same space.
+- ``app E``: 20 clients; the space has learning rate and local epochs, and the defaults
+  are those of `examples/tune-fedavg-sklearn`, which are bad.
+- ``good E``: the same space, and defaults that are as good as the best.
+
+Endpoints, written down before the run:
+
+- ``key``: *beaten* in at most 4 of 200 tuners in each cell.
+- ``identical``: where a tuner says *beaten*, the test accuracy of the model that is
+  handed over is better than that of another training with the defaults in at least 95 %
+  of these tuners. The same is shown for what was said before settings were tested: that
+  the model is ahead, with p at most .02.
+- ``app``: how often *beaten* is said, which is true there; by model alone, and by model
+  and settings.
+- ``good``: how often it is said, which is mostly false there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import logging
+import random
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg
+from joblib import Parallel, delayed
+from numpy.typing import NDArray
+from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
+
+from benchmarks.rows import add_rows, read_rows
+from benchmarks.trained_trials import Examples, load_clients
+from flwr_fbo import FederationTuner, InProcessGrid, PrivateChoice, Seeds, tuner_mod
+from flwr_fbo._common.arrays import one_blas_thread
+from flwr_fbo.tuner.trial_context import current_trial
+
+NUM_ROUNDS, BATCH_SIZE, NUM_CLASSES, LEVEL = 12, 16, 10, 0.02
+UNUSED: dict[str, BaseDistribution] = {"unused": FloatDistribution(0.0, 1.0)}
+TUNED: dict[str, BaseDistribution] = {
+    "learning-rate": FloatDistribution(1e-4, 1.0, log=True),
+    "local-epochs": IntDistribution(1, 8),
+}
+GOOD = {"learning-rate": 0.1, "local-epochs": 2, "unused": 0.5}
+BAD = {**GOOD, "learning-rate": 1e-3, "local-epochs": 1}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A federation, and what is tuned there.
+
+    Attributes
+    ----------
+    epsilon : float
+    space : dict of str to Optuna distribution
+    defaults : dict
+        Of the app's run config.
+    fraction_train : float
+        Part of the clients that trains in a round.
+    task : str
+        One of `benchmarks.trained_trials`.
+    """
+
+    epsilon: float
+    space: dict[str, BaseDistribution]
+    defaults: dict[str, Any]
+    fraction_train: float = 1.0
+    task: str = "digits-20"
+
+
+CELLS = {
+    f"key {fraction:g} {epsilon:g}": Cell(epsilon, UNUSED, GOOD, fraction)
+    for fraction in (0.2, 0.5, 1.0)
+    for epsilon in (2.0, 8.0)
+}
+CELLS |= {
+    f"{name} {epsilon:g}": Cell(epsilon, *about)
+    for name, about in {
+        "identical": (UNUSED, GOOD, 1.0, "digits-100"),
+        "app": (TUNED, BAD),
+        "good": (TUNED, GOOD),
+    }.items()
+    for epsilon in (2.0, 8.0)
+}
+
+
+def train(
+    model: NDArray[np.float32],
+    examples: Examples,
+    learning_rate: float,
+    num_epochs: int,
+    rng: np.random.Generator,
+) -> NDArray[np.float32]:
+    """Return the model, coefficients and a row of intercepts, after some epochs."""
+    X, y = examples
+    model, targets = model.copy(), np.eye(NUM_CLASSES, dtype=np.float32)[y]
+    for _ in range(num_epochs):
+        order = rng.permutation(len(y))
+        for begin in range(0, len(y), BATCH_SIZE):
+            batch = order[begin : begin + BATCH_SIZE]
+            scores = X[batch] @ model[:-1] + model[-1]
+            powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+            error = powers / powers.sum(axis=1, keepdims=True) - targets[batch]
+            error *= learning_rate / len(batch)
+            model[:-1] -= X[batch].T @ error
+            model[-1] -= error.sum(axis=0)
+    return model
+
+
+def accuracy(model: NDArray[np.float32], examples: Examples) -> float:
+    """Return the share of examples that the model gets right."""
+    X, y = examples
+    return float(np.mean((X @ model[:-1] + model[-1]).argmax(axis=1) == y))
+
+
+def client_app(task: str, seed: int) -> ClientApp:
+    """Return the app of a task's clients, whose trainings are all different."""
+    app, numbers = ClientApp(mods=[tuner_mod]), itertools.count()
+
+    def data_of(context: Context) -> Any:
+        return load_clients(task)[int(context.node_config["partition-id"])]
+
+    def model_of(message: Message) -> Any:
+        return message.content.array_records["arrays"]["model"].numpy()
+
+    @app.train()
+    def train_model(message: Message, context: Context) -> Message:
+        data, config = data_of(context), context.run_config
+        rate, epochs = float(config["learning-rate"]), int(config["local-epochs"])
+        rng = np.random.default_rng([seed, next(numbers)])
+        model = train(model_of(message), data.train, rate, epochs, rng)
+        metrics = MetricRecord({"num-examples": len(data.train[1])})
+        arrays = ArrayRecord({"model": Array(model)})
+        content = RecordDict({"arrays": arrays, "metrics": metrics})
+        return Message(content, reply_to=message)
+
+    @app.evaluate()
+    def evaluate_model(message: Message, context: Context) -> Message:
+        found = data_of(context).validation
+        metrics = MetricRecord(
+            {
+                "accuracy": accuracy(model_of(message), found),
+                "num-examples": len(found[1]),
+            }
+        )
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+    return app
+
+
+def main_of(cell: Cell, measured: dict[int, list[float]]) -> Callable[..., None]:
+    """Return the app's main; ``measured`` gets each trial's test accuracy by round."""
+    clients = load_clients(cell.task)
+    X, y = (np.concatenate([one.test[place] for one in clients]) for place in (0, 1))
+    initial = np.zeros((X.shape[1] + 1, NUM_CLASSES), np.float32)
+
+    def main(grid: Grid, context: Context) -> None:
+        trial = current_trial(context)
+        found = measured.setdefault(-1 if trial is None else trial.number, [])
+        found.clear()  # begun a second time, where an earlier call looked only
+
+        def test(_server_round: int, arrays: ArrayRecord) -> MetricRecord:
+            found.append(accuracy(arrays["model"].numpy(), (X, y)))
+            return MetricRecord()
+
+        FedAvg(fraction_train=cell.fraction_train, min_train_nodes=1).start(
+            grid=grid,
+            initial_arrays=ArrayRecord({"model": Array(initial)}),
+            num_rounds=int(context.run_config["num-server-rounds"]),
+            evaluate_fn=test,
+        )
+
+    return main
+
+
+@one_blas_thread
+def row_of(name: str, seed: int) -> dict[str, Any]:
+    """Return what one tuner said, and what is true."""
+    for logger in ("flwr", "flwr.fbo"):
+        logging.getLogger(logger).setLevel(logging.ERROR)
+    cell = CELLS[name]
+    run_config = {"num-server-rounds": NUM_ROUNDS, **cell.defaults}
+    num_clients = len(load_clients(cell.task))
+    own = zlib.crc32(f"{name} {seed}".encode())
+    random.seed(own)
+    np.random.seed(own)  # noqa: NPY002 (the tuner draws there)
+    app = client_app(cell.task, own)
+    grid = InProcessGrid(app, num_clients, run_config=run_config)
+    context = Context(1, 1, {}, RecordDict(), run_config)
+    measured: dict[int, list[float]] = {}
+    main = main_of(cell, measured)
+    tuner = FederationTuner(
+        cell.space,
+        metric="accuracy",
+        direction="maximize",
+        num_agents=num_clients,
+        privacy=PrivateChoice(epsilon=cell.epsilon, delta=1e-3),
+        seeds=Seeds(study=own, noise=own),
+    )
+    result = tuner.start(main, grid, context)
+    best, lead = result.best_trial, result.over_defaults
+    row: dict[str, Any] = {"cell": name, "seed": seed, "chosen": best}
+    if lead is None:
+        return {**row, "beaten": False}
+    shared = max(r.rounds for r in result.rungs if 0 in r.trials and best in r.trials)
+    row = {
+        **row,
+        "p": lead.p_value,
+        "settings_p": getattr(lead, "settings_p_value", None),
+        "beaten": result.defaults_beaten,
+        # Where both trials were compared last.
+        "test": [measured[0][shared], measured[best][shared]],
+    }
+    if not name.startswith("key"):
+        main(grid, context)  # another training with the defaults
+        row["final"] = [measured[-1][-1], measured[best][-1]]
+    return row
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    """Print a line a cell."""
+    print("| cell | tuners | chosen: not the defaults | model ahead | beaten |", end="")
+    print(" the model ahead is better | handed over is better: ahead; beaten |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for name in CELLS:
+        own = [row for row in rows if row["cell"] == name]
+        if not own:
+            continue
+        ahead = [row for row in own if row.get("p", 1.0) <= LEVEL]
+        beaten = [row for row in own if row["beaten"]]
+        cells = [
+            len(own),
+            sum(row["chosen"] != 0 for row in own),
+            len(ahead),
+            len(beaten),
+            _better(ahead, "test"),
+            f"{_better(ahead, 'final')}; {_better(beaten, 'final')}",
+        ]
+        print(f"| {name} |", " | ".join(map(str, cells)), "|")
+
+
+def _better(rows: list[dict[str, Any]], key: str) -> str:
+    known = [row[key] for row in rows if key in row]
+    return f"{sum(other > defaults for defaults, other in known)} of {len(known)}"
+
+
+def main() -> None:
+    """Run the tuners that a file lacks, and print all."""
+    parser = argparse.ArgumentParser(description="See the module.")
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--cells", nargs="+", choices=CELLS, default=[*CELLS])
+    parser.add_argument("--tuners", type=int, default=200)
+    parser.add_argument("--jobs", type=int, default=1)
+    asked = parser.parse_args()
+    done = {(row["cell"], row["seed"]) for row in read_rows(asked.file)}
+    missing = [
+        (name, seed)
+        for seed in range(asked.tuners)
+        for name in asked.cells
+        if (name, seed) not in done
+    ]
+    work = (delayed(row_of)(*one) for one in missing)
+    for row in Parallel(n_jobs=asked.jobs, return_as="generator_unordered")(work):
+        add_rows(asked.file, [row])
+    show(read_rows(asked.file))
+
+
+if __name__ == "__main__":
+    # By its name, so that other processes find what they are to do.
+    from benchmarks.null_tuner import main as named_main
+
+    named_main()

@@ -1,13 +1,15 @@
 """How often a tuner says that the defaults were beaten, where no setting is better.
 
-    python -m benchmarks.null_tuner FILE [--cells NAME ...] [--tuners 200]
+    python -m benchmarks.null_tuner FILE [--cells NAME ...] [--tuners 200] [--real]
 
-Real tuners in the in-process Grid, with real training: logistic regression on
-scikit-learn's digits, by stochastic gradient descent, at clients whose classes differ.
-Each client shuffles its examples anew in each training, so that two trainings with the
-same settings give two models. The schedule is the default, `OneTraining`, within 12
-rounds of the app; delta is 1e-3. FILE gets a line a tuner, of JSON; a run that is ended
-goes on.
+Training is real: logistic regression on scikit-learn's digits, by stochastic gradient
+descent, at clients whose classes differ. Each client shuffles its examples anew in each
+training, so that two trainings with the same settings give two models. The schedule is
+the default, `OneTraining`, within 12 rounds of the app; delta is 1e-3. A tuner is
+replayed: who trains what, ballots, noise, choice and claim are the package's own
+functions. With ``--real`` it is `FederationTuner` itself in the in-process Grid, which
+takes ten times as long. ``--unsteered``: each trial draws clients of its own, as trials
+did once. FILE gets a line a tuner, of JSON; a run that is ended goes on.
 
 Cells, each a federation and a space:
 
@@ -35,9 +37,10 @@ from __future__ import annotations
 import argparse
 import itertools
 import logging
+import math
 import random
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,10 +56,26 @@ from optuna.distributions import BaseDistribution, FloatDistribution, IntDistrib
 
 from benchmarks.rows import add_rows, read_rows
 from benchmarks.trained_trials import Examples, load_clients
-from flwr_fbo import FederationTuner, InProcessGrid, PrivateChoice, Seeds, tuner_mod
+from flwr_fbo import (
+    FederationTuner,
+    InProcessGrid,
+    OneTraining,
+    PrivateChoice,
+    Seeds,
+    tuner_mod,
+)
 from flwr_fbo._common.arrays import one_blas_thread
+from flwr_fbo.journal.tables import LedgerRow
+from flwr_fbo.space.search_space import SearchSpace
+from flwr_fbo.tuner.ballots import make_ballot
+from flwr_fbo.tuner.candidates import candidate_settings
+from flwr_fbo.tuner.choice import Chooser, survivors_of
+from flwr_fbo.tuner.evidence import Lead, leads
+from flwr_fbo.tuner.schedule import AppShape
+from flwr_fbo.tuner.settings_effect import DrawnTrials
 from flwr_fbo.tuner.trial_context import current_trial
 
+HOW = "replayed", "real", "unsteered"
 NUM_ROUNDS, BATCH_SIZE, NUM_CLASSES, LEVEL = 12, 16, 10, 0.02
 UNUSED: dict[str, BaseDistribution] = {"unused": FloatDistribution(0.0, 1.0)}
 TUNED: dict[str, BaseDistribution] = {
@@ -195,15 +214,12 @@ def main_of(cell: Cell, measured: dict[int, list[float]]) -> Callable[..., None]
     return main
 
 
-@one_blas_thread
-def row_of(name: str, seed: int) -> dict[str, Any]:
-    """Return what one tuner said, and what is true."""
+def real_row(cell: Cell, own: int) -> dict[str, Any]:
+    """Return what a `FederationTuner` said, and what is true."""
     for logger in ("flwr", "flwr.fbo"):
         logging.getLogger(logger).setLevel(logging.ERROR)
-    cell = CELLS[name]
     run_config = {"num-server-rounds": NUM_ROUNDS, **cell.defaults}
     num_clients = len(load_clients(cell.task))
-    own = zlib.crc32(f"{name} {seed}".encode())
     random.seed(own)
     np.random.seed(own)  # noqa: NPY002 (the tuner draws there)
     app = client_app(cell.task, own)
@@ -220,32 +236,106 @@ def row_of(name: str, seed: int) -> dict[str, Any]:
         seeds=Seeds(study=own, noise=own),
     )
     result = tuner.start(main, grid, context)
-    best, lead = result.best_trial, result.over_defaults
-    row: dict[str, Any] = {"cell": name, "seed": seed, "chosen": best}
+    best = result.best_trial
+    shared = [r.rounds for r in result.rungs if {0, best} <= {*r.trials}]
+    main(grid, context)  # another training with the defaults
+    return _row(best, result.over_defaults, measured, shared)
+
+
+def replayed_row(cell: Cell, own: int, is_steered: bool) -> dict[str, Any]:
+    """Return what a tuner that is replayed says, and what is true."""
+    clients, rng = load_clients(cell.task), np.random.default_rng(own)
+    nodes, space = range(len(clients)), SearchSpace(cell.space)
+    of_test = tuple(np.concatenate([one.test[i] for one in clients]) for i in (0, 1))
+    schedule = OneTraining()
+    num_asked = int(cell.fraction_train * len(nodes))
+    shape = AppShape(len(nodes), num_asked, NUM_ROUNDS, "num-server-rounds")
+    plan = schedule.plan(schedule.trials, shape)
+    defaults = {key: cell.defaults[key] for key in cell.space}
+    settings = candidate_settings(space, plan.rungs[0].num_trials, defaults, [], own)
+    initial = np.zeros((of_test[0].shape[1] + 1, NUM_CLASSES), np.float32)
+
+    def trained(model: Any, trial: int, share: Sequence[int], number: int) -> Any:
+        config = {**cell.defaults, **settings[trial]}
+        seed = f"{own} {number}" if is_steered else str(rng.random())
+        size = max(1, int(len(share) * cell.fraction_train))
+        asked = [clients[n] for n in random.Random(seed).sample(share, size)]
+        rate, epochs = config["learning-rate"], config["local-epochs"]
+        models = [train(model, one.train, rate, epochs, rng) for one in asked]
+        weights = [len(one.train[1]) for one in asked]
+        return np.average(models, axis=0, weights=weights).astype(np.float32)
+
+    chooser = Chooser(
+        PrivateChoice(cell.epsilon, 1e-3), len(nodes), len(plan.rungs), noise_seed=own
+    )
+    alive, begin, rows = [*range(plan.rungs[0].num_trials)], 0, list[LedgerRow]()
+    models = dict.fromkeys(alive, initial)
+    measured: dict[int, list[float]] = {t: [math.nan] for t in alive}
+    for rung, planned in enumerate(plan.rungs):
+        for place, trial in enumerate(alive):
+            for number in range(begin + 1, planned.rounds + 1):
+                share = plan.share(nodes, rung, place, number)
+                models[trial] = trained(models[trial], trial, share, number)
+                measured[trial].append(accuracy(models[trial], of_test))
+        scores = np.array(
+            [[accuracy(models[t], one.validation) for t in alive] for one in clients]
+        )
+        is_scored = np.ones(len(alive), dtype=np.bool_)
+        ballots = {n: make_ballot(one, is_scored) for n, one in enumerate(scores)}
+        rows.append(chooser.choose(rung, ballots, len(alive)))
+        rows[-1].facts["trials"] = alive
+        alive = [alive[n] for n in survivors_of(rows, planned.num_survivors)]
+        begin = planned.rounds
+    (best,) = alive
+    for number in range(begin + 1, (plan.num_rounds or NUM_ROUNDS) + 1):
+        models[best] = trained(models[best], best, nodes, number)
+        measured[best].append(accuracy(models[best], of_test))
+    again = initial
+    for number in range(1, NUM_ROUNDS + 1):
+        again = trained(again, 0, nodes, -number)
+    measured[-1] = [accuracy(again, of_test)]
+    trials = DrawnTrials(settings, 1, space)
+    lead = leads(rows, len(nodes), trials)[0]
+    ends = zip(plan.rungs, rows, strict=True)
+    shared = [r.rounds for r, row in ends if {0, best} <= {*row.facts["trials"]}]
+    return _row(best, lead, measured, shared)
+
+
+def _row(
+    best: int, lead: Lead | None, measured: dict[int, list[float]], shared: list[int]
+) -> dict[str, Any]:
+    """Return what was said, and what is true; -1 is a training with the defaults."""
     if lead is None:
-        return {**row, "beaten": False}
-    shared = max(r.rounds for r in result.rungs if 0 in r.trials and best in r.trials)
-    row = {
-        **row,
+        return {"chosen": best, "beaten": False}
+    return {
+        "chosen": best,
         "p": lead.p_value,
-        "settings_p": getattr(lead, "settings_p_value", None),
-        "beaten": result.defaults_beaten,
+        "settings_p": lead.settings_p_value,
+        "beaten": lead.is_of_settings,
         # Where both trials were compared last.
-        "test": [measured[0][shared], measured[best][shared]],
+        "test": [measured[0][shared[-1]], measured[best][shared[-1]]],
+        "final": [measured[-1][-1], measured[best][-1]],
     }
-    if not name.startswith("key"):
-        main(grid, context)  # another training with the defaults
-        row["final"] = [measured[-1][-1], measured[best][-1]]
-    return row
+
+
+@one_blas_thread
+def row_of(name: str, seed: int, how: str) -> dict[str, Any]:
+    """Return what one tuner said, and what is true."""
+    own = zlib.crc32(f"{name} {seed}".encode())
+    if how == "real":
+        found = real_row(CELLS[name], own)
+    else:
+        found = replayed_row(CELLS[name], own, how == "replayed")
+    return {"cell": name, "seed": seed, "how": how, **found}
 
 
 def show(rows: list[dict[str, Any]]) -> None:
     """Print a line a cell."""
-    print("| cell | tuners | chosen: not the defaults | model ahead | beaten |", end="")
-    print(" the model ahead is better | handed over is better: ahead; beaten |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
-    for name in CELLS:
-        own = [row for row in rows if row["cell"] == name]
+    print("| cell | how | tuners | not the defaults | model ahead | beaten ", end="")
+    print("| model is better, if ahead | what is handed over, if ahead; if beaten |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    for name, how in itertools.product(CELLS, HOW):
+        own = [row for row in rows if (row["cell"], row["how"]) == (name, how)]
         if not own:
             continue
         ahead = [row for row in own if row.get("p", 1.0) <= LEVEL]
@@ -258,12 +348,12 @@ def show(rows: list[dict[str, Any]]) -> None:
             _better(ahead, "test"),
             f"{_better(ahead, 'final')}; {_better(beaten, 'final')}",
         ]
-        print(f"| {name} |", " | ".join(map(str, cells)), "|")
+        print(f"| {name} | {how} |", " | ".join(map(str, cells)), "|")
 
 
 def _better(rows: list[dict[str, Any]], key: str) -> str:
-    known = [row[key] for row in rows if key in row]
-    return f"{sum(other > defaults for defaults, other in known)} of {len(known)}"
+    pairs = [row[key] for row in rows]
+    return f"{sum(other > defaults for defaults, other in pairs)} of {len(pairs)}"
 
 
 def main() -> None:
@@ -273,13 +363,17 @@ def main() -> None:
     parser.add_argument("--cells", nargs="+", choices=CELLS, default=[*CELLS])
     parser.add_argument("--tuners", type=int, default=200)
     parser.add_argument("--jobs", type=int, default=1)
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--real", dest="how", action="store_const", const="real")
+    kind.add_argument("--unsteered", dest="how", action="store_const", const=HOW[2])
     asked = parser.parse_args()
-    done = {(row["cell"], row["seed"]) for row in read_rows(asked.file)}
+    how = asked.how or HOW[0]
+    done = {(row["cell"], row["seed"], row["how"]) for row in read_rows(asked.file)}
     missing = [
-        (name, seed)
+        (name, seed, how)
         for seed in range(asked.tuners)
         for name in asked.cells
-        if (name, seed) not in done
+        if (name, seed, how) not in done
     ]
     work = (delayed(row_of)(*one) for one in missing)
     for row in Parallel(n_jobs=asked.jobs, return_as="generator_unordered")(work):

@@ -472,7 +472,7 @@ class FederationTuner:
             )
 
     def _check_power(self) -> None:
-        """Warn if the defaults are chosen even if all clients agree."""
+        """Warn if much of the gain is lost even if all clients agree."""
         if self.privacy is None:
             return
         about = self.schedule.sizes, self.num_agents, self.privacy

@@ -3,7 +3,7 @@
     python -m benchmarks.null_tuner FILE [--cells NAME ...] [--tuners 200] [--real]
 
 Training is real: logistic regression on scikit-learn's digits, by stochastic gradient
-descent, at clients whose classes differ. Each client shuffles its examples anew in each
+descent. Each client shuffles its examples anew in each
 training, so that two trainings with the same settings give two models. The schedule is
 the default, `OneTraining`, within 12 rounds of the app; delta is 1e-3. A tuner is
 replayed: who trains what, ballots, noise, choice and claim are the package's own
@@ -13,23 +13,24 @@ did once. FILE gets a line a tuner, of JSON; a run that is ended goes on.
 
 Cells, each a federation and a space:
 
-- ``key F E``: 20 clients, of which FedAvg asks the part F in each round, epsilon E; the
-  space has one key that nothing reads.
-- ``identical E``: 100 clients, all asked, epsilon E, and the same space.
-- ``app E``: 20 clients; the space has learning rate and local epochs, and the defaults
-  are those of `examples/tune-fedavg-sklearn`, which are bad.
+- ``key F E``: 20 clients whose classes differ, of which FedAvg asks the part F in each
+  round, epsilon E; the space has one key that nothing reads.
+- ``alike F E``: the same with the examples shared out at random, so that clients agree.
+- ``identical E``: 100 such clients, all asked.
+- ``app E``: clients as in ``key``; the space has learning rate and local epochs, and
+  the defaults are bad.
 - ``good E``: the same space, and defaults that are as good as the best.
 
 Endpoints, written down before the run:
 
-- ``key``: *beaten* in at most 4 of 200 tuners in each cell.
+- ``key``, ``alike``: *beaten* in at most 4 of 200 tuners in each cell.
 - ``identical``: where a tuner says *beaten*, the test accuracy of the model that is
   handed over is better than that of another training with the defaults in at least 95 %
   of these tuners. The same is shown for what was said before settings were tested: that
   the model is ahead, with p at most .02.
 - ``app``: how often *beaten* is said, which is true there; by model alone, and by model
   and settings.
-- ``good``: how often it is said, which is mostly false there.
+- ``good``: how often it is said, which is hardly ever true there.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ import random
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +57,7 @@ from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
 
 from benchmarks.rows import add_rows, read_rows
-from benchmarks.trained_trials import Examples, load_clients
+from benchmarks.trained_trials import ClientData, Examples, load_clients
 from flwr_fbo import (
     FederationTuner,
     InProcessGrid,
@@ -84,6 +86,7 @@ TUNED: dict[str, BaseDistribution] = {
 }
 GOOD = {"learning-rate": 0.1, "local-epochs": 2, "unused": 0.5}
 BAD = {**GOOD, "learning-rate": 1e-3, "local-epochs": 1}
+BEST = {**GOOD, "learning-rate": 1.0, "local-epochs": 1}
 
 
 @dataclass(frozen=True)
@@ -98,31 +101,62 @@ class Cell:
         Of the app's run config.
     fraction_train : float
         Part of the clients that trains in a round.
-    task : str
-        One of `benchmarks.trained_trials`.
+    num_clients : int
+    is_alike : bool
+        Whether clients have examples of all classes alike.
     """
 
     epsilon: float
     space: dict[str, BaseDistribution]
     defaults: dict[str, Any]
     fraction_train: float = 1.0
-    task: str = "digits-20"
+    num_clients: int = 20
+    is_alike: bool = False
+
+    @property
+    def clients(self) -> list[ClientData]:
+        """What the clients have."""
+        if self.is_alike:
+            return alike_clients(self.num_clients)
+        return load_clients("digits-20")
 
 
 CELLS = {
-    f"key {fraction:g} {epsilon:g}": Cell(epsilon, UNUSED, GOOD, fraction)
+    f"{name} {fraction:g} {epsilon:g}": Cell(epsilon, UNUSED, GOOD, fraction, 20, alike)
+    for name, alike in (("key", False), ("alike", True))
     for fraction in (0.2, 0.5, 1.0)
     for epsilon in (2.0, 8.0)
 }
 CELLS |= {
     f"{name} {epsilon:g}": Cell(epsilon, *about)
     for name, about in {
-        "identical": (UNUSED, GOOD, 1.0, "digits-100"),
+        "identical": (UNUSED, GOOD, 1.0, 100, True),
         "app": (TUNED, BAD),
-        "good": (TUNED, GOOD),
+        "good": (TUNED, BEST),
     }.items()
     for epsilon in (2.0, 8.0)
 }
+
+
+@cache
+def alike_clients(num: int) -> list[ClientData]:
+    """Return clients with the examples of those of digits, shared out at random."""
+    of_all, rng = load_clients("digits-20"), np.random.default_rng(0)
+
+    def parts(name: str) -> list[Examples]:
+        X, y = (
+            np.concatenate([getattr(one, name)[place] for one in of_all])
+            for place in (0, 1)
+        )
+        shares = np.array_split(rng.permutation(len(y)), num)
+        return [(X[rows], y[rows]) for rows in shares]
+
+    return [
+        ClientData(*three)
+        for three in zip(
+            parts("train"), parts("validation"), parts("test"), strict=True
+        )
+    ]
 
 
 def train(
@@ -154,12 +188,12 @@ def accuracy(model: NDArray[np.float32], examples: Examples) -> float:
     return float(np.mean((X @ model[:-1] + model[-1]).argmax(axis=1) == y))
 
 
-def client_app(task: str, seed: int) -> ClientApp:
-    """Return the app of a task's clients, whose trainings are all different."""
+def client_app(clients: Sequence[ClientData], seed: int) -> ClientApp:
+    """Return the app of clients whose trainings are all different."""
     app, numbers = ClientApp(mods=[tuner_mod]), itertools.count()
 
     def data_of(context: Context) -> Any:
-        return load_clients(task)[int(context.node_config["partition-id"])]
+        return clients[int(context.node_config["partition-id"])]
 
     def model_of(message: Message) -> Any:
         return message.content.array_records["arrays"]["model"].numpy()
@@ -191,7 +225,7 @@ def client_app(task: str, seed: int) -> ClientApp:
 
 def main_of(cell: Cell, measured: dict[int, list[float]]) -> Callable[..., None]:
     """Return the app's main; ``measured`` gets each trial's test accuracy by round."""
-    clients = load_clients(cell.task)
+    clients = cell.clients
     X, y = (np.concatenate([one.test[place] for one in clients]) for place in (0, 1))
     initial = np.zeros((X.shape[1] + 1, NUM_CLASSES), np.float32)
 
@@ -219,11 +253,10 @@ def real_row(cell: Cell, own: int) -> dict[str, Any]:
     for logger in ("flwr", "flwr.fbo"):
         logging.getLogger(logger).setLevel(logging.ERROR)
     run_config = {"num-server-rounds": NUM_ROUNDS, **cell.defaults}
-    num_clients = len(load_clients(cell.task))
     random.seed(own)
     np.random.seed(own)  # noqa: NPY002 (the tuner draws there)
-    app = client_app(cell.task, own)
-    grid = InProcessGrid(app, num_clients, run_config=run_config)
+    app = client_app(cell.clients, own)
+    grid = InProcessGrid(app, cell.num_clients, run_config=run_config)
     context = Context(1, 1, {}, RecordDict(), run_config)
     measured: dict[int, list[float]] = {}
     main = main_of(cell, measured)
@@ -231,7 +264,7 @@ def real_row(cell: Cell, own: int) -> dict[str, Any]:
         cell.space,
         metric="accuracy",
         direction="maximize",
-        num_agents=num_clients,
+        num_agents=cell.num_clients,
         privacy=PrivateChoice(epsilon=cell.epsilon, delta=1e-3),
         seeds=Seeds(study=own, noise=own),
     )
@@ -244,7 +277,7 @@ def real_row(cell: Cell, own: int) -> dict[str, Any]:
 
 def replayed_row(cell: Cell, own: int, is_steered: bool) -> dict[str, Any]:
     """Return what a tuner that is replayed says, and what is true."""
-    clients, rng = load_clients(cell.task), np.random.default_rng(own)
+    clients, rng = cell.clients, np.random.default_rng(own)
     nodes, space = range(len(clients)), SearchSpace(cell.space)
     of_test = tuple(np.concatenate([one.test[i] for one in clients]) for i in (0, 1))
     schedule = OneTraining()

@@ -71,10 +71,9 @@ class Lead:
         better than another for any client. Clients whose trials tie add less chance
         than a random order, and so the actual rate is lower. None over a runner-up.
     settings_p_value : float or None
-        How often the scores of the first rung would follow the settings so well, and in
-        favour of the chosen ones, if no setting had any effect: see
-        `settings_p_value`. None over a runner-up, and where fewer than 5 settings were
-        drawn at random.
+        How often other trials with settings like its own would be so far ahead of those
+        with settings like the defaults, if no setting had any effect. None over a
+        runner-up, and where fewer than 5 settings were drawn at random.
     """
 
     trial: int
@@ -137,8 +136,8 @@ def leads(
     drawn = _drawn_tuners(plans, num_agents)[1]
     as_far = int(np.sum(drawn >= lead(0)))
     p_of_settings = None
-    if trials is not None:  # the first rung has all of them, in their order
-        p_of_settings = settings_p_value(rows[0].vectors, trials, best)
+    if trials is not None:
+        p_of_settings = settings_p_value(rows, trials, best)
     p_of_model = (1 + as_far) / (1 + len(drawn))
     over_defaults = Lead(best, 0, lead(0), p_of_model, p_of_settings)
     return over_defaults, over_defaults if second == 0 else runner_up

@@ -1,15 +1,16 @@
 """Whether settings matter: what the scores of a tuner's trials say of their settings.
 
-Two trainings with the same setting give two models, and one of them is better. A score
-is about a model. That one setting is better than another shows in several trials: those
-with similar settings have similar scores.
+Two trainings with the same settings give two models, and one of them is better. A score
+is about a model. That settings are better shows in other trials: those with settings
+like the chosen ones do better than those with settings like the app's defaults.
 
 That is tested by a permutation test (Fisher, 1935). The settings that are drawn come in
 random order. So if no setting has an effect, it is chance which place got which of
 them, whatever the places have in common: the clients that train there, turns, the noise
 of training and of the release. All orders are as likely as the one that was drawn, and
-the rate of errors is exact. The test is post-processing of what was released, and costs
-no epsilon.
+the rate of errors is exact. Where other settings have an effect, and the chosen ones
+and the defaults are alike, it is near to that: the orders differ by more than chance
+then. The test is post-processing of what was released, and costs no epsilon.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import numpy as np
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 
 from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.space.search_space import Params, SearchSpace
 
 # Of fewer settings there are too few orders for a small p-value.
@@ -31,7 +33,7 @@ MIN_DRAWN = 5
 # The orders of so many settings are counted, of more a part of them is drawn.
 _MOST_COUNTED, _NUM_ORDERS = 7, 10_000
 # Settings are similar up to this part of the diagonal of the space.
-_LENGTHSCALE = 0.25
+_LENGTHSCALE = 0.3
 # Statistics that differ by rounding only are the same.
 _ROUNDING = 1e-9
 
@@ -55,48 +57,57 @@ class DrawnTrials:
 
 
 def settings_p_value(
-    scores: FloatArray, trials: DrawnTrials, chosen: int
+    rows: Sequence[LedgerRow], trials: DrawnTrials, chosen: int
 ) -> float | None:
-    """Return how often scores would follow the settings so well if none had an effect.
+    """Return how often the chosen settings would do so well if none had an effect.
 
-    And in favour of the chosen one: the statistic is how alike the scores of trials
-    with similar settings are, with a minus sign unless the others with settings like
-    the chosen one's have better scores than those like the defaults.
+    Compared are the other trials: how much better those with settings like the chosen
+    ones did than those with settings like the app's defaults. The scores of the chosen
+    trial, and of the defaults, are no evidence of that.
 
     Parameters
     ----------
-    scores : ndarray of shape (K,)
-        Of the first K trials, after the same training; larger is better.
+    rows : sequence of LedgerRow
+        What each rung released; the first has the first trials, in their order.
     trials : DrawnTrials
-        At least K.
     chosen : int
         A trial, not the first.
 
     Returns
     -------
     float or None
-        The p-value, exact; None if fewer than 5 settings were drawn.
+        The p-value; None if fewer than 5 settings were drawn.
     """
-    num_fixed, num_trials = trials.num_fixed, len(scores)
-    num_drawn = num_trials - num_fixed
-    if num_drawn < MIN_DRAWN:
+    num_fixed, outcomes = trials.num_fixed, _outcomes(rows)
+    num_trials = len(outcomes)
+    if num_trials - num_fixed < MIN_DRAWN:
         return None
-    similar = _similarities(trials.space, trials.settings[:num_trials])[:, num_fixed:]
-    # Each row is an order: which place's score a setting has.
-    places = _orders(num_drawn)
-    drawn = scores[num_fixed:]
-    values = (drawn - drawn.mean())[places]
-    alike = np.sum((values @ similar[num_fixed:]) * values, axis=1)
-    # The chosen trial's own score is no evidence for its neighbourhood.
+    settings = trials.settings[:num_trials]
+    similar = _similarities(trials.space, settings)[:, num_fixed:].T
+    # Each row is an order: the place at which each of the drawn settings is tried.
+    places = _orders(num_trials - num_fixed)
     is_other = places != chosen - num_fixed
-    nearby = (values * is_other) @ similar.T / (is_other @ similar.T)
+    of_others = np.where(is_other, outcomes[num_fixed:][places], 0.0)
+    nearby = (of_others @ similar) / (is_other @ similar)
+    # What is tried at the place that was chosen.
     best = np.full(len(places), chosen)
     if chosen >= num_fixed:
         best = num_fixed + np.argmin(is_other, axis=1)
-    lead = nearby[np.arange(len(places)), best] - nearby[:, 0]
-    statistics = np.sign(lead) * alike
-    least = statistics[0] - _ROUNDING * abs(statistics[0])
-    return float(np.mean(statistics >= least))
+    leads = nearby[np.arange(len(places)), best] - nearby[:, 0]
+    least = leads[0] - _ROUNDING * abs(leads[0])
+    return float(np.mean(leads >= least))
+
+
+def _outcomes(rows: Sequence[LedgerRow]) -> FloatArray:
+    """Return how well each trial did: its scores in all rungs.
+
+    Scores compare the trials of one rung. In a later one that of the worst counts as 0,
+    as for the trials that ended before.
+    """
+    outcomes: FloatArray = rows[0].vectors.copy()
+    for row in rows[1:]:
+        outcomes[row.facts["trials"]] += row.vectors - row.vectors.min()
+    return outcomes
 
 
 @lru_cache(maxsize=4)

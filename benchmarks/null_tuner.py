@@ -127,15 +127,16 @@ CELLS = {
     for fraction in (0.2, 0.5, 1.0)
     for epsilon in (2.0, 8.0)
 }
-CELLS |= {
-    f"{name} {epsilon:g}": Cell(epsilon, *about)
-    for name, about in {
-        "identical": (UNUSED, GOOD, 1.0, 100, True),
-        "app": (TUNED, BAD),
-        "good": (TUNED, BEST),
-    }.items()
-    for epsilon in (2.0, 8.0)
-}
+for _epsilon in (2.0, 8.0):
+    CELLS |= {
+        f"identical {_epsilon:g}": Cell(_epsilon, UNUSED, GOOD, 1.0, 100, True),
+        f"app {_epsilon:g}": Cell(_epsilon, TUNED, BAD),
+        f"good {_epsilon:g}": Cell(_epsilon, TUNED, BEST),
+    }
+
+
+def _joined(parts: Sequence[Examples]) -> Examples:
+    return np.concatenate([X for X, _ in parts]), np.concatenate([y for _, y in parts])
 
 
 @cache
@@ -144,10 +145,7 @@ def alike_clients(num: int) -> list[ClientData]:
     of_all, rng = load_clients("digits-20"), np.random.default_rng(0)
 
     def parts(name: str) -> list[Examples]:
-        X, y = (
-            np.concatenate([getattr(one, name)[place] for one in of_all])
-            for place in (0, 1)
-        )
+        X, y = _joined([getattr(one, name) for one in of_all])
         shares = np.array_split(rng.permutation(len(y)), num)
         return [(X[rows], y[rows]) for rows in shares]
 
@@ -226,7 +224,7 @@ def client_app(clients: Sequence[ClientData], seed: int) -> ClientApp:
 def main_of(cell: Cell, measured: dict[int, list[float]]) -> Callable[..., None]:
     """Return the app's main; ``measured`` gets each trial's test accuracy by round."""
     clients = cell.clients
-    X, y = (np.concatenate([one.test[place] for one in clients]) for place in (0, 1))
+    X, y = _joined([one.test for one in clients])
     initial = np.zeros((X.shape[1] + 1, NUM_CLASSES), np.float32)
 
     def main(grid: Grid, context: Context) -> None:
@@ -279,7 +277,7 @@ def replayed_row(cell: Cell, own: int, is_steered: bool) -> dict[str, Any]:
     """Return what a tuner that is replayed says, and what is true."""
     clients, rng = cell.clients, np.random.default_rng(own)
     nodes, space = range(len(clients)), SearchSpace(cell.space)
-    of_test = tuple(np.concatenate([one.test[i] for one in clients]) for i in (0, 1))
+    of_test = _joined([one.test for one in clients])
     schedule = OneTraining()
     num_asked = int(cell.fraction_train * len(nodes))
     shape = AppShape(len(nodes), num_asked, NUM_ROUNDS, "num-server-rounds")

@@ -15,7 +15,8 @@ Cells, each a federation and a space:
 
 - ``key F E``: 20 clients whose classes differ, of which FedAvg asks the part F in each
   round, epsilon E; the space has one key that nothing reads.
-- ``alike F E``: the same with the examples shared out at random, so that clients agree.
+- ``noisy F E``: the same with examples that are shared out at random, and a learning
+  rate at which trainings differ much: clients agree on which model is better.
 - ``identical E``: 100 such clients, all asked.
 - ``app E``: clients as in ``key``; the space has learning rate and local epochs, and
   the defaults are bad.
@@ -23,7 +24,7 @@ Cells, each a federation and a space:
 
 Endpoints, written down before the run:
 
-- ``key``, ``alike``: *beaten* in at most 4 of 200 tuners in each cell.
+- ``key``, ``noisy``: *beaten* in at most 4 of 200 tuners in each cell.
 - ``identical``: where a tuner says *beaten*, the test accuracy of the model that is
   handed over is better than that of another training with the defaults in at least 95 %
   of these tuners. The same is shown for what was said before settings were tested: that
@@ -86,6 +87,7 @@ TUNED: dict[str, BaseDistribution] = {
 }
 GOOD = {"learning-rate": 0.1, "local-epochs": 2, "unused": 0.5}
 BAD = {**GOOD, "learning-rate": 1e-3, "local-epochs": 1}
+NOISY = {**GOOD, "learning-rate": 10.0, "local-epochs": 1}
 BEST = {**GOOD, "learning-rate": 1.0, "local-epochs": 1}
 
 
@@ -99,19 +101,19 @@ class Cell:
     space : dict of str to Optuna distribution
     defaults : dict
         Of the app's run config.
+    is_alike : bool
+        Whether clients have examples of all classes alike.
     fraction_train : float
         Part of the clients that trains in a round.
     num_clients : int
-    is_alike : bool
-        Whether clients have examples of all classes alike.
     """
 
     epsilon: float
     space: dict[str, BaseDistribution]
     defaults: dict[str, Any]
+    is_alike: bool = False
     fraction_train: float = 1.0
     num_clients: int = 20
-    is_alike: bool = False
 
     @property
     def clients(self) -> list[ClientData]:
@@ -122,14 +124,14 @@ class Cell:
 
 
 CELLS = {
-    f"{name} {fraction:g} {epsilon:g}": Cell(epsilon, UNUSED, GOOD, fraction, 20, alike)
-    for name, alike in (("key", False), ("alike", True))
+    f"{name} {fraction:g} {epsilon:g}": Cell(epsilon, UNUSED, *about, fraction, 20)
+    for name, about in (("key", (GOOD, False)), ("noisy", (NOISY, True)))
     for fraction in (0.2, 0.5, 1.0)
     for epsilon in (2.0, 8.0)
 }
 for _epsilon in (2.0, 8.0):
     CELLS |= {
-        f"identical {_epsilon:g}": Cell(_epsilon, UNUSED, GOOD, 1.0, 100, True),
+        f"identical {_epsilon:g}": Cell(_epsilon, UNUSED, NOISY, True, 1.0, 100),
         f"app {_epsilon:g}": Cell(_epsilon, TUNED, BAD),
         f"good {_epsilon:g}": Cell(_epsilon, TUNED, BEST),
     }

@@ -141,15 +141,15 @@ def main() -> None:
             for n in FEW:
                 row = [float(cells[title, n, e][place]) for e in EPSILONS]
                 _print_row(str(n), row)
-    print("\nPart of the gain that is lost, if all agree; on real trials:\n")
+    print("\nPart of the gain that is lost, at epsilon .5 too:\n")
     for n in (5, 10, 15, 20, 50, 100):
-        privacy = [PrivateChoice(e, DELTA) for e in EPSILONS]
+        privacy = [PrivateChoice(e, DELTA) for e in (0.5, *EPSILONS)]
         agreed = [lost_if_all_agree(SCHEDULE.sizes, n, one)[0] for one in privacy]
         _print_row(f"{n}, all agree", agreed)
         able = [task for task in tasks if task.scores.shape[1] >= n]
         real = [
             float(np.mean([share_lost(task, e, n, options.draws) for task in able]))
-            for e in EPSILONS
+            for e in (0.5, *EPSILONS)
         ]
         _print_row(f"{n}, {len(able)} tasks", real)
 

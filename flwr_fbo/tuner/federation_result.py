@@ -15,6 +15,7 @@ from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.conditions import WITHOUT_TRAINING, after_epsilon
 from flwr_fbo.space.search_space import Params
 from flwr_fbo.tuner.evidence import Lead
+from flwr_fbo.tuner.settings_effect import MIN_DRAWN
 from flwr_fbo.tuner.trial_grid import TunedGrid
 
 
@@ -165,7 +166,7 @@ class FederationResult:
         trial, lead = self.best_trial, self.over_defaults
         if trial == 0:
             return "were chosen"
-        if self._defaults_failed:
+        if self.defaults_failed:
             return "could not be scored: training or evaluation failed with them"
         if lead is None:
             return "have a worse score"
@@ -177,27 +178,29 @@ class FederationResult:
         )
         if not lead.is_of_model:
             return f"were not chosen: {ahead}, maybe by chance"
+        models_differ = "two trainings with the same settings give different models"
         if lead.settings_p_value is None:
             return (
-                f"were not chosen: {ahead}. Whether its settings are better, so few "
-                "settings that are drawn cannot show: two trainings with the same "
-                "settings give different models, too"
+                f"were not chosen: {ahead}. That its settings are better cannot be "
+                f"shown with fewer than {MIN_DRAWN} settings that are drawn: "
+                f"{models_differ}, too"
             )
         of_settings = _text_of(lead.settings_p_value)
         if not lead.is_of_settings:
             return (
                 f"were not chosen: {ahead}. That its settings are better is not shown "
-                f"({of_settings}): two trainings with the same settings give different "
-                "models, too"
+                f"({of_settings}): {models_differ}, too"
             )
-        return f"were beaten: {ahead}, and settings like its own are ({of_settings})"
+        better = f"other trials show that its settings are better ({of_settings})"
+        return f"were beaten: {ahead}, and {better}"
 
     @property
-    def _defaults_failed(self) -> bool:
-        """Whether they have no score in a rung; exact ones are -inf then."""
+    def defaults_failed(self) -> bool:
+        """Whether they have no score in a rung: nothing can be ahead of them."""
         return any(
-            0 in rung.failed or (0 in rung.trials and _score_of(rung, 0) == -math.inf)
+            0 in rung.failed or not math.isfinite(rung.scores[rung.trials.index(0)])
             for rung in self.rungs
+            if 0 in rung.trials
         )
 
     @property
@@ -297,10 +300,6 @@ class FederationResult:
         tuned.run_config = {**context.run_config, **self.best}
         is_hidden = self.privacy_spent is not None and not exact_metrics
         return cast(Grid, TunedGrid(grid, self.best, is_hidden)), tuned
-
-
-def _score_of(rung: Rung, trial: int) -> float:
-    return rung.scores[rung.trials.index(trial)]
 
 
 def _text_of(p_value: float | None) -> str:

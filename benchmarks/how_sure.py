@@ -141,7 +141,7 @@ def main() -> None:
             for n in FEW:
                 row = [float(cells[title, n, e][place]) for e in EPSILONS]
                 _print_row(str(n), row)
-    print("\nPart of the gain that is lost, at epsilon .5 too:\n")
+    print("\nPart of the gain that is lost, at epsilon .5, 1, 2 and 8:\n")
     for n in (5, 10, 15, 20, 50, 100):
         privacy = [PrivateChoice(e, DELTA) for e in (0.5, *EPSILONS)]
         agreed = [lost_if_all_agree(SCHEDULE.sizes, n, one)[0] for one in privacy]

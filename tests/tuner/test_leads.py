@@ -45,7 +45,7 @@ SURE = 1e-7
 
 UNUSED: dict[str, Any] = {
     "space": {"unused": FloatDistribution(0.0, 10.0)},
-    "schedule": Halving(4, (1, 2)),
+    "schedule": Halving(8, (1, 2)),
     "privacy": PrivateChoice(8.0, 1e-3),
 }
 
@@ -143,7 +143,7 @@ def test_a_key_that_changes_nothing_beats_no_defaults() -> None:
     for seed in range(12):
         study = tuner(**UNUSED, seeds=Seeds(study=seed, noise=seed))
         result = study.start(main_of(), in_process(), server_context())
-        assert [len(rung.trials) for rung in result.rungs] == [4, 2]
+        assert [len(rung.trials) for rung in result.rungs] == [8, 4]
         assert result.best_trial == result.rungs[-1].survivors[0]
         beaten += result.defaults_beaten
     assert beaten <= 6

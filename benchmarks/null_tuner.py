@@ -342,13 +342,17 @@ def _row(
         return {"chosen": best, "beaten": False}
     return {
         "chosen": best,
-        "p": lead.p_value,
-        "settings_p": lead.settings_p_value,
+        "p": _rounded(lead.p_value),
+        "settings_p": _rounded(lead.settings_p_value),
         "beaten": lead.is_of_settings,
         # Where both trials were compared last.
-        "test": [measured[0][shared[-1]], measured[best][shared[-1]]],
-        "final": [measured[-1][-1], measured[best][-1]],
+        "test": [_rounded(measured[n][shared[-1]]) for n in (0, best)],
+        "final": [_rounded(measured[n][-1]) for n in (-1, best)],
     }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 5)
 
 
 @one_blas_thread

@@ -4,7 +4,8 @@ They are means of ballots with Gaussian noise. The ballot of a client with score
 to zero, and that of a client without any is the same for all trials (`no_scores`). So
 the sum of the released scores counts the clients without scores, and what is left shows
 whether trials differ by more than the noise. The noise is known, and so is what ballots
-in random order add up to. So a lead can be told from chance. All of it is
+in random order add up to. So a lead can be told from chance: that of a model. Whether
+its settings are better is another question, see `settings_effect`. All of it is
 post-processing of what was released, and costs no epsilon.
 """
 

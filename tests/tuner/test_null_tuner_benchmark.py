@@ -26,7 +26,7 @@ def test_rows_are_kept_and_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "rows.jsonl"
-    ways = [], ["--unsteered"], ["--real"]
+    ways: list[list[str]] = [[], ["--unsteered"], ["--real"]]
     for way in ways:
         options = [str(path), "--cells", "key 0.2 8", "--tuners", "1", *way]
         monkeypatch.setattr(sys, "argv", ["null_tuner", *options])

@@ -22,7 +22,7 @@ from benchmarks.choice_methods import DELTA, METHODS, Design
 from benchmarks.trained_trials import RUNGS
 from benchmarks.tune_fedavg import SCHEDULE, Trials, climb, drawn, read_trials
 from flwr_fbo.tuner.choice import PrivateChoice
-from flwr_fbo.tuner.evidence import Lead, leads, lost_if_all_agree
+from flwr_fbo.tuner.evidence import Lead, lead_over_defaults, lost_if_all_agree
 
 EPSILONS, CLIENTS, FEW = (1.0, 2.0, 8.0), (10, 20, 50), (5, 10, 20)
 GAP = (0.05, 0.08)
@@ -36,7 +36,7 @@ def replay(
     design = Design(num_clients, SCHEDULE.trials, epsilon)
     method = METHODS["ranks (ours)"]
     found = climb(trials, SCHEDULE, design, method, seed, has_defaults=True)
-    return found.best, leads(found.rows, num_clients)[0]
+    return found.best, lead_over_defaults(found.rows, num_clients)
 
 
 def is_beaten(best: int, lead: Lead | None) -> bool:

@@ -73,7 +73,7 @@ from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.tuner.ballots import make_ballot
 from flwr_fbo.tuner.candidates import candidate_settings
 from flwr_fbo.tuner.choice import Chooser, survivors_of
-from flwr_fbo.tuner.evidence import Lead, leads
+from flwr_fbo.tuner.evidence import Lead, lead_over_defaults
 from flwr_fbo.tuner.schedule import AppShape
 from flwr_fbo.tuner.settings_effect import DrawnTrials
 from flwr_fbo.tuner.trial_context import current_trial
@@ -328,7 +328,7 @@ def replayed_row(cell: Cell, own: int, is_steered: bool) -> dict[str, Any]:
         again = trained(again, 0, nodes, -number)
     measured[-1] = [accuracy(again, of_test)]
     trials = DrawnTrials(settings, 1, space)
-    lead = leads(rows, len(nodes), trials)[0]
+    lead = lead_over_defaults(rows, len(nodes), trials)
     ends = zip(plan.rungs, rows, strict=True)
     shared = [r.rounds for r, row in ends if {0, best} <= {*row.facts["trials"]}]
     return _row(best, lead, measured, shared)

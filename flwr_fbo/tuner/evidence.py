@@ -55,38 +55,37 @@ _ROUND_NUMBERS, _MOST_TIMES = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0), 50.0
 
 @dataclass(frozen=True)
 class Lead:
-    """How far the model of one trial is ahead of that of another one.
+    """How far the model of one trial is ahead of that of the app's defaults.
 
     That is one question, and whether its *settings* are better is another: training
     twice with the same settings gives two models, and one of them is ahead.
 
     Attributes
     ----------
-    trial, other : int
-        The one that is ahead, and the other, from 0.
+    trial : int
+        The one that is ahead, from 1.
     deviations : float
         In standard deviations of chance, over all rungs that both were in. Chance is
         the noise, and the ballots of clients that order the trials at random.
-    p_value : float or None
+    p_value : float
         How often, at most, the defaults would be beaten by so much if no model were
         better than another for any client. Clients whose trials tie add less chance
-        than a random order, and so the actual rate is lower. None over a runner-up.
+        than a random order, and so the actual rate is lower.
     settings_p_value : float or None
         How often other trials with settings like its own would be so far ahead of those
-        with settings like the defaults, if no setting had any effect. None over a
-        runner-up, and where fewer than 5 settings were drawn at random.
+        with settings like the defaults, if no setting had any effect. None if fewer
+        than 5 settings were drawn at random.
     """
 
     trial: int
-    other: int
     deviations: float
-    p_value: float | None = None
+    p_value: float
     settings_p_value: float | None = None
 
     @property
     def is_of_model(self) -> bool:
         """Whether the model is ahead beyond chance: with p at most 0.02."""
-        return self.p_value is not None and self.p_value <= _BEATEN_LEVEL
+        return self.p_value <= _BEATEN_LEVEL
 
     @property
     def is_of_settings(self) -> bool:
@@ -95,14 +94,14 @@ class Lead:
         return self.is_of_model and p is not None and p <= _BEATEN_LEVEL
 
 
-def leads(
+def lead_over_defaults(
     rows: Sequence[LedgerRow], num_agents: int, trials: DrawnTrials | None = None
-) -> tuple[Lead | None, Lead | None]:
-    """Return the lead of the chosen trial over the defaults, and over the runner-up.
+) -> Lead | None:
+    """Return the lead of the chosen trial over the app's defaults.
 
-    None where the defaults are chosen, and where a rung was not decided by a sum of
-    ballots: exact scores have no known noise. None over the defaults, too, where they
-    have failed: there is nothing to be ahead of.
+    None where these are chosen or have failed, so that there is nothing to be ahead of,
+    and where a rung was not decided by a sum of ballots: exact scores have no known
+    noise.
 
     Parameters
     ----------
@@ -114,34 +113,25 @@ def leads(
         Their settings. Unless given, nothing is said of settings.
     """
     if any(row.facts.get("mechanism") != "gaussian" for row in rows):
-        return None, None
-    scores = [dict(zip(r.facts["trials"], r.vectors, strict=True)) for r in rows]
-    order = survivors_of(rows, 2)
-    best, second = (rows[-1].facts["trials"][place] for place in order)
+        return None
+    best = rows[-1].facts["trials"][survivors_of(rows, 1)[0]]
+    if best == 0 or any(0 in row.facts.get("failed", ()) for row in rows):
+        return None
     plans = tuple(
         (len(r.vectors), r.facts["num_ballots"], r.facts["noise_std"][0]) for r in rows
     )
-
-    def lead(other: int) -> float:
-        parts = [
-            (rung[best] - rung[other]) / _std_of_lead(*plan, num_agents)
-            for rung, plan in zip(scores, plans, strict=True)
-            if other in rung
-        ]
-        return float(sum(parts)) / math.sqrt(len(parts))
-
-    runner_up = Lead(best, second, lead(second))
-    has_failed = any(0 in row.facts.get("failed", ()) for row in rows)
-    if best == 0 or has_failed:
-        return None, runner_up
+    parts = []
+    for row, plan in zip(rows, plans, strict=True):
+        rung = dict(zip(row.facts["trials"], row.vectors, strict=True))
+        if 0 in rung:
+            parts.append((rung[best] - rung[0]) / _std_of_lead(*plan, num_agents))
+    lead = float(sum(parts)) / math.sqrt(len(parts))
     drawn = _drawn_tuners(plans, num_agents)[1]
-    as_far = int(np.sum(drawn >= lead(0)))
+    p_of_model = (1 + int(np.sum(drawn >= lead))) / (1 + len(drawn))
     p_of_settings = None
     if trials is not None:
         p_of_settings = settings_p_value(rows, trials, best)
-    p_of_model = (1 + as_far) / (1 + len(drawn))
-    over_defaults = Lead(best, 0, lead(0), p_of_model, p_of_settings)
-    return over_defaults, over_defaults if second == 0 else runner_up
+    return Lead(best, lead, p_of_model, p_of_settings)
 
 
 def _std_of_lead(

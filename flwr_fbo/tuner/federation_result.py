@@ -112,8 +112,6 @@ class FederationResult:
         How far the model of the chosen trial is ahead of that of the app's defaults.
         None where these are chosen or have failed, and where it is not known: without
         privacy.
-    over_runner_up : Lead or None
-        The same over the second best of the last rung.
     num_rungs : int, optional
         Rungs of the schedule. By default all of them are decided.
     returned : object
@@ -130,7 +128,6 @@ class FederationResult:
     privacy_spent: PrivacySpent | None
     trust: str = ""
     over_defaults: Lead | None = None
-    over_runner_up: Lead | None = None
     num_rungs: int | None = None
     returned: Any = field(default=None, compare=False, repr=False)
     exact_metrics: bool | None = None
@@ -302,6 +299,5 @@ class FederationResult:
         return cast(Grid, TunedGrid(grid, self.best, is_hidden)), tuned
 
 
-def _text_of(p_value: float | None) -> str:
-    p = p_value or 0.0
-    return "p < 0.0001" if p < 1e-4 else f"p = {p:.2g}"
+def _text_of(p_value: float) -> str:
+    return "p < 0.0001" if p_value < 1e-4 else f"p = {p_value:.2g}"

@@ -20,7 +20,7 @@ from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
 from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.tuner.candidates import Candidates
 from flwr_fbo.tuner.envelope import KIND
-from flwr_fbo.tuner.evidence import Lead, leads
+from flwr_fbo.tuner.evidence import Lead, lead_over_defaults
 from flwr_fbo.tuner.federation_result import FederationResult, Rung
 from flwr_fbo.tuner.schedule import Plan
 from flwr_fbo.tuner.settings_effect import DrawnTrials
@@ -239,15 +239,16 @@ def recorded_result(journal: Journal, trust: str = "") -> FederationResult:
     identity, ledger, plan = journal.identity, journal.ledger(), plan_of(journal)
     num_rungs = len(identity["sizes"]) if plan is None else len(plan.rungs)
     is_known = identity["privacy"] is not None and len(ledger) == num_rungs
-    over: tuple[Lead | None, Lead | None] = (None, None)
+    over_defaults: Lead | None = None
     if is_known:
-        over = leads(ledger, identity["num_agents"], _drawn_trials(journal))
+        about = identity["num_agents"], _drawn_trials(journal)
+        over_defaults = lead_over_defaults(ledger, *about)
     return FederationResult(
         tuple(recorded_settings(journal)),
         tuple(rung_of(row, identity["direction"]) for row in ledger),
         recorded_spent(identity, ledger),
         trust,
-        *over,
+        over_defaults,
         num_rungs=num_rungs,
         exact_metrics=_json_of(journal, _HANDED_OVER),
     )

@@ -26,7 +26,12 @@ from flwr_fbo import Halving, InProcessGrid, PrivateChoice, Seeds, tuner_mod
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.tuner.ballots import make_ballot
 from flwr_fbo.tuner.choice import Chooser, head_start, survivors_of
-from flwr_fbo.tuner.evidence import Lead, _drawn_tuners, leads
+from flwr_fbo.tuner.evidence import (
+    Lead,
+    _drawn_tuners,
+    _std_of_lead,
+    lead_over_defaults,
+)
 from flwr_fbo.tuner.federation_result import FederationResult, Rung
 from tests.tuner.apps import (
     RUN_CONFIG,
@@ -154,14 +159,10 @@ def test_a_better_trial_is_chosen_with_its_lead(tmp_path: Path) -> None:
     result = study.start(main_of(), in_process(), server_context())
     over = result.over_defaults
     assert over is not None
-    assert (over.trial, over.other) == (result.best_trial, 0)
+    assert over.trial == result.best_trial
     assert over.deviations > 2
-    assert over.p_value is not None
     assert over.p_value < LEVEL
     assert over.settings_p_value is not None  # five were drawn
-    second = result.over_runner_up
-    assert second is not None
-    assert 0 < second.deviations < over.deviations
     again = study.start(main_of(), in_process(), server_context())
     assert again == result  # the record has the same lead, and both p-values
 
@@ -196,7 +197,7 @@ def context_of(context: Context, rounds: int) -> Context:
 def test_without_known_noise_the_best_is_chosen() -> None:
     study = tuner(privacy=None, schedule=Halving(4, (1, 2)))
     result = study.start(main_of(), in_process(), server_context())
-    assert (result.over_defaults, result.over_runner_up) == (None, None)
+    assert result.over_defaults is None
     assert result.best_trial == result.rungs[-1].survivors[0]
 
 
@@ -212,10 +213,10 @@ def test_a_lead_is_measured_in_standard_deviations() -> None:
         chooser = Chooser(PrivateChoice(2.0, 1e-3), 20, 1, noise_seed=seed)
         choice = chooser.choose(0, ballots, 2)
         choice.facts["trials"] = [0, 1]
-        over_defaults, over_runner_up = leads([choice], 20)
-        assert over_runner_up is not None
-        assert (over_defaults is None) == (over_runner_up.trial == 0)
-        found.append(over_runner_up.deviations)
+        ahead = choice.vectors[1] - choice.vectors[0]
+        found.append(ahead / _std_of_lead(2, 20, choice.facts["noise_std"][0], 20))
+        lead = lead_over_defaults([choice], 20)
+        assert lead is None or lead.deviations == pytest.approx(found[-1])
     assert np.mean(np.square(found)) == pytest.approx(1.0, abs=0.35)
 
 
@@ -224,11 +225,11 @@ def test_a_lead_is_measured_in_standard_deviations() -> None:
     [
         (0, None, False, "were chosen."),
         (3, None, False, "have a worse score."),
-        (3, Lead(3, 0, -0.1, 0.6, 0.001), False, "were not chosen: over all rungs"),
-        (3, Lead(3, 0, 1.2, 0.1, 0.001), False, "(p = 0.1), maybe by chance."),
-        (3, Lead(3, 0, 4.0, 0.001, 0.03), False, "better is not shown (p = 0.03): two"),
-        (3, Lead(3, 0, 4.0, 0.001), False, "with fewer than 5 settings"),
-        (3, Lead(3, 0, 4.0, 1e-5, 0.02), True, "beaten: the model of trial 3"),
+        (3, Lead(3, -0.1, 0.6, 0.001), False, "were not chosen: over all rungs"),
+        (3, Lead(3, 1.2, 0.1, 0.001), False, "(p = 0.1), maybe by chance."),
+        (3, Lead(3, 4.0, 0.001, 0.03), False, "better is not shown (p = 0.03): two"),
+        (3, Lead(3, 4.0, 0.001), False, "with fewer than 5 settings"),
+        (3, Lead(3, 4.0, 1e-5, 0.02), True, "beaten: the model of trial 3"),
     ],
 )
 def test_what_is_chosen_is_not_what_is_claimed(
@@ -237,7 +238,7 @@ def test_what_is_chosen_is_not_what_is_claimed(
     """A model that is ahead beyond chance, and settings that are better: two claims."""
     rungs = (Rung(1, (0, 3), (0.1, 0.2), (best,)),)
     settings = tuple({"x": float(n)} for n in range(4))
-    result = FederationResult(settings, rungs, None, "", lead, lead)
+    result = FederationResult(settings, rungs, None, "", lead)
     assert result.best_trial == best
     assert result.defaults_beaten is is_beaten
     assert told in str(result)
@@ -293,4 +294,4 @@ def test_of_two_models_with_the_same_settings_the_better_one_claims_nothing() ->
 def test_exact_scores_have_no_lead() -> None:
     scores = {0: np.array([[0.1, 0.9], [1.0, 1.0]])}
     row = Chooser(None, 1, 1).choose(0, scores, 2)
-    assert leads([row], 1) == (None, None)
+    assert lead_over_defaults([row], 1) is None

@@ -18,10 +18,11 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.choice_methods import METHODS, Design
+from benchmarks.choice_methods import DELTA, METHODS, Design
 from benchmarks.trained_trials import RUNGS
 from benchmarks.tune_fedavg import SCHEDULE, Trials, climb, drawn, read_trials
-from flwr_fbo.tuner.evidence import Lead, leads
+from flwr_fbo.tuner.evidence import Lead, lead_over_defaults, lost_if_all_agree
+from flwr_fbo.tuner.private_choice import PrivateChoice
 
 EPSILONS, CLIENTS, FEW = (1.0, 2.0, 8.0), (10, 20, 50), (5, 10, 20)
 GAP = (0.05, 0.08)
@@ -35,12 +36,12 @@ def replay(
     design = Design(num_clients, SCHEDULE.trials, epsilon)
     method = METHODS["ranks (ours)"]
     found = climb(trials, SCHEDULE, design, method, seed, has_defaults=True)
-    return found.best, leads(found.rows, num_clients)[0]
+    return found.best, lead_over_defaults(found.rows, num_clients)
 
 
 def is_beaten(best: int, lead: Lead | None) -> bool:
-    """Return whether the defaults are beaten beyond chance."""
-    return best != 0 and lead is not None and not lead.is_chance
+    """Return whether the model of the defaults is beaten beyond chance."""
+    return best != 0 and lead is not None and lead.is_of_model
 
 
 def null_trials(
@@ -92,6 +93,18 @@ def found(
     return kept, losses
 
 
+def share_lost(
+    trials: Trials, epsilon: float, num_clients: int, num_draws: int
+) -> float:
+    """Return which part of what the best trial gains over the defaults is lost."""
+    losses = found(trials, epsilon, num_clients, None, num_draws)[1]
+    draws = [
+        drawn(trials, num_clients, SCHEDULE.trials, seed) for seed in range(num_draws)
+    ]
+    gains = [one.test[-1].max() - one.test[-1][0] for one in draws if one is not None]
+    return float(np.mean(losses) / np.mean(gains))
+
+
 def _print_row(name: str, cells: Sequence[float]) -> None:
     print(f"| {name} | {' | '.join(f'{cell:.3f}' for cell in cells)} |", flush=True)
 
@@ -128,6 +141,17 @@ def main() -> None:
             for n in FEW:
                 row = [float(cells[title, n, e][place]) for e in EPSILONS]
                 _print_row(str(n), row)
+    print("\nPart of the gain that is lost, at epsilon .5, 1, 2 and 8:\n")
+    for n in (5, 10, 15, 20, 50, 100):
+        privacy = [PrivateChoice(e, DELTA) for e in (0.5, *EPSILONS)]
+        agreed = [lost_if_all_agree(SCHEDULE.sizes, n, one)[0] for one in privacy]
+        _print_row(f"{n}, all agree", agreed)
+        able = [task for task in tasks if task.scores.shape[1] >= n]
+        real = [
+            float(np.mean([share_lost(task, e, n, options.draws) for task in able]))
+            for e in (0.5, *EPSILONS)
+        ]
+        _print_row(f"{n}, {len(able)} tasks", real)
 
 
 if __name__ == "__main__":

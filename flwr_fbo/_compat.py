@@ -67,6 +67,7 @@ from flwr.serverapp.strategy.strategy_utils import (
 from flwr.serverapp.strategy.strategy_utils import (
     aggregate_metricrecords as aggregate_metricrecords,
 )
+from flwr.serverapp.strategy.strategy_utils import sample_nodes
 from flwr.serverapp.strategy.strategy_utils import (
     validate_message_reply_consistency as validate_message_reply_consistency,
 )
@@ -263,6 +264,21 @@ def main_of(app: ServerApp) -> Callable[[Grid, Context], Any]:
             return run(grid, context)
 
     return main
+
+
+def asked_sample_size() -> int | None:
+    """Return how many nodes a strategy is about to draw; None if it does not.
+
+    Called by a Grid's `get_node_ids`: Flower's `sample_nodes` asks for the nodes, and
+    then draws so many of them.
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code is sample_nodes.__code__:
+            size = frame.f_locals.get("sample_size")
+            return size if type(size) is int else None
+        frame = frame.f_back
+    return None
 
 
 def instruction_content(

@@ -101,9 +101,8 @@ def _show_tuner(path: Path, as_json: bool, as_csv: bool) -> None:
     console.print(_trials(found.rows(), rounds))
     console.print(f"Trial 0 is the app's own. A score is {score_in_words(identity)}.")
     console.print(f"{len(rungs)} of {found.num_rungs} rungs are decided.")
-    if over_defaults is not None:
-        told = found.verdict
-        console.print(f"The app's defaults {told}.", soft_wrap=True)
+    if rungs and found.is_decided:
+        console.print(f"The app's defaults {found.verdict}.", soft_wrap=True)
     if spent is not None:
         condition = after_epsilon(WITHOUT_TRAINING)
         console.print(spent_in_words(spent, "", condition), soft_wrap=True)

@@ -10,7 +10,7 @@ from typing import Any
 from flwr_fbo.cli.run_config import run_config_option
 from flwr_fbo.privacy.conditions import WITHOUT_TRAINING, after_epsilon
 from flwr_fbo.space.search_space import Params
-from flwr_fbo.tuner.evidence import SELDOM, enough_to_replace, kept_if_all_agree
+from flwr_fbo.tuner.evidence import LITTLE, enough_to_gain, lost_if_all_agree
 from flwr_fbo.tuner.federation_result import FederationResult
 from flwr_fbo.tuner.private_choice import PrivateChoice
 from flwr_fbo.tuner.schedule import Plan
@@ -191,15 +191,17 @@ def dry_run_lines(settings: TuneSettings, plan: Plan) -> list[str]:
     delta = default_delta(settings.num_agents) if delta is None else delta
     privacy = PrivateChoice(settings.epsilon, delta)
     sizes = tuple(rung.num_trials for rung in plan.rungs)
-    kept = kept_if_all_agree(sizes, settings.num_agents, privacy)
+    lost, kept = lost_if_all_agree(sizes, settings.num_agents, privacy)
     lines.append(
-        f"Epsilon {settings.epsilon:g} at delta {delta:g}: if all clients rank the "
-        f"app's defaults last, they are replaced in {100 * (1 - kept):.0f} of 100 "
-        "tunings."
+        f"Epsilon {settings.epsilon:g} at delta {delta:g}: if all clients agree, and "
+        f"rank the app's defaults last, these are replaced in {100 * (1 - kept):.0f} "
+        f"of 100 tunings, and {100 * lost:.0f} % of the best setting's gain is lost."
     )
-    enough = enough_to_replace(sizes, settings.num_agents, privacy)
-    if kept > SELDOM and enough:
-        lines.append(f"Enough would be {' or '.join(enough)}.")
+    enough = enough_to_gain(sizes, settings.num_agents, privacy)
+    if lost > LITTLE and enough:
+        lines.append(
+            f"With {' or '.join(enough)} at most {100 * LITTLE:.0f} % would be lost."
+        )
     return lines
 
 

@@ -234,30 +234,44 @@ class Candidates:
         return is_new
 
     def fill(self, most: int | None = None) -> None:
-        """Add points of a Latin hypercube until there are so many, or all."""
+        """Add points of a Latin hypercube until there are so many, or all.
+
+        They come in random order, so that nothing but chance decides which clients
+        train which of them: see `settings_effect`.
+        """
         num = self.num_trials if most is None else min(most, self.num_trials)
         if len(self.settings) >= num:
             return
         from scipy.stats import qmc
 
-        space = self._space.space
+        space, first = self._space.space, len(self.settings)
         cube = qmc.LatinHypercube(space.dim, rng=self._rng)
-        for _ in range(_MOST_CUBES):
+        for number in range(_MOST_CUBES):
             for x in cube.random(num - len(self.settings)):
                 self.add(space.from_unit(space.snap(x)))
             if len(self.settings) == num:
+                if number > 0:  # a cube alone has no order
+                    self._shuffle(first)
                 return
         # Few draws are new where the key with many values is rarely in force.
         is_endless = math.isinf(self._space.num_settings)
         while is_endless and len(self.settings) < num:
             self.add(space.from_unit(space.snap(self._rng.random(space.dim))))
         if is_endless:
+            self._shuffle(first)
             return
         # A space that is tried nearly whole is small.
         left = self._space.all_settings(self._defaults)
         for index in self._rng.permutation(len(left)):
             if len(self.settings) < num:
                 self.add(left[index])
+        self._shuffle(first)
+
+    def _shuffle(self, first: int) -> None:
+        """Put the settings from one on into random order."""
+        drawn = self.settings[first:]
+        order = self._rng.permutation(len(drawn))
+        self.settings[first:] = [drawn[place] for place in order]
 
 
 def candidate_settings(

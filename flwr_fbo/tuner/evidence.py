@@ -4,7 +4,8 @@ They are means of ballots with Gaussian noise. The ballot of a client with score
 to zero, and that of a client without any is the same for all trials (`no_scores`). So
 the sum of the released scores counts the clients without scores, and what is left shows
 whether trials differ by more than the noise. The noise is known, and so is what ballots
-in random order add up to. So a lead can be told from chance. All of it is
+in random order add up to. So a lead can be told from chance: that of a model. Whether
+its settings are better is another question, see `settings_effect`. All of it is
 post-processing of what was released, and costs no epsilon.
 """
 
@@ -15,6 +16,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from flwr.serverapp.exception import AggregationError
@@ -30,63 +32,76 @@ from flwr_fbo.tuner.choice import (
     survivors_of,
 )
 from flwr_fbo.tuner.private_choice import PrivateChoice
+from flwr_fbo.tuner.settings_effect import DrawnTrials, settings_p_value
 
 _log = logging.getLogger("flwr.fbo")
 
-# Trials that noise alone makes as different as often as this are not told apart.
-_LEVEL, _ERROR_LEVEL = 0.05, 0.01
-# Leads that are so rare where no trial is better are beyond chance. Of 200 such tuners
-# more than 1 in 20 then beat the defaults with probability 0.003 only.
+# Trials that noise alone makes as different more often than this are not told apart.
+_ERROR_LEVEL = 0.01
+# What is so rare where no model, or no setting, is better is beyond chance. Of 200 such
+# tuners more than 1 in 20 then beat the defaults with probability 0.003 only.
 _BEATEN_LEVEL = 0.02
 # Standard deviations above what a count may be: exceeded with probability 0.01.
 _SURE = 2.33
 # Tuners without a better trial that are drawn for a p-value, and clients that are drawn
 # for each: the sum of so many ballots is normal enough to be scaled up for more.
 _NUM_NULLS, _MOST_CLIENTS = 20_000, 32
-# Defaults that are kept so often, although all clients agree, are worth a warning; and
-# how often they may be where epsilon, or the number of clients, is called enough.
-_TOO_OFTEN, SELDOM = 0.5, 0.1
+# So much of the gain, lost although all clients agree, is worth a warning; and so much
+# may be lost where epsilon, or the number of clients, is called enough.
+_TOO_MUCH, LITTLE = 0.1, 0.05
 # Proposed are round numbers: these, times powers of ten.
 _ROUND_NUMBERS, _MOST_TIMES = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0), 50.0
 
 
 @dataclass(frozen=True)
 class Lead:
-    """How far the model of one trial is ahead of that of another one.
+    """How far the model of one trial is ahead of that of the app's defaults.
+
+    That is one question, and whether its *settings* are better is another: training
+    twice with the same settings gives two models, and one of them is ahead.
 
     Attributes
     ----------
-    trial, other : int
-        The one that is ahead, and the other, from 0.
+    trial : int
+        The one that is ahead, from 1.
     deviations : float
         In standard deviations of chance, over all rungs that both were in. Chance is
         the noise, and the ballots of clients that order the trials at random.
-    p_value : float or None
+    p_value : float
         How often, at most, the defaults would be beaten by so much if no model were
         better than another for any client. Clients whose trials tie add less chance
-        than a random order, and so the actual rate is lower. None over a runner-up, and
-        where the defaults have failed.
+        than a random order, and so the actual rate is lower.
+    settings_p_value : float or None
+        How often other trials with settings like its own would be so far ahead of those
+        with settings like the defaults, if no setting had any effect. None if fewer
+        than 5 settings were drawn at random.
     """
 
     trial: int
-    other: int
     deviations: float
-    p_value: float | None = None
+    p_value: float
+    settings_p_value: float | None = None
 
     @property
-    def is_chance(self) -> bool:
-        """Whether it may be chance: p is known, and above 0.02."""
-        return self.p_value is not None and self.p_value > _BEATEN_LEVEL
+    def is_of_model(self) -> bool:
+        """Whether the model is ahead beyond chance: with p at most 0.02."""
+        return self.p_value <= _BEATEN_LEVEL
+
+    @property
+    def is_of_settings(self) -> bool:
+        """Whether its settings are better, beyond chance: with p at most 0.02."""
+        p = self.settings_p_value
+        return self.is_of_model and p is not None and p <= _BEATEN_LEVEL
 
 
-def leads(
-    rows: Sequence[LedgerRow], num_agents: int
-) -> tuple[Lead | None, Lead | None]:
-    """Return the lead of the chosen trial over the defaults, and over the runner-up.
+def lead_over_defaults(
+    rows: Sequence[LedgerRow], num_agents: int, trials: DrawnTrials | None = None
+) -> Lead | None:
+    """Return the lead of the chosen trial over the app's defaults.
 
-    None where the defaults are chosen, and where a rung was not decided by a sum of
-    ballots: exact scores have no known noise. None over the defaults, too, where they
-    have failed: there is nothing to be ahead of.
+    None where these are chosen or have failed, so that there is nothing to be ahead of,
+    and where a rung was not decided by a sum of ballots: exact scores have no known
+    noise.
 
     Parameters
     ----------
@@ -94,32 +109,29 @@ def leads(
         What each rung released, and of which trials.
     num_agents : int
         N, by which the sums of ballots were divided.
+    trials : DrawnTrials, optional
+        Their settings. Unless given, nothing is said of settings.
     """
     if any(row.facts.get("mechanism") != "gaussian" for row in rows):
-        return None, None
-    scores = [dict(zip(r.facts["trials"], r.vectors, strict=True)) for r in rows]
-    order = survivors_of(rows, 2)
-    best, second = (rows[-1].facts["trials"][place] for place in order)
+        return None
+    best = rows[-1].facts["trials"][survivors_of(rows, 1)[0]]
+    if best == 0 or any(0 in row.facts.get("failed", ()) for row in rows):
+        return None
     plans = tuple(
         (len(r.vectors), r.facts["num_ballots"], r.facts["noise_std"][0]) for r in rows
     )
-
-    def lead(other: int) -> float:
-        parts = [
-            (rung[best] - rung[other]) / _std_of_lead(*plan, num_agents)
-            for rung, plan in zip(scores, plans, strict=True)
-            if other in rung
-        ]
-        return float(sum(parts)) / math.sqrt(len(parts))
-
-    runner_up = Lead(best, second, lead(second))
-    has_failed = any(0 in row.facts.get("failed", ()) for row in rows)
-    if best == 0 or has_failed:
-        return None, runner_up
-    drawn = _drawn_leads(plans, num_agents)
-    as_far = int(np.sum(drawn >= lead(0)))
-    over_defaults = Lead(best, 0, lead(0), (1 + as_far) / (1 + len(drawn)))
-    return over_defaults, over_defaults if second == 0 else runner_up
+    parts = []
+    for row, plan in zip(rows, plans, strict=True):
+        rung = dict(zip(row.facts["trials"], row.vectors, strict=True))
+        if 0 in rung:
+            parts.append((rung[best] - rung[0]) / _std_of_lead(*plan, num_agents))
+    lead = float(sum(parts)) / math.sqrt(len(parts))
+    drawn = _drawn_tuners(plans, num_agents)[1]
+    p_of_model = (1 + int(np.sum(drawn >= lead))) / (1 + len(drawn))
+    p_of_settings = None
+    if trials is not None:
+        p_of_settings = settings_p_value(rows, trials, best)
+    return Lead(best, lead, p_of_model, p_of_settings)
 
 
 def _std_of_lead(
@@ -136,15 +148,16 @@ def _std_of_lead(
 
 
 @lru_cache(maxsize=16)
-def _drawn_leads(
+def _drawn_tuners(
     plans: tuple[tuple[int, int, float], ...], num_agents: int, agree: bool = False
-) -> FloatArray:
-    """Draw the lead over the defaults of tuners in which no trial is better.
+) -> tuple[np.ndarray[Any, np.dtype[np.intp]], FloatArray]:
+    """Draw tuners in which no trial is better: what they choose, and its lead.
 
     Whole tuners, as the best of many trials is ahead by chance in the rungs that it
-    has survived, as `survivors_of` has it. -inf where the defaults are chosen: then
-    they are not beaten. Where only some of the trials are as good as the defaults, and
-    others are worse, there is less to select from, and leads are smaller.
+    has survived, as `survivors_of` has it. The lead is that over the defaults; -inf
+    where these are chosen: then they are not beaten. Where only some of the trials are
+    as good as the defaults, and others are worse, there is less to select from, and
+    leads are smaller.
 
     Parameters
     ----------
@@ -153,8 +166,8 @@ def _drawn_leads(
     num_agents : int
         N.
     agree : bool
-        The opposite: all clients order the trials alike, and the defaults, trial 0, are
-        the worst.
+        The opposite: all clients order the trials alike, the defaults, trial 0, are the
+        worst, and the last trial is the best.
     """
     rng = np.random.default_rng(0)  # so that the same record has the same p-value
     shape = _NUM_NULLS, plans[0][0]
@@ -189,7 +202,8 @@ def _drawn_leads(
         before = np.take_along_axis(before, places, axis=1)
         lead = np.take_along_axis(lead, places, axis=1)
     drawn = lead[:, 0] / np.sqrt(np.maximum(num_shared, 1))
-    return np.where(trials[:, 0] == 0, -np.inf, drawn)
+    chosen = trials[:, 0]
+    return chosen, np.where(chosen == 0, -np.inf, drawn)
 
 
 def rung_evidence(
@@ -224,7 +238,9 @@ def rung_evidence(
 
 
 def check_evidence(row: LedgerRow, num_agents: int) -> None:
-    """Warn if the trials of a rung are not told apart, or clients have no scores.
+    """Warn if clients have no scores; raise if most have none.
+
+    How sure the choice is, the result says once, of all rungs together.
 
     Parameters
     ----------
@@ -236,8 +252,9 @@ def check_evidence(row: LedgerRow, num_agents: int) -> None:
     Raises
     ------
     AggregationError
-        If both are so, for more than half of the clients. An error where at least half
-        of the clients have scores has probability 0.01 at most.
+        If more than half of the clients have none, and the trials do not differ by more
+        than noise. An error where at least half of the clients have scores has
+        probability 0.01 at most.
     """
     scores, facts = row.vectors, row.facts
     is_sum = facts.get("mechanism") == "gaussian" and not facts["noise_only"]
@@ -247,15 +264,13 @@ def check_evidence(row: LedgerRow, num_agents: int) -> None:
     p_value, num_silent, std = rung_evidence(scores, noise_std, num_agents)
     num_ballots, rung = facts["num_ballots"], row.iteration + 1
     silent = min(round(num_silent), num_ballots)
-    noise = (
-        f"The scores that rung {rung} released do not differ from noise alone "
-        f"(p = {p_value:.2f})"
-    )
     is_most = num_silent > num_ballots / 2 + _SURE * std
     if is_most and p_value > _ERROR_LEVEL:
         raise AggregationError(
-            f"{noise}, and about {silent} of {num_ballots} clients have no finite "
-            "score in any trial: there is nothing to choose by. Is the metric NaN? "
+            f"The scores that rung {rung} released do not differ from noise alone (p = "
+            f"{p_value:.2f}), and about {silent} of {num_ballots} clients have no "
+            "finite score in any trial: there is nothing to choose by. Is the metric "
+            "NaN? "
             "The log of each site says whether it has scores. With folder=, another "
             "try needs a new folder."
         )
@@ -268,14 +283,17 @@ def check_evidence(row: LedgerRow, num_agents: int) -> None:
             rung,
             std,
         )
-    if p_value > _LEVEL:
-        _log.warning("%s: which of its trials are best may be chance.", noise)
 
 
-def kept_if_all_agree(
+def lost_if_all_agree(
     sizes: tuple[int, ...], num_agents: int, privacy: PrivateChoice
-) -> float:
-    """Return how often the defaults are chosen although all clients rank them last.
+) -> tuple[float, float]:
+    """Return what of the gain is lost by noise although all clients agree.
+
+    All clients order the trials alike, and the app's defaults are the last. The gain
+    is how many trials the best one is ahead of the defaults: clients send ranks. On
+    real trials about the same part of the gain in accuracy is lost, and as often the
+    defaults are chosen (`python -m benchmarks.how_sure`).
 
     Parameters
     ----------
@@ -287,57 +305,64 @@ def kept_if_all_agree(
 
     Returns
     -------
-    float
-        From 0 to 1, by drawing whole tuners.
+    lost : float
+        Part of the gain, from 0 to 1, by drawing whole tuners.
+    kept : float
+        How often the defaults are chosen, from 0 to 1.
     """
     about = privacy.epsilon, privacy.delta, 1.0, len(sizes)
     noise_std = calibrate_noise_multiplier(*about) / num_agents
     plans = tuple((num_trials, num_agents, noise_std) for num_trials in sizes)
-    drawn = _drawn_leads(plans, num_agents, agree=True)
-    return float(np.isneginf(drawn).mean())
+    chosen, _ = _drawn_tuners(plans, num_agents, agree=True)
+    return 1 - float(chosen.mean()) / (sizes[0] - 1), float(np.mean(chosen == 0))
 
 
 @lru_cache(maxsize=16)
 def too_few_clients(
     sizes: tuple[int, ...], num_agents: int, privacy: PrivateChoice
 ) -> str:
-    """Return a warning if the defaults are chosen even if all clients rank them last.
+    """Return a warning if much of the gain is lost even if all clients agree.
 
-    Parameters are those of `kept_if_all_agree`.
+    Parameters are those of `lost_if_all_agree`.
 
     Returns
     -------
     str
         What would be enough, too; empty where there is nothing to warn of.
     """
-    kept = kept_if_all_agree(sizes, num_agents, privacy)
-    if kept <= _TOO_OFTEN:
+    lost, kept = lost_if_all_agree(sizes, num_agents, privacy)
+    if lost <= _TOO_MUCH:
         return ""
-    enough = enough_to_replace(sizes, num_agents, privacy)
-    would_do = f" Enough would be {' or '.join(enough)}." if enough else ""
+    enough = enough_to_gain(sizes, num_agents, privacy)
+    would_do = ""
+    if enough:
+        would_do = (
+            f" With {' or '.join(enough)} at most {100 * LITTLE:.0f} % would be lost."
+        )
     return (
         f"Too few clients for epsilon {privacy.epsilon:g}: even if all {num_agents} "
-        "rank the app's defaults last, they are chosen in about "
-        f"{100 * kept:.0f} of 100 tuners.{would_do}"
+        "agree, and rank the app's defaults last, about "
+        f"{100 * lost:.0f} % of what the best trial gains over them is lost, and they "
+        f"are chosen in about {100 * kept:.0f} of 100 tuners.{would_do}"
     )
 
 
-def enough_to_replace(
+def enough_to_gain(
     sizes: tuple[int, ...], num_agents: int, privacy: PrivateChoice
 ) -> list[str]:
-    """Return which epsilon, and how many clients, replace defaults that all rank last.
+    """Return which epsilon, and how many clients, lose little if all agree.
 
-    In 9 of 10 tuners at least. Parameters are those of `kept_if_all_agree`.
+    Parameters are those of `lost_if_all_agree`; little is at most `LITTLE`.
     """
     enough = []
     for epsilon in _round_numbers_above(privacy.epsilon):
         more = replace(privacy, epsilon=epsilon)
-        if kept_if_all_agree(sizes, num_agents, more) <= SELDOM:
+        if lost_if_all_agree(sizes, num_agents, more)[0] <= LITTLE:
             enough.append(f"epsilon {epsilon:g}")
             break
     for number in _round_numbers_above(num_agents):
         if number.is_integer() and (
-            kept_if_all_agree(sizes, int(number), privacy) <= SELDOM
+            lost_if_all_agree(sizes, int(number), privacy)[0] <= LITTLE
         ):
             enough.append(f"{number:g} clients")
             break

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.conditions import WITHOUT_TRAINING, after_epsilon
 from flwr_fbo.space.search_space import Params
 from flwr_fbo.tuner.evidence import Lead
+from flwr_fbo.tuner.settings_effect import MIN_DRAWN
 from flwr_fbo.tuner.trial_grid import TunedGrid
 
 
@@ -110,8 +112,6 @@ class FederationResult:
         How far the model of the chosen trial is ahead of that of the app's defaults.
         None where these are chosen or have failed, and where it is not known: without
         privacy.
-    over_runner_up : Lead or None
-        The same over the second best of the last rung.
     num_rungs : int, optional
         Rungs of the schedule. By default all of them are decided.
     returned : object
@@ -131,7 +131,6 @@ class FederationResult:
     privacy_spent: PrivacySpent | None
     trust: str = ""
     over_defaults: Lead | None = None
-    over_runner_up: Lead | None = None
     num_rungs: int | None = None
     returned: Any = field(default=None, compare=False, repr=False)
     exact_metrics: bool | None = None
@@ -161,8 +160,8 @@ class FederationResult:
 
     @property
     def defaults_beaten(self) -> bool:
-        """Whether the chosen model is ahead of that of the defaults beyond chance."""
-        return self.over_defaults is not None and not self.over_defaults.is_chance
+        """Whether model and settings are better than the defaults', beyond chance."""
+        return self.over_defaults is not None and self.over_defaults.is_of_settings
 
     @property
     def verdict(self) -> str:
@@ -170,20 +169,42 @@ class FederationResult:
         trial, lead = self.best_trial, self.over_defaults
         if trial == 0:
             return "were chosen"
-        if any(0 in rung.failed for rung in self.rungs):
-            return "have failed"
+        if self.defaults_failed:
+            return "could not be scored: training or evaluation failed with them"
         if lead is None:
             return "have a worse score"
         if lead.deviations <= 0:
             return f"were not chosen: over all rungs trial {trial} is not ahead of them"
-        p = "p < 0.0001" if (lead.p_value or 0) < 1e-4 else f"p = {lead.p_value:.2g}"
-        ahead = f"{lead.deviations:.1f} standard deviations ({p})"
-        if lead.is_chance:
+        ahead = (
+            f"the model of trial {trial} is ahead of theirs by "
+            f"{lead.deviations:.1f} standard deviations ({_text_of(lead.p_value)})"
+        )
+        if not lead.is_of_model:
+            return f"were not chosen: {ahead}, maybe by chance"
+        models_differ = "two trainings with the same settings give different models"
+        if lead.settings_p_value is None:
             return (
-                f"were not chosen: the model of trial {trial} is ahead of theirs by "
-                f"{ahead}, maybe by chance"
+                f"were not chosen: {ahead}. That its settings are better cannot be "
+                f"shown with fewer than {MIN_DRAWN} settings that are drawn: "
+                f"{models_differ}, too"
             )
-        return f"were beaten: the model of trial {trial} is ahead of theirs by {ahead}"
+        of_settings = _text_of(lead.settings_p_value)
+        if not lead.is_of_settings:
+            return (
+                f"were not chosen: {ahead}. That its settings are better is not shown "
+                f"({of_settings}): {models_differ}, too"
+            )
+        better = f"other trials show that its settings are better ({of_settings})"
+        return f"were beaten: {ahead}, and {better}"
+
+    @property
+    def defaults_failed(self) -> bool:
+        """Whether they have no score in a rung: nothing can be ahead of them."""
+        return any(
+            0 in rung.failed or not math.isfinite(rung.scores[rung.trials.index(0)])
+            for rung in self.rungs
+            if 0 in rung.trials
+        )
 
     @property
     def found(self) -> dict[str, Any]:
@@ -282,3 +303,7 @@ class FederationResult:
         tuned.run_config = {**context.run_config, **self.best}
         is_hidden = self.privacy_spent is not None and not exact_metrics
         return cast(Grid, TunedGrid(grid, self.best, is_hidden)), tuned
+
+
+def _text_of(p_value: float) -> str:
+    return "p < 0.0001" if p_value < 1e-4 else f"p = {p_value:.2g}"

@@ -199,13 +199,20 @@ class FederationTuner:
     *What is chosen, and what is claimed.* Chosen is the trial with the smallest
     expected loss under what was released: the app's defaults have a head start that
     grows with the noise, so with few clients they are chosen more often. That they are
-    *beaten* is claimed only if the lead would be so large in 1 of 50 tuners at most
-    where no model is better. ``result.over_defaults`` says by how many standard
-    deviations of chance the chosen model is ahead of theirs, over all rungs that both
-    were in, and how often that would be. It is about these two models: two trainings
-    with the same settings give two models. Chance is the noise, and clients that order
-    the trials at random. It costs no epsilon. Of exact means the chance is not known,
-    and the best mean is chosen.
+    *beaten* is claimed if two things are shown, each with p at most .02. The chosen
+    model is ahead of theirs: by more than the noise, and clients that order the trials
+    at random, explain, over all rungs that both were in. And its settings are better:
+    other trials with settings like its own did better than those with settings like the
+    defaults. Two trainings with the same settings give two models, too, and one of them
+    is ahead. This second test permutes the settings that were drawn at random, which
+    takes at least five of them; if no setting has any effect, its rate of errors is
+    exact, however trials are trained. ``result.over_defaults`` has both. It costs no
+    epsilon. Of exact means the chance is not known, the best mean is chosen, and
+    nothing is claimed.
+
+    *Same clients.* Where a strategy of ``flwr.serverapp`` draws a part of the clients,
+    all trials that have the same clients to draw from get the same ones in the same
+    round. What else the app draws is its own in each trial.
 
     *What is handed over.* With `OneTraining` the `main` of the chosen trial runs to its
     own end, and ``result.returned`` is what it returns. In that last part clients keep
@@ -538,7 +545,7 @@ class FederationTuner:
             )
 
     def _check_power(self) -> None:
-        """Warn if the defaults are chosen even if all clients agree."""
+        """Warn if much of the gain is lost even if all clients agree."""
         if self.privacy is None:
             return
         about = self.schedule.sizes, self.num_agents, self.privacy

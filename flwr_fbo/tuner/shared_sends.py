@@ -232,7 +232,9 @@ class SharedSends:
             done = [t for t in shared if t.has_reached(rounds)]
             if not self.has_score and len(done) == len(shared):
                 for trial in done:
-                    if trial.error is None and trial.failure is not None:
+                    # Clients may yet be able to evaluate another one.
+                    is_known = trial.error is not None or trial.last_error
+                    if not is_known and trial.failure is not None:
                         raise trial.failure
 
     def _skip(self, trial: TrialThread, rounds: int) -> None:
@@ -377,6 +379,10 @@ class SharedSends:
         for trial in trials:
             asked = {message.metadata.dst_node_id for message in trial.pending}
             found = replies.pop(trial.number)
+            if self._asks_all and trial.waits_for_evaluate:
+                errors = [m.error.reason for m in found if m.has_error()]
+                has_failed = 0 < len(found) == len(errors)
+                trial.last_error = str(errors[-1]) if has_failed else ""
             trial.answer([m for m in found if m.metadata.src_node_id in asked])
             trial.put_away()  # the others have their models to use yet
 

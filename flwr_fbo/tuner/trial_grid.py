@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import random
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from flwr_fbo._compat import (
     RunNotRunningException,
     SecureAggregationStage,
     Training,
+    asked_sample_size,
     running_training,
     secure_aggregation_stage,
 )
@@ -113,6 +115,10 @@ class TrialGrid:
         Has the rounds that an earlier run has trained, and keeps those of this one.
     note_round : callable, optional
         Called when a round of training is complete.
+    sample_seed : int, optional
+        Of the nodes that Flower's strategies draw. Trials with the same one train with
+        the same clients in the same rounds, and so differ less by chance. Their other
+        random numbers are their own.
 
     Attributes
     ----------
@@ -130,10 +136,12 @@ class TrialGrid:
         share: ShareOf | None = None,
         kept: KeptRounds | None = None,
         note_round: Callable[[], None] = lambda: None,
+        sample_seed: int | None = None,
     ) -> None:
         self.note = note
         self._wanted = set(wanted)
         self.training = Training()
+        self._sample_seed, self._num_sends = sample_seed, 0
         self._grid = grid
         self._send = send
         self._gathered = GatheredSends(self._send_round)
@@ -195,7 +203,10 @@ class TrialGrid:
                 f"main waits for more than {len(nodes)} nodes, and these are all that "
                 "there are: min_available_nodes and its like"
             )
-        return nodes
+        size = asked_sample_size()
+        if self._sample_seed is None or size is None:
+            return nodes
+        return _ordered(list(nodes), size, f"{self._sample_seed} {self._num_sends}")
 
     def _look(self) -> None:
         """Note what the training that is running has come to, in its own thread."""
@@ -274,6 +285,7 @@ class TrialGrid:
         TrainingFailedError
             If training diverged, or all clients that answered failed to train.
         """
+        self._num_sends += 1
         asked = list(messages)
         if not asked:
             return []
@@ -501,6 +513,23 @@ def _emptied(record: Mapping[str, Any]) -> set[str]:
         for key, value in record.items()
         if isinstance(value, str | bytes | list) and not value
     }
+
+
+def _ordered(nodes: list[int], sample_size: int, seed: str) -> list[int]:
+    """Return nodes in such an order that the next sample is the one of a seed.
+
+    `random.sample` draws places by the state of the process's generator, which is not
+    touched: whatever else the app draws is as it would have been.
+    """
+    if sample_size > len(nodes):
+        return nodes
+    state = random.getstate()
+    places = random.sample(range(len(nodes)), sample_size)
+    random.setstate(state)
+    sample = random.Random(seed).sample(sorted(nodes), sample_size)
+    at = dict(zip(places, sample, strict=True))
+    others = iter(sorted(set(nodes) - set(sample)))
+    return [at[place] if place in at else next(others) for place in range(len(nodes))]
 
 
 def _arrays_of(message: Message) -> list[tuple[str, Array]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import secrets
 import time
 from bisect import bisect_left
@@ -43,7 +44,12 @@ from flwr_fbo.tuner.trial_grid import (
     TrialGrid,
     TunedGrid,
 )
-from flwr_fbo.tuner.trial_thread import THREAD_NAME, Send, TrialThread
+from flwr_fbo.tuner.trial_thread import (
+    THREAD_NAME,
+    EvaluationFailedError,
+    Send,
+    TrialThread,
+)
 from flwr_fbo.tuner.tuner_record import TunerRecord, rung_of
 
 _log = logging.getLogger("flwr.fbo")
@@ -100,6 +106,8 @@ class TrialRun:
     def __post_init__(self) -> None:
         self._rungs = self.record.rungs()
         self._attempt = secrets.token_hex(8)
+        # From the app's own generator, so that an app which seeds it repeats.
+        self._sample_seed = random.getrandbits(64)
         self._first_rung = len(self._rungs)
         self._overlays: dict[int, Overlay] = {}
         self._alive = list(range(self.plan.rungs[0].num_trials))
@@ -315,6 +323,7 @@ class TrialRun:
                 share=share if self.plan.is_shared or self.plan.hands_over else None,
                 kept=self._kept.rounds(number),
                 note_round=trial.note_round,
+                sample_seed=self._sample_seed,
             )
             self._grids[number] = grid
             try:
@@ -416,16 +425,11 @@ class TrialRun:
         alike: dict[str, list[int]] = {}
         for number, failure in failures.items():
             text = f"main has failed: {failure!r}"
-            if isinstance(failure, TrainingFailedError):
+            if isinstance(failure, TrainingFailedError | EvaluationFailedError):
                 text = str(failure)
             if text != self._said.get(number):
                 self._said[number] = text
                 alike.setdefault(text, []).append(number)
-        for trial in trials:
-            if trial.unscored and not trial.failure and trial.number not in self._said:
-                text = f"no client could score it: {trial.unscored}"
-                self._said[trial.number] = text
-                alike.setdefault(text, []).append(trial.number)
         for text, numbers in alike.items():
             names = ", ".join(map(str, numbers))
             _log.warning("trial%s %s: %s", "s" * (len(numbers) > 1), names, text)
@@ -452,7 +456,7 @@ class TrialRun:
             attempt=self._attempt,
             rung=rung,
             trials=tuple(trial.number for trial in trials),
-            failed=tuple(t.number for t in trials if t.failure or t.unscored),
+            failed=tuple(t.number for t in trials if t.failure is not None),
             is_exact=not self.chooser.adds_noise,
             maximize=self.score.maximize,
             promise=self.chooser.promise(self._first_rung),

@@ -42,6 +42,10 @@ class TrialEnd(BaseException):
     """Ends the `main` of a trial that did not survive; few apps catch such a thing."""
 
 
+class EvaluationFailedError(RuntimeError):
+    """A trial has no score: all clients that answered failed to evaluate it."""
+
+
 class TrialThread:
     """One trial. Its thread and the tuner's run in turn, never at once.
 
@@ -89,10 +93,10 @@ class TrialThread:
     num_scores : int
         How often it was scored after training: by an answered evaluation at the
         clients, or by the server.
-    unscored : str
-        What clients have said if none of those that were asked last could evaluate it.
     server_score : float
         The last score of the server; NaN before there is one.
+    last_error : str
+        What clients gave in place of their scores, if all failed to evaluate it last.
     """
 
     def __init__(
@@ -113,9 +117,9 @@ class TrialThread:
         self.error: Exception | SystemExit | None = None
         self.num_sends = self.num_train = self.num_scores = 0
         self.server_score = math.nan
+        self.last_error = ""
         # Whether clients were asked to train, whatever came of it.
         self._was_trained = False
-        self.unscored = ""
         # Whether it was scored since it was trained last.
         self._is_scored = False
         # Type and group of the send that was answered last: a round may have several.
@@ -189,9 +193,6 @@ class TrialThread:
         if self.pending_type.startswith(MessageType.TRAIN):
             self._was_trained, self._is_scored = True, False
         elif self.waits_for_evaluate and self._clients_score:
-            errors = [str(r.error.reason) for r in replies if r.has_error()]
-            is_lost = errors and len(errors) == len(replies)
-            self.unscored = errors[-1] if is_lost else ""
             self._note_scored()
         self._turn(lambda: self._replies.put(replies))
 
@@ -252,6 +253,8 @@ class TrialThread:
                 "Flower's secure aggregation halted in every round: too few clients "
                 "answered in one of its stages"
             )
+        if self.error is None and self.last_error:
+            return EvaluationFailedError(f"no client can evaluate: {self.last_error}")
         if self.error is not None or self.num_scores > 0:
             return self.error
         if not self._clients_score:

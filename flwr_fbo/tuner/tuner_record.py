@@ -17,12 +17,15 @@ from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.npy import from_json_array, to_json_array
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
-from flwr_fbo.space.search_space import Params
+from flwr_fbo.space.search_space import Params, SearchSpace
+from flwr_fbo.tuner.candidates import Candidates
 from flwr_fbo.tuner.envelope import KIND
-from flwr_fbo.tuner.evidence import leads
+from flwr_fbo.tuner.evidence import Lead, lead_over_defaults
 from flwr_fbo.tuner.federation_result import FederationResult, Rung
 from flwr_fbo.tuner.schedule import Plan
+from flwr_fbo.tuner.settings_effect import DrawnTrials
 from flwr_fbo.tuner.site_ledgers import SiteLedgers
+from flwr_fbo.tuner.trial_space import TrialSpace
 
 FILE_NAME = "tuner.sqlite"
 
@@ -270,17 +273,34 @@ def recorded_result(journal: Journal, trust: str = "") -> FederationResult:
     identity, ledger, plan = journal.identity, journal.ledger(), plan_of(journal)
     num_rungs = len(identity["sizes"]) if plan is None else len(plan.rungs)
     is_known = identity["privacy"] is not None and len(ledger) == num_rungs
-    over = leads(ledger, identity["num_agents"]) if is_known else (None, None)
+    over_defaults: Lead | None = None
+    if is_known:
+        about = identity["num_agents"], _drawn_trials(journal)
+        over_defaults = lead_over_defaults(ledger, *about)
     return FederationResult(
         tuple(recorded_settings(journal)),
         tuple(rung_of(row, identity["direction"]) for row in ledger),
         recorded_spent(identity, ledger),
         trust,
-        *over,
+        over_defaults,
         num_rungs=num_rungs,
         exact_metrics=_json_of(journal, _HANDED_OVER),
         measured=_measured_in(journal),
     )
+
+
+def _drawn_trials(journal: Journal) -> DrawnTrials:
+    """Return the settings of all trials; those that were not drawn are the first."""
+    identity, settings = journal.identity, recorded_settings(journal)
+    space = SearchSpace.from_json(identity["space"])
+    fixed = Candidates(
+        TrialSpace(space, identity["conditions"]),
+        len(settings),
+        identity["defaults"],
+        identity["enqueue"],
+        seed=0,
+    ).settings
+    return DrawnTrials(settings, len(fixed), space)
 
 
 def recorded_spent(

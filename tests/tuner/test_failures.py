@@ -15,6 +15,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.exception import AggregationError
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, QFedAvg, Strategy
 from optuna.distributions import FloatDistribution
+from typer.testing import CliRunner
 
 from flwr_fbo import (
     FederationResult,
@@ -26,7 +27,11 @@ from flwr_fbo import (
     Seeds,
     tuner_mod,
 )
+from flwr_fbo.cli import app as cli_app
+from flwr_fbo.cli.report.tuner_page import tuner_page
+from flwr_fbo.journal.journal import Journal
 from flwr_fbo.tuner.trial_grid import TrainingFailedError
+from flwr_fbo.tuner.tuner_record import FILE_NAME
 from tests.tuner.apps import RecordingGrid
 
 NUM_CLIENTS = 6
@@ -260,13 +265,35 @@ def test_it_stays_an_error_when_the_tuner_is_started_again(tmp_path: Path) -> No
         assert num_sends[0] == num_sends[1]
 
 
-def test_a_weak_release_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_after_a_weak_release_nothing_is_claimed() -> None:
     """It cannot tell how many clients have scores."""
     weak = PrivateChoice(epsilon=0.1, delta=1e-3)
-    with caplog.at_level(logging.WARNING, "flwr.fbo"):
-        result = _start(_study("ranks", privacy=weak), _app(_fails_at(EVERYBODY)))
+    result = _start(_study("ranks", privacy=weak), _app(_fails_at(EVERYBODY)))
     assert len(result.rungs) == 1
-    assert "do not differ from noise alone" in caplog.text
+    assert not result.defaults_beaten
+    assert "beaten" not in str(result)
+
+
+@of_all_paths
+@pytest.mark.parametrize("failure", ["raised", "missing", "a list"])
+def test_defaults_that_nobody_can_evaluate_could_not_be_scored(
+    path: str, failure: str, tmp_path: Path
+) -> None:
+    """They are not beaten by so many deviations: no output says so."""
+    app = _app(_fails_at(EVERYBODY, failure, rates=[float(RUN_CONFIG["rate"])]))
+    result = _start(_study(path, folder=tmp_path), app)
+    assert result.rungs[0].failed == (0,)
+    assert (result.over_defaults, result.defaults_beaten) == (None, False)
+    for told in (str(result), *_outputs_of(tmp_path)):
+        assert "could not be scored" in told
+        assert "ahead of theirs" not in told
+
+
+def _outputs_of(folder: Path) -> tuple[str, str]:
+    """Return what `flwr-fbo show` prints, and the page of `flwr-fbo report`."""
+    shown = CliRunner().invoke(cli_app, ["show", str(folder)])
+    with Journal.snapshot(folder / FILE_NAME) as journal:
+        return shown.output, tuner_page(journal)
 
 
 def test_a_client_without_a_score_is_told_at_the_site_alone(

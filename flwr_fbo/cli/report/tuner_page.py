@@ -76,20 +76,14 @@ def _choice(identity: Mapping[str, Any], found: FederationResult) -> Section:
         for name, value in settings[best].items()
     ]
     both = [rung for rung in found.rungs if {0, best} <= {*rung.trials}]
-    if best and both:
+    if best and both and not found.defaults_failed:
         last = both[-1]
         before, after = (last.scores[last.trials.index(n)] for n in (0, best))
         name = f"{_score_name(identity)} at round {last.rounds}"
         rows.append((name, short_value(before), short_value(after)))
-    told = [f"Trial {best} was chosen. The app's defaults {found.verdict}."]
-    runner_up = found.over_runner_up
-    if runner_up is not None and runner_up.other != 0:
-        told.append(
-            f"Trial {runner_up.trial} is ahead of trial {runner_up.other} by "
-            f"{runner_up.deviations:.1f} standard deviations."
-        )
+    told = f"Trial {best} was chosen. The app's defaults {found.verdict}."
     headings = ("", "before: the app's own", "after: chosen")
-    table = Table(headings, rows, " ".join(told), numeric=False)
+    table = Table(headings, rows, told, numeric=False)
     return Section("Before and after", [table])
 
 

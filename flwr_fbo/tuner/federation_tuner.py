@@ -25,6 +25,7 @@ from flwr_fbo._common.validation import (
     require_instance,
     require_int,
 )
+from flwr_fbo.algorithms.search.portfolios import Listed, listed_settings
 from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.privacy.conditions import WITHOUT_TRAINING
 from flwr_fbo.secure_sum.roster import digest_of
@@ -149,9 +150,10 @@ class FederationTuner:
         stay so, and no rung is released twice. The trials left are trained again. A run
         config with another value of any key is refused: it is of another training. Here
         is each trial's working directory, too: see the notes.
-    enqueue : sequence of dict
-        Settings that are tried in any case, besides the app's defaults. What one leaves
-        out is as in the defaults. No setting is tried twice: of a space with fewer
+    enqueue : sequence of dict, str, Path or StudyPortfolio
+        Settings that are tried in any case, besides the app's defaults: a list, or what
+        strategies take as ``portfolio``, such as the file that `portfolio_of_studies`
+        makes of earlier tuners. What one leaves out is as in the defaults. No setting is tried twice: of a space with fewer
         settings than trials, each is tried once.
     study : optuna.Study, optional
         Its sampler proposes the settings, in place of a Latin hypercube, as many as
@@ -244,7 +246,7 @@ class FederationTuner:
         score: ScoreSource = "clients",
         aggregation: SecureAggregation | None = None,
         folder: str | Path | None = None,
-        enqueue: Sequence[Params] = (),
+        enqueue: Listed = (),
         study: optuna.Study | None = None,
         seeds: Seeds | None = None,
         callbacks: Sequence[Callback] = (),
@@ -273,6 +275,7 @@ class FederationTuner:
         seeds = Seeds() if seeds is None else seeds
         require_instance("seeds", seeds, Seeds)
         require(seeds.features is None, "seeds.features", seeds.features, "None")
+        enqueue = listed_settings(enqueue, self.space.distributions, "enqueue")
         check_enqueued(self.space, enqueue, schedule.trials)
         if study is not None:
             check_study(study, direction)

@@ -153,8 +153,8 @@ class FederationTuner:
     enqueue : sequence of dict, str, Path or StudyPortfolio
         Settings that are tried in any case, besides the app's defaults: a list, or what
         strategies take as ``portfolio``, such as the file that `portfolio_of_studies`
-        makes of earlier tuners. What one leaves out is as in the defaults. No setting is tried twice: of a space with fewer
-        settings than trials, each is tried once.
+        makes of earlier tuners. What one leaves out is as in the defaults. No setting
+        is tried twice: of a space with fewer settings than trials, each is tried once.
     study : optuna.Study, optional
         Its sampler proposes the settings, in place of a Latin hypercube, as many as
         share a send, from the scores of those before; trials that are enqueued in it

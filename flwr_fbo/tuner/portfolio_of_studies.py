@@ -13,18 +13,17 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
 from flwr_fbo._common.validation import (
-    refuse,
     require,
     require_all,
     require_bool,
     require_int,
 )
-from flwr_fbo.algorithms.registry import algorithm_in, algorithm_of
+from flwr_fbo.algorithms.registry import algorithm_of
 from flwr_fbo.algorithms.search.recommendation import released_function
 from flwr_fbo.algorithms.search.study import TuningStudy
 from flwr_fbo.algorithms.search.study_portfolio import (
@@ -125,8 +124,9 @@ def portfolio_of_studies(
     require(len(used) > 0, "folders", list(map(str, paths)), "one with a finding")
     used.sort(key=lambda found: -found.certainty)  # stable: ties as they were given
     listed: list[Params] = []
-    for place in zip_longest(*(found.settings for found in used)):
-        listed += [p for p in place if p is not None and p not in listed]
+    for params in chain(*zip_longest(*(found.settings for found in used))):
+        if params is not None and params not in listed:
+            listed.append(params)
     sources = tuple(found.source for found in used)
     return StudyPortfolio(used[0].space, tuple(listed[:size]), sources)
 
@@ -198,9 +198,6 @@ def _of_strategy(journal: Journal) -> _Finding:
     identity, (stored, ledger) = journal.identity, read_ledger(journal)
     done, num = len(stored["rounds"]), identity["num_rounds"]
     require(done == num, "rounds", done, f"{num}: the study is not finished")
-    algorithm = algorithm_in(stored["study"]["agent"])
-    if not algorithm.released:
-        refuse("strategy", algorithm.name, "one that recommends a setting")
     study = TuningStudy.from_dict(stored["study"])
     _check_is_no_control(any(row.facts["noise_only"] for row in ledger))
     released = released_function(study, ledger)

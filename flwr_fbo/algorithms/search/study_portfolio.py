@@ -256,15 +256,12 @@ def require_same_names(known: SearchSpace, other: SearchSpace, where: str) -> No
 
 def _fitting(name: str, distribution: BaseDistribution, value: Any) -> Any:
     """Return a listed value, or the nearest number that the parameter has."""
-    if isinstance(distribution, CategoricalDistribution):
-        # 1 is no choice where True is one.
-        choices = [c for c in distribution.choices if type(c) is type(value)]
-        ok = value in choices
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if is_number and not isinstance(distribution, CategoricalDistribution):
+        return nearest_number(distribution, value)
+    # 1 is no choice where True is listed.
+    choices = getattr(distribution, "choices", ())
+    if value not in [choice for choice in choices if type(choice) is type(value)]:
         allowed = f"a parameter with the choice {value!r}, as in the list"
-        require(ok, f"space[{name!r}]", distribution, allowed)
-        return value
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        refuse(
-            f"space[{name!r}]", distribution, f"choices with {value!r}: it is listed"
-        )
-    return nearest_number(distribution, value)
+        refuse(f"space[{name!r}]", distribution, allowed)
+    return value

@@ -3,7 +3,6 @@
     python -m benchmarks.warm_start tables CLONES OWN
     python -m benchmarks.warm_start play rows.jsonl [--seeds 10] [--jobs 1] [TASK ...]
     python -m benchmarks.warm_start show rows.jsonl
-    python -m benchmarks.warm_start draw rows.jsonl picture.png
 
 A table has the values of many data sets, and a data set plays a site. Each seed draws
 the sites: two thirds of a table's data sets, at most 30. A value between a table's
@@ -118,9 +117,6 @@ NUM_SITES, DELTA, LOW, HIGH, HIGHEST = 30, 1e-3, 2.0, 8.0, 1000.0
 FEWER_EVALUATIONS = dict.fromkeys(OF_OBOE, 15)
 NUM_CANDIDATES = 256
 SETTINGS = FedWarmStartSettings()
-# Arms that are drawn; evaluations, and rounds of the calendar, that a line keeps.
-DRAWN = ("list", "epsilon 2", "epsilon 8")
-KEPT = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 25, 30, 35, 40, 45, 50)
 NUM_BOOTSTRAPS = 10_000
 
 
@@ -198,17 +194,14 @@ class Federation:
         return self._played(range(len(first)), None, None, first)
 
     def play(
-        self, epsilon: float, messages: Message, num: int | None = None
-    ) -> tuple[list[FedWarmStartAgent], list[bool], tuple[int, ...]]:
-        """Return agents with a head start, which releases were followed, and cohorts.
-
-        Only of the first ``num`` sites, where given.
-        """
-        num = len(self._objectives) if num is None else num
+        self, epsilon: float, messages: Message
+    ) -> tuple[list[FedWarmStartAgent], list[bool]]:
+        """Return agents with a head start, and which releases were followed."""
+        num = len(self._objectives)
         z = calibrate_noise_multiplier(epsilon, DELTA, 1.0, 1)
         cohorts = Cohorts(num, default_cohorts(num, z), z)
         rng = np.random.default_rng([self.seed, 13])
-        agents, followed = list(self.alone[:num]), []
+        agents, followed = list(self.alone), []
         rows: list[FloatArray] = []
         for cohort in range(len(cohorts.cohort_sizes)):
             slots = cohorts.slots(cohort)
@@ -223,7 +216,7 @@ class Federation:
             nexts = range(slots.stop, num) if last else cohorts.slots(cohort + 1)
             if followed[-1]:
                 agents[nexts.start : nexts.stop] = self._played(nexts, cohorts, vectors)
-        return agents, followed, cohorts.cohort_sizes
+        return agents, followed
 
 
 def honest(federation: Federation, slots: range) -> list[FloatArray]:
@@ -246,21 +239,6 @@ def _figures(agents: Sequence[FedWarmStartAgent]) -> dict[str, Any]:
     """Return an arm's figures."""
     curve = best_so_far(agents).mean(axis=0)
     return {"mean": round(float(curve.mean()), 5), "last": round(float(curve[-1]), 5)}
-
-
-def _curves(
-    agents: Sequence[FedWarmStartAgent], waits: Sequence[int]
-) -> dict[str, list[float]]:
-    """Return mean best values, by evaluation, and by round where agents have waited."""
-    best = best_so_far(agents)
-    curve = [best[:, t - 1] for t in KEPT if t <= best.shape[1]]
-    # A site has its worst value before its first evaluation.
-    late = [np.r_[np.zeros(w), b] for w, b in zip(waits, best, strict=True)]
-    calendar = [[b[min(t, len(b)) - 1] for b in late] for t in KEPT]
-    return {
-        "curve": [round(float(np.mean(values)), 4) for values in curve],
-        "calendar": [round(float(np.mean(values)), 4) for values in calendar],
-    }
 
 
 def write_tables(clones: Path, own: Path) -> None:
@@ -299,18 +277,13 @@ def line_of(task: str, seed: int) -> dict[str, Any]:
     plain = Federation(sites, dim, seed, num)
     listed = Federation(sites, dim, seed, num, listed_on(others, NUM_CANDIDATES))
     arms: dict[str, Any] = {
-        "alone": {**_figures(plain.alone), **_curves(plain.alone, [0] * num_sites)},
-        "list": {**_figures(listed.alone), **_curves(listed.alone, [0] * num_sites)},
+        "alone": _figures(plain.alone),
+        "list": _figures(listed.alone),
     }
 
     def play(name: str, which: Federation, epsilon: float, messages: Message) -> None:
-        agents, followed, sizes = which.play(epsilon, messages)
+        agents, followed = which.play(epsilon, messages)
         arms[name] = {**_figures(agents), "followed": followed}
-        if name in DRAWN:
-            ends = np.cumsum(sizes)
-            cohorts = np.searchsorted(ends, range(len(agents)), side="right")
-            waits = [SETTINGS.share_after * int(cohort) for cohort in cohorts]
-            arms[name] |= _curves(agents, waits)
 
     play("epsilon 2", plain, LOW, honest)
     play("epsilon 8", plain, HIGH, honest)
@@ -397,38 +370,12 @@ def show(found: Sequence[dict[str, Any]]) -> None:
     print(f"{sum(one['seconds'] for one in found) / 60:.0f} CPU-minutes")
 
 
-def draw(found: Sequence[dict[str, Any]], path: Path) -> None:
-    """Write a picture: gain over alone, by evaluation and by round of the calendar."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 3.4), layout="constrained")
-    axes = figure.subplots(1, 2)
-    full = [one for one in found if one["task"] not in FEWER_EVALUATIONS]
-    about = {
-        "curve": "evaluations of a site",
-        "calendar": "rounds since the first site began (a site that waits has 0)",
-    }
-    for panel, (what, title) in zip(axes, about.items(), strict=True):
-        for arm, color in zip(DRAWN, ("#009e73", "#0072b2", "#d55e00"), strict=True):
-            by_task: dict[str, list[FloatArray]] = {}
-            for one in full:
-                led, alone = (np.array(one["arms"][a][what]) for a in (arm, "alone"))
-                by_task.setdefault(one["task"], []).append(led - alone)
-            mean = np.mean([np.mean(values, axis=0) for values in by_task.values()], 0)
-            panel.plot(KEPT[: len(mean)], mean, color=color, label=arm, marker=".")
-        panel.axhline(0.0, color="black", lw=0.8)
-        panel.set_xlabel(title)
-    axes[0].set_ylabel("best value so far, over alone")
-    axes[0].legend(frameon=False)
-    figure.savefig(path, dpi=110)
-
-
 def main() -> None:
-    """Write tables, play, show or draw."""
+    """Write tables, play or show."""
     parser = argparse.ArgumentParser(description="See the module.")
-    parser.add_argument("what", choices=("tables", "play", "show", "draw"))
+    parser.add_argument("what", choices=("tables", "play", "show"))
     parser.add_argument("rows", type=Path, help="or CLONES")
-    parser.add_argument("more", nargs="*", help="OWN, tasks, or the picture")
+    parser.add_argument("more", nargs="*", help="OWN, or tasks")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=1)
     asked = parser.parse_intermixed_args()
@@ -436,10 +383,8 @@ def main() -> None:
         write_tables(asked.rows, Path(asked.more[0]))
     elif asked.what == "play":
         add_missing(asked.rows, line_of, asked.more or TASKS, asked.seeds, asked.jobs)
-    elif asked.what == "show":
-        show(read_rows(asked.rows))
     else:
-        draw(read_rows(asked.rows), Path(asked.more[0]))
+        show(read_rows(asked.rows))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from flwr_fbo._common.validation import (
     require_int,
 )
 from flwr_fbo.algorithms.registry import algorithm_of
-from flwr_fbo.algorithms.search.recommendation import released_function
+from flwr_fbo.algorithms.search.recommendation import Recommendation, released_function
 from flwr_fbo.algorithms.search.study import TuningStudy
 from flwr_fbo.algorithms.search.study_portfolio import (
     MOST_LISTED,
@@ -48,8 +48,8 @@ _log = logging.getLogger("flwr.fbo")
 
 
 @dataclass(frozen=True)
-class _Finding:
-    """What one study says.
+class Finding:
+    """Settings of one study, and how sure their order is.
 
     Attributes
     ----------
@@ -57,11 +57,14 @@ class _Finding:
     settings : list of dict
         The best ones first.
     source : PortfolioSource
+    reason : str
+        Why there are no settings; empty where there are.
     """
 
     space: SearchSpace
     settings: list[Params]
     source: PortfolioSource
+    reason: str = ""
 
     @property
     def certainty(self) -> float:
@@ -99,14 +102,16 @@ def portfolio_of_studies(
     Notes
     -----
     *Formal guarantees*: those of `StudyPortfolio`. Only what was released is read: for
-    a tuner which trials survived, and their released scores.
+    a tuner which trials survived, and their released scores. Settings that a tuner was
+    given as ``enqueue`` are listed as they are: whoever has given them answers for what
+    they tell.
     """
     require_all("folders", folders, str | Path, allowed="a list of folders")
     require(len(folders) > 0, "folders", folders, "one at least")
     require_int("size", size, 1, MOST_LISTED)
     require_bool("exact", exact)
     paths = [Path(folder) for folder in folders]
-    findings: list[_Finding] = []
+    findings: list[Finding] = []
     for number, path in enumerate(paths):
         is_new = path.resolve() not in [p.resolve() for p in paths[:number]]
         require(is_new, "folders", str(path), "each study once")
@@ -118,11 +123,18 @@ def portfolio_of_studies(
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
         if not found.settings:
-            _log.warning("%s recommends no setting, and is left out.", path)
+            text = "%s recommends no setting, and is left out: %s."
+            _log.warning(text, path, found.reason)
         findings.append(found)
     used = [found for found in findings if found.settings]
     require(len(used) > 0, "folders", list(map(str, paths)), "one with a finding")
-    used.sort(key=lambda found: -found.certainty)  # stable: ties as they were given
+    return merged(used, size)
+
+
+def merged(findings: Sequence[Finding], size: int) -> StudyPortfolio:
+    """Return what studies have chosen, then their second best, and so on."""
+    # Stable: ties are in the order that was given.
+    used = sorted(findings, key=lambda found: -found.certainty)
     listed: list[Params] = []
     for params in chain(*zip_longest(*(found.settings for found in used))):
         if params is not None and params not in listed:
@@ -152,7 +164,7 @@ def ordered_trials(rungs: Sequence[Rung]) -> list[int]:
     return [trial for trial in order if trial not in failed]
 
 
-def _finding(folder: Path) -> _Finding:
+def _finding(folder: Path) -> Finding:
     tuner, server = folder / TUNER_FILE, folder / SERVER_FILE
     both = tuner.exists() and server.exists()
     require(not both, "folder", str(folder), "that of one study: it has two")
@@ -167,7 +179,7 @@ def _finding(folder: Path) -> _Finding:
         return _of_strategy(journal)
 
 
-def _of_tuner(journal: Journal) -> _Finding:
+def _of_tuner(journal: Journal) -> Finding:
     identity, result = journal.identity, recorded_result(journal)
     num, done = result.num_rungs, len(result.rungs)
     require(result.is_decided, "rungs", done, f"{num}: the tuner is not finished")
@@ -191,18 +203,20 @@ def _of_tuner(journal: Journal) -> _Finding:
         epsilon,
         None if spent is None else spent.delta,
     )
-    return _Finding(space, settings, source)
+    return Finding(space, settings, source)
 
 
-def _of_strategy(journal: Journal) -> _Finding:
+def _of_strategy(journal: Journal) -> Finding:
     identity, (stored, ledger) = journal.identity, read_ledger(journal)
     done, num = len(stored["rounds"]), identity["num_rounds"]
     require(done == num, "rounds", done, f"{num}: the study is not finished")
     study = TuningStudy.from_dict(stored["study"])
     _check_is_no_control(any(row.facts["noise_only"] for row in ledger))
     released = released_function(study, ledger)
-    params = None if released is None else released.recommendation.params
+    found = Recommendation() if released is None else released.recommendation
+    known = getattr(study.facts, "known", None)  # releases that it began with
     is_private = all(row.facts["private"] for row in ledger)
+    is_private = is_private and (known is None or known.private)
     delta = identity["delta"]
     source = PortfolioSource(
         algorithm_of(study.agent).strategy.rpartition(":")[2],
@@ -211,7 +225,8 @@ def _of_strategy(journal: Journal) -> _Finding:
         composed_epsilon(study.promise.charges, delta) if is_private else None,
         delta if is_private else None,
     )
-    return _Finding(study.space, [] if params is None else [dict(params)], source)
+    settings = [] if found.params is None else [dict(found.params)]
+    return Finding(study.space, settings, source, found.reason)
 
 
 def _check_is_no_control(is_control: Any) -> None:

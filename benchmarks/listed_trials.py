@@ -7,8 +7,8 @@ trained by six federations. In a draw a task is the next one; one, two or four o
 others, with clients and 15 settings of their own, have been tuned before, with the same
 epsilon, by halving (16, 5 and 2 trials to rounds 3, 9 and 27), as `FederationTuner`
 decides it. Digits at 20 and at 100 clients have the same data: neither is an earlier
-task of the other. The list is made as `portfolio_of_studies` makes it. 20 clients, delta
-1e-3.
+task of the other. The list is made as `portfolio_of_studies` makes it. All have 20
+clients and delta 1e-3.
 
 Figures: the *loss* of test accuracy of the chosen trial, against the best of all 64,
 if the 16 trials are the defaults and 15 that are drawn, and if listed ones take the

@@ -117,6 +117,7 @@ NUM_SITES, DELTA, LOW, HIGH, HIGHEST = 30, 1e-3, 2.0, 8.0, 1000.0
 FEWER_EVALUATIONS = dict.fromkeys(OF_OBOE, 15)
 NUM_CANDIDATES = 256
 SETTINGS = FedWarmStartSettings()
+IN_TABLE = ("list", "epsilon 2", "epsilon 8", "epsilon 1000")
 NUM_BOOTSTRAPS = 10_000
 
 
@@ -338,36 +339,44 @@ def lower_bound(by_task: Mapping[str, FloatArray]) -> float:
 
 def show(found: Sequence[dict[str, Any]]) -> None:
     """Print the gains over the same sites alone, and their bounds."""
-    arms = [arm for arm in found[0]["arms"] if arm != "alone"]
     tasks = list(gains(found, "epsilon 2"))
-    print("| table (D; sites; seeds) | alone |", " | ".join(arms), "|")
-    print("| --- " * (len(arms) + 2) + "|")
+    print("| table (D; sites; seeds) | alone |", " | ".join(IN_TABLE), "|")
+    print("| --- " * (len(IN_TABLE) + 2) + "|")
     for task in tasks:
         own = [one for one in found if one["task"] == task]
         alone = np.mean([one["arms"]["alone"]["mean"] for one in own])
         cells = []
-        for arm in arms:
+        for arm in IN_TABLE:
             values = gains(own, arm)[task]
             error = values.std(ddof=1) / np.sqrt(len(values))
             cells.append(f"{values.mean():+.4f} ± {error:.4f}")
-        about = f"{task} ({own[0]['dim']}; {own[0]['sites']}; {len(own)})"
+        about = f"`{task}` ({own[0]['dim']}; {own[0]['sites']}; {len(own)})"
         print(f"| {about} | {alone:.3f} |", " | ".join(cells), "|")
-    by_arm = {arm: gains(found, arm) for arm in arms}
-    means = [np.mean([one.mean() for one in by_arm[arm].values()]) for arm in arms]
-    bounds = [lower_bound(by_arm[arm]) for arm in arms]
-    print("| mean | |", " | ".join(f"{mean:+.4f}" for mean in means), "|")
-    print("| lower 95 % bound | |", " | ".join(f"{one:+.4f}" for one in bounds), "|\n")
-    for arm, over in (("list", "epsilon 2"), ("list, epsilon 2", "list")):
-        pairs = gains(found, arm, over=over)
-        mean = np.mean([one.mean() for one in pairs.values()])
-        print(f"{arm} over {over}: {mean:+.4f}, 95 % bound {lower_bound(pairs):+.4f}")
-    last = gains(found, "epsilon 2", "last")
-    mean = np.mean([one.mean() for one in last.values()])
-    print(f"epsilon 2 over alone after the last evaluation: {mean:+.4f}")
-    for arm in (arm for arm in arms if "followed" in found[0]["arms"][arm]):
-        made = [one for row in found for one in row["arms"][arm]["followed"]]
-        print(f"{arm}: {sum(made)} of {len(made)} releases followed")
+    over_alone = [_mean_and_bound(gains(found, arm)) for arm in IN_TABLE]
+    print("| mean | |", " | ".join(f"{mean:+.4f}" for mean, _ in over_alone), "|")
+    bounds = " | ".join(f"{bound:+.4f}" for _, bound in over_alone)
+    print(f"| lower 95 % bound | | {bounds} |\n")
+    for arm, over in (
+        ("noise-only", "alone"),
+        ("10 random points", "alone"),
+        ("list", "epsilon 2"),
+        ("list, epsilon 2", "list"),
+    ):
+        mean, bound = _mean_and_bound(gains(found, arm, over=over))
+        print(f"{arm} over {over}: {mean:+.4f}, 95 % bound {bound:+.4f}")
+    for arm in ("list", "epsilon 2"):
+        mean, bound = _mean_and_bound(gains(found, arm, "last"))
+        print(f"{arm} after the last evaluation: {mean:+.4f}, 95 % bound {bound:+.4f}")
+    for arm in found[0]["arms"]:
+        made = [one for row in found for one in row["arms"][arm].get("followed", ())]
+        if made:
+            print(f"{arm}: {sum(made)} of {len(made)} releases followed")
     print(f"{sum(one['seconds'] for one in found) / 60:.0f} CPU-minutes")
+
+
+def _mean_and_bound(by_task: Mapping[str, FloatArray]) -> tuple[float, float]:
+    means = [one.mean() for one in by_task.values()]
+    return float(np.mean(means)), lower_bound(by_task)
 
 
 def main() -> None:

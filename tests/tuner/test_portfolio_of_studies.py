@@ -33,6 +33,7 @@ from flwr_fbo.tuner.federation_result import Rung
 from flwr_fbo.tuner.portfolio_of_studies import ordered_trials
 from flwr_fbo.tuner.tuner_record import FILE_NAME
 from tests.tuner.apps import SPACE, in_process, main_of, server_context, tuner
+from tests.tuner.races import RaceGrid, race, race_context
 from tests.tuner.records import record, record_first_rung
 
 SITES = {"x": FloatDistribution(0, 1), "y": FloatDistribution(0, 1)}
@@ -87,6 +88,21 @@ def test_the_next_tuner_begins_with_the_winner_of_the_first(
     assert first.best in second.settings[:4]
     without = _tune(tmp_path / "third", seeds=Seeds(study=7))
     assert first.best not in without.settings
+
+
+def test_a_race_begins_with_the_winner_of_the_first_one(tmp_path: Path) -> None:
+    real: dict[str, Any] = {"privacy": PrivateChoice(epsilon=100.0, delta=1e-3)}
+    first = race(folder=tmp_path / "a", seeds=Seeds(study=1), **real).start(
+        main_of(), RaceGrid(), race_context()
+    )
+    assert first.best_trial != 0
+    found = portfolio_of_studies([tmp_path / "a"])
+    assert found.settings[0] == first.best
+    second = race(seeds=Seeds(study=2), enqueue=found, **real).start(
+        main_of(), RaceGrid(), race_context()
+    )
+    assert second.settings[1] == first.best
+    assert len(second.settings) == len(first.settings) == 16
 
 
 def test_all_winners_come_first_and_those_with_less_noise_before_others(

@@ -29,20 +29,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.choice_methods import DELTA, Design, by_ballots
 from benchmarks.trained_trials import SPACE
 from benchmarks.tune_fedavg import SCHEDULE, Climbed, Trials, climb, read_trials
-from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.algorithms.search.study_portfolio import SIZE, PortfolioSource
 from flwr_fbo.tuner.federation_result import Rung
 from flwr_fbo.tuner.portfolio_of_studies import Finding, merged, ordered_trials
 
 NUM_CLIENTS, EPSILONS, EARLIER = 20, (1.0, 2.0, 8.0), (1, 2, 4)
+Places = NDArray[np.intp]
 SAME_DATA = {"digits-20": "digits-100", "digits-100": "digits-20"}
 
 
-def _part(trials: Trials, chosen: Sequence[int], clients: FloatArray) -> Trials:
+def _part(trials: Trials, chosen: Sequence[int], clients: Places) -> Trials:
     """Return some trials of a task, as some of its clients see them."""
     return Trials(
         trials.task,
@@ -56,7 +57,7 @@ def _part(trials: Trials, chosen: Sequence[int], clients: FloatArray) -> Trials:
 def tuned(
     trials: Trials,
     chosen: Sequence[int],
-    clients: FloatArray,
+    clients: Places,
     epsilon: float,
     seed: int,
 ) -> Climbed:
@@ -90,7 +91,7 @@ def line_of(
     task = tasks[number]
     rng = np.random.default_rng([draw, number])
 
-    def drawn(trials: Trials) -> tuple[list[int], FloatArray]:
+    def drawn(trials: Trials) -> tuple[list[int], Places]:
         others = 1 + rng.permutation(len(trials.points) - 1)
         return [0, *others.tolist()], rng.permutation(trials.scores.shape[1])
 

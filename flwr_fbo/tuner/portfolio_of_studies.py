@@ -19,7 +19,6 @@ from typing import Any
 
 from flwr_fbo._common.validation import (
     require,
-    require_all,
     require_bool,
     require_int,
 )
@@ -106,8 +105,9 @@ def portfolio_of_studies(
     given as ``enqueue`` are listed as they are: whoever has given them answers for what
     they tell.
     """
-    require_all("folders", folders, str | Path, allowed="a list of folders")
-    require(len(folders) > 0, "folders", folders, "one at least")
+    is_list = isinstance(folders, list | tuple) and len(folders) > 0
+    ok = is_list and all(isinstance(folder, str | Path) for folder in folders)
+    require(ok, "folders", folders, "a list of folders, one at least")
     require_int("size", size, 1, MOST_LISTED)
     require_bool("exact", exact)
     paths = [Path(folder) for folder in folders]

@@ -432,9 +432,10 @@ def listed_settings(
     OSError
         If a file cannot be read.
     """
-    is_path = isinstance(portfolio, Path)
-    if is_path or (isinstance(portfolio, str) and portfolio.endswith(".json")):
-        portfolio = StudyPortfolio.load(str(portfolio))
+    if isinstance(portfolio, str) and portfolio.endswith(".json"):
+        portfolio = Path(portfolio)
+    if isinstance(portfolio, Path):
+        portfolio = StudyPortfolio.load(portfolio)
     if isinstance(portfolio, StudyPortfolio):
         settings, whose = portfolio.settings_in(space), "earlier studies"
     elif isinstance(portfolio, str):

@@ -35,7 +35,6 @@ from benchmarks.choice_methods import DELTA, Design, by_ballots
 from benchmarks.trained_trials import SPACE
 from benchmarks.tune_fedavg import SCHEDULE, Climbed, Trials, climb, read_trials
 from flwr_fbo.algorithms.search.study_portfolio import SIZE, PortfolioSource
-from flwr_fbo.tuner.federation_result import Rung
 from flwr_fbo.tuner.portfolio_of_studies import Finding, merged, ordered_trials
 
 NUM_CLIENTS, EPSILONS, EARLIER = 20, (1.0, 2.0, 8.0), (1, 2, 4)
@@ -71,14 +70,8 @@ def finding_of(
     trials: Trials, chosen: Sequence[int], done: Climbed, epsilon: float
 ) -> Finding:
     """Return what a list is made from, of a tuner that was replayed."""
-    alive = [row.facts["trials"] for row in done.rows]
-    rungs = [
-        Rung(rung.rounds, tuple(old), tuple(row.vectors.tolist()), tuple(new))
-        for rung, row, old, new in zip(
-            SCHEDULE.rungs, done.rows, alive, [*alive[1:], [done.best]], strict=True
-        )
-    ]
-    order = [chosen[trial] for trial in ordered_trials(rungs)]
+    done.rows[-1].facts["survivors"] = [done.best]
+    order = [chosen[trial] for trial in ordered_trials(done.rows)]
     settings = [SPACE.from_unit(trials.points[trial]) for trial in order]
     source = PortfolioSource("FederationTuner", NUM_CLIENTS, True, epsilon, DELTA)
     return Finding(SPACE, settings, source)

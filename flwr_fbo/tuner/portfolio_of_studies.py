@@ -33,13 +33,13 @@ from flwr_fbo.algorithms.search.study_portfolio import (
     require_same_names,
 )
 from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.spending import composed_epsilon
 from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.strategies.study_record import FILE_NAME as SERVER_FILE
 from flwr_fbo.strategies.study_record import KIND as SERVER_KIND
 from flwr_fbo.strategies.study_record import read_ledger
 from flwr_fbo.tuner.envelope import KIND as TUNER_KIND
-from flwr_fbo.tuner.federation_result import Rung
 from flwr_fbo.tuner.tuner_record import FILE_NAME as TUNER_FILE
 from flwr_fbo.tuner.tuner_record import not_private_because, recorded_result
 
@@ -143,24 +143,23 @@ def merged(findings: Sequence[Finding], size: int) -> StudyPortfolio:
     return StudyPortfolio(used[0].space, tuple(listed[:size]), sources)
 
 
-def ordered_trials(rungs: Sequence[Rung]) -> list[int]:
+def ordered_trials(rows: Sequence[LedgerRow]) -> list[int]:
     """Return a tuner's trials, the best first; without those that have failed.
 
     The chosen trial is first, then those that ended at the last rung, by its scores,
     then those that ended at the rung before, and so on.
+
+    Parameters
+    ----------
+    rows : sequence of LedgerRow
+        What each rung has released, larger is better, of which trials.
     """
-    order = [rungs[-1].survivors[0]]
-    for rung in reversed(rungs):
-        scores = dict(zip(rung.trials, rung.scores, strict=True))
-        left = [
-            trial
-            for trial in rung.trials
-            if trial not in order
-            and trial not in rung.failed
-            and math.isfinite(scores[trial])
-        ]
+    failed = {trial for row in rows for trial in row.facts.get("failed", ())}
+    order: list[int] = [rows[-1].facts["survivors"][0]]
+    for row in reversed(rows):
+        scores = dict(zip(row.facts["trials"], row.vectors.tolist(), strict=True))
+        left = [t for t in scores if t not in order and math.isfinite(scores[t])]
         order += sorted(left, key=lambda trial: -scores[trial])
-    failed = {trial for rung in rungs for trial in rung.failed}
     return [trial for trial in order if trial not in failed]
 
 
@@ -187,7 +186,7 @@ def _of_tuner(journal: Journal) -> Finding:
     _check_is_no_control(privacy is not None and privacy["noise_only"])
     space = SearchSpace.from_json(identity["space"])
     settings = []
-    for trial in ordered_trials(result.rungs):
+    for trial in ordered_trials(journal.ledger()):
         with suppress(ValueError):  # the app's own default may be outside
             space.to_unit(result.settings[trial])
             settings.append(result.settings[trial])

@@ -29,7 +29,7 @@ from flwr_fbo import (
 )
 from flwr_fbo.cli import app
 from flwr_fbo.journal.journal_file import JournalError
-from flwr_fbo.tuner.federation_result import Rung
+from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.tuner.portfolio_of_studies import ordered_trials
 from flwr_fbo.tuner.tuner_record import FILE_NAME
 from tests.tuner.apps import SPACE, in_process, main_of, server_context, tuner
@@ -124,11 +124,34 @@ def test_all_winners_come_first_and_those_with_less_noise_before_others(
 
 
 def test_trials_are_in_the_order_in_which_they_were_dropped() -> None:
-    rungs = [
-        Rung(1, (0, 1, 2, 3, 4, 5), (0.1, 0.5, 0.4, -0.3, math.nan, 0.2), (1, 2, 3)),
-        Rung(3, (1, 2, 3), (0.2, -0.1, 0.9), (2,), failed=(3,)),
+    first = np.array([0.1, 0.5, 0.4, -0.3, -math.inf, 0.2])
+    rows = [
+        LedgerRow(0, {"trials": [0, 1, 2, 3, 4, 5], "survivors": [1, 2, 3]}, first),
+        LedgerRow(
+            1,
+            {"trials": [1, 2, 3], "survivors": [2], "failed": [3]},
+            np.array([0.2, -0.1, 0.9]),
+        ),
     ]
-    assert ordered_trials(rungs) == [2, 1, 5, 0]
+    assert ordered_trials(rows) == [2, 1, 5, 0]
+
+
+def test_a_metric_that_is_minimised_is_listed_from_its_smallest(
+    studies: Path,
+) -> None:
+    result = record(studies / "exact", "exact")
+    found = portfolio_of_studies([studies / "exact"], size=100, exact=True)
+    last, first = result.rungs[-1], result.rungs[0]
+    assert found.settings[0] == result.best
+    assert min(last.scores) == last.scores[last.trials.index(result.best_trial)]
+    ended = [trial for trial in first.trials if trial not in last.trials]
+    scores = {trial: first.scores[first.trials.index(trial)] for trial in ended}
+    ended = sorted(
+        (t for t in ended if math.isfinite(scores[t])), key=lambda t: scores[t]
+    )
+    listed = [result.settings.index(params) for params in found.settings]
+    assert [trial for trial in listed if trial in ended] == ended
+    assert len(ended) >= 2
 
 
 def test_defaults_outside_the_space_are_not_listed(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from flwr_fbo import (
     FTS,
     FedVote,
+    FedWarmStart,
     Halving,
     InProcessGrid,
     PrivateChoice,
@@ -264,6 +265,27 @@ def test_a_study_that_found_nothing_is_left_out(
     assert text in caplog.text
     with pytest.raises(ValueError, match=r"folders=.* is not allowed: one with a find"):
         portfolio_of_studies([tmp_path / "none"])
+
+
+def test_a_study_that_began_with_releases_that_were_not_private_is_refused(
+    tmp_path: Path,
+) -> None:
+    grid = InProcessGrid(tuning_app(_hill), 8)
+    seeded: dict[str, Any] = {"epsilon": 100.0, "seeds": Seeds(noise=1)}
+    first = FedWarmStart(SITES, "maximize", 8, delta=1e-3, **seeded)
+    first.start(grid, num_rounds=12)
+    second = FedWarmStart(
+        SITES,
+        "maximize",
+        8,
+        delta=1e-3,
+        cohorts=(),  # nobody sends
+        known=first.knowledge,
+        folder=tmp_path,
+    )
+    second.start(InProcessGrid(tuning_app(_hill), 8), num_rounds=3)
+    with pytest.raises(ValueError, match="private=False is not allowed"):
+        portfolio_of_studies([tmp_path])
 
 
 def test_strategies_without_private_releases_are_refused(tmp_path: Path) -> None:

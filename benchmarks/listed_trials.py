@@ -82,9 +82,9 @@ def line_of(
 ) -> tuple[float, float, float]:
     """Return three losses of a draw: without a list, with it, and of the list alone."""
     task = tasks[number]
-    rng = np.random.default_rng([draw, number])
+    rng, own_rng = (np.random.default_rng([draw, number, k]) for k in range(2))
 
-    def drawn(trials: Trials) -> tuple[list[int], Places]:
+    def drawn(trials: Trials, rng: np.random.Generator) -> tuple[list[int], Places]:
         others = 1 + rng.permutation(len(trials.points) - 1)
         return [0, *others.tolist()], rng.permutation(trials.scores.shape[1])
 
@@ -93,7 +93,7 @@ def line_of(
     ]
     findings = []
     for place in rng.permutation(len(allowed))[:num_earlier]:
-        earlier, (order, clients) = allowed[place], drawn(allowed[place])
+        earlier, (order, clients) = allowed[place], drawn(allowed[place], rng)
         about = order[: SCHEDULE.trials], clients[:NUM_CLIENTS], epsilon
         done = tuned(earlier, *about, int(rng.integers(2**31)))
         findings.append(finding_of(earlier, about[0], done, epsilon))
@@ -101,8 +101,8 @@ def line_of(
     known = {tuple(np.round(point, 6)): i for i, point in enumerate(task.points)}
     places = [known.get(tuple(np.round(SPACE.to_unit(p), 6))) for p in listed]
     own = [place for place in places if place is not None]
-    order, clients = drawn(task)
-    seed = int(rng.integers(2**31))
+    order, clients = drawn(task, own_rng)
+    seed = int(own_rng.integers(2**31))
     best, final = task.test[-1].max(), task.test[-1]
     losses = []
     for first in ([], own):

@@ -191,17 +191,17 @@ def test_the_table_of_warm_starts_is_what_the_command_prints(
     rows = page[begin : page.index("\n\n", begin)].splitlines()
     assert len(rows) == len(warm_start.TASKS) + 4
     assert set(rows) <= set(printed)
-    mean, bound = (
-        dict(zip(rows[0].split(" | ")[2:], row.split(" | ")[2:], strict=True))
-        for row in rows[-2:]
-    )
-    release, listed = (
-        f"{float(mean[arm].strip(' |')):+.3f}" for arm in ("epsilon 2", "list")
-    )
-    least = f"{float(bound['epsilon 2'].strip(' |')):+.3f}"
-    start_warm = (ROOT / "docs/app/start-warm.md").read_text()
-    for text in (page, start_warm, (ROOT / "README.md").read_text()):
-        assert all(number.lstrip("+") in text for number in (release, listed, least))
+    cells = [[cell.strip() for cell in row.split("|")[1:-1]] for row in rows]
+    mean, bound = (dict(zip(cells[0], row, strict=True)) for row in cells[-2:])
+    found = mean["epsilon 2"], mean["list"], bound["epsilon 2"]
+    release, listed, least = (f"{float(number):.3f}" for number in found)
+    for name in (
+        "README.md",
+        "docs/app/start-warm.md",
+        "docs/when-federation-helps.md",
+    ):
+        text = (ROOT / name).read_text()
+        assert all(number in text for number in (release, listed, least)), name
 
 
 def test_the_table_of_neural_bandits_is_of_the_rows() -> None:

@@ -69,7 +69,7 @@ from optuna.distributions import (
 from scipy.stats.qmc import Sobol
 
 from benchmarks.rows import read_rows
-from benchmarks.warm_start import path_of
+from benchmarks.task_tables import path_of
 from flwr_fbo._common.arrays import FloatArray, one_blas_thread
 from flwr_fbo.algorithms.fed_warm_start.agent import FedWarmStartAgent
 from flwr_fbo.algorithms.fed_warm_start.settings import FedWarmStartSettings

@@ -11,6 +11,7 @@ Evaluates a task's objective at public points, the same for all sites, and write
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from flwr_fbo.lab.tasks.har import HarTask
 from flwr_fbo.lab.tasks.landmine import LandmineTask
 from flwr_fbo.space.search_space import SearchSpace, move_to_faces
 
+OWN_TABLES = Path("results/surfaces")
 # A task, its sites, and the points of its table.
 TASKS: dict[str, tuple[Task, int, int]] = {
     "digits": (DigitsTask(), 20, 256),
@@ -32,6 +34,16 @@ TASKS: dict[str, tuple[Task, int, int]] = {
     "har": (HarTask(), 30, 256),
     "landmine": (LandmineTask(surface=True), 29, 512),
 }
+
+
+def path_of(name: str) -> Path:
+    """Return where a table is: of ``surfaces/``, or of our own."""
+    folders = Path(os.environ["FLWR_FBO_DATA"]) / "surfaces", OWN_TABLES
+    paths = [folder / f"{name}.npz" for folder in folders]
+    found = [path for path in paths if path.is_file()]
+    if not found:
+        raise SystemExit(f"No table of {name} in {folders[0]}, or in {folders[1]}.")
+    return found[0]
 
 
 def _row(task: Task, site: int, num_sites: int, points: FloatArray) -> list[float]:

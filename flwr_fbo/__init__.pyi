@@ -23,6 +23,8 @@ from .algorithms.linear_bandit.peer_graph import PeerGraph as PeerGraph
 from .algorithms.linear_bandit.settings import LinearUCBSettings as LinearUCBSettings
 from .algorithms.linear_bandit.settings import RewardTimeout as RewardTimeout
 from .algorithms.search.portfolios import Portfolio as Portfolio
+from .algorithms.search.study_portfolio import PortfolioSource as PortfolioSource
+from .algorithms.search.study_portfolio import StudyPortfolio as StudyPortfolio
 from .algorithms.search.trial import Objective as Objective
 from .algorithms.search.trial import Trial as Trial
 from .clients.app_builders import add_tuning as add_tuning
@@ -78,6 +80,7 @@ from .tuner.federation_result import FederationResult as FederationResult
 from .tuner.federation_tuner import FederationTuner as FederationTuner
 from .tuner.halving import Halving as Halving
 from .tuner.one_training import OneTraining as OneTraining
+from .tuner.portfolio_of_studies import portfolio_of_studies as portfolio_of_studies
 from .tuner.private_choice import PrivateChoice as PrivateChoice
 from .tuner.trial_context import FederationTrial as FederationTrial
 from .tuner.trial_context import current_trial as current_trial

@@ -26,8 +26,13 @@ def test_it_runs_and_shows_a_gain_and_its_cost(
         for cell in cells:
             if cell["cell_type"] == "code":
                 exec(compile("".join(cell["source"]), str(NOTEBOOK), "exec"), names)
-    first = [agent.values[0] for agent in names["agents"]]
-    pioneers, later = first[: names["num_pioneers"]], first[names["num_pioneers"] :]
-    assert sum(later) / len(later) > sum(pioneers) / len(pioneers) + 0.1
+    # The same sites, with a head start and alone.
+    first, alone = (
+        sum(agent.values[0] for agent in names[group]) / len(names[group])
+        for group in ("started", "same_alone")
+    )
+    assert len(names["started"]) == len(names["same_alone"]) == 11
+    assert names["default"] > alone
+    assert first > names["default"] + 0.03
     assert 3.9 < names["result"].privacy_spent.epsilon <= 4
     assert "epsilon 2: noise multiplier 1.45" in printed.getvalue()

@@ -35,6 +35,10 @@ COMMANDS = {
         "cli.export_command:export",
         "Copy trials to Optuna, or releases to a file.",
     ),
+    "portfolio": (
+        "cli.portfolio_command:portfolio",
+        "List settings of finished studies, for others.",
+    ),
     "data": ("lab.cli.data_command:app", "Fetch data sets, and say what is there."),
     "ledger": (
         "cli.ledger_command:app",

@@ -10,7 +10,7 @@ import logging
 import math
 import secrets
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -28,10 +28,10 @@ from flwr_fbo.algorithms.fed_warm_start.knowledge import Knowledge, known_from
 from flwr_fbo.algorithms.fed_warm_start.settings import FedWarmStartSettings
 from flwr_fbo.algorithms.search.agent import Agent
 from flwr_fbo.algorithms.search.agent_journal import recorded_agent
-from flwr_fbo.algorithms.search.portfolios import listed_settings
+from flwr_fbo.algorithms.search.portfolios import Listed, listed_settings
 from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.space.search_space import Params, SearchSpace
+from flwr_fbo.space.search_space import SearchSpace
 
 # Where a trial was and when, for trials that use only some of the parameters.
 POINT, ITERATION = "flwr-fbo:point", "flwr-fbo:iteration"
@@ -117,7 +117,7 @@ class FederatedSampler(BaseSampler):
         known: Knowledge | str | Path,
         space: Mapping[str, BaseDistribution] | None = None,
         seed: int | None = None,
-        portfolio: Sequence[Params] | str = (),
+        portfolio: Listed = (),
     ) -> FederatedSampler:
         """Return a sampler of one site alone, which starts from what others released.
 
@@ -131,7 +131,7 @@ class FederatedSampler(BaseSampler):
             That of ``known`` unless given.
         seed : int, optional
             Of its draws; from the operating system unless given.
-        portfolio : sequence of dict or str
+        portfolio : sequence of dict, str, Path or StudyPortfolio
             See `from_space`; these settings come before what was released.
 
         Raises
@@ -153,7 +153,7 @@ class FederatedSampler(BaseSampler):
         cls,
         space: Mapping[str, BaseDistribution],
         direction: Direction,
-        portfolio: Sequence[Params] | str = "auto",
+        portfolio: Listed = "auto",
         seed: int | None = None,
     ) -> FederatedSampler:
         """Return a sampler of one site alone, which starts from a public list.
@@ -162,10 +162,10 @@ class FederatedSampler(BaseSampler):
         ----------
         space : mapping of str to Optuna distribution
         direction : {"maximize", "minimize"}
-        portfolio : sequence of dict or str
+        portfolio : sequence of dict, str, Path or StudyPortfolio
             Settings that are evaluated first: a list of settings; a learner of
-            `Portfolio.known`; or ``"auto"``, the learner that the names in ``space``
-            decide.
+            `Portfolio.known`; ``"auto"``, the learner that the names in ``space``
+            decide; or a list of earlier studies or its file, see `StudyPortfolio`.
         seed : int, optional
             Of its draws; from the operating system unless given.
 

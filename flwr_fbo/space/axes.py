@@ -268,6 +268,18 @@ def make_axis(name: str, distribution: BaseDistribution) -> Axis:
     return _BinnedAxis(distribution, num_values)
 
 
+def nearest_number(distribution: BaseDistribution, value: float) -> Any:
+    """Return the number of a distribution that is nearest to a value."""
+    assert isinstance(distribution, (IntDistribution, FloatDistribution))
+    low, high, step = distribution.low, distribution.high, distribution.step
+    inside = min(max(value, low), high)
+    if step is None:
+        return float(inside)
+    num_steps = min(round((inside - low) / step), int((high - low) / step + 1e-9))
+    # 0.1 + 6 * 0.1 exceeds 0.7.
+    return min(low + step * num_steps, high)
+
+
 def _survives_json(distribution: BaseDistribution) -> bool:
     try:
         again = json_to_distribution(distribution_to_json(distribution))

@@ -13,9 +13,9 @@ from flwr_fbo._common.validation import require, require_instance, require_known
 from flwr_fbo._compat import ClientApi
 from flwr_fbo.algorithms.dp_fts_de.server import DPFTSDEServer
 from flwr_fbo.algorithms.dp_fts_de.settings import DPFTSDESettings
+from flwr_fbo.algorithms.search.portfolios import Listed
 from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.privacy.weights import WeightSchedule
-from flwr_fbo.space.search_space import Params
 from flwr_fbo.strategies.options import Durability, Preset, Privacy, Seeds
 from flwr_fbo.strategies.release_plan import private_study
 from flwr_fbo.strategies.secure_aggregation import SecureAggregation
@@ -112,7 +112,7 @@ class DPFTSDE(TuningStrategy):
         agent: DPFTSDESettings | None = None,
         privacy: Privacy | None = None,
         weights: WeightSchedule | None = None,
-        portfolio: Sequence[Params] | str = (),
+        portfolio: Listed = (),
         aggregation: SecureAggregation | None = None,
         seeds: Seeds | None = None,
         metrics: Collection[str] = (),

@@ -24,8 +24,8 @@ from flwr_fbo.algorithms.fed_vote.settings import (
     FedVoteSettings,
     VoteCount,
 )
+from flwr_fbo.algorithms.search.portfolios import Listed
 from flwr_fbo.algorithms.search.settings import Direction
-from flwr_fbo.space.search_space import Params
 from flwr_fbo.strategies.options import Durability, Preset, Privacy, Seeds
 from flwr_fbo.strategies.release_plan import private_study
 from flwr_fbo.strategies.secure_aggregation import SecureAggregation
@@ -110,7 +110,7 @@ class FedVote(TuningStrategy):
         delta: float | None = None,
         agent: FedVoteSettings | None = None,
         privacy: Privacy | None = None,
-        portfolio: Sequence[Params] | str = (),
+        portfolio: Listed = (),
         aggregation: SecureAggregation | None = None,
         seeds: Seeds | None = None,
         metrics: Collection[str] = (),

@@ -32,11 +32,12 @@ from flwr_fbo.algorithms.fed_warm_start.settings import (
     WarmStartFacts,
     default_cohorts,
 )
+from flwr_fbo.algorithms.search.portfolios import Listed
 from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.algorithms.search.study import TuningStudy
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
-from flwr_fbo.space.search_space import Params, SearchSpace
+from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.options import (
     SCHEDULES,
     Durability,
@@ -154,7 +155,7 @@ class FedWarmStart(TuningStrategy):
         privacy: Privacy | None = None,
         cohorts: Sequence[int] | None = None,
         known: Knowledge | str | Path | None = None,
-        portfolio: Sequence[Params] | str = (),
+        portfolio: Listed = (),
         aggregation: SecureAggregation | None = None,
         seeds: Seeds | None = None,
         metrics: Collection[str] = (),

@@ -12,8 +12,8 @@ from flwr_fbo._common.validation import require_instance
 from flwr_fbo._compat import ClientApi
 from flwr_fbo.algorithms.fts.server import FTSServer
 from flwr_fbo.algorithms.fts.settings import FTSSettings
+from flwr_fbo.algorithms.search.portfolios import Listed
 from flwr_fbo.algorithms.search.settings import Direction
-from flwr_fbo.space.search_space import Params
 from flwr_fbo.strategies.options import Durability, Seeds
 from flwr_fbo.strategies.release_plan import tuning_study
 from flwr_fbo.strategies.study_record import RELAY_KIND
@@ -71,7 +71,7 @@ class FTS(TuningStrategy):
         num_agents: int,
         *,
         agent: FTSSettings | None = None,
-        portfolio: Sequence[Params] | str = (),
+        portfolio: Listed = (),
         seeds: Seeds | None = None,
         metrics: Collection[str] = (),
         folder: str | Path | None = None,

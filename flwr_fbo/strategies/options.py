@@ -370,11 +370,12 @@ delta : float, optional
     In (0, 1), and far below 1 / N. Must be given where ``epsilon`` is; else it is the
     published 1 / N^1.1, which is too large for a small federation: 0.17 for five
     agents.
-portfolio : sequence of dict or str
+portfolio : sequence of dict, str, Path or StudyPortfolio
     Settings that each site evaluates before its own search, which learns from them:
     after those that the site enqueued, and before the centre or the initial points. A
-    list of settings; a learner of `Portfolio.known`; or ``"auto"``, the learner that
-    the names in ``space`` decide. By default there are none.
+    list of settings; a learner of `Portfolio.known`; ``"auto"``, the learner that the
+    names in ``space`` decide; or a list of earlier studies, see `StudyPortfolio`, or
+    the path of its file, which ends in ``.json``. By default there are none.
 aggregation : SecureAggregation, optional
     How the sites sum their messages, so that the server learns the noisy sum alone.
     Without it the server is trusted: it reads each message and adds the noise.

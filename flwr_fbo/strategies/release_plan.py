@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ from flwr_fbo._common.validation import (
     require_instance,
 )
 from flwr_fbo.algorithms.dp_fts_de.server import DPFTSDEServer
-from flwr_fbo.algorithms.search.portfolios import listed_settings
+from flwr_fbo.algorithms.search.portfolios import Listed, listed_settings
 from flwr_fbo.algorithms.search.settings import Direction, Facts, SearchSettings
 from flwr_fbo.algorithms.search.study import TuningInstruction, TuningStudy
 from flwr_fbo.privacy.accounting import smallest_noise_multiplier
@@ -34,7 +34,7 @@ from flwr_fbo.privacy.spending import (
     charge_facts,
 )
 from flwr_fbo.privacy.weights import WeightSchedule
-from flwr_fbo.space.search_space import Params, SearchSpace
+from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.options import Privacy, Seeds
 from flwr_fbo.strategies.secure_aggregation import (
     PlainCollector,
@@ -240,7 +240,7 @@ def private_study(
     server_type: Callable[..., DPFTSDEServer] = DPFTSDEServer,
     schedule: Schedule | None = None,
     facts: Facts | None = None,
-    portfolio: Sequence[Params] | str = (),
+    portfolio: Listed = (),
 ) -> tuple[TuningStudy, ReleasePlan]:
     """Return a tuning study with private releases, and their plan.
 
@@ -331,7 +331,7 @@ def tuning_study(
     direction: Direction,
     agent: SearchSettings,
     seeds: Seeds,
-    portfolio: Sequence[Params] | str = (),
+    portfolio: Listed = (),
     facts: Facts | None = None,
 ) -> TuningStudy:
     """Return a study of the agents' settings, with seeds that are given or drawn."""

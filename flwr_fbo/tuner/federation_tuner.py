@@ -26,6 +26,7 @@ from flwr_fbo._common.validation import (
     require_instance,
     require_int,
 )
+from flwr_fbo.algorithms.search.portfolios import Listed, listed_settings
 from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.privacy.conditions import WITHOUT_TRAINING
 from flwr_fbo.space.search_space import Params, SearchSpace
@@ -158,10 +159,11 @@ class FederationTuner:
         where this gives the same model, and are trained again elsewhere: see the notes.
         A run config with another value of any key is refused: it is of another
         training. Here is each trial's working directory, too.
-    enqueue : sequence of dict
-        Settings that are tried in any case, besides the app's defaults. What one leaves
-        out is as in the defaults. No setting is tried twice: of a space with fewer
-        settings than trials, each is tried once.
+    enqueue : sequence of dict, str, Path or StudyPortfolio
+        Settings that are tried in any case, besides the app's defaults: a list, or what
+        strategies take as ``portfolio``, such as the file that `portfolio_of_studies`
+        makes of earlier tuners. What one leaves out is as in the defaults. No setting
+        is tried twice: of a space with fewer settings than trials, each is tried once.
     study : optuna.Study, optional
         Its sampler proposes the settings, in place of a Latin hypercube, as many as
         share a send, from the scores of those before; trials that are enqueued in it
@@ -273,7 +275,7 @@ class FederationTuner:
         score: ScoreSource = "clients",
         aggregation: SecureAggregation | None = None,
         folder: str | Path | None = None,
-        enqueue: Sequence[Params] = (),
+        enqueue: Listed = (),
         study: optuna.Study | None = None,
         seeds: Seeds | None = None,
         callbacks: Sequence[Callback] = (),
@@ -304,6 +306,7 @@ class FederationTuner:
         seeds = Seeds() if seeds is None else seeds
         require_instance("seeds", seeds, Seeds)
         require(seeds.features is None, "seeds.features", seeds.features, "None")
+        enqueue = listed_settings(enqueue, self.space.distributions, "enqueue")
         check_enqueued(self.space, enqueue, schedule.trials)
         if study is not None:
             check_study(study, direction)

@@ -25,6 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from optuna.distributions import (
@@ -40,6 +41,8 @@ from flwr_fbo._common.validation import (
     require_int,
     require_known,
 )
+from flwr_fbo.algorithms.search.study_portfolio import StudyPortfolio
+from flwr_fbo.space.axes import nearest_number
 from flwr_fbo.space.search_space import Params, SearchSpace
 
 _log = logging.getLogger("flwr.fbo")
@@ -371,7 +374,7 @@ class Portfolio:
                     continue
                 if own in self.per_feature:
                     value /= self._divisor(name, num_features)
-                params[name] = _nearest(distribution, value)
+                params[name] = nearest_number(distribution, value)
             if params not in found and len(found) < size:
                 found.append(params)
         if left_out:
@@ -401,42 +404,49 @@ class Portfolio:
         return "\n".join(lines)
 
 
-def _nearest(distribution: BaseDistribution, value: float) -> Any:
-    """Return the nearest number that a distribution has."""
-    assert isinstance(distribution, (IntDistribution, FloatDistribution))
-    low, high, step = distribution.low, distribution.high, distribution.step
-    inside = min(max(value, low), high)
-    if step is None:
-        return inside
-    num_steps = min(round((inside - low) / step), int((high - low) / step + 1e-9))
-    # 0.1 + 6 * 0.1 exceeds 0.7.
-    return min(low + step * num_steps, high)
+# What a ``portfolio`` argument may be.
+Listed = Sequence[Params] | str | Path | StudyPortfolio
 
 
 def listed_settings(
-    portfolio: Sequence[Params] | str, space: Mapping[str, BaseDistribution]
+    portfolio: Listed,
+    space: Mapping[str, BaseDistribution],
+    field: str = "portfolio",
 ) -> list[Params]:
     """Return the settings that a ``portfolio`` argument stands for.
 
     Parameters
     ----------
-    portfolio : sequence of dict or str
-        Settings of the space; ``"auto"``; or a learner of `Portfolio.known`.
+    portfolio : sequence of dict, str, Path or StudyPortfolio
+        Settings of the space; ``"auto"``; a learner of `Portfolio.known`; a
+        `StudyPortfolio`; or the path of its file, which ends in ``.json``.
     space : mapping of str to Optuna distribution
+    field : str
+        Its name in errors.
 
     Raises
     ------
     ValueError
-        If the learner is unknown or undecided, or the list needs ``num_features``.
+        If the learner is unknown or undecided, or the list needs ``num_features``; if a
+        file cannot be used, or has other parameters.
+    OSError
+        If a file cannot be read.
     """
-    if not isinstance(portfolio, str):
-        allowed = "a list of settings, or a learner's name"
-        require_instance("portfolio", portfolio, Sequence, allowed=allowed)
+    if isinstance(portfolio, str) and portfolio.endswith(".json"):
+        portfolio = Path(portfolio)
+    if isinstance(portfolio, Path):
+        portfolio = StudyPortfolio.load(portfolio)
+    if isinstance(portfolio, StudyPortfolio):
+        settings, whose = portfolio.settings_in(space), "earlier studies"
+    elif isinstance(portfolio, str):
+        names = ["auto", *Portfolio.known()]
+        require_known(field, portfolio, names)
+        is_auto = portfolio == "auto"
+        found = Portfolio.for_names(list(space)) if is_auto else Portfolio.of(portfolio)
+        settings, whose = found.settings_in(space), found.learner
+    else:
+        allowed = "a list of settings, a learner's name, or a file of listed settings"
+        require_instance(field, portfolio, Sequence, allowed=allowed)
         return list(portfolio)
-    names = ["auto", *Portfolio.known()]
-    require_known("portfolio", portfolio, names)
-    is_auto = portfolio == "auto"
-    found = Portfolio.for_names(list(space)) if is_auto else Portfolio.of(portfolio)
-    settings = found.settings_in(space)
-    _log.info("%d settings of the list of %s come first", len(settings), found.learner)
+    _log.info("%d settings of the list of %s come first", len(settings), whose)
     return settings

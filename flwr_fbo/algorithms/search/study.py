@@ -18,6 +18,7 @@ from flwr_fbo._common.fields import (
 from flwr_fbo._common.validation import refuse, require, require_instance
 from flwr_fbo.algorithms.registry import algorithm_in, algorithm_of, load
 from flwr_fbo.algorithms.search.settings import Direction, Facts, SearchSettings
+from flwr_fbo.algorithms.search.study_portfolio import MOST_LISTED
 from flwr_fbo.privacy.spending import Promise
 from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.study.codec import (
@@ -31,10 +32,6 @@ from flwr_fbo.study.codec import (
 if TYPE_CHECKING:
     from flwr_fbo.algorithms.search.agent import Agent
     from flwr_fbo.study.secure_sums import SecureSums
-
-
-# Listed settings: a server decides how many trials a site begins with.
-_MOST_LISTED = 100
 
 
 def _settings_in(values: Any) -> type[SearchSettings]:
@@ -52,8 +49,8 @@ def _check_portfolio(name: str, value: Any) -> None:
     ok = isinstance(value, Sequence) and not isinstance(value, str)
     ok = ok and all(isinstance(params, Mapping) for params in value)
     require(ok, name, value, "a list of settings, each a dict")
-    allowed = f"at most {_MOST_LISTED} settings"
-    require(len(value) <= _MOST_LISTED, f"len({name})", len(value), allowed)
+    allowed = f"at most {MOST_LISTED} settings"
+    require(len(value) <= MOST_LISTED, f"len({name})", len(value), allowed)
 
 
 def _plain(params: Params) -> Params:

@@ -147,8 +147,12 @@ class ClientData:
 
 @cache
 def load_clients(name: str) -> list[ClientData]:
+    """Return the data of all clients of one of `TASKS`."""
+    return split_clients(TASKS[name])
+
+
+def split_clients(task: TrainingTask) -> list[ClientData]:
     """Return all clients' data; features are scaled by what all train on."""
-    task = TASKS[name]
     parts = []
     for client in range(task.num_clients):
         split = task.load(client)

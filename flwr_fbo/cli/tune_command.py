@@ -372,10 +372,10 @@ def _check_metric(job: _Job, first: FirstRound) -> None:
     if first.error and not known:
         raise AppError(f"No client could answer in the first round: {first.error}")
     if first.failure is not None:
-        name = type(first.failure).__name__
-        raise AppError(
-            f"The app has failed in its first round: {name}: {first.failure}"
-        )
+        text = f"{type(first.failure).__name__}: {first.failure}"
+        if "main waits for " in text:
+            text += ". --num-supernodes sets how many sites there are"
+        raise AppError(f"The app has failed in its first round: {text}")
     if metric in known:
         return
     if is_server:

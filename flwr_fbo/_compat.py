@@ -238,12 +238,16 @@ def clients_of_a_part(strategy: object, num_clients: int) -> tuple[int, int] | N
     return num_fit, max(num_fit, least_fit, least_evaluate)
 
 
-def has_plain_server(server: object) -> bool:
-    """Return whether a server of `flwr.server` is Flower's own; True for None."""
+def has_plain_rounds(server: object) -> bool:
+    """Return whether a server of `flwr.server` asks clients as Flower's own does.
+
+    True for None. It may do more before and after its rounds, as to save results.
+    """
     if not isinstance(server, Server):
         return server is None
-    manager = server.client_manager()
-    return type(server) is Server and type(manager) is SimpleClientManager
+    kind, manager = type(server), type(server.client_manager())
+    own = kind.fit_round, kind.evaluate_round, manager
+    return own == (Server.fit_round, Server.evaluate_round, SimpleClientManager)
 
 
 def main_of(app: ServerApp) -> Callable[[Grid, Context], Any]:

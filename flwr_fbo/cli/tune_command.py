@@ -6,6 +6,7 @@ federation is named, a bundle in which one more module wraps them is run there.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shlex
@@ -20,6 +21,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from flwr_fbo._common.conversion import finite
+from flwr_fbo._common.files import make_folder
 from flwr_fbo._common.validation import (
     nearest,
     refuse,
@@ -49,8 +51,8 @@ from flwr_fbo.tuner.tuner_record import (
     recorded_result,
 )
 
-# Below Flower's own folder in the app: no bundle of the app has it.
-_FOLDER = ".flwr"
+# Of the records, in the user's home: others may be able to write where an app is.
+_FOLDER = Path(".flwr-fbo") / "tune"
 _NUM_SUPERNODES = 20
 
 Direction = Literal["maximize", "minimize"]
@@ -123,7 +125,7 @@ def tune(
     ] = None,
     folder: Annotated[
         Path | None,
-        typer.Option(help="Record of the tuning; by default below APP/.flwr."),
+        typer.Option(help="Record of the tuning; by default in ~/.flwr-fbo/tune."),
     ] = None,
     write: Annotated[
         bool,
@@ -313,8 +315,11 @@ def _job(path: Path, own: OwnApp, given: dict[str, Any], folder: Path | None) ->
         allowed = "left out with --score server: no score of a client is released"
         require(settings.epsilon is None, "epsilon", settings.epsilon, allowed)
     settings.tuner(None)  # raises ValueError where a setting is not allowed
-    default = own.folder / _FOLDER / f"fbo-tune-{settings.digest}"
-    return _Job(path, own, settings, default if folder is None else folder.resolve())
+    if folder is None:  # one for each app and its settings
+        about = f"{own.folder} {settings.to_json()}".encode()
+        name = f"{own.folder.name}-{hashlib.sha256(about).hexdigest()[:8]}"
+        folder = Path.home() / _FOLDER / name
+    return _Job(path, own, settings, folder.absolute())
 
 
 def _direction_of(metric: str) -> Direction:
@@ -343,8 +348,7 @@ def _run_here(job: _Job, dry_run: bool) -> list[str]:
     if dry_run:
         plan = settings.tuner(None).plan(main, grid, context)
         return dry_run_lines(settings, plan)
-    job.folder.mkdir(parents=True, exist_ok=True)
-    (job.folder / ".gitignore").write_text("*\n")
+    make_folder(job.folder)
     try:
         result = settings.tuner(job.folder).start(main, grid, context)
     except KeyboardInterrupt:
@@ -368,10 +372,10 @@ def _check_metric(job: _Job, first: FirstRound) -> None:
     if first.error and not known:
         raise AppError(f"No client could answer in the first round: {first.error}")
     if first.failure is not None:
-        name = type(first.failure).__name__
-        raise AppError(
-            f"The app has failed in its first round: {name}: {first.failure}"
-        )
+        text = f"{type(first.failure).__name__}: {first.failure}"
+        if "main waits for " in text:
+            text += ". --num-supernodes sets how many sites there are"
+        raise AppError(f"The app has failed in its first round: {text}")
     if metric in known:
         return
     if is_server:
@@ -421,8 +425,7 @@ def _run_bundle(
     """Write the bundle, and run it at a federation as ``flwr run`` would."""
     if job.settings.metric == "?":
         refuse("metric", None, "given with --federation: as the clients report it")
-    job.folder.mkdir(parents=True, exist_ok=True)
-    (job.folder / ".gitignore").write_text("*\n")
+    make_folder(job.folder)
     bundle = write_bundle(job.app, job.settings, job.folder)
     command = bundle_command(bundle, federation, job.settings.num_agents)
     typer.echo(f"Wrote the bundle: {bundle}", err=as_json)

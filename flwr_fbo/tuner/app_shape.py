@@ -26,7 +26,7 @@ from flwr.serverapp.strategy import (
 from flwr_fbo._compat import (
     GET_PARAMETERS,
     clients_of_a_part,
-    has_plain_server,
+    has_plain_rounds,
     secure_aggregation_stage,
 )
 from flwr_fbo.tuner.candidates import rounds_keys
@@ -207,8 +207,8 @@ def _reason(begun: _Beginning) -> str:
         return "main trains without a strategy of Flower's"
     if not kind.startswith((MessageType.TRAIN, GET_PARAMETERS)):
         return f"main asks clients for {kind!r} before they train"
-    if not has_plain_server(begun.server):
-        return "main has a Server of its own"
+    if not has_plain_rounds(begun.server):
+        return "main has a Server with rounds of its own"
     while hasattr(strategy, "strategy"):  # Flower's wrappers for privacy
         if hasattr(strategy, "num_sampled_clients"):
             name = type(strategy).__name__

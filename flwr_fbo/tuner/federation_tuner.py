@@ -144,10 +144,11 @@ class FederationTuner:
         How many trials there are, and how they are trained. By default a race inside
         one training. `Halving` only chooses, by trials that all clients train.
     score : {"clients", "server"}
-        Who scores the trials. ``"server"``: the app's own ``evaluate_fn``, on data that
-        the server has; `main` gives it to the strategy as ``server_score(grid,
-        evaluate_fn)``. Or `main` returns a dict with the metric. It costs no client's
-        privacy: ``privacy`` is None.
+        Who scores the trials. ``"server"``: what Flower's strategies keep of each
+        round, first of their ``evaluate_fn``, on data that the server has, or means
+        over the clients' replies. A `main` with a loop of its own calls
+        ``server_score(grid, evaluate_fn)``, or returns the score, or a dict with it.
+        No score of a client is released: ``privacy`` is None.
     aggregation : SecureAggregation, optional
         How the clients sum their ballots, so that the server learns the noisy sum of
         each rung alone. It takes five more exchanges a rung. Without it the server is

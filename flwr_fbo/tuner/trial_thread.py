@@ -259,9 +259,9 @@ class TrialThread:
             return self.error
         if not self._clients_score:
             return ValueError(
-                f"main has no score of the server in {self.num_train} rounds: give the "
-                "strategy evaluate_fn=server_score(grid, evaluate_fn), or have main "
-                "return a dict with the metric."
+                f"main has no score of the server in {self.num_train} rounds: give its "
+                "strategy an evaluate_fn that has the metric; a loop of its own calls "
+                "server_score(grid, evaluate_fn)."
             )
         return ValueError(
             f"main asks no client to evaluate in {self.num_train} rounds: without "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 from collections.abc import Sequence
@@ -108,11 +107,6 @@ class TuneSettings:
         """Return the settings that `to_json` gave."""
         values: dict[str, Any] = json.loads(text)
         return cls(**{**values, "space": json.dumps(values["space"])})
-
-    @property
-    def digest(self) -> str:
-        """Names these settings: those of another tuning have another one."""
-        return hashlib.sha256(self.to_json().encode()).hexdigest()[:8]
 
 
 def server_context(run_config: dict[str, Any]) -> Context:

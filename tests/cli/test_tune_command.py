@@ -37,6 +37,7 @@ def _own_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     """Leave no folder of an app behind in ``sys.path``."""
     path = [*sys.path]
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flower-home"))
     yield
     sys.path[:] = path
@@ -71,7 +72,7 @@ def _digests(folder: Path) -> dict[str, str]:
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in folder.rglob("*")
-        if path.is_file() and not {".flwr", "__pycache__"} & {*path.parts}
+        if path.is_file() and "__pycache__" not in path.parts
     }
 
 
@@ -106,6 +107,7 @@ def test_an_example_is_tuned_with_no_line_changed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("write", [message_app, legacy_app])
 def test_apps_as_people_have_them(tmp_path: Path, write: Any, epsilon: Any) -> None:
     write(tmp_path / "app")
+    (tmp_path / "app").chmod(0o775)  # as with a umask of 002
     found = _tuned("app", *METRIC, *SEARCH, *epsilon)
     assert found["chosen"]["learning-rate"] > 0.1
     assert found["defaults"] == {"learning-rate": 0.001}
@@ -219,7 +221,7 @@ def test_a_wrong_option_is_an_error_before_any_work(
     metric = arguments or ("--metric", "quality")
     searched = () if "--search" in arguments else SEARCH
     assert words in _error("app", *metric, *searched)
-    assert not (tmp_path / "app" / ".flwr").exists()
+    assert not (tmp_path / ".flwr-fbo").exists()
 
 
 @pytest.mark.parametrize(
@@ -351,7 +353,7 @@ def test_a_dry_run_says_what_is_enough(tmp_path: Path) -> None:
     assert "Nothing was trained" in text
     assert "they are replaced in " in text
     assert "Enough would be epsilon " in text
-    assert not (tmp_path / "app" / ".flwr").exists()
+    assert not (tmp_path / ".flwr-fbo").exists()
 
 
 KILLED = """

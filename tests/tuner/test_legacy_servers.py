@@ -58,8 +58,21 @@ def client_app() -> ClientApp:
     )
 
 
+class Saver(Server):
+    """Which does more once it has trained, as those of Flower's baselines."""
+
+    def fit(self, num_rounds: int, timeout: float | None) -> Any:
+        """Train."""
+        return super().fit(num_rounds, timeout)
+
+
 class OneByOne(Server):
-    """Which has two threads of its own choice."""
+    """Which has two threads of its own choice, and notes its rounds."""
+
+    def fit_round(self, server_round: int, timeout: float | None) -> Any:
+        """Train for a round."""
+        self.set_max_workers(2)
+        return super().fit_round(server_round, timeout)
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -136,7 +149,12 @@ def test_clients_of_a_server_fn_are_shared_out_where_it_waits_for_few() -> None:
     assert plan().num_trainings == (15 * NUM_SITES, 15 * NUM_SITES)
     assert plan(min_fit_clients=11).reason == "main waits for more than 5 nodes"
     assert plan(fraction_fit=0.5).group_size == 10
-    assert plan(server=OneByOne).reason == "main has a Server of its own"
+    assert plan(server=Saver).group_size == 5
+    own = plan(server=OneByOne)
+    assert (own.group_size, own.reason) == (
+        0,
+        "main has a Server with rounds of its own",
+    )
     app, grid = server_app(), Counting()
     result = _tuner(schedule=OneTraining()).start(app, grid, LONG)
     best = max(settings["learning-rate"] for settings in result.settings)

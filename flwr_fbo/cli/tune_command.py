@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from flwr.clientapp import ClientApp
 
 from flwr_fbo._common.conversion import finite
 from flwr_fbo._common.files import make_folder
@@ -43,12 +44,15 @@ from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.tuner.first_round import FirstRound
 from flwr_fbo.tuner.own_app import AppError, OwnApp, with_tuner_mod
+from flwr_fbo.tuner.plain_training import plain_training
+from flwr_fbo.tuner.trial_grid import Main
 from flwr_fbo.tuner.tune_settings import TuneSettings, save_model, server_context
 from flwr_fbo.tuner.tuner_record import (
     FILE_NAME,
     has_begun,
     plan_of,
     recorded_result,
+    save_plain,
 )
 
 # Of the records, in the user's home: others may be able to write where an app is.
@@ -131,6 +135,14 @@ def tune(
         bool,
         typer.Option("--write", help="Write the chosen values into pyproject.toml."),
     ] = False,
+    compare: Annotated[
+        bool,
+        typer.Option(
+            "--compare",
+            help="Train the app with its own settings, too: twice the cost. In this "
+            "process only.",
+        ),
+    ] = False,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Say what it would do, cost and be sure of."),
@@ -183,12 +195,15 @@ def tune(
             _propose(app, own, given["metric"])
             raise typer.Exit(2)
         job = _job(app, own, given, folder)
-        if (given["federation"] or bundle_only) and not dry_run:
+        is_bundle = bool(given["federation"] or bundle_only) and not dry_run
+        allowed = "left out where the app runs elsewhere"
+        require(not (compare and is_bundle), "compare", compare, allowed)
+        if is_bundle:
             _run_bundle(job, given["federation"], bundle_only, as_json, write)
             return
         # What the app prints is not the command's result.
         with tuning_log(verbose), redirect_stdout(sys.stderr):
-            lines = _run_here(job, dry_run)
+            lines = _run_here(job, compare, dry_run)
         for line in lines:
             typer.echo(line)
         if not dry_run:
@@ -333,7 +348,7 @@ def _direction_of(metric: str) -> Direction:
     return "minimize" if is_smaller else "maximize"
 
 
-def _run_here(job: _Job, dry_run: bool) -> list[str]:
+def _run_here(job: _Job, compare: bool, dry_run: bool) -> list[str]:
     """Tune the app in this process; a dry run returns what it would do."""
     own, settings = job.app, job.settings
     main, client = own.main(), own.client_app()
@@ -361,7 +376,23 @@ def _run_here(job: _Job, dry_run: bool) -> list[str]:
         text = f"The app has failed: {type(error).__name__}: {error}"
         raise AppError(text) from error
     save_model(result, job.folder)
+    if compare:
+        _compare(job, main, client)
     return []
+
+
+def _compare(job: _Job, main: Main, client: ClientApp) -> None:
+    """Train the app with its own settings, and put on record how that went."""
+    num, config = job.settings.num_agents, job.app.run_config
+    path = job.folder / FILE_NAME
+    with Journal.snapshot(path) as journal:
+        if recorded_result(journal).plain:
+            return
+    typer.echo("the app is trained with its own settings, to compare", err=True)
+    grid = InProcessGrid(with_tuner_mod(lambda: client), num, run_config=config)
+    is_hidden = job.settings.epsilon is not None
+    context = server_context(config)
+    save_plain(path, plain_training(main, grid, context, is_hidden=is_hidden))
 
 
 def _check_metric(job: _Job, first: FirstRound) -> None:

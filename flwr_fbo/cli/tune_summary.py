@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,8 +85,12 @@ class Summary:
         return "at the server", last, found[0][last][metric], found[1][last][metric]
 
     def final(self) -> tuple[int, float] | None:
-        """Return the last round of the trained model, and the server's own score."""
-        rounds = self.result.measured.get(self.result.best_trial, {})
+        """Return the last round of the trained model, and its score in the app."""
+        return self._last(self.result.measured.get(self.result.best_trial, {}))
+
+    def _last(
+        self, rounds: Mapping[int, Mapping[str, float]]
+    ) -> tuple[int, float] | None:
         last = max(rounds, default=0)
         value = rounds.get(last, {}).get(self.settings.metric)
         return None if value is None else (last, value)
@@ -106,16 +111,19 @@ class Summary:
             lines.append(
                 f"{metric}: stays at the clients; they compared models by ranks."
             )
-        final = self.final()
+        final, plain = self.final(), self._last(result.plain)
         if final is not None:
             rounds, value = final
-            text = f"{metric} at the server of the trained model, after its own "
+            text = f"{metric} of the trained model, as the app has it, after its own "
             lines.append(f"{text}{_rounds(rounds)}: {_short(value)}.")
+        if plain is not None:
+            number, score = plain
+            text = f"{metric} with the app's own settings after {_rounds(number)}: "
+            lines.append(f"{text}{_short(score)}.")
         trainings = None if self.plan is None else self.plan.num_trainings
         if trainings is not None:
-            tuned, plain = trainings
-            text = f"Cost: {tuned} rounds of training at a client; the app alone has "
-            lines.append(f"{text}{plain}.")
+            cost = f"Cost: {trainings[0]} rounds of training at a client"
+            lines.append(f"{cost}; the app alone has {trainings[1]}.")
         lines.append(self._privacy())
         lines.append(f"Model: {self._where()}")
         lines.append(f"Record: {self.folder}")
@@ -156,6 +164,7 @@ class Summary:
             "direction": self.settings.direction,
             "compared": named,
             "final": None if final is None else {"round": final[0], "value": final[1]},
+            "curves": result.curves(self.plan, self.settings.metric),
             "trainings": None if trainings is None else trainings[0],
             "plain_trainings": None if trainings is None else trainings[1],
             "epsilon": None if spent is None else spent.epsilon,

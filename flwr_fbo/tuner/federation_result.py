@@ -15,6 +15,7 @@ from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.conditions import WITHOUT_TRAINING, after_epsilon
 from flwr_fbo.space.search_space import Params
 from flwr_fbo.tuner.evidence import Lead
+from flwr_fbo.tuner.schedule import Plan
 from flwr_fbo.tuner.settings_effect import MIN_DRAWN
 from flwr_fbo.tuner.trial_grid import TunedGrid
 
@@ -123,7 +124,11 @@ class FederationResult:
         after the choice. None without such a training.
     measured : dict of int to dict
         What the app's own evaluation at the server gave, by trial and round of its
-        training: metrics by name. Empty without one.
+        training: metrics by name; without privacy also means over the clients. Empty
+        without any.
+    plain : dict of int to dict
+        The same of a training with the app's defaults alone, by round. Empty where
+        nobody has asked for it.
     """
 
     settings: tuple[Params, ...]
@@ -135,6 +140,9 @@ class FederationResult:
     returned: Any = field(default=None, compare=False, repr=False)
     exact_metrics: bool | None = None
     measured: dict[int, dict[int, dict[str, float]]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
+    plain: dict[int, dict[str, float]] = field(
         default_factory=dict, compare=False, repr=False
     )
 
@@ -211,10 +219,44 @@ class FederationResult:
         """The trial that was chosen and its settings, by name: for trackers."""
         return {"chosen-trial": self.best_trial, "chosen": self.best}
 
+    def curves(
+        self, plan: Plan | None, metric: str
+    ) -> dict[str, list[tuple[int, float]]]:
+        """Return how a metric went on, as the app has it: `measured` and `plain`.
+
+        Parameters
+        ----------
+        plan : Plan or None
+        metric : str
+
+        Returns
+        -------
+        dict of str to list of (int, float)
+            By trial, and ``"plain"`` for the training with the app's own settings
+            alone: rounds of the whole federation's work, and the metric.
+        """
+        trainings = {str(n): self.measured[n] for n in sorted(self.measured)}
+        if plan is None:
+            trainings = {}
+        found = {}
+        for name, rounds in {**trainings, "plain": self.plain}.items():
+            points = [
+                (number, rounds[number][metric])
+                for number in sorted(rounds)
+                if metric in rounds[number]
+            ]
+            if plan is not None and name != "plain":
+                points = [(plan.work(number), value) for number, value in points]
+            if points:
+                found[name] = points
+        return found
+
     def outcome(self, trial: int) -> str:
         """Return what has become of a trial, in words."""
         if self.is_decided and trial == self.best_trial:
             return "chosen"
+        if self.rungs and trial not in self.rungs[0].trials:
+            return "not tried"
         for rung in self.rungs:
             if trial in rung.trials and trial not in rung.survivors:
                 return f"ended at round {rung.rounds}"

@@ -129,6 +129,18 @@ class Plan:
         """Rounds of the app that the rungs take, all turns together."""
         return num_rung_rounds(self.rungs)
 
+    def work(self, rounds: int) -> int:
+        """Return the rounds of the app until a trial has been trained for so many.
+
+        Within a rung a trial's turn counts as all turns: at the rung's end it is exact.
+        """
+        work, before = 0, 0
+        for rung in self.rungs:
+            end = min(rung.rounds, rounds)
+            work += rung.turns * max(end - before, 0)
+            before = end
+        return work + rounds - before
+
     @property
     def overrides(self) -> dict[str, int]:
         """What the run config of a trial has in place of the app's own values."""

@@ -230,14 +230,19 @@ class TrialGrid:
                 self.note(metrics)
 
     def measured(self) -> dict[int, dict[str, float]]:
-        """Return the numbers of the server's own evaluation, by round."""
+        """Return the numbers that the server knows, by round.
+
+        Those of its own evaluation; and means over the clients unless they are hidden.
+        """
+        training = self.training
+        known = training.metrics() if self._is_hidden else training.all_metrics()
         return {
             number: {
                 key: float(value)
                 for key, value in metrics.items()
                 if isinstance(value, int | float) and not isinstance(value, bool)
             }
-            for number, metrics in self.training.metrics().items()
+            for number, metrics in known.items()
         }
 
     def _widen(self, num_nodes: int) -> None:

@@ -33,7 +33,7 @@ _SETTINGS, _NAME, _OPEN_SUM = "settings", "name", "open-sum"
 _LEDGERS = "site-ledgers"
 _PLAN, _APP, _HANDED_OVER = "plan", "app", "handed-over"
 _CLIENT_STATE = "client-state"
-_MEASURED = "measured"
+_MEASURED, _PLAIN = "measured", "plain"
 
 
 class TunerRecord:
@@ -227,10 +227,11 @@ def recorded_site_ledgers(journal: Journal) -> SiteLedgers:
 def _measured_in(journal: Journal) -> dict[int, dict[int, dict[str, float]]]:
     """Return what the server's own evaluation gave, by trial and round."""
     found = _json_of(journal, _MEASURED) or {}
-    return {
-        int(trial): {int(number): metrics for number, metrics in rounds.items()}
-        for trial, rounds in found.items()
-    }
+    return {int(trial): _by_round(rounds) for trial, rounds in found.items()}
+
+
+def _by_round(rounds: Mapping[str, Any]) -> dict[int, dict[str, float]]:
+    return {int(number): metrics for number, metrics in rounds.items()}
 
 
 def _with_texts(measured: Mapping[int, Mapping[int, Any]]) -> dict[str, Any]:
@@ -286,7 +287,15 @@ def recorded_result(journal: Journal, trust: str = "") -> FederationResult:
         num_rungs=num_rungs,
         exact_metrics=_json_of(journal, _HANDED_OVER),
         measured=_measured_in(journal),
+        plain=_by_round(_json_of(journal, _PLAIN) or {}),
     )
+
+
+def save_plain(path: Path, measured: Mapping[int, Any]) -> None:
+    """Save what a training with the app's defaults alone gave, by round."""
+    with Journal(None, path) as journal:
+        values = {str(number): metrics for number, metrics in measured.items()}
+        journal.put({_PLAIN: to_json_array(values)})
 
 
 def _drawn_trials(journal: Journal) -> DrawnTrials:

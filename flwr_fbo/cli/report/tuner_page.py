@@ -29,6 +29,7 @@ from flwr_fbo.tuner.federation_result import FederationResult
 from flwr_fbo.tuner.tuner_record import (
     metric_in_words,
     not_private_because,
+    plan_of,
     recorded_result,
     score_in_words,
 )
@@ -50,15 +51,18 @@ def tuner_page(journal: Journal) -> str:
     identity = journal.identity
     ledger, found = journal.ledger(), recorded_result(journal)
     metric = metric_in_words(identity["metric"])
+    num_trials = len(found.rungs[0].trials if found.rungs else found.settings)
+    curves = found.curves(plan_of(journal), metric)
     sections = [
         _choice(identity, found),
+        _course(curves, found, metric),
         _scores(identity, found),
         _privacy(identity, ledger, found),
         Section("Trials", [trials_table(found)]),
         releases_section(LEDGER_KINDS[KIND], ledger),
     ]
     lead = (
-        f"The tuner's record: {len(found.settings)} trials, {len(ledger)} of "
+        f"The tuner's record: {num_trials} trials, {len(ledger)} of "
         f"{found.num_rungs} rungs decided, at most {identity['num_agents']} clients."
     )
     reason = not_private_because(identity)
@@ -85,6 +89,43 @@ def _choice(identity: Mapping[str, Any], found: FederationResult) -> Section:
     headings = ("", "before: the app's own", "after: chosen")
     table = Table(headings, rows, told, numeric=False)
     return Section("Before and after", [table])
+
+
+def _course(
+    curves: Mapping[str, list[tuple[int, float]]],
+    found: FederationResult,
+    metric: str,
+) -> Section:
+    """Return a chart of the metric by work; none where the app does not measure it."""
+    if not curves or not found.is_decided:
+        return Section("Course")
+    best = str(found.best_trial)
+    chosen = curves.get(best, [])
+    caption = (
+        f"Chart of {metric}, as the app measures it, against the rounds in which the "
+        "whole federation has worked."
+    )
+    if chosen:
+        caption += f" The tuned training ends with {chosen[-1][1]:.4g}"
+        if plain := curves.get("plain"):
+            caption += f", that with the app's own settings with {plain[-1][1]:.4g}"
+        caption += "."
+
+    def draw(axes: Any) -> None:
+        ended = [name for name in curves if name not in (best, "plain")]
+        looks = [(name, "0.7", 1.0, "candidates that fell away") for name in ended]
+        looks.append(("plain", ORANGE, 2.5, "the app's own settings"))
+        looks.append((best, BLUE, 2.5, "tuned"))
+        told = set()
+        for name, color, width, label in looks:
+            points = [point for point in curves.get(name, ()) if point[0] > 0]
+            x, y = [p[0] for p in points], [p[1] for p in points]
+            shown = None if label in told or not points else label
+            told.add(label)
+            axes.plot(x, y, "-o", ms=3, color=color, lw=width, label=shown)
+
+    labels = "round of work", metric
+    return Section("Course", [figures.chart("course", caption, labels, draw)])
 
 
 def _score_name(identity: Mapping[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """Apps of `flwr.server`: a `server_fn`, and a thread for each client's message."""
 
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from threading import enumerate as enumerate_threads
 from typing import Any
 
@@ -9,14 +9,21 @@ import pytest
 from flwr.app import Context, RecordDict
 from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
-from flwr.common import ndarrays_to_parameters
+from flwr.common import (
+    EvaluateIns,
+    FitIns,
+    ndarrays_to_parameters,
+    parameters_to_ndarrays,
+)
 from flwr.server import Server, ServerAppComponents, ServerConfig
+from flwr.server.compat.grid_client_proxy import GridClientProxy
 from flwr.server.strategy import FedAvg
 from flwr.serverapp import ServerApp
 from optuna.distributions import FloatDistribution
 
 from flwr_fbo import (
     FederationTuner,
+    Halving,
     InProcessGrid,
     OneTraining,
     PrivateChoice,
@@ -207,9 +214,6 @@ def test_more_clients_than_there_are_is_an_error_at_once() -> None:
 
 def test_threads_of_an_apps_own_are_one_send() -> None:
     def main(grid: Any, context: Context) -> None:
-        from flwr.common import EvaluateIns, FitIns, parameters_to_ndarrays
-        from flwr.server.compat.grid_client_proxy import GridClientProxy
-
         model = ndarrays_to_parameters([np.zeros(3)])
         for number in range(1, ROUNDS + 1):
             proxies = [GridClientProxy(n, grid, 1) for n in grid.get_node_ids()]
@@ -233,3 +237,26 @@ def test_threads_of_an_apps_own_are_one_send() -> None:
     best = max(settings["learning-rate"] for settings in result.settings)
     assert result.best == {"learning-rate": best}
     assert max(num for _, num in grid.sends) >= 4
+
+
+def test_threads_that_ignore_the_end_of_a_trial_come_to_theirs() -> None:
+    """A thread of a pool that is never let go would keep the process for ever."""
+
+    def main(grid: Any, context: Context) -> None:
+        proxies = [GridClientProxy(n, grid, 1) for n in grid.get_node_ids()]
+        model = ndarrays_to_parameters([np.zeros(3)])
+        for number in range(1, 12):
+            with ThreadPoolExecutor(4) as pool:
+                wait(
+                    pool.submit(proxy.fit, FitIns(model, {}), None, number)
+                    for proxy in proxies
+                )
+            with ThreadPoolExecutor(4) as pool:
+                wait(
+                    pool.submit(proxy.evaluate, EvaluateIns(model, {}), None, number)
+                    for proxy in proxies
+                )
+
+    before = enumerate_threads()
+    _tuner(schedule=Halving(4, (1, 2))).start(main, Counting(), _context())
+    assert_all_end(before)

@@ -226,4 +226,3 @@ def _discounted_mean(values: Sequence[float], factor: float) -> float:
     """Return a mean in which each value weighs ``factor`` times the one after it."""
     weights = factor ** np.arange(len(values))[::-1]
     return float(np.inner(values, weights) / weights.sum())
-

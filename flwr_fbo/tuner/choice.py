@@ -32,7 +32,7 @@ _CARRIED = 0.5
 # What is expected before any ballot, see `head_start`: how much of their votes clients
 # have in common, and by how many standard deviations of the trials the app's defaults
 # are better than a setting that was drawn.
-_AGREEMENT, _TRUST = 0.75, 1.2
+_AGREEMENT, _TRUST = 0.75, 1.6
 
 _SECURE = "secure aggregation: the server learns the noisy sums, and who answered"
 
@@ -378,11 +378,11 @@ def head_start(num_trials: int, noise_std: float) -> float:
     Chosen is the trial whose expected score is largest, given what was released; so the
     expected loss is smallest. Without noise the scores of K trials would have a
     variance of ``tau**2``, about 0.75 / K, as clients have much in common. The defaults
-    are expected to be 1.2 tau better than settings that were drawn at random: somebody
+    are expected to be 1.6 tau better than settings that were drawn at random: somebody
     chose them. After a score with the variance ``v`` of the noise, the expected value
     is a mean of score and expectation with the weights ``tau**2`` and ``v``. So the
     defaults are chosen unless another score is ahead of theirs by more than
-    ``1.2 v / tau``: next to nothing with many clients, and much with few.
+    ``1.6 v / tau``: next to nothing with many clients, and much with few.
 
     The two numbers were chosen by replaying real trials (`python -m
     benchmarks.how_sure`), and by no client's data here.

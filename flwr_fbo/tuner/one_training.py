@@ -17,6 +17,9 @@ _FIRST_CUT = 4
 _FINISH = 0.2
 # Where all clients train each trial: rounds at the end of a rung over those before.
 _FULL_GROWTH = 3
+# With fewer clients than two groups: trials at most, and rounds of the first rung. They
+# are too few to tell more trials apart in more releases.
+_FEW_TRIALS, _FEW_ROUNDS = 8, 3
 
 
 @dataclass(frozen=True)
@@ -64,12 +67,13 @@ class OneTraining:
     of rounds in the run config, so that all rounds together are as many as the app's,
     if the app has that number there; else `main` trains for its own number.
 
-    All clients train each trial where there are fewer than two groups of
-    ``min_clients``, and where the app cannot be shared out: a strategy that needs many
-    models (Krum, a trimmed mean, a median), noise for a fixed number of clients,
-    Flower's secure aggregation, ``min_train_nodes`` above a group, or a `main` without
-    a strategy of ``flwr.serverapp``. This takes longer than one training. The log says
-    so before the first message.
+    All clients train each trial where the app cannot be shared out: a strategy that
+    needs many models (Krum, a trimmed mean, a median), noise for a fixed number of
+    clients, Flower's secure aggregation, ``min_train_nodes`` above a group, or a `main`
+    without a strategy of ``flwr.serverapp``. So they do where there are fewer than two
+    groups of ``min_clients``; then eight trials are trained for three rounds, and two
+    of them for nine. This takes longer than one training: twice as long where `main`
+    has 27 rounds. The log says so before the first message.
     """
 
     trials: int = field(default=16, metadata=integer(2))
@@ -116,7 +120,10 @@ class OneTraining:
                 f"main asks {shape.num_asked} clients to train in a round, and two "
                 f"groups of min_clients={self.min_clients} are {2 * self.min_clients}"
             )
-            rungs = _full_rungs(min(num_trials, self.trials), num_rounds)
+            num, first = min(num_trials, self.trials), 1
+            if shape.num_nodes < 2 * self.min_clients:
+                num, first = min(num, _FEW_TRIALS), _FEW_ROUNDS
+            rungs = _full_rungs(num, first, num_rounds)
             return Plan(rungs, self.parallel, hands_over=True, reason=reason)
         num_groups = shape.num_nodes // group_size
         # The last rounds are for all clients.
@@ -179,11 +186,13 @@ def _rungs(num_trials: int, num_groups: int, budgets: Any) -> tuple[PlannedRung,
     return tuple(rungs)
 
 
-def _full_rungs(num_trials: int, num_rounds: int | None) -> tuple[PlannedRung, ...]:
-    """Return rungs in which all clients train each trial."""
+def _full_rungs(
+    num_trials: int, first: int, num_rounds: int | None
+) -> tuple[PlannedRung, ...]:
+    """Return rungs in which all clients train each trial, the first for few rounds."""
     alive, rungs = [*_sizes(num_trials), 1], list[PlannedRung]()
     for number, (num, left) in enumerate(pairwise(alive)):
-        rounds = _FULL_GROWTH**number
+        rounds = first * _FULL_GROWTH**number
         if num_rounds is not None and rounds >= num_rounds:
             # main ends here: there is no later rung.
             return (*rungs, PlannedRung(num_rounds, num, 1))

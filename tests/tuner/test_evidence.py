@@ -191,7 +191,7 @@ def test_what_would_be_enough_is_enough() -> None:
     sizes, few = Halving(16, (1, 3, 9)).sizes, PrivateChoice(0.5, 1e-3)
     said = too_few_clients(sizes, 5, few)
     assert "even if all 5 rank the app's defaults last" in said
-    assert "Enough would be epsilon 1.5 or 15 clients." in said
+    assert "Enough would be epsilon 2 or 15 clients." in said
     assert kept_if_all_agree(sizes, 5, PrivateChoice(1.5, 1e-3)) <= 0.1
     assert kept_if_all_agree(sizes, 15, few) <= 0.1
     assert too_few_clients(sizes, 20, few) == ""

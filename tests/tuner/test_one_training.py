@@ -345,10 +345,14 @@ def test_an_app_that_cannot_be_shared_out_is_told_before_the_first_message(
 def test_with_few_clients_all_train_each_trial_and_the_winner_is_handed_over() -> None:
     grid = RaceGrid(num_nodes=6)
     result = race(6).start(_main(), grid, race_context())
-    assert [rung.rounds for rung in result.rungs] == [1, 3, 9]
+    assert [(rung.rounds, len(rung.trials)) for rung in result.rungs] == [(3, 8), (9, 2)]
     short = OneTraining().plan(16, AppShape(6, 6, 3))
-    assert [(r.rounds, r.num_trials) for r in short.rungs] == [(1, 16), (3, 4)]
+    assert [(r.rounds, r.num_trials) for r in short.rungs] == [(3, 8)]
     assert short.rungs[-1].num_survivors == 1
+    # Many clients can tell more trials apart, also where they are not shared out.
+    many = OneTraining().plan(16, AppShape(20, 20, 27, reason="Krum"))
+    assert [rung.num_trials for rung in many.rungs] == [16, 4, 2]
+    assert [rung.rounds for rung in many.rungs] == [1, 3, 9]
     for sent in grid.in_trials:
         assert set(map(len, sent.values())) == {6}
     own = sum(len(sent[FINAL]) for sent in grid.trained if FINAL in sent)

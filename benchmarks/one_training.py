@@ -13,8 +13,8 @@ Federations are played in NumPy (`benchmarks.federations`), but each decision is
 package's: plan, groups and turns are those of `OneTraining`, ballots, noise and head
 start those of the tuner. The constants of `OneTraining` and of the head start were
 chosen on digits, HAR, digits by writer, MAGIC and Shuttle; nothing was chosen on
-*cancer*, *landmine*, *mixture* and *cameras*. With 100 clients a fifth of them trains in
-a round.
+*cancer*, *landmine*, *mixture* and *cameras*. With 100 clients a fifth of them trains
+in a round.
 
 A seed draws 16 of 40 settings, the app's defaults among them, and all methods share
 them. The *loss* of a method is the test accuracy of the model that it hands over, below
@@ -26,9 +26,9 @@ number of models that clients train, in units of one training.
   customary before the race.
 - *exact*: of exact mean scores, not private; *noise-only*: the control, in which each
   ballot is replaced by zero.
-- TPE, *TPE, pruned* (SuccessiveHalvingPruner) and random loops: not private; 38 rounds in
-  trainings of at most 9 and then a training anew; or 11 rounds in trainings of at most
-  3, and then the rest of one training.
+- TPE, *TPE, pruned* (SuccessiveHalvingPruner) and random loops: not private; 38 rounds
+  in trainings of at most 9 and then a training anew; or 11 rounds in trainings of at
+  most 3, and then the rest of one training.
 - FedEx, FedPop, DP-Hype: see `benchmarks.rivals`.
 - *random search*: three settings for a third of the rounds, the best handed over.
 - *defaults*, and *defaults, 65 rounds*: nothing is tuned.
@@ -57,10 +57,11 @@ import optuna
 from optuna.pruners import NopPruner, SuccessiveHalvingPruner
 from optuna.samplers import RandomSampler, TPESampler
 
-from benchmarks.federations import FEDERATIONS, Federation, Training
+from benchmarks.federations import CHOSEN_ON, FEDERATIONS, Federation, Training
 from benchmarks.rivals import dp_hype, fed_ex, fed_pop, optuna_loop, random_search
 from benchmarks.rows import add_rows, read_rows
 from benchmarks.trained_trials import DEFAULTS, SPACE
+from benchmarks.tuner_costs import print_table
 from flwr_fbo import Halving, OneTraining
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.journal.tables import LedgerRow
@@ -443,6 +444,93 @@ def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return row["task"], row["rounds"], row["defaults"], row["seed"]
 
 
+# By federation, rounds and defaults: of each method, a number for each seed.
+Found = dict[tuple[str, int, str], dict[str, FloatArray]]
+
+
+def read_losses(path: Path, what: Literal["model", "setting", "work"]) -> Found:
+    """Return the loss of the models or of the settings in a file, or the work."""
+    rows = sorted(read_rows(path), key=lambda row: int(row["seed"]))
+    found: dict[Any, dict[str, list[float]]] = {}
+    for row in rows:
+        of_case = found.setdefault((row["task"], row["rounds"], row["defaults"]), {})
+        for name, (test, setting, work) in row["found"].items():
+            value = {"model": test, "setting": setting, "work": work}[what]
+            if value is not None:
+                loss = value if what == "work" else row["best"] - value
+                of_case.setdefault(name, []).append(loss)
+    return {
+        about: {name: np.array(losses) for name, losses in methods.items()}
+        for about, methods in found.items()
+    }
+
+
+def is_new(task: str) -> bool:
+    """Return whether nothing was chosen on a federation's data."""
+    return task.partition("-")[0] not in CHOSEN_ON
+
+
+def mean_of(parts: Sequence[FloatArray]) -> str:
+    """Return the mean over federations with its standard error over seeds."""
+    errors = [part.std(ddof=1) / len(part) ** 0.5 for part in parts]
+    error = float(np.linalg.norm(errors)) / len(parts)
+    return f"{np.mean([part.mean() for part in parts]):.4f} ± {error:.4f}"
+
+
+def show(path: Path) -> None:
+    """Print the tables of a file."""
+    models, settings = read_losses(path, "model"), read_losses(path, "setting")
+    works = read_losses(path, "work")
+    groups = {
+        "chosen on": [name for name in MANY if not is_new(name)],
+        "new": [name for name in MANY if is_new(name)],
+        "all": list(MANY),
+    }
+
+    def losses(found: Found, method: str, names: Sequence[str], rounds: int) -> str:
+        return mean_of([found[name, rounds, "app's"][method] for name in names])
+
+    def difference(ours: str, theirs: str, names: Sequence[str], rounds: int) -> str:
+        of_names = [models[name, rounds, "app's"] for name in names]
+        return mean_of([found[ours] - found[theirs] for found in of_names])
+
+    seeds = len(models[MANY[0], 27, "app's"]["defaults"])
+    sizes = [f"{title} ({len(names)})" for title, names in groups.items()]
+    columns = " | ".join(sizes)
+    print(f"| loss, 27 rounds, {seeds} seeds | private | work | {columns} |")
+    print("| --- |" + " --- |" * (2 + len(groups)))
+    for method in METHODS:
+        work = np.mean([works[name, 27, "app's"][method].mean() for name in MANY])
+        cells = [losses(models, method, names, 27) for names in groups.values()]
+        private = "no" if method in NOT_PRIVATE else "yes"
+        print(f"| {method} | {private} | {work:.2f} | {' | '.join(cells)} |")
+    print(f"\n| race less before | {columns} |")
+    print("| --- |" + " --- |" * len(groups))
+    asked = [(27, _epsilon(epsilon)) for epsilon in EPSILONS]
+    asked += [(rounds, _epsilon(2.0)) for rounds in ROUNDS if rounds != 27]
+    for rounds, epsilon in asked:
+        about = f"race, {epsilon}", f"before, {epsilon}"
+        cells = [difference(*about, names, rounds) for names in groups.values()]
+        print(f"| {rounds} rounds, {epsilon} | {' | '.join(cells)} |")
+    print("\n| few clients | work | setting | setting, new | model | model, new |")
+    print("| --- |" + " --- |" * 5)
+    for num in (5, 10):
+        names = [name for name in FEW if name.endswith(f"-{num}")]
+        new = [name for name in names if is_new(name)]
+        for defaults in ("app's", "best"):
+            for method in (*OF_FEW, "race within one training", "defaults"):
+                if any(method not in models[name, 27, defaults] for name in names):
+                    continue
+                work = np.mean([works[n, 27, defaults][method].mean() for n in names])
+                cells = [
+                    mean_of([found[name, 27, defaults][method] for name in group])
+                    for found in (settings, models)
+                    for group in (names, new)
+                ]
+                title = f"{num} clients, {defaults} defaults, {method}"
+                print(f"| {title} | {work:.2f} | {' | '.join(cells)} |")
+
+
 def main() -> None:
     """Play, show or count."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -458,6 +546,10 @@ def main() -> None:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     if asked.command == "play":
         play(asked.path, asked.seeds)
+    elif asked.command == "show":
+        show(asked.path)
+    else:
+        print_table()
 
 
 if __name__ == "__main__":

@@ -225,8 +225,8 @@ class Federation:
         if not np.isfinite(found).all():
             return np.full(self.num_clients, -np.inf)
         right = (found.argmax(1) == y).astype(np.float64)
-        sums: FloatArray = np.add.reduceat(right, self._starts)
-        return sums / self.num_validation
+        shares: FloatArray = np.add.reduceat(right, self._starts) / self.num_validation
+        return shares
 
     def own_scores(
         self, models: Model, clients: NDArray[np.int64]

@@ -1,6 +1,6 @@
 """The race inside one training, beside other ways to spend the clients' work.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.one_training play FILE [--seeds 12]
+    OMP_NUM_THREADS=1 python -m benchmarks.one_training play FILE [--seeds 10]
     python -m benchmarks.one_training show FILE
     OMP_NUM_THREADS=1 python -m benchmarks.one_training costs
 
@@ -48,7 +48,7 @@ import argparse
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -239,8 +239,9 @@ def race(case: Case, choice: Choice, plan: Plan | None = None) -> Handed:
         for place, trial in enumerate(alive):
             training = trainings[trial]
             while training.round_number < rung.rounds:
-                about = number, place, training.round_number + 1
-                training.advance(plan.share(everybody, *about), rng)
+                next_round = training.round_number + 1
+                nodes = plan.share(everybody, number, place, next_round)
+                training.advance(nodes, rng)
         found = np.array([federation.scores(trainings[one].model) for one in alive]).T
         about = (number, len(plan.rungs)), alive, rng
         rows.append(choice.row(found, federation.num_validation, *about))
@@ -308,20 +309,15 @@ def _epsilon(epsilon: float) -> str:
     return f"epsilon {epsilon:g}"
 
 
-OURS: dict[str, Callable[[Case], Handed]] = {
-    **{
-        f"race, {_epsilon(e)}": lambda case, e=e: race(case, Choice(e))
-        for e in EPSILONS
-    },
-    "race, exact": lambda case: race(case, Choice(None)),
-    "race, noise-only": lambda case: race(case, Choice(2.0, noise_only=True)),
-    **{
-        f"before, {_epsilon(e)}": lambda case, e=e: before(case, Choice(e))
-        for e in EPSILONS
-    },
-    "before, exact": lambda case: before(case, Choice(None)),
+Method = Callable[[Case], Handed]
+OURS: dict[str, Method] = {
+    **{f"race, {_epsilon(e)}": partial(race, choice=Choice(e)) for e in EPSILONS},
+    "race, exact": partial(race, choice=Choice(None)),
+    "race, noise-only": partial(race, choice=Choice(2.0, noise_only=True)),
+    **{f"before, {_epsilon(e)}": partial(before, choice=Choice(e)) for e in EPSILONS},
+    "before, exact": partial(before, choice=Choice(None)),
 }
-RIVALS: dict[str, Callable[[Case], Handed]] = {
+RIVALS: dict[str, Method] = {
     "TPE, pruned, 65 rounds": lambda case: _loop(case, True, True),
     "TPE, 65 rounds": lambda case: _loop(case, False, True),
     "random loop, 65 rounds": lambda case: _loop(case, False, True, is_random=True),
@@ -537,7 +533,7 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     player = commands.add_parser("play", help="add the lines that a file lacks")
     player.add_argument("path", type=Path, metavar="FILE")
-    player.add_argument("--seeds", type=int, default=12)
+    player.add_argument("--seeds", type=int, default=10)
     shower = commands.add_parser("show", help="print the tables of a file")
     shower.add_argument("path", type=Path, metavar="FILE")
     commands.add_parser("costs", help="count the messages of the real tuner")

@@ -12,8 +12,10 @@ differs from the code:
 - FedEx chooses among the client settings of the trials. Its step sizes are those of
   its scripts: *aggressive*, with a discount of the baseline drawn from [0, 1).
 - FedPop begins with the client settings of the trials, one a client, in place of copies
-  of one random setting. Every fifth round the worst 30 % of the population become
-  perturbed copies of the best 30 %, or of its first setting with probability 0.1.
+  of one random setting, to whose neighbourhood the code confines them. Every fifth
+  round the worst 30 % of the population become perturbed copies of the best 30 %, or of
+  its first setting with probability 0.1. The perturbation is the function's default,
+  0.1; that of the authors' runs is not in their code.
 - DP-Hype tries eight settings, not 100, and a client votes for its best two, not five;
   each is trained alone for as many local epochs as in a round. The server's settings
   are the app's defaults, as models that are trained alone say nothing of them.

@@ -345,7 +345,8 @@ def test_an_app_that_cannot_be_shared_out_is_told_before_the_first_message(
 def test_with_few_clients_all_train_each_trial_and_the_winner_is_handed_over() -> None:
     grid = RaceGrid(num_nodes=6)
     result = race(6).start(_main(), grid, race_context())
-    assert [(rung.rounds, len(rung.trials)) for rung in result.rungs] == [(3, 8), (9, 2)]
+    found = [(rung.rounds, len(rung.trials)) for rung in result.rungs]
+    assert found == [(3, 8), (9, 2)]
     short = OneTraining().plan(16, AppShape(6, 6, 3))
     assert [(r.rounds, r.num_trials) for r in short.rungs] == [(3, 8)]
     assert short.rungs[-1].num_survivors == 1

@@ -164,7 +164,12 @@ def test_lines_are_added_once_and_shown(
     monkeypatch.setattr(benchmark, "MANY", ("digits-5", "cancer-10"))
     monkeypatch.setattr(benchmark, "FEW", few)
     monkeypatch.setattr(benchmark, "ROUNDS", (9, 27))
-    methods = ("race, epsilon 1", "race, epsilon 2", "race, epsilon 8", "FedEx")
+    methods: tuple[str, ...] = (
+        "race, epsilon 1",
+        "race, epsilon 2",
+        "race, epsilon 8",
+        "FedEx",
+    )
     methods += ("before, epsilon 1", "before, epsilon 2", "before, epsilon 8")
     kept = {name: benchmark.METHODS[name] for name in (*methods, "defaults")}
     kept["TPE, pruned, 65 rounds"] = kept["defaults"]

@@ -9,7 +9,10 @@ import optuna
 import pytest
 from flwr.serverapp import strategy
 
-PAGE = (Path(__file__).parents[1] / "docs/research/compared.md").read_text()
+from benchmarks import one_training
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs/research/compared.md").read_text()
 
 
 def test_flowers_wrappers_count_as_the_page_says() -> None:
@@ -48,3 +51,21 @@ def test_optunas_samplers_have_no_option_of_privacy(name: str) -> None:
 def test_flower_still_has_what_code_for_an_older_one_needs(name: str) -> None:
     module, _, thing = f"flwr.{name}".rpartition(".")
     assert hasattr(import_module(module), thing)
+
+
+def test_the_tables_of_losses_are_what_the_command_prints(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    one_training.show(ROOT / "benchmarks/one_training.jsonl")
+    printed = capsys.readouterr().out.splitlines()
+    begin = PAGE.index("## Measured on the same federations")
+    section = PAGE[begin : PAGE.index("## With the authors' code")]
+    rows = [row for row in section.splitlines() if " ± " in row and row[0] == "|"]
+    assert len(rows) > len(one_training.METHODS)
+    assert [row for row in rows if row not in printed] == []
+    tutorial = (ROOT / "docs/app/tune-your-fedavg.md").read_text()
+    begin = tutorial.index("## Beside a loop")
+    section = tutorial[begin : tutorial.index("## Flower's own examples")]
+    numbers = re.findall(r"0\.\d{4} ± 0\.\d{4}", section)
+    assert len(numbers) >= 8
+    assert [number for number in numbers if number not in "".join(printed)] == []

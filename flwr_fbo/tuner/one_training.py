@@ -13,8 +13,9 @@ from flwr_fbo.tuner.schedule import AppShape, Plan, PlannedRung, num_rung_rounds
 _FIRST_RUNGS, _OTHER_RUNGS = (4, 4), 3
 # Trials of the first rung for each that goes on.
 _FIRST_CUT = 4
-# Part of the app's rounds in which all clients train the trial that was chosen.
-_FINISH = 0.2
+# Part of the app's rounds in which all clients train the trial that was chosen. In a
+# short training a trial needs its rounds more than the race does.
+_FINISH = 0.5
 # Where all clients train each trial: rounds at the end of a rung over those before.
 _FULL_GROWTH = 3
 # With fewer clients than two groups: trials at most, and rounds of the first rung. They
@@ -61,11 +62,12 @@ class OneTraining:
 
     Notes
     -----
-    With 20 clients and 16 trials the rungs take 4, 4 and 3 rounds, whatever the length
-    of the training: sixteen trials in four turns, four at once, two at once. Then the
-    winner has been trained for 8 rounds of its own. Its `main` finds a smaller number
-    of rounds in the run config, so that all rounds together are as many as the app's,
-    if the app has that number there; else `main` trains for its own number.
+    With 20 clients and 16 trials the rungs take 4, 4 and 3 rounds: sixteen trials in
+    four turns, four at once, two at once. Then the winner has been trained for 8 rounds
+    of its own. The race takes half of the training at most: where that is shorter, its
+    rungs are, and it may begin with fewer trials. The `main` of the winner finds a
+    smaller number of rounds in the run config, so that all rounds together are as many
+    as the app's, if the app has that number there; else `main` trains for its own.
 
     All clients train each trial where the app cannot be shared out: a strategy that
     needs many models (Krum, a trimmed mean, a median), noise for a fixed number of

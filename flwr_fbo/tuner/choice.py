@@ -384,8 +384,9 @@ def head_start(num_trials: int, noise_std: float) -> float:
     defaults are chosen unless another score is ahead of theirs by more than
     ``1.6 v / tau``: next to nothing with many clients, and much with few.
 
-    The two numbers were chosen by replaying real trials (`python -m
-    benchmarks.how_sure`), and by no client's data here.
+    The two numbers were chosen by replaying real trials, and by no client's data here:
+    where the defaults are bad, and where they are the best of all, little is to be lost
+    (`python -m benchmarks.one_training`).
 
     Parameters
     ----------

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from flwr.clientapp import ClientApp
 
 from flwr_fbo._common.conversion import finite
 from flwr_fbo._common.files import make_folder
@@ -45,7 +44,6 @@ from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.tuner.first_round import FirstRound
 from flwr_fbo.tuner.own_app import AppError, OwnApp, with_tuner_mod
 from flwr_fbo.tuner.plain_training import plain_training
-from flwr_fbo.tuner.trial_grid import Main
 from flwr_fbo.tuner.tune_settings import TuneSettings, save_model, server_context
 from flwr_fbo.tuner.tuner_record import (
     FILE_NAME,
@@ -377,12 +375,13 @@ def _run_here(job: _Job, compare: bool, dry_run: bool) -> list[str]:
         raise AppError(text) from error
     save_model(result, job.folder)
     if compare:
-        _compare(job, main, client)
+        _compare(job)
     return []
 
 
-def _compare(job: _Job, main: Main, client: ClientApp) -> None:
+def _compare(job: _Job) -> None:
     """Train the app with its own settings, and put on record how that went."""
+    main, client = job.app.main(), job.app.client_app()
     num, config = job.settings.num_agents, job.app.run_config
     path = job.folder / FILE_NAME
     with Journal.snapshot(path) as journal:

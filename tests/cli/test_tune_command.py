@@ -340,7 +340,7 @@ def test_the_search_may_stand_in_the_app(tmp_path: Path) -> None:
     assert set(_tuned("app")["chosen"]) == {"learning-rate", "optimizer"}
     dry = _tune("app", "--trials", 5, "--dry-run").stdout
     assert "At 10 sites" in dry
-    assert "  5 settings to round " in dry
+    assert "  4 settings to round " in dry
     project = folder / "pyproject.toml"
     project.write_text(project.read_text().replace("trials = 4", "trails = 4"))
     assert "did you mean 'trials'?" in _error("app")
@@ -351,8 +351,8 @@ def test_a_dry_run_says_what_is_enough(tmp_path: Path) -> None:
     few = ("--epsilon", 1, "--num-supernodes", 5, "--dry-run", "--federation", "x")
     text = _tune("app", *METRIC, *SEARCH, *few).stdout
     assert "Nothing was trained" in text
-    assert "they are replaced in " in text
-    assert "Enough would be epsilon " in text
+    assert "these are replaced in " in text
+    assert "With epsilon " in text
     assert not (tmp_path / ".flwr-fbo").exists()
 
 

@@ -91,7 +91,7 @@ def test_noise_and_scores_of_a_rung_are_the_tuners() -> None:
     assert np.ptp(lost) > 0.1
 
 
-@pytest.mark.parametrize("name", ["cancer-10", "landmine-20", "cameras-100"])
+@pytest.mark.parametrize("name", ["cancer-10", "mixture-50", "cameras-100"])
 @pytest.mark.parametrize("num_rounds", [9, 27])
 def test_a_race_takes_the_work_of_one_training(name: str, num_rounds: int) -> None:
     federation = Federation(name)
@@ -197,8 +197,8 @@ def test_lines_are_added_once_and_shown(
 def test_what_was_chosen_on_is_told_from_what_is_new() -> None:
     new = {name.partition("-")[0] for name in FEDERATIONS if benchmark.is_new(name)}
     assert new == {"cancer", "landmine", "mixture", "cameras"}
-    sizes = {Federation(name).num_clients for name in ("cancer-10", "landmine-20")}
-    assert sizes == {10, 20}
+    sizes = {Federation(name).num_clients for name in ("cancer-10", "mixture-50")}
+    assert sizes == {10, 50}
 
 
 def test_clients_train_once_for_tuning_and_training() -> None:

@@ -131,7 +131,8 @@ def test_without_privacy_a_message_may_be_of_any_type(schedule: Any) -> None:
     study = tuner(privacy=None, schedule=schedule, enqueue=[{"learning-rate": 0.9}])
     result = study.start(_asks_first, in_process(_query_app()), server_context())
     rounds = [rung.rounds for rung in result.rungs]
-    assert rounds[:1] == [1]
+    # Where clients are few, the first rung of a race takes longer.
+    assert rounds[0] == (3 if schedule is None else 1)
     assert not result.rungs[-1].failed
     private = tuner(privacy=PRIVATE, schedule=SCHEDULE)
     with pytest.raises(ValueError, match=r"'query.embed'.*Without privacy any type"):
@@ -202,4 +203,4 @@ def test_defaults_that_no_client_can_score_have_failed() -> None:
     assert result.best_trial != 0
     assert result.rungs[0].failed == (0,)
     assert result.over_defaults is None
-    assert result.verdict == "have failed"
+    assert result.verdict.startswith("could not be scored")

@@ -147,7 +147,7 @@ BAD: dict[str, tuple[Callable[[], dict[str, Any]], dict[str, Any], str]] = {
     "one setting enqueued without a list": (
         lambda: {"enqueue": {"learning-rate": 0.1}},
         {},
-        "enqueue={'learning-rate': 0.1} is not allowed: a list of dicts",
+        "enqueue={'learning-rate': 0.1} is not allowed: a list of settings",
     ),
     "privacy": (lambda: {"privacy": 2.0}, {}, "privacy=2.0 is not allowed"),
     "epsilon": (

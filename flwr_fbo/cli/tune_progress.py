@@ -68,4 +68,6 @@ def tuning_log(verbose: bool) -> Iterator[None]:
     finally:
         own.removeHandler(lines)
         lines.close()
-        flower.level, own.level, own.propagate = before
+        flower.setLevel(before[0])
+        own.setLevel(before[1])
+        own.propagate = before[2]

@@ -3,8 +3,8 @@
     python -m benchmarks.flower_examples FLOWER RESULTS [NAME ...]
 
 FLOWER is a checkout of github.com/adap/flower at `COMMIT`. Each app is copied, and its
-data are replaced by data at hand (`benchmarks.flower_data`): a few imports
-(`IMPORTS`), or files that the app reads. All else is as shipped: training, strategy and
+data are replaced by data at hand (`benchmarks.flower_data`): a few lines
+(`LOADERS`), or files that the app reads. All else is as shipped: training, strategy and
 metrics. Then ``flwr-fbo tune`` runs on the copy, in this process's own grid, with the
 options of `APPS`. RESULTS is a file of JSON lines, one an app: apps in it are not run
 again. The apps need what their ``pyproject.toml`` lists, and Flower's current release.
@@ -45,8 +45,9 @@ from benchmarks.rows import add_rows, read_rows
 COMMIT = "fdef7afb1d"
 _ROOT = Path(__file__).parents[1]
 
-# Imports of data, and two that Flower has moved since COMMIT; what takes their place.
-IMPORTS = {
+# Lines that load data, and two imports that Flower has moved since COMMIT; what takes
+# their place.
+LOADERS = {
     "from flwr_datasets import FederatedDataset": (
         "from benchmarks.flower_data import FederatedDataset"
     ),
@@ -56,6 +57,10 @@ IMPORTS = {
     "from datasets import DatasetDict, load_dataset": (
         "from datasets import DatasetDict\n"
         "from benchmarks.flower_data import load_dataset"
+    ),
+    # JAX and other processes wait for each other for ever.
+    "        .batch(batch_size, num_proc=2, drop_last_batch=True)": (
+        "        .batch(batch_size, drop_last_batch=True)"
     ),
     "from flwr.client.typing import ClientAppCallable, Mod": (
         "from flwr.clientapp.typing import ClientAppCallable, Mod"
@@ -77,8 +82,8 @@ class App:
     run_config : str
         Of ``--run-config``: the sizes of data and federation, and what an app switches
         off by default.
-    minimize : bool
-        Whether a smaller metric is better.
+    score : str
+        Of ``--score``.
     epsilon : float or None
         Of ``--epsilon``. The other apps compare metrics that are public: those of the
         server, of trainings, or beside texts that the app reads.
@@ -92,7 +97,7 @@ class App:
     search: tuple[str, ...] = ()
     clients: int = 10
     run_config: str = ""
-    minimize: bool = False
+    score: str = "clients"
     epsilon: float | None = None
     folder: str = "examples"
     save_data: Callable[[Path], None] | None = None
@@ -108,7 +113,9 @@ APPS = {
     "custom-mods": App("eval_acc", (RATE,), epsilon=2.0),
     "opacus": App("accuracy", ("max-grad-norm=0.1..10:log",), epsilon=2.0),
     # No client evaluates: what it measures when it has trained.
-    "fl-dp-sa": App("val_accuracy", ("clipping-norm=1..100:log",), clients=20),
+    "fl-dp-sa": App(
+        "val_accuracy", ("clipping-norm=1..100:log",), clients=20, score="server"
+    ),
     # Flower ships a demonstration of the protocol, which does not train.
     "flower-secure-aggregation": App("accuracy", (RATE,), run_config="is-demo=false"),
     # New.
@@ -123,7 +130,7 @@ APPS = {
         run_config="params.nthread=1",
         epsilon=2.0,
     ),
-    "federated-vae": App("loss", (SMALL_RATE,), minimize=True, epsilon=2.0),
+    "federated-vae": App("loss", (SMALL_RATE,), epsilon=2.0),
     "vertical-fl": App("accuracy", (SMALL_RATE,), clients=3),
     "quickstart-pandas": App("SepalLengthCm_avg"),
     # It ships with 1000 clients, and evaluates at the server only.
@@ -133,6 +140,7 @@ APPS = {
         clients=20,
         run_config="algorithm.min-available-clients=20 algorithm.num-clients=20 "
         "algorithm.fraction-fit=0.5 algorithm.num-server-rounds=10",
+        score="server",
         folder="baselines",
     ),
     "fedbn": App(
@@ -158,7 +166,7 @@ APPS = {
     "statavg": App(
         "accuracy",
         ("learning_rate=1e-4..1e-1:log", "local_epochs=1..5"),
-        run_config="num_clients=10 num_server_rounds=8",
+        run_config="num_clients=10 num_server_rounds=4",
         folder="baselines",
         save_data=save_statavg,
     ),
@@ -166,7 +174,7 @@ APPS = {
 
 
 def prepare(app: Path, folder: Path) -> int:
-    """Copy an app, and replace its imports of data.
+    """Copy an app, and replace the lines that load its data.
 
     Parameters
     ----------
@@ -178,16 +186,16 @@ def prepare(app: Path, folder: Path) -> int:
     Returns
     -------
     int
-        The number of imports that were replaced.
+        The number of lines that were replaced.
     """
     [project] = sorted(app.rglob("pyproject.toml"))
     shutil.copytree(project.parent, folder)
-    return sum(map(_replace_imports, folder.rglob("*.py")))
+    return sum(map(_replace_loaders, folder.rglob("*.py")))
 
 
-def _replace_imports(path: Path) -> int:
+def _replace_loaders(path: Path) -> int:
     lines = path.read_text().splitlines(keepends=True)
-    replaced = [IMPORTS.get(line.rstrip("\n")) for line in lines]
+    replaced = [LOADERS.get(line.rstrip("\n")) for line in lines]
     pairs = zip(replaced, lines, strict=True)
     path.write_text("".join(f"{new}\n" if new else line for new, line in pairs))
     return sum(map(bool, replaced))
@@ -198,7 +206,7 @@ def run(name: str, flower: Path) -> dict[str, Any]:
     app = APPS[name]
     with tempfile.TemporaryDirectory() as scratch:
         folder, counts = Path(scratch) / name, Path(scratch) / "trainings.json"
-        num_imports = prepare(flower / app.folder / name, folder)
+        num_lines = prepare(flower / app.folder / name, folder)
         if app.save_data is not None:
             app.save_data(folder)
         command = [sys.executable, "-m", "benchmarks.flower_trainings", str(counts)]
@@ -207,6 +215,7 @@ def run(name: str, flower: Path) -> dict[str, Any]:
             "PYTHONPATH": os.pathsep.join([str(folder), str(_ROOT)]),
             "FLWR_TELEMETRY_ENABLED": "0",
             "WANDB_MODE": "disabled",
+            "OMP_NUM_THREADS": "1",
             "TF_CPP_MIN_LOG_LEVEL": "3",
         }
         began = time.monotonic()
@@ -227,7 +236,7 @@ def run(name: str, flower: Path) -> dict[str, Any]:
         "outcome": "refused" if done.returncode else "tuned",
         "seconds": seconds,
         "trainings": max(trainings.values(), default=0),
-        "imports": num_imports,
+        "lines": num_lines,
         "last_line": lines[-1].strip() if lines else "",
     }
 
@@ -241,8 +250,7 @@ def tune(name: str, folder: Path) -> list[str]:
         found += ["--search", search]
     if app.run_config:
         found += ["--run-config", app.run_config]
-    if app.minimize:
-        found += ["--minimize"]
+    found += ["--score", app.score]
     if app.epsilon is not None:
         found += ["--epsilon", str(app.epsilon)]
     return found

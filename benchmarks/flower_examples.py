@@ -132,21 +132,21 @@ APPS = {
     ),
     "federated-vae": App("loss", (SMALL_RATE,), epsilon=2.0),
     "vertical-fl": App("accuracy", (SMALL_RATE,), clients=3),
-    "quickstart-pandas": App("SepalLengthCm_avg"),
+    "quickstart-pandas": App("accuracy", ("fraction-sample=0.25..1.0",)),
     # It ships with 1000 clients, and evaluates at the server only.
     "fedprox": App(
         "accuracy",
         ("algorithm.learning-rate=1e-3..1:log", "algorithm.mu=1e-3..10:log"),
         clients=20,
         run_config="algorithm.min-available-clients=20 algorithm.num-clients=20 "
-        "algorithm.fraction-fit=0.5 algorithm.num-server-rounds=10",
+        "algorithm.fraction-fit=0.5 algorithm.num-server-rounds=5",
         score="server",
         folder="baselines",
     ),
     "fedbn": App(
         "accuracy",
         (RATE,),
-        run_config="num-clients=10 fraction-evaluate=1.0 num-server-rounds=4",
+        run_config="num-clients=10 fraction-evaluate=1.0 num-server-rounds=3",
         folder="baselines",
         save_data=save_fedbn,
     ),
@@ -154,13 +154,13 @@ APPS = {
         "accuracy",
         (RATE,),
         clients=20,
-        run_config="num-server-rounds=6 fraction-evaluate=1.0",
+        run_config="num-server-rounds=4 fraction-evaluate=1.0",
         folder="baselines",
     ),
     "floco": App(
         "accuracy",
         ("local-epochs=1..8",),
-        run_config="num-server-rounds=6",
+        run_config="num-server-rounds=4",
         folder="baselines",
     ),
     "statavg": App(

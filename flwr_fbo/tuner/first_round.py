@@ -16,7 +16,7 @@ from flwr.app import Context, Message, MessageType
 from flwr.serverapp import Grid
 
 from flwr_fbo._compat import secure_aggregation_stage
-from flwr_fbo.tuner.hidden_metrics import WEIGHT_KEYS, merged
+from flwr_fbo.tuner.hidden_metrics import merged, numbers_of
 from flwr_fbo.tuner.parked_arrays import ParkedArrays
 from flwr_fbo.tuner.trial_context import Overlay, trial_context
 from flwr_fbo.tuner.trial_grid import Main, TrialGrid
@@ -73,7 +73,7 @@ class FirstRound:
 
         def note(metrics: Any) -> None:
             if isinstance(metrics, Mapping):
-                found.server |= _numbers(metrics)
+                found.server |= {*numbers_of(metrics)}
 
         def run(send: Send) -> Any:
             grids.append(TrialGrid(grid, send, False, note))
@@ -131,15 +131,4 @@ class FirstRound:
             configs = reply.content.config_records.values()
             metrics = merged([*configs, *reply.content.metric_records.values()])
             names = self.evaluate if is_evaluate else self.train
-            names |= _numbers(metrics)
-
-
-def _numbers(metrics: Mapping[Any, Any]) -> set[str]:
-    """Return the names of numbers that may be scores."""
-    return {
-        str(key)
-        for key, value in metrics.items()
-        if isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and key not in (*WEIGHT_KEYS, "code")
-    }
+            names |= {*numbers_of(metrics)}

@@ -25,7 +25,13 @@ from flwr_fbo._compat import (
 )
 from flwr_fbo.tuner.envelope import HEADER, SettingsHeader, header_record
 from flwr_fbo.tuner.gathered_sends import GatheredSends
-from flwr_fbo.tuner.hidden_metrics import TRAIN_KEYS
+from flwr_fbo.tuner.hidden_metrics import (
+    TRAIN_KEYS,
+    MetricError,
+    merged,
+    numbers_of,
+    weight_of,
+)
 from flwr_fbo.tuner.trial_thread import Send
 
 _KNOWN_TYPES = (
@@ -82,7 +88,9 @@ class TrialGrid:
         Whether the clients' metrics stay at the clients.
     note : callable
         Gets the metrics of each evaluation by the server, and of each round that
-        Flower's strategies keep.
+        Flower's strategies keep. Where `main` has a loop of its own, and has noted
+        nothing since it trained: the clients' means of what they report for ``train``,
+        unless that stays at the clients.
     wanted : collection of str
         Metrics without which a round is not noted.
     share : callable, optional
@@ -104,8 +112,10 @@ class TrialGrid:
         wanted: Collection[str] = (),
         share: Share | None = None,
     ) -> None:
-        self.note = note
+        self._note = note
         self._wanted = set(wanted)
+        # The clients' means of the last training; None once anything was noted since.
+        self._means: dict[str, float] | None = None
         self.training = Training()
         self._grid = grid
         self._send = send
@@ -135,6 +145,11 @@ class TrialGrid:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grid, name)
+
+    def note(self, metrics: Any) -> None:
+        """Note metrics, of the server or of a training."""
+        self._means = None
+        self._note(metrics)
 
     def close(self) -> None:
         """Tell threads that `main` has left behind that its run is over."""
@@ -182,6 +197,12 @@ class TrialGrid:
                 self._noted.clear()
             self.training = found
         self._note_server()
+        self._note_means()
+
+    def _note_means(self) -> None:
+        """Note what clients report of a training that nothing else has scored."""
+        if self._means is not None and self._means.keys() >= self._wanted:
+            self.note(self._means)
 
     def _note_server(self) -> None:
         for number, metrics in sorted(self.training.all_metrics().items()):
@@ -218,6 +239,7 @@ class TrialGrid:
         if self._gathered.error is not None:
             raise self._gathered.error
         self._note_server()
+        self._note_means()
 
     def push_messages(self, messages: Iterable[Message]) -> NoReturn:
         """Refuse: replies that are pulled one by one cannot be shared.
@@ -292,6 +314,8 @@ class TrialGrid:
                 for reply in replies
                 if reply.has_content()
             }
+            if self.training.strategy is None and not self._is_hidden:
+                self._means = _means(self._replies) or None
             if 0 < len(self._trained) < self._min_clients:
                 # A mean of fewer models shows more of each to all who evaluate it.
                 replies = [reply for reply in replies if reply.has_error()]
@@ -431,6 +455,29 @@ def _emptied(record: Mapping[str, Any]) -> set[str]:
         key
         for key, value in record.items()
         if isinstance(value, str | bytes | list) and not value
+    }
+
+
+def _means(replies: Iterable[Message]) -> dict[str, float]:
+    """Return the weighted means of the numbers that all clients report for ``train``.
+
+    None where their weights cannot be used.
+    """
+    found = [
+        merged([*of.config_records.values(), *of.metric_records.values()])
+        for of in (reply.content for reply in replies if reply.has_content())
+    ]
+    try:
+        weights = [weight_of(metrics, "a reply to train") for metrics in found]
+    except MetricError:
+        return {}
+    if not sum(weights) > 0:
+        return {}
+    numbers = [numbers_of(metrics) for metrics in found]
+    names = set.intersection(*({*one} for one in numbers))
+    return {
+        name: float(np.average([one[name] for one in numbers], weights=weights))
+        for name in names
     }
 
 

@@ -78,11 +78,15 @@ def test_only_imports_of_an_app_are_replaced(name: str, tmp_path: Path) -> None:
 
 def test_the_table_has_each_app(tmp_path: Path) -> None:
     row: dict[str, Any] = {"name": "opacus", "outcome": "tuned", "seconds": 3.2}
-    row |= {"trainings": 7, "imports": 1, "last_line": "flwr run opacus"}
-    columns = [list(column.cells) for column in table([row]).columns]
+    row |= {"trainings": 7, "lines": 1, "last_line": "flwr run opacus"}
+    row["compared"] = {"by": "at the server", "round": 3, "before": 0.1, "after": 0.2}
+    other = {**row, "name": "vertical-fl", "outcome": "refused"}
+    other |= {"compared": None, "last_line": "Error: no"}
+    columns = [list(column.cells) for column in table([row, other]).columns]
     found = dict(zip(columns[0], zip(*columns[1:], strict=True), strict=True))
     assert set(found) == set(APPS)
-    assert found["opacus"] == ("tuned", "3", "7", "flwr run opacus")
+    assert found["opacus"] == ("tuned", "3", "7", "0.1", "0.2", "flwr run opacus")
+    assert found["vertical-fl"] == ("refused", "3", "7", "", "", "Error: no")
     assert found["fedbn"][0] == "not run"
 
 

@@ -141,6 +141,16 @@ def test_a_loop_that_nobody_evaluates_in_is_scored_by_its_training(
     assert found["compared"]["before"] < found["compared"]["after"]
 
 
+def test_an_app_that_does_not_train_is_told_so(tmp_path: Path) -> None:
+    folder = loop_app(tmp_path / "app")
+    for name in ("client", "server"):
+        file = next(folder.glob(f"*/{name}_app.py"))
+        text = file.read_text().replace("app.train", "app.query")
+        file.write_text(text.replace("MessageType.TRAIN", "MessageType.QUERY"))
+    text = "Nothing is trained: main sends no message of type train"
+    assert text in _error("app", "--metric", "AUC", *SEARCH)
+
+
 def test_an_app_may_keep_in_a_module_what_one_run_uses(tmp_path: Path) -> None:
     """As two of Flower's baselines do: the path of a file of results."""
     folder = message_app(tmp_path / "app")

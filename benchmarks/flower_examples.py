@@ -262,6 +262,7 @@ def tune(name: str, folder: Path) -> list[str]:
     """Return the arguments of ``flwr-fbo`` that tune an app."""
     app = APPS[name]
     found = ["tune", str(folder), "--metric", app.metric]
+    found += ["--folder", str(folder.with_name("record"))]
     found += ["--num-supernodes", str(app.clients)]
     for search in app.search:
         found += ["--search", search]

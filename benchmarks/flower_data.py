@@ -172,10 +172,14 @@ def _magic(split: str) -> _Columns:
     return {"inputs": X.tolist(), "label": y.tolist()}
 
 
-_NUMBERS = ("age", "fnlwgt", "education.num", "capital.gain", "capital.loss")
-_NUMBERS += ("hours.per.week",)
-_WORDS = ("workclass", "education", "marital.status", "occupation", "relationship")
-_WORDS += ("race", "sex", "native.country")
+_NUMBERS = (
+    *("age", "fnlwgt", "education.num", "capital.gain", "capital.loss"),
+    "hours.per.week",
+)
+_WORDS = (
+    *("workclass", "education", "marital.status", "occupation", "relationship"),
+    *("race", "sex", "native.country"),
+)
 
 
 def _adult(split: str) -> _Columns:

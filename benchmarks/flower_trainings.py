@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections import defaultdict
+from collections import Counter
+from contextvars import ContextVar
 from functools import wraps
 from pathlib import Path
 
@@ -19,17 +20,22 @@ from flwr.clientapp import ClientApp
 from flwr_fbo.cli import app
 
 
-def count(seen: dict[int, set[str]]) -> None:
-    """Note the ids of what every client is asked to train, by node id."""
+def count(trainings: Counter[int]) -> None:
+    """Count what every client is asked to train, by node id."""
     true_call = ClientApp.__call__
+    inside = ContextVar("inside", default=False)
 
     @wraps(true_call)
     def call(self: ClientApp, message: Message, context: Context) -> Message:
         about = message.metadata
-        if about.message_type.split(".")[0] == MessageType.TRAIN:
-            # By its id: an app may call another one with the same message.
-            seen[about.dst_node_id].add(about.message_id)
-        return true_call(self, message, context)
+        is_train = about.message_type.split(".")[0] == MessageType.TRAIN
+        if is_train and not inside.get():  # an app may call another one
+            trainings[about.dst_node_id] += 1
+        before = inside.set(True)
+        try:
+            return true_call(self, message, context)
+        finally:
+            inside.reset(before)
 
     ClientApp.__call__ = call  # type: ignore[method-assign]
 
@@ -37,13 +43,12 @@ def count(seen: dict[int, set[str]]) -> None:
 def main() -> None:
     """Run a command, and write the counts whatever comes of it."""
     path, *arguments = sys.argv[1:]
-    seen: dict[int, set[str]] = defaultdict(set)
-    count(seen)
+    trainings: Counter[int] = Counter()
+    count(trainings)
     try:
         app(arguments)
     finally:
-        counts = {str(node): len(ids) for node, ids in sorted(seen.items())}
-        Path(path).write_text(json.dumps(counts))
+        Path(path).write_text(json.dumps(trainings))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.flower_examples import APPS, COMMIT, prepare, table, tune
+from benchmarks import flower_examples
+from benchmarks.flower_examples import APPS, COMMIT, App, prepare, run, table, tune
+from tests.cli.tuned_apps import message_app
 
 # The repository's list before `flwr-fbo tune`.
 EARLIER = {
@@ -91,7 +93,29 @@ def test_the_table_has_each_app(tmp_path: Path) -> None:
 
 
 def test_an_app_is_tuned_by_one_command(tmp_path: Path) -> None:
-    found = tune("quickstart-jax", tmp_path)
-    assert found[:4] == ["tune", str(tmp_path), "--metric", "eval_acc"]
+    found = tune("quickstart-jax", tmp_path / "app")
+    assert found[:4] == ["tune", str(tmp_path / "app"), "--metric", "eval_acc"]
     assert found[found.index("--search") + 1] == "learning-rate=1e-3..1:log"
-    assert found[found.index("--run-config") + 1] == "batch-size=16"
+    config = found[found.index("--run-config") + 1]
+    assert config == "batch-size=16 num-server-rounds=3"
+
+
+def test_a_row_has_what_came_of_an_app(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apps = {name: App("eval_acc", ("learning-rate=1e-3..1:log",)) for name in "ab"}
+    apps["b"] = App("accuracy", ("learning-rate=1e-3..1:log",))
+    monkeypatch.setattr(flower_examples, "APPS", apps)
+    message_app(tmp_path / "examples" / "a")
+    message_app(tmp_path / "examples" / "b")
+    row = run("a", tmp_path)
+    assert row["outcome"] == "tuned"
+    assert row["chosen"]["learning-rate"] > 0.1
+    assert row["compared"]["before"] < row["compared"]["after"]
+    # Six rounds, and one to look at.
+    assert row["trainings"] == 7
+    assert row["last_line"].startswith("flwr run a --run-config")
+    other = run("b", tmp_path)
+    assert other["outcome"] == "refused"
+    assert other["trainings"] == 1
+    assert "what clients report, one of ['eval_acc']" in other["last_line"]

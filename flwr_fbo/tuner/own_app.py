@@ -101,7 +101,8 @@ def fresh_main(reference: str) -> Main:
     """Return what a ServerApp does, with modules of its own in each call.
 
     As in a process of its own: an app may keep in a module what only one run can use,
-    as the path of a file of results. What it imports from elsewhere is shared.
+    as the path of a file of results. What it imports from elsewhere is shared, and so
+    is a package that can be loaded only once.
 
     Parameters
     ----------
@@ -112,12 +113,15 @@ def fresh_main(reference: str) -> Main:
 
     def main(grid: Grid, context: Context) -> Any:
         known = _taken_out(package)
+        app: ServerApp | None
         try:
             app = component(reference, ServerApp)
+        except AppError:  # a name that it registers elsewhere is taken, for example
+            app = None
         finally:
             _taken_out(package)
             sys.modules.update(known)
-        return main_of(app)(grid, context)
+        return main_of(app or component(reference, ServerApp))(grid, context)
 
     return main
 

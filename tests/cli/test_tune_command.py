@@ -165,6 +165,15 @@ def test_an_app_may_keep_in_a_module_what_one_run_uses(tmp_path: Path) -> None:
     assert _tuned("app", *METRIC, *SEARCH)["chosen"]["learning-rate"] > 0.1
 
 
+def test_a_module_that_can_be_loaded_once_is_shared(tmp_path: Path) -> None:
+    folder = message_app(tmp_path / "app")
+    server = next(folder.glob("*/server_app.py"))
+    once = "import builtins\nassert not hasattr(builtins, __name__)\n"
+    once += "setattr(builtins, __name__, True)\n"
+    server.write_text(once + server.read_text())
+    assert _tuned("app", *METRIC, *SEARCH)["chosen"]["learning-rate"] > 0.1
+
+
 def test_a_loss_is_told_in_its_own_sign_and_the_model_is_kept(tmp_path: Path) -> None:
     message_app(tmp_path / "app", "fraction_evaluate=0.0", ", evaluate_fn=test")
     found = _tuned("app", "--metric", "loss", "--score", "server", *SEARCH)

@@ -84,7 +84,7 @@ def save_fedbn(app: Path) -> None:
     images, labels = _pictures()[TRAIN]
     sets = ("MNIST", "SVHN", "USPS", "SynthDigits", "MNIST_M")
     for number, name in enumerate(sets):
-        x, y = images[number :: len(sets)][:600], labels[number :: len(sets)][:600]
+        x, y = images[number :: len(sets)][:550], labels[number :: len(sets)][:550]
         if name in ("SVHN", "SynthDigits", "MNIST_M"):  # these have colours
             x = np.repeat(x[..., None], 3, axis=3)
         folder = app / "data" / name

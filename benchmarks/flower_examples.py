@@ -154,10 +154,12 @@ APPS = {
         score="server",
         folder="baselines",
     ),
+    # One client a set of digits, and models of 50 MB.
     "fedbn": App(
         "accuracy",
         (RATE,),
-        run_config="num-clients=10 fraction-evaluate=1.0 num-server-rounds=3",
+        clients=5,
+        run_config="fraction-evaluate=1.0 num-server-rounds=3",
         folder="baselines",
         save_data=save_fedbn,
     ),

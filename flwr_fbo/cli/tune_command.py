@@ -423,14 +423,20 @@ def _check_metric(job: _Job, first: FirstRound) -> None:
             f"server: no client evaluates, and the server {text} {names}. Pass --score "
             f"server --metric {names[0]}",
         )
+    if not first.has_trained:
+        raise ValueError(
+            "Nothing is trained: main sends no message of type train to a client, so "
+            "no setting of a training can be tuned. Where main computes something else "
+            "with clients, have it return a number, and pass --score server"
+        )
     if first.has_evaluated:
         refuse("metric", metric, "a number in the reply to evaluate: it has none")
     train = f" Clients report {sorted(first.train)} for train." if first.train else ""
     raise ValueError(
         f"Nothing scores the models: no client is asked to evaluate.{train} Let "
         "clients evaluate (FedAvg(fraction_evaluate=1.0), and an evaluate function "
-        "that reports a number); or have main give its strategy an evaluate_fn, and "
-        "pass --score server"
+        "that reports a number); or have main give its strategy an evaluate_fn, or "
+        "return a number, and pass --score server"
     )
 
 

@@ -16,7 +16,7 @@ from flwr.app import Context, Message, MessageType
 from flwr.serverapp import Grid
 
 from flwr_fbo._compat import secure_aggregation_stage
-from flwr_fbo.tuner.hidden_metrics import WEIGHT_KEYS, merged
+from flwr_fbo.tuner.hidden_metrics import merged, numbers_of
 from flwr_fbo.tuner.parked_arrays import ParkedArrays
 from flwr_fbo.tuner.trial_context import Overlay, trial_context
 from flwr_fbo.tuner.trial_grid import Main, TrialGrid
@@ -35,8 +35,8 @@ class FirstRound:
     evaluate, train, server : set of str
         In replies to ``evaluate`` and ``train``, and what the server knows: of its own
         evaluation, and means over clients.
-    has_evaluated : bool
-        Whether `main` has asked a client to evaluate.
+    has_trained, has_evaluated : bool
+        Whether `main` has asked a client to train, and to evaluate.
     error : str
         Why a client could not answer; empty if all could.
     failure : Exception or None
@@ -46,6 +46,7 @@ class FirstRound:
     evaluate: set[str] = field(default_factory=set)
     train: set[str] = field(default_factory=set)
     server: set[str] = field(default_factory=set)
+    has_trained: bool = False
     has_evaluated: bool = False
     error: str = ""
     failure: BaseException | None = None
@@ -73,7 +74,7 @@ class FirstRound:
 
         def note(metrics: Any) -> None:
             if isinstance(metrics, Mapping):
-                found.server |= _numbers(metrics)
+                found.server |= {*numbers_of(metrics)}
 
         def run(send: Send) -> Any:
             grids.append(TrialGrid(grid, send, False, note))
@@ -122,6 +123,8 @@ class FirstRound:
 
     def _note(self, kind: str, replies: Iterable[Message]) -> None:
         is_evaluate = kind.startswith(MessageType.EVALUATE)
+        is_train = kind.startswith(MessageType.TRAIN)
+        self.has_trained |= is_train
         self.has_evaluated |= is_evaluate
         for reply in replies:
             if reply.has_error():
@@ -130,16 +133,7 @@ class FirstRound:
                 continue
             configs = reply.content.config_records.values()
             metrics = merged([*configs, *reply.content.metric_records.values()])
-            names = self.evaluate if is_evaluate else self.train
-            names |= _numbers(metrics)
-
-
-def _numbers(metrics: Mapping[Any, Any]) -> set[str]:
-    """Return the names of numbers that may be scores."""
-    return {
-        str(key)
-        for key, value in metrics.items()
-        if isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and key not in (*WEIGHT_KEYS, "code")
-    }
+            if is_evaluate:
+                self.evaluate |= {*numbers_of(metrics)}
+            elif is_train:
+                self.train |= {*numbers_of(metrics)}

@@ -35,6 +35,17 @@ def merged(records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return {key: value for record in records for key, value in record.items()}
 
 
+def numbers_of(metrics: Mapping[Any, Any]) -> dict[str, float]:
+    """Return the numbers that may be scores."""
+    return {
+        str(key): float(value)
+        for key, value in metrics.items()
+        if isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and key not in (*WEIGHT_KEYS, "code")
+    }
+
+
 def number_of(metrics: Mapping[str, Any], key: str, source: str) -> float:
     """Return a metric.
 

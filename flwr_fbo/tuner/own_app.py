@@ -11,10 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
+from flwr.app import Context
 from flwr.clientapp import ClientApp
-from flwr.serverapp import ServerApp
+from flwr.serverapp import Grid, ServerApp
 
 from flwr_fbo._common.errors import PublicError
 from flwr_fbo._common.validation import require
@@ -81,8 +83,9 @@ class OwnApp:
         )
 
     def main(self) -> Main:
-        """Return what the ServerApp does; it is loaded now."""
-        return main_of(component(self.server, ServerApp, self.folder))
+        """Return what the ServerApp does; it is loaded now, and anew in each call."""
+        component(self.server, ServerApp, self.folder)
+        return fresh_main(self.server)
 
     def client_app(self) -> ClientApp:
         """Return the ClientApp as it is; it is loaded now."""
@@ -92,6 +95,41 @@ class OwnApp:
 def with_tuner_mod(load: Callable[[], ClientApp]) -> ClientApp:
     """Return a ClientApp that runs trials of another one, which stays as it is."""
     return AroundClient(load, tuner_mod)
+
+
+def fresh_main(reference: str) -> Main:
+    """Return what a ServerApp does, with modules of its own in each call.
+
+    As in a process of its own: an app may keep in a module what only one run can use,
+    as the path of a file of results. What it imports from elsewhere is shared, and so
+    is a package that can be loaded only once.
+
+    Parameters
+    ----------
+    reference : str
+        As ``module:name``; it can be imported.
+    """
+    package = reference.partition(":")[0].partition(".")[0]
+
+    def main(grid: Grid, context: Context) -> Any:
+        known = _taken_out(package)
+        app: ServerApp | None
+        try:
+            app = component(reference, ServerApp)
+        except AppError:  # a name that it registers elsewhere is taken, for example
+            app = None
+        finally:
+            _taken_out(package)
+            sys.modules.update(known)
+        return main_of(app or component(reference, ServerApp))(grid, context)
+
+    return main
+
+
+def _taken_out(package: str) -> dict[str, ModuleType]:
+    """Take a package out of what is imported; return its modules."""
+    names = [name for name in sys.modules if name.partition(".")[0] == package]
+    return {name: sys.modules.pop(name) for name in names}
 
 
 def component(reference: str, kind: type[App], folder: Path | None = None) -> App:

@@ -28,7 +28,13 @@ from flwr_fbo._compat import (
 )
 from flwr_fbo.tuner.envelope import HEADER, SettingsHeader, header_record
 from flwr_fbo.tuner.gathered_sends import GatheredSends
-from flwr_fbo.tuner.hidden_metrics import TRAIN_KEYS
+from flwr_fbo.tuner.hidden_metrics import (
+    TRAIN_KEYS,
+    MetricError,
+    merged,
+    numbers_of,
+    weight_of,
+)
 from flwr_fbo.tuner.kept_rounds import KeptRounds
 from flwr_fbo.tuner.trial_thread import Send, for_others, is_evaluation
 
@@ -106,7 +112,9 @@ class TrialGrid:
         Whether the clients' metrics stay at the clients.
     note : callable
         Gets the metrics of each evaluation by the server, and of each round that
-        Flower's strategies keep.
+        Flower's strategies keep. Where `main` has a loop of its own, and has noted
+        nothing since it trained: the clients' means of what they report for ``train``,
+        unless that stays at the clients.
     wanted : collection of str
         Metrics without which a round is not noted.
     share : callable, optional
@@ -138,8 +146,10 @@ class TrialGrid:
         note_round: Callable[[], None] = lambda: None,
         sample_seed: int | None = None,
     ) -> None:
-        self.note = note
+        self._note = note
         self._wanted = set(wanted)
+        # The clients' means of the last training; None once anything was noted since.
+        self._means: dict[str, float] | None = None
         self.training = Training()
         self._sample_seed, self._num_sends = sample_seed, 0
         self._grid = grid
@@ -170,6 +180,11 @@ class TrialGrid:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grid, name)
+
+    def note(self, metrics: Any) -> None:
+        """Note metrics, of the server or of a training."""
+        self._means = None
+        self._note(metrics)
 
     def close(self) -> None:
         """Tell threads that `main` has left behind that its run is over."""
@@ -221,6 +236,12 @@ class TrialGrid:
                 self._noted.clear()
             self.training = found
         self._note_server()
+        self._note_means()
+
+    def _note_means(self) -> None:
+        """Note what clients report of a training that nothing else has scored."""
+        if self._means is not None and self._means.keys() >= self._wanted:
+            self.note(self._means)
 
     def _note_server(self) -> None:
         for number, metrics in sorted(self.training.all_metrics().items()):
@@ -262,6 +283,7 @@ class TrialGrid:
         if self._gathered.error is not None:
             raise self._gathered.error
         self._note_server()
+        self._note_means()
 
     def push_messages(self, messages: Iterable[Message]) -> NoReturn:
         """Refuse: replies that are pulled one by one cannot be shared.
@@ -353,6 +375,8 @@ class TrialGrid:
             return replies
         stage = secure_aggregation_stage(asked[0].content)
         self._note_trained(replies, goes_on)
+        if self.training.strategy is None and not self._is_hidden:
+            self._means = _means(self._replies) or None
         least = self._share.min_clients
         if 0 < len(self._trained) < least:
             # A mean of fewer models shows more of each to all who evaluate it.
@@ -535,6 +559,29 @@ def _ordered(nodes: list[int], sample_size: int, seed: str) -> list[int]:
     at = dict(zip(places, sample, strict=True))
     others = iter(sorted(set(nodes) - set(sample)))
     return [at[place] if place in at else next(others) for place in range(len(nodes))]
+
+
+def _means(replies: Iterable[Message]) -> dict[str, float]:
+    """Return the weighted means of the numbers that all clients report for ``train``.
+
+    None where their weights cannot be used.
+    """
+    found = [
+        merged([*of.config_records.values(), *of.metric_records.values()])
+        for of in (reply.content for reply in replies if reply.has_content())
+    ]
+    try:
+        weights = [weight_of(metrics, "a reply to train") for metrics in found]
+    except MetricError:
+        return {}
+    if not sum(weights) > 0:
+        return {}
+    numbers = [numbers_of(metrics) for metrics in found]
+    names = set.intersection(*({*one} for one in numbers))
+    return {
+        name: float(np.average([one[name] for one in numbers], weights=weights))
+        for name in names
+    }
 
 
 def _arrays_of(message: Message) -> list[tuple[str, Array]]:

@@ -337,7 +337,8 @@ class TrialThread:
         except TrialEnd:
             pass
         except (Exception, SystemExit) as error:
-            self.error = error
+            if not self._is_ending:  # a strategy may fail without its last replies
+                self.error = error
         finally:
             self._requests.put(([], None))
 

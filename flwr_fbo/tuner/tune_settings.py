@@ -15,7 +15,6 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import Result
 
-from flwr_fbo._compat import main_of
 from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.options import Seeds
@@ -24,7 +23,7 @@ from flwr_fbo.tuner.choosers.making import ScoreSource
 from flwr_fbo.tuner.federation_result import FederationResult
 from flwr_fbo.tuner.federation_tuner import FederationTuner
 from flwr_fbo.tuner.one_training import OneTraining
-from flwr_fbo.tuner.own_app import component, with_tuner_mod
+from flwr_fbo.tuner.own_app import component, fresh_main, with_tuner_mod
 from flwr_fbo.tuner.private_choice import PrivateChoice
 
 _log = logging.getLogger("flwr.fbo")
@@ -142,8 +141,7 @@ def tuned_server(reference: str, settings: str, folder: str = "") -> ServerApp:
     def main(grid: Grid, context: Context) -> None:
         path = Path(folder) if folder else None
         tuner = TuneSettings.from_json(settings).tuner(path)
-        own = main_of(component(reference, ServerApp))
-        result = tuner.start(own, grid, context)
+        result = tuner.start(fresh_main(reference), grid, context)
         for line in str(result).splitlines():
             _log.info("%s", line)
         if path is not None:

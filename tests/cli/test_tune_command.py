@@ -25,7 +25,13 @@ from typer.testing import CliRunner
 from flwr_fbo import InProcessGrid
 from flwr_fbo.cli import app
 from flwr_fbo.tuner.tune_settings import server_context
-from tests.cli.tuned_apps import MESSAGE_CLIENT, legacy_app, message_app, own_server
+from tests.cli.tuned_apps import (
+    MESSAGE_CLIENT,
+    legacy_app,
+    loop_app,
+    message_app,
+    own_server,
+)
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tune-fedavg-sklearn" / "before"
 SEARCH = ("--search", "learning-rate=1e-3..1:log")
@@ -121,6 +127,51 @@ def test_apps_as_people_have_them(tmp_path: Path, write: Any, epsilon: Any) -> N
         compared = found["compared"]
         assert compared["by"] == "mean of the clients"
         assert 0 < compared["before"] < compared["after"] < 1
+
+
+def test_a_loop_that_nobody_evaluates_in_is_scored_by_its_training(
+    tmp_path: Path,
+) -> None:
+    loop_app(tmp_path / "app")
+    text = "only knows, from replies to train, ['AUC']. Pass --score server"
+    assert text in _error("app", "--metric", "AUC", *SEARCH)
+    found = _tuned("app", "--metric", "AUC", "--score", "server", *SEARCH)
+    assert found["chosen"]["learning-rate"] > 0.1
+    assert found["compared"]["by"] == "at the server"
+    assert found["compared"]["before"] < found["compared"]["after"]
+
+
+def test_an_app_that_does_not_train_is_told_so(tmp_path: Path) -> None:
+    folder = loop_app(tmp_path / "app")
+    for name in ("client", "server"):
+        file = next(folder.glob(f"*/{name}_app.py"))
+        text = file.read_text().replace("app.train", "app.query")
+        file.write_text(text.replace("MessageType.TRAIN", "MessageType.QUERY"))
+    text = "Nothing is trained: main sends no message of type train"
+    assert text in _error("app", "--metric", "AUC", *SEARCH)
+
+
+def test_an_app_may_keep_in_a_module_what_one_run_uses(tmp_path: Path) -> None:
+    """As two of Flower's baselines do: the path of a file of results."""
+    folder = message_app(tmp_path / "app")
+    server = next(folder.glob("*/server_app.py"))
+    text = server.read_text()
+    text = text.replace("app = ServerApp()", "app = ServerApp()\nRUNS = []")
+    line = "    arrays = ArrayRecord("
+    text = text.replace(
+        line, f"    RUNS.append(grid)\n    assert len(RUNS) == 1\n{line}"
+    )
+    server.write_text(text)
+    assert _tuned("app", *METRIC, *SEARCH)["chosen"]["learning-rate"] > 0.1
+
+
+def test_a_module_that_can_be_loaded_once_is_shared(tmp_path: Path) -> None:
+    folder = message_app(tmp_path / "app")
+    server = next(folder.glob("*/server_app.py"))
+    once = "import builtins\nassert not hasattr(builtins, __name__)\n"
+    once += "setattr(builtins, __name__, True)\n"
+    server.write_text(once + server.read_text())
+    assert _tuned("app", *METRIC, *SEARCH)["chosen"]["learning-rate"] > 0.1
 
 
 def test_a_loss_is_told_in_its_own_sign_and_the_model_is_kept(tmp_path: Path) -> None:

@@ -130,6 +130,45 @@ def server_fn(context):
 app = ServerApp(server_fn=server_fn)
 """
 
+# A loop of its own, as Flower's example with CatBoost: the model is in a ConfigRecord,
+# and clients report their metric with it, when they have trained.
+_LOOP_CLIENT = """\
+import struct
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+app = ClientApp()
+
+
+@app.train()
+def train(message, context):
+    w, = struct.unpack("d", message.content["gmodel"]["model"])
+    w -= context.run_config["learning-rate"] * (w - 1.0)
+    found = {"AUC": 1 / (1 + abs(w - 1.0)), "model": struct.pack("d", w)}
+    return Message(RecordDict({"found": ConfigRecord(found)}), reply_to=message)
+"""
+
+_LOOP_SERVER = """\
+import struct
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.serverapp import ServerApp
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid, context):
+    w = 0.0
+    for server_round in range(context.run_config["num-server-rounds"]):
+        model = ConfigRecord({"model": struct.pack("d", w)})
+        asked = [
+            Message(RecordDict({"gmodel": model}), node, MessageType.TRAIN)
+            for node in grid.get_node_ids()
+        ]
+        replies = [r.content["found"]["model"] for r in grid.send_and_receive(asked)]
+        w = sum(struct.unpack("d", reply)[0] for reply in replies) / len(replies)
+"""
+
 
 def write_app(
     folder: Path,
@@ -163,6 +202,11 @@ def message_app(
 def own_server(folder: Path, server: str) -> Path:
     """Write an app with another server."""
     return write_app(folder, server=server)
+
+
+def loop_app(folder: Path) -> Path:
+    """Write an app whose `main` has a loop of its own, in which nobody evaluates."""
+    return write_app(folder, server=_LOOP_SERVER, client=_LOOP_CLIENT)
 
 
 def legacy_app(folder: Path, options: str = "min_available_clients=2") -> Path:

@@ -30,6 +30,8 @@ from flwr_fbo import (
     Seeds,
     tuner_mod,
 )
+from flwr_fbo._compat import main_of
+from flwr_fbo.tuner.first_round import FirstRound
 from tests.tuner.apps import assert_all_end
 
 NUM_SITES, ROUNDS = 20, 4
@@ -177,6 +179,33 @@ def test_evaluation_at_the_server_alone_scores_trials() -> None:
 
     app = server_app(fraction_evaluate=0.0, evaluate_fn=evaluate)
     result = _tuner(score="server").start(app, Counting(), _context())
+    best = max(settings["learning-rate"] for settings in result.settings)
+    assert result.best == {"learning-rate": best}
+
+
+class Saving(FedAvg):
+    """A strategy that saves the model of each round, and thinks that there is one."""
+
+    def aggregate_fit(self, server_round: int, results: Any, failures: Any) -> Any:
+        """Save the model."""
+        found, metrics = super().aggregate_fit(server_round, results, failures)
+        assert found is not None
+        parameters_to_ndarrays(found)
+        return found, metrics
+
+
+def test_what_is_ended_inside_a_strategy_has_not_failed() -> None:
+    def server_fn(context: Context) -> ServerAppComponents:
+        initial = ndarrays_to_parameters([np.zeros(3)])
+        config = ServerConfig(num_rounds=ROUNDS)
+        strategy = Saving(initial_parameters=initial)
+        return ServerAppComponents(strategy=strategy, config=config)
+
+    app = ServerApp(server_fn=server_fn)
+    first = FirstRound.of(main_of(app), Counting(), _context())
+    assert first.failure is None
+    assert first.evaluate == {"distance", "loss"}
+    result = _tuner().start(app, Counting(), _context())
     best = max(settings["learning-rate"] for settings in result.settings)
     assert result.best == {"learning-rate": best}
 

@@ -110,7 +110,7 @@ def test_a_row_has_what_came_of_an_app(
     message_app(tmp_path / "examples" / "b")
     row = run("a", tmp_path)
     assert row["outcome"] == "tuned"
-    assert row["chosen"]["learning-rate"] > 0.1
+    assert row["chosen"]["learning-rate"] > 0.01
     assert row["compared"]["before"] < row["compared"]["after"]
     # Six rounds, and one to look at.
     assert row["trainings"] == 7

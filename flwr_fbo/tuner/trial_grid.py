@@ -263,7 +263,7 @@ class TrialGrid:
                 for key, value in metrics.items()
                 if isinstance(value, int | float) and not isinstance(value, bool)
             }
-            for number, metrics in known.items()
+            for number, metrics in sorted(known.items())
         }
 
     def _widen(self, num_nodes: int) -> None:

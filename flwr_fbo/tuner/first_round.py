@@ -77,7 +77,14 @@ class FirstRound:
                 found.server |= {*numbers_of(metrics)}
 
         def run(send: Send) -> Any:
-            grids.append(TrialGrid(grid, send, False, note))
+            own_grid = TrialGrid(
+                grid,
+                send,
+                is_hidden=False,
+                note=note,
+                note_round=trial.note_round,
+            )
+            grids.append(own_grid)
             try:
                 returned = main(cast(Grid, grids[0]), own)
                 grids[0].finish()

@@ -10,8 +10,12 @@ PYTEST_ARGS ?= -m "not slow and not gate"
 
 .PHONY: help demo test everything coverage lint wheel newest docs bench clean
 
-demo: .venv/core  ## Run the main job on an embedded default
-	$(BIN)/flwr-fbo run digits-start
+demo: .venv/core  ## Tune an app at 20 simulated sites, with no line of it changed
+	rm -rf build/demo
+	$(BIN)/flwr-fbo tune examples/tune-fedavg-sklearn/before --metric accuracy \
+		--search learning-rate=1e-4..1:log --search local-epochs=1..8 \
+		--compare --seed 1 --folder build/demo
+	$(BIN)/flwr-fbo report build/demo
 
 test: .venv/test  ## Run the fast tests
 	$(LAUNCHER) $(BIN)/python -m pytest $(PYTEST_ARGS) --numprocesses $(WORKERS) \

@@ -2,15 +2,20 @@
 
     python -m benchmarks.pictures [--into docs/images]
 
-*study* is how a study goes, *race* how a tuner chooses inside one training, and
-*bandit* a month of a private bandit. They are SVG files with text, 600 units wide.
+*study* is how a study goes, *race* how a tuner chooses inside one training, *bandit* a
+month of a private bandit, and *tuned* the demo (`python -m benchmarks.demo
+benchmarks/demo.jsonl`). They are SVG files with text, 600 units wide.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+from benchmarks.demo import ROWS
+from benchmarks.rows import read_rows
 
 FOLDER = Path(__file__).parents[1] / "docs" / "images"
 
@@ -23,11 +28,12 @@ class Theme(NamedTuple):
     site: str
     server: str
     noise: str
+    tuned: str
 
 
 THEMES = {
-    "light": Theme("#1f2328", "#57606a", "#ddf4e4", "#dbe9fb", "#b35900"),
-    "dark": Theme("#e6edf3", "#9ea7b3", "#1d3b29", "#1c3352", "#f0a04b"),
+    "light": Theme("#1f2328", "#57606a", "#ddf4e4", "#dbe9fb", "#b35900", "#0969da"),
+    "dark": Theme("#e6edf3", "#9ea7b3", "#1d3b29", "#1c3352", "#f0a04b", "#58a6ff"),
 }
 
 
@@ -74,6 +80,16 @@ class Drawing:
             f'<path d="M{x1:g} {y1:g} L{tail}" stroke="{color}" stroke-width="2"/>',
             f'<path d="M{x2:g} {y2:g} L{left} L{right} Z" fill="{color}"/>',
         ]
+
+    def path(
+        self, points: Sequence[tuple[float, float]], color: str, width: float
+    ) -> None:
+        """Draw a line through points."""
+        steps = " L".join(f"{x:g} {y:g}" for x, y in points)
+        self.parts.append(
+            f'<path d="M{steps}" fill="none" stroke="{color}" '
+            f'stroke-width="{width:g}"/>'
+        )
 
     def dot(self, x: float, y: float, radius: float, color: str) -> None:
         """Draw a filled circle."""
@@ -168,7 +184,46 @@ def bandit(theme: Theme) -> Drawing:
     return picture
 
 
-PICTURES = (study, race, bandit)
+def tuned(theme: Theme) -> Drawing:
+    """Draw the demo: accuracy by round of work, tuned and not."""
+    picture = Drawing(theme, 300, "A tuned training beside the app's own")
+    rows = read_rows(ROWS)
+    most = max(x for row in rows for x, _ in row["points"])
+    low, high = 0.55, 1.0
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        return 60 + 400 * x / most, 250 - 205 * (y - low) / (high - low)
+
+    for level in (0.6, 0.7, 0.8, 0.9, 1.0):
+        _, y = place(0, level)
+        picture.path([(60, y), (470, y)], theme.server, 1)
+        picture.text(52, y, f"{level:.1f}", anchor="end")
+    for number in range(1, most + 1):
+        picture.text(place(number, low)[0], 266, str(number))
+    picture.text(265, 288, "round of work of all 20 sites")
+    picture.text(8, 14, "accuracy on test data", anchor="start")
+    for row in rows:
+        points = [place(x, y) for x, y in row["points"]]
+        if row["kind"] == "ended":
+            picture.path(points, theme.line, 1)
+            for x, y in points:
+                picture.dot(x, y, 2.5, theme.line)
+    for kind, color, words in (
+        ("own", theme.noise, "not tuned"),
+        ("tuned", theme.tuned, "tuned"),
+    ):
+        (row,) = [row for row in rows if row["kind"] == kind]
+        points = [place(x, y) for x, y in row["points"]]
+        picture.path(points, color, 3.5)
+        x, y = points[-1]
+        last = row["points"][-1][1]
+        picture.text(x + 10, y, f"{last:.2f} {words}", color, "start")
+    x, y = place(3, 0.62)
+    picture.text(x + 14, y, "settings that\nfell away", theme.line, "start")
+    return picture
+
+
+PICTURES = (study, race, bandit, tuned)
 
 
 def main() -> None:

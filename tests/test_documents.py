@@ -5,7 +5,6 @@ import math
 import pkgutil
 import re
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,17 +13,19 @@ import click
 import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
-from flwr.serverapp.strategy import FedAvg, Result
 from optuna.distributions import FloatDistribution
+from typer.testing import CliRunner
 
 import flwr_fbo
 from benchmarks import paper_differences, warm_start
+from benchmarks.demo import ROWS, demo_arguments
 from benchmarks.pictures import FOLDER, PICTURES, THEMES
 from benchmarks.rows import read_rows
 from benchmarks.tuned_examples import EXAMPLES, imported
-from flwr_fbo import FedVoteSettings, InProcessGrid, SearchSpace, Seeds
+from flwr_fbo import FedVoteSettings, InProcessGrid, SearchSpace
 from flwr_fbo.algorithms.fed_vote.even_votes import even_votes
 from flwr_fbo.algorithms.fed_vote.settings import VoteCount
+from flwr_fbo.cli import app
 from flwr_fbo.cli.commands import COMMANDS, load_command
 from flwr_fbo.lab.experiment_runner.estimates import Estimate
 from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
@@ -97,11 +98,26 @@ def test_a_readme_names_commands_that_exist(
         check(page)
 
 
-def test_the_demo_is_the_experiment_that_a_page_shows() -> None:
-    rules = (ROOT / "Makefile").read_text()
-    (demo,) = re.findall(r"^demo:.*\n.*flwr-fbo (.*)$", rules, re.MULTILINE)
-    page = (ROOT / "docs/research/experiments.md").read_text()
-    assert f"$ flwr-fbo {demo} " in page.partition("## Digits in five minutes")[2]
+def test_the_demo_prints_what_the_readme_shows(tmp_path: Path) -> None:
+    """The first lines of it, and draws the picture."""
+    done = CliRunner().invoke(app, demo_arguments(tmp_path / "record"))
+    assert done.exit_code == 0, done.output
+    lines = [line for line in done.stdout.splitlines() if line]
+    first = next(b for b in blocks_of(ROOT / "README.md") if b.language == "text")
+    shown = first.text.splitlines()
+    found = [line for line in lines if line.partition(":")[0] in _names_of(shown)]
+    assert is_shown_as("\n".join(found), "\n".join(shown))
+    curves = [row["points"] for row in read_rows(ROWS) if row["kind"] != "ended"]
+    last = sorted(points[-1][1] for points in curves)
+    assert [f"{score:.2f}" for score in last] == ["0.80", "0.95"]
+
+
+def _names_of(lines: list[str]) -> set[str]:
+    return {line.partition(":")[0] for line in lines}
+
+
+def test_the_readme_is_read_in_three_minutes() -> None:
+    assert len((ROOT / "README.md").read_text().split()) <= 800
 
 
 def test_the_readme_names_both_commands_of_the_makefile() -> None:
@@ -114,42 +130,27 @@ def test_the_readme_names_both_commands_of_the_makefile() -> None:
         assert [line for line in lines if line.startswith(f"$ {command}")]
 
 
-@pytest.mark.gate
 def test_the_readme_runs_as_it_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the app that it names in place of the reader's own, and noise from seeds."""
+    """With the app that it names in place of the reader's own."""
     monkeypatch.chdir(tmp_path)
-    warm = partial(flwr_fbo.FedWarmStart, seeds=Seeds(study=1, features=2, noise=3))
-    monkeypatch.setattr(flwr_fbo, "FedWarmStart", warm)
-    monkeypatch.setattr(flwr_fbo, "FedUCB", partial(flwr_fbo.FedUCB, noise_seed=1))
     with imported(EXAMPLES / "tune-fedavg-sklearn" / "after") as example:
-
-        class NotingFedAvg(FedAvg):
-            def start(self, *args: Any, **kwargs: Any) -> Result:
-                results.append(super().start(*args, **kwargs))
-                return results[-1]
-
-        def main(grid: Any, context: Any) -> float:
-            example.server.main(grid, context)
-            tests: Any = results[-1].evaluate_metrics_serverapp
-            return float(tests[max(tests)]["accuracy"])
-
-        results: list[Result] = []
-        monkeypatch.setattr(example.server, "FedAvg", NotingFedAvg)
         page = Page(ROOT / "README.md", menu=True)
         config = dict(example.config)
-        page.names["main"] = main
+        page.names["main"] = example.server.main
         grid = InProcessGrid(example.client.app, 20, run_config=config)
         context = Context(1, 1, {}, RecordDict(), config)
         started = SimpleNamespace(main=lambda: lambda tuned: tuned(grid, context))
         page.names["app"] = started  # as a ServerApp that is run at once
-        page.run()
-    python = [b.text for b in blocks_of(page.path) if b.language == "python"]
-    assert len(python) == 3
-    for text in python:  # an example is read at a glance
-        assert len([line for line in text.splitlines() if line]) <= 15
-    assert page.names["strategy"].cohort_sizes == (9,)
+        for block in blocks_of(page.path):
+            if block.language == "console":
+                page._console(block)
+            if block.language == "python":
+                page._python(block)
+    assert "Privacy spent per client: epsilon 2.0" in page.printed
+    [python] = [b.text for b in blocks_of(page.path) if b.language == "python"]
+    assert len([line for line in python.splitlines() if line]) <= 15
 
 
 def _your_own_objective(page: Page) -> None:
@@ -289,16 +290,15 @@ def test_only_last_digits_may_differ(got: str, wanted: str, ok: bool) -> None:
 
 
 def test_first_pages_lead_to_the_tuner_of_a_federation_first() -> None:
-    """With the same commands, in README and index; and so do tutorials and ways."""
+    """With the same command, in README and index; and so do tutorials and ways."""
     first, readme = (
-        next(b for b in blocks_of(ROOT / page) if "flwr-fbo init" in b.text)
+        next(b for b in blocks_of(ROOT / page) if "flwr-fbo tune" in b.text)
         for page in ("docs/index.md", "README.md")
     )
     assert first.text == readme.text
-    assert "--template federation" in first.text
     index = (ROOT / "docs/index.md").read_text()
     apps = re.findall(r"^app/(.*)$", index, re.MULTILINE)
-    assert apps[:2] == ["tune-your-fedavg", "put-it-in-your-app"]
+    assert apps[:3] == ["tune-your-fedavg", "tune-in-python", "put-it-in-your-app"]
     for page in ("README.md", "docs/index.md"):
         text = (ROOT / page).read_text()
         doors = ("one model", "at sites|at each site", "bandit")

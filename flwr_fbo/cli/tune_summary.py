@@ -100,7 +100,11 @@ class Summary:
         result, metric = self.result, self.settings.metric
         chosen = ", ".join(f"{key}={_short(v)}" for key, v in result.best.items())
         before = ", ".join(f"{key}={_short(v)}" for key, v in self.defaults.items())
-        lines = ["", f"Chosen:  {chosen}", f"Before:  {before}"]
+        lines, final, plain = [""], self.final(), self._last(result.plain)
+        if final is not None and plain is not None:
+            text = f"{metric}: {_short(plain[1])} with the app's own settings, "
+            lines.append(f"{text}{_short(final[1])} tuned.")
+        lines += [f"Chosen:  {chosen}", f"Before:  {before}"]
         lines.append(f"How sure: the app's defaults {result.verdict}.")
         compared = self.compared()
         if compared is not None and not result.defaults_stayed_best:
@@ -111,15 +115,10 @@ class Summary:
             lines.append(
                 f"{metric}: stays at the clients; they compared models by ranks."
             )
-        final, plain = self.final(), self._last(result.plain)
-        if final is not None:
+        if final is not None and plain is None:
             rounds, value = final
             text = f"{metric} of the trained model, as the app has it, after its own "
             lines.append(f"{text}{_rounds(rounds)}: {_short(value)}.")
-        if plain is not None:
-            number, score = plain
-            text = f"{metric} with the app's own settings after {_rounds(number)}: "
-            lines.append(f"{text}{_short(score)}.")
         trainings = None if self.plan is None else self.plan.num_trainings
         if trainings is not None:
             cost = f"Cost: {trainings[0]} rounds of training at a client"

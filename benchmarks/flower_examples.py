@@ -179,7 +179,8 @@ APPS = {
     "statavg": App(
         "accuracy",
         ("learning_rate=1e-4..1e-1:log", "local_epochs=1..5"),
-        run_config="num_clients=10 num_server_rounds=4",
+        clients=5,
+        run_config="num_server_rounds=3",
         folder="baselines",
         save_data=save_statavg,
     ),

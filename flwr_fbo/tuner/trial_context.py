@@ -80,7 +80,8 @@ def _reads_all(name: str) -> Any:
 class Overlay(dict[str, Any]):
     """A run config with a trial's settings on top; notes which of them are read.
 
-    It is a dict, as apps may ask for one: to write it as JSON, or to send it.
+    It is a dict, as apps may ask for one: to write it as JSON, or to send it. It has
+    the name of one, too: OmegaConf goes by that, and takes no other class.
 
     Parameters
     ----------
@@ -97,6 +98,8 @@ class Overlay(dict[str, Any]):
     read : set of str
         The keys of the settings that were read; whoever reads all reads each of them.
     """
+
+    __module__, __qualname__ = "builtins", "dict"
 
     def __init__(
         self,
@@ -118,11 +121,20 @@ class Overlay(dict[str, Any]):
         self.read.update({key} & self.settings.keys())
         return super().get(key, default)
 
+    def __reduce__(self) -> Any:
+        # By this name its class would not be found again.
+        return _overlay, (dict(self), self.settings, self.trial)
+
     # json.dumps, dict() and ** each call another one of these.
     __iter__ = _reads_all("__iter__")
     keys = _reads_all("keys")
     items = _reads_all("items")
     values = _reads_all("values")
+
+
+def _overlay(*about: Any) -> Overlay:
+    """Return a copy of a run config that was pickled, or is copied."""
+    return Overlay(*about)
 
 
 def trial_context(context: Context, overlay: Overlay) -> Context:

@@ -1,6 +1,8 @@
 """The Grids that `main` gets, and what a trial keeps to itself."""
 
+import pickle
 import sys
+from copy import copy, deepcopy
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +13,7 @@ from flwr.clientapp import ClientApp
 from flwr_fbo import InProcessGrid, tuner_mod
 from flwr_fbo.privacy.spending import Charge, Promise
 from flwr_fbo.tuner.envelope import SettingsHeader, TrialsHeader, pack, read_header
-from flwr_fbo.tuner.trial_context import Overlay
+from flwr_fbo.tuner.trial_context import FederationTrial, Overlay
 from flwr_fbo.tuner.trial_grid import TrialGrid, TunedGrid
 from flwr_fbo.tuner.trial_thread import random_states, restore_random_states
 from tests.tuner.apps import in_process
@@ -61,6 +63,18 @@ def test_a_send_of_nothing_is_not_waited_for() -> None:
         raise AssertionError
 
     assert TrialGrid(inner, send, True, print).send_and_receive([]) == []
+
+
+def test_a_run_config_has_the_name_of_a_dict_and_can_be_copied() -> None:
+    trial = FederationTrial(3, 1, 2, {"x": 1})
+    config = Overlay({"x": 0, "other": 2}, {"x": 1}, trial)
+    # By this OmegaConf, which one of Flower's baselines uses, knows a dict.
+    name = type(config).__module__, type(config).__qualname__
+    assert name == ("builtins", "dict")
+    for copied in (deepcopy(config), copy(config), pickle.loads(pickle.dumps(config))):
+        assert copied == {"x": 1, "other": 2}
+        assert copied.trial == trial
+    assert config.read == {"x"}
 
 
 @pytest.mark.parametrize(

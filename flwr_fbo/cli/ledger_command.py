@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -286,10 +287,22 @@ def _print(console: Console, found: _Ledger) -> None:
     else:  # a number that is cut into pieces is another number
         for row in rows:
             pairs = zip(kind.headings, kind.cells(row), strict=True)
-            text = "; ".join(f"{name} {cell}" for name, cell in pairs)
-            console.print(text, highlight=False)
+            for line in _folded([f"{name} {cell}" for name, cell in pairs], console):
+                console.print(line, highlight=False)
     for name, value in sorted(identity_in_words(identity).items()):
         console.print(f"{name}: {value}", highlight=False, soft_wrap=True)
+
+
+def _folded(pieces: Sequence[str], console: Console) -> list[str]:
+    """Return pieces in lines that fit a console; a piece is never cut."""
+    lines: list[str] = []
+    for piece in pieces:
+        text = f"{lines[-1]}; {piece}" if lines else piece
+        if lines and len(text) <= console.width:
+            lines[-1] = text
+        else:
+            lines.append(piece)
+    return lines
 
 
 def _json(found: _Ledger) -> dict[str, Any]:

@@ -392,15 +392,18 @@ class FederationTuner:
         )
         require(not isinstance(grid, TrialGrid), "grid", grid, allowed)
         defaults = app_defaults(self.space, context.run_config)
-        if not has_begun(self._folder):
+        is_new = not has_begun(self._folder)
+        if is_new:
             self._check_nodes(grid)
-            self._check_power()
         identity = self._identity(defaults)
         with TunerRecord(self._folder, identity, _PATIENCE) as record:
             record.check_app(self._app_of(grid, context), [str(self._folder)])
             candidates = self._candidates(record, defaults)
             plan = self._plan(record, candidates, main, grid, context)
-            self._chooser = self._chooser_of([rung.num_trials for rung in plan.rungs])
+            sizes = tuple(rung.num_trials for rung in plan.rungs)
+            self._chooser = self._chooser_of(sizes)
+            if is_new:
+                self._check_power(sizes)
             num_decided = len(record.rungs())
             for row in record.ledger():
                 check_evidence(row, self.num_agents)
@@ -548,13 +551,11 @@ class FederationTuner:
                 num_nodes,
             )
 
-    def _check_power(self) -> None:
+    def _check_power(self, sizes: tuple[int, ...]) -> None:
         """Warn if much of the gain is lost even if all clients agree."""
         if self.privacy is None:
             return
-        about = self.schedule.sizes, self.num_agents, self.privacy
-        warning = too_few_clients(*about)
-        if warning:
+        if warning := too_few_clients(sizes, self.num_agents, self.privacy):
             _log.warning(warning)
 
     def _identity(self, defaults: Params) -> dict[str, Any]:

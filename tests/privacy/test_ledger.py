@@ -156,7 +156,7 @@ def test_it_begins_with_who_when_and_how_much(recorded: Path) -> None:
     assert second == f"Committed from {times[0]} to {times[-1]}"
     assert rest[0].startswith("3 releases: epsilon = ")
     for at in times:
-        assert [line for line in rest if f" {at} " in line]
+        assert [line for line in rest if f" {at}" in line]
     assert shown.index("NOT PRIVATE") < shown.index("committed")
     assert shown.index(f" {times[-1]} ") < shown.index("weights: ")
 

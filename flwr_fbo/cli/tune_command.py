@@ -353,14 +353,14 @@ def _run_here(job: _Job, compare: bool, dry_run: bool) -> list[str]:
     context = server_context(own.run_config)
     num, config = settings.num_agents, own.run_config
     grid = InProcessGrid(with_tuner_mod(lambda: client), num, run_config=config)
+    if dry_run:
+        plan = settings.tuner(None).plan(main, grid, context)
+        return dry_run_lines(settings, plan)
     if not has_begun(job.folder):
         first = FirstRound.of(
             main, InProcessGrid(client, num, run_config=config), context
         )
         _check_metric(job, first)
-    if dry_run:
-        plan = settings.tuner(None).plan(main, grid, context)
-        return dry_run_lines(settings, plan)
     make_folder(job.folder)
     try:
         result = settings.tuner(job.folder).start(main, grid, context)

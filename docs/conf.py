@@ -20,7 +20,11 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
+    "sphinx_copybutton",
 ]
+# Copied are commands, without prompts and outputs.
+copybutton_prompt_text = "$ "
+copybutton_line_continuation_character = "\\"
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 4
 

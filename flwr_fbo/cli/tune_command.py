@@ -48,6 +48,7 @@ from flwr_fbo.tuner.tune_settings import TuneSettings, save_model, server_contex
 from flwr_fbo.tuner.tuner_record import (
     FILE_NAME,
     has_begun,
+    has_ended,
     plan_of,
     recorded_result,
     save_plain,
@@ -106,12 +107,16 @@ def tune(
         ),
     ] = None,
     trials: Annotated[
-        int | None, typer.Option(help="Settings that are tried, at most; 16.")
+        int | None,
+        typer.Option(
+            help="Settings that are tried: 16, and fewer in a short training."
+        ),
     ] = None,
     num_supernodes: Annotated[
         int | None,
         typer.Option(
-            help="Sites, simulated here or on the engine; 20 in this process."
+            help="Sites, simulated here or on the engine; by default those of the "
+            "app's federation, or 20."
         ),
     ] = None,
     federation: Annotated[
@@ -193,6 +198,8 @@ def tune(
             _propose(app, own, given["metric"])
             raise typer.Exit(2)
         job = _job(app, own, given, folder)
+        allowed = "left out with --dry-run"
+        require(not (as_json and dry_run), "as_json", as_json, allowed)
         is_bundle = bool(given["federation"] or bundle_only) and not dry_run
         allowed = "left out where the app runs elsewhere"
         require(not (compare and is_bundle), "compare", compare, allowed)
@@ -356,6 +363,10 @@ def _run_here(job: _Job, compare: bool, dry_run: bool) -> list[str]:
     if dry_run:
         plan = settings.tuner(None).plan(main, grid, context)
         return dry_run_lines(settings, plan)
+    path = job.folder / FILE_NAME
+    if has_begun(job.folder) and has_ended(path):
+        text = f"This tuning has ended before. Remove {job.folder} to tune anew."
+        typer.echo(text, err=True)
     if not has_begun(job.folder):
         first = FirstRound.of(
             main, InProcessGrid(client, num, run_config=config), context
@@ -365,10 +376,13 @@ def _run_here(job: _Job, compare: bool, dry_run: bool) -> list[str]:
     try:
         result = settings.tuner(job.folder).start(main, grid, context)
     except KeyboardInterrupt:
-        text = "Stopped. The same command goes on, and no rung is decided twice."
+        text = "Stopped. The same command goes on after the last rung that was decided."
         typer.echo(text, err=True)
         raise
-    except (ValueError, JournalError):
+    except JournalError as error:
+        text = f"{error} To begin anew, remove {job.folder}, or pass another --folder."
+        raise AppError(text) from error
+    except ValueError:
         raise
     except Exception as error:  # the app's own, or that of its clients
         text = f"The app has failed: {type(error).__name__}: {error}"
@@ -385,8 +399,13 @@ def _compare(job: _Job) -> None:
     num, config = job.settings.num_agents, job.app.run_config
     path = job.folder / FILE_NAME
     with Journal.snapshot(path) as journal:
-        if recorded_result(journal).plain:
-            return
+        result = recorded_result(journal)
+    if result.plain:
+        return
+    measured = result.measured.get(result.best_trial, {}).values()
+    if not any(job.settings.metric in metrics for metrics in measured):
+        typer.echo("Nothing to compare: the metric stays at the clients.", err=True)
+        return
     typer.echo("the app is trained with its own settings, to compare", err=True)
     grid = InProcessGrid(with_tuner_mod(lambda: client), num, run_config=config)
     is_hidden = job.settings.epsilon is not None

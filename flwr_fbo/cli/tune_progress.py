@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from shutil import get_terminal_size
 
 from flwr_fbo.tuner.progress import IS_PROGRESS
 
@@ -37,6 +38,8 @@ class _Lines(logging.Handler):
             return  # the error itself ends the command
         if progress is None:
             text = f"Warning: {text}"
+        if is_passing and self._is_terminal:  # a longer line could not be replaced
+            text = text[: get_terminal_size().columns - 1]
         if self._is_terminal:
             text = f"{_CLEAR}{text}"
         self._is_open = self._is_terminal and is_passing

@@ -105,7 +105,7 @@ class Summary:
             text = f"{metric}: {_short(plain[1])} with the app's own settings, "
             lines.append(f"{text}{_short(final[1])} tuned.")
         lines += [f"Chosen:  {chosen}", f"Before:  {before}"]
-        lines.append(f"How sure: the app's defaults {result.verdict}.")
+        lines.append(f"How sure: {self._verdict()}.")
         compared = self.compared()
         if compared is not None and not result.defaults_stayed_best:
             whose, rounds, old, new = compared
@@ -122,12 +122,20 @@ class Summary:
         trainings = None if self.plan is None else self.plan.num_trainings
         if trainings is not None:
             cost = f"Cost: {trainings[0]} rounds of training at a client"
-            lines.append(f"{cost}; the app alone has {trainings[1]}.")
+            more = "" if plain is None else f", and {trainings[1]} more to compare"
+            lines.append(f"{cost}; the app alone has {trainings[1]}{more}.")
         lines.append(self._privacy())
         lines.append(f"Model: {self._where()}")
         lines.append(f"Record: {self.folder}")
         lines += ["To train with these settings:", f"  {self.command}"]
         return lines
+
+    def _verdict(self) -> str:
+        result = self.result
+        verdict = f"the app's defaults {result.verdict}"
+        if result.privacy_spent is None and not result.defaults_stayed_best:
+            verdict += "; of exact scores it is not known what is chance"
+        return verdict
 
     def _privacy(self) -> str:
         spent = self.result.privacy_spent
@@ -142,7 +150,7 @@ class Summary:
     def _where(self) -> str:
         if self.model is not None:
             return f"{self.model}, and where the app itself saves it"
-        return "trained to the end of main; it is where the app saves it"
+        return "trained to the end; it is where the app saves it, and nowhere else"
 
     def values(self) -> dict[str, Any]:
         """Return the result as JSON values."""
@@ -157,8 +165,8 @@ class Summary:
             "chosen": result.best,
             "defaults": self.defaults,
             "trial": result.best_trial,
-            "verdict": result.verdict,
-            "defaults_beaten": result.defaults_beaten,
+            "verdict": self._verdict(),
+            "defaults_beaten": None if spent is None else result.defaults_beaten,
             "metric": self.settings.metric,
             "direction": self.settings.direction,
             "compared": named,
@@ -185,6 +193,11 @@ def dry_run_lines(settings: TuneSettings, plan: Plan) -> list[str]:
         for rung in plan.rungs
     ]
     lines.append(f"and the chosen one to the end{sharing}.")
+    if plan.num_rounds is not None:
+        lines.append(
+            f"In a trial {plan.rounds_key} is {plan.num_rounds}: with the rounds of "
+            f"the other trials these are the app's {plan.app_rounds}."
+        )
     if plan.reason:
         lines.append(f"All clients train each trial: {plan.reason}.")
     if plan.num_trainings is not None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Self
 
 from flwr_fbo._common.errors import log_once
+from flwr_fbo._common.text import counted
 from flwr_fbo.strategies.round_progress import duration
 from flwr_fbo.tuner.schedule import Plan
 from flwr_fbo.tuner.trial_thread import CHOSEN_TRIAL, THREAD_NAME, TrialThread
@@ -97,13 +98,13 @@ class Progress:
             return
         _log.log(
             level,
-            "rung %d of %d, round %d of %d, trials %s: %d sends so far, %s",
+            "rung %d of %d, round %d of %d, trials %s: %s so far, %s",
             rung + 1,
             len(self._plan.rungs),
             max(trial.num_train for trial in sent),
             self._plan.rungs[rung].rounds,
             ", ".join(str(trial.number) for trial in sent),
-            num_sends,
+            counted(num_sends, "send"),
             self.left(rung, trials),
             extra={IS_PROGRESS: "passing"},
         )

@@ -47,7 +47,7 @@ def test_lines_come_twice_a_minute_at_most_and_tell_the_time_that_is_left(
     lines = _lines(grid, caplog)
     within = [line for line in lines if "go on" not in line]
     assert re.fullmatch(
-        r"rung 1 of 3, round [123] of 3, trials \d+, \d+, \d+, \d+: \d+ sends so far, "
+        r"rung 1 of 3, round [123] of 3, trials \d+, \d+, \d+, \d+: \d+ sends? so far, "
         r"about \d+ (s|min) left",
         within[0],
     )

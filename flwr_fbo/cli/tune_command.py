@@ -195,7 +195,7 @@ def tune(
             seed=seed,
         )
         if not given["search"]:
-            _propose(app, own, given["metric"])
+            _propose(app, own, given)
             raise typer.Exit(2)
         job = _job(app, own, given, folder)
         allowed = "left out with --dry-run"
@@ -282,7 +282,7 @@ def _as_text(value: Any) -> str:
     return str(value)
 
 
-def _propose(path: Path, own: OwnApp, metric: str | None) -> None:
+def _propose(path: Path, own: OwnApp, given: dict[str, Any]) -> None:
     """Print a search for the numbers of the run config; nothing is run."""
     found = proposed_search(own.run_config)
     if not found:
@@ -297,8 +297,13 @@ def _propose(path: Path, own: OwnApp, metric: str | None) -> None:
     for key, text in found.items():
         typer.echo(f"  {key} = {own.run_config[key]}: try {text}")
     typer.echo("Take out what you do not want to tune, and run:")
-    name = metric or "accuracy"
-    typer.echo(f"  flwr-fbo tune {path} --metric {name} {as_options(found)}")
+    options = {**given, "metric": given["metric"] or "accuracy", "search": None}
+    words = [
+        f"--{name.replace('_', '-')} {shlex.quote(str(value))}"
+        for name, value in options.items()
+        if value is not None
+    ]
+    typer.echo(f"  flwr-fbo tune {path} {' '.join([*words, as_options(found)])}")
 
 
 def _job(path: Path, own: OwnApp, given: dict[str, Any], folder: Path | None) -> _Job:

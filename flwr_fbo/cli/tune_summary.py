@@ -88,6 +88,22 @@ class Summary:
         """Return the last round of the trained model, and its score in the app."""
         return self._last(self.result.measured.get(self.result.best_trial, {}))
 
+    @property
+    def is_worse(self) -> bool:
+        """Whether the trained model is known to be worse than the app's own settings.
+
+        By what the app has measured of them, alone or in a rung.
+        """
+        result, metric = self.result, self.settings.metric
+        final, plain = self.final(), self._last(result.plain)
+        if final is None or result.defaults_stayed_best:
+            return False
+        in_rungs = result.measured.get(0, {})
+        known = [r[metric] for n, r in in_rungs.items() if n > 0 and metric in r]
+        known += [] if plain is None else [plain[1]]
+        sign = 1.0 if self.settings.direction == "maximize" else -1.0
+        return any(not sign * final[1] >= sign * value for value in known)
+
     def _last(
         self, rounds: Mapping[int, Mapping[str, float]]
     ) -> tuple[int, float] | None:
@@ -104,6 +120,12 @@ class Summary:
         if final is not None and plain is not None:
             text = f"{metric}: {_short(plain[1])} with the app's own settings, "
             lines.append(f"{text}{_short(final[1])} tuned.")
+        if self.is_worse:
+            lines.append(
+                f"WORSE: the trained model has a worse {metric} in the app than the "
+                "app's own settings have had. The rungs saw only its first rounds. Do "
+                "not use these settings."
+            )
         lines += [f"Chosen:  {chosen}", f"Before:  {before}"]
         lines.append(f"How sure: {self._verdict()}.")
         compared = self.compared()
@@ -171,6 +193,7 @@ class Summary:
             "direction": self.settings.direction,
             "compared": named,
             "final": None if final is None else {"round": final[0], "value": final[1]},
+            "worse_than_defaults": self.is_worse,
             "curves": result.curves(self.plan, self.settings.metric),
             "trainings": None if trainings is None else trainings[0],
             "plain_trainings": None if trainings is None else trainings[1],

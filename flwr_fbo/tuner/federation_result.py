@@ -285,7 +285,7 @@ class FederationResult:
     def __str__(self) -> str:
         """Say what was chosen, how sure that is, and what it cost; a line each."""
         lines = [
-            f"Chosen of {len(self.settings)} trials: {self.best}.",
+            f"Chosen of {len(self.rungs[0].trials)} trials: {self.best}.",
             f"The app's defaults {self.verdict}.",
         ]
         if self.exact_metrics is not None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 import random
 import shlex
@@ -20,11 +21,14 @@ import pytest
 from flwr.clientapp import ClientApp
 from flwr.common.config import parse_config_args
 from flwr.serverapp import ServerApp
+from optuna.distributions import IntDistribution
 from typer.testing import CliRunner
 
-from flwr_fbo import InProcessGrid
+from flwr_fbo import FederationResult, InProcessGrid, SearchSpace
 from flwr_fbo.cli import app
-from flwr_fbo.tuner.tune_settings import server_context
+from flwr_fbo.cli.tune_summary import Summary
+from flwr_fbo.tuner.federation_result import Rung
+from flwr_fbo.tuner.tune_settings import TuneSettings, server_context
 from tests.cli.tuned_apps import (
     MESSAGE_CLIENT,
     legacy_app,
@@ -221,6 +225,29 @@ def test_texts_and_bools_are_tuned_and_written(tmp_path: Path) -> None:
 _MORE = "batch-size = 32\nseed = 7\ndropout = 0.1\nfraction-sample = 1.0\n"
 
 
+@pytest.mark.parametrize("direction", ["maximize", "minimize"])
+@pytest.mark.parametrize("last", [0.4, 0.6, math.nan])
+@pytest.mark.parametrize("is_plain", [True, False])
+def test_a_trained_model_that_is_worse_is_told(
+    direction: Any, last: float, is_plain: bool
+) -> None:
+    """Than the app's own settings in the rungs, or in a training of their own."""
+    own = {1: {"m": 0.5}}
+    result = FederationResult(
+        settings=({"a": 1}, {"a": 2}),
+        rungs=(Rung(1, (0, 1), (0.5, 0.5), (1,)),),
+        privacy_spent=None,
+        measured={0: {} if is_plain else own, 1: {1: {"m": 0.5}, 6: {"m": last}}},
+        plain=own if is_plain else {},
+    )
+    space = SearchSpace({"a": IntDistribution(1, 2)}).to_json()
+    settings = TuneSettings(space, "m", direction, 10)
+    found = Summary(Path("app"), Path("x"), settings, {"a": 1}, result, None)
+    is_worse = math.isnan(last) or (last < 0.5) == (direction == "maximize")
+    assert found.is_worse == is_worse
+    assert any("WORSE" in line for line in found.lines()) == is_worse
+
+
 def test_without_a_search_it_proposes_one_and_runs_nothing(tmp_path: Path) -> None:
     message_app(tmp_path / "app", toml=_MORE)
     done = _tune("app", *METRIC)
@@ -233,6 +260,10 @@ def test_without_a_search_it_proposes_one_and_runs_nothing(tmp_path: Path) -> No
     assert "fraction-sample=0.1..1.0" in line
     assert "seed" not in line
     assert "rounds" not in line
+    asked = _tune("app", *METRIC, "--epsilon", 2, "--num-supernodes", 12)
+    line_of_asked = asked.stdout.splitlines()[-1]
+    assert "--epsilon 2.0" in line_of_asked
+    assert "--num-supernodes 12" in line_of_asked
     dry = _tune(*shlex.split(line)[2:], "--dry-run")
     assert dry.exit_code == 0, dry.output
     folder = message_app(tmp_path / "texts")

@@ -1,6 +1,7 @@
 """Settings of all tests, and their fixtures."""
 
 import gc
+import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -90,3 +91,15 @@ def _few_objects_to_collect() -> None:
     Flower collects at each model it reads: half a second, with all that was imported.
     """
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    """Undo what commands do for their process: benchmarks turn logging off."""
+    disabled = logging.root.manager.disable
+    loggers = [logging.getLogger(name) for name in ("flwr", "flwr.fbo")]
+    levels = [logger.level for logger in loggers]
+    yield
+    logging.disable(disabled)
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)

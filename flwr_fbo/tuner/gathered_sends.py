@@ -7,14 +7,14 @@ together are one round.
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from threading import Condition, Event, Lock, current_thread
-from types import FrameType
 
 from flwr.app import Message
+
+from flwr_fbo._compat import frame_of
 
 # Seconds without another send after which those that came are all, where it cannot be
 # seen how many threads are at work; and where it can, but some do something else.
@@ -103,7 +103,7 @@ class GatheredSends:
         By what its frames show: it hands out work, or waits for futures.
         """
         assert self._owner.ident is not None
-        frame: FrameType | None = sys._current_frames().get(self._owner.ident)
+        frame = frame_of(self._owner.ident)
         while frame is not None:
             if str(frame.f_globals.get("__name__", "")).startswith(_POOLS):
                 if frame.f_code.co_name == "submit":

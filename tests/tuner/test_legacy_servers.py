@@ -1,5 +1,6 @@
 """Apps of `flwr.server`: a `server_fn`, and a thread for each client's message."""
 
+import gc
 from concurrent.futures import ThreadPoolExecutor, wait
 from threading import enumerate as enumerate_threads
 from typing import Any
@@ -30,7 +31,7 @@ from flwr_fbo import (
     Seeds,
     tuner_mod,
 )
-from flwr_fbo._compat import main_of
+from flwr_fbo._compat import clients_waited_for, frame_of, main_of
 from flwr_fbo.tuner.first_round import FirstRound
 from tests.tuner.apps import assert_all_end
 
@@ -289,3 +290,20 @@ def test_threads_that_ignore_the_end_of_a_trial_come_to_theirs() -> None:
     before = enumerate_threads()
     _tuner(schedule=Halving(4, (1, 2))).start(main, Counting(), _context())
     assert_all_end(before)
+
+
+def test_nothing_is_collected_while_the_list_of_threads_is_locked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a thread that starts waits for ever."""
+    seen = []
+
+    def frames() -> dict[int, Any]:
+        seen.append(gc.isenabled())
+        return {}
+
+    monkeypatch.setattr("sys._current_frames", frames)
+    assert frame_of(1) is None
+    assert clients_waited_for(1) is None
+    assert seen == [False, False]
+    assert gc.isenabled()

@@ -128,6 +128,16 @@ def fraction(*, optional: bool = False) -> Metadata:
     return ruled(require_fraction, optional=optional)
 
 
+def text(most: int) -> Metadata:
+    """Allow 1 to ``most`` characters."""
+
+    def check(name: str, value: Any) -> None:
+        ok = isinstance(value, str) and 1 <= len(value) <= most
+        require(ok, name, value, f"1 to {most} characters")
+
+    return ruled(check)
+
+
 def flag() -> Metadata:
     """Allow True and False."""
     return ruled(require_bool)

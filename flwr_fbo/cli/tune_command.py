@@ -7,7 +7,6 @@ federation is named, a bundle in which one more module wraps them is run there.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shlex
 import subprocess
@@ -20,7 +19,6 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from flwr_fbo._common.conversion import finite
 from flwr_fbo._common.files import make_folder
 from flwr_fbo._common.validation import (
     nearest,
@@ -31,7 +29,7 @@ from flwr_fbo._common.validation import (
 )
 from flwr_fbo._compat import parsed_run_config
 from flwr_fbo.cli.commands import AsJson
-from flwr_fbo.cli.output import plain_errors
+from flwr_fbo.cli.output import json_of, plain_errors
 from flwr_fbo.cli.run_config import write_run_config
 from flwr_fbo.cli.tune_bundle import write_bundle
 from flwr_fbo.cli.tune_progress import tuning_log
@@ -470,7 +468,7 @@ def _report(job: _Job, as_json: bool, write: bool) -> None:
         result, plan = recorded_result(journal), plan_of(journal)
     summary = Summary(job.path, job.folder, job.settings, job.defaults, result, plan)
     if as_json:
-        typer.echo(json.dumps(finite(summary.values()), indent=2))
+        typer.echo(json_of(summary.values()))
     else:
         for line in summary.lines():
             typer.echo(line)

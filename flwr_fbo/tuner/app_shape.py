@@ -34,7 +34,7 @@ from flwr_fbo.tuner.parked_arrays import ParkedArrays
 from flwr_fbo.tuner.progress import TrialLog
 from flwr_fbo.tuner.schedule import AppShape, Schedule
 from flwr_fbo.tuner.trial_context import Overlay, trial_context
-from flwr_fbo.tuner.trial_grid import Main, Share, TrialGrid
+from flwr_fbo.tuner.trial_grid import Main, Share, TrialGrid, most_clients
 from flwr_fbo.tuner.trial_thread import Send, TrialThread
 
 # Strategies whose result depends on how many models there are.
@@ -119,8 +119,7 @@ class _Beginning:
             finally:
                 trial_grid.close()
 
-        is_complete = getattr(grid, "is_complete", False)
-        most = len(list(grid.get_node_ids())) if is_complete else None
+        most = most_clients(grid)
         trial = TrialThread(0, run, folder, ParkedArrays(), most_clients=most)
         with TrialLog():
             trial.begin()

@@ -19,7 +19,7 @@ from flwr_fbo._compat import secure_aggregation_stage
 from flwr_fbo.tuner.hidden_metrics import merged, numbers_of
 from flwr_fbo.tuner.parked_arrays import ParkedArrays
 from flwr_fbo.tuner.trial_context import Overlay, trial_context
-from flwr_fbo.tuner.trial_grid import Main, TrialGrid
+from flwr_fbo.tuner.trial_grid import Main, TrialGrid, most_clients
 from flwr_fbo.tuner.trial_thread import Send, TrialThread
 
 # Clients that answer: a strategy gets no replies of the others.
@@ -93,8 +93,7 @@ class FirstRound:
                 grids[0].close()
 
         own = trial_context(context, Overlay(context.run_config, {}))
-        is_complete = getattr(grid, "is_complete", False)
-        most = len(list(grid.get_node_ids())) if is_complete else None
+        most = most_clients(grid)
         with tempfile.TemporaryDirectory() as folder:  # main may write files
             place = Path(folder) / "0"
             trial = TrialThread(0, run, place, ParkedArrays(), most_clients=most)

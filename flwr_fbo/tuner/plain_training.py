@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 
 from flwr_fbo.tuner.parked_arrays import ParkedArrays
 from flwr_fbo.tuner.trial_context import Overlay, trial_context
-from flwr_fbo.tuner.trial_grid import Main, TrialGrid, TunedGrid
+from flwr_fbo.tuner.trial_grid import Main, TrialGrid, TunedGrid, most_clients
 from flwr_fbo.tuner.trial_thread import Send, TrialThread
 
 
@@ -52,8 +52,7 @@ def plain_training(
         finally:
             grids[0].close()
 
-    is_complete = getattr(grid, "is_complete", False)
-    most = len(list(grid.get_node_ids())) if is_complete else None
+    most = most_clients(grid)
     with tempfile.TemporaryDirectory() as folder:  # main may write files
         place = Path(folder) / "0"
         trial = TrialThread(0, run, place, ParkedArrays(), most_clients=most)

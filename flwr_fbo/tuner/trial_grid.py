@@ -52,6 +52,12 @@ _MOST_THREADS = 500
 Main = Callable[[Grid, Context], Any]
 
 
+def most_clients(grid: Grid) -> int | None:
+    """Return how many clients a Grid will ever have; None where others may come."""
+    is_complete = getattr(grid, "is_complete", False)
+    return len(list(grid.get_node_ids())) if is_complete else None
+
+
 @dataclass(frozen=True)
 class Share:
     """The clients that a trial has in a round.

@@ -43,6 +43,7 @@ from flwr_fbo.tuner.trial_grid import (
     TrainingFailedError,
     TrialGrid,
     TunedGrid,
+    most_clients,
 )
 from flwr_fbo.tuner.trial_thread import (
     THREAD_NAME,
@@ -337,15 +338,13 @@ class TrialRun:
             note(returned)
             return returned
 
-        is_complete = getattr(self.app.grid, "is_complete", False)
-        nodes = self.app.grid.get_node_ids() if is_complete else ()
         trial = TrialThread(
             number,
             run,
             folder=self.folder and self.folder / f"{THREAD_NAME}{number}",
             parked=self._parked,
             clients_score=self.chooser.clients_score,
-            most_clients=len(list(nodes)) if is_complete else None,
+            most_clients=most_clients(self.app.grid),
         )
         return trial
 

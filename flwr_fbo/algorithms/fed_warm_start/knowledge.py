@@ -34,7 +34,7 @@ from flwr_fbo._common.fields import (
     instance,
     integer,
     number,
-    ruled,
+    text,
     to_json,
 )
 from flwr_fbo._common.text import write_whole
@@ -69,11 +69,6 @@ _NOT_PRIVATE = (
 )
 
 
-def _check_id(name: str, value: Any) -> None:
-    ok = isinstance(value, str) and 1 <= len(value) <= 100
-    require(ok, name, value, "1 to 100 characters")
-
-
 @dataclass(frozen=True)
 class KnownRelease:
     """One release, about the points of a pool.
@@ -104,7 +99,7 @@ class KnownRelease:
         If a value is not allowed; the message names the field.
     """
 
-    release_id: str = field(metadata=ruled(_check_id))
+    release_id: str = field(metadata=text(100))
     num_sites: int = field(metadata=integer(1, _MOST_SITES, cap="max_agents"))
     noise_multiplier: float = field(metadata=number(0, MOST_NOISE))
     noise_std: float = field(metadata=number(0, _MOST_STD))

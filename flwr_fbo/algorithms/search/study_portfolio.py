@@ -25,6 +25,7 @@ from flwr_fbo._common.fields import (
     integer,
     number,
     ruled,
+    text,
     to_json,
 )
 from flwr_fbo._common.text import write_whole
@@ -53,11 +54,6 @@ _NOT_PRIVATE = (
     "NOT PRIVATE: in a study that is marked so the order of the settings depends on "
     "exact scores of clients, or on noise that can be predicted."
 )
-
-
-def _check_kind(name: str, value: Any) -> None:
-    ok = isinstance(value, str) and 1 <= len(value) <= 100
-    require(ok, name, value, "1 to 100 characters")
 
 
 def _check_settings(name: str, values: Any) -> None:
@@ -91,7 +87,7 @@ class PortfolioSource:
         If a value is not allowed; the message names the field.
     """
 
-    kind: str = field(metadata=ruled(_check_kind))
+    kind: str = field(metadata=text(100))
     num_agents: int = field(metadata=integer(1, _MOST_AGENTS))
     private: bool = field(metadata=flag())
     epsilon: float | None = field(default=None, metadata=number(0, optional=True))

@@ -19,7 +19,7 @@ from joblib import Parallel, delayed
 from rich.console import Console
 from rich.table import Table
 
-from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings
+from flwr_fbo.bandits.linear.settings import LinearUCBSettings
 from flwr_fbo.lab.audit.bandit_audit import BanditAuditPlan
 from flwr_fbo.lab.audit.planted_faults import CONTINUAL_FAULTS
 from flwr_fbo.lab.audit.study_audit import AuditResult, StreamEntropy, audit

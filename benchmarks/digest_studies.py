@@ -48,9 +48,8 @@ from flwr_fbo import (
     neural_bandit_app,
     tuning_app,
 )
-from flwr_fbo.algorithms.fed_go_ucb.settings import NeuralExploration
-from flwr_fbo.algorithms.linear_bandit.settings import DeterminantTrigger
-from flwr_fbo.algorithms.search.study import TuningStudy, create_agent
+from flwr_fbo.bandits.fed_go_ucb.settings import NeuralExploration
+from flwr_fbo.bandits.linear.settings import DeterminantTrigger
 from flwr_fbo.lab.baselines.random_search import LocalServer, RandomSearchSettings
 from flwr_fbo.lab.experiment_runner.config import experiment_of
 from flwr_fbo.lab.simulation.loop import run_loop
@@ -62,6 +61,7 @@ from flwr_fbo.lab.tasks.nonlinear_bandit import (
 from flwr_fbo.models.langevin import LangevinSettings
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
+from flwr_fbo.tuning.search.study import TuningStudy, create_agent
 
 Steps = Iterator[tuple[str, Any]]
 T = TypeVar("T")

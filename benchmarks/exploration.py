@@ -18,12 +18,12 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.rows import add_rows, play_and_show, read_rows
-from flwr_fbo.algorithms.linear_bandit.exploration import (
+from flwr_fbo.bandits.linear.exploration import (
     EllipsoidSampling,
     Exploration,
     Optimism,
 )
-from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings
+from flwr_fbo.bandits.linear.settings import LinearUCBSettings
 from flwr_fbo.lab.experiment_runner.config import find_experiment
 from flwr_fbo.lab.experiment_runner.estimates import Estimate
 from flwr_fbo.lab.experiment_runner.linear_bandit_experiment import BanditExperiment

@@ -32,9 +32,9 @@ from flwr_fbo import (
     Number,
 )
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo.algorithms.linear_bandit.agent import LinearUCBAgent, OwnPart
-from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
-from flwr_fbo.algorithms.linear_bandit.settings import LocalData
+from flwr_fbo.bandits.linear.agent import LinearUCBAgent, OwnPart
+from flwr_fbo.bandits.linear.confidence import Confidence
+from flwr_fbo.bandits.linear.settings import LocalData
 from flwr_fbo.lab.tasks.linear_bandit import LinearBandits, LinearBanditTask
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import SeededEntropy

@@ -71,18 +71,18 @@ from scipy.stats.qmc import Sobol
 from benchmarks.rows import read_rows
 from benchmarks.task_tables import path_of
 from flwr_fbo._common.arrays import FloatArray, one_blas_thread
-from flwr_fbo.algorithms.fed_warm_start.agent import FedWarmStartAgent
-from flwr_fbo.algorithms.fed_warm_start.settings import FedWarmStartSettings
-from flwr_fbo.algorithms.search.agent import play_round
-from flwr_fbo.algorithms.search.agent_blocks import run_together
-from flwr_fbo.algorithms.search.portfolios import LEARNERS, SIZE, Portfolio
 from flwr_fbo.lab.tasks.table import weights_of
 from flwr_fbo.space.search_space import Params, SearchSpace
+from flwr_fbo.tuning.fed_warm_start.agent import FedWarmStartAgent
+from flwr_fbo.tuning.fed_warm_start.settings import FedWarmStartSettings
+from flwr_fbo.tuning.search.agent import play_round
+from flwr_fbo.tuning.search.agent_blocks import run_together
+from flwr_fbo.tuning.search.portfolios import LEARNERS, SIZE, Portfolio
 
 SKLEARN_BOT = "efb4f156a995d27d188ab2aeff844b40a95340a2"
 OBOE = "9c5b47d"
 OWN_TABLES = Path("results/portfolio-tables")
-LISTS = Path("flwr_fbo/algorithms/search/portfolios.json")
+LISTS = Path("flwr_fbo/tuning/search/portfolios.json")
 # Data sets whose values differ by less are left out: nothing can be found there.
 LEAST = 1e-3
 NUM_LISTED, NUM_EVALUATIONS, MOST_DATA_SETS, NUM_CANDIDATES = 6, 15, 60, 512

@@ -17,12 +17,12 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 from benchmarks.measure import Section, alternate, compare
 from flwr_fbo._common.arrays import one_blas_thread
-from flwr_fbo.algorithms.dp_fts_de.settings import DPFTSDESettings
-from flwr_fbo.algorithms.search.acquisition import maximize
-from flwr_fbo.algorithms.search.study import TuningStudy, create_agent
 from flwr_fbo.models.features import RandomFeatures
 from flwr_fbo.models.thompson_gp import fit_hyperparameters, sample_weights
 from flwr_fbo.space.search_space import SearchSpace, SubRegions
+from flwr_fbo.tuning.dp_fts_de.settings import DPFTSDESettings
+from flwr_fbo.tuning.search.acquisition import maximize
+from flwr_fbo.tuning.search.study import TuningStudy, create_agent
 
 M, D, T, AGENTS = 100, 2, 40, 200
 

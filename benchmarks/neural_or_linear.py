@@ -32,7 +32,7 @@ import numpy as np
 
 from benchmarks.rows import add_rows, read_rows
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo.algorithms.fed_go_ucb.settings import (
+from flwr_fbo.bandits.fed_go_ucb.settings import (
     FedGOUCBSettings,
     NeuralExploration,
     NeuralPrivacy,

@@ -19,8 +19,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo.clients.bandits.decision import Decision
-from flwr_fbo.off_policy.estimators import PolicyValue, doubly_robust, ips, snips
+from flwr_fbo.bandits.off_policy.estimators import (
+    PolicyValue,
+    doubly_robust,
+    ips,
+    snips,
+)
+from flwr_fbo.bandits.site.decision import Decision
 
 NUM_DECISIONS, NUM_ARMS, DIMENSION, NUM_CONTEXTS = 1000, 5, 5, 40
 UNIFORM_SHARE, NOISE, INTERCEPT, INTERVAL = 0.1, 0.3, 0.5, 50

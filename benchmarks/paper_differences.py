@@ -31,19 +31,15 @@ import numpy as np
 from benchmarks.rows import add_rows, play_and_show, read_rows
 from flwr_fbo import FTS, Privacy, Seeds
 from flwr_fbo._common.arrays import FloatArray, one_blas_thread
-from flwr_fbo.algorithms.dp_fts_de.settings import DPFTSDESettings
-from flwr_fbo.algorithms.fed_go_ucb.agent import FedGOUCBAgent
-from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings
-from flwr_fbo.algorithms.fts.server import FTSServer
-from flwr_fbo.algorithms.fts.settings import FTSSettings
-from flwr_fbo.algorithms.linear_bandit.agent import LinearUCBAgent
-from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
-from flwr_fbo.algorithms.linear_bandit.settings import (
+from flwr_fbo.bandits.fed_go_ucb.agent import FedGOUCBAgent
+from flwr_fbo.bandits.fed_go_ucb.settings import FedGOUCBSettings
+from flwr_fbo.bandits.linear.agent import LinearUCBAgent
+from flwr_fbo.bandits.linear.confidence import Confidence
+from flwr_fbo.bandits.linear.settings import (
     DeterminantTrigger,
     LinearUCBSettings,
     geometric_schedule,
 )
-from flwr_fbo.algorithms.search.study import create_agent
 from flwr_fbo.lab.experiment_runner.base import six_digits
 from flwr_fbo.lab.experiment_runner.estimates import Estimate
 from flwr_fbo.lab.simulation.linear_bandits import BanditSimulation
@@ -61,6 +57,10 @@ from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.strategies.dp_fts_de import DPFTSDE
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 from flwr_fbo.study.server import Step
+from flwr_fbo.tuning.dp_fts_de.settings import DPFTSDESettings
+from flwr_fbo.tuning.fts.server import FTSServer
+from flwr_fbo.tuning.fts.settings import FTSSettings
+from flwr_fbo.tuning.search.study import create_agent
 
 Played = Callable[[int], float]
 Patches = Any  # what `with` takes

@@ -14,13 +14,13 @@ import numpy as np
 from benchmarks.measure import Bar, Row, Section, alternate, compare
 from flwr_fbo import ContinualSettings, LinearBanditPolicy, LinearUCBSettings
 from flwr_fbo._common.arrays import FloatArray, one_blas_thread
-from flwr_fbo.algorithms.linear_bandit.settings import LocalData
-from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
-from flwr_fbo.clients.bandits.bandit_files import LINEAR_KIND as KIND
-from flwr_fbo.clients.bandits.bandit_files import last_journal
-from flwr_fbo.clients.bandits.recorded_bandit import RecordedBandit
+from flwr_fbo.bandits.linear.settings import LocalData
+from flwr_fbo.bandits.linear.study import LinearBanditStudy
+from flwr_fbo.bandits.site.recorded_bandit import RecordedBandit
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import LedgerRow
+from flwr_fbo.site.study_journals import LINEAR_KIND as KIND
+from flwr_fbo.site.study_journals import last_journal
 
 D, K, CALLS = 10, 100, 10
 FEW, MANY, MOST_RATIO = 16, 4096, 1.3

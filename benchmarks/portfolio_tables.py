@@ -33,8 +33,8 @@ from sklearn.svm import SVC
 
 from benchmarks.rows import add_rows, read_rows
 from flwr_fbo._common.arrays import FloatArray, one_blas_thread
-from flwr_fbo.algorithms.search.portfolios import LEARNERS
 from flwr_fbo.space.search_space import Params, SearchSpace
+from flwr_fbo.tuning.search.portfolios import LEARNERS
 
 NUM_SETTINGS = 48
 Data = tuple[FloatArray, FloatArray]

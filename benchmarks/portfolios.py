@@ -51,13 +51,13 @@ from sklearn.preprocessing import StandardScaler
 from benchmarks.portfolio_tables import Data, learner_of, score
 from benchmarks.rows import add_rows, read_rows
 from flwr_fbo._common.arrays import FloatArray, one_blas_thread
-from flwr_fbo.algorithms.fed_warm_start.agent import FedWarmStartAgent
-from flwr_fbo.algorithms.fed_warm_start.settings import FedWarmStartSettings
-from flwr_fbo.algorithms.search.agent import play_round
-from flwr_fbo.algorithms.search.portfolios import Portfolio
 from flwr_fbo.lab.datasets import emnist, har, landmine, magic, shuttle
 from flwr_fbo.lab.tasks.landmine import LandmineTask
 from flwr_fbo.space.search_space import Params, SearchSpace
+from flwr_fbo.tuning.fed_warm_start.agent import FedWarmStartAgent
+from flwr_fbo.tuning.fed_warm_start.settings import FedWarmStartSettings
+from flwr_fbo.tuning.search.agent import play_round
+from flwr_fbo.tuning.search.portfolios import Portfolio
 
 DATA_SETS = ("digits", "landmine", "har", "magic", "shuttle", "landmine-paper")
 LEARNERS = ("svc", "svc-usual", "random_forest", "gradient_boosting", "mlp")

@@ -23,7 +23,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings, NeuralPrivacy
+from flwr_fbo.bandits.fed_go_ucb.settings import FedGOUCBSettings, NeuralPrivacy
 from flwr_fbo.lab.simulation.neural_bandits import NeuralBanditSimulation, Sharing
 from flwr_fbo.lab.tasks.nonlinear_bandit import Function, FunctionBanditTask
 from flwr_fbo.models.langevin import LangevinSettings

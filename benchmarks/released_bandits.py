@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
-from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings
+from flwr_fbo.bandits.linear.confidence import Confidence
+from flwr_fbo.bandits.linear.settings import LinearUCBSettings
 from flwr_fbo.lab.experiment_runner.estimates import Estimate
 from flwr_fbo.lab.simulation.linear_bandits import AgentGroup
 from flwr_fbo.lab.tasks.linear_bandit import LinearBandits

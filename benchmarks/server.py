@@ -13,11 +13,11 @@ from flwr.app import RecordDict
 from benchmarks.measure import Bar, Row, Section, alternate, compare
 from flwr_fbo._common.arrays import FloatArray, one_blas_thread
 from flwr_fbo._compat import reply_arrays, to_array_record
-from flwr_fbo.algorithms.dp_fts_de.server import DPFTSDEServer
 from flwr_fbo.privacy.accounting import Method, ReleaseAccountant
 from flwr_fbo.privacy.noise import OsEntropy, SeededEntropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
 from flwr_fbo.privacy.sampling import Sampling
+from flwr_fbo.tuning.dp_fts_de.server import DPFTSDEServer
 
 M, NUM_AGENTS = 100, (30, 300, 3000, 30_000, 100_000)
 SUB_REGIONS, N_OF_REGIONS = (1, 2, 4, 8, 16), 1000

@@ -17,11 +17,11 @@ import numpy as np
 from optuna.distributions import FloatDistribution
 
 from benchmarks.measure import Bar, Row, Section, alternate, compare
-from flwr_fbo.algorithms.fed_vote.settings import FedVoteSettings
-from flwr_fbo.algorithms.search.study import TuningInstruction, TuningStudy
 from flwr_fbo.lab.datasets.digits import partition
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.study.codec import Phase
+from flwr_fbo.tuning.fed_vote.settings import FedVoteSettings
+from flwr_fbo.tuning.search.study import TuningInstruction, TuningStudy
 
 LIMITS = {"flwr-fbo --help": 0.7, "import flwr_fbo": 0.3}
 HEAVY = ("flwr", "ray", "torch", "matplotlib", "optuna")

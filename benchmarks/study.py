@@ -35,12 +35,12 @@ from flwr_fbo import (
 )
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._compat import to_array_record
-from flwr_fbo.algorithms.search import own_search as search
-from flwr_fbo.algorithms.search.agent import Agent, play_round
-from flwr_fbo.algorithms.search.study import TuningStudy, create_agent
-from flwr_fbo.clients.tuning_site import TuningSite
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.fed_vote import GUIDING
+from flwr_fbo.tuning.search import own_search as search
+from flwr_fbo.tuning.search.agent import Agent, play_round
+from flwr_fbo.tuning.search.study import TuningStudy, create_agent
+from flwr_fbo.tuning.site.tuning_site import TuningSite
 
 NUM_AGENTS, NUM_ROUNDS = 30, 60
 N_OF_FEDAVG, ROUNDS_OF_FEDAVG, MOST_OVERHEAD = 50, 60, 1.05

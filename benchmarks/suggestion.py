@@ -25,11 +25,11 @@ from threadpoolctl import threadpool_limits
 from benchmarks.measure import Bar, Row, Section, alternate, compare, figure
 from benchmarks.problems import Problem, branin, hartmann, landmine
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo.algorithms.dp_fts_de.settings import DPFTSDESettings
-from flwr_fbo.algorithms.fed_vote.settings import FedVoteSettings
-from flwr_fbo.algorithms.search.settings import SearchSettings
-from flwr_fbo.algorithms.search.study import TuningStudy, create_agent
 from flwr_fbo.space.search_space import SearchSpace
+from flwr_fbo.tuning.dp_fts_de.settings import DPFTSDESettings
+from flwr_fbo.tuning.fed_vote.settings import FedVoteSettings
+from flwr_fbo.tuning.search.settings import SearchSettings
+from flwr_fbo.tuning.search.study import TuningStudy, create_agent
 
 SIZES, NUM_FIRST, BUDGET = (10, 30, 60), 10, 30
 # Suggestions that are timed together: Thompson sampling fits its hyperparameters in one

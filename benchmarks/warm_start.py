@@ -62,20 +62,20 @@ from benchmarks.make_portfolios import greedy, oboe_table
 from benchmarks.rows import add_rows, read_rows
 from benchmarks.task_tables import OWN_TABLES, path_of
 from flwr_fbo._common.arrays import FloatArray, one_blas_thread
-from flwr_fbo.algorithms.fed_warm_start.agent import FedWarmStartAgent
-from flwr_fbo.algorithms.fed_warm_start.head_start import head_start
-from flwr_fbo.algorithms.fed_warm_start.settings import (
+from flwr_fbo.lab.tasks.table import Table, names_of, tables
+from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
+from flwr_fbo.space.search_space import SearchSpace
+from flwr_fbo.tuning.fed_warm_start.agent import FedWarmStartAgent
+from flwr_fbo.tuning.fed_warm_start.head_start import head_start
+from flwr_fbo.tuning.fed_warm_start.settings import (
     Cohorts,
     FedWarmStartSettings,
     WarmStartFacts,
     default_cohorts,
 )
-from flwr_fbo.algorithms.search.agent import play_round
-from flwr_fbo.algorithms.search.agent_blocks import run_together
-from flwr_fbo.algorithms.search.portfolios import LEARNERS, SIZE
-from flwr_fbo.lab.tasks.table import Table, names_of, tables
-from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
-from flwr_fbo.space.search_space import SearchSpace
+from flwr_fbo.tuning.search.agent import play_round
+from flwr_fbo.tuning.search.agent_blocks import run_together
+from flwr_fbo.tuning.search.portfolios import LEARNERS, SIZE
 
 _FOREST = LEARNERS["extra_trees"].space
 # Learners of Oboe's, and the axes of their grids.

@@ -1,48 +1,40 @@
 """The public names: the one list of them, which `flwr_fbo/__init__.py` reads."""
 
 from ._common.version import __version__ as __version__
-from .algorithms.dp_fts_de.settings import DPFTSDESettings as DPFTSDESettings
-from .algorithms.fed_go_ucb.settings import FedGOUCBSettings as FedGOUCBSettings
-from .algorithms.fed_go_ucb.settings import NeuralPrivacy as NeuralPrivacy
-from .algorithms.fed_vote.settings import FedVoteSettings as FedVoteSettings
-from .algorithms.fed_warm_start.knowledge import Knowledge as Knowledge
-from .algorithms.fed_warm_start.settings import (
-    FedWarmStartSettings as FedWarmStartSettings,
-)
-from .algorithms.fts.settings import FTSSettings as FTSSettings
-from .algorithms.linear_bandit.arm_table import ArmTable as ArmTable
-from .algorithms.linear_bandit.exploration import EllipsoidSampling as EllipsoidSampling
-from .algorithms.linear_bandit.exploration import (
+from .bandits.fed_go_ucb.settings import FedGOUCBSettings as FedGOUCBSettings
+from .bandits.fed_go_ucb.settings import NeuralPrivacy as NeuralPrivacy
+from .bandits.linear.arm_table import ArmTable as ArmTable
+from .bandits.linear.exploration import EllipsoidSampling as EllipsoidSampling
+from .bandits.linear.exploration import (
     InverseGapWeighting as InverseGapWeighting,
 )
-from .algorithms.linear_bandit.exploration import Optimism as Optimism
-from .algorithms.linear_bandit.feature_encoder import FeatureEncoder as FeatureEncoder
-from .algorithms.linear_bandit.feature_fields import Category as Category
-from .algorithms.linear_bandit.feature_fields import Number as Number
-from .algorithms.linear_bandit.peer_graph import PeerGraph as PeerGraph
-from .algorithms.linear_bandit.settings import LinearUCBSettings as LinearUCBSettings
-from .algorithms.linear_bandit.settings import RewardTimeout as RewardTimeout
-from .algorithms.search.portfolios import Portfolio as Portfolio
-from .algorithms.search.study_portfolio import PortfolioSource as PortfolioSource
-from .algorithms.search.study_portfolio import StudyPortfolio as StudyPortfolio
-from .algorithms.search.trial import Objective as Objective
-from .algorithms.search.trial import Trial as Trial
+from .bandits.linear.exploration import Optimism as Optimism
+from .bandits.linear.feature_encoder import FeatureEncoder as FeatureEncoder
+from .bandits.linear.feature_fields import Category as Category
+from .bandits.linear.feature_fields import Number as Number
+from .bandits.linear.peer_graph import PeerGraph as PeerGraph
+from .bandits.linear.settings import LinearUCBSettings as LinearUCBSettings
+from .bandits.linear.settings import RewardTimeout as RewardTimeout
+from .bandits.off_policy.estimators import PolicyValue as PolicyValue
+from .bandits.off_policy.estimators import doubly_robust as doubly_robust
+from .bandits.off_policy.estimators import ips as ips
+from .bandits.off_policy.estimators import snips as snips
+from .bandits.off_policy.policies import evaluate_policy as evaluate_policy
+from .bandits.site.bandit_store import LateRewardError as LateRewardError
+from .bandits.site.decision import Choice as Choice
+from .bandits.site.decision import Decision as Decision
+from .bandits.site.linear_bandit_policy import (
+    LinearBanditPolicy as LinearBanditPolicy,
+)
+from .bandits.site.linear_bandit_site import linear_bandit_app as linear_bandit_app
+from .bandits.site.neural_bandit_site import neural_bandit_app as neural_bandit_app
+from .bandits.site.policy_summary import PolicySummary as PolicySummary
 from .clients.app_builders import add_tuning as add_tuning
 from .clients.app_builders import tuning_app as tuning_app
 from .clients.app_builders import with_tuning as with_tuning
-from .clients.bandits.bandit_store import LateRewardError as LateRewardError
-from .clients.bandits.decision import Choice as Choice
-from .clients.bandits.decision import Decision as Decision
-from .clients.bandits.linear_bandit_policy import (
-    LinearBanditPolicy as LinearBanditPolicy,
-)
-from .clients.bandits.linear_bandit_site import linear_bandit_app as linear_bandit_app
-from .clients.bandits.neural_bandit_site import neural_bandit_app as neural_bandit_app
-from .clients.bandits.policy_summary import PolicySummary as PolicySummary
 from .clients.numpy_clients import LinearBanditClient as LinearBanditClient
 from .clients.numpy_clients import NeuralBanditClient as NeuralBanditClient
 from .clients.numpy_clients import TuningClient as TuningClient
-from .clients.tuning_journals import best_params as best_params
 from .grid import InProcessGrid as InProcessGrid
 from .integrations.mlflow_callback import MlflowCallback as MlflowCallback
 from .integrations.optuna_sampler import FederatedSampler as FederatedSampler
@@ -52,13 +44,9 @@ from .integrations.tensorboard_callback import (
 )
 from .models.network import Network as Network
 from .models.network import TorchModel as TorchModel
-from .off_policy.estimators import PolicyValue as PolicyValue
-from .off_policy.estimators import doubly_robust as doubly_robust
-from .off_policy.estimators import ips as ips
-from .off_policy.estimators import snips as snips
-from .off_policy.policies import evaluate_policy as evaluate_policy
 from .privacy.continual_settings import ContinualSettings as ContinualSettings
 from .privacy.weights import WeightSchedule as WeightSchedule
+from .site.limits import Limits as Limits
 from .space.search_space import SearchSpace as SearchSpace
 from .strategies.decentralized_fed_ucb import DecentralizedFedUCB as DecentralizedFedUCB
 from .strategies.dp_fts_de import DPFTSDE as DPFTSDE
@@ -74,7 +62,6 @@ from .strategies.result import BanditResult as BanditResult
 from .strategies.result import TuningResult as TuningResult
 from .strategies.secure_aggregation import SecureAggregation as SecureAggregation
 from .study.callbacks import Callback as Callback
-from .study.limits import Limits as Limits
 from .tuner.client_mod import tuner_mod as tuner_mod
 from .tuner.federation_result import FederationResult as FederationResult
 from .tuner.federation_tuner import FederationTuner as FederationTuner
@@ -85,3 +72,16 @@ from .tuner.private_choice import PrivateChoice as PrivateChoice
 from .tuner.trial_context import FederationTrial as FederationTrial
 from .tuner.trial_context import current_trial as current_trial
 from .tuner.trial_grid import server_score as server_score
+from .tuning.dp_fts_de.settings import DPFTSDESettings as DPFTSDESettings
+from .tuning.fed_vote.settings import FedVoteSettings as FedVoteSettings
+from .tuning.fed_warm_start.knowledge import Knowledge as Knowledge
+from .tuning.fed_warm_start.settings import (
+    FedWarmStartSettings as FedWarmStartSettings,
+)
+from .tuning.fts.settings import FTSSettings as FTSSettings
+from .tuning.search.portfolios import Portfolio as Portfolio
+from .tuning.search.study_portfolio import PortfolioSource as PortfolioSource
+from .tuning.search.study_portfolio import StudyPortfolio as StudyPortfolio
+from .tuning.search.trial import Objective as Objective
+from .tuning.search.trial import Trial as Trial
+from .tuning.site.tuning_journals import best_params as best_params

@@ -21,8 +21,8 @@ from flwr_fbo import (
     tuning_app,
 )
 from flwr_fbo._compat import reply_arrays
-from flwr_fbo.algorithms.search.agent import Agent
 from flwr_fbo.privacy.spending import FILE_NAME, Charge, SpendingLedger
+from flwr_fbo.tuning.search.agent import Agent
 from tests.grouped import grouped
 
 NUM_AGENTS, NUM_ITERATIONS = 4, 5

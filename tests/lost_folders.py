@@ -32,14 +32,14 @@ from flwr_fbo import (
     tuning_app,
 )
 from flwr_fbo._compat import reply_arrays
-from flwr_fbo.algorithms.fed_go_ucb.study import FedGOUCBInstruction
-from flwr_fbo.algorithms.linear_bandit.study import LinearBanditInstruction
-from flwr_fbo.algorithms.search.study import TuningInstruction
+from flwr_fbo.bandits.fed_go_ucb.study import FedGOUCBInstruction
+from flwr_fbo.bandits.linear.study import LinearBanditInstruction
 from flwr_fbo.cli import app as command
 from flwr_fbo.privacy.spending import FILE_NAME, Charge, SpendingLedger
 from flwr_fbo.study.codec import Instruction, kind_of
 from flwr_fbo.tuner.envelope import BALLOT, BallotHeader, read_header
-from tests.algorithms.fed_go_ucb import test_private_agent as neural_study
+from flwr_fbo.tuning.search.study import TuningInstruction
+from tests.bandits.fed_go_ucb import test_private_agent as neural_study
 from tests.federation import make_objective, strategy
 from tests.grouped import waiting
 from tests.strategies import bandit_sites

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from flwr_fbo import FedVoteSettings, tuning_app
-from flwr_fbo.algorithms.search.study import create_agent
 from flwr_fbo.lab.simulation.loop import run_loop
+from flwr_fbo.tuning.search.study import create_agent
 from tests.federation import (
     NUM_AGENTS,
     NUM_ITERATIONS,

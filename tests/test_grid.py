@@ -29,10 +29,10 @@ from flwr.server.workflow.constant import MAIN_PARAMS_RECORD
 
 from flwr_fbo import DPFTSDE, FedVote, FedVoteSettings, InProcessGrid, Seeds
 from flwr_fbo._compat import CLIENT_APP_RAISED, Run
-from flwr_fbo.algorithms.search import expected_improvement
-from flwr_fbo.algorithms.search.expected_improvement import Found, Search
-from flwr_fbo.algorithms.search.study import create_agent
 from flwr_fbo.lab.simulation.loop import run_loop
+from flwr_fbo.tuning.search import expected_improvement
+from flwr_fbo.tuning.search.expected_improvement import Found, Search
+from flwr_fbo.tuning.search.study import create_agent
 from tests import mutating_app
 from tests.engine import FlwrRun
 from tests.federation import (
@@ -180,11 +180,11 @@ def test_agents_that_wait_for_each_other_end_as_alone(
         return search(searches)
 
     monkeypatch.setattr(
-        "flwr_fbo.algorithms.search.expected_improvement.search_all", counted
+        "flwr_fbo.tuning.search.expected_improvement.search_all", counted
     )
     agents = []
     for at_once in (100, 1):
-        monkeypatch.setattr("flwr_fbo.algorithms.search.agent_blocks._AT_ONCE", at_once)
+        monkeypatch.setattr("flwr_fbo.tuning.search.agent_blocks._AT_ONCE", at_once)
         study = improving()
         grid = InProcessGrid(numpy_app(), NUM_AGENTS)
         study.start(grid, num_rounds=4)

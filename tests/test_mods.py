@@ -38,7 +38,7 @@ from flwr_fbo import (
     linear_bandit_app,
     tuning_app,
 )
-from flwr_fbo.algorithms.search.agent import Agent
+from flwr_fbo.tuning.search.agent import Agent
 from tests.documents import ROOT, Page
 from tests.federation import (
     NUM_AGENTS,

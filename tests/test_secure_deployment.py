@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flwr_fbo.algorithms.search.study import TuningStudy
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.privacy.secure_release import SecureRelease, SecureTotal
 from flwr_fbo.secure_sum.roster import Roster, SigningKey
 from flwr_fbo.strategies.study_record import read_ledger
+from flwr_fbo.tuning.search.study import TuningStudy
 from tests.deployed import DEPLOYMENT, await_condition, begun, deployment
 
 NUM_SITES, NUM_ROUNDS = 3, 3

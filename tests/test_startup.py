@@ -108,7 +108,7 @@ def test_a_message_without_a_release_loads_no_model(tmp_path: Path) -> None:
     loaded = answer("plain_client", messages, tmp_path)
     assert _of_others(loaded) <= {*OPTUNA, "plain_client"}
     parts = {module for module in loaded if module.startswith("flwr_fbo.")}
-    assert "flwr_fbo.algorithms.fed_vote.agent" in parts
+    assert "flwr_fbo.tuning.fed_vote.agent" in parts
     of_releases = {"accounting", "pld_accountant", "moments_accountant", "noise"}
     assert not parts & {f"flwr_fbo.privacy.{name}" for name in of_releases}
     assert not parts & {f"flwr_fbo.models.{name}" for name in ("features", "gp")}

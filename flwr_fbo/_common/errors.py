@@ -50,6 +50,14 @@ class RefusedError(PublicError, RuntimeError):
     """A site refuses what a server asks of it; nothing has left."""
 
 
+class AppFailedError(PublicError, RuntimeError):
+    """The app's objective, environment or model at a site is missing, or has failed."""
+
+
+class OutOfTimeError(RuntimeError):
+    """The trials of a message took too long, so that this one does not begin."""
+
+
 @dataclass
 class _Fault:
     """One fault: what lines about its repeats begin with, and how many there are."""

@@ -12,6 +12,15 @@ from rich.table import Table
 
 from flwr_fbo._common.text import printable, write_whole
 from flwr_fbo._common.validation import require
+from flwr_fbo.bandits.off_policy.estimators import PolicyValue
+from flwr_fbo.bandits.off_policy.policies import (
+    PolicyEvaluation,
+    TargetPolicy,
+    cells_of,
+    evaluate_policy,
+    parse_policy,
+)
+from flwr_fbo.bandits.site.linear_bandit_policy import LinearBanditPolicy
 from flwr_fbo.cli.commands import AsJson
 from flwr_fbo.cli.output import (
     RULED,
@@ -21,18 +30,9 @@ from flwr_fbo.cli.output import (
     plain_errors,
     wide_console,
 )
-from flwr_fbo.clients.bandits.bandit_files import LINEAR_KIND as KIND
-from flwr_fbo.clients.bandits.bandit_files import last_journal
-from flwr_fbo.clients.bandits.linear_bandit_policy import LinearBanditPolicy
 from flwr_fbo.journal.journal import open_patiently
-from flwr_fbo.off_policy.estimators import PolicyValue
-from flwr_fbo.off_policy.policies import (
-    PolicyEvaluation,
-    TargetPolicy,
-    cells_of,
-    evaluate_policy,
-    parse_policy,
-)
+from flwr_fbo.site.study_journals import LINEAR_KIND as KIND
+from flwr_fbo.site.study_journals import last_journal
 
 # Seconds to wait while the site has its journal, for the time of one call.
 _PATIENCE = 30.0

@@ -17,11 +17,6 @@ from flwr_fbo.cli.commands import add, group
 from flwr_fbo.cli.ledger_kinds import LEDGER_KINDS, LedgerKind, committed_text
 from flwr_fbo.cli.output import RULED, json_of, plain_errors, wide_console
 from flwr_fbo.cli.report.page import identity_in_words
-from flwr_fbo.clients.bandits.bandit_files import LINEAR_KIND as SITE_KIND
-from flwr_fbo.clients.bandits.bandit_files import NEURAL_KIND as NEURAL_SITE_KIND
-from flwr_fbo.clients.bandits.bandit_files import bandit_journals
-from flwr_fbo.clients.questions import forget_questions, num_questions
-from flwr_fbo.clients.site_proofs import recover
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.tables import LedgerRow
@@ -29,6 +24,11 @@ from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.gaussian import check_delta
 from flwr_fbo.privacy.spending import FILE_NAME as SPENDING_FILE_NAME
 from flwr_fbo.privacy.spending import SpendingLedger
+from flwr_fbo.site.proofs import recover
+from flwr_fbo.site.questions import forget_questions, num_questions
+from flwr_fbo.site.study_journals import LINEAR_KIND as SITE_KIND
+from flwr_fbo.site.study_journals import NEURAL_KIND as NEURAL_SITE_KIND
+from flwr_fbo.site.study_journals import bandit_journals
 from flwr_fbo.strategies.study_record import (
     FILE_NAME,
     KIND,

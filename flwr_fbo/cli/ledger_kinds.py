@@ -10,12 +10,10 @@ from typing import Any
 import numpy as np
 
 from flwr_fbo._common.fields import from_json
-from flwr_fbo.algorithms.fed_go_ucb.server import spent_by_neural_agent
-from flwr_fbo.algorithms.fed_go_ucb.settings import NeuralPrivacy
-from flwr_fbo.algorithms.fed_ucb.server import spent_by_agent
-from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
-from flwr_fbo.clients.bandits.bandit_files import LINEAR_KIND as SITE_KIND
-from flwr_fbo.clients.bandits.bandit_files import NEURAL_KIND as NEURAL_SITE_KIND
+from flwr_fbo.bandits.fed_go_ucb.server import spent_by_neural_agent
+from flwr_fbo.bandits.fed_go_ucb.settings import NeuralPrivacy
+from flwr_fbo.bandits.fed_ucb.server import spent_by_agent
+from flwr_fbo.bandits.linear.study import LinearBanditStudy
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
@@ -28,6 +26,8 @@ from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.sampling import Subsampling
 from flwr_fbo.privacy.spending import KIND as SPENDING_KIND
 from flwr_fbo.privacy.spending import MARK, UNPROTECTED
+from flwr_fbo.site.study_journals import LINEAR_KIND as SITE_KIND
+from flwr_fbo.site.study_journals import NEURAL_KIND as NEURAL_SITE_KIND
 from flwr_fbo.strategies.study_record import (
     BANDIT_KIND,
     KIND,

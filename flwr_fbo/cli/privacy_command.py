@@ -14,12 +14,7 @@ from rich.table import Table
 
 from flwr_fbo._common.text import counted
 from flwr_fbo._common.validation import require, require_int, require_number
-from flwr_fbo.algorithms.fed_vote.settings import FedVoteSettings
-from flwr_fbo.algorithms.fed_warm_start.settings import (
-    FedWarmStartSettings,
-    num_pioneers,
-)
-from flwr_fbo.algorithms.linear_bandit.planning import SharingPlan
+from flwr_fbo.bandits.linear.planning import SharingPlan
 from flwr_fbo.cli.commands import AsJson
 from flwr_fbo.cli.output import RULED, json_of, plain_errors
 from flwr_fbo.privacy.accounting import (
@@ -36,6 +31,11 @@ from flwr_fbo.strategies.fed_vote import GUIDING, FedVote
 from flwr_fbo.strategies.fed_warm_start import FedWarmStart
 from flwr_fbo.strategies.options import Privacy, Seeds, preset_of, private_strategies
 from flwr_fbo.strategies.release_plan import published_delta, require_below
+from flwr_fbo.tuning.fed_vote.settings import FedVoteSettings
+from flwr_fbo.tuning.fed_warm_start.settings import (
+    FedWarmStartSettings,
+    num_pioneers,
+)
 
 HEADINGS = {
     "published": "published noise,\npublished sensitivity",
@@ -151,7 +151,7 @@ def privacy(
     With FedUCB it says whether a linear bandit pays. --releases is then the number of
     synchronisations. It assumes local_data="own", rewards in [0, 1] and sites that are
     alike, and promises a quarter of the gain that the formula in
-    flwr_fbo.algorithms.linear_bandit.planning expects.
+    flwr_fbo.bandits.linear.planning expects.
 
     Examples
     --------

@@ -16,9 +16,9 @@ from flwr_fbo.cli.output import check_output, plain_errors
 from flwr_fbo.cli.report.server_page import server_page
 from flwr_fbo.cli.report.site_page import SITE_PAGES
 from flwr_fbo.cli.report.tuner_page import tuner_page
-from flwr_fbo.clients.bandits.bandit_files import LINEAR_KIND as POLICY_KIND
-from flwr_fbo.clients.bandits.bandit_files import NEURAL_KIND as NEURAL_KIND
 from flwr_fbo.journal.journal import Journal
+from flwr_fbo.site.study_journals import LINEAR_KIND as POLICY_KIND
+from flwr_fbo.site.study_journals import NEURAL_KIND as NEURAL_KIND
 from flwr_fbo.strategies.study_record import FILE_NAME as SERVER_FILE
 from flwr_fbo.tuner.envelope import KIND as TUNER_KIND
 from flwr_fbo.tuner.tuner_record import FILE_NAME as TUNER_FILE

@@ -13,7 +13,7 @@ from pathlib import Path
 from flwr_fbo._common.validation import require
 from flwr_fbo._compat import run_superexec
 from flwr_fbo.cli.output import plain_errors
-from flwr_fbo.clients.reviewed_apps import trusted_digests
+from flwr_fbo.site.reviewed_apps import trusted_digests
 
 # Options of Flower's that are passed on. Its others run apps in other places, or
 # install what nobody has reviewed.
@@ -71,7 +71,7 @@ def superexec(file: Path, arguments: list[str]) -> None:
 def write_launchers(folder: Path, file: Path) -> None:
     """Write what SuperExec starts: for a message of a client app, and other tasks."""
     restored = f"PATH={shlex.quote(os.environ.get('PATH', os.defpath))}; export PATH"
-    module = (sys.executable, "-P", "-m", "flwr_fbo.clients.reviewed_apps", str(file))
+    module = (sys.executable, "-P", "-m", "flwr_fbo.site.reviewed_apps", str(file))
     launch = f'{restored}\nexec {shlex.join(module)} "$@"'
     for script in distribution("flwr").entry_points:
         refusal = f'echo "This site runs no {script.name}: only client apps." >&2'

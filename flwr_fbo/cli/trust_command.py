@@ -9,8 +9,8 @@ import typer
 
 from flwr_fbo._common.validation import refuse, require
 from flwr_fbo.cli.output import plain_errors
-from flwr_fbo.clients.reviewed_apps import identity
-from flwr_fbo.clients.reviewed_apps import trust as put_on_list
+from flwr_fbo.site.reviewed_apps import identity
+from flwr_fbo.site.reviewed_apps import trust as put_on_list
 
 
 def trust(

@@ -18,16 +18,16 @@ from flwr_fbo._compat import (
     add_first_mod,
     message_type,
 )
-from flwr_fbo.algorithms.search.comparison import Score
-from flwr_fbo.algorithms.search.settings import Direction
-from flwr_fbo.algorithms.search.trial import Objective
-from flwr_fbo.clients.node_limits import tell
-from flwr_fbo.clients.site import SiteClient, add_site, site_app
-from flwr_fbo.clients.tuning_journals import best_params
-from flwr_fbo.clients.tuning_site import TuningSite
+from flwr_fbo.site.limits import Limits
+from flwr_fbo.site.node_limits import tell
+from flwr_fbo.site.site import SiteClient, add_site, site_app
 from flwr_fbo.space.search_space import Params
 from flwr_fbo.study.codec import is_instruction
-from flwr_fbo.study.limits import Limits
+from flwr_fbo.tuning.search.comparison import Score
+from flwr_fbo.tuning.search.settings import Direction
+from flwr_fbo.tuning.search.trial import Objective
+from flwr_fbo.tuning.site.tuning_journals import best_params
+from flwr_fbo.tuning.site.tuning_site import TuningSite
 
 # Returns the default setting, and the score of a setting on held-out data.
 Compare = Callable[[Context], tuple[Params, Score]]

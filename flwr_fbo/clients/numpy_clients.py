@@ -11,15 +11,15 @@ from pathlib import Path
 from flwr.app import Context
 from optuna.distributions import BaseDistribution
 
-from flwr_fbo.algorithms.search.settings import Direction
-from flwr_fbo.algorithms.search.trial import Objective
-from flwr_fbo.clients.bandits.bandit_site import MakeEnvironment
-from flwr_fbo.clients.bandits.linear_bandit_site import LinearBanditSite
-from flwr_fbo.clients.bandits.neural_bandit_site import MakeModel, NeuralBanditSite
-from flwr_fbo.clients.site import SiteClient, reported
-from flwr_fbo.clients.tuning_site import TuningSite
+from flwr_fbo.bandits.site.bandit_site import MakeEnvironment
+from flwr_fbo.bandits.site.linear_bandit_site import LinearBanditSite
+from flwr_fbo.bandits.site.neural_bandit_site import MakeModel, NeuralBanditSite
+from flwr_fbo.site.limits import Limits
+from flwr_fbo.site.site import SiteClient, reported
 from flwr_fbo.space.search_space import Params
-from flwr_fbo.study.limits import Limits
+from flwr_fbo.tuning.search.settings import Direction
+from flwr_fbo.tuning.search.trial import Objective
+from flwr_fbo.tuning.site.tuning_site import TuningSite
 
 
 class TuningClient(SiteClient):

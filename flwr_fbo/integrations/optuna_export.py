@@ -16,12 +16,12 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from flwr_fbo._common.validation import require
-from flwr_fbo.algorithms.search.agent import Agent
-from flwr_fbo.algorithms.search.agent_journal import recorded_agent
-from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.integrations.optuna_sampler import ITERATION, POINT
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import Trial
+from flwr_fbo.tuning.search.agent import Agent
+from flwr_fbo.tuning.search.agent_journal import recorded_agent
+from flwr_fbo.tuning.search.settings import Direction
 
 Storage = str | Path | BaseStorage
 

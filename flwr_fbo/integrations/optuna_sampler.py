@@ -23,15 +23,15 @@ from optuna.trial import FrozenTrial, TrialState
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.validation import require_choice, require_seed
-from flwr_fbo.algorithms.fed_warm_start.agent import FedWarmStartAgent, lone_agent
-from flwr_fbo.algorithms.fed_warm_start.knowledge import Knowledge, known_from
-from flwr_fbo.algorithms.fed_warm_start.settings import FedWarmStartSettings
-from flwr_fbo.algorithms.search.agent import Agent
-from flwr_fbo.algorithms.search.agent_journal import recorded_agent
-from flwr_fbo.algorithms.search.portfolios import Listed, listed_settings
-from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.space.search_space import SearchSpace
+from flwr_fbo.tuning.fed_warm_start.agent import FedWarmStartAgent, lone_agent
+from flwr_fbo.tuning.fed_warm_start.knowledge import Knowledge, known_from
+from flwr_fbo.tuning.fed_warm_start.settings import FedWarmStartSettings
+from flwr_fbo.tuning.search.agent import Agent
+from flwr_fbo.tuning.search.agent_journal import recorded_agent
+from flwr_fbo.tuning.search.portfolios import Listed, listed_settings
+from flwr_fbo.tuning.search.settings import Direction
 
 # Where a trial was and when, for trials that use only some of the parameters.
 POINT, ITERATION = "flwr-fbo:point", "flwr-fbo:iteration"

@@ -4,7 +4,7 @@ A study says in its `Promise` what it will release at most. A `SpendingLedger` h
 was released of all studies, so that a limit on epsilon can outlive a study.
 
 Each journal of a site notes a charge before the ledger does. So the journals beside a
-ledger prove what it must have: see `flwr_fbo.clients.site_proofs`.
+ledger prove what it must have: see `flwr_fbo.site.proofs`.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ class SpendingLedger:
 
     Not covered by itself: a ledger that is deleted, or replaced by an older copy of
     itself, has forgotten what is not in it. The journals of its folder, and receipts of
-    servers, prove that: see `flwr_fbo.clients.site_proofs`.
+    servers, prove that: see `flwr_fbo.site.proofs`.
 
     Parameters
     ----------

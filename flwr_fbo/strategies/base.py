@@ -38,6 +38,12 @@ from flwr_fbo._compat import (
     reply_metrics,
     to_array_record,
 )
+from flwr_fbo.site.limits import (
+    check_config,
+    check_steps,
+    size_limits,
+)
+from flwr_fbo.site.receipts import ReceiptBook, read_mark
 from flwr_fbo.strategies.enrolment import (
     Enrolment,
     first_line,
@@ -62,12 +68,6 @@ from flwr_fbo.study.callbacks import (
     tell_of_end,
 )
 from flwr_fbo.study.codec import RECEIPT_ENTRY, Instruction, Study, kind_of
-from flwr_fbo.study.limits import (
-    check_config,
-    check_steps,
-    size_limits,
-)
-from flwr_fbo.study.receipts import ReceiptBook, read_mark
 from flwr_fbo.study.server import Server, Step
 
 _log = logging.getLogger("flwr.fbo")

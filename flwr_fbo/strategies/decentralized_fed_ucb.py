@@ -13,13 +13,13 @@ from flwr.app import ArrayRecord, Message
 from flwr_fbo._common.conversion import takes_plain
 from flwr_fbo._common.validation import require, require_instance
 from flwr_fbo._compat import ClientApi, reply_arrays, reply_metrics, to_array_record
-from flwr_fbo.algorithms.decentralized_fed_ucb.server import (
+from flwr_fbo.bandits.decentralized_fed_ucb.server import (
     DecentralizedFedUCBServer,
     PeerReply,
 )
-from flwr_fbo.algorithms.linear_bandit.peer_graph import PeerGraph
-from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings
-from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
+from flwr_fbo.bandits.linear.peer_graph import PeerGraph
+from flwr_fbo.bandits.linear.settings import LinearUCBSettings
+from flwr_fbo.bandits.linear.study import LinearBanditStudy
 from flwr_fbo.strategies.linear_bandit_strategy import (
     LinearBanditStrategy,
     Schedule,

@@ -11,16 +11,16 @@ from optuna.distributions import BaseDistribution
 from flwr_fbo._common.conversion import takes_plain
 from flwr_fbo._common.validation import require, require_instance, require_known
 from flwr_fbo._compat import ClientApi
-from flwr_fbo.algorithms.dp_fts_de.server import DPFTSDEServer
-from flwr_fbo.algorithms.dp_fts_de.settings import DPFTSDESettings
-from flwr_fbo.algorithms.search.portfolios import Listed
-from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.strategies.options import Durability, Preset, Privacy, Seeds
 from flwr_fbo.strategies.release_plan import private_study
 from flwr_fbo.strategies.secure_aggregation import SecureAggregation
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 from flwr_fbo.study.callbacks import Callback
+from flwr_fbo.tuning.dp_fts_de.server import DPFTSDEServer
+from flwr_fbo.tuning.dp_fts_de.settings import DPFTSDESettings
+from flwr_fbo.tuning.search.portfolios import Listed
+from flwr_fbo.tuning.search.settings import Direction
 
 
 class DPFTSDE(TuningStrategy):

@@ -32,9 +32,9 @@ from flwr_fbo._compat import (
     to_array_record,
 )
 from flwr_fbo.privacy.spending import Promise
+from flwr_fbo.site.receipts import Mark, ReceiptBook, read_mark
 from flwr_fbo.strategies.options import Durability
 from flwr_fbo.study.codec import RECEIPT_ENTRY, Config
-from flwr_fbo.study.receipts import Mark, ReceiptBook, read_mark
 
 _log = logging.getLogger("flwr.fbo")
 

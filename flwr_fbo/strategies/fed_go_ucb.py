@@ -20,12 +20,12 @@ from flwr_fbo._common.validation import (
     require_seed,
 )
 from flwr_fbo._compat import ClientApi, reply_metrics, to_array_record
-from flwr_fbo.algorithms.fed_go_ucb.server import (
+from flwr_fbo.bandits.fed_go_ucb.server import (
     FedGOUCBServer,
     spent_by_neural_agent,
 )
-from flwr_fbo.algorithms.fed_go_ucb.settings import AgentReply, FedGOUCBSettings
-from flwr_fbo.algorithms.fed_go_ucb.study import (
+from flwr_fbo.bandits.fed_go_ucb.settings import AgentReply, FedGOUCBSettings
+from flwr_fbo.bandits.fed_go_ucb.study import (
     FedGOUCBInstruction,
     FedGOUCBStudy,
 )

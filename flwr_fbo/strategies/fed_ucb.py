@@ -16,10 +16,10 @@ from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.conversion import takes_plain
 from flwr_fbo._common.validation import require
 from flwr_fbo._compat import ClientApi, reply_metrics
-from flwr_fbo.algorithms.fed_ucb.server import FedUCBServer
-from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
-from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings
-from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
+from flwr_fbo.bandits.fed_ucb.server import FedUCBServer
+from flwr_fbo.bandits.linear.confidence import Confidence
+from flwr_fbo.bandits.linear.settings import LinearUCBSettings
+from flwr_fbo.bandits.linear.study import LinearBanditStudy
 from flwr_fbo.strategies.linear_bandit_strategy import (
     LinearBanditStrategy,
     Schedule,

@@ -1,7 +1,7 @@
 """Private votes as a Flower strategy: FedVote.
 
 A few times in a study each agent votes for where its best setting lies; see
-`flwr_fbo.algorithms.fed_vote.agent` for what a vote is and how agents read the sum.
+`flwr_fbo.tuning.fed_vote.agent` for what a vote is and how agents read the sum.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from optuna.distributions import BaseDistribution
 from flwr_fbo._common.conversion import takes_plain
 from flwr_fbo._common.validation import require, require_instance
 from flwr_fbo._compat import ClientApi
-from flwr_fbo.algorithms.fed_vote.even_votes import even_votes
-from flwr_fbo.algorithms.fed_vote.server import FedVoteServer
-from flwr_fbo.algorithms.fed_vote.settings import (
-    LEAST_EVALUATIONS,
-    FedVoteSettings,
-    VoteCount,
-)
-from flwr_fbo.algorithms.search.portfolios import Listed
-from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.strategies.options import Durability, Preset, Privacy, Seeds
 from flwr_fbo.strategies.release_plan import private_study
 from flwr_fbo.strategies.secure_aggregation import SecureAggregation
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 from flwr_fbo.study.callbacks import Callback
+from flwr_fbo.tuning.fed_vote.even_votes import even_votes
+from flwr_fbo.tuning.fed_vote.server import FedVoteServer
+from flwr_fbo.tuning.fed_vote.settings import (
+    LEAST_EVALUATIONS,
+    FedVoteSettings,
+    VoteCount,
+)
+from flwr_fbo.tuning.search.portfolios import Listed
+from flwr_fbo.tuning.search.settings import Direction
 
 _log = logging.getLogger("flwr.fbo")
 

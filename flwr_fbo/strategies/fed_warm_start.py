@@ -1,6 +1,6 @@
 """A head start from those who came before, as a Flower strategy: FedWarmStart.
 
-Sites start one cohort after another; see `flwr_fbo.algorithms.fed_warm_start.agent` for
+Sites start one cohort after another; see `flwr_fbo.tuning.fed_warm_start.agent` for
 what a site sends, once, and what those who start later make of it.
 """
 
@@ -20,21 +20,6 @@ from flwr_fbo._common.conversion import takes_plain
 from flwr_fbo._common.text import agents_text
 from flwr_fbo._common.validation import require, require_instance, require_int
 from flwr_fbo._compat import ClientApi
-from flwr_fbo.algorithms.fed_warm_start.knowledge import Knowledge, known_from
-from flwr_fbo.algorithms.fed_warm_start.server import (
-    FedWarmStartServer,
-    knowledge_of,
-    verdict,
-)
-from flwr_fbo.algorithms.fed_warm_start.settings import (
-    Cohorts,
-    FedWarmStartSettings,
-    WarmStartFacts,
-    default_cohorts,
-)
-from flwr_fbo.algorithms.search.portfolios import Listed
-from flwr_fbo.algorithms.search.settings import Direction
-from flwr_fbo.algorithms.search.study import TuningStudy
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
 from flwr_fbo.space.search_space import SearchSpace
@@ -50,6 +35,21 @@ from flwr_fbo.strategies.secure_aggregation import SecureAggregation
 from flwr_fbo.strategies.study_record import FILE_NAME, KIND, read_ledger
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 from flwr_fbo.study.callbacks import Callback
+from flwr_fbo.tuning.fed_warm_start.knowledge import Knowledge, known_from
+from flwr_fbo.tuning.fed_warm_start.server import (
+    FedWarmStartServer,
+    knowledge_of,
+    verdict,
+)
+from flwr_fbo.tuning.fed_warm_start.settings import (
+    Cohorts,
+    FedWarmStartSettings,
+    WarmStartFacts,
+    default_cohorts,
+)
+from flwr_fbo.tuning.search.portfolios import Listed
+from flwr_fbo.tuning.search.settings import Direction
+from flwr_fbo.tuning.search.study import TuningStudy
 
 _log = logging.getLogger("flwr.fbo")
 

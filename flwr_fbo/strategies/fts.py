@@ -10,15 +10,15 @@ from optuna.distributions import BaseDistribution
 from flwr_fbo._common.conversion import takes_plain
 from flwr_fbo._common.validation import require_instance
 from flwr_fbo._compat import ClientApi
-from flwr_fbo.algorithms.fts.server import FTSServer
-from flwr_fbo.algorithms.fts.settings import FTSSettings
-from flwr_fbo.algorithms.search.portfolios import Listed
-from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.strategies.options import Durability, Seeds
 from flwr_fbo.strategies.release_plan import tuning_study
 from flwr_fbo.strategies.study_record import RELAY_KIND
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 from flwr_fbo.study.callbacks import Callback
+from flwr_fbo.tuning.fts.server import FTSServer
+from flwr_fbo.tuning.fts.settings import FTSSettings
+from flwr_fbo.tuning.search.portfolios import Listed
+from flwr_fbo.tuning.search.settings import Direction
 
 
 class FTS(TuningStrategy):

@@ -21,14 +21,14 @@ from flwr_fbo._common.validation import (
     require_instance,
     require_int,
 )
-from flwr_fbo.algorithms.decentralized_fed_ucb.server import DecentralizedFedUCBServer
-from flwr_fbo.algorithms.fed_ucb.server import FedUCBServer, spent_by_agent
-from flwr_fbo.algorithms.linear_bandit.planning import SharingPlan
-from flwr_fbo.algorithms.linear_bandit.settings import (
+from flwr_fbo.bandits.decentralized_fed_ucb.server import DecentralizedFedUCBServer
+from flwr_fbo.bandits.fed_ucb.server import FedUCBServer, spent_by_agent
+from flwr_fbo.bandits.linear.planning import SharingPlan
+from flwr_fbo.bandits.linear.settings import (
     DeterminantTrigger,
     LinearUCBSettings,
 )
-from flwr_fbo.algorithms.linear_bandit.study import (
+from flwr_fbo.bandits.linear.study import (
     LinearBanditInstruction,
     LinearBanditStudy,
 )

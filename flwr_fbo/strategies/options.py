@@ -32,12 +32,12 @@ from flwr_fbo._common.validation import (
     require_int,
     require_known,
 )
-from flwr_fbo.algorithms.registry import ALGORITHMS, load
-from flwr_fbo.algorithms.search.settings import SearchSettings
 from flwr_fbo.privacy.accounting import Method
 from flwr_fbo.privacy.release import Calibration
 from flwr_fbo.privacy.sampling import Sampling
 from flwr_fbo.privacy.weights import WeightSchedule
+from flwr_fbo.tuning.registry import ALGORITHMS, load
+from flwr_fbo.tuning.search.settings import SearchSettings
 
 _FINGERPRINT = re.compile("SHA256:[A-Za-z0-9+/]{43}")
 

@@ -17,10 +17,6 @@ from flwr_fbo._common.validation import (
     require,
     require_instance,
 )
-from flwr_fbo.algorithms.dp_fts_de.server import DPFTSDEServer
-from flwr_fbo.algorithms.search.portfolios import Listed, listed_settings
-from flwr_fbo.algorithms.search.settings import Direction, Facts, SearchSettings
-from flwr_fbo.algorithms.search.study import TuningInstruction, TuningStudy
 from flwr_fbo.privacy.accounting import smallest_noise_multiplier
 from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.gaussian import check_epsilon
@@ -43,6 +39,10 @@ from flwr_fbo.strategies.secure_aggregation import (
 )
 from flwr_fbo.study.codec import fresh_seed
 from flwr_fbo.study.server import Step
+from flwr_fbo.tuning.dp_fts_de.server import DPFTSDEServer
+from flwr_fbo.tuning.search.portfolios import Listed, listed_settings
+from flwr_fbo.tuning.search.settings import Direction, Facts, SearchSettings
+from flwr_fbo.tuning.search.study import TuningInstruction, TuningStudy
 
 _log = logging.getLogger("flwr.fbo")
 

@@ -10,11 +10,11 @@ from flwr.serverapp.strategy import Result
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.conversion import frame_of
 from flwr_fbo._common.text import counted
-from flwr_fbo.algorithms.search.recommendation import Recommendation
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.conditions import after_epsilon
 from flwr_fbo.space.search_space import Params
 from flwr_fbo.study.callbacks import Round
+from flwr_fbo.tuning.search.recommendation import Recommendation
 
 
 @dataclass(repr=False)

@@ -18,8 +18,6 @@ from flwr.app import Message
 
 from flwr_fbo._common.fields import check_fields, integer, ruled
 from flwr_fbo._common.validation import check_folder, require
-from flwr_fbo.algorithms.dp_fts_de.server import DPFTSDEServer
-from flwr_fbo.algorithms.search.study import TuningStudy
 from flwr_fbo.privacy.release import PlannedRelease
 from flwr_fbo.privacy.secure_release import SecureRelease, SecureTotal
 from flwr_fbo.secure_sum.aggregator import Aggregator
@@ -29,6 +27,8 @@ from flwr_fbo.secure_sum.terms import Exchange, SumFailedError, default_threshol
 from flwr_fbo.strategies.enrolment import one_array
 from flwr_fbo.study.secure_sums import SecureSums, SumGroup
 from flwr_fbo.study.server import Step
+from flwr_fbo.tuning.dp_fts_de.server import DPFTSDEServer
+from flwr_fbo.tuning.search.study import TuningStudy
 
 _log = logging.getLogger("flwr.fbo")
 

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from flwr_fbo.journal.journal import Journal, open_patiently
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.tables import LedgerRow
+from flwr_fbo.site.receipts import ReceiptBook
 from flwr_fbo.study.callbacks import Round
 from flwr_fbo.study.codec import Study
-from flwr_fbo.study.receipts import ReceiptBook
 
 FILE_NAME = "server.sqlite"
 KIND, BANDIT_KIND, RELAY_KIND = "server", "bandit-server", "relay-server"

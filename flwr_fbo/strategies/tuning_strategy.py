@@ -24,12 +24,6 @@ from flwr_fbo._compat import (
     reply_metrics,
     to_array_record,
 )
-from flwr_fbo.algorithms.search.recommendation import (
-    NOTHING,
-    Recommendation,
-    released_function,
-)
-from flwr_fbo.algorithms.search.study import TuningInstruction, TuningStudy
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.secure_sum.terms import Exchange
 from flwr_fbo.strategies.base import StudyStrategy
@@ -39,6 +33,12 @@ from flwr_fbo.strategies.release_plan import ReleasePlan
 from flwr_fbo.strategies.result import TuningResult
 from flwr_fbo.strategies.round_progress import Waiting
 from flwr_fbo.study.server import Step
+from flwr_fbo.tuning.search.recommendation import (
+    NOTHING,
+    Recommendation,
+    released_function,
+)
+from flwr_fbo.tuning.search.study import TuningInstruction, TuningStudy
 
 _log = logging.getLogger("flwr.fbo")
 

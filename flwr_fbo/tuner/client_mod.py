@@ -27,33 +27,32 @@ from flwr.app import (
 from flwr.clientapp.typing import ClientAppCallable
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.errors import RefusedError, log_once
+from flwr_fbo._common.errors import AppFailedError, RefusedError, log_once
 from flwr_fbo._compat import (
     GET_PARAMETERS,
     MOD_REFUSED,
     SECURE_AGGREGATION_RECORD,
     secure_aggregation_stage,
 )
-from flwr_fbo.algorithms.search.trial import AppFailedError
-from flwr_fbo.clients.gate import NO_ANSWER, Gate, let_go_by_a_site, sent
-from flwr_fbo.clients.node_limits import hearing
-from flwr_fbo.clients.recorded_agent import of_another_slot
-from flwr_fbo.clients.site import SiteError, reported
-from flwr_fbo.clients.site_journal import (
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.privacy.spending import Promise
+from flwr_fbo.secure_sum.terms import Exchange
+from flwr_fbo.site.gate import NO_ANSWER, Gate, let_go_by_a_site, sent
+from flwr_fbo.site.limits import check_numbers, refused
+from flwr_fbo.site.node_limits import hearing
+from flwr_fbo.site.receipts import CHARGES, HEAD
+from flwr_fbo.site.recorded_agent import of_another_slot
+from flwr_fbo.site.site import SiteError, reported
+from flwr_fbo.site.site_journal import (
     configured_folder,
     configured_slot,
     held_journal,
     noted_slot,
 )
-from flwr_fbo.clients.sum_identity import SumIdentity
-from flwr_fbo.clients.sum_member import sum_reply
-from flwr_fbo.clients.time_limit import time_limit
-from flwr_fbo.journal.journal import Journal
-from flwr_fbo.privacy.spending import Promise
-from flwr_fbo.secure_sum.terms import Exchange
+from flwr_fbo.site.sum_identity import SumIdentity
+from flwr_fbo.site.sum_member import sum_reply
+from flwr_fbo.site.time_limit import time_limit
 from flwr_fbo.study.codec import StudyMismatchError, is_instruction
-from flwr_fbo.study.limits import check_numbers, refused
-from flwr_fbo.study.receipts import CHARGES, HEAD
 from flwr_fbo.study.secure_sums import SecureSums
 from flwr_fbo.tuner.ballots import make_ballot, no_scores
 from flwr_fbo.tuner.envelope import (

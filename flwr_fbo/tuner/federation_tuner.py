@@ -26,8 +26,6 @@ from flwr_fbo._common.validation import (
     require_instance,
     require_int,
 )
-from flwr_fbo.algorithms.search.portfolios import Listed, listed_settings
-from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.privacy.conditions import WITHOUT_TRAINING
 from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.strategies.options import Seeds
@@ -62,6 +60,8 @@ from flwr_fbo.tuner.trial_run import Federation, TrialRun
 from flwr_fbo.tuner.trial_space import Conditions, TrialSpace
 from flwr_fbo.tuner.trial_thread import THREAD_NAME
 from flwr_fbo.tuner.tuner_record import TunerRecord, has_begun
+from flwr_fbo.tuning.search.portfolios import Listed, listed_settings
+from flwr_fbo.tuning.search.settings import Direction
 
 _log = logging.getLogger("flwr.fbo")
 

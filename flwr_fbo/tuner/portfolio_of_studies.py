@@ -22,16 +22,6 @@ from flwr_fbo._common.validation import (
     require_bool,
     require_int,
 )
-from flwr_fbo.algorithms.registry import algorithm_of
-from flwr_fbo.algorithms.search.recommendation import Recommendation, released_function
-from flwr_fbo.algorithms.search.study import TuningStudy
-from flwr_fbo.algorithms.search.study_portfolio import (
-    MOST_LISTED,
-    SIZE,
-    PortfolioSource,
-    StudyPortfolio,
-    require_same_names,
-)
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.spending import composed_epsilon
@@ -42,6 +32,16 @@ from flwr_fbo.strategies.study_record import read_ledger
 from flwr_fbo.tuner.envelope import KIND as TUNER_KIND
 from flwr_fbo.tuner.tuner_record import FILE_NAME as TUNER_FILE
 from flwr_fbo.tuner.tuner_record import not_private_because, recorded_result
+from flwr_fbo.tuning.registry import algorithm_of
+from flwr_fbo.tuning.search.recommendation import Recommendation, released_function
+from flwr_fbo.tuning.search.study import TuningStudy
+from flwr_fbo.tuning.search.study_portfolio import (
+    MOST_LISTED,
+    SIZE,
+    PortfolioSource,
+    StudyPortfolio,
+    require_same_names,
+)
 
 _log = logging.getLogger("flwr.fbo")
 

@@ -16,10 +16,10 @@ from optuna.distributions import (
 from optuna.trial import TrialState
 
 from flwr_fbo._common.validation import require, require_instance
-from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.space.search_space import Params
 from flwr_fbo.tuner.candidates import Candidates
 from flwr_fbo.tuner.trial_space import TrialSpace
+from flwr_fbo.tuning.search.settings import Direction
 
 # How often a sampler is asked for settings that are new.
 _MOST_PROPOSALS = 10

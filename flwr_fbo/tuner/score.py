@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.tuner.hidden_metrics import score_of
+from flwr_fbo.tuning.search.settings import Direction
 
 
 @dataclass(frozen=True)

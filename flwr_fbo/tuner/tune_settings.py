@@ -15,7 +15,6 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import Result
 
-from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.options import Seeds
 from flwr_fbo.study.callbacks import Callback
@@ -25,6 +24,7 @@ from flwr_fbo.tuner.federation_tuner import FederationTuner
 from flwr_fbo.tuner.one_training import OneTraining
 from flwr_fbo.tuner.own_app import component, fresh_main, with_tuner_mod
 from flwr_fbo.tuner.private_choice import PrivateChoice
+from flwr_fbo.tuning.search.settings import Direction
 
 _log = logging.getLogger("flwr.fbo")
 

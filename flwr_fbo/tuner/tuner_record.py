@@ -11,7 +11,6 @@ from typing import Any, Self
 import numpy as np
 
 from flwr_fbo._common.fields import from_json, to_json
-from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.journal.journal import Journal, open_patiently
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.npy import from_json_array, to_json_array
@@ -26,6 +25,7 @@ from flwr_fbo.tuner.schedule import Plan
 from flwr_fbo.tuner.settings_effect import DrawnTrials
 from flwr_fbo.tuner.site_ledgers import SiteLedgers
 from flwr_fbo.tuner.trial_space import TrialSpace
+from flwr_fbo.tuning.search.settings import Direction
 
 FILE_NAME = "tuner.sqlite"
 

@@ -38,9 +38,9 @@ from flwr_fbo import (
 )
 from flwr_fbo._common import conversion
 from flwr_fbo._common.fields import to_json
-from flwr_fbo.clients.tuning_site import TuningSite
-from flwr_fbo.off_policy.policies import from_function, greedy
-from tests.clients.bandits.policies import (
+from flwr_fbo.bandits.off_policy.policies import from_function, greedy
+from flwr_fbo.tuning.site.tuning_site import TuningSite
+from tests.bandits.site.policies import (
     ARMS,
     CONTEXT,
     VECTOR_SETTINGS,

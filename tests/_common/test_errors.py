@@ -119,9 +119,9 @@ def test_a_single_repeat_is_said_as_one(caplog: pytest.LogCaptureFixture) -> Non
 def test_the_traceback_begins_in_the_users_app(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    from flwr_fbo.clients.site import SiteError, reported
+    from flwr_fbo.site.site import SiteError, reported
 
     with pytest.raises(SiteError, match=r"^ValueError \(the site's log"):
         reported(lambda: _raises(7))
     assert "row 7 is bad" in caplog.text
-    assert "clients/site.py" not in caplog.text
+    assert "site/site.py" not in caplog.text

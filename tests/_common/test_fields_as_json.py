@@ -19,7 +19,7 @@ from flwr_fbo._common.fields import (
     several,
     to_json,
 )
-from flwr_fbo.algorithms.fed_go_ucb.study import FedGOUCBStudy
+from flwr_fbo.bandits.fed_go_ucb.study import FedGOUCBStudy
 from flwr_fbo.privacy.weights import WeightSchedule
 
 

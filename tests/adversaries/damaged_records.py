@@ -49,14 +49,14 @@ from flwr_fbo import (
     Seeds,
     tuning_app,
 )
-from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
-from flwr_fbo.algorithms.search.agent_journal import load_agent
-from flwr_fbo.algorithms.search.study import TuningStudy
-from flwr_fbo.clients.bandits.recorded_bandit import RecordedBandit
+from flwr_fbo.bandits.linear.study import LinearBanditStudy
+from flwr_fbo.bandits.site.recorded_bandit import RecordedBandit
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.lab.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTask
 from flwr_fbo.strategies.study_record import FILE_NAME, StudyRecord, read_ledger
+from flwr_fbo.tuning.search.agent_journal import load_agent
+from flwr_fbo.tuning.search.study import TuningStudy
 
 OUTCOMES = ("same numbers", "refused", "silently wrong", "raw traceback")
 _NUM_AGENTS, _NUM_ROUNDS, _OLDER_ROUND = 3, 8, 5

@@ -55,24 +55,21 @@ from flwr_fbo import (
     tuning_app,
 )
 from flwr_fbo._compat import reply_arrays, reply_metrics
-from flwr_fbo.algorithms.decentralized_fed_ucb.server import PeerMessage
-from flwr_fbo.algorithms.fed_go_ucb.study import FedGOUCBInstruction, FedGOUCBStudy
-from flwr_fbo.algorithms.fed_vote.settings import VoteCount
-from flwr_fbo.algorithms.fed_warm_start.settings import Cohorts, WarmStartFacts
-from flwr_fbo.algorithms.linear_bandit.exploration import (
+from flwr_fbo.bandits.decentralized_fed_ucb.server import PeerMessage
+from flwr_fbo.bandits.fed_go_ucb.study import FedGOUCBInstruction, FedGOUCBStudy
+from flwr_fbo.bandits.linear.exploration import (
     EllipsoidSampling,
     InverseGapWeighting,
 )
-from flwr_fbo.algorithms.linear_bandit.feature_encoder import FeatureEncoder
-from flwr_fbo.algorithms.linear_bandit.settings import (
+from flwr_fbo.bandits.linear.feature_encoder import FeatureEncoder
+from flwr_fbo.bandits.linear.settings import (
     DeterminantTrigger,
     RewardTimeout,
 )
-from flwr_fbo.algorithms.linear_bandit.study import (
+from flwr_fbo.bandits.linear.study import (
     LinearBanditInstruction,
     LinearBanditStudy,
 )
-from flwr_fbo.algorithms.search.study import TuningInstruction, TuningStudy
 from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.privacy.spending import UNPROTECTED, Charge, Promise
 from flwr_fbo.privacy.weights import WeightSchedule
@@ -94,6 +91,9 @@ from flwr_fbo.tuner.envelope import (
     TrialsHeader,
     header_record,
 )
+from flwr_fbo.tuning.fed_vote.settings import VoteCount
+from flwr_fbo.tuning.fed_warm_start.settings import Cohorts, WarmStartFacts
+from flwr_fbo.tuning.search.study import TuningInstruction, TuningStudy
 
 Tree = dict[str, Any]
 Place = tuple[str, str]

@@ -1,6 +1,6 @@
 """What a lying server may send: one dialogue a lie, each to an honest site's client.
 
-`lying_server` measures what they cost; `tests/clients/test_hostile_messages` shows that
+`lying_server` measures what they cost; `tests/site/test_hostile_messages` shows that
 each is refused before anything is built. Besides, dialogues of studies that are as
 large as the limits allow: these are answered.
 """
@@ -40,17 +40,17 @@ from flwr_fbo import (
     tuning_app,
 )
 from flwr_fbo._compat import to_array_record
-from flwr_fbo.algorithms.fed_go_ucb.study import (
+from flwr_fbo.bandits.fed_go_ucb.study import (
     FedGOUCBInstruction,
     FedGOUCBStudy,
 )
-from flwr_fbo.algorithms.fed_vote.settings import VoteCount
-from flwr_fbo.algorithms.linear_bandit.study import (
+from flwr_fbo.bandits.linear.study import (
     LinearBanditInstruction,
     LinearBanditStudy,
 )
-from flwr_fbo.algorithms.search.study import TuningInstruction, TuningStudy
 from flwr_fbo.study.codec import STUDY_ENTRY, Config, Instruction, Study
+from flwr_fbo.tuning.fed_vote.settings import VoteCount
+from flwr_fbo.tuning.search.study import TuningInstruction, TuningStudy
 
 Lie = Callable[[dict[str, Any]], None]
 Arrays = list[NDArray[Any]]

@@ -17,10 +17,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.clients import test_killed_ledgers, test_tuning_site
-from tests.clients.bandits import test_linear_bandit_site
+from tests.bandits.site import test_linear_bandit_site
 from tests.privacy import test_recorded_releases
+from tests.site import test_killed_ledgers
 from tests.strategies import test_resume
+from tests.tuning.site import test_tuning_site
 
 ROOT = Path(__file__).parents[2]
 TESTS = (

@@ -30,7 +30,7 @@ from flwr_fbo._compat import (
     message_type,
     reply_metrics,
 )
-from flwr_fbo.clients.site import SiteError
+from flwr_fbo.site.site import SiteError
 from flwr_fbo.study.codec import Config
 from tests.adversaries.hostile_messages import (
     APPS,

@@ -64,7 +64,7 @@ from flwr.supernode.runtime import run_clientapp
 from flwr_fbo import _compat
 from flwr_fbo._compat import ensure_task_identity
 from flwr_fbo.cli.superexec_command import write_launchers
-from flwr_fbo.clients import reviewed_apps
+from flwr_fbo.site import reviewed_apps
 
 PROJECT = """
 [project]
@@ -467,7 +467,7 @@ def _lies_about_content(at: Site, truth: Lie) -> Iterator[Lie]:
         "another format": packed.getvalue(),
         "code": b"import planted\n",
     }
-    for module in ("planted:app", "os:system", "flwr_fbo.clients.reviewed_apps:main"):
+    for module in ("planted:app", "os:system", "flwr_fbo.site.reviewed_apps:main"):
         contents[f"entry point {module}"] = at.bundle("planted", module)
     for name, content in contents.items():
         one = replace(truth, name=f"bundle: {name}", content=content)

@@ -61,21 +61,19 @@ from flwr_fbo import (
     tuning_app,
 )
 from flwr_fbo._common.fields import to_json
-from flwr_fbo.algorithms.dp_fts_de.settings import DPFTSDESettings
-from flwr_fbo.algorithms.fed_go_ucb.study import (
+from flwr_fbo.bandits.fed_go_ucb.study import (
     FedGOUCBInstruction,
     FedGOUCBStudy,
 )
-from flwr_fbo.algorithms.linear_bandit.study import (
+from flwr_fbo.bandits.linear.study import (
     LinearBanditInstruction,
     LinearBanditStudy,
 )
-from flwr_fbo.algorithms.search.study import TuningInstruction, TuningStudy
-from flwr_fbo.clients.gate import Gate
 from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.privacy.spending import FILE_NAME, UNPROTECTED, Charge, Promise
 from flwr_fbo.privacy.weights import WeightSchedule
+from flwr_fbo.site.gate import Gate
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.study.codec import Instruction, Phase
 from flwr_fbo.study.secure_sums import SecureSums, SumGroup
@@ -89,7 +87,9 @@ from flwr_fbo.tuner.envelope import (
     SumHeader,
     TrialsHeader,
 )
-from tests.algorithms.fed_go_ucb.test_private_agent import PRIVACY
+from flwr_fbo.tuning.dp_fts_de.settings import DPFTSDESettings
+from flwr_fbo.tuning.search.study import TuningInstruction, TuningStudy
+from tests.bandits.fed_go_ucb.test_private_agent import PRIVACY
 from tests.federation import SPACE
 
 IN_A_ROW = 4

@@ -15,7 +15,7 @@ from flwr.supernode.runtime import run_clientapp
 
 from flwr_fbo import _compat
 from flwr_fbo._common.errors import RefusedError
-from flwr_fbo.clients.reviewed_apps import unpack
+from flwr_fbo.site.reviewed_apps import unpack
 from tests.adversaries.lying_superlink import FAULTS, Lie, Site, honest, lies, site
 
 

@@ -8,10 +8,10 @@ from flwr.app import Context
 
 from flwr_fbo._common import fields
 from flwr_fbo._common.validation import require_int
-from flwr_fbo.clients import site
-from flwr_fbo.clients.bandits.neural_bandit_site import NeuralBanditSite
-from flwr_fbo.clients.gate import Gate
-from flwr_fbo.study.limits import Limits
+from flwr_fbo.bandits.site.neural_bandit_site import NeuralBanditSite
+from flwr_fbo.site import site
+from flwr_fbo.site.gate import Gate
+from flwr_fbo.site.limits import Limits
 from flwr_fbo.tuner import client_mod
 from flwr_fbo.tuner.envelope import BallotHeader
 from tests.adversaries.mutated_messages import KINDS, attack, be_honest

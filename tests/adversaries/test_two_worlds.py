@@ -11,13 +11,13 @@ from flwr.app import Error, Message
 from flwr.clientapp import ClientApp
 
 from flwr_fbo._common import fields, validation
-from flwr_fbo.algorithms.linear_bandit import own_data
-from flwr_fbo.clients import sum_member
-from flwr_fbo.clients.tuning_record import RecordedTuner
+from flwr_fbo.bandits.linear import own_data
 from flwr_fbo.models import ellipsoid
 from flwr_fbo.privacy.spending import SpendingLedger
 from flwr_fbo.secure_sum.terms import Exchange
+from flwr_fbo.site import sum_member
 from flwr_fbo.tuner import client_mod, hidden_metrics
+from flwr_fbo.tuning.site.recorded_tuner import RecordedTuner
 from tests.adversaries.honest_servers import Tuning
 from tests.adversaries.two_worlds import KINDS, prove
 

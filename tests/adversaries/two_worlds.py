@@ -11,7 +11,7 @@ score, one reward, one context or one metric is another. A finding is, in any re
 - an error here and none there, or another text of it;
 - other records, keys, their order, types, shapes or sizes;
 - another value, unless the site's ledger has the charge for it as the reply leaves, by
-  the table of `flwr_fbo.clients.gate`;
+  the table of `flwr_fbo.site.gate`;
 - another row of the ledger, or another file in the site's folder.
 
 Chance, keys and the clock are the same in both worlds, so all else is data. How long a
@@ -55,8 +55,8 @@ from flwr.app import (
 )
 
 from flwr_fbo._compat import ensure_task_identity
-from flwr_fbo.clients.gate import Gate
 from flwr_fbo.privacy.spending import FILE_NAME, UNPROTECTED
+from flwr_fbo.site.gate import Gate
 from tests.adversaries.honest_servers import (
     JSON,
     NO_ROW,

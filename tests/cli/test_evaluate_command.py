@@ -25,12 +25,12 @@ from flwr_fbo import (
     RewardTimeout,
     evaluate_policy,
 )
-from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
+from flwr_fbo.bandits.linear.study import LinearBanditStudy
+from flwr_fbo.bandits.off_policy.policies import TargetPolicy, parse_policy
+from flwr_fbo.bandits.site.recorded_bandit import RecordedBandit
 from flwr_fbo.cli import app, evaluate_command
-from flwr_fbo.clients.bandits.recorded_bandit import RecordedBandit
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.off_policy.policies import TargetPolicy, parse_policy
-from tests.clients.bandits.policies import FILE_NAME
+from tests.bandits.site.policies import FILE_NAME
 
 ENCODER = FeatureEncoder(
     context={"age": Number(0, 100), "arrival": Category(["walk-in", "ambulance"])},

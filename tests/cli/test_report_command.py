@@ -27,7 +27,6 @@ from flwr_fbo import (
     Seeds,
     tuning_app,
 )
-from flwr_fbo.algorithms.search.recommendation import Recommendation, ReleasedFunction
 from flwr_fbo.cli.report.page import (
     Figure,
     Section,
@@ -42,6 +41,7 @@ from flwr_fbo.lab.experiment_runner.curves import summarize
 from flwr_fbo.lab.experiment_runner.figure import looks_of
 from flwr_fbo.lab.experiment_runner.results import read_results
 from flwr_fbo.space.search_space import SearchSpace
+from flwr_fbo.tuning.search.recommendation import Recommendation, ReleasedFunction
 from tests.cli.pages import (
     assert_figures_can_be_read,
     assert_self_contained,

@@ -17,16 +17,6 @@ from optuna.distributions import (
 )
 
 from flwr_fbo import FedVoteSettings, best_params
-from flwr_fbo.algorithms.fed_vote.settings import VoteCount
-from flwr_fbo.algorithms.search.agent import Agent
-from flwr_fbo.algorithms.search.agent_journal import (
-    agent_identity,
-    load_agent,
-    recorded_agent,
-)
-from flwr_fbo.algorithms.search.comparison import compared
-from flwr_fbo.algorithms.search.settings import Direction
-from flwr_fbo.algorithms.search.study import TuningStudy
 from flwr_fbo.cli.report import figures
 from flwr_fbo.cli.report.page import Figure, Section, render
 from flwr_fbo.cli.report.site_page import (
@@ -36,7 +26,6 @@ from flwr_fbo.cli.report.site_page import (
     tuning_page,
     worth_section,
 )
-from flwr_fbo.clients.tuning_journals import journal_path
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import Trial, TrialSource
 from flwr_fbo.privacy.spending import (
@@ -48,6 +37,17 @@ from flwr_fbo.privacy.spending import (
     with_note,
 )
 from flwr_fbo.space.search_space import SearchSpace
+from flwr_fbo.tuning.fed_vote.settings import VoteCount
+from flwr_fbo.tuning.search.agent import Agent
+from flwr_fbo.tuning.search.agent_journal import (
+    agent_identity,
+    load_agent,
+    recorded_agent,
+)
+from flwr_fbo.tuning.search.comparison import compared
+from flwr_fbo.tuning.search.settings import Direction
+from flwr_fbo.tuning.search.study import TuningStudy
+from flwr_fbo.tuning.site.tuning_journals import journal_path
 from tests.cli.pages import (
     Elements,
     assert_figures_can_be_read,

@@ -22,9 +22,9 @@ from flwr.serverapp.strategy import FedAvg
 
 from flwr_fbo import InProcessGrid, add_tuning, best_params, with_tuning
 from flwr_fbo._compat import NumPyClient
-from flwr_fbo.clients.tuning_journals import journal_path, note_last_study
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.space.search_space import Params
+from flwr_fbo.tuning.site.tuning_journals import journal_path, note_last_study
 from tests.federation import (
     NUM_AGENTS,
     assert_same,

@@ -33,10 +33,10 @@ from flwr_fbo import (
     with_tuning,
 )
 from flwr_fbo._compat import NumPyClient
-from flwr_fbo.algorithms.search.comparison import Comparison
-from flwr_fbo.clients.tuning_journals import recorded_comparison
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.space.search_space import Params
+from flwr_fbo.tuning.search.comparison import Comparison
+from flwr_fbo.tuning.site.tuning_journals import recorded_comparison
 from tests.federation import make_objective, numpy_app, strategy
 
 DEFAULT = {"x": 9.0, "C": 1.0, "depth": 3}

@@ -29,20 +29,20 @@ from flwr_fbo import (
 )
 from flwr_fbo._common.errors import end_of_faults
 from flwr_fbo._compat import TUNE_ACTION, ensure_task_identity, instruction_content
-from flwr_fbo.algorithms.fed_go_ucb.study import FedGOUCBInstruction
-from flwr_fbo.algorithms.linear_bandit.study import LinearBanditInstruction
-from flwr_fbo.algorithms.search.agent_journal import agent_identity
-from flwr_fbo.algorithms.search.study import TuningInstruction
-from flwr_fbo.clients.bandits.bandit_files import LINEAR_KIND as LINEAR_KIND
-from flwr_fbo.clients.bandits.bandit_files import NEURAL_KIND as NEURAL_KIND
-from flwr_fbo.clients.bandits.recorded_bandit import RecordedBandit
-from flwr_fbo.clients.bandits.recorded_neural_agent import RecordedNeuralAgent
-from flwr_fbo.clients.site import SiteError
-from flwr_fbo.clients.tuning_journals import journal_path
+from flwr_fbo.bandits.fed_go_ucb.study import FedGOUCBInstruction
+from flwr_fbo.bandits.linear.study import LinearBanditInstruction
+from flwr_fbo.bandits.site.recorded_bandit import RecordedBandit
+from flwr_fbo.bandits.site.recorded_neural_agent import RecordedNeuralAgent
 from flwr_fbo.journal.journal import Journal
+from flwr_fbo.site.site import SiteError
+from flwr_fbo.site.study_journals import LINEAR_KIND as LINEAR_KIND
+from flwr_fbo.site.study_journals import NEURAL_KIND as NEURAL_KIND
 from flwr_fbo.study.codec import Config, Phase, Study
-from tests.clients.test_site_budget import _study as tuning_study
+from flwr_fbo.tuning.search.agent_journal import agent_identity
+from flwr_fbo.tuning.search.study import TuningInstruction
+from flwr_fbo.tuning.site.tuning_journals import journal_path
 from tests.federation import objective_of
+from tests.site.test_site_budget import _study as tuning_study
 from tests.strategies.bandit_sites import fed_ucb
 from tests.strategies.test_fed_go_ucb import strategy_of
 

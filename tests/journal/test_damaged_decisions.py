@@ -10,7 +10,7 @@ import pytest
 
 from flwr_fbo import LinearBanditPolicy
 from flwr_fbo.journal.journal_file import JournalError, JournalFile
-from tests.clients.bandits.policies import (
+from tests.bandits.site.policies import (
     ARMS,
     CONTEXT,
     FILE_NAME,

@@ -18,7 +18,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import log_ndtr
 
-from flwr_fbo.algorithms.dp_fts_de.server import DPFTSDEServer
 from flwr_fbo.privacy.accounting import (
     Method,
     ReleaseAccountant,
@@ -32,6 +31,7 @@ from flwr_fbo.privacy.sampling import Subsampling, sampling_ratio
 from flwr_fbo.privacy.spending import Charge, composed_epsilon
 from flwr_fbo.strategies.options import Privacy
 from flwr_fbo.study.server import Step
+from flwr_fbo.tuning.dp_fts_de.server import DPFTSDEServer
 from tests.reference import reference
 
 METHODS: tuple[Method, ...] = get_args(Method)

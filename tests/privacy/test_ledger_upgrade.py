@@ -17,13 +17,13 @@ import numpy as np
 import pytest
 
 from flwr_fbo._common.version import __version__
-from flwr_fbo.clients.site_proofs import recover
 from flwr_fbo.journal import file_formats
 from flwr_fbo.journal.file_formats import JOURNAL, LEDGER
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.spending import FILE_NAME, Charge, SpendingLedger
+from flwr_fbo.site.proofs import recover
 from flwr_fbo.study.codec import PROTOCOL_VERSION
 
 TABLES = """

@@ -20,11 +20,11 @@ from flwr_fbo import (
     LinearUCBSettings,
     linear_bandit_app,
 )
-from flwr_fbo.clients.bandits.bandit_files import LINEAR_KIND as KIND
-from flwr_fbo.clients.bandits.bandit_files import last_journal
-from flwr_fbo.clients.bandits.environment import BanditEnvironment
+from flwr_fbo.bandits.site.environment import BanditEnvironment
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.lab.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTask
+from flwr_fbo.site.study_journals import LINEAR_KIND as KIND
+from flwr_fbo.site.study_journals import last_journal
 from tests.grouped import waiting
 
 TASK = LinearBanditTask(dimension=3, num_actions=6)

@@ -16,7 +16,7 @@ from flwr_fbo import (
     PeerGraph,
     linear_bandit_app,
 )
-from flwr_fbo.clients.bandits.environment import BanditEnvironment
+from flwr_fbo.bandits.site.environment import BanditEnvironment
 from flwr_fbo.lab.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTask
 from tests.grouped import waiting
 

@@ -28,26 +28,26 @@ from flwr_fbo import (
     linear_bandit_app,
 )
 from flwr_fbo._compat import to_array_record
-from flwr_fbo.algorithms.decentralized_fed_ucb.server import (
+from flwr_fbo.bandits.decentralized_fed_ucb.server import (
     DecentralizedFedUCBServer,
     PeerMessage,
 )
-from flwr_fbo.algorithms.linear_bandit.agent import LinearUCBAgent
-from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
-from flwr_fbo.algorithms.linear_bandit.settings import DeterminantTrigger
-from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
+from flwr_fbo.bandits.linear.agent import LinearUCBAgent
+from flwr_fbo.bandits.linear.confidence import Confidence
+from flwr_fbo.bandits.linear.settings import DeterminantTrigger
+from flwr_fbo.bandits.linear.study import LinearBanditStudy
+from flwr_fbo.bandits.site.bandit_store import action_of
+from flwr_fbo.bandits.site.peer_mail import PeerMail
+from flwr_fbo.bandits.site.recorded_bandit import RecordedBandit
 from flwr_fbo.cli import app as cli
-from flwr_fbo.clients.bandits.bandit_files import LINEAR_KIND as KIND
-from flwr_fbo.clients.bandits.bandit_store import action_of
-from flwr_fbo.clients.bandits.peer_mail import PeerMail
-from flwr_fbo.clients.bandits.recorded_bandit import RecordedBandit
-from flwr_fbo.clients.site_journal import record_name
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import Trial
 from flwr_fbo.lab.simulation.linear_bandits import BanditSimulation
 from flwr_fbo.lab.tasks.linear_bandit import LinearBanditEnvironment
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import SeededEntropy
+from flwr_fbo.site.site_journal import record_name
+from flwr_fbo.site.study_journals import LINEAR_KIND as KIND
 from flwr_fbo.study.server import Step
 from tests.federation import shuffled
 from tests.strategies.peer_studies import (

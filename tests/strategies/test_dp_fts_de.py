@@ -32,7 +32,6 @@ from flwr_fbo import (
     InProcessGrid,
     tuning_app,
 )
-from flwr_fbo.algorithms.search.study import TuningStudy
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.lab.baselines.random_search import LocalServer, RandomSearchSettings
 from flwr_fbo.space.search_space import SearchSpace
@@ -40,6 +39,7 @@ from flwr_fbo.strategies.release_plan import published_delta
 from flwr_fbo.strategies.study_record import read_ledger
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 from flwr_fbo.study.callbacks import Round
+from flwr_fbo.tuning.search.study import TuningStudy
 from tests.federation import (
     NUM_AGENTS,
     SPACE,

@@ -22,12 +22,9 @@ from flwr_fbo import (
     neural_bandit_app,
 )
 from flwr_fbo._compat import to_array_record
-from flwr_fbo.algorithms.fed_go_ucb.agent import FedGOUCBAgent
+from flwr_fbo.bandits.fed_go_ucb.agent import FedGOUCBAgent
+from flwr_fbo.bandits.site.environment import BanditEnvironment
 from flwr_fbo.cli import app as cli
-from flwr_fbo.clients.bandits.bandit_files import NEURAL_KIND as KIND
-from flwr_fbo.clients.bandits.bandit_files import last_journal
-from flwr_fbo.clients.bandits.environment import BanditEnvironment
-from flwr_fbo.clients.site_journal import record_name
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.lab.simulation.neural_bandits import LinearModel
 from flwr_fbo.lab.tasks.nonlinear_bandit import (
@@ -35,7 +32,10 @@ from flwr_fbo.lab.tasks.nonlinear_bandit import (
     NonlinearBanditEnvironment,
 )
 from flwr_fbo.models.langevin import LangevinSettings
-from tests.algorithms.fed_go_ucb.servers import server_of
+from flwr_fbo.site.site_journal import record_name
+from flwr_fbo.site.study_journals import NEURAL_KIND as KIND
+from flwr_fbo.site.study_journals import last_journal
+from tests.bandits.fed_go_ucb.servers import server_of
 from tests.federation import shuffled
 from tests.grouped import waiting
 

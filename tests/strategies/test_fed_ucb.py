@@ -22,18 +22,18 @@ from flwr_fbo import (
     LinearBanditClient,
     linear_bandit_app,
 )
-from flwr_fbo.algorithms.linear_bandit.settings import DeterminantTrigger
+from flwr_fbo.bandits.linear.settings import DeterminantTrigger
+from flwr_fbo.bandits.site.bandit_store import action_of
+from flwr_fbo.bandits.site.linear_bandit_site import LinearBanditSite
 from flwr_fbo.cli import app
-from flwr_fbo.clients.bandits.bandit_files import LINEAR_KIND as KIND
-from flwr_fbo.clients.bandits.bandit_store import action_of
-from flwr_fbo.clients.bandits.linear_bandit_site import LinearBanditSite
-from flwr_fbo.clients.site import SiteClient
-from flwr_fbo.clients.site_journal import record_name
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.tables import Trial
 from flwr_fbo.lab.simulation.linear_bandits import BanditSimulation
 from flwr_fbo.lab.tasks.linear_bandit import LinearBanditEnvironment
+from flwr_fbo.site.site import SiteClient
+from flwr_fbo.site.site_journal import record_name
+from flwr_fbo.site.study_journals import LINEAR_KIND as KIND
 from tests.federation import Unheard, shuffled
 from tests.lab.simulation.test_linear_bandits import play_objects
 from tests.strategies.bandit_sites import (

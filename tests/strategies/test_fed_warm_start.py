@@ -26,15 +26,6 @@ from flwr_fbo import (
     tuning_app,
 )
 from flwr_fbo._compat import reply_arrays
-from flwr_fbo.algorithms.fed_warm_start.head_start import head_start
-from flwr_fbo.algorithms.fed_warm_start.server import FedWarmStartServer, verdict
-from flwr_fbo.algorithms.fed_warm_start.settings import (
-    Cohorts,
-    FedWarmStartSettings,
-    WarmStartFacts,
-)
-from flwr_fbo.algorithms.search.agent import Agent
-from flwr_fbo.algorithms.search.study import create_agent
 from flwr_fbo.cli import app as cli
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.lab.simulation.loop import run_loop
@@ -46,6 +37,15 @@ from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.strategies.fed_warm_start import FedWarmStart
 from flwr_fbo.strategies.result import TuningResult
 from flwr_fbo.study.server import Step
+from flwr_fbo.tuning.fed_warm_start.head_start import head_start
+from flwr_fbo.tuning.fed_warm_start.server import FedWarmStartServer, verdict
+from flwr_fbo.tuning.fed_warm_start.settings import (
+    Cohorts,
+    FedWarmStartSettings,
+    WarmStartFacts,
+)
+from flwr_fbo.tuning.search.agent import Agent
+from flwr_fbo.tuning.search.study import create_agent
 from tests.federation import assert_same
 
 SPACE = {"x": FloatDistribution(0.0, 1.0), "y": FloatDistribution(0.0, 1.0)}

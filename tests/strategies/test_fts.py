@@ -20,15 +20,15 @@ from flwr_fbo import (
     SearchSpace,
     tuning_app,
 )
-from flwr_fbo.algorithms.dp_fts_de.settings import Follow
-from flwr_fbo.algorithms.fts.agent import FTSAgent
-from flwr_fbo.algorithms.fts.server import FTSServer
-from flwr_fbo.algorithms.search.agent import Agent, play_round
-from flwr_fbo.algorithms.search.agent_journal import load_agent
-from flwr_fbo.algorithms.search.study import TuningStudy, create_agent
 from flwr_fbo.cli import app
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.lab.simulation.loop import run_loop
+from flwr_fbo.tuning.dp_fts_de.settings import Follow
+from flwr_fbo.tuning.fts.agent import FTSAgent
+from flwr_fbo.tuning.fts.server import FTSServer
+from flwr_fbo.tuning.search.agent import Agent, play_round
+from flwr_fbo.tuning.search.agent_journal import load_agent
+from flwr_fbo.tuning.search.study import TuningStudy, create_agent
 from tests.federation import (
     NUM_AGENTS,
     NUM_ITERATIONS,

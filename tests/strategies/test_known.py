@@ -23,14 +23,14 @@ from flwr_fbo import (
     Seeds,
     tuning_app,
 )
-from flwr_fbo.algorithms.fed_warm_start.head_start import head_start
-from flwr_fbo.algorithms.fed_warm_start.settings import Cohorts, WarmStartFacts
-from flwr_fbo.algorithms.search.agent import Agent, play_round
-from flwr_fbo.algorithms.search.study import create_agent
 from flwr_fbo.cli import app as cli
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.spending import Charge, SpendingLedger, composed_epsilon
 from flwr_fbo.strategies.fed_warm_start import FedWarmStart
+from flwr_fbo.tuning.fed_warm_start.head_start import head_start
+from flwr_fbo.tuning.fed_warm_start.settings import Cohorts, WarmStartFacts
+from flwr_fbo.tuning.search.agent import Agent, play_round
+from flwr_fbo.tuning.search.study import create_agent
 from tests.strategies.test_fed_warm_start import SPACE, make_objective, objective_of
 
 AGENT = FedWarmStartSettings(num_candidates=60, share_after=4, num_led=2)

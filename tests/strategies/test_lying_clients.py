@@ -12,13 +12,13 @@ import pytest
 
 from flwr_fbo import FedGOUCB, FedUCB, InProcessGrid
 from flwr_fbo._compat import to_array_record
-from flwr_fbo.algorithms.fed_go_ucb.agent import FedGOUCBAgent
-from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings
+from flwr_fbo.bandits.fed_go_ucb.agent import FedGOUCBAgent
+from flwr_fbo.bandits.fed_go_ucb.settings import FedGOUCBSettings
 from flwr_fbo.lab.simulation.neural_bandits import LinearModel
 from flwr_fbo.models.network import Network
 from flwr_fbo.study.codec import is_raw_sum, is_release
 from tests.adversaries import lying_clients
-from tests.algorithms.fed_go_ucb.servers import server_of
+from tests.bandits.fed_go_ucb.servers import server_of
 from tests.strategies import test_fed_go_ucb as neural
 from tests.strategies.bandit_sites import (
     ACTIONS,

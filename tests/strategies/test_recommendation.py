@@ -21,9 +21,9 @@ from flwr_fbo import (
     tuning_app,
 )
 from flwr_fbo._common.random import Purpose, generator
-from flwr_fbo.algorithms.search.recommendation import NOTHING, Recommendation
-from flwr_fbo.algorithms.search.trial import Objective
 from flwr_fbo.models.features import RandomFeatures
+from flwr_fbo.tuning.search.recommendation import NOTHING, Recommendation
+from flwr_fbo.tuning.search.trial import Objective
 
 SPACE = {"x": FloatDistribution(0, 1), "y": FloatDistribution(0, 1)}
 BEST = {"x": 0.3, "y": 0.7}

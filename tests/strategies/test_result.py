@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 
 from flwr_fbo import DPFTSDESettings, InProcessGrid
-from flwr_fbo.algorithms.search.recommendation import Recommendation
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.study.callbacks import Round
+from flwr_fbo.tuning.search.recommendation import Recommendation
 from tests.federation import AGENT, NUM_AGENTS, SPACE, numpy_app, objective_of, strategy
 
 

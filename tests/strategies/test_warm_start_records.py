@@ -18,14 +18,14 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.exception import AggregationError
 
 from flwr_fbo import Durability, InProcessGrid, Seeds, tuning_app
-from flwr_fbo.algorithms.search.agent_journal import KIND
-from flwr_fbo.algorithms.search.study import TuningStudy
-from flwr_fbo.clients.tuning_record import RecordedTuner
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.spending import SpendingLedger
 from flwr_fbo.strategies.fed_warm_start import FedWarmStart
+from flwr_fbo.tuning.search.agent_journal import KIND
+from flwr_fbo.tuning.search.study import TuningStudy
+from flwr_fbo.tuning.site.recorded_tuner import RecordedTuner
 from tests.killing import NUM_KILLS, killed_after
 from tests.strategies.test_fed_warm_start import (
     ROUNDS,

@@ -41,9 +41,9 @@ from flwr_fbo.tuner.envelope import (
     header_record,
     pack,
 )
-from tests.clients.test_gate import _objective
-from tests.clients.test_site_budget import _asked, _study
 from tests.federation import charges_in
+from tests.site.test_gate import _objective
+from tests.site.test_site_budget import _asked, _study
 from tests.tuner.apps import (
     NUM_CLIENTS,
     RUN_CONFIG,

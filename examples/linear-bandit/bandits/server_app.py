@@ -12,7 +12,7 @@ from flwr_fbo import (
     LinearUCBSettings,
     PeerGraph,
 )
-from flwr_fbo.algorithms.linear_bandit.settings import geometric_schedule
+from flwr_fbo.bandits.linear.settings import geometric_schedule
 
 NUM_SYNCHRONISATIONS = 8
 

@@ -16,12 +16,6 @@ from numpy.typing import NDArray
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.pictures import BLUE
 from flwr_fbo._common.text import counted, humanised
-from flwr_fbo.algorithms.fed_warm_start.server import reported_in, verdict
-from flwr_fbo.algorithms.search.recommendation import (
-    ReleasedFunction,
-    released_function,
-)
-from flwr_fbo.algorithms.search.study import TuningStudy
 from flwr_fbo.cli.ledger_kinds import LEDGER_KINDS, LedgerKind
 from flwr_fbo.cli.report import figures
 from flwr_fbo.cli.report.page import (
@@ -41,6 +35,12 @@ from flwr_fbo.strategies.study_record import (
     KIND,
     read_ledger,
 )
+from flwr_fbo.tuning.fed_warm_start.server import reported_in, verdict
+from flwr_fbo.tuning.search.recommendation import (
+    ReleasedFunction,
+    released_function,
+)
+from flwr_fbo.tuning.search.study import TuningStudy
 
 NOTHING_RELEASED = "Nothing was released yet."
 # Points along an axis, and along the side of a map.

@@ -18,11 +18,8 @@ from flwr_fbo._common.arrays import one_blas_thread
 from flwr_fbo._common.fields import from_json
 from flwr_fbo._common.pictures import BLUE, ORANGE, VERMILION
 from flwr_fbo._common.text import counted
-from flwr_fbo.algorithms.search.agent import Agent
-from flwr_fbo.algorithms.search.agent_journal import KIND as AGENT_KIND
-from flwr_fbo.algorithms.search.agent_journal import recorded_agent
-from flwr_fbo.algorithms.search.comparison import Comparison
-from flwr_fbo.algorithms.search.settings import Direction
+from flwr_fbo.bandits.site.policy_summary import PolicySummary
+from flwr_fbo.bandits.site.recorded_bandit import RecordedBandit
 from flwr_fbo.cli.ledger_kinds import LEDGER_KINDS
 from flwr_fbo.cli.report import figures
 from flwr_fbo.cli.report.page import (
@@ -33,11 +30,6 @@ from flwr_fbo.cli.report.page import (
     journal_page,
     params_text,
 )
-from flwr_fbo.clients.bandits.bandit_files import LINEAR_KIND as POLICY_KIND
-from flwr_fbo.clients.bandits.bandit_files import NEURAL_KIND as NEURAL_KIND
-from flwr_fbo.clients.bandits.policy_summary import PolicySummary
-from flwr_fbo.clients.bandits.recorded_bandit import RecordedBandit
-from flwr_fbo.clients.tuning_journals import recorded_comparison
 from flwr_fbo.integrations.optuna_export import study_in_memory
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import Trial, TrialSource
@@ -52,6 +44,14 @@ from flwr_fbo.privacy.spending import (
     notes_of,
 )
 from flwr_fbo.privacy.spending import FILE_NAME as LEDGER_NAME
+from flwr_fbo.site.study_journals import LINEAR_KIND as POLICY_KIND
+from flwr_fbo.site.study_journals import NEURAL_KIND as NEURAL_KIND
+from flwr_fbo.tuning.search.agent import Agent
+from flwr_fbo.tuning.search.agent_journal import KIND as AGENT_KIND
+from flwr_fbo.tuning.search.agent_journal import recorded_agent
+from flwr_fbo.tuning.search.comparison import Comparison
+from flwr_fbo.tuning.search.settings import Direction
+from flwr_fbo.tuning.site.tuning_journals import recorded_comparison
 
 _OWN = "For this site alone: the page shows the site's own data. Do not pass it on."
 # Marker and colour of each source: told apart without colour too.

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from flwr_fbo.algorithms.fed_go_ucb.settings import NeuralPrivacy
-from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings
+from flwr_fbo.bandits.fed_go_ucb.settings import NeuralPrivacy
+from flwr_fbo.bandits.linear.settings import LinearUCBSettings
 from flwr_fbo.lab.audit.bandit_audit import BanditAuditPlan
 from flwr_fbo.lab.audit.secure_audit import SecureAuditPlan
 from flwr_fbo.lab.audit.study_audit import StudyPlan

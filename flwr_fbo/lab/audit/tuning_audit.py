@@ -28,9 +28,6 @@ import numpy as np
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.fields import choice, fraction, integer, several
 from flwr_fbo._common.validation import require, require_positive
-from flwr_fbo.algorithms.dp_fts_de.server import DPFTSDEServer
-from flwr_fbo.algorithms.fed_warm_start.server import FedWarmStartServer
-from flwr_fbo.algorithms.fed_warm_start.settings import Cohorts
 from flwr_fbo.lab.audit.evidence import LOUDNESS, Evidence, alternating, joined
 from flwr_fbo.lab.audit.planted_faults import COHORT_FAULTS, FAULTS
 from flwr_fbo.lab.audit.study_audit import Progress, StreamEntropy, StudyPlan
@@ -40,6 +37,9 @@ from flwr_fbo.privacy.release import PlannedRelease, Release, ReleaseSettings
 from flwr_fbo.tuner.ballots import ballot_entries
 from flwr_fbo.tuner.choosers.private import PrivateChooser
 from flwr_fbo.tuner.private_choice import PrivateChoice
+from flwr_fbo.tuning.dp_fts_de.server import DPFTSDEServer
+from flwr_fbo.tuning.fed_warm_start.server import FedWarmStartServer
+from flwr_fbo.tuning.fed_warm_start.settings import Cohorts
 
 Absence = Literal["missing", "zeros"]
 Messages = Mapping[int, FloatArray]

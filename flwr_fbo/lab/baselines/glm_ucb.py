@@ -56,8 +56,8 @@ import numpy as np
 from flwr_fbo._common.arrays import FloatArray, first_best, one_blas_thread
 from flwr_fbo._common.fields import check_fields, integer, positive
 from flwr_fbo._common.validation import require
-from flwr_fbo.algorithms.fed_go_ucb.settings import AgentReply
-from flwr_fbo.algorithms.linear_bandit.settings import DeterminantTrigger
+from flwr_fbo.bandits.fed_go_ucb.settings import AgentReply
+from flwr_fbo.bandits.linear.settings import DeterminantTrigger
 from flwr_fbo.models.ellipsoid import Ellipsoid
 
 

@@ -12,11 +12,11 @@ from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.fields import integer
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo._common.validation import require_int
-from flwr_fbo.algorithms.registry import Algorithm, register
-from flwr_fbo.algorithms.search.agent import Agent
-from flwr_fbo.algorithms.search.settings import Direction, SearchSettings
 from flwr_fbo.space.search_space import SearchSpace, SubRegions
 from flwr_fbo.study.server import Server, Step
+from flwr_fbo.tuning.registry import Algorithm, register
+from flwr_fbo.tuning.search.agent import Agent
+from flwr_fbo.tuning.search.settings import Direction, SearchSettings
 
 
 @dataclass(frozen=True)

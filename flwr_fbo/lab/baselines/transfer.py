@@ -34,10 +34,6 @@ from flwr_fbo._common.arrays import FloatArray, first_best, one_blas_thread
 from flwr_fbo._common.fields import FREE, integer, positive
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo._common.validation import require
-from flwr_fbo.algorithms.fts.agent import checked, others_present
-from flwr_fbo.algorithms.registry import Algorithm, register
-from flwr_fbo.algorithms.search.own_search import SearchAgent
-from flwr_fbo.algorithms.search.settings import SearchSettings
 from flwr_fbo.models.features import RandomFeatures, ascend
 from flwr_fbo.models.thompson_gp import (
     Hyperparameters,
@@ -45,6 +41,10 @@ from flwr_fbo.models.thompson_gp import (
     squared_distances,
 )
 from flwr_fbo.space.search_space import SearchSpace
+from flwr_fbo.tuning.fts.agent import checked, others_present
+from flwr_fbo.tuning.registry import Algorithm, register
+from flwr_fbo.tuning.search.own_search import SearchAgent
+from flwr_fbo.tuning.search.settings import SearchSettings
 
 
 @dataclass(frozen=True)

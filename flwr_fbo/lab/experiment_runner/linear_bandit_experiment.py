@@ -27,8 +27,8 @@ from flwr_fbo._common.validation import (
     require_fraction,
     require_known,
 )
-from flwr_fbo.algorithms.linear_bandit.peer_graph import GraphName, PeerGraph, Pooling
-from flwr_fbo.algorithms.linear_bandit.settings import (
+from flwr_fbo.bandits.linear.peer_graph import GraphName, PeerGraph, Pooling
+from flwr_fbo.bandits.linear.settings import (
     LinearUCBSettings,
     LocalData,
     Width,

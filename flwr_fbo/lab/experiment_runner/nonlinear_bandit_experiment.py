@@ -22,7 +22,7 @@ from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.fields import check_fields, integer, positive
 from flwr_fbo._common.text import humanised
 from flwr_fbo._common.validation import require
-from flwr_fbo.algorithms.fed_go_ucb.settings import (
+from flwr_fbo.bandits.fed_go_ucb.settings import (
     FedGOUCBSettings,
     NeuralExploration,
 )

@@ -21,12 +21,6 @@ from flwr_fbo._common import pictures as palette
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.fields import check_fields, flag, integer
 from flwr_fbo._common.validation import require
-from flwr_fbo.algorithms.dp_fts_de.settings import DPFTSDESettings, Follow
-from flwr_fbo.algorithms.fts.server import FTSServer
-from flwr_fbo.algorithms.fts.settings import FTSSettings
-from flwr_fbo.algorithms.search.agent import Agent, play_round
-from flwr_fbo.algorithms.search.settings import SearchSettings
-from flwr_fbo.algorithms.search.study import TuningStudy, create_agent
 from flwr_fbo.lab.baselines.random_search import LocalServer, RandomSearchSettings
 from flwr_fbo.lab.baselines.transfer import (
     RGPESettings,
@@ -49,6 +43,12 @@ from flwr_fbo.lab.experiment_runner.tuning_table import (
     at_the_end,
 )
 from flwr_fbo.lab.simulation.loop import run_loop
+from flwr_fbo.tuning.dp_fts_de.settings import DPFTSDESettings, Follow
+from flwr_fbo.tuning.fts.server import FTSServer
+from flwr_fbo.tuning.fts.settings import FTSSettings
+from flwr_fbo.tuning.search.agent import Agent, play_round
+from flwr_fbo.tuning.search.settings import SearchSettings
+from flwr_fbo.tuning.search.study import TuningStudy, create_agent
 
 _CONTROLS = ("alone", "random", "noise-only")
 

@@ -31,18 +31,6 @@ from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.fields import flag, integer
 from flwr_fbo._common.random import Purpose, generator, sobol_points
 from flwr_fbo._common.validation import require, require_positive
-from flwr_fbo.algorithms.dp_fts_de.settings import (
-    DPFTSDESettings,
-    Follow,
-    InitialRegion,
-)
-from flwr_fbo.algorithms.fed_vote.settings import FedVoteSettings
-from flwr_fbo.algorithms.fed_warm_start.server import FedWarmStartServer
-from flwr_fbo.algorithms.fed_warm_start.settings import FedWarmStartSettings
-from flwr_fbo.algorithms.fed_warm_start.shared_function import rank_vector
-from flwr_fbo.algorithms.search.agent import Agent
-from flwr_fbo.algorithms.search.settings import SearchSettings
-from flwr_fbo.algorithms.search.study import TuningStudy, create_agent
 from flwr_fbo.lab.baselines.random_search import LocalServer, RandomSearchSettings
 from flwr_fbo.lab.experiment_runner import looks
 from flwr_fbo.lab.experiment_runner.base import (
@@ -78,6 +66,18 @@ from flwr_fbo.strategies.options import (
 )
 from flwr_fbo.strategies.options import Seeds as StudySeeds
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
+from flwr_fbo.tuning.dp_fts_de.settings import (
+    DPFTSDESettings,
+    Follow,
+    InitialRegion,
+)
+from flwr_fbo.tuning.fed_vote.settings import FedVoteSettings
+from flwr_fbo.tuning.fed_warm_start.server import FedWarmStartServer
+from flwr_fbo.tuning.fed_warm_start.settings import FedWarmStartSettings
+from flwr_fbo.tuning.fed_warm_start.shared_function import rank_vector
+from flwr_fbo.tuning.search.agent import Agent
+from flwr_fbo.tuning.search.settings import SearchSettings
+from flwr_fbo.tuning.search.study import TuningStudy, create_agent
 
 
 @dataclass(frozen=True)

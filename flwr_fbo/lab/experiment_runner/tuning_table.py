@@ -16,9 +16,6 @@ from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.fields import integer
 from flwr_fbo._common.text import counted
 from flwr_fbo._common.validation import require
-from flwr_fbo.algorithms.search.agent import Agent
-from flwr_fbo.algorithms.search.settings import SearchSettings
-from flwr_fbo.algorithms.search.study import TuningStudy
 from flwr_fbo.lab.experiment_runner.base import (
     Column,
     Experiment,
@@ -29,6 +26,9 @@ from flwr_fbo.lab.experiment_runner.base import (
 from flwr_fbo.lab.experiment_runner.estimates import Estimate
 from flwr_fbo.lab.tasks.catalogue import TuningTask
 from flwr_fbo.space.search_space import Params, SearchSpace
+from flwr_fbo.tuning.search.agent import Agent
+from flwr_fbo.tuning.search.settings import SearchSettings
+from flwr_fbo.tuning.search.study import TuningStudy
 
 # NaN is null in a line of results.
 Value = Annotated[float, BeforeValidator(lambda v: math.nan if v is None else v)]

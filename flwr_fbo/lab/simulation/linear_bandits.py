@@ -28,12 +28,12 @@ from flwr_fbo._common.arrays import FloatArray, one_blas_thread
 from flwr_fbo._common.fields import check_fields, choice, integer
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo._common.validation import require, require_choice
-from flwr_fbo.algorithms.linear_bandit.confidence import Belief, Confidence
-from flwr_fbo.algorithms.linear_bandit.exploration import exploration_rng
-from flwr_fbo.algorithms.linear_bandit.own_data import OwnBelief
-from flwr_fbo.algorithms.linear_bandit.peer_graph import PeerGraph
-from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings
-from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
+from flwr_fbo.bandits.linear.confidence import Belief, Confidence
+from flwr_fbo.bandits.linear.exploration import exploration_rng
+from flwr_fbo.bandits.linear.own_data import OwnBelief
+from flwr_fbo.bandits.linear.peer_graph import PeerGraph
+from flwr_fbo.bandits.linear.settings import LinearUCBSettings
+from flwr_fbo.bandits.linear.study import LinearBanditStudy
 from flwr_fbo.lab.tasks.linear_bandit import IntArray, LinearBandits, LinearBanditTask
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.factorisation import Tree

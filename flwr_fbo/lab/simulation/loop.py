@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from functools import partial
 
-from flwr_fbo.algorithms.search.agent import Agent, play_round
-from flwr_fbo.algorithms.search.agent_blocks import run_together
-from flwr_fbo.algorithms.search.trial import Objective
 from flwr_fbo.study.server import Server
+from flwr_fbo.tuning.search.agent import Agent, play_round
+from flwr_fbo.tuning.search.agent_blocks import run_together
+from flwr_fbo.tuning.search.trial import Objective
 
 
 def run_loop(

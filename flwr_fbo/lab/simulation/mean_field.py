@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from flwr_fbo._common.arrays import FloatArray, first_best, one_blas_thread
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo._common.validation import require
-from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
-from flwr_fbo.algorithms.linear_bandit.exploration import Optimism
+from flwr_fbo.bandits.linear.confidence import Confidence
+from flwr_fbo.bandits.linear.exploration import Optimism
 from flwr_fbo.lab.simulation.linear_bandits import BanditSimulation
 from flwr_fbo.lab.tasks.linear_bandit import IntArray, LinearBandits
 from flwr_fbo.models.ellipsoid import Ellipsoid

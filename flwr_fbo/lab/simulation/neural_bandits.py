@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 from flwr_fbo._common.arrays import FloatArray, one_blas_thread
 from flwr_fbo._common.fields import check_fields, choice, flag, integer
 from flwr_fbo._common.validation import require, require_int
-from flwr_fbo.algorithms.fed_go_ucb.agent import FedGOUCBAgent
-from flwr_fbo.algorithms.fed_go_ucb.server import FedGOUCBServer
-from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings
-from flwr_fbo.algorithms.fed_go_ucb.study import FedGOUCBStudy
+from flwr_fbo.bandits.fed_go_ucb.agent import FedGOUCBAgent
+from flwr_fbo.bandits.fed_go_ucb.server import FedGOUCBServer
+from flwr_fbo.bandits.fed_go_ucb.settings import FedGOUCBSettings
+from flwr_fbo.bandits.fed_go_ucb.study import FedGOUCBStudy
 from flwr_fbo.lab.tasks.nonlinear_bandit import NonlinearBandit, NonlinearBanditTask
 from flwr_fbo.models.network import RewardModel
 from flwr_fbo.privacy.noise import SeededEntropy

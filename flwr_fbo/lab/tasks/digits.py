@@ -8,10 +8,10 @@ from typing import Any, ClassVar, Literal
 
 from optuna.distributions import BaseDistribution, FloatDistribution
 
-from flwr_fbo.algorithms.search.portfolios import Portfolio
 from flwr_fbo.lab.datasets.digits import NUM_PIXELS, PIXEL_VARIANCE, partition
 from flwr_fbo.lab.tasks.base import Objective, Task
 from flwr_fbo.space.search_space import Params
+from flwr_fbo.tuning.search.portfolios import Portfolio
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from typing import Any, cast, get_args
 import numpy as np
 import pytest
 
-from flwr_fbo.algorithms.linear_bandit.agent import LinearUCBAgent, OwnPart
-from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
-from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings, LocalData
+from flwr_fbo.bandits.linear.agent import LinearUCBAgent, OwnPart
+from flwr_fbo.bandits.linear.confidence import Confidence
+from flwr_fbo.bandits.linear.settings import LinearUCBSettings, LocalData
 from flwr_fbo.lab.audit import bandit_audit
 from flwr_fbo.lab.audit.bandit_audit import BanditAuditPlan
 from flwr_fbo.lab.audit.planted_faults import CONTINUAL_FAULTS

@@ -9,7 +9,7 @@ import pytest
 from scipy.optimize import minimize
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings
+from flwr_fbo.bandits.fed_go_ucb.settings import FedGOUCBSettings
 from flwr_fbo.lab.baselines.glm_ucb import (
     GLMUCBAgent,
     GLMUCBSettings,

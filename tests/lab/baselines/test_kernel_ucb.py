@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings
+from flwr_fbo.bandits.fed_go_ucb.settings import FedGOUCBSettings
 from flwr_fbo.lab.baselines.kernel_ucb import (
     KernelUCBAgent,
     KernelUCBSettings,

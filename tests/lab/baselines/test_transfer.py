@@ -14,8 +14,6 @@ from scipy.stats import norm
 
 from flwr_fbo import Durability, SearchSpace
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo.algorithms.fts.server import FTSServer
-from flwr_fbo.algorithms.search.study import TuningStudy, create_agent
 from flwr_fbo.lab.baselines.transfer import (
     Posterior,
     RGPEAgent,
@@ -37,6 +35,8 @@ from flwr_fbo.lab.simulation.loop import run_loop
 from flwr_fbo.models.features import RandomFeatures
 from flwr_fbo.models.thompson_gp import Hyperparameters, posterior_weights
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
+from flwr_fbo.tuning.fts.server import FTSServer
+from flwr_fbo.tuning.search.study import TuningStudy, create_agent
 from tests.federation import (
     NUM_AGENTS,
     SPACE,

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from flwr_fbo.algorithms.linear_bandit.settings import geometric_schedule
+from flwr_fbo.bandits.linear.settings import geometric_schedule
 from flwr_fbo.cli import app
 from flwr_fbo.lab.cli.experiment_tables import print_report
 from flwr_fbo.lab.experiment_runner.base import Claim, RegretRun

@@ -15,7 +15,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from flwr_fbo._common.text import humanised
-from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings
+from flwr_fbo.bandits.fed_go_ucb.settings import FedGOUCBSettings
 from flwr_fbo.cli import app
 from flwr_fbo.lab.baselines.kernel_ucb import KernelUCBSettings
 from flwr_fbo.lab.cli.experiment_tables import print_report

@@ -12,8 +12,6 @@ import pytest
 from optuna.distributions import FloatDistribution, IntDistribution
 from typer.testing import CliRunner
 
-from flwr_fbo.algorithms.fts.settings import FTSSettings
-from flwr_fbo.algorithms.search.study import create_agent
 from flwr_fbo.cli import app
 from flwr_fbo.lab.experiment_runner.config import experiment_of, load_experiment
 from flwr_fbo.lab.experiment_runner.transfer_experiment import (
@@ -27,6 +25,8 @@ from flwr_fbo.lab.experiment_runner.transfer_experiment import (
 from flwr_fbo.lab.experiment_runner.tuning_table import Seeds
 from flwr_fbo.lab.tasks.har import HarTask
 from flwr_fbo.lab.tasks.synthetic import SyntheticTask
+from flwr_fbo.tuning.fts.settings import FTSSettings
+from flwr_fbo.tuning.search.study import create_agent
 
 TOML = """\
 name = "transfer"

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flwr_fbo.algorithms.dp_fts_de.settings import DPFTSDESettings
 from flwr_fbo.lab.experiment_runner.config import experiment_of, load_experiment
 from flwr_fbo.lab.experiment_runner.tuning_experiment import (
     Curve,
@@ -22,6 +21,7 @@ from flwr_fbo.lab.experiment_runner.tuning_table import Seeds, TuningRun
 from flwr_fbo.privacy.release import Release
 from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.strategies.dp_fts_de import DPFTSDE
+from flwr_fbo.tuning.dp_fts_de.settings import DPFTSDESettings
 
 TOML = """
 name = "mine"

@@ -14,14 +14,6 @@ import numpy as np
 import pytest
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo.algorithms.fed_vote.settings import FedVoteSettings
-from flwr_fbo.algorithms.fed_warm_start.settings import FedWarmStartSettings
-from flwr_fbo.algorithms.fed_warm_start.shared_function import rank_vector
-from flwr_fbo.algorithms.registry import ALGORITHMS, Algorithm
-from flwr_fbo.algorithms.search.agent import play_round
-from flwr_fbo.algorithms.search.own_search import LeanAgent
-from flwr_fbo.algorithms.search.settings import SearchSettings
-from flwr_fbo.algorithms.search.study import create_agent
 from flwr_fbo.lab.experiment_runner.base import Claim
 from flwr_fbo.lab.experiment_runner.claims import findings
 from flwr_fbo.lab.experiment_runner.config import load_experiment
@@ -42,6 +34,14 @@ from flwr_fbo.strategies.fed_vote import GUIDING, FedVote
 from flwr_fbo.strategies.fed_warm_start import FedWarmStart
 from flwr_fbo.strategies.options import Preset, Privacy, private_strategies
 from flwr_fbo.strategies.options import Seeds as StudySeeds
+from flwr_fbo.tuning.fed_vote.settings import FedVoteSettings
+from flwr_fbo.tuning.fed_warm_start.settings import FedWarmStartSettings
+from flwr_fbo.tuning.fed_warm_start.shared_function import rank_vector
+from flwr_fbo.tuning.registry import ALGORITHMS, Algorithm
+from flwr_fbo.tuning.search.agent import play_round
+from flwr_fbo.tuning.search.own_search import LeanAgent
+from flwr_fbo.tuning.search.settings import SearchSettings
+from flwr_fbo.tuning.search.study import create_agent
 
 WARM = TuningExperiment(
     name="warm",

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo.algorithms.linear_bandit.agent import LinearUCBAgent, OwnPart
-from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
-from flwr_fbo.algorithms.linear_bandit.exploration import (
+from flwr_fbo.bandits.linear.agent import LinearUCBAgent, OwnPart
+from flwr_fbo.bandits.linear.confidence import Confidence
+from flwr_fbo.bandits.linear.exploration import (
     EllipsoidSampling,
     InverseGapWeighting,
     exploration_rng,
 )
-from flwr_fbo.algorithms.linear_bandit.settings import (
+from flwr_fbo.bandits.linear.settings import (
     DeterminantTrigger,
     LinearUCBSettings,
     geometric_schedule,

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from flwr_fbo.algorithms.linear_bandit.exploration import EllipsoidSampling
-from flwr_fbo.algorithms.linear_bandit.peer_graph import PeerGraph
-from flwr_fbo.algorithms.linear_bandit.settings import (
+from flwr_fbo.bandits.linear.exploration import EllipsoidSampling
+from flwr_fbo.bandits.linear.peer_graph import PeerGraph
+from flwr_fbo.bandits.linear.settings import (
     LinearUCBSettings,
     geometric_schedule,
 )

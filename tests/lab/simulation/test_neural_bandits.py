@@ -8,8 +8,8 @@ import pytest
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.random import Purpose, generator
-from flwr_fbo.algorithms.fed_go_ucb.agent import FedGOUCBAgent
-from flwr_fbo.algorithms.fed_go_ucb.settings import (
+from flwr_fbo.bandits.fed_go_ucb.agent import FedGOUCBAgent
+from flwr_fbo.bandits.fed_go_ucb.settings import (
     FedGOUCBSettings,
     NeuralExploration,
     NeuralPrivacy,
@@ -18,7 +18,7 @@ from flwr_fbo.lab.simulation.neural_bandits import NeuralBanditSimulation, Shari
 from flwr_fbo.lab.tasks.nonlinear_bandit import FunctionBanditTask, NonlinearBandit
 from flwr_fbo.models.langevin import LangevinSettings
 from flwr_fbo.models.network import Network
-from tests.algorithms.fed_go_ucb.servers import server_of
+from tests.bandits.fed_go_ucb.servers import server_of
 
 # T0 is no multiple of N: two agents make a third evaluation in phase I.
 N, T, T0, SEED = 3, 5, 8, 4

@@ -1,1 +1,0 @@
-"""One folder per algorithm, free of Flower: settings, agent and server."""

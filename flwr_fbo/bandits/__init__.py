@@ -1,0 +1,1 @@
+"""Bandits: each site decides for whoever comes next."""

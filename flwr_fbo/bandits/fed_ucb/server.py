@@ -1,0 +1,151 @@
+"""The server of FedUCB (Dubey & Pentland, 2020): it adds up what agents release.
+
+Each agent's release is a private sum of all its trials so far, so the newest one takes
+the place of those before. Where an agent is absent, or its message is malformed, its
+last release stays in the total.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.fields import to_json
+from flwr_fbo._common.version import __version__
+from flwr_fbo.bandits.linear.study import LinearBanditStudy
+from flwr_fbo.journal.tables import LedgerRow
+from flwr_fbo.privacy.accounting import PrivacySpent
+from flwr_fbo.study.codec import is_release
+from flwr_fbo.study.server import Server, Step
+
+_log = logging.getLogger("flwr.fbo")
+
+
+class FedUCBServer(Server):
+    """Sums the agents' last releases.
+
+    Parameters
+    ----------
+    study : LinearBanditStudy
+
+    Attributes
+    ----------
+    num_releases : list of int
+        How many releases of each agent have come.
+    iterations : sequence of int
+        Increasing: after which iterations agents are asked for a release.
+    ledger : list of LedgerRow
+        One a synchronisation: every agent's last release, shape (M, d + 1, d + 1), with
+        how many each has made; `vectors` follows from it.
+
+    Notes
+    -----
+    *Formal guarantees.* None of its own, and none needed: it sees nothing but what
+    agents have made private themselves (`ContinualRelease`), and adding that up is
+    post-processing. The confidence ellipsoid is sure with mixed releases too, as the
+    noise of each is bounded by that of the largest, if who answers does not depend on
+    the noise. A client that lies can send any sum that an honest one could, and so
+    spoil the estimates of all: nothing here keeps it from that. What no honest client
+    sends is refused: a sum that is too long, or, without noise, not positive
+    semidefinite. If a total is of no use all the same, agents leave it aside.
+    """
+
+    def __init__(self, study: LinearBanditStudy) -> None:
+        self.study, self.num_agents, self.ledger = study, study.num_agents, []
+        self.num_releases = [0] * study.num_agents
+        self.iterations: Sequence[int] = ()
+
+    def resume(self, ledger: Sequence[LedgerRow]) -> None:
+        """Go on after what an earlier run released."""
+        super().resume(ledger)
+        self.num_releases = num_releases_in(ledger, self.num_agents)
+        if self.study.trigger is not None:  # nobody had planned when
+            self.iterations = [row.iteration for row in self.ledger]
+
+    @property
+    def vectors(self) -> FloatArray | None:
+        """The sum of the agents' last releases, shape ``sum_shape``."""
+        return self.ledger[-1].vectors.sum(axis=0) if self.ledger else None
+
+    def step(self, iteration: int) -> Step:
+        """Decide whether agents are asked for a release after ``iteration``."""
+        k = bisect_left(self.iterations, iteration)
+        planned = k < len(self.iterations) and self.iterations[k] == iteration
+        return Step(iteration, k + 1 if planned else 0)
+
+    def receive(self, step: Step, messages: Mapping[int, Any]) -> None:
+        """Put the releases that have come in the place of those before.
+
+        Parameters
+        ----------
+        step : Step
+        messages : mapping of int to ndarray of shape (d + 1, d + 1)
+            By slot: each the next release of its agent.
+        """
+        if not step.release:
+            return
+        settings = self.study.settings.releases
+        size = settings.dimension + 1
+        releases = np.zeros((self.num_agents, size, size))
+        if self.ledger:
+            releases[:] = self.ledger[-1].vectors
+        counts = list(self.num_releases)
+        for slot, message in messages.items():
+            if is_release(message, settings):
+                releases[slot] = message
+                counts[slot] += 1
+            else:
+                _log.warning("\t> agent %d: its message is not a valid release", slot)
+        if counts != self.num_releases:
+            self.num_releases = counts
+            facts = facts_of(self.study, counts)
+            self.ledger.append(LedgerRow(step.iteration, facts, releases))
+
+    def summary(self) -> list[str]:
+        """Describe the settings, a line each."""
+        return lines_of(self.study)
+
+
+def facts_of(study: LinearBanditStudy, num_releases: list[int]) -> dict[str, Any]:
+    """Return what a row of the server's ledger says besides its vectors."""
+    return {
+        "num_releases": num_releases,
+        "settings": to_json(study.settings),
+        "private": study.private,
+        "flwr_fbo": __version__,
+    }
+
+
+def num_releases_in(ledger: Sequence[LedgerRow], num_agents: int) -> list[int]:
+    """Return how many releases each agent had made by the end of a ledger."""
+    return list(ledger[-1].facts["num_releases"]) if ledger else [0] * num_agents
+
+
+def lines_of(study: LinearBanditStudy) -> list[str]:
+    """Describe what all agents have in common, a line each."""
+    r = study.settings.releases
+    releases = f"{r.num_releases or 'any number of'} releases"
+    if r.sliding_window is not None:
+        releases += f" with a sliding window of {r.sliding_window}"
+    low, high = r.reward_range
+    lines = [
+        f"{study.num_agents} agents, dimension {r.dimension}, actions of norm up to "
+        f"{r.max_action_norm:g}, rewards in [{low:g}, {high:g}]",
+        f"{releases} an agent, {r.mechanism} with {r.calibration} "
+        f"calibration: epsilon {r.epsilon:g} at delta {r.delta:g} for one trial of "
+        "an agent",
+    ]
+    return [*lines, study.warning] if study.warning else lines
+
+
+def spent_by_agent(study: LinearBanditStudy, num_releases: int) -> PrivacySpent:
+    """Return what an agent that has made so many releases has spent."""
+    epsilon = study.epsilon_spent(num_releases)
+    method = "gdp" if 0 < epsilon < math.inf else "none"
+    return PrivacySpent(epsilon, study.settings.releases.delta, num_releases, method)

@@ -1,0 +1,217 @@
+"""What the server of a linear bandit decides for all agents, and what it asks of one.
+
+Both travel in Flower's config as plain scalars, as those of a tuning study do.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import ClassVar
+
+from flwr_fbo._common.fields import (
+    check_fields,
+    instance,
+    integer,
+    seed,
+)
+from flwr_fbo._common.validation import require
+from flwr_fbo.bandits.linear.peer_graph import PeerGraph
+from flwr_fbo.bandits.linear.settings import (
+    DeterminantTrigger,
+    LinearUCBSettings,
+)
+from flwr_fbo.privacy.spending import Charge, Promise
+from flwr_fbo.study.codec import (
+    Config,
+    Instruction,
+    Study,
+    study_id_field,
+)
+
+
+@dataclass(frozen=True)
+class LinearBanditStudy(Study):
+    """What all agents have in common.
+
+    Attributes
+    ----------
+    settings : LinearUCBSettings
+    num_agents : int
+        M >= 1.
+    trigger : DeterminantTrigger, optional
+        When an agent reports that it wants to synchronise; never unless given.
+    noise_seed : int, optional
+        *Experiments only*: makes the agents' noise repeat, and is known to all.
+    graph : PeerGraph, optional
+        Along which agents talk to each other; there is a centre unless given. Then
+        ``settings.releases`` has as many streams as an agent has estimators.
+    study_id : str
+        Tells this study from any other at the same client.
+    """
+
+    settings: LinearUCBSettings = field(
+        metadata=instance(LinearUCBSettings, part=LinearUCBSettings)
+    )
+    num_agents: int = field(metadata=integer(1, cap="max_agents"))
+    trigger: DeterminantTrigger | None = field(
+        default=None,
+        metadata=instance(DeterminantTrigger, optional=True, part=DeterminantTrigger),
+    )
+    noise_seed: int | None = field(default=None, metadata=seed())
+    graph: PeerGraph | None = field(
+        default=None, metadata=instance(PeerGraph, optional=True, part=PeerGraph)
+    )
+    study_id: str = study_id_field()
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        local = self.settings.local_data
+        ok = self.trigger is None or local == "raw"
+        require(ok, "local_data", local, "'raw', with a trigger")
+        planned = self.settings.releases.num_releases
+        ok = self.graph is None or planned is not None
+        require(ok, "num_releases", planned, "a number, along a graph")
+        streams = 1 if self.graph is None else self.graph.streams
+        given = self.settings.releases.num_streams
+        require(given == streams, "num_streams", given, f"{streams}, the estimators")
+        if self.graph is not None:
+            agents = self.graph.num_agents
+            ok = agents == self.num_agents
+            require(ok, "num_agents", self.num_agents, f"{agents}, those of the graph")
+
+    @property
+    def strategy(self) -> str:
+        """Name of the strategy that runs such a study."""
+        return "FedUCB" if self.graph is None else "DecentralizedFedUCB"
+
+    @property
+    def has_noise(self) -> bool:
+        """Whether agents add noise to what they release."""
+        return self.settings.releases.noise_std > 0
+
+    @property
+    def private(self) -> bool:
+        """Whether what agents release is private at all."""
+        return self.has_noise and self.noise_seed is None and self.trigger is None
+
+    @cached_property
+    def promise(self) -> Promise:  # type: ignore[override]
+        """One charge for all releases of an agent: they are one mechanism."""
+        mu = self.settings.releases.mu
+        charges, delta = (Charge(1 / mu),), self.settings.releases.delta
+        fixed_rows = self.settings.fixed_rows
+        return Promise(charges, self.private, delta=delta, fixed_rows=fixed_rows)
+
+    @cached_property
+    def largest_uniform_share(self) -> float:
+        """The largest share of decisions that is made without regard to rewards.
+
+        That of the exploration; or all of them, where rewards drown: see
+        `flwr_fbo.bandits.linear.regard`.
+        """
+        from flwr_fbo.bandits.linear.regard import has_regard
+
+        summed = self.num_agents
+        if self.graph is not None and self.settings.local_data != "own":
+            summed = min(map(len, self.graph.pools))
+        share = self.settings.exploration.largest_uniform_share
+        return share if has_regard(self.settings, summed) else 1.0
+
+    def epsilon_spent(self, num_releases: int) -> float:
+        """Return the epsilon that an agent with so many releases has spent.
+
+        The first release spends all of it, as all releases are one mechanism.
+        """
+        releases = self.settings.releases
+        if num_releases == 0:
+            return 0.0
+        exposed = releases.noise_std == 0 or self.trigger is not None
+        return math.inf if exposed else releases.epsilon
+
+    @property
+    def warning(self) -> str:
+        """Why epsilon promises less than it says; empty unless it does."""
+        if self.settings.releases.noise_std == 0:
+            return "NOT PRIVATE: epsilon is infinite, sums are sent as they are"
+        if self.trigger is not None:
+            return (
+                "NOT PRIVATE: agents synchronise when their raw data say so, and "
+                "everybody sees when (Zhou & Chowdhury, ICLR 2024)"
+            )
+        if self.noise_seed is not None:
+            return "NOT PRIVATE: the noise is seeded, for an experiment only"
+        local = self.settings.local_data
+        if local != "released":
+            return (
+                f"WARNING: local_data={local!r} lets an agent act on its own raw "
+                "trials: the guarantee holds for one trial with all other trials "
+                "fixed, not for what it changes in later ones"
+            )
+        return ""
+
+    def steps(self, num_rows: int) -> dict[str, float]:
+        """Return what a message takes: see `Study`."""
+        releases = self.settings.releases
+        d, E = releases.dimension, releases.num_streams
+        peers = 0 if self.graph is None else self.num_agents
+        return {
+            **releases.steps,
+            f"dimension={d}": E * d**2 * (20 + d / 10),
+            f"the sums of num_agents={peers}": 5 * peers * E * d**2,
+        }
+
+    def enrolment(self) -> Config:
+        """Return the config that asks a client which slot it holds."""
+        return LinearBanditInstruction("enrol", self).to_config()
+
+
+@dataclass(frozen=True)
+class LinearBanditInstruction(Instruction):
+    """What the server asks of one agent; see `Instruction`.
+
+    Attributes
+    ----------
+    journal : int
+        The number of the journal in which its releases must be.
+    included : int
+        How many of its releases the server has, or, among peers, has heard of. The
+        total that comes with the instruction, or came last, has the last of these in
+        it; peers are sent no total.
+    send_release : bool
+        Whether the answer should carry the next one.
+    num_trials : int
+        How many trials the agent should have played then, if it has an environment.
+    iteration : int
+        From 0; one that is asked for again was cut off.
+    agents_in_total : int
+        How many agents have a release in the server's total; 0 among peers.
+    num_synchronisations : int
+        How many have made the server's total; 0 among peers.
+    synchronisation, believed : int
+        Among peers: which synchronisation the next release is for, 0 for none; and up
+        to which one messages have arrived, so that their sum can be believed.
+    """
+
+    kind: ClassVar[str] = "linear-bandit"
+    study_type: ClassVar[type[Study]] = LinearBanditStudy
+
+    journal: int = 0
+    included: int = 0
+    send_release: bool = False
+    num_trials: int = 0
+    iteration: int = 0
+    agents_in_total: int = 0
+    num_synchronisations: int = 0
+    synchronisation: int = 0
+    believed: int = 0
+
+    @property
+    def release_charged(self) -> int | None:
+        """1, the study's one charge, if the answer may carry a release.
+
+        With a trigger any answer says when the raw data want to synchronise.
+        """
+        wanted = self.send_release or self.synchronisation
+        return 1 if wanted or self.study.trigger is not None else None

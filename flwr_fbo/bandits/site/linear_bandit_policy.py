@@ -1,0 +1,492 @@
+"""The policy by which a site plays its linear bandit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from numpy.typing import ArrayLike
+
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.conversion import mapping, mappings, plain
+from flwr_fbo._common.validation import is_number, require
+from flwr_fbo.bandits.linear.arm_table import ArmTable
+from flwr_fbo.bandits.site.bandit_store import Offer
+from flwr_fbo.bandits.site.decision import Choice, Decision, decisions_frame
+from flwr_fbo.bandits.site.policy_summary import PolicySummary
+from flwr_fbo.bandits.site.recorded_bandit import RecordedBandit
+from flwr_fbo.journal.journal import open_patiently, patiently
+from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.site.recorded_agent import NO_SLOT
+from flwr_fbo.site.study_journals import LINEAR_KIND, last_journal
+
+Eligible = Collection[str] | None
+T = TypeVar("T")
+
+_PAUSE = 0.1
+
+
+class LinearBanditPolicy:
+    """Chooses actions at one site, and learns from their rewards.
+
+    A site opens the policy, chooses, and returns each reward when it is known,
+    independently of Flower. Every call is on disk when it returns. Several processes
+    may open the policy: each holds the journal during a call, and sees all changes.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from flwr_fbo import (
+    ...     ContinualSettings, FedUCB, InProcessGrid, LinearBanditPolicy,
+    ...     LinearUCBSettings, linear_bandit_app,
+    ... )
+    >>> folder = tempfile.mkdtemp()  # the site's own folder
+    >>> grid = InProcessGrid(linear_bandit_app(folder=folder), num_nodes=1)
+    >>> releases = ContinualSettings(
+    ...     num_releases=2, dimension=2, epsilon=4.0, delta=1e-5
+    ... )
+    >>> settings = LinearUCBSettings(releases, local_data="own")
+    >>> strategy = FedUCB(settings, num_agents=1, interval=0)
+    >>> result = strategy.start(grid, num_rounds=3)
+    >>> policy = LinearBanditPolicy.open(folder)
+    >>> choice = policy.choose([[1.0, 0.0], [0.0, 1.0]])
+    >>> policy.reward(choice.ticket, 0.7)  # when it is known, from any process
+    >>> policy.num_trials
+    1
+    >>> policy.summary().estimate.shape
+    (2,)
+
+    Parameters
+    ----------
+    path : Path
+        Path of the journal: `open` finds it.
+    patience : float
+        Seconds, >= 0, to wait while another process has the journal.
+    """
+
+    def __init__(self, path: Path, patience: float) -> None:
+        self._path = path
+        self._patience = patience
+        # What the last call ended with; none during a call, as threads may call too.
+        self._kept: list[RecordedBandit] = []
+
+    @classmethod
+    def open(cls, folder: str | Path, patience: float = 30.0) -> LinearBanditPolicy:
+        """Open the policy of the study that this site has enrolled in last.
+
+        Parameters
+        ----------
+        folder : str or Path
+            The folder of the site's ``linear_bandit_app``.
+        patience : float
+            Seconds, >= 0, to wait for the journal: until the site has enrolled, and
+            later in each call, while another process has it.
+
+        Raises
+        ------
+        ValueError
+            If an argument is not allowed.
+        JournalError
+            If there is no journal, or the server did not enrol the site. The server
+            sends the study's settings in the first round of `FedUCB`.
+        """
+        patience = plain(patience)
+        ok = is_number(patience) and patience >= 0
+        require(ok, "patience", patience, "a number of seconds >= 0")
+        deadline = time.monotonic() + patience
+        while True:
+            policy = cls(last_journal(Path(folder), LINEAR_KIND), patience)
+            if policy._is_enrolled() or time.monotonic() >= deadline:
+                with policy._held():
+                    return policy
+            time.sleep(_PAUSE)
+
+    def choose(
+        self, context: ArrayLike | Mapping[str, Any], eligible: Eligible = None
+    ) -> Choice:
+        """Choose an action, as the study's `Exploration` says, and record the decision.
+
+        Parameters
+        ----------
+        context : mapping of str to value, or array of shape (K, d)
+            Where the study has a `FeatureEncoder`: the value of each of its fields, in
+            a mapping or a row of a data frame. Else K >= 1 actions, each of norm at
+            most L. One that exceeds it by rounding, as in single precision, is scaled
+            down to L.
+        eligible : collection or array of str, optional
+            Names of the arms that are possible now. All of the site's by default; only
+            with an encoder.
+
+        Returns
+        -------
+        Choice
+            Index and name of the action, its propensity, and the ticket for its reward.
+
+        Raises
+        ------
+        ValueError
+            If there are no actions, one is longer, or a context or arm is not one that
+            the encoder takes.
+        JournalError
+            If the choice could not be recorded.
+        """
+        return self.choose_many([context], [eligible])[0]
+
+    def choose_many(
+        self,
+        contexts: Sequence[ArrayLike | Mapping[str, Any]],
+        eligible: Sequence[Eligible] | None = None,
+    ) -> list[Choice]:
+        """Choose once for each context, and record all decisions at once.
+
+        Much faster than `choose` for each: the disk is waited for once. After an error
+        none is recorded. Parameters and errors are those of `choose`, one a context.
+        The contexts may be a data frame with a row for each.
+        """
+        return self._with_offers(contexts, eligible, RecordedBandit.choose)
+
+    def choose_slate(
+        self,
+        context: ArrayLike | Mapping[str, Any],
+        num_slots: int,
+        eligible: Eligible = None,
+    ) -> list[Choice]:
+        """Choose several actions of one context, none twice, and record each.
+
+        Slot by slot, out of the actions that are left: so is each propensity.
+
+        Parameters
+        ----------
+        context, eligible
+            As in `choose`.
+        num_slots : int
+            From 1 to the number of actions.
+
+        Returns
+        -------
+        list of ``num_slots`` Choice
+            Each has a ticket for a reward of its own.
+
+        Raises
+        ------
+        ValueError, JournalError
+            As in `choose`.
+
+        Notes
+        -----
+        *Formal guarantees.* Each slot is a trial of its own, and the study's epsilon is
+        that of one trial. Whoever contributes m slots is protected as by noise of an
+        m-th of the standard deviation: at m times `ContinualSettings.mu`, where epsilon
+        is more than m times as large.
+        """
+        with self._held() as bandit:
+            return bandit.choose_slate(bandit.store.offer(context, eligible), num_slots)
+
+    def probabilities(
+        self, context: ArrayLike | Mapping[str, Any], eligible: Eligible = None
+    ) -> dict[str, float]:
+        """Return the propensity of each action, by name; nothing is recorded.
+
+        Parameters and errors are those of `choose`. `EllipsoidSampling` draws anew, so
+        that propensities vary a little from call to call.
+        """
+        return self.probabilities_many([context], [eligible])[0]
+
+    def probabilities_many(
+        self,
+        contexts: Sequence[ArrayLike | Mapping[str, Any]],
+        eligible: Sequence[Eligible] | None = None,
+    ) -> list[dict[str, float]]:
+        """Return what `probabilities` does, for each context: the journal is read once.
+
+        Parameters and errors are those of `choose_many`.
+        """
+        return self._with_offers(contexts, eligible, RecordedBandit.probabilities)
+
+    @property
+    def arms(self) -> ArmTable:
+        """The arms that this site offers now.
+
+        Raises
+        ------
+        ValueError
+            If the study has no encoder; or if no arms were set, unless its encoder has
+            blocks and no fields of arms: then these are the arms.
+        """
+        with self._held() as bandit:
+            return bandit.store.arms
+
+    def set_arms(self, arms: ArmTable) -> None:
+        """Offer these arms from now on, as another version of the table.
+
+        ``policy.set_arms(policy.arms.remove("ward"))`` takes one away. Earlier
+        decisions keep the version that they were made with.
+
+        Raises
+        ------
+        ValueError
+            If the study has no encoder, or it does not take an arm.
+        JournalError
+            If the arms could not be recorded.
+        """
+        with self._held() as bandit:
+            bandit.store.set_arms(arms)
+
+    def decisions(self, settled: bool = False) -> list[Decision]:
+        """Return all decisions so far, with the rewards that have come.
+
+        For `evaluate_policy`, and for the site alone: they are raw data.
+
+        Parameters
+        ----------
+        settled : bool
+            Leave out decisions that are younger than the study's `RewardTimeout`. Of
+            these the rewards that come soon are known, and the default is not: where
+            the two differ, an evaluation would be biased.
+        """
+        with self._held() as bandit:
+            return bandit.store.decisions(settled)
+
+    def to_dataframe(self) -> Any:
+        """Return `decisions` as a ``pandas.DataFrame``: see `decisions_frame`.
+
+        Raises
+        ------
+        ImportError
+            If pandas is not installed; the message names the extra.
+        """
+        return decisions_frame(self.decisions())
+
+    def reward(self, ticket: int, value: float) -> None:
+        """Record what an action was rewarded with, once that is known.
+
+        The next release includes it. An action without a reward is in no release,
+        unless the study has a `RewardTimeout`.
+
+        Parameters
+        ----------
+        ticket : int
+            Ticket that `choose` returned.
+        value : float or bool
+            The reward, in [-B, B]; True is 1.
+
+        Raises
+        ------
+        LateRewardError
+            If the study's `RewardTimeout` is over. It is a ValueError.
+        ValueError
+            If the ticket is unknown or already used, or the value is outside the bounds
+            that the guarantee needs. Then nothing is recorded. Clip the value before,
+            if you want to.
+        JournalError
+            If the reward could not be recorded.
+        """
+        with self._held() as bandit:
+            bandit.store.reward({plain(ticket): value})
+
+    def reward_many(self, values: Mapping[int, float]) -> None:
+        """Record many rewards, by ticket: all at once, or none after an error.
+
+        Parameters and errors are those of `reward`.
+        """
+        with self._held() as bandit:
+            bandit.store.reward(
+                {plain(t): v for t, v in mapping("values", values).items()}
+            )
+
+    def correct(self, ticket: int, value: float) -> None:
+        """Replace a reward that was recorded, as long as no release has it.
+
+        Parameters
+        ----------
+        ticket : int
+            Ticket that `choose` returned, whose reward has been given.
+        value : float or bool
+            The right reward, as in `reward`.
+
+        Raises
+        ------
+        LateRewardError
+            If the study's `RewardTimeout` ended before the reward came.
+        ValueError
+            If there is no such reward, or a release has it: what has left a site cannot
+            be taken back. Or if the value is outside the bounds. Nothing is recorded
+            then.
+        JournalError
+            If it could not be recorded.
+
+        Notes
+        -----
+        *Formal guarantees.* The trial is in the sums once, with the new reward, so that
+        the guarantee is that of the trial as it was corrected.
+        """
+        with self._held() as bandit:
+            bandit.correct(plain(ticket), plain(value))
+
+    def add_history(
+        self,
+        actions: Any,
+        rewards: Any,
+        contexts: Any = None,
+        *,
+        arms: ArmTable | None = None,
+        name: str = "history",
+    ) -> int:
+        """Add trials that were logged before the study; the next release includes them.
+
+        Sums are kept, not trials: a million rows take seconds. `decisions`, and so
+        `evaluate_policy`, do not have them. To add the same log again changes nothing,
+        so that a script that was killed may be run again.
+
+        Parameters
+        ----------
+        actions : array of shape (T, d), or sequence of T str
+            The action that each trial took: a vector of norm at most L or, where the
+            study has an encoder, the name of an arm.
+        rewards : array of shape (T,)
+            What each was rewarded with, in [-B, B].
+        contexts : sequence of T mappings or data frame, optional
+            The contexts, where the study has an encoder: as in `choose`.
+        arms : ArmTable, optional
+            The arms at that time, for a study with an encoder. By default those that
+            the site offers now. Add trials of other tables as logs of their own.
+        name : str
+            The log's name. Logs of different names must not share a trial.
+
+        Returns
+        -------
+        int
+            T, or 0 if the log was there already.
+
+        Raises
+        ------
+        ValueError
+            If a trial is not within the bounds, nothing is recorded; the message names
+            it. If another log has the name, or the log another name. If all releases
+            are made, or the sums would have more trials than they can hold exactly.
+        JournalError
+            If the log could not be recorded.
+
+        Notes
+        -----
+        *Formal guarantees.* A logged trial is one more trial of the site's stream, and
+        in the sums from one release on, as one that was played: `ContinualRelease`'s
+        guarantee is for it too, at the same noise and epsilon. How many trials there
+        are does not matter to it. Neighbouring logs differ in one trial, replaced by
+        another, and what other rows tell of it is not covered: also where they were
+        chosen by what it gave. A person with m trials, in logs or played, has m times
+        `ContinualSettings.mu`. The guarantee needs each trial once: not in two logs,
+        nor chosen by this policy. What other studies have released of a log adds to
+        this study's epsilon; a site's `Limits` count all studies in its folder.
+
+        *Confidence.* The intervals hold with a log if each of its actions was chosen
+        without knowledge of its own reward or later ones, by whatever policy; if trials
+        are in it whatever their rewards; and if rewards depended on action and context
+        by the same theta, with nothing left out that influenced both the choice and the
+        reward. *Proof.* Put the log before the trials that are played: each action then
+        depends on what was before, which is all that Abbasi-Yadkori et al. (2011,
+        theorem 1) need. A log that is added after the site's first release, or with
+        ``local_data="raw"`` after its first trial, begins another such sequence. With
+        M agents it adds alpha / (2 M) to the probability that an interval ever fails,
+        unless the study has a sliding window or no known number of releases, where each
+        synchronisation has its own share of alpha.
+        """
+        with self._held() as bandit:
+            return bandit.add_history(actions, rewards, contexts, arms, name)
+
+    def cancel(self, ticket: int) -> None:
+        """Withdraw a decision that was not carried out: it never gets a reward.
+
+        It is in no release, and `evaluate_policy` leaves it out. If somebody took
+        another arm, choose again, with that one as the only eligible arm.
+
+        Raises
+        ------
+        ValueError
+            If the ticket is unknown or already used; `LateRewardError` if its time is
+            over.
+        JournalError
+            If it could not be recorded.
+        """
+        with self._held() as bandit:
+            bandit.store.cancel(ticket)
+
+    @property
+    def awaited(self) -> dict[int, FloatArray]:
+        """The actions whose rewards have not come, each of shape (d,), by ticket."""
+        with self._held() as bandit:
+            return bandit.store.awaited
+
+    @property
+    def num_trials(self) -> int:
+        """Actions chosen so far."""
+        with self._held() as bandit:
+            return bandit.num_trials
+
+    def summary(self) -> PolicySummary:
+        """Return what the site has learned, and what it has spent; see `PolicySummary`.
+
+        ``print(policy.summary())`` shows it as a text.
+        """
+        with self._held() as bandit:
+            return bandit.summary()
+
+    def _with_offers(
+        self,
+        contexts: Sequence[ArrayLike | Mapping[str, Any]],
+        eligible: Sequence[Eligible] | None,
+        use: Callable[[RecordedBandit, list[Offer]], list[T]],
+    ) -> list[T]:
+        """Return what is made of each context's offer, in one call of the journal."""
+        contexts = mappings("contexts", contexts)
+        some = [None] * len(contexts) if eligible is None else list(eligible)
+        allowed = f"{len(contexts)}, one a context"
+        require(len(some) == len(contexts), "len(eligible)", len(some), allowed)
+        with self._held() as bandit:
+            pairs = zip(contexts, some, strict=True)
+            return use(bandit, [bandit.store.offer(*pair) for pair in pairs])
+
+    @property
+    def _has_journal(self) -> bool:
+        # An empty one is being written by the client.
+        return self._path.is_file() and self._path.stat().st_size > 0
+
+    def _is_enrolled(self) -> bool:
+        if not self._has_journal:
+            return False
+        with open_patiently(None, self._path, self._patience) as journal:
+            return RecordedBandit(journal).slot != NO_SLOT
+
+    @contextmanager
+    def _held(self) -> Iterator[RecordedBandit]:
+        not_enrolled = JournalError(
+            f"{self._path}: this site has no place in a study of FedUCB. It enrols in "
+            "the first round; a journal that was lost must be given back."
+        )
+        if not self._has_journal:
+            raise not_enrolled
+        kept, has_changed = self._taken(), False
+        if kept is None:
+            journal = open_patiently(None, self._path, self._patience)
+        else:
+            journal = kept.journal
+            has_changed = patiently(journal.reopen, self._patience)
+        with journal:
+            bandit = kept or RecordedBandit(journal)
+            if has_changed:
+                bandit.follow()
+            if bandit.slot == NO_SLOT:
+                raise not_enrolled
+            yield bandit
+        # Not after an exception: then the next call reads what is on disk.
+        self._kept = [bandit]
+
+    def _taken(self) -> RecordedBandit | None:
+        """Take what the last call ended with, so that nobody else does."""
+        try:
+            return self._kept.pop()
+        except IndexError:
+            return None

@@ -1,0 +1,224 @@
+"""A site of FedUCB: it synchronises the site's linear bandit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flwr.app import Context
+from flwr.clientapp import ClientApp
+from numpy.typing import NDArray
+
+from flwr_fbo._common.conversion import take_plain
+from flwr_fbo._common.validation import check_folder, require_function
+from flwr_fbo.bandits.linear.study import (
+    LinearBanditInstruction,
+    LinearBanditStudy,
+)
+from flwr_fbo.bandits.site.bandit_site import (
+    BanditSite,
+    MakeEnvironment,
+    playing,
+)
+from flwr_fbo.bandits.site.environment import environment_in_time
+from flwr_fbo.site.gate import Gate
+from flwr_fbo.site.limits import Limits
+from flwr_fbo.site.recorded_agent import older_copy
+from flwr_fbo.site.site import Answer, Arrays, site_app
+from flwr_fbo.site.site_journal import NodeConfigError
+from flwr_fbo.site.time_limit import CheckTime
+
+if TYPE_CHECKING:
+    from flwr_fbo.bandits.site.recorded_bandit import RecordedBandit
+
+
+@dataclass(frozen=True)
+class LinearBanditSite(BanditSite[LinearBanditInstruction, "RecordedBandit"]):
+    """What a client brings to a study of FedUCB; see `linear_bandit_app`.
+
+    The server writes the settings of a study, epsilon and all, and a site does its own
+    noise by them. What it does not take part in, whatever the server says, is decided
+    here.
+
+    Raises
+    ------
+    ValueError
+        If an argument is not allowed.
+    """
+
+    folder: str | Path | None = None
+    make_environment: MakeEnvironment | None = None
+    limits: Limits | None = None
+
+    instruction_type = LinearBanditInstruction
+
+    def __post_init__(self) -> None:
+        take_plain(self)
+        check_folder("folder", self.folder)
+        require_function("make_environment", self.make_environment, optional=True)
+        self.check_limits()
+
+    @property
+    def recorded(self) -> type[RecordedBandit]:
+        """The type of the agent that it keeps; loaded when it is asked for."""
+        from flwr_fbo.bandits.site.recorded_bandit import RecordedBandit
+
+        return RecordedBandit
+
+    @property
+    def only_private(self) -> bool:
+        """Whether it takes part in private studies only, without limits too."""
+        limited = self.limits is not None and self.limits.max_epsilon is not None
+        return self.make_environment is None and not limited
+
+    def folder_of(self, context: Context) -> Path | None:
+        """Return where the site's journal is, if that is a folder."""
+        own = self.folder
+        return super().folder_of(context) if own is None else Path(own)
+
+    def check(self, context: Context, study: LinearBanditStudy, gate: Gate) -> None:
+        """Raise NodeConfigError too if there is neither folder nor environment."""
+        super().check(context, study, gate)
+        if self.make_environment is None and self.folder_of(context) is None:
+            raise NodeConfigError.told(
+                "This site has no folder for its policy: give linear_bandit_app one, "
+                "or its node config an fbo-folder."
+            )
+
+    def release_of(self, instruction: LinearBanditInstruction) -> int | None:
+        """Return 1, the study's one charge, if the answer may carry a release."""
+        return instruction.release_charged
+
+    def num_trials(
+        self, agent: RecordedBandit, instruction: LinearBanditInstruction
+    ) -> int:
+        """Return how many trials are missing; none where the site plays by itself."""
+        if self.make_environment is None:
+            return 0
+        return instruction.num_trials - agent.num_trials
+
+    def play(
+        self,
+        context: Context,
+        agent: RecordedBandit,
+        instruction: LinearBanditInstruction,
+        arrays: Arrays,
+        check_time: CheckTime,
+    ) -> None:
+        """Take what came along, and play in the environment.
+
+        Raises
+        ------
+        AppFailedError
+            If the environment raised, or gave what is not allowed.
+        """
+        has_peers = instruction.study.graph is not None
+        # With a centre the next release is refused where one before is missing.
+        if has_peers and agent.num_releases < instruction.included:
+            raise older_copy(agent.num_releases, instruction.included)
+        if len(arrays) and not has_peers:
+            agents = instruction.agents_in_total
+            times = instruction.num_synchronisations
+            agent.receive(arrays[0], instruction.included, agents, times)
+        if self.make_environment is None:
+            return
+        with playing(self.make_environment, context) as environment:
+            limited = environment_in_time(environment, check_time)
+            agent.play(limited, instruction.num_trials)
+
+    def reply(
+        self,
+        agent: RecordedBandit,
+        instruction: LinearBanditInstruction,
+        arrays: Arrays,
+    ) -> Answer:
+        """Return the release that is wanted; among peers, what is to be passed on."""
+        if instruction.study.graph is not None:
+            return self._pass_on(agent, instruction, arrays)
+        trigger, wanted = instruction.study.trigger, instruction.send_release
+        released = [agent.release(instruction.included + 1)] if wanted else []
+        if trigger is None or wanted:
+            return Answer(released)
+        wants = agent.wants_synchronisation()
+        return Answer(metrics={"wants-synchronisation": int(wants)})
+
+    @staticmethod
+    def _pass_on(
+        agent: RecordedBandit, instruction: LinearBanditInstruction, arrays: Arrays
+    ) -> Answer:
+        """Take what has come since the last round, and say what there is to say."""
+        from flwr_fbo.bandits.site.peer_mail import PeerMail
+
+        mail = PeerMail(agent)
+        iteration, number = instruction.iteration, instruction.synchronisation
+        triggered = instruction.study.trigger is not None
+        planned = instruction.study.settings.releases.num_releases
+        newest = planned if triggered else instruction.believed + 1
+        passed_on: list[NDArray[Any]] = [*mail.deliver(arrays, iteration, newest)]
+        sent: list[NDArray[Any]] = [*mail.step(iteration)] if triggered else []
+        mail.believe(instruction.believed)
+        if number:
+            sent.append(mail.synchronise(number, iteration))
+        return Answer(sent, {"num-releases": agent.num_releases}, passed_on)
+
+
+def linear_bandit_app(
+    *,
+    folder: str | Path | None = None,
+    make_environment: MakeEnvironment | None = None,
+    limits: Limits | None = None,
+) -> ClientApp:
+    """Return a `ClientApp` that synchronises the bandit of each site.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from flwr_fbo import (
+    ...     ContinualSettings, FedUCB, InProcessGrid, LinearUCBSettings,
+    ...     linear_bandit_app,
+    ... )
+    >>> class Ward:
+    ...     def contexts(self, t):
+    ...         return np.eye(3)  # the actions of trial t
+    ...     def reward(self, x):
+    ...         return float(x @ [0.2, 0.3, 0.8])
+    >>> app = linear_bandit_app(make_environment=lambda context: Ward())
+    >>> releases = ContinualSettings(
+    ...     num_releases=2, dimension=3, epsilon=4.0, delta=1e-5
+    ... )
+    >>> settings = LinearUCBSettings(releases, local_data="own")
+    >>> strategy = FedUCB(settings, num_agents=4, schedule=[10, 20])
+    >>> result = strategy.start(InProcessGrid(app, num_nodes=4))
+    >>> strategy.server.num_releases
+    [2, 2, 2, 2]
+
+    A site that plays at its own pace has no environment. It opens `LinearBanditPolicy`:
+
+    >>> from flwr_fbo import Limits
+    >>> limits = Limits(max_epsilon=4.0, max_delta=1e-5)
+    >>> app = linear_bandit_app(folder="/var/lib/fbo", limits=limits)
+
+    Parameters
+    ----------
+    folder : str or Path, optional
+        Absolute path of the folder with the site's journal, for
+        `LinearBanditPolicy.open`. The default is ``fbo-folder`` of the node config,
+        else of the run config.
+    make_environment : callable, optional
+        Function from the client's context to a `BanditEnvironment`, which the client
+        plays up to the server's schedule. Without a folder the journal is in
+        ``context.state``, which lasts as long as the run.
+    limits : Limits, optional
+        Limits on the spending of all studies at a site, and on the cost of a message.
+        The node config may set more, such as ``fbo-max-epsilon``. Without a limit on
+        epsilon, a site without an environment takes part in any *private* study: with
+        unseeded noise and no trigger. With ``Limits(max_epsilon=math.inf)`` it takes
+        part in any study whose messages cost no more than the defaults of `Limits`.
+
+    Raises
+    ------
+    ValueError
+        If an argument is not allowed.
+    """
+    return site_app(LinearBanditSite(folder, make_environment, limits))

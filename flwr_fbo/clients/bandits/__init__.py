@@ -1,1 +1,0 @@
-"""A bandit's site: its durable agents, policy and Flower client."""

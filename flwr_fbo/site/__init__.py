@@ -1,0 +1,1 @@
+"""A site's promises: what may leave, its limits, its charges and their proofs."""

@@ -1,0 +1,609 @@
+"""May this leave? One place that answers, for all that a server asks of a site.
+
+A reply is one of three kinds, and `sent` makes each of them:
+
+- *public*: a function of what the server has written, of files and of chance;
+- *charged*: about the site's data, with the charge on disk before it leaves;
+- *refused*: an error. Whether there is one depends on no data, unless a release is
+  charged anyway (`Gate.of_data`); where it depends on what is left of the limits, it
+  has one text, and few are given away (`Questions`).
+
+What a reply can carry decides what is charged, and not what the request calls it:
+
+======================  =========================  ===================  =============
+Message                 What its reply can carry   Limits that bind it  Charge
+======================  =========================  ===================  =============
+any study, ``ENROL``    its slot, the number of a  all                  none
+                        journal, and the mark of
+                        its newest charge
+tuning, ``ROUND``       a message                  privacy, sums        the release
+tuning, ``ROUND``       the metric best-value      privacy, sums        `UNPROTECTED`
+tuning, ``SUM``         a message in a sum         privacy, sums        the release
+linear, ``ROUND``       its sums with noise        privacy, share       release 1
+linear with a trigger   when it wants to           privacy, share       release 1
+                        synchronise
+neural, ``ROUND``       its sums with noise        privacy, share       release 1
+neural, no privacy      gradients, sums, and when  privacy, share       release 1
+                        it wants to synchronise
+tuner, trials           what the app trained, and  privacy, sums        none
+                        ``num-examples``
+tuner, trials           exact metrics              privacy, sums        `UNPROTECTED`
+tuner, ballot           a ballot, or exact scores  privacy, sums        the release
+tuner, sum              a ballot in a sum          privacy, sums        the release
+any other, if the app   the app's own reply; at a  none                 none
+has ``tuner_mod``       site with limits on
+                        privacy or sums without
+                        metrics
+======================  =========================  ===================  =============
+
+*Privacy* is ``max_epsilon``, ``max_delta`` and ``max_releases``; *sums* is
+``min_agents`` to ``min_noise_multiplier``; *share* is ``max_uniform_share``, which only
+a bandit's decisions have. All releases of a bandit are one mechanism, and one charge.
+The limits on sizes bind every message. What the app trained is not covered by a tuner's
+guarantee: see `PrivateChoice`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+
+from flwr_fbo._common.errors import AppFailedError, RefusedError, log_fault
+from flwr_fbo._common.text import counted
+from flwr_fbo._common.validation import require_int
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.journal_file import JournalError, JournalHeldError
+from flwr_fbo.privacy.conditions import after_epsilon, condition_of, conditions_of
+from flwr_fbo.privacy.filters import Spent
+from flwr_fbo.privacy.spending import (
+    DEFAULT_DELTA,
+    FILE_NAME,
+    KIND,
+    MARK,
+    SERVER,
+    UNPROTECTED,
+    Charge,
+    Facts,
+    Promise,
+    SpendingLedger,
+    StudyKey,
+    charge_facts,
+    note_charge,
+    study_of,
+)
+from flwr_fbo.site.limits import (
+    Limits,
+    limits_text,
+    refused,
+    require_private,
+    size_limits,
+)
+from flwr_fbo.site.node_limits import site_limits
+from flwr_fbo.site.proofs import (
+    FolderNote,
+    check_receipts,
+    mark_of,
+    next_mark,
+    read_receipts,
+    require_complete,
+)
+from flwr_fbo.site.questions import Questions, share_of
+from flwr_fbo.site.receipts import CHARGES, HEAD, Mark, SignedReceipt
+from flwr_fbo.site.recorded_agent import RecordedAgent, lacks_release
+from flwr_fbo.site.site_journal import NodeConfigError, configured_slot
+from flwr_fbo.site.sum_identity import SumIdentity, pins_roster, sum_identity
+from flwr_fbo.study.codec import StudyMismatchError
+
+if TYPE_CHECKING:
+    from flwr_fbo.study.secure_sums import SecureSums
+
+_log = logging.getLogger("flwr.fbo")
+
+ResultT = TypeVar("ResultT")
+
+# Errors that follow from a message, from files and from what is installed, and not from
+# a site's data: they may be told.
+_OF_MESSAGES = (
+    ImportError,
+    JournalError,
+    JournalHeldError,
+    NodeConfigError,
+    RefusedError,
+    StudyMismatchError,
+)
+# What a server learns where something has failed that touches a site's data.
+NO_ANSWER = "This site has no answer."
+# Whether a site has made a reply that an app hands on.
+_LET_GO: ContextVar[list[bool]] = ContextVar("replies that a site has let go")
+_RECORD, _JOINED = "flwr-fbo-spending", "flwr-fbo-joined"
+# Entries of a node config that no simulation makes.
+_OF_AN_OPERATOR = ("agent-id", "fbo-folder")
+
+
+def sent(message: Message, content: RecordDict | Error) -> Message:
+    """Return a site's reply to a message.
+
+    Whoever makes it has asked `Gate.let_go` before. No reply is made elsewhere: a test
+    looks for it.
+    """
+    return Message(content, reply_to=message)
+
+
+@contextmanager
+def let_go_by_a_site() -> Iterator[list[bool]]:
+    """Return a list that has an entry once `Gate` has let a reply go."""
+    passed: list[bool] = []
+    token = _LET_GO.set(passed)
+    try:
+        yield passed
+    finally:
+        _LET_GO.reset(token)
+
+
+class Gate:
+    """What a site allows, and its `SpendingLedger`, while it answers one message.
+
+    The ledger is ``spending.sqlite`` in the site's folder, held only while it is read
+    or written; without a folder, bytes in ``context.state``, which live as long as the
+    run. There is none where nothing could come of it: without folder and limits.
+
+    Parameters
+    ----------
+    context : flwr.app.Context
+    folder : Path, optional
+    own : Limits, optional
+        Of whoever answers, besides those of the app and of the node config.
+
+    Attributes
+    ----------
+    sizes : Limits
+        How large a message may be.
+    """
+
+    def __init__(
+        self, context: Context, folder: Path | None = None, own: Limits | None = None
+    ) -> None:
+        self._state = context.state.config_records
+        self._folder = folder
+        self._context = context
+        self._all = site_limits(context, own)
+        self._limits = [one for one in self._all if one.bound_anything]
+        self.sizes = size_limits(self._all)
+        self._is_charged = False
+        self._receipts: list[SignedReceipt] = []
+        self._mark: Mark | None = None
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the site limits what may be learned of it, by anybody.
+
+        By limits, or by a roster: then its messages leave in sums only.
+        """
+        is_limited = any(one.bound_anything or one.of_sums for one in self._all)
+        return is_limited or pins_roster(self._context)
+
+    def of_data(self, work: Callable[[], ResultT]) -> ResultT | None:
+        """Do a piece of work that touches the site's data.
+
+        What fails in it may say something of the data. At a site that `is_bound` the
+        server learns no more than that something has failed, and only where a release
+        is charged anyway; elsewhere the reply is what it would be, as far as there is
+        one. The site's log has the error.
+
+        Raises
+        ------
+        AppFailedError
+            In place of an error of the work, where the site has been charged.
+        """
+        try:
+            return work()
+        except _OF_MESSAGES:
+            raise
+        except Exception as error:
+            if not self.is_bound:
+                raise
+            if self._is_charged:
+                raise AppFailedError.told(NO_ANSWER) from error
+            log_fault(error, "This site has no trial to add, and does not say so")
+            return None
+
+    @property
+    def _owner(self) -> int:
+        """Who is charged: the configured slot."""
+        return configured_slot(self._context)
+
+    @property
+    def _counted(self) -> int:
+        """Whose charges count: all of a folder of its own, as they are on its data."""
+        return -1 if self._has_own_folder else self._owner
+
+    def hear(
+        self, texts: Sequence[object], slot: int, kind: str, study_id: str = ""
+    ) -> None:
+        """Take the receipts that came with a message; the ledger must have them.
+
+        A site without a folder of its own forgets its ledger, and ignores them.
+
+        Parameters
+        ----------
+        texts : sequence of object
+        slot : int
+            The site's; -1 where it has none.
+        kind, study_id : str
+            Of the study that they must be about; of any, without an id.
+
+        Raises
+        ------
+        RefusedError
+            If one is not signed, or is about another site or study.
+        JournalError
+            If one proves a charge that the ledger does not have.
+        """
+        if not texts or not self._has_own_folder:
+            return
+        fits = {"study_kind": kind, **({"study_id": study_id} if study_id else {})}
+        self._receipts = read_receipts(texts, slot, fits)
+        # The ledger is checked whenever it is opened. Not now, if the newest charge
+        # that the folder has noted is the server's: what is charged opens it anyway.
+        _, head = self._note.newest or (0, 0)
+        marks = [one.mark for one in self._receipts]
+        if not all(mark.head == head or not mark.charges for mark in marks):
+            with self._ledger():
+                pass
+
+    def mark(self, key: StudyKey) -> dict[str, int]:
+        """Return what the server is told of the site's ledger, as metrics.
+
+        The newest mark of a study; before its first charge a number that the folder
+        gives to the study. Nothing without a folder of its own.
+        """
+        if not self._has_own_folder:
+            return {}
+        mark = self._mark or Mark()
+        head = mark.head if mark.charges else self.number(*key, self._owner)
+        return {CHARGES: mark.charges, HEAD: head}
+
+    def number(self, *about: object) -> int:
+        """Return a number that this folder always gives to something."""
+        return self._note.first_head(*about)
+
+    @cached_property
+    def _note(self) -> FolderNote:
+        assert self._folder is not None
+        return FolderNote(self._folder)
+
+    def has_charged(self, key: StudyKey) -> bool:
+        """Return whether a study has been charged, in a ledger in a file."""
+        if not self._has_file:
+            return False
+        with self._ledger() as ledger:
+            return bool(ledger.of_study(key, self._owner))
+
+    def check(
+        self, promise: Promise, unprotected: str = "", uniform_share: float = 0.0
+    ) -> None:
+        """Raise `RefusedError` unless a study is one that the site wants.
+
+        Parameters
+        ----------
+        promise : Promise
+        unprotected : str
+            What it asks for that no guarantee covers.
+        uniform_share : float
+            Largest share of its decisions that have no regard to rewards.
+        """
+        for limits in self._all:
+            limits.check_promise(promise, unprotected)
+            limits.check_uniform_share(uniform_share)
+
+    def check_sums(
+        self,
+        sums: SecureSums | None,
+        promise: Promise,
+        known_slot: int = -1,
+        unprotected: str = "",
+    ) -> SumIdentity:
+        """Return who the site is in secure sums.
+
+        Raises
+        ------
+        RefusedError
+            If messages are not summed as the site wants, or something is asked for
+            besides that no sum hides.
+        NodeConfigError
+            If the site's roster or key cannot be used.
+        """
+        identity = sum_identity(self._context)
+        identity.check(sums, known_slot)
+        for limits in self._all:
+            limits.check_secure(sums, promise)
+        if unprotected and (identity.roster is not None or self._wants_sums):
+            raise refused(f"the study asks for {unprotected}, which no sum hides")
+        return identity
+
+    def check_no_sums(self, promise: Promise) -> None:
+        """Raise `RefusedError` if a study that adds its own noise has none."""
+        if self._wants_sums:
+            require_private(promise)
+
+    @property
+    def _wants_sums(self) -> bool:
+        return any(limits.of_sums for limits in self._all)
+
+    def admit(self, key: StudyKey, promise: Promise, strategy: str) -> None:
+        """Raise `RefusedError` if a study, as a whole, would exceed a limit.
+
+        And JournalError if the site's journals prove that its ledger lacks releases.
+        Otherwise the log of a SuperNode's app says once that the site takes part.
+        """
+        if self._limits and not self._has_own_folder:
+            _log.warning(
+                "This site's limits cover only this run, or its folder. Set fbo-folder "
+                "in the node config to cover all studies."
+            )
+        self._ask(key, promise)
+        self._say_joined(key, promise, strategy)
+
+    def _ask(self, key: StudyKey, promise: Promise) -> None:
+        """Raise `RefusedError` unless so much is left; see `Questions`."""
+        if not self._limits:
+            self._look(key)
+            return
+        with self._ledger() as ledger:
+            self._mark = mark_of(ledger, key, self._owner)
+            refusal = self._refusal(ledger, key, promise)
+        if refusal is not None:
+            raise refusal
+
+    def _refusal(
+        self, ledger: SpendingLedger, key: StudyKey, promise: Promise
+    ) -> RefusedError | None:
+        """Return why a study, as a whole, is refused; note that it was asked about."""
+        charged = ledger.facts(self._counted)
+        planned = Spent.of(charged, key, promise.charges)
+
+        def check() -> None:
+            for limits in self._limits:
+                limits.check_sum(planned)
+
+        if _has(charged, key):  # it has begun
+            try:
+                check()
+            except RefusedError as error:
+                return error
+            return None
+        before = Questions.of(ledger, self._counted)
+        share, most = share_of(promise, self._limits), self.sizes.max_questions
+        assert most is not None
+        book, refusal = before.under(self._limits).ask(share, most, check)
+        if book != before:
+            book.keep(ledger, self._counted)
+        return refusal
+
+    def check_total(self, key: StudyKey, promise: Promise) -> None:
+        """Raise the errors of `admit`; nothing is logged, and the study does not begin.
+
+        Parameters
+        ----------
+        key : tuple of str
+            The study's kind and id.
+        promise : Promise
+        """
+        planned = Spent.of(self._facts(), key, promise.charges)
+        for limits in self._limits:
+            limits.check_sum(planned)
+
+    def _look(self, key: StudyKey) -> None:
+        """Look whether an own folder's ledger is whole, and take a study's mark."""
+        self._check_missing()
+        if self._has_own_folder and self._has_file:
+            with self._ledger() as ledger:
+                self._mark = mark_of(ledger, key, self._owner)
+
+    def _facts(self, without: StudyKey | None = None) -> list[Facts]:
+        """Return what studies have charged, but for one."""
+        self._check_missing()
+        if not (self._has_file or (self._limits and self._folder is None)):
+            return []
+        with self._ledger() as ledger:
+            return ledger.facts(self._counted, without)
+
+    def _say_joined(self, key: StudyKey, promise: Promise, strategy: str) -> None:
+        """Log the first message of a study, at a site that its operator configured."""
+        about = {"study": f"{key[0]} {key[1]}"}
+        if _JOINED in self._state and dict(self._state[_JOINED]) == about:
+            return
+        if not any(name in self._context.node_config for name in _OF_AN_OPERATOR):
+            return
+        self._state[_JOINED] = ConfigRecord({**about})
+        delta = promise.delta
+        for limits in self._limits:
+            delta = limits.max_delta if delta is None else delta
+        before = self._facts(without=key)
+        promised, spent = "no epsilon: it is not private", Spent.of(before)
+        if promise.private and promise.delta is not None:
+            epsilon = Spent((promise.charges,)).text(promise.delta)
+            promised = f"epsilon {epsilon} at delta {promise.delta:g}"
+            condition = condition_of(key[0], fixed_rows=promise.fixed_rows)
+            promised += after_epsilon(condition)
+        _log.info(
+            "joined study %s of strategy %s: promises %s, %s; spent before: epsilon "
+            "%s%s; limits: %s",
+            key[1],
+            strategy,
+            counted(promise.num_releases, "release"),
+            promised,
+            spent.text(DEFAULT_DELTA if delta is None else delta),
+            f" in {counted(spent.num_releases, 'release')}{conditions_of(before)}"
+            if spent.groups
+            else "",
+            limits_text(self._all) or "none",
+        )
+
+    def charge(
+        self,
+        key: StudyKey,
+        promise: Promise,
+        release: int,
+        agent: RecordedAgent | None = None,
+    ) -> None:
+        """Charge a release, from 1, before it is made; once, on disk afterwards.
+
+        Parameters
+        ----------
+        key : tuple of str
+            The study's kind and id.
+        promise : Promise
+        release : int
+        agent : RecordedAgent, optional
+            Its journal knows of the charge before the ledger does. So a journal that
+            does not is not the one with the agent's release. None where nobody keeps
+            what was sent: then nothing is sent twice.
+
+        Raises
+        ------
+        RefusedError
+            If it is not promised, would exceed a limit, or cannot be sent again.
+        JournalError
+            If the agent's journal is an older copy, or another one.
+        """
+        require_int("release", release, 1)
+        for limits in self._limits:
+            limits.check_release(promise, release)
+        about = promise.charge_of(release), self._owner, promise.delta, promise.charges
+        facts = charge_facts(key, release, *about, fixed_rows=promise.fixed_rows)
+        self._charge(key, release, facts, agent, promise)
+
+    def charge_unprotected(
+        self, key: StudyKey, agent: RecordedAgent | None = None
+    ) -> None:
+        """Charge what no noise covers: once a study, however often it is sent."""
+        facts = charge_facts(key, UNPROTECTED, Charge(0.0), self._owner)
+        self._charge(key, UNPROTECTED, facts, agent)
+
+    def _charge(
+        self,
+        key: StudyKey,
+        release: int,
+        facts: dict[str, Any],
+        agent: RecordedAgent | None,
+        promise: Promise | None = None,
+    ) -> None:
+        if self._folder is None and not self._limits:
+            self._is_charged = True
+            return
+        owner, refusal = facts["owner"], None
+        with self._ledger() as ledger:
+            self._mark = mark_of(ledger, key, owner)
+            if any(one["release"] == release for one in ledger.of_study(key, owner)):
+                if release != UNPROTECTED:
+                    if agent is None:
+                        raise refused(f"release {release} is asked for again")
+                    if release not in agent.charged:
+                        raise lacks_release(release)
+                self._is_charged = True
+                return
+            charged = ledger.facts(self._counted)
+            new = promise if self._limits and not _has(charged, key) else None
+            if new is not None:  # a server need not have asked for an enrolment
+                refusal = self._refusal(ledger, key, new)
+            if refusal is None:
+                spent = Spent.of([*charged, facts]) if self._limits else Spent()
+                for limits in self._limits:
+                    limits.check_sum(spent)
+                self._record(ledger, key, facts, agent)
+                self._is_charged = True
+                if new is not None:
+                    share = share_of(new, self._limits)
+                    book = Questions.of(ledger, self._counted).settle(share)
+                    book.keep(ledger, self._counted)
+        if refusal is not None:  # once the question is on disk
+            raise refusal
+
+    def _record(
+        self,
+        ledger: SpendingLedger,
+        key: StudyKey,
+        facts: Facts,
+        agent: RecordedAgent | None,
+    ) -> None:
+        """Put a charge on disk: in the folder's note, a journal, and the ledger."""
+        if self._has_own_folder:
+            self._mark = next_mark(ledger, key, facts["owner"])
+            facts = {**facts, MARK: list(self._mark)}
+            for one in self._receipts:
+                if one.study == key:
+                    facts[SERVER] = one.server
+            # First, so that journals are read if the process ends before the rest.
+            self._note.keep([len(ledger.rows) + 1, self._mark.head])
+        if agent is not None:
+            facts = agent.note_charge(facts)
+        elif self._folder is not None:
+            facts = note_charge(self._folder, facts)
+        ledger.add(facts)
+
+    def is_on_record(self) -> None:
+        """Note that what is asked for was charged when it was put on record."""
+        self._is_charged = True
+
+    def let_go(self, content: Any) -> None:
+        """Raise RuntimeError if there is content about the site, and no charge.
+
+        The last question before a reply leaves: whoever makes one cannot forget it.
+        """
+        if content and not self._is_charged:
+            raise RuntimeError("A reply says something of this site, uncharged.")
+        _LET_GO.get([]).append(True)
+
+    @property
+    def _has_own_folder(self) -> bool:
+        """Whether the site has a folder that the server did not choose."""
+        of_run = self._context.run_config.get("fbo-folder")
+        is_own = "fbo-folder" in self._context.node_config or not of_run
+        return self._folder is not None and (is_own or str(self._folder) != str(of_run))
+
+    @property
+    def _has_file(self) -> bool:
+        return self._folder is not None and (self._folder / FILE_NAME).is_file()
+
+    @contextmanager
+    def _ledger(self) -> Iterator[SpendingLedger]:
+        if self._folder is not None:
+            self._check_missing()
+            with SpendingLedger.held(self._folder) as ledger:
+                self._check(ledger)
+                yield ledger
+            return
+        known = self._state.get(_RECORD)
+        content = None if known is None else known["ledger"]
+        assert content is None or isinstance(content, bytes)
+        with Journal({"kind": KIND}, content=content) as journal:
+            yield SpendingLedger(journal)
+            self._state[_RECORD] = ConfigRecord({"ledger": journal.to_bytes()})
+
+    def _check_missing(self) -> None:
+        """Raise JournalError if journals prove that a missing ledger was there."""
+        if self._folder is not None and self._has_own_folder and not self._has_file:
+            require_complete(self._folder, None, self._note)
+
+    def _check(self, ledger: SpendingLedger) -> None:
+        """Raise JournalError if the ledger lacks what journals or receipts prove.
+
+        Not of a folder that the run config names: the server may name an empty one, and
+        thousands of simulated sites may share it.
+        """
+        if self._folder is not None and self._has_own_folder:
+            require_complete(self._folder, ledger, self._note)
+            check_receipts(self._folder, ledger, self._receipts)
+
+
+def _has(charged: Iterable[Facts], key: StudyKey) -> bool:
+    """Return whether a release of a study is among charges."""
+    return any(study_of(one) == key for one in charged)

@@ -1,0 +1,160 @@
+"""The limits of a site: what its app was given, and what its node config sets.
+
+All of them hold for all that answers a server at the site, whoever was given them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import asdict, fields
+from difflib import get_close_matches
+from functools import lru_cache
+from typing import Any
+
+from flwr.app import ConfigRecord, Context, Message
+from flwr.clientapp.typing import ClientAppCallable, Mod
+
+from flwr_fbo._common.validation import did_you_mean
+from flwr_fbo.site.limits import NO_LIMITS, Limits
+from flwr_fbo.site.site_journal import NodeConfigError
+
+# The entries of the node config that are limits, by name, and those that are none.
+_NAMES = {f.name: f"fbo-{f.name.replace('_', '-')}" for f in fields(Limits)}
+_OTHER_ENTRIES = {"fbo-folder", "fbo-roster", "fbo-key"}
+_ENTRIES = {*_NAMES.values(), *_OTHER_ENTRIES}
+
+# How near to one of ours a key is that is taken for it: max-epsilon is.
+_CLOSE = 0.84
+
+# Of the app that answers a message, while it does.
+_OF_APP: ContextVar[tuple[Limits, ...]] = ContextVar("limits of the app", default=())
+# Where the clients that an app makes say theirs, while a tuner has it run a trial.
+_HEARD: ContextVar[list[Limits]] = ContextVar("limits of an app's clients")
+# Where they are kept, with the scores of the trials that they bind.
+_RECORD = "fbo-tuner:limits"
+
+
+def limiting(limits: Limits) -> Mod:
+    """Return a mod behind which limits hold for all that an app answers."""
+
+    def limited(
+        message: Message, context: Context, call_next: ClientAppCallable
+    ) -> Message:
+        token = _OF_APP.set((*_OF_APP.get(), limits))
+        try:
+            return call_next(message, context)
+        finally:
+            _OF_APP.reset(token)
+
+    return limited
+
+
+def tell(limits: Limits | None) -> None:
+    """Say which limits a client was given: a tuner cannot know before it is made."""
+    heard = _HEARD.get(None)
+    if heard is not None and limits is not None and limits not in heard:
+        heard.append(limits)
+
+
+@contextmanager
+def hearing(context: Context) -> Iterator[None]:
+    """Keep what clients tell of their limits, for this and for later messages."""
+    heard = _heard(context)
+    token = _HEARD.set(heard)
+    try:
+        yield
+    finally:
+        _HEARD.reset(token)
+        if heard:
+            text = json.dumps([asdict(limits) for limits in heard])
+            context.state[_RECORD] = ConfigRecord({"limits": text})
+
+
+def _heard(context: Context) -> list[Limits]:
+    record = context.state.config_records.get(_RECORD)
+    rows = [] if record is None else json.loads(str(record["limits"]))
+    return [Limits(**row) for row in rows]
+
+
+def site_limits(context: Context, own: Limits | None = None) -> tuple[Limits, ...]:
+    """Return all limits of a site, each once: of whoever asks, app and node config."""
+    given = [] if own is None else [own]
+    given += [*_OF_APP.get(), *_heard(context), node_limits(context)]
+    return tuple(dict.fromkeys(given))
+
+
+def node_limits(context: Context) -> Limits:
+    """Return the limits of the node config: ``fbo-max-epsilon`` and its like.
+
+    Raises
+    ------
+    NodeConfigError
+        If one is not allowed or not known; the text names the key.
+    """
+    _check_known(context.node_config)
+    given = {
+        name: _number(context.node_config[key])
+        for name, key in _NAMES.items()
+        if key in context.node_config
+    }
+    try:
+        return Limits(**given) if given else NO_LIMITS
+    except ValueError as error:
+        text = str(error)
+        for name, key in _NAMES.items():
+            text = text.replace(name, key)
+        key = text.partition("=")[0]
+        raise NodeConfigError(
+            f"node config {text}", public=f"node config {key} is not allowed."
+        ) from None
+
+
+def is_our_entry(key: str) -> bool:
+    """Return whether an entry of a node config is for us, also if it is misspelled."""
+    return key == "agent-id" or _meant(key) is not None
+
+
+def _check_known(given: Iterable[str]) -> None:
+    """Raise NodeConfigError if an entry is misspelled: it would not hold."""
+    for key in given:
+        meant = _meant(key)
+        if meant not in (None, key):
+            text = f"node config {key} is not allowed: no such entry"
+            near = did_you_mean(meant or key, _ENTRIES)
+            raise NodeConfigError(f"{text}{near}.", public=f"{text}.")
+
+
+@lru_cache(maxsize=64)  # a message is asked for its limits several times
+def _meant(key: str) -> str | None:
+    """Return the entry that a key is in another spelling, such as fbo_max_epsilon.
+
+    That is "" for one that is like none of ours and begins with fbo, None for others.
+    """
+    if key in _ENTRIES:
+        return key
+    spelled = _plain(key)
+    close = get_close_matches(spelled, _PLAIN, n=1, cutoff=_CLOSE)
+    if close:
+        return _PLAIN[close[0]]
+    return "" if spelled.startswith("fbo") else None
+
+
+def _plain(key: str) -> str:
+    """Return a key's letters and digits alone."""
+    return "".join(filter(str.isalnum, key.casefold()))
+
+
+_PLAIN = {_plain(entry): entry for entry in _ENTRIES}
+
+
+def _number(value: Any) -> Any:
+    """Return a number that a SuperNode's --node-config may give as text."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return int(value) if value.isdecimal() else float(value)
+    except ValueError:
+        return value

@@ -1,0 +1,1 @@
+"""Tuning: each site tunes its own model."""

@@ -1,0 +1,365 @@
+"""The server of DP-FTS-DE, and of others: it releases weighted sums with noise.
+
+FTS-DE is z = 0, q = 1, S = inf; DP-FTS is P = 1; DP-FTS-DE is the general case.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fbo._common.arrays import FloatArray, one_blas_thread
+from flwr_fbo._common.random import Purpose, generator
+from flwr_fbo._common.validation import require, require_int
+from flwr_fbo.journal.tables import LedgerRow
+from flwr_fbo.privacy.accounting import Method, PrivacySpent, ReleaseAccountant
+from flwr_fbo.privacy.filters import Spent
+from flwr_fbo.privacy.gaussian import large_delta
+from flwr_fbo.privacy.integer_noise import IntegerNoise
+from flwr_fbo.privacy.release import PlannedRelease, Release
+from flwr_fbo.privacy.secure_release import SecureRelease, SecureTotal
+from flwr_fbo.privacy.spending import Charge
+from flwr_fbo.study.server import Server, Step
+from flwr_fbo.tuning.dp_fts_de.settings import DPFTSDESettings
+from flwr_fbo.tuning.search.recommendation import (
+    BY_CHANCE,
+    SIGNIFICANCE,
+    Recommendation,
+    ReleasedFunction,
+    maximiser,
+)
+from flwr_fbo.tuning.search.settings import Facts
+from flwr_fbo.tuning.search.study import TuningStudy
+
+_EACH = range(sys.maxsize)  # a release after each iteration
+_OPEN_SUM = "open-sum"
+# Releases without a message that a released function is compared with.
+_NUM_DRAWS = 400
+_NUM_PLACES = 1000
+
+
+class DPFTSDEServer(Server):
+    """Releases one private vector a sub-region from the agents' messages.
+
+    Releases are planned, and made in this order: one that could not be made when it was
+    due is made later, under the noise and the weights that were planned for it.
+
+    Parameters
+    ----------
+    release : Release or SecureRelease
+    num_features : int
+        M, the length of a message, >= 1.
+    delta : float
+        In (0, 1): where epsilon is reported.
+    iterations : sequence of int, optional
+        Increasing: after which iterations a release is due; after each unless given.
+    accountant : {"pld", "rdp", "moments"}
+        See `ReleaseAccountant`.
+
+    Attributes
+    ----------
+    num_allowed : int
+        How many of the planned releases the privacy budget allows; see `limit`.
+    ledger : list of LedgerRow
+        What was released; `privacy_spent` and `vectors` follow from it.
+    open_sum : bytes
+        State of the `Aggregator` whose sum may have been unmasked, but is not in the
+        ledger; empty without one. No other sum of these messages may be unmasked.
+    is_parallel : bool
+        Whether each site is in one release at most, so that all releases under equal
+        noise cost together what one of them does.
+    readable : str
+        What this server reads in a message, unless the sites sum them.
+    """
+
+    is_parallel = False
+    readable = (
+        "what it believes of its objective, and so about where its best setting lies"
+    )
+
+    def __init__(
+        self,
+        release: PlannedRelease,
+        num_features: int,
+        delta: float,
+        iterations: Sequence[int] = _EACH,
+        accountant: Method = "pld",
+    ) -> None:
+        require_int("num_features", num_features, 1)
+        self.release = release
+        self.iterations = iterations
+        self.num_allowed = len(iterations)
+        self.delta = delta
+        self.num_agents = release.settings.num_agents
+        self.open_sum = b""
+        self.ledger: list[LedgerRow] = []
+        self._num_features = num_features
+        self.accounting_method: Method = accountant
+        self._accountant = self.new_accountant()
+
+    def plan(self, iterations: Sequence[int], release: PlannedRelease) -> None:
+        """Fix when releases are due, and their noise."""
+        self.iterations, self.num_allowed = iterations, len(iterations)
+        self.release = release
+
+    def plan_facts(self, before: Facts | None) -> Facts | None:
+        """Fix what agents are told besides their settings, by the planned releases.
+
+        Parameters
+        ----------
+        before : Facts, optional
+            What they are told whatever is planned.
+        """
+        return before
+
+    @property
+    def charged(self) -> Sequence[int]:
+        """Iterations of the planned releases that one site's messages are in."""
+        return self.iterations[: self.num_allowed][: 1 if self.is_parallel else None]
+
+    def groups(self) -> list[range]:
+        """Return the slots whose messages are released together, group by group."""
+        return [range(self.num_agents)]
+
+    def group_of(self, release: int) -> int:
+        """Return the group whose messages are in a release, from 1."""
+        return 0
+
+    def fewest_answers(self, release: int, num_enrolled: int) -> int:
+        """Return how many must answer before a release, unless it is given: half."""
+        return -(-num_enrolled // 2)
+
+    def limit(
+        self,
+        max_epsilon: float,
+        together: Callable[[Sequence[Charge]], Spent] | None = None,
+    ) -> None:
+        """Allow as many of the planned releases as a budget is enough for.
+
+        Parameters
+        ----------
+        max_epsilon : float
+            At ``delta``, for all releases together.
+        together : callable, optional
+            Takes the charges of the first releases; returns what these and all studies
+            that share the budget spend together. None: this study has its own, counted
+            by its accountant.
+        """
+        self.num_allowed = len(self.iterations)
+        if self.release.settings.noise_only:
+            return
+        # Parallel releases cost what one does: the budget allows all of them, or none.
+        counted = self.iterations[:1] if self.is_parallel else self.iterations
+        charges = [*map(self.charge, counted)]
+
+        def exceeds(count: int) -> bool:
+            if together is not None:
+                return together(charges[:count]).exceeds(max_epsilon, self.delta)
+            return self._alone(charges[:count]) > max_epsilon
+
+        # Each release adds to epsilon.
+        allowed = bisect_left(range(1, len(charges) + 1), True, key=exceeds)
+        if allowed < len(charges):
+            self.num_allowed = allowed
+
+    def _alone(self, charges: Sequence[Charge]) -> float:
+        """Return epsilon of releases of this study alone."""
+        accountant = self.new_accountant()
+        for charge in charges:
+            if charge.noise_multiplier == 0:
+                return math.inf
+            accountant.charge(charge.noise_multiplier)
+        return accountant.spent().epsilon
+
+    def charge(self, iteration: int) -> Charge:
+        """Return what a release planned after ``iteration`` costs.
+
+        Where the sample has a fixed size it is counted as if all took part, which
+        costs more.
+        """
+        settings = self.release.settings
+        q = settings.sampling_probability if settings.sampling == "poisson" else 1.0
+        return Charge(self.release.effective_noise_multiplier(iteration), q)
+
+    def step(self, iteration: int) -> Step:
+        """Decide: the first planned release that has not been made, if it is due."""
+        k = len(self.ledger)
+        if k == len(self.iterations) or self.iterations[k] > iteration:
+            return Step(iteration)
+        allowed = k < self.num_allowed
+        return Step(iteration, k + 1 if allowed else 0, is_exhausted=not allowed)
+
+    def receive(self, step: Step, messages: Mapping[int, Any]) -> None:
+        """Release the messages of a step, if it is one with a release.
+
+        Raises
+        ------
+        ValueError
+            If that release has been made: a second draw of noise for it would break
+            the guarantee.
+        """
+        if not step.release:
+            return
+        # Under the weights and the noise of its planned iteration, however late it is:
+        # these were charged, and the sites were promised them.
+        planned, release = self._next(step), self.release
+        assert isinstance(release, Release)
+        vectors = release.release(planned, messages, self._num_features)
+        facts = {**release.facts(planned), "made_after": step.iteration}
+        self._append(LedgerRow(planned, facts, vectors))
+
+    def receive_sum(self, step: Step, noise: IntegerNoise, summed: SecureTotal) -> None:
+        """Release what secure aggregation gave in a step.
+
+        Parameters
+        ----------
+        step : Step
+        noise : IntegerNoise
+            What the sites added.
+        summed : SecureTotal
+
+        Raises
+        ------
+        ValueError
+            If that release has been made.
+        """
+        planned, release = self._next(step), self.release
+        assert isinstance(release, SecureRelease)
+        vectors = release.decoded(planned, noise, summed)
+        facts = release.facts_of_sum(planned, noise, summed.slots)
+        self.open_sum = b""
+        self._append(
+            LedgerRow(planned, {**facts, "made_after": step.iteration}, vectors)
+        )
+
+    def _next(self, step: Step) -> int:
+        """Return the iteration that a step's release was planned for."""
+        # A second draw of noise for the same messages would average the noise away.
+        made = len(self.ledger)
+        require(step.release == made + 1, "release", step.release, f"{made + 1}")
+        return self.iterations[made]
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return the secure sum that may have been unmasked, if one is open."""
+        if not self.open_sum:
+            return {}
+        return {_OPEN_SUM: np.frombuffer(self.open_sum, np.uint8)}
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Continue from what ``state_dict`` returned."""
+        self.open_sum = state[_OPEN_SUM].tobytes() if _OPEN_SUM in state else b""
+
+    def resume(self, ledger: Sequence[LedgerRow]) -> None:
+        """Go on after what an earlier run released, charged as it was then."""
+        self.ledger = []
+        self._accountant = self.new_accountant()
+        for row in ledger:
+            self._append(row)
+
+    def _append(self, row: LedgerRow) -> None:
+        self.ledger.append(row)
+        # Parallel composition: later releases are about other sites.
+        is_counted = len(self.ledger) == 1 or not self.is_parallel
+        if is_counted and row.facts["noise_multiplier"] > 0:
+            self._accountant.charge(row.facts["noise_multiplier"])
+
+    def new_accountant(self) -> ReleaseAccountant:
+        """Return an accountant that nothing has been charged to."""
+        subsampling = self.release.settings.subsampling
+        return ReleaseAccountant(subsampling, self.delta, self.accounting_method)
+
+    @property
+    def privacy_spent(self) -> PrivacySpent:
+        """Epsilon at delta of all releases so far, in Flower's type.
+
+        Infinite where the releases had no noise; 0 where they carried no agent's
+        contribution.
+        """
+        settings = self.release.settings
+        if settings.noise_only or not self.ledger:
+            return PrivacySpent(0.0, self.delta, len(self.ledger), "none")
+        if settings.noise_multiplier == 0:
+            return PrivacySpent(math.inf, self.delta, len(self.ledger), "none")
+        return self._accountant.spent()
+
+    def summary(self) -> list[str]:
+        """Describe the settings, a line each."""
+        s = self.release.settings
+        lines = [
+            f"{s.num_agents} agents, {s.num_sub_regions} sub-regions, "
+            f"{self._num_features} features",
+            f"{s.sampling} sampling, probability {s.sampling_probability:g}, "
+            f"clip norm {s.clip_norm:g}, "
+            f"noise multiplier {s.noise_multiplier:g} ({s.calibration} calibration), "
+            f"delta {self.delta:.3g}",
+        ]
+        if s.sampling == "fixed-size":
+            lines.append(
+                f"epsilon is under the relation replace-one, for samples of "
+                f"{s.subsampling.sample_size} of {s.num_agents} agents: it does not "
+                "compare with that of Poisson sampling"
+            )
+        if self.num_allowed < len(self.iterations):
+            lines.append(
+                f"the privacy budget allows {self.num_allowed} of "
+                f"{len(self.iterations)} planned releases"
+            )
+        if s.noise_only:
+            lines.append("control: every contribution is replaced by zero")
+        elif s.noise_multiplier == 0:
+            lines.append("NOT PRIVATE: noise_multiplier is 0, nothing is protected")
+        elif not self.release.private:
+            lines.append("NOT PRIVATE: the noise is seeded, for an experiment only")
+        elif self.delta > large_delta(s.num_agents):
+            lines.append(
+                f"WARNING: delta = {self.delta:.2g} would let a site's whole message "
+                f"leak in that share of studies; choose far below 1/{s.num_agents}"
+            )
+        return lines
+
+
+@one_blas_thread
+def released_function(
+    study: TuningStudy, ledger: Sequence[LedgerRow]
+) -> ReleasedFunction | None:
+    """Compare with releases of noise alone.
+
+    Whether the agents have anything in common is not tested: each has sampled its
+    function from its own model.
+    """
+    if not ledger:
+        return None
+    row, agent = ledger[-1], study.agent
+    assert isinstance(agent, DPFTSDESettings)
+    space, rng = study.space, generator(study.feature_seed, Purpose.FOLLOW)
+    regions = agent.sub_regions(space)
+    features = agent.shared_features(space.dim, study.feature_seed)
+    places = space.snap_discrete(rng.random((_NUM_PLACES, space.dim)))
+    index, phi = regions.index(places), features(places)
+    mean = float(np.sum(phi * row.vectors[index], axis=1).mean())
+
+    def values(x: FloatArray) -> FloatArray:
+        return features.function(x, row.vectors[regions.index(x)]) - mean
+
+    # At the places where the draws are looked at, too.
+    score = float(values(places).max())
+    deviation = np.array(row.facts["noise_std"])
+    largest = np.empty(_NUM_DRAWS)
+    for i in range(_NUM_DRAWS):
+        draw = deviation[:, None] * rng.standard_normal(row.vectors.shape)
+        nothing = np.sum(phi * draw[index], axis=1)
+        largest[i] = nothing.max() - nothing.mean()
+    # Without a message the release is one more draw.
+    chance = (1 + np.count_nonzero(largest >= score)) / (1 + _NUM_DRAWS)
+    threshold = float(np.quantile(largest, 1 - SIGNIFICANCE))
+    reason = BY_CHANCE if chance > SIGNIFICANCE else ""
+    best = maximiser(study, agent, row.vectors)
+    params = None if reason else study.space.from_unit(best)
+    found = Recommendation(params, reason, score, threshold, float(chance))
+    return ReleasedFunction(values, best, found)

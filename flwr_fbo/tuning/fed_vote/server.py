@@ -1,0 +1,79 @@
+"""The server of FedVote: it tells agents how to read the count of their votes.
+
+And what released votes say of the space, and whether a setting is recommended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo.journal.tables import LedgerRow
+from flwr_fbo.tuning.dp_fts_de.server import DPFTSDEServer
+from flwr_fbo.tuning.fed_vote.even_votes import even_votes
+from flwr_fbo.tuning.fed_vote.settings import (
+    LEAST_EVALUATIONS,
+    FedVoteSettings,
+    VoteCount,
+)
+from flwr_fbo.tuning.search.recommendation import (
+    BY_CHANCE,
+    Recommendation,
+    ReleasedFunction,
+    maximiser,
+)
+from flwr_fbo.tuning.search.settings import Facts
+from flwr_fbo.tuning.search.study import TuningStudy
+
+# Votes must also exceed the noise of a count so many times: the most voted place is
+# then known to about an eighth of the width of a vote.
+_LEAST_PRECISION = 8.0
+
+
+class FedVoteServer(DPFTSDEServer):
+    """Releases the mean of the votes with noise; see `DPFTSDEServer`."""
+
+    readable = "its exact best setting"
+
+    def plan_facts(self, before: Facts | None) -> VoteCount:
+        """Return by how many votes noise and sampling move the count at a place."""
+        # The mean is released; agents read the count, which is N times as large.
+        noise_std = self.num_agents * float(self.release.noise_std(0)[0])
+        q = self.release.settings.sampling_probability
+        return VoteCount(self.num_agents, noise_std, q)
+
+
+def released_function(
+    study: TuningStudy, ledger: Sequence[LedgerRow]
+) -> ReleasedFunction | None:
+    """Compare the most voted place with votes that are spread evenly."""
+    if not ledger:
+        return None
+    row, count, agent = ledger[-1], study.facts, study.agent
+    assert isinstance(agent, FedVoteSettings)
+    assert isinstance(count, VoteCount)
+    made_after = row.made_after
+    agent = agent.after(made_after, study.space.dim)
+    even = even_votes(agent, count, study.space, study.feature_seed)
+    weights = even.excess(row.vectors)
+    features = agent.shared_features(study.space.dim, study.feature_seed)
+
+    def votes(x: FloatArray) -> FloatArray:
+        return features.function(x, weights[0])
+
+    best = maximiser(study, agent, row.vectors)
+    score = float(votes(best[None])[0])
+    chance = even.probability(score)
+    reason = BY_CHANCE if score <= even.threshold else ""
+    least = _LEAST_PRECISION * count.noise_std
+    if not reason and score < least:
+        reason = f"below a score of {least:.3g} noise hides where the sites agree"
+    evaluated = made_after + agent.num_initial
+    if not reason and evaluated < LEAST_EVALUATIONS:
+        reason = (
+            f"the sites voted last after {evaluated} evaluations; after fewer than "
+            f"{LEAST_EVALUATIONS} they often agree on a local optimum"
+        )
+    params = None if reason else study.space.from_unit(best)
+    found = Recommendation(params, reason, score, even.threshold, chance)
+    return ReleasedFunction(votes, best, found)

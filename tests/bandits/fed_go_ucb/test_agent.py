@@ -1,0 +1,520 @@
+"""Fed-GO-UCB: agent, server and simulator against formulas with explicit inverses."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.random import Purpose, generator
+from flwr_fbo.bandits.fed_go_ucb.agent import FedGOUCBAgent
+from flwr_fbo.bandits.fed_go_ucb.server import FedGOUCBServer
+from flwr_fbo.bandits.fed_go_ucb.settings import AgentReply, FedGOUCBSettings
+from flwr_fbo.lab.simulation.neural_bandits import (
+    LinearModel,
+    NeuralBanditSimulation,
+    Sharing,
+)
+from flwr_fbo.lab.tasks.nonlinear_bandit import FunctionBanditTask
+from flwr_fbo.models.langevin import LangevinDynamics, LangevinSettings
+from flwr_fbo.models.network import Network
+from tests.bandits.fed_go_ucb.servers import server_of
+
+N, T0, STEPS = 3, 2, 4
+MODEL = Network(6, 5)
+SETTINGS = FedGOUCBSettings(
+    num_exploration=T0,
+    regression=LangevinSettings(STEPS, 0.1, 1e4),
+    ridge=0.5,
+    beta=0.3,
+    threshold=2.0,
+    exploration="optimism",
+)
+TASK = FunctionBanditTask(num_actions=12)
+
+
+def _points(count: int, seed: int = 0) -> tuple[FloatArray, FloatArray]:
+    rng = np.random.default_rng(seed)
+    return rng.uniform(size=(count, 6)), rng.standard_normal(count)
+
+
+def _agent(slot: int = 0, settings: FedGOUCBSettings = SETTINGS) -> FedGOUCBAgent:
+    return FedGOUCBAgent(settings, MODEL, 7, slot)
+
+
+def _started(slot: int = 0, count: int = 0, **fields: Any) -> FedGOUCBAgent:
+    agent = _agent(slot, replace(SETTINGS, **fields))
+    agent.start(SETTINGS.regression.initial(MODEL, 7))
+    for x, y in zip(*_points(count, slot), strict=True):
+        agent.tell(x, y)
+    return agent
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"num_exploration": -1}, "num_exploration=-1"),
+        ({"ridge": 0.0}, "ridge=0.0"),
+    ],
+)
+def test_bad_settings_are_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(SETTINGS, **fields)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"num_iterations": 0},
+        {"keep": "w"},
+        {"start": "one"},
+    ],
+)
+def test_bad_regressions_are_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(fields))}="):
+        LangevinSettings(**fields)
+
+
+# Phase I
+
+
+def _explored(count: int = T0) -> list[FedGOUCBAgent]:
+    agents = [_agent(slot) for slot in range(N)]
+    for agent in agents:
+        for x, y in zip(*_points(count, agent.num_evaluations), strict=True):
+            agent.tell(x, y)
+    return agents
+
+
+def test_the_regression_s_message_is_the_gradient_of_the_loss() -> None:
+    settings = replace(SETTINGS, regression=LangevinSettings(1, keep="best"))
+    agent = _agent(settings=settings)
+    for x, y in zip(*_points(3), strict=True):
+        agent.tell(x, y)
+    w = SETTINGS.regression.initial(MODEL, 7)
+    message = agent.regression_message(w)
+    for j in range(len(w)):
+        shift = np.zeros(len(w))
+        shift[j] = 1e-6
+        up, down = (agent.regression_message(w + s)[-1] for s in (shift, -shift))
+        assert message[j] == pytest.approx((up - down) / 2e-6, abs=1e-6)
+
+
+def test_a_step_is_that_of_the_pooled_data() -> None:
+    agents, server = _explored(), server_of(SETTINGS, MODEL, 7)
+    pooled = _agent()
+    for _ in range(N):
+        for x, y in zip(*_points(T0), strict=True):
+            pooled.tell(x, y)
+    alone = LangevinDynamics(SETTINGS.regression, server.regression.w, 7)
+    while not server.regression.is_done:
+        w = server.regression.w
+        server.receive_gradients(
+            {slot: agent.regression_message(w) for slot, agent in enumerate(agents)}
+        )
+        alone.advance(pooled.regression_message(alone.w))
+    np.testing.assert_allclose(server.w0, alone.result, rtol=1e-12)
+
+
+def test_noise_has_the_temperature_s_size() -> None:
+    settings = LangevinSettings(1, step=0.2, inverse_temperature=10.0)
+    dynamics = LangevinDynamics(settings, np.zeros(20_000), 0)
+    dynamics.advance(np.ones(20_000))
+    assert dynamics.w.mean() == pytest.approx(-0.2, abs=0.01)
+    assert dynamics.w.std() == pytest.approx(np.sqrt(2 * 0.2 / 10), rel=0.02)
+
+
+@pytest.mark.parametrize(("keep", "expected"), [("last", 4), ("best", 1)])
+def test_a_regression_stops_once_the_loss_no_longer_falls(
+    keep: Any, expected: int
+) -> None:
+    settings = LangevinSettings(9, keep=keep, patience=2)
+    dynamics = LangevinDynamics(settings, np.zeros(2), 0)
+    iterates = []
+    for loss in (3.0, 1.0, 2.0, 1.0, 0.0):
+        if dynamics.is_done:
+            break
+        iterates.append(dynamics.w)
+        dynamics.advance(np.ones(2), loss)
+    assert len(iterates) == 4  # of iterates 2 and 3 neither was better than 1
+    iterates.append(dynamics.w)
+    assert np.array_equal(dynamics.result, iterates[expected])
+    again = LangevinDynamics(settings, np.zeros(2), 0)
+    again.load_state_dict(dynamics.state_dict())
+    assert again.is_done
+
+
+def test_dead_agents_and_broken_gradients_are_left_out(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    agents = _explored()
+    server, other = (server_of(SETTINGS, MODEL, 7) for _ in range(2))
+    good = agents[1].regression_message(server.regression.w)
+    broken = good.copy()
+    broken[3] = np.nan
+    server.receive_gradients({0: broken, 1: good, 2: good[:-1]})
+    other.receive_gradients({1: good})
+    assert np.array_equal(server.regression.w, other.regression.w)
+    assert "agent 0: no gradient in step 1" in caplog.text
+    assert "agent 2: no gradient in step 1" in caplog.text
+
+
+def test_without_a_gradient_nothing_is_lost() -> None:
+    server = server_of(SETTINGS, MODEL, 7)
+    before = server.regression.w
+    for messages in ({}, {0: np.full(MODEL.num_parameters, np.inf)}, {1: None}):
+        with pytest.raises(FloatingPointError, match="Step 1 of phase I: none of"):
+            server.receive_gradients(messages)
+    assert server.regression.num_steps == 0
+    assert np.array_equal(server.regression.w, before)
+
+
+def test_a_regression_that_diverges_says_so() -> None:
+    before = np.zeros(3)
+    regression = LangevinDynamics(LangevinSettings(3, step=9.0), before, 7)
+    with pytest.raises(FloatingPointError, match=r"step=9\.0 is too large"):
+        regression.advance(np.full(3, 1e308))
+    assert np.array_equal(regression.w, before)
+    assert regression.num_steps == 0
+
+
+def test_a_server_says_which_gradients_are_too_long(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server = server_of(SETTINGS, MODEL, 7)
+    server.receive_gradients({4: np.full(MODEL.num_parameters, 1e20)})
+    assert "agent 4: its gradient is" in caplog.text
+    assert "step=0.1 is too large" in caplog.text
+    assert np.linalg.norm(server.regression.w) < 1e4
+
+
+def test_an_agent_without_data_has_no_gradient() -> None:
+    with pytest.raises(RuntimeError, match="phase I only, and with data"):
+        _agent().regression_message(SETTINGS.regression.initial(MODEL, 7))
+    with pytest.raises(RuntimeError, match="phase I only"):
+        _started(count=2).regression_message(SETTINGS.regression.initial(MODEL, 7))
+
+
+def test_an_agent_that_misses_the_end_of_phase_one_comes_in_later() -> None:
+    agents, server = [_started(0, 4), _agent(1)], server_of(SETTINGS, MODEL, 7)
+    _synchronise(server, agents)
+    assert not agents[1].wants_synchronisation()
+    agents[1].tell(*(a[0] for a in _points(1)))  # explores, still
+    agents[1].start(SETTINGS.regression.initial(MODEL, 7))
+    X = _points(50, 9)[0]
+    first, second = (agent._upper_bounds(X) for agent in agents)
+    assert np.array_equal(first, second)
+
+
+def test_a_bad_start_is_refused() -> None:
+    agent = _agent()
+    for w0 in (np.zeros(3), np.full(MODEL.num_parameters, np.nan)):
+        with pytest.raises(ValueError, match="w0="):
+            agent.start(w0)
+    agent.start(np.zeros(MODEL.num_parameters))
+    with pytest.raises(RuntimeError, match="begun already"):
+        agent.start(np.zeros(MODEL.num_parameters))
+
+
+# Phase II
+
+
+def _statistics(
+    w0: FloatArray, x: FloatArray, y: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return Sigma and b as the paper has them, with the parentheses."""
+    values, G = MODEL.values_and_gradients(w0, x)
+    Sigma = SETTINGS.ridge * np.eye(len(w0)) + G.T @ G
+    return Sigma, SETTINGS.ridge * w0 + G.T @ (G @ w0 + y - values)
+
+
+def _linear_bounds(w0: FloatArray, x: FloatArray, y: FloatArray, X: FloatArray) -> Any:
+    Sigma, b = _statistics(w0, x, y)
+    values, G = MODEL.values_and_gradients(w0, X)
+    estimate, norms = np.linalg.solve(Sigma, b), np.linalg.solve(Sigma, G.T)
+    width = np.sqrt(SETTINGS.beta * np.einsum("ij,ji->i", G, norms))
+    return values + G @ (estimate - w0) + width
+
+
+def test_the_choice_is_that_of_explicit_inverses() -> None:
+    agent = _started(count=9)
+    assert agent.w0 is not None
+    X = _points(50, 9)[0]
+    expected = _linear_bounds(agent.w0, *_points(9), X)
+    np.testing.assert_allclose(agent._upper_bounds(X), expected, rtol=1e-9)
+    assert agent.choose(X) == expected.argmax()
+
+
+def test_agents_that_believe_the_same_draw_parameters_of_their_own() -> None:
+    agents = [
+        _started(slot, count, exploration="sampling")
+        for slot, count in ((0, 9), (0, 9), (1, 0))
+    ]
+    X, (x, y) = _points(50, 9)[0], _points(9)
+    agents[2].receive(agents[0].message().values)  # what the first one has seen
+    first, again, other = (agent._upper_bounds(X) for agent in agents)
+    assert np.array_equal(first, again)
+    w0 = agents[0].w0
+    assert w0 is not None
+    Sigma, b = _statistics(w0, x, y)
+    values, G = MODEL.values_and_gradients(w0, X)
+    draws = []
+    for agent in agents[1:]:
+        key = (agent._slot, agent.num_in_sums, Purpose.SURROGATE_SAMPLE)
+        z = generator(7, *key).standard_normal(len(w0))
+        spread = np.linalg.solve(np.linalg.cholesky(Sigma).T, z)
+        w = np.linalg.solve(Sigma, b) + np.sqrt(SETTINGS.beta) * spread
+        draws.append(values + G @ (w - w0))
+    np.testing.assert_allclose([first, other], draws, rtol=1e-9)
+    assert agents[0].choose(X) == draws[0].argmax()
+    agents[0].tell(X[0], 0.0)  # after each trial another draw
+    assert not np.allclose(agents[0]._upper_bounds(X), first)
+
+
+def test_refined_bounds_are_values_within_the_ball_and_no_lower() -> None:
+    X = _points(50, 9)[0]
+    first, many = (_started(count=9, num_refinements=k) for k in (1, 8))
+    assert (many._upper_bounds(X) >= first._upper_bounds(X)).all()
+    # In a ball so small the network is linear.
+    small = [_started(num_refinements=k, beta=1e-12) for k in (0, 3)]
+    linear, refined = (agent._upper_bounds(X) for agent in small)
+    np.testing.assert_allclose(refined, linear, rtol=0, atol=1e-10)
+    assert small[0].w0 is not None
+    assert (linear - MODEL.values(small[0].w0, X) > 1e-6).all()
+
+
+def test_after_a_synchronisation_all_believe_in_all_data() -> None:
+    agents = [_started(slot, count) for slot, count in enumerate((4, 0, 6))]
+    server = server_of(SETTINGS, MODEL, 7)
+    _synchronise(server, agents)
+    x, y = (np.concatenate(a) for a in zip(_points(4, 0), _points(6, 2), strict=True))
+    X = _points(50, 9)[0]
+    for agent in agents:
+        assert agent.w0 is not None
+        assert agent.num_since == 0
+        expected = _linear_bounds(agent.w0, x, y, X)
+        np.testing.assert_allclose(agent._upper_bounds(X), expected, rtol=1e-9)
+
+
+def _synchronise(
+    server: FedGOUCBServer,
+    agents: list[FedGOUCBAgent],
+    present: Callable[[int], bool] = lambda slot: True,
+) -> None:
+    slots = [slot for slot in range(len(agents)) if present(slot)]
+    server.receive_sums({slot: agents[slot].message() for slot in slots})
+    for slot in slots:
+        agents[slot].receive(server.total, server.num_included(slot))
+
+
+def test_a_lost_download_spoils_nothing() -> None:
+    agents = [_started(slot, 3) for slot in range(N)]
+    server = server_of(SETTINGS, MODEL, 7)
+    late = agents[0].message()
+    server.receive_sums({0: late})  # and the answer is lost
+    agents[0].tell(*(a[0] for a in _points(1, 5)))
+    _synchronise(server, agents, lambda slot: slot != 1)
+    server.receive_sums({0: late})  # comes again
+    _synchronise(server, agents)
+    expected = sum(agent.message().values for agent in agents)
+    np.testing.assert_allclose(server.total, expected)
+
+
+def test_what_was_told_since_a_message_is_not_lost() -> None:
+    agent, server = _started(count=3), server_of(SETTINGS, MODEL, 7)
+    server.receive_sums({0: agent.message()})
+    x, y = _points(2, 5)
+    for point, reward in zip(x, y, strict=True):
+        agent.tell(point, reward)
+    agent.receive(server.total, server.num_included(0))
+    assert agent.num_since == 2
+    expected = _started(count=3)
+    for point, reward in zip(x, y, strict=True):
+        expected.tell(point, reward)
+    X = _points(50, 9)[0]
+    np.testing.assert_allclose(agent._upper_bounds(X), expected._upper_bounds(X))
+
+
+@pytest.mark.parametrize("message", [None, AgentReply(1, np.zeros((3, 2)))])
+def test_what_is_no_sum_is_left_out(
+    message: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    server, agent = server_of(SETTINGS, MODEL, 7), _started(count=2)
+    server.receive_sums({0: agent.message()})
+    server.receive_sums({0: message, 1: message})
+    assert np.array_equal(server.total, agent.message().values)
+    assert "agent 1: its message is not a valid sum" in caplog.text
+
+
+def test_a_broken_total_is_refused() -> None:
+    agent = _started(count=2)
+    total = agent.message().values
+    for bad in (
+        np.full_like(total, np.nan),
+        total[:-1],
+        total + np.triu(total[:-1])[0],
+    ):
+        with pytest.raises(ValueError, match="total="):
+            agent.receive(bad, 0)
+    with pytest.raises(ValueError, match="num_included=3 is not allowed: from 0 to 2"):
+        agent.receive(total, 3)
+
+
+def test_the_trigger_is_the_paper_s() -> None:
+    agent, server = _started(count=4), server_of(SETTINGS, MODEL, 7)
+    _synchronise(server, [agent])
+    fired = False
+    x, y = _points(40, 4)
+    for t in range(40):
+        assert agent.wants_synchronisation() == fired
+        agent.tell(x[t], y[t])
+        assert agent.w0 is not None
+        old = np.concatenate([_points(4)[0], x[: t + 1]])
+        dets = [
+            np.linalg.slogdet(_statistics(agent.w0, old[:n], np.zeros(n))[0])[1]
+            for n in (4, len(old))
+        ]
+        fired = (t + 1) * (dets[1] - dets[0]) > SETTINGS.threshold
+    assert fired
+
+
+def test_a_reward_that_is_not_finite_is_refused() -> None:
+    for agent, bad in ((_agent(), np.nan), (_started(), np.inf)):
+        with pytest.raises(ValueError, match="reward="):
+            agent.tell(np.zeros(6), bad)
+        with pytest.raises(ValueError, match="action="):
+            agent.tell(np.full(6, bad), 0.0)
+        assert agent.num_evaluations == 0
+
+
+@dataclass(frozen=True)
+class _Broken(Network):
+    """A network that is not finite where the first coordinate is above a half."""
+
+    def values_and_gradients(
+        self, w: FloatArray, x: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        values, gradients = super().values_and_gradients(w, x)
+        gradients[x[:, 0] > 0.5] = np.nan
+        return values, gradients
+
+
+def test_actions_where_the_model_is_not_finite_are_not_chosen() -> None:
+    settings = replace(SETTINGS, num_exploration=0, num_refinements=2)
+    agent = FedGOUCBAgent(settings, _Broken(6, 5), 7, 0)
+    X = _points(20)[0]
+    assert X[agent.choose(X), 0] <= 0.5
+    with pytest.raises(FloatingPointError, match="not finite at any"):
+        agent.choose(X[X[:, 0] > 0.5])
+    with pytest.raises(FloatingPointError, match="not finite at action="):
+        agent.tell(np.ones(6), 0.0)
+    assert agent.num_evaluations == 0
+
+
+@pytest.mark.parametrize("phase", ["I", "II"])
+def test_an_agent_goes_on_from_its_state(phase: str) -> None:
+    def make() -> FedGOUCBAgent:
+        return _agent(1) if phase == "I" else _started(1)
+
+    first, second = make(), make()
+    x, y = _points(8, 3)
+    for t in range(5):
+        first.tell(x[t], y[t])
+        if phase == "II" and t == 2:
+            first.receive(first.message().values, 3)
+    restored = _agent(1)
+    restored.load_state_dict(first.state_dict())
+    second.load_state_dict(first.state_dict())
+    for t in range(5, 8):
+        for agent in (first, second, restored):
+            agent.tell(x[t], y[t])
+    for other in (second, restored):
+        assert other.choose(x) == first.choose(x)
+        for name, array in first.state_dict().items():
+            assert np.array_equal(array, other.state_dict()[name]), name
+    if phase == "II":
+        assert np.array_equal(first._upper_bounds(x), restored._upper_bounds(x))
+
+
+def test_a_server_goes_on_from_its_state() -> None:
+    first, second = (server_of(SETTINGS, MODEL, 7) for _ in range(2))
+    gradient = np.ones(MODEL.num_parameters)
+    first.receive_gradients({0: gradient})
+    first.receive_sums({1: _started(1, 3).message()})
+    second.load_state_dict(first.state_dict())
+    for server in (first, second):
+        server.receive_gradients({0: gradient})
+    assert np.array_equal(first.regression.w, second.regression.w)
+    assert np.array_equal(first.total, second.total)
+    assert second.num_included(1) == 3
+
+
+# The simulator
+
+
+def _simulation(sharing: Sharing = "triggered", **fields: Any) -> Any:
+    settings = replace(SETTINGS, **fields)
+    return NeuralBanditSimulation(settings, TASK, N, 8, sharing, model=MODEL)
+
+
+@pytest.mark.parametrize(
+    ("keep", "sharing"), [("last", "triggered"), ("best", "always")]
+)
+def test_the_counts_are_those_of_the_formulas(keep: Any, sharing: Sharing) -> None:
+    regression = replace(SETTINGS.regression, keep=keep)
+    run = _simulation(sharing, regression=regression).run(3)
+    size = MODEL.num_parameters
+    phase_one = 2 * STEPS * N * size + N * size + (keep == "best") * STEPS * N
+    assert run.num_scalars[: T0 - 1].tolist() == [0] * (T0 - 1)
+    assert run.num_scalars[T0 - 1] == phase_one
+    once = 2 * N * (size**2 + size)
+    assert run.num_scalars[-1] == phase_one + run.num_synchronisations * once
+    assert run.num_synchronisations > 0
+    if sharing == "always":
+        assert run.num_synchronisations == N * (8 - T0)
+
+
+def test_a_linear_model_needs_no_phase_one() -> None:
+    simulation = _simulation().with_linear_model()
+    assert simulation.model == LinearModel(6)
+    assert simulation.settings.threshold == pytest.approx(8 * np.log(24) / (7 * N))
+    run = replace(simulation, settings=replace(simulation.settings, threshold=1)).run(3)
+    assert run.num_scalars[-1] == run.num_synchronisations * 2 * N * (49 + 7)
+    assert run.num_synchronisations > 0
+
+
+def test_who_shares_nothing_sends_nothing() -> None:
+    run = _simulation("never").run(3)
+    assert run.num_scalars[-1] == run.num_synchronisations == 0
+    assert (run.regret >= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"num_rounds": 1}, "num_rounds=1 is not allowed: at least num_exploration"),
+        ({"model": Network(5)}, r"model\.dimension=5 is not allowed: 6"),
+        ({"sharing": "sometimes"}, "sharing='sometimes'"),
+    ],
+)
+def test_a_bad_simulation_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(_simulation(), **fields)
+
+
+@pytest.mark.slow
+@pytest.mark.no_cover  # faster; others run the same lines
+def test_on_hartmann_it_is_far_ahead_of_a_linear_model() -> None:
+    task, settings = FunctionBanditTask(), FedGOUCBSettings()
+    ours = NeuralBanditSimulation(settings, task, 20, 100, model=Network(6))
+    linear = ours.with_linear_model()
+    linear = replace(linear, settings=replace(linear.settings, ridge=0.1, beta=0.01))
+    run, other = ours.run(0), linear.run(0)
+    assert run.regret.sum() < 0.25 * other.regret.sum()
+    once = 2 * 20 * (201**2 + 201)
+    assert run.num_scalars[-1] < 0.1 * 20 * 99 * once  # of One-GO-UCB

@@ -22,6 +22,7 @@ from optuna.samplers import BaseSampler, RandomSampler
 from optuna.trial import FrozenTrial, TrialState
 
 from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo._common.validation import require_choice, require_seed
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.space.search_space import SearchSpace
@@ -35,6 +36,9 @@ from flwr_fbo.tuning.search.settings import Direction
 
 # Where a trial was and when, for trials that use only some of the parameters.
 POINT, ITERATION = "flwr-fbo:point", "flwr-fbo:iteration"
+
+# A trial that meets another process's is moved so many times at most.
+_MOST_DRAWS = 100
 
 # One trial of a process is placed after another, so that each knows of those before.
 _ASKING = threading.Lock()
@@ -87,7 +91,8 @@ class FederatedSampler(BaseSampler):
     initial point has failed it is not: the client leaves out initial points near it.
     Trials that the user enqueued or added take the place of initial points. Failed and
     pruned trials count as failed, and so do those that still run (``n_jobs``, or
-    several processes on one storage), so that none goes where another one is. A
+    several processes on one storage), so that none goes where another one is: if two
+    processes choose the same setting at the same moment, one or both draw another. A
     parameter that the agent's space lacks is sampled at random.
     """
 
@@ -212,15 +217,33 @@ class FederatedSampler(BaseSampler):
                 "its journal into the study first.",
                 len(agent.values),
             )
-        iteration = self._tell(agent, study, trial)
+        iteration, told = self._tell(agent, study, trial)
         if trial.number < agent.num_first:
             point = agent.first_points()[trial.number]
         else:
             iteration = max(iteration, trial.number - agent.num_first) + 1
             point = agent.suggest(iteration)
         self.agent = agent
-        for key, value in ((POINT, point.tolist()), (ITERATION, iteration)):
-            study._storage.set_trial_system_attr(trial._trial_id, key, value)
+        put, trial_id = study._storage.set_trial_system_attr, trial._trial_id
+        put(trial_id, ITERATION, iteration)
+        # Other processes may ask at the same moment, and know as little of this trial
+        # as it knows of theirs. Each puts its point on record before it looks, so of
+        # two that chose the same at least one sees that, and draws another.
+        told.add(trial.number)
+        taken = agent.points
+        for attempt in range(_MOST_DRAWS):
+            put(trial_id, POINT, point.tolist())
+            others = [
+                np.array(other.system_attrs[POINT])
+                for other in study.get_trials(deepcopy=False)
+                if other.number not in told and POINT in other.system_attrs
+            ]
+            if not any(np.array_equal(point, other) for other in others):
+                break
+            taken = np.array([*taken, *others])
+            keys = trial.number, attempt, Purpose.REPEATED_QUERY
+            rng = generator(agent.entropy, agent.slot, *keys)
+            point = agent.space.new_point(rng, taken)
         return np.asarray(point)
 
     def sample_independent(
@@ -248,10 +271,12 @@ class FederatedSampler(BaseSampler):
                 f"federated agent's is {self.agent.direction!r}."
             )
 
-    def _tell(self, agent: Agent, study: Study, trial: FrozenTrial) -> int:
-        """Replace the agent's history; return the last iteration in it."""
+    def _tell(
+        self, agent: Agent, study: Study, trial: FrozenTrial
+    ) -> tuple[int, set[int]]:
+        """Replace the agent's history; return its last iteration, and its trials."""
         agent.iterations, agent.points, agent.values = [], agent.points[:0], []
-        last = 0
+        last, told = 0, set()
         for old in study.get_trials(deepcopy=False):
             if old.number == trial.number or old.state == TrialState.WAITING:
                 continue
@@ -266,7 +291,8 @@ class FederatedSampler(BaseSampler):
             value = old.value if old.state == TrialState.COMPLETE else None
             agent.tell(iteration, point, math.nan if value is None else value)
             last = max(last, iteration)
-        return last
+            told.add(old.number)
+        return last, told
 
     def _point(self, agent: Agent, old: FrozenTrial) -> FloatArray | None:
         """Return where a trial was, or None where the agent cannot use it."""

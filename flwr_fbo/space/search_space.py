@@ -43,6 +43,9 @@ Params = dict[str, Any]
 
 # Agents try points of this grid, on continuous axes.
 _TRIED = 2.0**20
+# A new point is drawn so many times at most; of a space with few settings those that
+# were not tried are listed.
+_MOST_DRAWS, _FEW_SETTINGS = 100, 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,6 +226,40 @@ class SearchSpace:
         """
         rounded = np.round(np.asarray(x) * _TRIED) / _TRIED
         return self.to_unit(self.from_unit(np.where(self.continuous, rounded, x)))
+
+    def new_point(self, rng: np.random.Generator, tried: FloatArray) -> FloatArray:
+        """Return a uniform point, shape (D,), of a setting that was not tried yet.
+
+        Of any setting where all were tried.
+
+        Parameters
+        ----------
+        rng : numpy.random.Generator
+        tried : ndarray of shape (t, D)
+            Points that `snap` returned.
+        """
+        for _ in range(_MOST_DRAWS):
+            point = self.snap(rng.random(self.dim))
+            if not np.any(np.all(tried == point, axis=1)):
+                return point
+            if self.num_settings <= _FEW_SETTINGS:
+                points = [self.to_unit(params) for params in self.all_settings()]
+                left = [x for x in points if not np.any(np.all(tried == x, axis=1))]
+                return left[rng.integers(len(left))] if left else point
+        return point
+
+    def each_once(
+        self, points: FloatArray, num_kept: int, rng: np.random.Generator
+    ) -> FloatArray:
+        """Return points of shape (n, D), with a new one wherever one is repeated.
+
+        The first ``num_kept`` stay as they are.
+        """
+        points = np.array(points)
+        for k in range(num_kept, len(points)):
+            if np.any(np.all(points[:k] == points[k], axis=1)):
+                points[k] = self.new_point(rng, points)
+        return points
 
     def snap_discrete(self, x: FloatArray) -> FloatArray:
         """Return points of shape (n, D), moved to the values of their discrete axes."""

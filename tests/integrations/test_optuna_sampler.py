@@ -333,6 +333,26 @@ def test_trials_that_run_at_once_are_in_different_places(settings: Any) -> None:
     assert states.count(TrialState.COMPLETE) == 9
 
 
+@pytest.mark.parametrize("settings", METHODS)
+def test_processes_that_ask_at_once_choose_different_settings(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither knows of the other's trial when it chooses."""
+    space: dict[str, BaseDistribution] = {"n": IntDistribution(1, 6)}
+    first = agent_for(space, settings=settings).first_points()[:1]
+    study = optuna.create_study()
+    chosen = []
+    for _ in range(6):
+        sampler = FederatedSampler(agent_for(space, settings=settings))
+        # It was told of the finished trials only, of which there are none.
+        monkeypatch.setattr(sampler, "_tell", lambda *_: (0, set()))
+        monkeypatch.setattr(sampler.agent, "first_points", lambda: first.repeat(9, 0))
+        monkeypatch.setattr(sampler.agent, "suggest", lambda _: first[0])
+        study.sampler = sampler
+        chosen.append(study.ask().suggest_int("n", 1, 6))
+    assert sorted(chosen) == [1, 2, 3, 4, 5, 6]
+
+
 @pytest.mark.parametrize("settings", METHODS, ids=lambda one: type(one).__name__)
 def test_a_trial_that_still_runs_counts_as_a_failed_one(settings: Any) -> None:
     """Also one of a process that is gone."""

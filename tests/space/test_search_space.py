@@ -397,3 +397,31 @@ def test_the_centre_is_the_middle_of_each_axis_and_the_first_of_two_middles() ->
         "kernel": "rbf",
         "depth": 4,
     }
+
+
+def test_a_new_point_is_of_a_setting_that_was_not_tried() -> None:
+    space = SearchSpace(
+        {"a": CategoricalDistribution(["x", "y", "z"]), "b": IntDistribution(1, 4)}
+    )
+    rng, tried = np.random.default_rng(0), np.empty((0, 2))
+    for _ in range(12):
+        tried = np.array([*tried, space.new_point(rng, tried)])
+    assert len(np.unique(tried, axis=0)) == 12
+    assert space.new_point(rng, tried).tolist() in tried.tolist()
+
+
+def test_a_new_point_of_many_settings_is_one_of_them() -> None:
+    space = SearchSpace({"n": IntDistribution(1, 5000), "x": FloatDistribution(0, 1)})
+    tried = np.array([space.snap(np.full(2, u)) for u in np.linspace(0, 1, 50)])
+    point = space.new_point(np.random.default_rng(0), tried)
+    assert point.tolist() not in tried.tolist()
+    np.testing.assert_array_equal(space.snap(point), point)
+
+
+def test_points_are_made_distinct_after_those_that_are_kept() -> None:
+    space = SearchSpace({"n": IntDistribution(1, 4)})
+    one, two = (space.to_unit({"n": n}) for n in (1, 2))
+    rng = np.random.default_rng(0)
+    found = space.each_once(np.array([one, one, two, one, two]), 2, rng)
+    assert found[:3].tolist() == [one.tolist(), one.tolist(), two.tolist()]
+    assert sorted(space.from_unit(x)["n"] for x in found[1:]) == [1, 2, 3, 4]

@@ -100,7 +100,8 @@ class FedWarmStartAgent(LeanAgent):
     def first_sources(self) -> list[TrialSource]:
         """Return where the first points come from: h's maximiser is of others."""
         sources = super().first_sources()
-        if len(self._enqueued) == 0 and self._head_start() is not None:
+        is_first = len(self._enqueued) == 0 and self._head_start() is not None
+        if is_first and not np.any(np.all(self._given == self._start(), axis=1)):
             sources[len(self._given)] = "federation"
         return sources
 

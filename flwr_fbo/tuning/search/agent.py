@@ -176,7 +176,8 @@ class Agent(ABC):
         lower, upper = self._initial_box()
         rng = generator(self.entropy, self.slot, 0, Purpose.INITIAL_POINTS)
         initial = rng.uniform(lower, upper, (self._num_initial, self.space.dim))
-        return np.vstack([self._given, [self.space.snap(x) for x in initial]])
+        points = np.vstack([self._given, [self.space.snap(x) for x in initial]])
+        return self.space.each_once(points, len(self._given), rng)
 
     def _initial_box(self) -> tuple[FloatArray, FloatArray]:
         """Return the corners of the box of the initial points, each of shape (D,)."""

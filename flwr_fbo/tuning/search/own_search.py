@@ -111,11 +111,14 @@ class SearchAgent(Agent):
         """Return where the server's vectors lead, or None to search alone."""
 
     def suggest(self, iteration: int) -> FloatArray:
-        """Return where to evaluate next, shape (D,): if it was there, at random."""
+        """Return where to evaluate next, shape (D,): if it was there, at random.
+
+        No setting is tried again before all have been tried.
+        """
         x = self.space.snap(self._suggest(iteration))
         if np.any(np.all(self.points == x, axis=1)):
             rng = generator(self.entropy, self.slot, iteration, Purpose.REPEATED_QUERY)
-            x = self.space.snap(rng.random(len(x)))
+            x = self.space.new_point(rng, self.points)
             self.sources = ["own search"]
         return x
 
@@ -250,7 +253,8 @@ class LeanAgent(SearchAgent):
         rng = generator(self.entropy, self.slot, 0, Purpose.INITIAL_POINTS)
         uniform = rng.random((self._num_initial - 1, self.space.dim))
         own = [self._start(), *map(self.space.snap, uniform)]
-        return np.array([*self._given, *own[len(self._enqueued) :]])
+        points = np.array([*self._given, *own[len(self._enqueued) :]])
+        return self.space.each_once(points, len(self._given), rng)
 
     def _start(self) -> FloatArray:
         """Return where to begin, shape (D,)."""

@@ -8,14 +8,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from optuna.distributions import FloatDistribution
+from optuna.distributions import (
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
 
 from flwr_fbo._common.errors import AppFailedError
 from flwr_fbo.lab.baselines.random_search import RandomSearchSettings
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.tuning.dp_fts_de.agent import DPFTSDEAgent
 from flwr_fbo.tuning.dp_fts_de.settings import DPFTSDESettings
+from flwr_fbo.tuning.fed_vote.settings import FedVoteSettings
+from flwr_fbo.tuning.fed_warm_start.settings import FedWarmStartSettings
 from flwr_fbo.tuning.search.agent import Agent, evaluate, play_round
+from flwr_fbo.tuning.search.settings import SearchSettings
 from flwr_fbo.tuning.search.study import (
     TuningInstruction,
     TuningStudy,
@@ -130,6 +137,22 @@ def test_no_setting_is_evaluated_twice() -> None:
     assert agent.best_value == 2.0
     inside = np.all((points[4:] > 0) & (points[4:] < 1), axis=1)
     assert inside.sum() >= 5  # uniform points in the place of repeated ones
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("settings", [AGENT, FedVoteSettings(), FedWarmStartSettings()])
+def test_each_of_few_settings_is_tried_once_before_one_is_again(
+    settings: SearchSettings, seed: int
+) -> None:
+    few = SearchSpace(
+        {"a": CategoricalDistribution(["x", "y", "z"]), "b": IntDistribution(1, 4)}
+    )
+    agent = create_agent(study(space=few, agent=settings), 0, seed)
+    for iteration in range(12):
+        play_round(
+            agent, lambda x: (x["a"] == "y") + 0.1 * x["b"], iteration, None, False
+        )
+    assert len(np.unique(agent.points[:12], axis=0)) == 12
 
 
 def test_what_failed_is_not_tried_again() -> None:

@@ -239,6 +239,7 @@ def test_privacy_prints_published_and_exact_side_by_side() -> None:
         "--releases=60",
         "--q=.35",
         "--z=4",
+        "--rdp",
     )
     result = _invoke(*options)
     assert result.exit_code == 0, result.output
@@ -311,6 +312,7 @@ def test_privacy_inverts_and_speaks_json() -> None:
         "--agents=20",
         "--releases=12",
         "--delta=1e-3",
+        "--rdp",
         "--json",
     )
     inverted = json.loads(_invoke(*plan, "--epsilon=2").stdout)

@@ -12,6 +12,7 @@ import secrets
 import threading
 from collections.abc import Mapping
 from copy import copy
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,8 @@ class FederatedSampler(BaseSampler):
         self.agent = agent
         self._independent = RandomSampler(seed=agent.entropy % 2**32)
         self._ignored: frozenset[int] = frozenset()
+        # Of trials that have ended, so that a long history is read once.
+        self._points: dict[tuple[int, datetime | None], FloatArray] = {}
 
     @classmethod
     def from_journal(cls, path: str | Path) -> FederatedSampler:
@@ -276,7 +279,8 @@ class FederatedSampler(BaseSampler):
     ) -> tuple[int, set[int]]:
         """Replace the agent's history; return its last iteration, and its trials."""
         agent.iterations, agent.points, agent.values = [], agent.points[:0], []
-        last, told = 0, set()
+        iterations, points, values, told = [], [], [], set()
+        num_first = agent.num_first
         for old in study.get_trials(deepcopy=False):
             if old.number == trial.number or old.state == TrialState.WAITING:
                 continue
@@ -287,24 +291,32 @@ class FederatedSampler(BaseSampler):
                 continue
             iteration = old.system_attrs.get(ITERATION)
             if iteration is None:
-                iteration = max(0, old.number - agent.num_first + 1)
+                iteration = max(0, old.number - num_first + 1)
             value = old.value if old.state == TrialState.COMPLETE else None
-            agent.tell(iteration, point, math.nan if value is None else value)
-            last = max(last, iteration)
+            iterations.append(iteration)
+            points.append(point)
+            values.append(math.nan if value is None else value)
             told.add(old.number)
-        return last, told
+        agent.tell_all(iterations, points, values)
+        return max(iterations, default=0), told
 
     def _point(self, agent: Agent, old: FrozenTrial) -> FloatArray | None:
         """Return where a trial was, or None where the agent cannot use it."""
+        key = old._trial_id, old.datetime_start
+        if key in self._points:
+            return self._points[key]
         names = agent.space.distributions
         used = {name: value for name, value in old.params.items() if name in names}
         known: Mapping[str, Any] = {}
         try:
             if POINT in old.system_attrs:
                 known = agent.space.from_unit(np.array(old.system_attrs[POINT]))
-            return agent.space.to_unit({**known, **used})
+            point = agent.space.to_unit({**known, **used})
         except ValueError as error:
             if old.number not in self._ignored:
                 self._ignored |= {old.number}
                 _log.warning("trial %d is not used: %s", old.number, error)
             return None
+        if old.state.is_finished():  # it stays where it was
+            self._points[key] = point
+        return point

@@ -28,6 +28,7 @@ from flwr_fbo import (
     FedWarmStartSettings,
     InProcessGrid,
 )
+from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.cli import app
 from flwr_fbo.integrations.optuna_export import export_journal
 from flwr_fbo.integrations.optuna_sampler import POINT
@@ -384,6 +385,23 @@ def test_first_trials_may_fail_before_they_ask(settings: Any, num_failed: int) -
     study.optimize(objective, n_trials=num_failed + 4, catch=(ZeroDivisionError,))
     points = [trial.system_attrs[POINT] for trial in study.trials[num_failed:]]
     assert len(np.unique(points, axis=0)) == 4
+
+
+def test_a_trial_that_has_ended_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler = FederatedSampler(agent_for(SPACE))
+    study = optuna.create_study(sampler=sampler)
+    study.optimize(_objective, n_trials=6)
+    read: list[Any] = []
+    to_unit = SearchSpace.to_unit
+
+    def reading(space: SearchSpace, params: Any, *field: str) -> FloatArray:
+        read.append(params)
+        return to_unit(space, params, *field)
+
+    monkeypatch.setattr(SearchSpace, "to_unit", reading)
+    ended = [trial.params for trial in study.trials]
+    study.ask().suggest_float("x", -1, 1)
+    assert [params for params in ended if params in read] == ended[-1:]
 
 
 def test_another_direction_is_refused() -> None:

@@ -197,9 +197,19 @@ class Agent(ABC):
 
     def tell(self, iteration: int, x: FloatArray, value: float) -> None:
         """Record a trial; NaN, or a value beyond 1e100 in size, is a failed one."""
-        self.iterations.append(iteration)
-        self.points = np.array([*self.points, x], dtype=np.float64)
-        self.values.append(value if abs(value) <= _LARGEST_VALUE else math.nan)
+        self.tell_all([iteration], [x], [value])
+
+    def tell_all(
+        self,
+        iterations: Sequence[int],
+        points: Sequence[FloatArray],
+        values: Sequence[float],
+    ) -> None:
+        """Record trials as `tell` does each, in time that does not grow with others."""
+        self.iterations.extend(iterations)
+        together = np.array([*self.points, *points], dtype=np.float64)
+        self.points = together.reshape(-1, self.space.dim)
+        self.values.extend(v if abs(v) <= _LARGEST_VALUE else math.nan for v in values)
 
     @abstractmethod
     def message(self, iteration: int) -> FloatArray:

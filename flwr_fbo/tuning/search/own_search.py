@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("flwr.fbo")
 
 _FEW_RESTARTS, _MANY_RESTARTS = 2, 8
+# From so many trials on the model is fitted again when a tenth more are there.
+_MANY_TRIALS = 100
 # Improvement has few maxima: the best candidates soon lie on the same.
 _NUM_STARTS = 2
 
@@ -194,7 +196,9 @@ class SearchAgent(Agent):
         return num >= self._num_fitted
 
     def _fit_is_due(self, num: int) -> bool:
-        return num >= self._num_fitted + self.settings.refit_every
+        # A long history changes by a trial less than its fit costs.
+        share = self._num_fitted // 10 if self._num_fitted >= _MANY_TRIALS else 0
+        return num >= self._num_fitted + max(self.settings.refit_every, share)
 
     def _warn_of_scale(self, y: FloatArray) -> None:
         spread, mean = float(np.std(y)), abs(float(np.mean(y)))

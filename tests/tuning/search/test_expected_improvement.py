@@ -311,6 +311,16 @@ def test_it_fits_again_after_as_many_observations_as_asked_for() -> None:
     assert [fitted.count(one) for one in dict.fromkeys(fitted)] == [5, 5, 1]
 
 
+def test_a_long_history_is_fitted_again_when_it_has_grown_by_a_tenth() -> None:
+    who, fitted = play(0), []
+    for x in np.random.default_rng(0).random((125, who.space.dim)):
+        who.tell(1, who.space.snap(x), bowl(x))
+        if len(who.values) >= 98:
+            who.suggest(len(who.values))
+            fitted.append(int(who.state_dict()["num_fitted"]))
+    assert fitted == [98, 99, *[100] * 10, *[110] * 11, *[121] * 5]
+
+
 @pytest.mark.parametrize(("shift", "scale"), [(500.0, 1.0), (-3.0, 1e50)])
 def test_the_scale_of_values_does_not_matter(shift: float, scale: float) -> None:
     plain, other = play(9), play(9, shift=shift, scale=scale)

@@ -30,11 +30,11 @@ from flwr_fbo.tuning.fed_warm_start.knowledge import Knowledge, known_from
 from flwr_fbo.tuning.fed_warm_start.settings import FedWarmStartSettings
 from flwr_fbo.tuning.search.agent import Agent
 from flwr_fbo.tuning.search.agent_journal import recorded_agent
+from flwr_fbo.tuning.search.optuna_trials import ITERATION, POINT
 from flwr_fbo.tuning.search.portfolios import Listed, listed_settings
 from flwr_fbo.tuning.search.settings import Direction
 
 # Where a trial was and when, for trials that use only some of the parameters.
-POINT, ITERATION = "flwr-fbo:point", "flwr-fbo:iteration"
 
 # One trial of a process is placed after another, so that each knows of those before.
 _ASKING = threading.Lock()

@@ -9,7 +9,6 @@ ledger prove what it must have: see `flwr_fbo.site.proofs`.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -379,14 +378,3 @@ def with_note(
         if same_charge(note, facts):
             return note, {}
     return facts, {NOTES: to_json_array([*notes, facts])}
-
-
-def note_charge(folder: Path, facts: Facts) -> Facts:
-    """Note a charge of a study that keeps no journal of its own; return the note."""
-    about = {name: facts[name] for name in ("study_kind", "study_id", "owner")}
-    name = hashlib.sha256(repr(about).encode()).hexdigest()[:16]
-    identity = {"kind": "charges", **about}
-    with open_patiently(identity, folder / f"charges-{name}.sqlite", PATIENCE) as kept:
-        note, arrays = with_note(notes_of(kept.load_array(NOTES)), facts)
-        kept.put(arrays)
-        return note

@@ -75,7 +75,6 @@ from flwr_fbo.privacy.spending import (
     SpendingLedger,
     StudyKey,
     charge_facts,
-    note_charge,
     study_of,
 )
 from flwr_fbo.site.limits import (
@@ -98,6 +97,7 @@ from flwr_fbo.site.questions import Questions, share_of
 from flwr_fbo.site.receipts import CHARGES, HEAD, Mark, SignedReceipt
 from flwr_fbo.site.recorded_agent import RecordedAgent, lacks_release
 from flwr_fbo.site.site_journal import NodeConfigError, configured_slot
+from flwr_fbo.site.study_journals import note_charge
 from flwr_fbo.site.sum_identity import SumIdentity, pins_roster, sum_identity
 from flwr_fbo.study.codec import StudyMismatchError
 

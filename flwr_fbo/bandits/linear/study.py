@@ -17,6 +17,7 @@ from flwr_fbo._common.fields import (
     seed,
 )
 from flwr_fbo._common.validation import require
+from flwr_fbo.bandits.kind import LINEAR
 from flwr_fbo.bandits.linear.peer_graph import PeerGraph
 from flwr_fbo.bandits.linear.settings import (
     DeterminantTrigger,
@@ -194,7 +195,7 @@ class LinearBanditInstruction(Instruction):
         to which one messages have arrived, so that their sum can be believed.
     """
 
-    kind: ClassVar[str] = "linear-bandit"
+    kind: ClassVar[str] = LINEAR.name
     study_type: ClassVar[type[Study]] = LinearBanditStudy
 
     journal: int = 0

@@ -32,6 +32,7 @@ from flwr_fbo._common.validation import (
     require_index,
     require_int,
 )
+from flwr_fbo.bandits.kind import LINEAR_SITE
 from flwr_fbo.bandits.linear.agent import LinearUCBAgent, OwnPart
 from flwr_fbo.bandits.linear.arm_table import ArmTable
 from flwr_fbo.bandits.linear.confidence import Confidence
@@ -54,7 +55,6 @@ from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import Trial
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.site.recorded_agent import RecordedBanditAgent, say_left_aside
-from flwr_fbo.site.study_journals import LINEAR_KIND
 from flwr_fbo.study.codec import is_sum
 
 # Actions whose probabilities are computed together: enough to be fast.
@@ -77,7 +77,7 @@ class RecordedBandit(RecordedBanditAgent):
         Decisions, rewards, arms and logs.
     """
 
-    kind: ClassVar[str] = LINEAR_KIND
+    kind: ClassVar[str] = LINEAR_SITE.name
     study: LinearBanditStudy
 
     def __init__(

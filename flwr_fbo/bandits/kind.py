@@ -21,7 +21,11 @@ LINEAR_SERVER = JournalKind(
 PEER_SERVER = JournalKind(
     "peer-server", SERVER_FILE, ledger=f"{_REPORT}.ledgers:PEER_SERVER"
 )
-LINEAR = Kind("linear-bandit", (LINEAR_SITE, LINEAR_SERVER, PEER_SERVER))
+LINEAR = Kind(
+    "linear-bandit",
+    (LINEAR_SITE, LINEAR_SERVER, PEER_SERVER),
+    plans={"FedUCB": f"{_REPORT}.plan:plan_sharing"},
+)
 
 NEURAL_SITE = JournalKind(
     "neural-bandit",

@@ -46,7 +46,7 @@ from flwr_fbo.site.receipts import (
 )
 from flwr_fbo.site.study_journals import journals_with_charges
 from flwr_fbo.study.codec import LONGEST_RECEIPT
-from flwr_fbo.study.kinds import kinds
+from flwr_fbo.study.kinds import kind_named
 
 # In a site's folder: receipts that prove charges which its ledger lacks.
 _RECEIPTS = "receipt-*.json"
@@ -388,11 +388,10 @@ def recover(folder: Path, files: Iterable[Path] = ()) -> Recovered:
 
 def _has_lost_noise(folder: Path, kind: str, study_id: str) -> bool:
     """Return whether a study's journal is gone, with the noise of its releases."""
-    return any(
+    known = kind_named(kind)
+    return known is not None and any(
         one.is_irreplaceable and not one.path_in(folder, study_id).is_file()
-        for of in kinds()
-        if of.name == kind
-        for one in of.journals
+        for one in known.journals
     )
 
 

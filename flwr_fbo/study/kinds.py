@@ -13,8 +13,8 @@ because a client process needs no report, and a report needs no client.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -119,10 +119,18 @@ class Kind:
         Its name in messages, and in the ledgers of sites.
     journals : tuple of JournalKind
         What its sites and servers keep.
+    condition : str
+        What an epsilon of such a study does not cover, in the words that follow it.
+    plans : mapping of str to str
+        What ``flwr-fbo privacy`` says of strategies, by their names: functions of the
+        name, the number of agents and the options of the command, that return a
+        `StudyPlan`.
     """
 
     name: str
     journals: tuple[JournalKind, ...]
+    condition: str = ""
+    plans: Mapping[str, str] = field(default_factory=dict)
 
 
 def load(reference: str) -> Any:
@@ -134,6 +142,13 @@ def load(reference: str) -> Any:
 def kinds() -> tuple[Kind, ...]:
     """Return all kinds: those of this package, and those of other packages."""
     return (*map(_ours, _OURS), *map(_theirs, _others()))
+
+
+def kind_named(name: str) -> Kind | None:
+    """Return the kind of this name; None where it is unknown."""
+    if name in _OURS:
+        return _ours(name)
+    return next((_theirs(one) for one in _others() if one.name == name), None)
 
 
 def journal_kinds() -> Iterator[JournalKind]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from flwr_fbo.privacy.conditions import WITHOUT_TRAINING
 from flwr_fbo.study.kinds import JournalKind, Kind
 
 _REPORT = "flwr_fbo.tuner.report"
@@ -16,4 +17,4 @@ RECORD = JournalKind(
     receipts="flwr_fbo.tuner.tuner_record:recorded_receipts",
     has_ended="flwr_fbo.tuner.tuner_record:has_ended",
 )
-TUNER = Kind("federation-tuner", (RECORD,))
+TUNER = Kind("federation-tuner", (RECORD,), condition=WITHOUT_TRAINING)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.bandits.linear.settings import LinearUCBSettings
-from flwr_fbo.privacy.conditions import after_epsilon, condition_of
+from flwr_fbo.privacy.conditions import FINISHED_TABLE, after_epsilon
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +117,7 @@ class PolicySummary:
         others = f"{self.num_others} of {self.max_others} in the sum in use"
         promised = f"epsilon {releases.epsilon:g} at delta {releases.delta:g}"
         fixed_rows = self.settings.fixed_rows
-        condition = after_epsilon(condition_of("", fixed_rows=fixed_rows))
+        condition = after_epsilon(FINISHED_TABLE) if fixed_rows else ""
         trials = f"{self.num_trials}, {self.num_awaited} without a reward yet"
         if self.num_timed_out:
             trials += f", {self.num_timed_out} timed out"

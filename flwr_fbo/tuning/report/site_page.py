@@ -20,7 +20,6 @@ from flwr_fbo._common.pictures import BLUE, ORANGE, VERMILION
 from flwr_fbo._common.text import counted
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import Trial, TrialSource
-from flwr_fbo.privacy.conditions import conditions_of
 from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.spending import (
     DEFAULT_DELTA,
@@ -31,6 +30,7 @@ from flwr_fbo.privacy.spending import (
     notes_of,
 )
 from flwr_fbo.privacy.spending import FILE_NAME as LEDGER_NAME
+from flwr_fbo.study.conditions import conditions_of
 from flwr_fbo.study.report import figures
 from flwr_fbo.study.report.page import (
     FOR_THE_SITE,

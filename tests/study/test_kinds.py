@@ -1,0 +1,229 @@
+"""One registry of the kinds of studies: who asks it, and who may add to it."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import flwr_fbo
+from flwr_fbo.cli import app
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.journal.tables import LedgerRow
+from flwr_fbo.privacy.spending import (
+    NOTES,
+    Charge,
+    Facts,
+    SpendingLedger,
+    charge_facts,
+    with_note,
+)
+from flwr_fbo.site.proofs import check_journals, recover
+from flwr_fbo.study import kinds
+from flwr_fbo.study.kinds import GROUP, journal_kinds, load
+
+PACKAGE = Path(flwr_fbo.__file__).parent
+RUNNER = CliRunner()
+WINGS = ("tuning", "bandits", "tuner")
+REGISTRY = "study/kinds.py"
+# Words of English, which say nothing of a kind.
+COMMON = {"agent", "server", "tuning"}
+PARTS = ("ledger", "page", "findings", "listing", "export", "receipts", "has_ended")
+
+
+def _files() -> Iterator[tuple[str, ast.Module]]:
+    """Yield the files of the core that are outside the wings, and not the registry."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = path.relative_to(PACKAGE).as_posix()
+        if name.split("/")[0] not in (*WINGS, "lab") and name != REGISTRY:
+            yield name, ast.parse(path.read_text())
+
+
+def _texts(tree: ast.Module) -> Iterator[str]:
+    """Yield the texts of a program that are not docstrings."""
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Expr)]
+    docstrings = {id(node.value) for node in nodes}
+    for node in ast.walk(tree):
+        is_docstring = id(node) in docstrings
+        if isinstance(node, ast.Constant) and not is_docstring:
+            yield str(node.value)
+
+
+def _wings_in(tree: ast.Module) -> set[str]:
+    modules = [n.module or "" for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)]
+    parts = [module.split(".") for module in [*modules, *_texts(tree)]]
+    return {p[1] for p in parts if p[0] == "flwr_fbo" and p[1:] and p[1] in WINGS}
+
+
+def test_names_of_kinds_and_of_their_files_stand_in_their_wings_alone() -> None:
+    names = {kind.name for kind in kinds.kinds()}
+    names |= {kind.name for kind in journal_kinds()}
+    beginnings = {kind.files.partition("{")[0] for kind in journal_kinds()}
+    beginnings |= {kind.note.partition("{")[0] for kind in journal_kinds()} - {""}
+    beginnings -= {"study-", kinds.SERVER_FILE}  # the first is an English word, too
+    for file, tree in _files():
+        texts = {*_texts(tree)}
+        assert not texts & (names - COMMON), file
+        for text in texts:
+            is_named = text.startswith((*beginnings, "study-*", "study-{"))
+            assert not is_named, f"{file}: {text}"
+
+
+def test_what_serves_all_kinds_imports_no_wing() -> None:
+    """A file that imports a wing is that wing's: of one strategy, client or command."""
+    importing = {file: wings for file, tree in _files() if (wings := _wings_in(tree))}
+    shared = ("_common", "journal", "models", "privacy", "secure_sum", "site", "study")
+    for file, wings in importing.items():
+        assert file.split("/")[0] not in shared, file
+        # What the tuner does is about settings, as tuning is.
+        assert len(wings - {"tuner"}) <= 1, f"{file} imports {wings}"
+    asking = [f"cli/{name}_command.py" for name in ("ledger", "report", "show")]
+    asking += ["cli/server_page.py", "cli/check_site_command.py"]
+    asking += [f"strategies/{name}.py" for name in ("base", "study_record")]
+    assert not importing.keys() & {*asking}
+
+
+@pytest.mark.parametrize("kind", [*journal_kinds()], ids=lambda kind: kind.name)
+def test_each_part_of_a_kind_is_there(kind: kinds.JournalKind) -> None:
+    for part in PARTS:
+        if reference := getattr(kind, part):
+            assert load(reference) is not None
+    # What notes charges must be found: by a pattern, or by a name of its own.
+    assert kind.files.endswith(".sqlite")
+
+
+def test_each_name_is_that_of_one_kind() -> None:
+    names = [kind.name for kind in kinds.kinds()]
+    journals = [kind.name for kind in journal_kinds()]
+    assert len({*names}) == len(names)
+    assert len({*journals}) == len(journals)
+
+
+# A kind of another package
+
+MODULE = """
+from flwr_fbo.study.kinds import JournalKind, Kind
+from flwr_fbo.study.report.ledger_view import RELEASE, LedgerView, columns, norm
+from flwr_fbo.study.report.page import Section, journal_page
+
+COUNTS = JournalKind(
+    "epsilon-greedy",
+    "epsilon-greedy-{study_id}.sqlite",
+    at_site=True,
+    is_irreplaceable=True,
+    ledger="greedy_kind:LEDGER",
+    page="greedy_kind:page",
+)
+KIND = Kind("epsilon-greedy", (COUNTS,))
+LEDGER = LedgerView(lambda identity, rows: None, RELEASE, columns(norm_of_counts=norm))
+
+
+def page(journal):
+    sections = [Section("Arms", ["Seven arms were counted."])]
+    return journal_page("A site's counts", "Counts.", sections, journal)
+"""
+
+
+@pytest.fixture
+def outsider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Install a package with a kind, and return an empty folder."""
+    site, info = tmp_path / "site", tmp_path / "site" / "greedy_kind-1.0.dist-info"
+    info.mkdir(parents=True)
+    (site / "greedy_kind.py").write_text(MODULE)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: greedy-kind\n")
+    (info / "entry_points.txt").write_text(
+        f"[{GROUP}]\nepsilon-greedy = greedy_kind:KIND\n"
+    )
+    monkeypatch.syspath_prepend(str(site))
+    kinds._others.cache_clear()
+    folder = tmp_path / "folder"
+    folder.mkdir(mode=0o700)
+    yield folder
+    kinds._others.cache_clear()
+
+
+def _charge() -> Facts:
+    return charge_facts(("epsilon-greedy", "abc"), 1, Charge(2.0), owner=0)
+
+
+def _play(folder: Path) -> Path:
+    """Keep a journal with a release, and a note of its charge."""
+    path = folder / "epsilon-greedy-abc.sqlite"
+    identity = {"kind": "epsilon-greedy", "study_id": "abc"}
+    with Journal(identity, path) as journal:
+        journal.put(with_note([], _charge())[1])
+        facts = {"private": True, "flwr_fbo": "1"}
+        journal.add_release(LedgerRow(1, facts, np.array([3.0, 4.0])), {})
+        assert journal.load_array(NOTES) is not None
+    return path
+
+
+def test_commands_know_the_journals_of_a_kind_from_outside(outsider: Path) -> None:
+    _play(outsider)
+    shown = RUNNER.invoke(app, ["ledger", "show", str(outsider)])
+    assert shown.exit_code == 0, shown.output
+    assert "Study abc" in shown.output
+    assert "norm of counts" in shown.output
+    reported = RUNNER.invoke(app, ["report", str(outsider)])
+    assert reported.exit_code == 0, reported.output
+    page = (outsider / "report.html").read_text()
+    assert "A site's counts" in page.replace("&#39;", "'")
+    assert "Seven arms were counted." in page
+
+
+def test_charges_in_its_journals_are_proofs(outsider: Path) -> None:
+    path = _play(outsider)
+    with pytest.raises(JournalError, match="releases that the ledger beside it has"):
+        check_journals(outsider, None)
+    assert recover(outsider).of_journals == 1
+    with SpendingLedger.held(outsider) as ledger:
+        assert ledger.has_charge(_charge())
+        path.unlink()
+        check_journals(outsider, ledger)
+
+
+def test_without_the_package_its_journals_are_no_results(tmp_path: Path) -> None:
+    path = _play(tmp_path)
+    shown = RUNNER.invoke(app, ["ledger", "show", str(tmp_path)])
+    assert shown.exit_code == 1
+    assert "There is no ledger" in shown.output
+    for command in (["report"], ["ledger", "show"]):
+        told = RUNNER.invoke(app, [*command, str(path)])
+        assert told.exit_code == 1
+        assert "of kind 'epsilon-greedy'" in told.output
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("linear-bandit", "KIND", "another name than those of flwr_fbo"),
+        ("another", "KIND", "a Kind of the name 'another'"),
+        ("epsilon-greedy", "LEDGER", "a Kind of the name 'epsilon-greedy'"),
+    ],
+)
+def test_a_registration_that_does_not_fit_is_an_error(
+    outsider: Path, name: str, value: str, reason: str
+) -> None:
+    """It is not left out: charges in journals of such a kind would not be seen."""
+    info = outsider.parent / "site" / "greedy_kind-1.0.dist-info"
+    text = f"[{GROUP}]\n{name} = greedy_kind:{value}\n"
+    (info / "entry_points.txt").write_text(text)
+    with pytest.raises(ValueError, match=reason):
+        kinds.kinds()
+
+
+def test_our_own_kinds_are_found_without_metadata(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(**_: str) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(kinds, "entry_points", refuse)
+    kinds._others.cache_clear()
+    for name in ("agent", "server", "linear-bandit", "federation-tuner"):
+        found = kinds.journal_kind(name)
+        assert found is not None
+        assert found.name == name

@@ -58,7 +58,7 @@ class DecentralizedFedUCB(LinearBanditStrategy):
     ...     num_releases=2, dimension=3, epsilon=4.0, delta=1e-5
     ... )
     >>> strategy = DecentralizedFedUCB(
-    ...     LinearUCBSettings(releases, local_data="own"),
+    ...     LinearUCBSettings(releases, "own"),
     ...     PeerGraph.named("ring", 6),
     ...     schedule=[10, 20],
     ... )

@@ -283,7 +283,7 @@ class RecordedBandit(RecordedBanditAgent):
     @property
     def _uses_own(self) -> bool:
         """Whether the agent acts on its own trials that are not released."""
-        return self.study.settings.local_data != "released"
+        return self.study.settings.fixed_rows
 
     def _own_parts(self, included: int) -> list[OwnPart]:
         """Return the agent's part of a total, by stream.
@@ -311,7 +311,7 @@ class RecordedBandit(RecordedBanditAgent):
         require(np.shape(total) == shape, "total", np.shape(total), f"shape {shape}")
         totals = total.reshape(-1, *shape[-2:])
         own: list[OwnPart | None] = [None] * len(totals)
-        if settings.local_data == "own":
+        if settings.uses_own_data:
             own = [*self._own_parts(included)]
         num_others = max(contributors - (included > 0), 0)
         return [

@@ -1,6 +1,8 @@
 """One registry of the kinds of studies: who asks it, and who may add to it."""
 
 import ast
+import importlib
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import flwr_fbo
+from flwr_fbo import InProcessGrid
 from flwr_fbo.cli import app
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
@@ -22,6 +25,7 @@ from flwr_fbo.privacy.spending import (
     with_note,
 )
 from flwr_fbo.site.proofs import check_journals, recover
+from flwr_fbo.site.site import site_app
 from flwr_fbo.study import kinds
 from flwr_fbo.study.kinds import GROUP, journal_kinds, load
 
@@ -111,10 +115,29 @@ def test_what_sites_act_on_is_known_to_few() -> None:
 
 # A kind of another package
 
+# The whole of it: agents send how often they played each arm, and the server adds up.
 MODULE = """
-from flwr_fbo.study.kinds import JournalKind, Kind
-from flwr_fbo.study.report.ledger_view import RELEASE, LedgerView, columns, norm
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from flwr_fbo._common.fields import integer
+from flwr_fbo.journal.tables import LedgerRow
+from flwr_fbo.privacy.spending import Charge, Promise
+from flwr_fbo.site.recorded_agent import RecordedAgent
+from flwr_fbo.site.site import Answer, Site
+from flwr_fbo.site.site_journal import configured_slot, held_journal, record_name
+from flwr_fbo.site.study_journals import study_journal
+from flwr_fbo.strategies.base import StudyStrategy
+from flwr_fbo.strategies.result import StudyResult
+from flwr_fbo.study.codec import Instruction, Study, study_id_field
+from flwr_fbo.study.kinds import SERVER_FILE, JournalKind, Kind
+from flwr_fbo.study.report.ledger_view import (
+    RELEASE, ROUND, LedgerView, columns, norm
+)
 from flwr_fbo.study.report.page import Section, journal_page
+from flwr_fbo.study.server import Server, Step
 
 COUNTS = JournalKind(
     "epsilon-greedy",
@@ -124,13 +147,111 @@ COUNTS = JournalKind(
     ledger="greedy_kind:LEDGER",
     page="greedy_kind:page",
 )
-KIND = Kind("epsilon-greedy", (COUNTS,))
+TOTALS = JournalKind("greedy-server", SERVER_FILE, ledger="greedy_kind:TOTAL_LEDGER")
+KIND = Kind("epsilon-greedy", (COUNTS, TOTALS))
 LEDGER = LedgerView(lambda identity, rows: None, RELEASE, columns(norm_of_counts=norm))
+TOTAL_LEDGER = LedgerView(
+    lambda identity, rows: None, ROUND, columns(norm_of_totals=norm), study="counts"
+)
+FACTS = {"private": False, "flwr_fbo": "1"}
 
 
 def page(journal):
     sections = [Section("Arms", ["Seven arms were counted."])]
     return journal_page("A site's counts", "Counts.", sections, journal)
+
+
+@dataclass(frozen=True)
+class GreedyStudy(Study):
+    num_arms: int = field(metadata=integer(2, cap="max_choices"))
+    study_id: str = study_id_field()
+
+    strategy = "EpsilonGreedy"
+    promise = Promise((Charge(2.0),))
+
+    def steps(self, num_rows):
+        return {f"num_arms={self.num_arms}": self.num_arms}
+
+    def enrolment(self):
+        return GreedyInstruction("enrol", self).to_config()
+
+
+@dataclass(frozen=True)
+class GreedyInstruction(Instruction):
+    kind = KIND.name
+    study_type = GreedyStudy
+    release_charged = 1
+
+
+class GreedyAgent(RecordedAgent):
+    kind = COUNTS.name
+
+    def counts(self):
+        if not self.journal.num_releases:
+            self.journal.add_release(LedgerRow(1, FACTS, np.array([3.0, 4.0])), {})
+        return self.journal.ledger()[0].vectors
+
+
+class GreedySite(Site):
+    limits = None
+    instruction_type = GreedyInstruction
+
+    def claim(self, context, study, folder, gate):
+        return {"agent-id": configured_slot(context)}
+
+    @contextmanager
+    def agent(self, context, instruction, folder, gate):
+        study, kind = instruction.study, COUNTS.name
+        with held_journal(
+            context,
+            GreedyAgent.identity_of(study),
+            folder and study_journal(folder, kind, study.study_id),
+            record=record_name(kind),
+            may_begin=True,
+            patience=0.0,
+        ) as journal:
+            yield GreedyAgent(journal)
+
+    def release_of(self, instruction):
+        return instruction.release_charged
+
+    def num_trials(self, agent, instruction):
+        return 0
+
+    def play(self, context, agent, instruction, arrays, check_time):
+        pass
+
+    def reply(self, agent, instruction, arrays):
+        return Answer([agent.counts()])
+
+
+class GreedyServer(Server):
+    def __init__(self, num_agents):
+        self.num_agents, self.ledger = num_agents, []
+
+    def step(self, iteration):
+        return Step(iteration, release=iteration + 1)
+
+    def receive(self, step, messages):
+        total = np.sum([*messages.values()], axis=0)[None]
+        self.ledger.append(LedgerRow(step.iteration, FACTS, total))
+
+    def summary(self):
+        return ["NOT PRIVATE: the counts of all agents"]
+
+
+class EpsilonGreedy(StudyStrategy):
+    result_type = StudyResult
+    record_kind = TOTALS
+
+    def __init__(self, num_agents, folder):
+        super().__init__(GreedyServer(num_agents), GreedyStudy(2), folder)
+
+    def instruction(self, node, slot, step):
+        return GreedyInstruction("round", self.study, slot)
+
+    def default_rounds(self):
+        return 2
 """
 
 
@@ -150,6 +271,39 @@ def outsider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder.mkdir(mode=0o700)
     yield folder
     kinds._others.cache_clear()
+    sys.modules.pop("greedy_kind", None)
+
+
+def _printed(*words: str | Path) -> str:
+    """Return what a command prints."""
+    done = RUNNER.invoke(app, [*map(str, words)])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_a_study_of_a_kind_from_outside_runs_and_is_shown(outsider: Path) -> None:
+    code = importlib.import_module("greedy_kind")
+    server, sites = outsider / "server", [outsider / f"site-{i}" for i in range(2)]
+    configs = [{"agent-id": i, "fbo-folder": str(at)} for i, at in enumerate(sites)]
+    grid = InProcessGrid(site_app(code.GreedySite()), 2, node_configs=configs)
+    strategy = code.EpsilonGreedy(2, server)
+    result = strategy.start(grid)
+    assert result.arrays.to_numpy_ndarrays()[0].tolist() == [[6.0, 8.0]]
+    study = strategy.study.study_id
+    assert sorted(path.name for path in sites[1].glob("*.sqlite")) == [
+        f"epsilon-greedy-{study}.sqlite",
+        "spending.sqlite",
+    ]
+    assert "norm of totals" in _printed("ledger", "show", server)
+    shown = _printed("ledger", "show", sites[1])
+    assert "norm of counts" in shown
+    assert "of all studies together" in shown
+    assert study in _printed("ledger", "receipts", server)
+    for folder, title in ((server, "Study of counts"), (sites[1], "s counts")):
+        _printed("report", folder)
+        assert title in (folder / "report.html").read_text()
+    again = code.EpsilonGreedy(2, server).start(grid)  # as it is on record
+    assert again.rounds == result.rounds
 
 
 def _charge() -> Facts:
@@ -170,12 +324,10 @@ def _play(folder: Path) -> Path:
 
 def test_commands_know_the_journals_of_a_kind_from_outside(outsider: Path) -> None:
     _play(outsider)
-    shown = RUNNER.invoke(app, ["ledger", "show", str(outsider)])
-    assert shown.exit_code == 0, shown.output
-    assert "Study abc" in shown.output
-    assert "norm of counts" in shown.output
-    reported = RUNNER.invoke(app, ["report", str(outsider)])
-    assert reported.exit_code == 0, reported.output
+    shown = _printed("ledger", "show", outsider)
+    assert "Study abc" in shown
+    assert "norm of counts" in shown
+    _printed("report", outsider)
     page = (outsider / "report.html").read_text()
     assert "A site's counts" in page.replace("&#39;", "'")
     assert "Seven arms were counted." in page

@@ -288,7 +288,9 @@ def _printed(*words: str | Path) -> str:
 def test_a_study_of_a_kind_from_outside_runs_and_is_shown(outsider: Path) -> None:
     code = importlib.import_module("greedy_kind")
     server, sites = outsider / "server", [outsider / f"site-{i}" for i in range(2)]
-    configs = [{"agent-id": i, "fbo-folder": str(at)} for i, at in enumerate(sites)]
+    configs: list[dict[str, bool | float | int | str]] = [
+        {"agent-id": i, "fbo-folder": str(at)} for i, at in enumerate(sites)
+    ]
     grid = InProcessGrid(site_app(code.GreedySite()), 2, node_configs=configs)
     strategy = code.EpsilonGreedy(2, server)
     result = strategy.start(grid)

@@ -14,12 +14,12 @@ import numpy as np
 from benchmarks.measure import Bar, Row, Section, alternate, compare
 from flwr_fbo import ContinualSettings, LinearBanditPolicy, LinearUCBSettings
 from flwr_fbo._common.arrays import FloatArray, one_blas_thread
+from flwr_fbo.bandits.kind import LINEAR_SITE
 from flwr_fbo.bandits.linear.settings import LocalData
 from flwr_fbo.bandits.linear.study import LinearBanditStudy
 from flwr_fbo.bandits.site.recorded_bandit import RecordedBandit
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import LedgerRow
-from flwr_fbo.site.study_journals import LINEAR_KIND as KIND
 from flwr_fbo.site.study_journals import last_journal
 
 D, K, CALLS = 10, 100, 10
@@ -80,7 +80,7 @@ def shared(repeats: int) -> Section:
             for _ in range(0, DECISIONS, 1000):
                 choices = one.choose_many([actions] * 1000)
                 one.reward_many({choice.ticket: 0.5 for choice in choices})
-            size = last_journal(folder, KIND).stat().st_size
+            size = last_journal(folder, LINEAR_SITE.name).stat().st_size
             megabytes[local_data] = size / 1e6
             works[local_data] = partial(take_turns, one, other, actions)
         works = {name: one_blas_thread(work) for name, work in works.items()}
@@ -124,7 +124,9 @@ def fill(folder: Path, num_releases: int, of: LinearBanditStudy = STUDY) -> None
     """Write a journal with trials and releases, as one that was played has them."""
     rng = np.random.default_rng(1)
     size = of.settings.releases.sum_shape
-    with Journal(RecordedBandit.identity_of(of), last_journal(folder, KIND)) as journal:
+    with Journal(
+        RecordedBandit.identity_of(of), last_journal(folder, LINEAR_SITE.name)
+    ) as journal:
         bandit = RecordedBandit(journal, of)
         bandit.join(0, bandit.number)
         draws = {
@@ -161,7 +163,7 @@ class Client:
     def __call__(self, folder: Path) -> None:
         """Receive a total."""
         began = time.process_time()
-        with Journal(None, last_journal(folder, KIND)) as journal:
+        with Journal(None, last_journal(folder, LINEAR_SITE.name)) as journal:
             agent = RecordedBandit(journal, STUDY)
             agent.receive(agent.num_trials * np.eye(D + 1), 0)
         self.seconds += time.process_time() - began

@@ -32,9 +32,9 @@ from .bandits.site.policy_summary import PolicySummary as PolicySummary
 from .clients.app_builders import add_tuning as add_tuning
 from .clients.app_builders import tuning_app as tuning_app
 from .clients.app_builders import with_tuning as with_tuning
-from .clients.numpy_clients import LinearBanditClient as LinearBanditClient
-from .clients.numpy_clients import NeuralBanditClient as NeuralBanditClient
-from .clients.numpy_clients import TuningClient as TuningClient
+from .clients.linear_bandit_client import LinearBanditClient as LinearBanditClient
+from .clients.neural_bandit_client import NeuralBanditClient as NeuralBanditClient
+from .clients.tuning_client import TuningClient as TuningClient
 from .grid import InProcessGrid as InProcessGrid
 from .integrations.mlflow_callback import MlflowCallback as MlflowCallback
 from .integrations.optuna_sampler import FederatedSampler as FederatedSampler

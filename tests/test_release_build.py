@@ -37,7 +37,7 @@ def test_the_wheel_has_types_templates_and_experiments(built: Path) -> None:
         for path in package.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    assert {"flwr_fbo/py.typed", "flwr_fbo/cli/report/page.html.jinja"} <= wanted
+    assert {"flwr_fbo/py.typed", "flwr_fbo/study/report/page.html.jinja"} <= wanted
     assert wanted <= names
     assert not any(name.startswith("tests") for name in names)
 

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from flwr_fbo._common.text import printable, write_whole
 from flwr_fbo._common.validation import require
+from flwr_fbo.bandits.kind import LINEAR_SITE
 from flwr_fbo.bandits.off_policy.estimators import PolicyValue
 from flwr_fbo.bandits.off_policy.policies import (
     PolicyEvaluation,
@@ -31,7 +32,6 @@ from flwr_fbo.cli.output import (
     wide_console,
 )
 from flwr_fbo.journal.journal import open_patiently
-from flwr_fbo.site.study_journals import LINEAR_KIND as KIND
 from flwr_fbo.site.study_journals import last_journal
 
 # Seconds to wait while the site has its journal, for the time of one call.
@@ -111,9 +111,9 @@ def evaluate(
 
 def _opened(journal: Path) -> LinearBanditPolicy:
     """Return the policy of a folder, or of a file of whatever name."""
-    path = last_journal(journal, KIND) if journal.is_dir() else journal
+    path = last_journal(journal, LINEAR_SITE.name) if journal.is_dir() else journal
     with open_patiently(None, path, _PATIENCE) as opened:
-        opened.require_kind(KIND)
+        opened.require_kind(LINEAR_SITE.name)
     return LinearBanditPolicy(path, _PATIENCE)
 
 

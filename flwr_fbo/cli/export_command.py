@@ -9,12 +9,11 @@ import optuna
 import typer
 
 from flwr_fbo._common.text import counted
-from flwr_fbo._common.validation import require
+from flwr_fbo._common.validation import refuse, require
 from flwr_fbo.cli.output import check_output, plain_errors
-from flwr_fbo.integrations.optuna_export import export_journal
+from flwr_fbo.journal.journal import Journal
 from flwr_fbo.strategies.fed_warm_start import recorded_knowledge
-from flwr_fbo.tuner.optuna_export import export_tuner
-from flwr_fbo.tuner.tuner_record import FILE_NAME as TUNER_FILE
+from flwr_fbo.study.kinds import journal_kind, journal_kinds, load
 
 
 def export(
@@ -53,22 +52,35 @@ def export(
         )
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     with plain_errors(ValueError, ImportError):
-        _check_folder(source)
-        of = export_tuner if source.is_dir() else export_journal
-        study = of(source, storage)
+        file = _file_of(source)
+        study = load(_exporter_of(file))(file, storage)
     number = len(study.get_trials(deepcopy=False))
     typer.echo(f"{counted(number, 'trial')} in study {study.study_name} of {storage}")
 
 
-def _check_folder(source: Path) -> None:
-    """Raise ValueError for a site's folder: it may have journals of many studies."""
-    if not source.is_dir() or (source / TUNER_FILE).exists():
-        return
-    journals = sorted(path.name for path in source.glob("study-*-agent-*.sqlite"))
+def _file_of(source: Path) -> Path:
+    """Return the journal that is meant: a site's folder may have those of many."""
+    if not source.is_dir():
+        return source
+    exported = [kind for kind in journal_kinds() if kind.export]
+    for kind in exported:
+        if kind.is_of_one_study and (source / kind.files).exists():
+            return source / kind.files
+    journals = sorted(path.name for kind in exported for path in kind.files_in(source))
     allowed = "a client's journal, or the folder of a tuner"
     if journals:
         allowed = f"one of its journals: {', '.join(journals)}"
-    require(False, "SOURCE", str(source), allowed)
+    refuse("SOURCE", str(source), allowed)
+
+
+def _exporter_of(file: Path) -> str:
+    with Journal.snapshot(file) as journal:
+        name = journal.identity.get("kind")
+    kind = journal_kind(name)
+    exporter = "" if kind is None else kind.export
+    allowed = f"a journal with trials, and this is one of kind {name!r}"
+    require(exporter != "", "SOURCE", str(file), allowed)
+    return exporter
 
 
 def _export_knowledge(folder: Path, file: Path) -> None:

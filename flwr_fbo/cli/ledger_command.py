@@ -14,29 +14,22 @@ from rich.table import Table
 from flwr_fbo._common.conversion import finite
 from flwr_fbo._common.text import counted, printable
 from flwr_fbo.cli.commands import add, group
-from flwr_fbo.cli.ledger_kinds import LEDGER_KINDS, LedgerKind, committed_text
 from flwr_fbo.cli.output import RULED, json_of, plain_errors, wide_console
-from flwr_fbo.cli.report.page import identity_in_words
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.gaussian import check_delta
-from flwr_fbo.privacy.spending import FILE_NAME as SPENDING_FILE_NAME
+from flwr_fbo.privacy.spending import FILE_NAME as SPENDING_FILE
+from flwr_fbo.privacy.spending import KIND as SPENDING_KIND
 from flwr_fbo.privacy.spending import SpendingLedger
 from flwr_fbo.site.proofs import recover
 from flwr_fbo.site.questions import forget_questions, num_questions
-from flwr_fbo.site.study_journals import LINEAR_KIND as SITE_KIND
-from flwr_fbo.site.study_journals import NEURAL_KIND as NEURAL_SITE_KIND
-from flwr_fbo.site.study_journals import bandit_journals
-from flwr_fbo.strategies.study_record import (
-    FILE_NAME,
-    KIND,
-    read_ledger,
-    recorded_book,
-)
-from flwr_fbo.tuner.tuner_record import FILE_NAME as TUNER_FILE_NAME
-from flwr_fbo.tuner.tuner_record import recorded_site_ledgers
+from flwr_fbo.site.spending_view import SPENDING
+from flwr_fbo.strategies.study_record import read_ledger, recorded_book
+from flwr_fbo.study.kinds import SERVER_FILE, journal_kind, journal_kinds, load
+from flwr_fbo.study.report.ledger_view import LedgerView, committed_text
+from flwr_fbo.study.report.page import identity_in_words
 
 app = group()
 
@@ -44,7 +37,7 @@ app = group()
 # A ledger: how it is shown, of what it is, its releases, and by whom what was spent
 # under which condition.
 _Ledger = tuple[
-    LedgerKind, dict[str, Any], list[LedgerRow], list[tuple[str, PrivacySpent, str]]
+    LedgerView, dict[str, Any], list[LedgerRow], list[tuple[str, PrivacySpent, str]]
 ]
 
 
@@ -177,7 +170,7 @@ def questions(
     $ flwr-fbo ledger questions /var/lib/fbo --forget
     """
     with plain_errors():
-        if not (folder / SPENDING_FILE_NAME).is_file():
+        if not (folder / SPENDING_FILE).is_file():
             raise JournalError(f"There is no ledger in {folder}.")
         with SpendingLedger.held(folder) as ledger:
             num_asked = num_questions(ledger)
@@ -195,16 +188,13 @@ add(app, "receipts", write_receipts)
 
 def _receipts_of(folder: Path, slot: int | None) -> list[str]:
     """Return the receipts that a server's record has, of one site or of all."""
-    record, tuner = folder / FILE_NAME, folder / TUNER_FILE_NAME
-    if record.is_file():
-        with Journal.snapshot(record) as journal:
-            book = recorded_book(journal)
-        receipts = [book.receipt(s) for s in book.sites if slot in (None, s)]
-    elif tuner.is_file():
-        with Journal.snapshot(tuner) as journal:
-            receipts = list(recorded_site_ledgers(journal).receipts(slot))
-    else:
+    files = {SERVER_FILE: _server_receipts}
+    files |= {k.files: load(k.receipts) for k in journal_kinds() if k.receipts}
+    records = [name for name in files if (folder / name).is_file()]
+    if not records:
         raise JournalError(f"There is no record of a server in {folder}.")
+    with Journal.snapshot(folder / records[0]) as journal:
+        receipts = files[records[0]](journal, slot)
     if not receipts:
         whose = "" if slot is None else f" for slot {slot}"
         raise JournalError(
@@ -214,14 +204,18 @@ def _receipts_of(folder: Path, slot: int | None) -> list[str]:
     return receipts
 
 
+def _server_receipts(journal: Journal, slot: int | None) -> list[str]:
+    book = recorded_book(journal)
+    return [book.receipt(site) for site in book.sites if slot in (None, site)]
+
+
 def _ledgers_in(folder: Path) -> list[Path]:
     """Return the ledgers in a folder, or the one file that is named."""
     if folder.is_file():
         return [folder]
-    found = [folder / name for name in (FILE_NAME, TUNER_FILE_NAME)]
-    for kind in (SITE_KIND, NEURAL_SITE_KIND):
-        found += bandit_journals(folder, kind)
-    found = [path for path in (*found, folder / SPENDING_FILE_NAME) if path.is_file()]
+    kept = (kind.files_in(folder) for kind in journal_kinds() if kind.ledger)
+    found = [*dict.fromkeys(path for files in kept for path in files)]
+    found += [folder / SPENDING_FILE] if (folder / SPENDING_FILE).is_file() else []
     if not found:
         raise JournalError(
             f"There is no ledger in {folder}: nothing was spent there, or it is "
@@ -233,28 +227,39 @@ def _ledgers_in(folder: Path) -> list[Path]:
 def _read(path: Path, delta: float | None) -> _Ledger:
     with Journal.snapshot(path) as journal:
         identity = journal.identity
-        kind = LEDGER_KINDS.get(str(identity.get("kind")))
-        if kind is None:
-            journal.require_kind(KIND)
-        assert kind is not None
-        rows = kind.rows(journal)
-        if kind.study:  # the settings alone do not tell
-            study = read_ledger(journal)[0]["study"]
-            identity = {**identity, "study_id": study["study_id"]}
+        view = _view_of(journal)
+        if view.study:
+            stored, rows = read_ledger(journal)  # once they fit the rest of it
+            # The settings alone do not tell.
+            identity = {**identity, "study_id": stored["study"]["study_id"]}
+        else:
+            rows = journal.ledger()
     if delta is None:  # the smallest delta of all studies is theirs
         deltas = [row.facts.get("delta") for row in rows]
         delta = min((one for one in deltas if one is not None), default=1e-5)
     spent = []
-    for whose, own in kind.parts(rows).items() if rows else ():
-        one = kind.spent({"delta": delta, **identity}, own)
+    for whose, own in view.parts(rows).items() if rows else ():
+        one = view.spent({"delta": delta, **identity}, own)
         if one is not None:
-            spent.append((whose or kind.whose, one, kind.condition(identity, own)))
-    return kind, identity, rows, spent
+            spent.append((whose or view.whose, one, view.condition(identity, own)))
+    return view, identity, rows, spent
+
+
+def _view_of(journal: Journal) -> LedgerView:
+    name = journal.identity.get("kind")
+    if name == SPENDING_KIND:
+        return SPENDING
+    kind = journal_kind(name)
+    if kind is None or not kind.ledger:
+        text = f"The journal {journal.path} is of kind {name!r}, which has no ledger."
+        raise JournalError(text)
+    view: LedgerView = load(kind.ledger)
+    return view
 
 
 def _print(console: Console, found: _Ledger) -> None:
     """Print who has spent how much and when, each release, and then the settings."""
-    kind, identity, rows, spent = found
+    view, identity, rows, spent = found
     lines = []
     if "study_id" in identity:
         agents = identity.get("num_agents")
@@ -273,20 +278,20 @@ def _print(console: Console, found: _Ledger) -> None:
             f"at delta = {one.delta:g} ({one.accounting_method}){condition}"
         )
     if not all(row.facts.get("private", True) for row in rows):
-        lines.append(f"NOT PRIVATE: {kind.why_not}")
+        lines.append(f"NOT PRIVATE: {view.why_not}")
     for line in lines:
         console.print(line, highlight=False)
     table = Table(box=RULED, padding=(0, 1, 0, 0))
-    for heading in kind.headings:
+    for heading in view.headings:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
-        table.add_row(*kind.cells(row))
+        table.add_row(*view.cells(row))
     anywhere = console.options.update(max_width=10_000)
     if Measurement.get(console, anywhere, table).maximum <= console.width:
         console.print(table)
     else:  # a number that is cut into pieces is another number
         for row in rows:
-            pairs = zip(kind.headings, kind.cells(row), strict=True)
+            pairs = zip(view.headings, view.cells(row), strict=True)
             for line in _folded([f"{name} {cell}" for name, cell in pairs], console):
                 console.print(line, highlight=False)
     for name, value in sorted(identity_in_words(identity).items()):
@@ -306,10 +311,10 @@ def _folded(pieces: Sequence[str], console: Console) -> list[str]:
 
 
 def _json(found: _Ledger) -> dict[str, Any]:
-    kind, identity, rows, spent = found
+    view, identity, rows, spent = found
     releases = [
         {
-            **kind.numbers(row),
+            **view.numbers(row),
             "committed": row.committed,
             **{name: it for name, it in row.facts.items() if name != "made_after"},
             "vectors": row.vectors.tolist(),

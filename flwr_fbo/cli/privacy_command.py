@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context
 from typing import Annotated, get_args
@@ -14,7 +14,6 @@ from rich.table import Table
 
 from flwr_fbo._common.text import counted
 from flwr_fbo._common.validation import require, require_int, require_number
-from flwr_fbo.bandits.linear.planning import SharingPlan
 from flwr_fbo.cli.commands import AsJson
 from flwr_fbo.cli.output import RULED, json_of, plain_errors
 from flwr_fbo.privacy.accounting import (
@@ -22,8 +21,6 @@ from flwr_fbo.privacy.accounting import (
     ReleaseAccountant,
     smallest_noise_multiplier,
 )
-from flwr_fbo.privacy.conditions import FINISHED_TABLE, after_epsilon
-from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.gaussian import large_delta
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
@@ -31,6 +28,8 @@ from flwr_fbo.strategies.fed_vote import GUIDING, FedVote
 from flwr_fbo.strategies.fed_warm_start import FedWarmStart
 from flwr_fbo.strategies.options import Privacy, Seeds, preset_of, private_strategies
 from flwr_fbo.strategies.release_plan import published_delta, require_below
+from flwr_fbo.study.kinds import kinds, load
+from flwr_fbo.study.report.plan import StudyPlan
 from flwr_fbo.tuning.fed_vote.settings import FedVoteSettings
 from flwr_fbo.tuning.fed_warm_start.settings import (
     FedWarmStartSettings,
@@ -42,7 +41,9 @@ HEADINGS = {
     "exact": "published noise,\nexact sensitivity",
     "default": "default noise,\nexact sensitivity",
 }
-_BANDIT = "FedUCB"
+# How the strategies of other kinds are planned.
+_OTHERS = {name: how for kind in kinds() for name, how in kind.plans.items()}
+_STRATEGIES = (*private_strategies(), *_OTHERS)
 # A strategy that is only planned draws nothing.
 _UNUSED = Seeds(features=0, noise=0)
 # Beyond these only memory and patience of whoever asks would end.
@@ -99,7 +100,8 @@ class Question:
 
 def privacy(
     strategy: Annotated[
-        str, typer.Option(help=f"One of {', '.join((*private_strategies(), _BANDIT))}.")
+        str,
+        typer.Option(help=f"One of {', '.join(_STRATEGIES)}."),
     ],
     num_agents: Annotated[
         int,
@@ -155,8 +157,8 @@ def privacy(
     right one for this package's default noise.
 
     With FedUCB it says whether a linear bandit pays. --releases is then the number of
-    synchronisations. It assumes local_data="own", rewards in [0, 1] and sites that are
-    alike, and promises a quarter of the gain that the formula in
+    synchronisations. It assumes sites that act on their own data, too, that are alike,
+    and have rewards in [0, 1]. It promises a quarter of the gain that the formula in
     flwr_fbo.bandits.linear.planning expects.
 
     Examples
@@ -167,20 +169,21 @@ def privacy(
     $ flwr-fbo privacy --strategy FedUCB --agents 50 --releases 10 --trials 500
       --dimensions 8 --epsilon 4 --delta 1e-5
     """
-    if strategy == _BANDIT:
-        given = {
+    if strategy in _OTHERS:
+        options = {
             "num_releases": num_releases,
             "num_trials": num_trials,
             "dimension": dimension,
-        }
-        left_out = {
+            "epsilon": epsilon,
+            "delta": delta,
             "sampling_probability": sampling_probability,
             "noise_multiplier": noise_multiplier,
             "preset": preset,
         }
         with plain_errors(ValueError):
-            plan = _bandit_plan(num_agents, epsilon, delta, given, left_out)
-        _tell_plan(plan, as_json)
+            plan: StudyPlan = load(_OTHERS[strategy])(strategy, num_agents, options)
+        text = json_of(plan.values) if as_json else "\n".join(plan.lines)
+        typer.echo(text)
         return
     with plain_errors(ValueError):
         allowed = f"left out, with {strategy}"
@@ -260,62 +263,6 @@ def privacy(
     more = _cohort_lines(question) if once else []
     for line in _vote_lines(question, dimension or 2) if is_vote else more:
         Console().print(line, highlight=False)
-
-
-def _bandit_plan(
-    num_agents: int,
-    epsilon: float | None,
-    delta: float | None,
-    given: Mapping[str, int | None],
-    left_out: Mapping[str, object],
-) -> SharingPlan:
-    """Return what a bandit of rewards in [0, 1] is worth to its sites."""
-    for name, value in left_out.items():
-        require(value is None, name, value, f"left out, with {_BANDIT}")
-    for name, value in {**given, "epsilon": epsilon, "delta": delta}.items():
-        require(value is not None, name, value, f"given, with {_BANDIT}")
-    num_releases, num_trials, dimension = (value or 0 for value in given.values())
-    require_int("num_agents", num_agents, 1, _MOST_AGENTS)
-    require_int("num_trials", num_trials, 1, _MOST_RELEASES)
-    sums = ContinualSettings(
-        num_releases, dimension, epsilon or 0.0, delta or 0.0, reward_range=(0, 1)
-    )
-    return SharingPlan(sums, num_agents, num_trials)
-
-
-def _tell_plan(plan: SharingPlan, as_json: bool) -> None:
-    if as_json:
-        values = {
-            "strategy": _BANDIT,
-            "epsilon": plan.releases.epsilon,
-            "delta": plan.releases.delta,
-            "condition": FINISHED_TABLE,
-            "agents": plan.num_agents,
-            "trials": plan.num_trials,
-            "schedule": plan.times,
-            "noise_over_signal": plan.noise,
-            "worth_in_own_trials": plan.worth,
-            "promised_saving": plan.promised_saving,
-            "pays": plan.pays,
-            "needed_epsilon": plan.needed_epsilon,
-            "needed_agents": plan.needed_agents,
-        }
-        typer.echo(json_of(values))
-        return
-    shown = ", ".join(map(str, plan.times[:4]))
-    typer.echo(
-        f"{plan.num_agents} sites, rewards in [0, 1], encoded actions of dimension "
-        f"{plan.releases.dimension}; synchronisations after {shown}"
-        f"{', ...' if len(plan.times) > 4 else ''} trials."
-    )
-    typer.echo(f"Noise over signal in the others' last sum: {plan.noise:.2g}.")
-    for line in plan.lines():
-        typer.echo(f"{line}.")
-    epsilon, delta = plan.releases.epsilon, plan.releases.delta
-    typer.echo(
-        f"Epsilon {epsilon:g} at delta {delta:g} is for one trial"
-        f"{after_epsilon(FINISHED_TABLE)}: local_data='own'."
-    )
 
 
 def _print(

@@ -11,29 +11,13 @@ import typer
 
 from flwr_fbo._common.text import write_whole
 from flwr_fbo.cli.commands import EXPERIMENT_PAGE, loaded
-from flwr_fbo.cli.ledger_kinds import LEDGER_KINDS
 from flwr_fbo.cli.output import check_output, plain_errors
-from flwr_fbo.cli.report.server_page import server_page
-from flwr_fbo.cli.report.site_page import SITE_PAGES
-from flwr_fbo.cli.report.tuner_page import tuner_page
+from flwr_fbo.cli.server_page import server_page
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.site.study_journals import LINEAR_KIND as POLICY_KIND
-from flwr_fbo.site.study_journals import NEURAL_KIND as NEURAL_KIND
-from flwr_fbo.strategies.study_record import FILE_NAME as SERVER_FILE
-from flwr_fbo.tuner.envelope import KIND as TUNER_KIND
-from flwr_fbo.tuner.tuner_record import FILE_NAME as TUNER_FILE
-from flwr_fbo.tuner.tuner_record import has_ended
+from flwr_fbo.study.kinds import JournalKind, journal_kind, journal_kinds, load
 
 # What an experiment of the lab leaves in a folder.
 _RESULTS_FILE = "results.jsonl"
-# What a strategy, a tuner and a client leave in a folder.
-_JOURNALS = (
-    SERVER_FILE,
-    TUNER_FILE,
-    f"{POLICY_KIND}*.sqlite",
-    f"{NEURAL_KIND}*.sqlite",
-    "study-*-agent-*.sqlite",
-)
 _ALLOWED = (
     "a folder or file of flwr-fbo run, of a strategy or a tuner (folder=), or of a "
     "client"
@@ -87,9 +71,14 @@ def report(
 
 
 def _write_until_the_end(path: Path, output: Path) -> None:
-    """Write a page that is loaded again and again, until its tuner has ended."""
+    """Write a page that is loaded again and again, until its record has ended."""
     reload = f'<meta http-equiv="refresh" content="{_SECONDS}">'
-    while not (path.name == TUNER_FILE and has_ended(path)):
+    ending = ""
+    if _is_journal(path):
+        with Journal.snapshot(path) as journal:
+            ending = _kind_of(journal).has_ended
+    has_ended = load(ending) if ending else None
+    while has_ended is None or not has_ended(path):
         text = _page_of(path)
         write_whole(output, text.replace("<head>", f"<head>\n{reload}", 1))
         time.sleep(_SECONDS)
@@ -99,9 +88,10 @@ def _file_of(results: Path) -> Path:
     """Return the one file of results that a path names."""
     if not results.is_dir():
         return results
-    found = [p for name in (_RESULTS_FILE, *_JOURNALS) for p in results.glob(name)]
+    journals = [path for kind in journal_kinds() for path in kind.files_in(results)]
+    found = sorted({*results.glob(_RESULTS_FILE), *journals})
     if len(found) > 1:
-        names = ", ".join(sorted(path.name for path in found))
+        names = ", ".join(path.name for path in found)
         raise ValueError(
             f"{results} has results of several kinds or agents: {names}. Name one."
         )
@@ -110,19 +100,29 @@ def _file_of(results: Path) -> Path:
     return found[0]
 
 
-def _page_of(path: Path) -> str:
+def _is_journal(path: Path) -> bool:
     with path.open("rb") as file:
         is_journal = file.read(len(_SQLITE)) == _SQLITE
     # A damaged one may not even begin like one: opened, it says so.
-    if not is_journal and path.suffix != ".sqlite":
+    return is_journal or path.suffix == ".sqlite"
+
+
+def _kind_of(journal: Journal) -> JournalKind:
+    name = str(journal.identity.get("kind"))
+    kind = journal_kind(name)
+    if kind is None:
+        where = f"{journal.path} is a journal of kind {name!r}"
+        raise ValueError(f"{where}: RESULTS is {_ALLOWED}.")
+    return kind
+
+
+def _page_of(path: Path) -> str:
+    if not _is_journal(path):
         page: str = loaded(EXPERIMENT_PAGE)(path)
         return page
     with Journal.snapshot(path) as journal:
-        kind = str(journal.identity.get("kind"))
-        if kind in LEDGER_KINDS and LEDGER_KINDS[kind].study:
-            return server_page(journal)
-        if kind == TUNER_KIND:
-            return tuner_page(journal)
-        if kind in SITE_PAGES:
-            return SITE_PAGES[kind](journal)
-    raise ValueError(f"{path} is a journal of kind {kind!r}: RESULTS is {_ALLOWED}.")
+        kind = _kind_of(journal)
+        if not kind.page:
+            return server_page(journal, kind)
+        page = load(kind.page)(journal)
+        return page

@@ -5,28 +5,22 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta
 from pathlib import Path
 from urllib.parse import quote
 
 import optuna
 from optuna.storages import BaseStorage
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from flwr_fbo._common.validation import require
-from flwr_fbo.integrations.optuna_sampler import ITERATION, POINT
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.journal.tables import Trial
-from flwr_fbo.tuning.search.agent import Agent
 from flwr_fbo.tuning.search.agent_journal import recorded_agent
+from flwr_fbo.tuning.search.optuna_trials import NUMBER, frozen_trial
 from flwr_fbo.tuning.search.settings import Direction
 
 Storage = str | Path | BaseStorage
-
-# Of a trial: its number in the journal.
-NUMBER = "flwr-fbo:number"
 
 
 def export_journal(path: str | Path, storage: Storage) -> optuna.Study:
@@ -62,20 +56,8 @@ def export_journal(path: str | Path, storage: Storage) -> optuna.Study:
         agent = recorded_agent(journal)
         trials = [trial for trial in journal.trials() if trial.state != "running"]
         name = f"{journal.identity['study_id']}-agent-{journal.identity['slot']}"
-    frozen = [_frozen(trial, agent) for trial in trials]
+    frozen = [frozen_trial(trial, agent) for trial in trials]
     return add_trials(target, name, agent.direction, frozen)
-
-
-def study_in_memory(trials: Sequence[Trial], agent: Agent) -> optuna.Study:
-    """Return an Optuna study of trials that have ended, kept nowhere."""
-    verbosity = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)  # no word of a new study
-    try:
-        study = optuna.create_study(direction=agent.direction)
-    finally:
-        optuna.logging.set_verbosity(verbosity)
-    study.add_trials([_frozen(trial, agent) for trial in trials])
-    return study
 
 
 def storage_of(source: Path, storage: Storage) -> tuple[str | BaseStorage, Path | None]:
@@ -127,37 +109,3 @@ def add_trials(
     there = {trial.system_attrs.get(NUMBER) for trial in old}
     study.add_trials([t for t in trials if t.system_attrs[NUMBER] not in there])
     return study
-
-
-def _frozen(trial: Trial, agent: Agent) -> FrozenTrial:
-    complete = trial.state == "complete"
-    frozen = optuna.create_trial(
-        state=TrialState.COMPLETE if complete else TrialState.FAIL,
-        value=trial.value if complete else None,
-        params=trial.params,
-        distributions=dict(agent.space.distributions),
-        user_attrs={
-            "round": trial.iteration + 1,
-            "interruptions": trial.interruptions,
-            "source": trial.source,
-        },
-        system_attrs={
-            POINT: trial.point.tolist(),
-            ITERATION: trial.iteration,
-            NUMBER: trial.number,
-        },
-    )
-    set_times(frozen, trial.started, trial.finished)
-    return frozen
-
-
-def set_times(frozen: FrozenTrial, started: float, finished: float) -> None:
-    """Set when a trial began and ended: from Unix times, in seconds.
-
-    Optuna has local times without a zone. The end is counted from the start, so that a
-    trial has its length although clocks go back at the end of summer time.
-    """
-    # A clock may have been set back in between.
-    seconds = max(0.0, finished - started)
-    frozen.datetime_start = datetime.fromtimestamp(started)
-    frozen.datetime_complete = frozen.datetime_start + timedelta(seconds=seconds)

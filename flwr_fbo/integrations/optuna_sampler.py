@@ -32,11 +32,11 @@ from flwr_fbo.tuning.fed_warm_start.knowledge import Knowledge, known_from
 from flwr_fbo.tuning.fed_warm_start.settings import FedWarmStartSettings
 from flwr_fbo.tuning.search.agent import Agent
 from flwr_fbo.tuning.search.agent_journal import recorded_agent
+from flwr_fbo.tuning.search.optuna_trials import ITERATION, POINT
 from flwr_fbo.tuning.search.portfolios import Listed, listed_settings
 from flwr_fbo.tuning.search.settings import Direction
 
 # Where a trial was and when, for trials that use only some of the parameters.
-POINT, ITERATION = "flwr-fbo:point", "flwr-fbo:iteration"
 
 # A trial that meets another process's is moved so many times at most.
 _MOST_DRAWS = 100

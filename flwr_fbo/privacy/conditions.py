@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
-
 # A tuner's ballots are covered, and what the app trains and sends is not.
 WITHOUT_TRAINING = "without the training"
 # A site that decides by its own exact data: see `Promise.fixed_rows`.
 FINISHED_TABLE = "for a finished table"
-
-# By kind of study, as ledgers name it.
-_OF_KINDS = {"federation-tuner": WITHOUT_TRAINING}
 
 
 def after_epsilon(*conditions: str) -> str:
@@ -23,23 +17,3 @@ def after_epsilon(*conditions: str) -> str:
     'epsilon 2, without the training'
     """
     return "".join(f", {one}" for one in dict.fromkeys(conditions) if one)
-
-
-def condition_of(kind: str, *, fixed_rows: bool = False) -> str:
-    """Return the condition of a study's epsilon; empty if there is none."""
-    return FINISHED_TABLE if fixed_rows else _OF_KINDS.get(kind, "")
-
-
-def conditions_of(charges: Iterable[Mapping[str, Any]]) -> str:
-    """Return what follows the epsilon of a ledger's charges together.
-
-    Parameters
-    ----------
-    charges : iterable of mapping
-        What `charge_facts` returned.
-    """
-    found = {
-        condition_of(one["study_kind"], fixed_rows=one.get("fixed_rows", False))
-        for one in charges
-    }
-    return after_epsilon(*sorted(found))

@@ -58,8 +58,7 @@ class ContinualRelease:
 
     Logs: trials from before the study are trials of the stream like any other, each in
     one window, which a site adds before some release. Where one was chosen by what an
-    earlier one gave, it is as with ``local_data="own"``: the other rows are taken as
-    they are.
+    earlier one gave, the guarantee is for one row while the other rows are as they are.
 
     Streams: with several running sums a trial is in one of them only, which is public,
     and the noise of each is independent. So it is the same mechanism on a longer

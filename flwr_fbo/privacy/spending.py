@@ -9,7 +9,6 @@ ledger prove what it must have: see `flwr_fbo.site.proofs`.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -37,7 +36,7 @@ from flwr_fbo.journal.file_formats import LEDGER_KIND
 from flwr_fbo.journal.journal import Journal, open_patiently
 from flwr_fbo.journal.npy import from_json_array, to_json_array
 from flwr_fbo.journal.tables import LedgerRow
-from flwr_fbo.privacy.conditions import condition_of
+from flwr_fbo.privacy.conditions import FINISHED_TABLE
 from flwr_fbo.privacy.gaussian import (
     LEAST_NOISE,
     check_delta,
@@ -191,7 +190,7 @@ class Promise:
     @property
     def condition(self) -> str:
         """Under which epsilon holds, whatever the kind of study."""
-        return condition_of("", fixed_rows=self.fixed_rows)
+        return FINISHED_TABLE if self.fixed_rows else ""
 
     @property
     def num_releases(self) -> int:
@@ -379,14 +378,3 @@ def with_note(
         if same_charge(note, facts):
             return note, {}
     return facts, {NOTES: to_json_array([*notes, facts])}
-
-
-def note_charge(folder: Path, facts: Facts) -> Facts:
-    """Note a charge of a study that keeps no journal of its own; return the note."""
-    about = {name: facts[name] for name in ("study_kind", "study_id", "owner")}
-    name = hashlib.sha256(repr(about).encode()).hexdigest()[:16]
-    identity = {"kind": "charges", **about}
-    with open_patiently(identity, folder / f"charges-{name}.sqlite", PATIENCE) as kept:
-        note, arrays = with_note(notes_of(kept.load_array(NOTES)), facts)
-        kept.put(arrays)
-        return note

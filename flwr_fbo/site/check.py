@@ -28,7 +28,6 @@ from flwr_fbo._common.validation import require_int
 from flwr_fbo._common.version import __version__
 from flwr_fbo.journal.file_formats import JOURNAL, LEDGER
 from flwr_fbo.journal.journal_file import JournalError
-from flwr_fbo.privacy.conditions import conditions_of
 from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.gaussian import gaussian_mu
 from flwr_fbo.privacy.spending import (
@@ -50,6 +49,7 @@ from flwr_fbo.site.site_journal import (
 )
 from flwr_fbo.site.sum_identity import sum_identity
 from flwr_fbo.study.codec import PROTOCOL_VERSION
+from flwr_fbo.study.conditions import conditions_of
 
 # Less than this holds no journal, and not much more holds a long one.
 _LEAST_BYTES, _FEW_BYTES = 16 * 2**20, 2**30

@@ -60,7 +60,7 @@ from flwr_fbo._common.text import counted
 from flwr_fbo._common.validation import require_int
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError, JournalHeldError
-from flwr_fbo.privacy.conditions import after_epsilon, condition_of, conditions_of
+from flwr_fbo.privacy.conditions import after_epsilon
 from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.spending import (
     DEFAULT_DELTA,
@@ -75,7 +75,6 @@ from flwr_fbo.privacy.spending import (
     SpendingLedger,
     StudyKey,
     charge_facts,
-    note_charge,
     study_of,
 )
 from flwr_fbo.site.limits import (
@@ -98,8 +97,10 @@ from flwr_fbo.site.questions import Questions, share_of
 from flwr_fbo.site.receipts import CHARGES, HEAD, Mark, SignedReceipt
 from flwr_fbo.site.recorded_agent import RecordedAgent, lacks_release
 from flwr_fbo.site.site_journal import NodeConfigError, configured_slot
+from flwr_fbo.site.study_journals import note_charge
 from flwr_fbo.site.sum_identity import SumIdentity, pins_roster, sum_identity
 from flwr_fbo.study.codec import StudyMismatchError
+from flwr_fbo.study.conditions import condition_of, conditions_of
 
 if TYPE_CHECKING:
     from flwr_fbo.study.secure_sums import SecureSums

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -44,20 +44,11 @@ from flwr_fbo.site.receipts import (
     as_head,
     fresh_head,
 )
-from flwr_fbo.site.study_journals import (
-    LINEAR_KIND,
-    NEURAL_KIND,
-    bandit_journal,
-)
+from flwr_fbo.site.study_journals import journals_with_charges
 from flwr_fbo.study.codec import LONGEST_RECEIPT
+from flwr_fbo.study.kinds import kind_named
 
-# The journals of a site's folder, and the receipts that it lacks charges of.
-_JOURNALS = (
-    "study-*-agent-*.sqlite",
-    "linear-bandit*.sqlite",
-    "neural-bandit*.sqlite",
-    "charges-*.sqlite",
-)
+# In a site's folder: receipts that prove charges which its ledger lacks.
 _RECEIPTS = "receipt-*.json"
 # A server could send one for each of endless studies: more are not kept.
 _MOST_RECEIPTS = 100
@@ -180,7 +171,7 @@ def check_journals(folder: Path, ledger: SpendingLedger | None) -> None:
 
     One that another process holds is left out: that process has looked itself.
     """
-    for path in _journals(folder):
+    for path in journals_with_charges(folder):
         try:
             notes = _notes_in(path, 0.0)
         except JournalHeldError:
@@ -199,11 +190,6 @@ def check_journals(folder: Path, ledger: SpendingLedger | None) -> None:
                 public="This site's ledger lacks releases that its journals have: "
                 "`flwr-fbo ledger recover` counts them.",
             )
-
-
-def _journals(folder: Path) -> Iterator[Path]:
-    for pattern in _JOURNALS:
-        yield from sorted(folder.glob(pattern))
 
 
 def _notes_in(path: Path, patience: float) -> list[Facts]:
@@ -340,7 +326,7 @@ class Recovered:
     total : int
         Charges in the ledger now.
     cannot_go_on : tuple of str
-        Ids of bandit studies whose journal, with the noise of their releases, is gone.
+        Ids of studies whose journal, with the noise of their releases, is gone.
     servers : dict of str to str
         By id of the study, the key of the server whose receipts added charges.
     """
@@ -370,7 +356,8 @@ def recover(folder: Path, files: Iterable[Path] = ()) -> Recovered:
         If a journal, a file or the ledger cannot be read: then too little might be
         counted.
     """
-    proven = [n for path in _journals(folder) for n in _notes_in(path, PATIENCE)]
+    journals = journals_with_charges(folder)
+    proven = [note for path in journals for note in _notes_in(path, PATIENCE)]
     paths = [*sorted(folder.glob(_RECEIPTS)), *files]
     receipts = [one for path in paths for one in _receipts_in(path)]
     receipts.sort(key=lambda one: one.mark.charges)
@@ -393,13 +380,19 @@ def recover(folder: Path, files: Iterable[Path] = ()) -> Recovered:
     for path in folder.glob(_RECEIPTS):  # they are counted
         path.unlink()
     lost = dict.fromkeys(
-        one.study_id
-        for one in receipts
-        if one.study_kind in (LINEAR_KIND, NEURAL_KIND)
-        and not bandit_journal(folder, *one.study).is_file()
+        one.study_id for one in receipts if _has_lost_noise(folder, *one.study)
     )
     added = total - before - of_journals
     return Recovered(of_journals, added, total, tuple(lost), servers)
+
+
+def _has_lost_noise(folder: Path, kind: str, study_id: str) -> bool:
+    """Return whether a study's journal is gone, with the noise of its releases."""
+    known = kind_named(kind)
+    return known is not None and any(
+        one.is_irreplaceable and not one.path_in(folder, study_id).is_file()
+        for one in known.journals
+    )
 
 
 def _receipts_in(path: Path) -> list[SignedReceipt]:

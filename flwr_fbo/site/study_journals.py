@@ -1,33 +1,62 @@
-"""Where a site's bandits keep their journals: one file a study, all in one folder.
+"""The journals in a site's folder: which is whose, and which study was the last.
 
-So the ledger beside them is that of all studies, and a note says which was the last.
+One folder has the journals of all kinds, so that the ledger beside them is that of all
+studies. Each kind says how its files are called: see `flwr_fbo.study.kinds`.
 """
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 
 from flwr_fbo._common.text import write_whole
+from flwr_fbo.journal.journal import open_patiently
+from flwr_fbo.privacy.spending import NOTES, PATIENCE, Facts, notes_of, with_note
+from flwr_fbo.study.kinds import JournalKind, journal_kind, journal_kinds
 
-# The kinds of bandits, which the names of their journals begin with.
-LINEAR_KIND, NEURAL_KIND = "linear-bandit", "neural-bandit"
+# Charges of studies that keep no journal of their own at a site.
+_CHARGES = "charges-{}.sqlite"
 
 
-def bandit_journal(folder: Path, kind: str, study_id: str) -> Path:
+def _of(kind: str) -> JournalKind:
+    found = journal_kind(kind)
+    assert found is not None  # of whoever keeps such journals
+    return found
+
+
+def study_journal(folder: Path, kind: str, study_id: str, slot: int | str = "") -> Path:
     """Return the file of a study's journal."""
-    return folder / f"{kind}-{study_id}.sqlite"
+    return _of(kind).path_in(folder, study_id, slot)
 
 
-def note_last_study(folder: Path, kind: str, study_id: str) -> None:
-    """Note in the folder that this is the last study of a kind."""
-    if not has_begun(folder, kind, study_id):
-        write_whole(_note(folder, kind), study_id)
+def study_journals(
+    folder: Path, kind: str, study_id: str = "*", slot: int | str = "*"
+) -> list[Path]:
+    """Return the files of journals, of all studies and slots unless given."""
+    return _of(kind).files_in(folder, study_id, slot)
+
+
+def note_last_study(
+    folder: Path, kind: str, study_id: str, slot: int | str = ""
+) -> None:
+    """Note in the folder that this is the last study of a kind.
+
+    The time of a journal does not tell: clocks are changed, and files restored.
+    """
+    if last_study(folder, kind, slot) != study_id:
+        write_whole(_of(kind).note_in(folder, slot), study_id)
+
+
+def last_study(folder: Path, kind: str, slot: int | str = "") -> str:
+    """Return the last study of a kind, if that is noted."""
+    note = _of(kind).note_in(folder, slot)
+    return note.read_text() if note.is_file() else ""
 
 
 def has_begun(folder: Path, kind: str, study_id: str) -> bool:
     """Return whether a study's journal was begun, if it is the last of its kind."""
-    note = _note(folder, kind)
-    return note.is_file() and note.read_text() == study_id
+    return last_study(folder, kind) == study_id
 
 
 def last_journal(folder: Path, kind: str) -> Path:
@@ -35,17 +64,27 @@ def last_journal(folder: Path, kind: str) -> Path:
 
     Without a note it is the only one of its kind in the folder.
     """
-    note = _note(folder, kind)
-    if note.is_file():
-        return bandit_journal(folder, kind, note.read_text())
-    found = bandit_journals(folder, kind)
+    last = last_study(folder, kind)
+    if last:
+        return study_journal(folder, kind, last)
+    found = study_journals(folder, kind)
     return found[0] if len(found) == 1 else folder / f"{kind}.sqlite"
 
 
-def bandit_journals(folder: Path, kind: str) -> list[Path]:
-    """Return the files of all studies' journals."""
-    return sorted(folder.glob(f"{kind}*.sqlite"))
+def journals_with_charges(folder: Path) -> Iterator[Path]:
+    """Yield the files that a site may have noted charges in, of all kinds."""
+    for one in journal_kinds():
+        if one.at_site:
+            yield from one.files_in(folder)
+    yield from sorted(folder.glob(_CHARGES.format("*")))
 
 
-def _note(folder: Path, kind: str) -> Path:
-    return folder / f"last-{kind}"
+def note_charge(folder: Path, facts: Facts) -> Facts:
+    """Note a charge of a study that keeps no journal of its own; return the note."""
+    about = {name: facts[name] for name in ("study_kind", "study_id", "owner")}
+    name = hashlib.sha256(repr(about).encode()).hexdigest()[:16]
+    identity, path = {"kind": "charges", **about}, folder / _CHARGES.format(name)
+    with open_patiently(identity, path, PATIENCE) as kept:
+        note, arrays = with_note(notes_of(kept.load_array(NOTES)), facts)
+        kept.put(arrays)
+        return note

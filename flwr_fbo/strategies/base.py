@@ -54,7 +54,6 @@ from flwr_fbo.strategies.options import Durability, documented
 from flwr_fbo.strategies.result import StudyResult
 from flwr_fbo.strategies.round_progress import Waiting, duration
 from flwr_fbo.strategies.study_record import (
-    KIND,
     Progress,
     StudyRecord,
     studies_beside,
@@ -68,6 +67,7 @@ from flwr_fbo.study.callbacks import (
     tell_of_end,
 )
 from flwr_fbo.study.codec import RECEIPT_ENTRY, Instruction, Study, kind_of
+from flwr_fbo.study.kinds import JournalKind
 from flwr_fbo.study.server import Server, Step
 
 _log = logging.getLogger("flwr.fbo")
@@ -87,8 +87,9 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         See `FedVote`.
     """
 
+    # Of the results, and of the server's record.
     result_type: type[ResultT]
-    record_kind: str = KIND
+    record_kind: JournalKind
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -279,7 +280,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         for name in self.study.own:  # those of the study that goes on count
             del fields[name]
         return {
-            "kind": self.record_kind,
+            "kind": self.record_kind.name,
             "num_rounds": num_rounds,
             "num_agents": self.server.num_agents,
             **fields,

@@ -17,6 +17,7 @@ from flwr_fbo.bandits.decentralized_fed_ucb.server import (
     DecentralizedFedUCBServer,
     PeerReply,
 )
+from flwr_fbo.bandits.kind import PEER_SERVER
 from flwr_fbo.bandits.linear.peer_graph import PeerGraph
 from flwr_fbo.bandits.linear.settings import LinearUCBSettings
 from flwr_fbo.bandits.linear.study import LinearBanditStudy
@@ -26,7 +27,6 @@ from flwr_fbo.strategies.linear_bandit_strategy import (
     check_trigger,
 )
 from flwr_fbo.strategies.options import Durability
-from flwr_fbo.strategies.study_record import PEER_KIND
 from flwr_fbo.study.callbacks import Callback
 from flwr_fbo.study.server import Step
 
@@ -58,7 +58,7 @@ class DecentralizedFedUCB(LinearBanditStrategy):
     ...     num_releases=2, dimension=3, epsilon=4.0, delta=1e-5
     ... )
     >>> strategy = DecentralizedFedUCB(
-    ...     LinearUCBSettings(releases, local_data="own"),
+    ...     LinearUCBSettings(releases, "own"),
     ...     PeerGraph.named("ring", 6),
     ...     schedule=[10, 20],
     ... )
@@ -103,7 +103,7 @@ class DecentralizedFedUCB(LinearBanditStrategy):
     """
 
     server: DecentralizedFedUCBServer
-    record_kind = PEER_KIND
+    record_kind = PEER_SERVER
 
     @takes_plain
     def __init__(

@@ -29,12 +29,12 @@ from flwr_fbo.bandits.fed_go_ucb.study import (
     FedGOUCBInstruction,
     FedGOUCBStudy,
 )
+from flwr_fbo.bandits.kind import NEURAL_SERVER
 from flwr_fbo.models.network import Network, RewardModel
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.strategies.base import StudyStrategy, vectors_record
 from flwr_fbo.strategies.options import Durability
 from flwr_fbo.strategies.result import BanditResult
-from flwr_fbo.strategies.study_record import NEURAL_KIND
 from flwr_fbo.study.callbacks import Callback
 from flwr_fbo.study.codec import fresh_seed
 from flwr_fbo.study.server import Step
@@ -108,7 +108,7 @@ class FedGOUCB(StudyStrategy[BanditResult]):
     server: FedGOUCBServer
     study: FedGOUCBStudy
     result_type = BanditResult
-    record_kind = NEURAL_KIND
+    record_kind = NEURAL_SERVER
 
     @takes_plain
     def __init__(

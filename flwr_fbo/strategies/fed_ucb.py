@@ -17,6 +17,7 @@ from flwr_fbo._common.conversion import takes_plain
 from flwr_fbo._common.validation import require
 from flwr_fbo._compat import ClientApi, reply_metrics
 from flwr_fbo.bandits.fed_ucb.server import FedUCBServer
+from flwr_fbo.bandits.kind import LINEAR_SERVER
 from flwr_fbo.bandits.linear.confidence import Confidence
 from flwr_fbo.bandits.linear.settings import LinearUCBSettings
 from flwr_fbo.bandits.linear.study import LinearBanditStudy
@@ -26,7 +27,6 @@ from flwr_fbo.strategies.linear_bandit_strategy import (
     check_trigger,
 )
 from flwr_fbo.strategies.options import Durability
-from flwr_fbo.strategies.study_record import BANDIT_KIND
 from flwr_fbo.study.callbacks import Callback
 from flwr_fbo.study.server import Step
 
@@ -108,7 +108,7 @@ class FedUCB(LinearBanditStrategy):
     """
 
     server: FedUCBServer
-    record_kind = BANDIT_KIND
+    record_kind = LINEAR_SERVER
 
     @takes_plain
     def __init__(

@@ -32,7 +32,7 @@ from flwr_fbo.strategies.options import (
 )
 from flwr_fbo.strategies.release_plan import private_study
 from flwr_fbo.strategies.secure_aggregation import SecureAggregation
-from flwr_fbo.strategies.study_record import FILE_NAME, KIND, read_ledger
+from flwr_fbo.strategies.study_record import FILE_NAME, read_ledger
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 from flwr_fbo.study.callbacks import Callback
 from flwr_fbo.tuning.fed_warm_start.knowledge import Knowledge, known_from
@@ -47,6 +47,7 @@ from flwr_fbo.tuning.fed_warm_start.settings import (
     WarmStartFacts,
     default_cohorts,
 )
+from flwr_fbo.tuning.kind import SERVER
 from flwr_fbo.tuning.search.portfolios import Listed
 from flwr_fbo.tuning.search.settings import Direction
 from flwr_fbo.tuning.search.study import TuningStudy
@@ -275,7 +276,7 @@ def recorded_knowledge(folder: Path) -> Knowledge:
         If it is of another strategy, or has nothing to give.
     """
     with Journal(None, folder / FILE_NAME) as journal:
-        journal.require_kind(KIND)
+        journal.require_kind(SERVER.name)
         stored, ledger = read_ledger(journal)
         identity = journal.identity
     study = TuningStudy.from_dict(stored["study"])

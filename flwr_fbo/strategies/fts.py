@@ -12,11 +12,11 @@ from flwr_fbo._common.validation import require_instance
 from flwr_fbo._compat import ClientApi
 from flwr_fbo.strategies.options import Durability, Seeds
 from flwr_fbo.strategies.release_plan import tuning_study
-from flwr_fbo.strategies.study_record import RELAY_KIND
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 from flwr_fbo.study.callbacks import Callback
 from flwr_fbo.tuning.fts.server import FTSServer
 from flwr_fbo.tuning.fts.settings import FTSSettings
+from flwr_fbo.tuning.kind import RELAY
 from flwr_fbo.tuning.search.portfolios import Listed
 from flwr_fbo.tuning.search.settings import Direction
 
@@ -61,7 +61,7 @@ class FTS(TuningStrategy):
     """
 
     server: FTSServer
-    record_kind = RELAY_KIND
+    record_kind = RELAY
 
     @takes_plain
     def __init__(

@@ -125,7 +125,7 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
         settings, times = self.study.settings, self._times
         planned = settings.releases.num_releases
         has_centre = self.study.graph is None
-        if settings.local_data != "own" or not times or not planned or not has_centre:
+        if not settings.uses_own_data or not times or not planned or not has_centre:
             return []
         trials = max(self._num_trials or times[-1] + 1, planned + 1)
         plan = SharingPlan(settings.releases, self.study.num_agents, trials, times)

@@ -156,7 +156,7 @@ class BanditResult(StudyResult):
     >>> releases = ContinualSettings(
     ...     num_releases=2, dimension=3, epsilon=4.0, delta=1e-5
     ... )
-    >>> settings = LinearUCBSettings(releases, local_data="own")
+    >>> settings = LinearUCBSettings(releases, "own")
     >>> strategy = FedUCB(settings, num_agents=4, schedule=[10, 20])
     >>> result = strategy.start(InProcessGrid(app, num_nodes=4))
     >>> result.estimate.shape

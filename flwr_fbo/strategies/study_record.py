@@ -21,10 +21,9 @@ from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.site.receipts import ReceiptBook
 from flwr_fbo.study.callbacks import Round
 from flwr_fbo.study.codec import Study
+from flwr_fbo.study.kinds import SERVER_FILE
 
-FILE_NAME = "server.sqlite"
-KIND, BANDIT_KIND, RELAY_KIND = "server", "bandit-server", "relay-server"
-PEER_KIND, NEURAL_KIND = "peer-server", "neural-server"
+FILE_NAME = SERVER_FILE
 
 # The names under which the journal keeps `Progress`; all others are the server half's.
 _PROGRESS = "progress"

@@ -32,7 +32,9 @@ from flwr_fbo.strategies.options import Preset, Seeds
 from flwr_fbo.strategies.release_plan import ReleasePlan
 from flwr_fbo.strategies.result import TuningResult
 from flwr_fbo.strategies.round_progress import Waiting
+from flwr_fbo.study.kinds import JournalKind
 from flwr_fbo.study.server import Step
+from flwr_fbo.tuning.kind import SERVER
 from flwr_fbo.tuning.search.recommendation import (
     NOTHING,
     Recommendation,
@@ -77,6 +79,7 @@ class TuningStrategy(StudyStrategy[TuningResult]):
 
     study: TuningStudy
     result_type = TuningResult
+    record_kind: JournalKind = SERVER
 
     presets: ClassVar[Mapping[str, Preset]] = {}
     # Whether a setting that is recommended is a start for new sites, not one to keep.

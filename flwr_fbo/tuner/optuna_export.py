@@ -10,18 +10,12 @@ from pathlib import Path
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-from flwr_fbo.integrations.optuna_export import (
-    NUMBER,
-    Storage,
-    add_trials,
-    set_times,
-    storage_of,
-)
+from flwr_fbo.integrations.optuna_export import Storage, add_trials, storage_of
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.space.search_space import Params, SearchSpace
-from flwr_fbo.tuner.envelope import KIND
 from flwr_fbo.tuner.federation_result import Rung
+from flwr_fbo.tuner.kind import RECORD
 from flwr_fbo.tuner.trial_space import TrialSpace
 from flwr_fbo.tuner.tuner_record import (
     FILE_NAME,
@@ -30,6 +24,7 @@ from flwr_fbo.tuner.tuner_record import (
     recorded_settings,
     rung_of,
 )
+from flwr_fbo.tuning.search.optuna_trials import NUMBER, set_times
 
 
 def export_tuner(folder: str | Path, storage: Storage) -> optuna.Study:
@@ -38,7 +33,7 @@ def export_tuner(folder: str | Path, storage: Storage) -> optuna.Study:
     Parameters
     ----------
     folder : str or Path
-        Of a `FederationTuner`.
+        Of a `FederationTuner`; or the file of its record.
     storage : str, Path or optuna.storages.BaseStorage
         An Optuna storage, such as ``"sqlite:///trials.db"``; or the path of an SQLite
         file.
@@ -64,10 +59,11 @@ def export_tuner(folder: str | Path, storage: Storage) -> optuna.Study:
     OSError
         If a new SQLite file cannot be made.
     """
-    path = Path(folder) / FILE_NAME
+    path = Path(folder)
+    path = path if path.name == FILE_NAME else path / FILE_NAME
     target = storage_of(path, storage)
     with Journal.snapshot(path) as journal:
-        journal.require_kind(KIND)
+        journal.require_kind(RECORD.name)
         identity = journal.identity
         settings = recorded_settings(journal)
         ledger, plan = journal.ledger(), plan_of(journal)

@@ -27,11 +27,11 @@ from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.spending import composed_epsilon
 from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.strategies.study_record import FILE_NAME as SERVER_FILE
-from flwr_fbo.strategies.study_record import KIND as SERVER_KIND
 from flwr_fbo.strategies.study_record import read_ledger
-from flwr_fbo.tuner.envelope import KIND as TUNER_KIND
+from flwr_fbo.tuner.kind import RECORD
 from flwr_fbo.tuner.tuner_record import FILE_NAME as TUNER_FILE
 from flwr_fbo.tuner.tuner_record import not_private_because, recorded_result
+from flwr_fbo.tuning.kind import SERVER
 from flwr_fbo.tuning.registry import algorithm_of
 from flwr_fbo.tuning.search.recommendation import Recommendation, released_function
 from flwr_fbo.tuning.search.study import TuningStudy
@@ -169,12 +169,12 @@ def _finding(folder: Path) -> Finding:
     require(not both, "folder", str(folder), "that of one study: it has two")
     if tuner.exists():
         with Journal.snapshot(tuner) as journal:
-            journal.require_kind(TUNER_KIND)
+            journal.require_kind(RECORD.name)
             return _of_tuner(journal)
     allowed = "the folder of a FederationTuner, or of a strategy's server"
     require(server.exists(), "folder", str(folder), allowed)
     with Journal.snapshot(server) as journal:
-        journal.require_kind(SERVER_KIND)
+        journal.require_kind(SERVER.name)
         return _of_strategy(journal)
 
 

@@ -18,16 +18,16 @@ from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
 from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.tuner.candidates import Candidates
-from flwr_fbo.tuner.envelope import KIND
 from flwr_fbo.tuner.evidence import Lead, lead_over_defaults
 from flwr_fbo.tuner.federation_result import FederationResult, Rung
+from flwr_fbo.tuner.kind import RECORD
 from flwr_fbo.tuner.schedule import Plan
 from flwr_fbo.tuner.settings_effect import DrawnTrials
 from flwr_fbo.tuner.site_ledgers import SiteLedgers
 from flwr_fbo.tuner.trial_space import TrialSpace
 from flwr_fbo.tuning.search.settings import Direction
 
-FILE_NAME = "tuner.sqlite"
+FILE_NAME = RECORD.files
 
 _SETTINGS, _NAME, _OPEN_SUM = "settings", "name", "open-sum"
 _LEDGERS = "site-ledgers"
@@ -59,7 +59,7 @@ class TunerRecord:
         self, folder: Path | None, identity: Mapping[str, Any], patience: float
     ) -> None:
         self._identity = identity
-        whole = {"kind": KIND, **identity}
+        whole = {"kind": RECORD.name, **identity}
         if folder is None:
             self._journal = Journal(whole)
         else:
@@ -222,6 +222,11 @@ def recorded_settings(journal: Journal) -> list[Params]:
 def recorded_site_ledgers(journal: Journal) -> SiteLedgers:
     """Return what a tuner's record has of its sites' ledgers."""
     return SiteLedgers(_json_of(journal, _LEDGERS) or ())
+
+
+def recorded_receipts(journal: Journal, slot: int | None) -> list[str]:
+    """Return the receipts of a site, or of all, from a tuner's record."""
+    return [*recorded_site_ledgers(journal).receipts(slot)]
 
 
 def _measured_in(journal: Journal) -> dict[int, dict[int, dict[str, float]]]:

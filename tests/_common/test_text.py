@@ -17,7 +17,7 @@ from flwr_fbo import FedVote, InProcessGrid, tuning_app
 from flwr_fbo._common.text import printable
 from flwr_fbo.cli import app
 from flwr_fbo.cli.output import TextConsole
-from flwr_fbo.cli.report.page import Section, Table, render
+from flwr_fbo.study.report.page import Section, Table, render
 
 # Clears a terminal, sets its title, and reverses what comes after it.
 CLEARS, TITLES, REVERSES = "\x1b[2J", "\x1b]0;mine\x07", "\u202e"

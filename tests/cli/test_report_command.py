@@ -27,20 +27,20 @@ from flwr_fbo import (
     Seeds,
     tuning_app,
 )
-from flwr_fbo.cli.report.page import (
-    Figure,
-    Section,
-    Table,
-    range_in_words,
-    render,
-)
-from flwr_fbo.cli.report.server_page import score_map, slices
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.lab.experiment_runner.config import builtin_experiments, load_experiment
 from flwr_fbo.lab.experiment_runner.curves import summarize
 from flwr_fbo.lab.experiment_runner.figure import looks_of
 from flwr_fbo.lab.experiment_runner.results import read_results
 from flwr_fbo.space.search_space import SearchSpace
+from flwr_fbo.study.report.page import (
+    Figure,
+    Section,
+    Table,
+    range_in_words,
+    render,
+)
+from flwr_fbo.tuning.report.findings import score_map, slices
 from flwr_fbo.tuning.search.recommendation import Recommendation, ReleasedFunction
 from tests.cli.pages import (
     assert_figures_can_be_read,

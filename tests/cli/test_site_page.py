@@ -17,15 +17,6 @@ from optuna.distributions import (
 )
 
 from flwr_fbo import FedVoteSettings, best_params
-from flwr_fbo.cli.report import figures
-from flwr_fbo.cli.report.page import Figure, Section, render
-from flwr_fbo.cli.report.site_page import (
-    LOOKS,
-    importances_of,
-    parameter_section,
-    tuning_page,
-    worth_section,
-)
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import Trial, TrialSource
 from flwr_fbo.privacy.spending import (
@@ -37,7 +28,16 @@ from flwr_fbo.privacy.spending import (
     with_note,
 )
 from flwr_fbo.space.search_space import SearchSpace
+from flwr_fbo.study.report import figures
+from flwr_fbo.study.report.page import Figure, Section, render
 from flwr_fbo.tuning.fed_vote.settings import VoteCount
+from flwr_fbo.tuning.report.site_page import (
+    LOOKS,
+    importances_of,
+    parameter_section,
+    tuning_page,
+    worth_section,
+)
 from flwr_fbo.tuning.search.agent import Agent
 from flwr_fbo.tuning.search.agent_journal import (
     agent_identity,

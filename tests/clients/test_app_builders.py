@@ -23,8 +23,10 @@ from flwr.serverapp.strategy import FedAvg
 from flwr_fbo import InProcessGrid, add_tuning, best_params, with_tuning
 from flwr_fbo._compat import NumPyClient
 from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.site.study_journals import note_last_study
 from flwr_fbo.space.search_space import Params
-from flwr_fbo.tuning.site.tuning_journals import journal_path, note_last_study
+from flwr_fbo.tuning.kind import SITE
+from flwr_fbo.tuning.site.tuning_journals import journal_path
 from tests.federation import (
     NUM_AGENTS,
     assert_same,
@@ -233,7 +235,7 @@ def test_a_note_that_cannot_be_written_leaves_the_last_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = (strategy(study_seed=seed).study for seed in (1, 2))
-    note_last_study(tmp_path, first, 0)
+    note_last_study(tmp_path, SITE.name, first.study_id, 0)
     before = {path.name: path.read_text() for path in tmp_path.iterdir()}
 
     def full(handle: int) -> None:
@@ -241,7 +243,7 @@ def test_a_note_that_cannot_be_written_leaves_the_last_one(
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match="No space left"):
-        note_last_study(tmp_path, second, 0)
+        note_last_study(tmp_path, SITE.name, second.study_id, 0)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == before
 
 

@@ -30,13 +30,12 @@ from flwr_fbo import (
 from flwr_fbo._common.errors import end_of_faults
 from flwr_fbo._compat import TUNE_ACTION, ensure_task_identity, instruction_content
 from flwr_fbo.bandits.fed_go_ucb.study import FedGOUCBInstruction
+from flwr_fbo.bandits.kind import LINEAR_SITE, NEURAL_SITE
 from flwr_fbo.bandits.linear.study import LinearBanditInstruction
 from flwr_fbo.bandits.site.recorded_bandit import RecordedBandit
 from flwr_fbo.bandits.site.recorded_neural_agent import RecordedNeuralAgent
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.site.site import SiteError
-from flwr_fbo.site.study_journals import LINEAR_KIND as LINEAR_KIND
-from flwr_fbo.site.study_journals import NEURAL_KIND as NEURAL_KIND
 from flwr_fbo.study.codec import Config, Phase, Study
 from flwr_fbo.tuning.search.agent_journal import agent_identity
 from flwr_fbo.tuning.search.study import TuningInstruction
@@ -217,7 +216,7 @@ LINEAR_CASES = {
         "JournalError " + ADVICE,
         node_config=FOLDER,
         prepare=_of_another(
-            f"{LINEAR_KIND}-{LINEAR.study_id}.sqlite",
+            f"{LINEAR_SITE.name}-{LINEAR.study_id}.sqlite",
             RecordedBandit.identity_of(replace(LINEAR, noise_seed=int(SECRET))),
         ),
         phase="enrol",
@@ -225,7 +224,7 @@ LINEAR_CASES = {
     "a damaged journal": Case(
         "JournalError " + ADVICE,
         node_config=FOLDER,
-        prepare=_damaged(f"{LINEAR_KIND}-{LINEAR.study_id}.sqlite"),
+        prepare=_damaged(f"{LINEAR_SITE.name}-{LINEAR.study_id}.sqlite"),
         phase="enrol",
     ),
     "a lost journal": Case(
@@ -254,7 +253,7 @@ NEURAL_CASES = {
         "JournalError " + ADVICE,
         node_config=FOLDER,
         prepare=_of_another(
-            f"{NEURAL_KIND}-{NEURAL.study_id}.sqlite",
+            f"{NEURAL_SITE.name}-{NEURAL.study_id}.sqlite",
             RecordedNeuralAgent.identity_of(replace(NEURAL, seed=int(SECRET))),
         ),
         phase="enrol",

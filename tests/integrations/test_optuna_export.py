@@ -12,7 +12,8 @@ import pytest
 from optuna.distributions import FloatDistribution
 
 from flwr_fbo import FedVote, InProcessGrid, Seeds, tuning_app
-from flwr_fbo.integrations.optuna_export import export_journal, set_times
+from flwr_fbo.integrations.optuna_export import export_journal
+from flwr_fbo.tuning.search.optuna_trials import set_times
 
 
 @pytest.fixture(scope="module")

@@ -31,12 +31,12 @@ from flwr_fbo import (
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.cli import app
 from flwr_fbo.integrations.optuna_export import export_journal
-from flwr_fbo.integrations.optuna_sampler import POINT
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.tuning.dp_fts_de.settings import DPFTSDESettings
 from flwr_fbo.tuning.search.agent import Agent, play_round
+from flwr_fbo.tuning.search.optuna_trials import POINT
 from flwr_fbo.tuning.search.study import TuningStudy, create_agent
 from flwr_fbo.tuning.search.trial import Objective
 from tests.federation import AGENT, SPACE, numpy_app, objective_of, strategy

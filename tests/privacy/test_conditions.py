@@ -30,11 +30,10 @@ from flwr_fbo.cli import app
 from flwr_fbo.privacy.conditions import (
     FINISHED_TABLE,
     WITHOUT_TRAINING,
-    condition_of,
-    conditions_of,
 )
 from flwr_fbo.privacy.spending import Charge, SpendingLedger, charge_facts
 from flwr_fbo.study.callbacks import Started
+from flwr_fbo.study.conditions import condition_of, conditions_of
 from flwr_fbo.tuner.envelope import KIND
 from flwr_fbo.tuner.private_choice import PrivateChoice
 from tests.cli.pages import page

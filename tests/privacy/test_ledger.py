@@ -15,12 +15,13 @@ from typer.testing import CliRunner
 
 from flwr_fbo import InProcessGrid
 from flwr_fbo.cli import app
-from flwr_fbo.cli.ledger_kinds import committed_text
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.strategies.enrolment import first_line
-from flwr_fbo.strategies.study_record import KIND, read_ledger
+from flwr_fbo.strategies.study_record import read_ledger
+from flwr_fbo.study.report.ledger_view import committed_text
+from flwr_fbo.tuning.kind import SERVER
 from tests.federation import NUM_AGENTS, numpy_app, strategy
 
 
@@ -237,7 +238,7 @@ def test_what_could_not_be_recorded_is_not_seen(
     whole = Journal._add_release
 
     def full(self: Journal, row: LedgerRow) -> None:
-        if self.identity["kind"] == KIND:  # not of a site
+        if self.identity["kind"] == SERVER.name:  # not of a site
             raise JournalError("disk is full")
         whole(self, row)
 

@@ -20,10 +20,10 @@ from flwr_fbo import (
     LinearUCBSettings,
     linear_bandit_app,
 )
+from flwr_fbo.bandits.kind import LINEAR_SITE
 from flwr_fbo.bandits.site.environment import BanditEnvironment
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.lab.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTask
-from flwr_fbo.site.study_journals import LINEAR_KIND as KIND
 from flwr_fbo.site.study_journals import last_journal
 from tests.grouped import waiting
 
@@ -138,12 +138,12 @@ def site_strategy(tmp_path: Path, **options: Any) -> FedUCB:
 
 
 def lose_journal(sites: Sites) -> None:
-    (last_journal(sites.folders[1], KIND)).unlink()
+    (last_journal(sites.folders[1], LINEAR_SITE.name)).unlink()
 
 
 def begin_anew(sites: Sites) -> None:
     """Put an empty journal of the same study there."""
-    path = last_journal(sites.folders[1], KIND)
+    path = last_journal(sites.folders[1], LINEAR_SITE.name)
     with Journal(None, path) as journal:
         identity = journal.identity
     path.unlink()

@@ -32,6 +32,7 @@ from flwr_fbo.bandits.decentralized_fed_ucb.server import (
     DecentralizedFedUCBServer,
     PeerMessage,
 )
+from flwr_fbo.bandits.kind import LINEAR_SITE
 from flwr_fbo.bandits.linear.agent import LinearUCBAgent
 from flwr_fbo.bandits.linear.confidence import Confidence
 from flwr_fbo.bandits.linear.settings import DeterminantTrigger
@@ -47,7 +48,6 @@ from flwr_fbo.lab.tasks.linear_bandit import LinearBanditEnvironment
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.site.site_journal import record_name
-from flwr_fbo.site.study_journals import LINEAR_KIND as KIND
 from flwr_fbo.study.server import Step
 from tests.federation import shuffled
 from tests.strategies.peer_studies import (
@@ -73,7 +73,7 @@ from tests.strategies.peer_studies import (
 
 
 def journal_of(context: Context) -> Journal:
-    content = context.state.config_records[record_name(KIND)]["journal"]
+    content = context.state.config_records[record_name(LINEAR_SITE.name)]["journal"]
     assert isinstance(content, bytes)
     return Journal(None, content=content)
 

@@ -23,6 +23,7 @@ from flwr_fbo import (
 )
 from flwr_fbo._compat import to_array_record
 from flwr_fbo.bandits.fed_go_ucb.agent import FedGOUCBAgent
+from flwr_fbo.bandits.kind import NEURAL_SITE
 from flwr_fbo.bandits.site.environment import BanditEnvironment
 from flwr_fbo.cli import app as cli
 from flwr_fbo.journal.journal import Journal
@@ -33,7 +34,6 @@ from flwr_fbo.lab.tasks.nonlinear_bandit import (
 )
 from flwr_fbo.models.langevin import LangevinSettings
 from flwr_fbo.site.site_journal import record_name
-from flwr_fbo.site.study_journals import NEURAL_KIND as KIND
 from flwr_fbo.site.study_journals import last_journal
 from tests.bandits.fed_go_ucb.servers import server_of
 from tests.federation import shuffled
@@ -68,7 +68,7 @@ def strategy_of(settings: FedGOUCBSettings = SETTINGS, **options: Any) -> FedGOU
 
 
 def state_of(context: Context) -> dict[str, NDArray[Any]]:
-    content = context.state.config_records[record_name(KIND)]["journal"]
+    content = context.state.config_records[record_name(NEURAL_SITE.name)]["journal"]
     assert isinstance(content, bytes)
     with Journal(None, content=content) as journal:
         return journal.load_state()

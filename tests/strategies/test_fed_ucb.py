@@ -22,6 +22,7 @@ from flwr_fbo import (
     LinearBanditClient,
     linear_bandit_app,
 )
+from flwr_fbo.bandits.kind import LINEAR_SITE
 from flwr_fbo.bandits.linear.settings import DeterminantTrigger
 from flwr_fbo.bandits.site.bandit_store import action_of
 from flwr_fbo.bandits.site.linear_bandit_site import LinearBanditSite
@@ -33,7 +34,6 @@ from flwr_fbo.lab.simulation.linear_bandits import BanditSimulation
 from flwr_fbo.lab.tasks.linear_bandit import LinearBanditEnvironment
 from flwr_fbo.site.site import SiteClient
 from flwr_fbo.site.site_journal import record_name
-from flwr_fbo.site.study_journals import LINEAR_KIND as KIND
 from tests.federation import Unheard, shuffled
 from tests.lab.simulation.test_linear_bandits import play_objects
 from tests.strategies.bandit_sites import (
@@ -71,7 +71,7 @@ def numpy_app() -> ClientApp:
 
 
 def trials_of(context: Context) -> list[Trial]:
-    content = context.state.config_records[record_name(KIND)]["journal"]
+    content = context.state.config_records[record_name(LINEAR_SITE.name)]["journal"]
     assert isinstance(content, bytes)
     with Journal(None, content=content) as journal:
         return journal.trials()

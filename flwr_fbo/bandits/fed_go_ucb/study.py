@@ -18,6 +18,7 @@ from flwr_fbo._common.fields import (
 )
 from flwr_fbo._common.fields import seed as seed_rule
 from flwr_fbo.bandits.fed_go_ucb.settings import FedGOUCBSettings
+from flwr_fbo.bandits.kind import NEURAL
 from flwr_fbo.models.network import Network, RewardModel
 from flwr_fbo.privacy.gaussian import gaussian_mu
 from flwr_fbo.privacy.spending import Charge, Promise
@@ -173,7 +174,7 @@ class FedGOUCBInstruction(Instruction):
         come.
     """
 
-    kind: ClassVar[str] = "neural-bandit"
+    kind: ClassVar[str] = NEURAL.name
     study_type: ClassVar[type[Study]] = FedGOUCBStudy
 
     journal: int = 0

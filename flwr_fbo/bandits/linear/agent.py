@@ -11,9 +11,9 @@ action with the largest upper confidence bound. Where this module differs:
   log det V. With ``width="exact"`` it is that of the noise's sum, and with
   ``"observed"`` what noise and shift can do to theta is bounded by the V that was
   released, too; see `Confidence.width_at`.
-- With ``local_data="released"`` U stays zero: an agent acts on what was released only.
-  With ``"own"`` V is of all its own data without noise, and of what the others' part of
-  S is worth to it: `flwr_fbo.bandits.linear.own_data`.
+- Where sites act on released sums only, U stays zero. Where they act on their own data,
+  V is of all these without noise, and of what the others' part of S is worth to it:
+  `flwr_fbo.bandits.linear.own_data`.
 - Noise can leave S + shift I with eigenvalues below rho_min, if its bounds fail. The
   paper leaves open what happens then; here S is shifted further, up to rho_min. That is
   post-processing, and whatever is observed later is added to a positive definite V.
@@ -165,7 +165,7 @@ class LinearUCBAgent:
         self.num_trials += 1
         if self._own is not None:
             self._own.observe_sum(product, 1)
-        elif self.settings.local_data == "raw":
+        elif self.settings.uses_raw_sums:
             self._ellipsoid.observe(x, releases.centred(np.asarray(reward)))
 
     @one_blas_thread
@@ -175,7 +175,7 @@ class LinearUCBAgent:
         self.num_trials += num_trials
         if self._own is not None:
             self._own.observe_sum(total, num_trials)
-        elif self.settings.local_data == "raw":
+        elif self.settings.uses_raw_sums:
             gram, target = total[:-1, :-1], total[:-1, -1]
             self._ellipsoid.observe_sum(gram, target, num_trials)
 
@@ -194,10 +194,10 @@ class LinearUCBAgent:
         num_synchronisations : int
             >= 0, that have made it; see `Confidence.after`.
         own : OwnPart, optional
-            The agent's part of the sum; nothing unless given. It has an effect with
-            ``local_data="own"``.
+            The agent's part of the sum; nothing unless given. It has an effect where
+            sites act on their own data.
         num_others : int
-            How many other agents' releases are in the sum; with ``local_data="own"``.
+            How many other agents' releases are in the sum; of effect there, too.
 
         Raises
         ------
@@ -212,7 +212,7 @@ class LinearUCBAgent:
         own = OwnPart(np.zeros(shape), np.zeros(shape), 0) if own is None else own
         self._confidence = self._confidence.after(num_synchronisations)
         self._own: OwnBelief | None = None
-        if self.settings.local_data == "own":
+        if self.settings.uses_own_data:
             self._own = OwnBelief(
                 self._confidence,
                 total - own.message,
@@ -236,7 +236,7 @@ class LinearUCBAgent:
     ) -> bool:
         """Return whether the agent has seen enough since the last synchronisation.
 
-        It never has but with ``local_data="raw"``.
+        It never has unless it acts on its raw sums.
         """
         if self._own is not None:
             return False
@@ -250,7 +250,7 @@ class LinearUCBAgent:
 
     @property
     def estimate(self) -> FloatArray:
-        """Theta, or the site's own with ``local_data="own"``, shape (d,)."""
+        """Theta, or the site's own where it acts on its own data, shape (d,)."""
         return self._belief.ellipsoid.estimate
 
     @property
@@ -262,5 +262,5 @@ class LinearUCBAgent:
 
     @property
     def worth_of_others(self) -> float | None:
-        """How many own trials the others are worth; with ``local_data="own"``."""
+        """How many own trials the others are worth, where sites act on own data."""
         return None if self._own is None else float(self._own.worth)

@@ -231,7 +231,7 @@ class Confidence:
         of R theta is at most rho_max S, on the same event: no more of alpha. lambda
         may be what the data show, as the event is about the noise of all releases, and
         has V in it nowhere. To look at V costs no privacy: it is made of what was
-        released and, with ``local_data="raw"``, of what the agent acts on anyway. So
+        released and, where the agent acts on raw sums, of what it acts on anyway. So
         noise and shift cost the less, the more there are data in every direction, where
         the exact width pays for them for ever.
 

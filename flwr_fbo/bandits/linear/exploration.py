@@ -110,7 +110,7 @@ class EllipsoidSampling(Exploration):
     ... )
     >>> sampling = EllipsoidSampling(uniform_share=0.1)
     >>> settings = LinearUCBSettings(
-    ...     releases, local_data="released", exploration=sampling
+    ...     releases, "released", exploration=sampling
     ... )
 
     Attributes
@@ -191,7 +191,7 @@ class InverseGapWeighting(Exploration):
     ...     num_releases=30, dimension=10, epsilon=1.0, delta=1e-5
     ... )
     >>> settings = LinearUCBSettings(
-    ...     releases, local_data="released", exploration=InverseGapWeighting()
+    ...     releases, "released", exploration=InverseGapWeighting()
     ... )
 
     Attributes

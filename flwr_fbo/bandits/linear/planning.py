@@ -39,7 +39,7 @@ _SITES = (5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 
 @dataclass(frozen=True)
 class SharingPlan:
-    """What a study with ``local_data="own"`` is worth to each of its sites.
+    """What a study of sites that act on their own data is worth to each of them.
 
     Examples
     --------

@@ -18,7 +18,7 @@ been played in more than half of the T trials: otherwise another action had a si
 them at some time, was played once more, and so was not behind.
 
 A width that is a number is judged without noise, at T = 300; so is all of a site that
-acts on its own data (``local_data="own"``). Where it acts on noisy sums, or the width
+acts on its own data. Where it acts on noisy sums, or the width
 is a formula, which is for all times at once, T is 10,000.
 
 *What is not counted.* What a server does later: one that sends no totals, or false
@@ -71,7 +71,7 @@ def has_regard(settings: LinearUCBSettings, num_agents: int) -> bool:
         few = Confidence.of(without_noise, 1)
         if not _is_ahead(few, trial / size**2, FEW_TRIALS):
             return False
-    if settings.local_data == "own":  # others count where own data speak for them
+    if settings.uses_own_data:  # others count where own data speak for them
         return True
     return _is_ahead(Confidence.of(settings, num_agents), trial / size**2, MANY_TRIALS)
 

@@ -289,12 +289,25 @@ class LinearUCBSettings:
             require(low <= given <= high, "reward_timeout.reward", given, allowed)
 
     @property
+    def uses_own_data(self) -> bool:
+        """Whether a site acts on its own data without noise, and weighs the others'."""
+        return self.local_data == "own"
+
+    @property
+    def uses_raw_sums(self) -> bool:
+        """Whether a site adds its raw trials to the sum that was released."""
+        return self.local_data == "raw"
+
+    @property
     def fixed_rows(self) -> bool:
-        """Whether epsilon is for one trial while all other trials are as they were."""
-        return self.local_data != "released"
+        """Whether epsilon is for one trial while all other trials are as they were.
+
+        It is where a site acts on trials of its own that were not released.
+        """
+        return self.uses_own_data or self.uses_raw_sums
 
     def _check_width(self) -> None:
-        if self.local_data == "own":
+        if self.uses_own_data:
             fixed = not isinstance(self.width, str)
             allowed = "a number, with local_data='own'"
             require(fixed, "width", self.width, allowed)
@@ -317,7 +330,7 @@ class LinearUCBSettings:
         """The fixed width that an agent chooses with, unless it is by the formula."""
         if isinstance(self.width, str):
             return None
-        if self.width is None and self.local_data == "own":
+        if self.width is None and self.uses_own_data:
             return _OWN_WIDTH * self.noise_scale
         return self.width
 

@@ -17,6 +17,7 @@ from flwr_fbo._common.fields import (
     seed,
 )
 from flwr_fbo._common.validation import require
+from flwr_fbo.bandits.kind import LINEAR
 from flwr_fbo.bandits.linear.peer_graph import PeerGraph
 from flwr_fbo.bandits.linear.settings import (
     DeterminantTrigger,
@@ -68,7 +69,7 @@ class LinearBanditStudy(Study):
     def __post_init__(self) -> None:
         check_fields(self)
         local = self.settings.local_data
-        ok = self.trigger is None or local == "raw"
+        ok = self.trigger is None or self.settings.uses_raw_sums
         require(ok, "local_data", local, "'raw', with a trigger")
         planned = self.settings.releases.num_releases
         ok = self.graph is None or planned is not None
@@ -114,7 +115,7 @@ class LinearBanditStudy(Study):
         from flwr_fbo.bandits.linear.regard import has_regard
 
         summed = self.num_agents
-        if self.graph is not None and self.settings.local_data != "own":
+        if self.graph is not None and not self.settings.uses_own_data:
             summed = min(map(len, self.graph.pools))
         share = self.settings.exploration.largest_uniform_share
         return share if has_regard(self.settings, summed) else 1.0
@@ -143,7 +144,7 @@ class LinearBanditStudy(Study):
         if self.noise_seed is not None:
             return "NOT PRIVATE: the noise is seeded, for an experiment only"
         local = self.settings.local_data
-        if local != "released":
+        if self.settings.fixed_rows:
             return (
                 f"WARNING: local_data={local!r} lets an agent act on its own raw "
                 "trials: the guarantee holds for one trial with all other trials "
@@ -194,7 +195,7 @@ class LinearBanditInstruction(Instruction):
         to which one messages have arrived, so that their sum can be believed.
     """
 
-    kind: ClassVar[str] = "linear-bandit"
+    kind: ClassVar[str] = LINEAR.name
     study_type: ClassVar[type[Study]] = LinearBanditStudy
 
     journal: int = 0

@@ -24,9 +24,9 @@ from flwr_fbo.site.recorded_agent import (
 from flwr_fbo.site.site import Metrics, Site
 from flwr_fbo.site.site_journal import configured_slot, held_journal, record_name
 from flwr_fbo.site.study_journals import (
-    bandit_journal,
     has_begun,
     note_last_study,
+    study_journal,
 )
 from flwr_fbo.study.codec import Instruction
 
@@ -93,7 +93,7 @@ class BanditSite(Site[AskedT, BanditT]):
         may_begin = not self.recorded.must_be_kept(study)
         key = self.recorded.kind, study.study_id
         # Without a folder it was begun while the site enrolled.
-        if folder is not None and not bandit_journal(folder, *key).is_file():
+        if folder is not None and not study_journal(folder, *key).is_file():
             is_known = instruction.journal == gate.number("journal", *key)
             is_lost = _is_lost(folder, key, gate)
             may_begin = may_begin or (is_known and not is_lost)
@@ -107,7 +107,7 @@ class BanditSite(Site[AskedT, BanditT]):
     ) -> Iterator[BanditT]:
         """Hold the agent of a study, or one that could be; no file is begun."""
         kind = self.recorded.kind
-        path = folder and bandit_journal(folder, kind, study.study_id)
+        path = folder and study_journal(folder, kind, study.study_id)
         if path is None or path.is_file():
             with self._held(context, study, folder, gate, True) as agent:
                 yield agent
@@ -132,7 +132,7 @@ class BanditSite(Site[AskedT, BanditT]):
         with held_journal(
             context,
             self.recorded.identity_of(study),
-            folder and bandit_journal(folder, kind, study.study_id),
+            folder and study_journal(folder, kind, study.study_id),
             record=record_name(kind),
             may_begin=may_begin,
             patience=_PATIENCE,

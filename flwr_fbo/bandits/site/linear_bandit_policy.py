@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.conversion import mapping, mappings, plain
 from flwr_fbo._common.validation import is_number, require
+from flwr_fbo.bandits.kind import LINEAR_SITE
 from flwr_fbo.bandits.linear.arm_table import ArmTable
 from flwr_fbo.bandits.site.bandit_store import Offer
 from flwr_fbo.bandits.site.decision import Choice, Decision, decisions_frame
@@ -21,7 +22,7 @@ from flwr_fbo.bandits.site.recorded_bandit import RecordedBandit
 from flwr_fbo.journal.journal import open_patiently, patiently
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.site.recorded_agent import NO_SLOT
-from flwr_fbo.site.study_journals import LINEAR_KIND, last_journal
+from flwr_fbo.site.study_journals import last_journal
 
 Eligible = Collection[str] | None
 T = TypeVar("T")
@@ -98,7 +99,7 @@ class LinearBanditPolicy:
         require(ok, "patience", patience, "a number of seconds >= 0")
         deadline = time.monotonic() + patience
         while True:
-            policy = cls(last_journal(Path(folder), LINEAR_KIND), patience)
+            policy = cls(last_journal(Path(folder), LINEAR_SITE.name), patience)
             if policy._is_enrolled() or time.monotonic() >= deadline:
                 with policy._held():
                     return policy

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.bandits.linear.settings import LinearUCBSettings
-from flwr_fbo.privacy.conditions import after_epsilon, condition_of
+from flwr_fbo.privacy.conditions import FINISHED_TABLE, after_epsilon
 
 
 @dataclass(frozen=True, eq=False)
 class PolicySummary:
     """The state of a site's linear bandit; ``print`` shows it as a text.
 
-    The summary is for the site alone: with ``local_data="raw"`` its estimate comes from
-    the site's raw trials.
+    The summary is for the site alone: unless the site acts on released sums only, its
+    estimate comes from the site's raw trials.
 
     Examples
     --------
@@ -30,7 +30,7 @@ class PolicySummary:
     >>> folder = tempfile.mkdtemp()
     >>> app = linear_bandit_app(limits=Limits(max_epsilon=float("inf")))
     >>> grid = InProcessGrid(app, 1, node_configs=[{"fbo-folder": folder}])
-    >>> settings = LinearUCBSettings(releases, local_data="own")
+    >>> settings = LinearUCBSettings(releases, "own")
     >>> strategy = FedUCB(settings, num_agents=1, interval=0)
     >>> _ = strategy.start(grid)
     >>> policy = LinearBanditPolicy.open(folder)
@@ -54,12 +54,12 @@ class PolicySummary:
         coordinates. All intervals hold at once, in all trials of this agent, with a
         probability of 1 - ``alpha``.
     estimate : ndarray of shape (d,)
-        Estimate theta of the shared parameter; with ``local_data="own"`` of the site's.
+        Estimate theta of the shared parameter; of the site's where it acts on own data.
         Shape (E, d) for E > 1 estimators, which play in turn.
     confidence_width : ndarray of the shape of ``estimate``
         Half the confidence interval of each coordinate: theta_i lies within
-        ``estimate[i] +- confidence_width[i]``. With ``local_data="own"`` it is from the
-        site's own data alone, and so holds whatever the other sites are; else it is
+        ``estimate[i] +- confidence_width[i]``. Where the site acts on its own data, it
+        is from these alone, and so holds whatever the other sites are; else it is
 
             w sqrt((V^-1)_ii),
 
@@ -89,7 +89,7 @@ class PolicySummary:
         What the promise does not cover; empty unless it covers less than it says.
     worth_of_others : float, optional
         How many more trials of its own the others' releases are worth to this site now:
-        with ``local_data="own"``, and one estimator.
+        where sites act on their own data, and with one estimator.
     """
 
     settings: LinearUCBSettings
@@ -117,7 +117,7 @@ class PolicySummary:
         others = f"{self.num_others} of {self.max_others} in the sum in use"
         promised = f"epsilon {releases.epsilon:g} at delta {releases.delta:g}"
         fixed_rows = self.settings.fixed_rows
-        condition = after_epsilon(condition_of("", fixed_rows=fixed_rows))
+        condition = after_epsilon(FINISHED_TABLE) if fixed_rows else ""
         trials = f"{self.num_trials}, {self.num_awaited} without a reward yet"
         if self.num_timed_out:
             trials += f", {self.num_timed_out} timed out"

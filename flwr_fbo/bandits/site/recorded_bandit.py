@@ -32,6 +32,7 @@ from flwr_fbo._common.validation import (
     require_index,
     require_int,
 )
+from flwr_fbo.bandits.kind import LINEAR_SITE
 from flwr_fbo.bandits.linear.agent import LinearUCBAgent, OwnPart
 from flwr_fbo.bandits.linear.arm_table import ArmTable
 from flwr_fbo.bandits.linear.confidence import Confidence
@@ -54,7 +55,6 @@ from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import Trial
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.site.recorded_agent import RecordedBanditAgent, say_left_aside
-from flwr_fbo.site.study_journals import LINEAR_KIND
 from flwr_fbo.study.codec import is_sum
 
 # Actions whose probabilities are computed together: enough to be fast.
@@ -77,7 +77,7 @@ class RecordedBandit(RecordedBanditAgent):
         Decisions, rewards, arms and logs.
     """
 
-    kind: ClassVar[str] = LINEAR_KIND
+    kind: ClassVar[str] = LINEAR_SITE.name
     study: LinearBanditStudy
 
     def __init__(
@@ -283,7 +283,7 @@ class RecordedBandit(RecordedBanditAgent):
     @property
     def _uses_own(self) -> bool:
         """Whether the agent acts on its own trials that are not released."""
-        return self.study.settings.local_data != "released"
+        return self.study.settings.fixed_rows
 
     def _own_parts(self, included: int) -> list[OwnPart]:
         """Return the agent's part of a total, by stream.
@@ -311,7 +311,7 @@ class RecordedBandit(RecordedBanditAgent):
         require(np.shape(total) == shape, "total", np.shape(total), f"shape {shape}")
         totals = total.reshape(-1, *shape[-2:])
         own: list[OwnPart | None] = [None] * len(totals)
-        if settings.local_data == "own":
+        if settings.uses_own_data:
             own = [*self._own_parts(included)]
         num_others = max(contributors - (included > 0), 0)
         return [

@@ -14,6 +14,7 @@ from flwr_fbo.bandits.fed_go_ucb.study import (
     FedGOUCBInstruction,
     FedGOUCBStudy,
 )
+from flwr_fbo.bandits.kind import NEURAL_SITE
 from flwr_fbo.bandits.site.environment import (
     BanditEnvironment,
     fitting_actions,
@@ -27,7 +28,6 @@ from flwr_fbo.site.recorded_agent import (
     older_copy,
     say_left_aside,
 )
-from flwr_fbo.site.study_journals import NEURAL_KIND
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -48,7 +48,7 @@ class RecordedNeuralAgent(RecordedBanditAgent):
         Once it has joined.
     """
 
-    kind: ClassVar[str] = NEURAL_KIND
+    kind: ClassVar[str] = NEURAL_SITE.name
     study: FedGOUCBStudy
     agent: FedGOUCBAgent
 

@@ -7,15 +7,6 @@ from functools import partial
 from pathlib import Path
 
 from flwr_fbo._common.text import counted, humanised
-from flwr_fbo.cli.report import figures
-from flwr_fbo.cli.report.page import (
-    Part,
-    Section,
-    Table,
-    bytes_text,
-    params_text,
-    whole_page,
-)
 from flwr_fbo.lab.cli.claims_command import outcome
 from flwr_fbo.lab.cli.experiment_tables import cells_of, headings_of
 from flwr_fbo.lab.experiment_runner.base import Experiment, Run
@@ -33,6 +24,15 @@ from flwr_fbo.lab.experiment_runner.figure import (
 )
 from flwr_fbo.lab.experiment_runner.results import read_results, version_of
 from flwr_fbo.lab.experiment_runner.tuning_table import TuningRun
+from flwr_fbo.study.report import figures
+from flwr_fbo.study.report.page import (
+    Part,
+    Section,
+    Table,
+    bytes_text,
+    params_text,
+    whole_page,
+)
 
 _NOT_PRIVATE = (
     "An experiment: not private. Its noise is seeded, so that it can be repeated, or "

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.space.search_space import Params
+from flwr_fbo.tuning.kind import SITE
 from flwr_fbo.tuning.search.agent import Agent
 from flwr_fbo.tuning.search.study import TuningStudy, create_agent
 
-KIND = "agent"
+KIND = SITE.name
 
 
 def agent_identity(study: TuningStudy, slot: int) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from flwr_fbo.study.codec import (
     fresh_seed,
     study_id_field,
 )
+from flwr_fbo.tuning.kind import TUNING
 from flwr_fbo.tuning.registry import algorithm_in, algorithm_of, load
 from flwr_fbo.tuning.search.settings import Direction, Facts, SearchSettings
 from flwr_fbo.tuning.search.study_portfolio import MOST_LISTED
@@ -180,7 +181,7 @@ class TuningInstruction(Instruction):
         Iteration after which the release was planned, for its weights.
     """
 
-    kind: ClassVar[str] = "tuning"
+    kind: ClassVar[str] = TUNING.name
     study_type: ClassVar[type[Study]] = TuningStudy
 
     iteration: int = 0

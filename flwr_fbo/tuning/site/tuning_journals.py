@@ -13,7 +13,6 @@ from pathlib import Path
 
 from flwr.app import ConfigRecord, Context
 
-from flwr_fbo._common.text import write_whole
 from flwr_fbo._common.validation import require, require_function
 from flwr_fbo.journal.journal import Journal, open_patiently
 from flwr_fbo.site.site_journal import (
@@ -21,6 +20,11 @@ from flwr_fbo.site.site_journal import (
     configured_slot,
     noted_slot,
     record_name,
+)
+from flwr_fbo.site.study_journals import (
+    last_study,
+    study_journal,
+    study_journals,
 )
 from flwr_fbo.space.search_space import Params
 from flwr_fbo.tuning.search.agent import Agent
@@ -31,9 +35,6 @@ from flwr_fbo.tuning.search.study import TuningStudy
 
 _log = logging.getLogger("flwr.fbo")
 
-# In a site's folder: by study and slot, and by slot.
-_JOURNAL = "study-{}-agent-{}.sqlite"
-_NOTE = "last-study-agent-{}"
 # In a journal: the last comparison with the default. In context.state: what was said.
 _COMPARISON, _SAID = "comparison", "flwr-fbo-compared"
 _NOT_COMPARED = (
@@ -55,7 +56,7 @@ _PATIENCE = 10.0
 
 def journal_path(folder: Path | None, study: TuningStudy, slot: int) -> Path | None:
     """Return the file of an agent's journal, if the client has a folder."""
-    return folder and folder / _JOURNAL.format(study.study_id, slot)
+    return folder and study_journal(folder, KIND, study.study_id, slot)
 
 
 def agent_id(context: Context, study: TuningStudy) -> int:
@@ -85,8 +86,9 @@ def taken_slot(context: Context, study: TuningStudy) -> int:
     folder = configured_folder(context)
     if folder is None:
         return -1
-    prefix = f"study-{study.study_id}-agent-"
-    slots = [p.stem.removeprefix(prefix) for p in _journals(folder, study.study_id)]
+    prefix = study_journal(folder, KIND, study.study_id).stem
+    found = study_journals(folder, KIND, study.study_id)
+    slots = [path.stem.removeprefix(prefix) for path in found]
     slots = [slot for slot in slots if slot.isdecimal()]  # not of a longer study_id
     return int(slots[0]) if len(slots) == 1 else -1
 
@@ -109,17 +111,6 @@ def kept_agent(context: Context, study: TuningStudy) -> Agent | None:
     assert content is None or isinstance(content, bytes)
     with Journal(None, path, content) as journal:
         return load_agent(journal, study, slot)
-
-
-def note_last_study(folder: Path, study: TuningStudy, slot: int) -> None:
-    """Note in the folder that this is the agent's last study.
-
-    The time of a journal does not tell: clocks are changed, and files restored.
-    """
-    path = folder / _NOTE.format(slot)
-    if path.is_file() and path.read_text() == study.study_id:
-        return
-    write_whole(path, study.study_id)
 
 
 def best_params(
@@ -308,11 +299,10 @@ def _last_journal(context: Context) -> Journal | None:
     else:
         slot = configured_slot(context)
         slot = _only_slot(folder) if slot < 0 else slot
-        note = folder / _NOTE.format(slot)
-        last = note.read_text() if note.is_file() else ""
+        last = last_study(folder, KIND, slot)
     # Only where there is no note the folder is searched: it may be that of many agents.
-    named = [folder / _JOURNAL.format(last, slot)] if last else []
-    paths = named or _journals(folder, slot=str(slot))
+    named = [study_journal(folder, KIND, last, slot)] if last else []
+    paths = named or study_journals(folder, KIND, slot=slot)
     if len(paths) > 1:
         _log.warning(
             "%s has journals of several studies of agent %d, and no note which was the "
@@ -333,7 +323,7 @@ def _last_journal(context: Context) -> Journal | None:
 
 def _only_slot(folder: Path) -> int:
     """Return the slot of the journals in a folder; -1 if there is none, or several."""
-    ends = {path.stem.rpartition("-")[2] for path in _journals(folder)}
+    ends = {path.stem.rpartition("-")[2] for path in study_journals(folder, KIND)}
     slots = {end for end in ends if end.isdecimal()}
     if len(slots) > 1:
         _log.warning(
@@ -342,7 +332,3 @@ def _only_slot(folder: Path) -> int:
             folder,
         )
     return int(slots.pop()) if len(slots) == 1 else -1
-
-
-def _journals(folder: Path, study_id: str = "*", slot: str = "*") -> list[Path]:
-    return sorted(folder.glob(_JOURNAL.format(study_id, slot)))

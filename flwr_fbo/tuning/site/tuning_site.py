@@ -26,6 +26,7 @@ from flwr_fbo.site.site import (
     Site,
 )
 from flwr_fbo.site.site_journal import held_journal, record_name
+from flwr_fbo.site.study_journals import note_last_study
 from flwr_fbo.site.time_limit import CheckTime
 from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.study.codec import StudyMismatchError
@@ -35,7 +36,7 @@ from flwr_fbo.tuning.search.settings import Direction
 from flwr_fbo.tuning.search.study import TuningInstruction, TuningStudy
 from flwr_fbo.tuning.search.trial import Objective, Trial
 from flwr_fbo.tuning.site.recorded_tuner import RecordedTuner
-from flwr_fbo.tuning.site.tuning_journals import agent_id, journal_path, note_last_study
+from flwr_fbo.tuning.site.tuning_journals import agent_id, journal_path
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -152,7 +153,7 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
             patience=_PATIENCE,
         ) as journal:
             if folder is not None:
-                note_last_study(folder, study, slot)
+                note_last_study(folder, identity["kind"], study.study_id, slot)
             made = instruction.num_released
             yield RecordedTuner(journal, study, slot, self.enqueue, made, who)
 

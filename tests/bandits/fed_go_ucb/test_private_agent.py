@@ -29,6 +29,7 @@ from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo.bandits.fed_go_ucb.agent import FedGOUCBAgent
 from flwr_fbo.bandits.fed_go_ucb.settings import AgentReply
+from flwr_fbo.bandits.kind import NEURAL_SITE
 from flwr_fbo.bandits.site.environment import BanditEnvironment
 from flwr_fbo.cli import app as cli
 from flwr_fbo.journal.journal import Journal
@@ -40,7 +41,6 @@ from flwr_fbo.lab.tasks.nonlinear_bandit import (
 from flwr_fbo.models.network import CONSTANT_SHARE, reference_features
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.site.site_journal import record_name
-from flwr_fbo.site.study_journals import NEURAL_KIND as KIND
 from flwr_fbo.study.codec import PROTOCOL_VERSION
 from tests.bandits.fed_go_ucb.servers import server_of
 from tests.federation import Unheard, shuffled
@@ -80,7 +80,7 @@ def features_at(w0: FloatArray) -> Callable[[FloatArray], FloatArray]:
 
 
 def journal_of(context: Context) -> Journal:
-    content = context.state.config_records[record_name(KIND)]["journal"]
+    content = context.state.config_records[record_name(NEURAL_SITE.name)]["journal"]
     assert isinstance(content, bytes)
     return Journal(None, content=content)
 

@@ -26,6 +26,7 @@ from flwr_fbo import (
     linear_bandit_app,
 )
 from flwr_fbo._common.errors import RefusedError
+from flwr_fbo.bandits.kind import LINEAR_SITE
 from flwr_fbo.bandits.linear.exploration import Exploration
 from flwr_fbo.bandits.linear.settings import DeterminantTrigger
 from flwr_fbo.bandits.linear.study import (
@@ -39,7 +40,6 @@ from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import SeededEntropy
-from flwr_fbo.site.study_journals import LINEAR_KIND as KIND
 from flwr_fbo.site.study_journals import last_journal
 from tests.federation import charges_in
 from tests.killing import NUM_KILLS, killed_after
@@ -152,7 +152,7 @@ def test_a_reply_that_was_lost_is_given_again(tmp_path: Path) -> None:
     strategy = fed_ucb(replace(SETTINGS, releases=settings), interval=0.0, noise_seed=5)
     strategy.start(sites)
     first, second, third = (row.vectors[1] for row in strategy.server.ledger)
-    with Journal(None, last_journal(sites.folders[1], KIND)) as journal:
+    with Journal(None, last_journal(sites.folders[1], LINEAR_SITE.name)) as journal:
         made = [row.vectors for row in journal.ledger()]
     assert not first.any()
     assert np.array_equal(second, made[0])
@@ -191,7 +191,7 @@ def test_a_release_out_of_the_blue_is_refused_at_once(tmp_path: Path) -> None:
         )
         with pytest.raises((ValueError, JournalError), match=r"k=|Release|included="):
             site.answer(context, [], asked.to_config())
-    with Journal(None, last_journal(tmp_path, KIND)) as record:
+    with Journal(None, last_journal(tmp_path, LINEAR_SITE.name)) as record:
         assert record.ledger() == []
 
 
@@ -199,7 +199,7 @@ def test_an_older_copy_of_the_journal_stops_the_site(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     sites = Sites(tmp_path)
-    path = partial(last_journal, sites.folders[1], KIND)
+    path = partial(last_journal, sites.folders[1], LINEAR_SITE.name)
     copies: list[bytes] = []
 
     def restore() -> None:
@@ -294,7 +294,7 @@ def test_an_older_copy_is_noticed_by_the_site_too(
 ) -> None:
     """Where the server has not got the release that is missing in it."""
     sites = Sites(tmp_path)
-    path = partial(last_journal, sites.folders[1], KIND)
+    path = partial(last_journal, sites.folders[1], LINEAR_SITE.name)
     copies: list[bytes] = []
 
     def lose() -> None:
@@ -398,7 +398,7 @@ def test_a_site_that_is_killed_repeats_its_releases(tmp_path: Path) -> None:
     """Whatever is killed, what it had recorded is neither lost nor done twice."""
 
     def history(folder: Path) -> tuple[list[Any], list[Any]]:
-        with Journal(None, last_journal(folder, KIND)) as journal:
+        with Journal(None, last_journal(folder, LINEAR_SITE.name)) as journal:
             trials = [
                 (action_of(t).tolist(), t.value, t.iteration) for t in journal.trials()
             ]

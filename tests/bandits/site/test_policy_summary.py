@@ -11,8 +11,8 @@ from flwr_fbo import ContinualSettings, LinearBanditPolicy, LinearUCBSettings
 from flwr_fbo.bandits.linear.confidence import Confidence
 from flwr_fbo.bandits.linear.settings import LocalData, Width
 from flwr_fbo.bandits.linear.study import LinearBanditStudy
+from flwr_fbo.bandits.report.site_pages import policy_page
 from flwr_fbo.bandits.site.recorded_bandit import RecordedBandit
-from flwr_fbo.cli.report.site_page import policy_page
 from flwr_fbo.journal.journal import Journal
 from tests.bandits.site.policies import FILE_NAME
 from tests.strategies import bandit_sites, peer_studies

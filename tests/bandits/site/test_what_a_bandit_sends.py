@@ -20,7 +20,7 @@ from flwr_fbo import (
     RewardTimeout,
 )
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo.site.study_journals import LINEAR_KIND as KIND
+from flwr_fbo.bandits.kind import LINEAR_SITE
 from flwr_fbo.site.study_journals import last_journal
 from tests.bandits.site.policies import ENCODER, KINDS, enrolled
 from tests.strategies.bandit_sites import NOISE_SEED, M, Sites, fed_ucb
@@ -115,7 +115,9 @@ def test_an_error_tells_the_server_nothing_of_the_record(
     def play_and_damage() -> None:
         for slot in range(M):
             play(sites.policy(slot))
-        with sqlite3.connect(last_journal(sites.folders[1], KIND)) as connection:
+        with sqlite3.connect(
+            last_journal(sites.folders[1], LINEAR_SITE.name)
+        ) as connection:
             connection.execute(DAMAGES[damage])
         connection.close()
 

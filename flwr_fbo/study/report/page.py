@@ -1,6 +1,6 @@
 """What a report is made of, and how it becomes one HTML page.
 
-All text is escaped by jinja2; figures are SVG, drawn in `flwr_fbo.cli.report.figures`.
+All text is escaped by jinja2; figures are SVG: see `flwr_fbo.study.report.figures`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,10 @@ from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.space.search_space import SearchSpace
 
 Cells = Sequence[Any]
+
+FOR_THE_SITE = (
+    "For this site alone: the page shows the site's own data. Do not pass it on."
+)
 
 _BREAK = re.compile(r"(?<=\w[._])(?=\w)")
 _CODE = re.compile("`([^`]+)`")
@@ -96,7 +100,7 @@ def render(
     """
     page = {"title": title, "lead": lead, "sections": sections, "warning": warning}
     environment = Environment(
-        loader=PackageLoader("flwr_fbo.cli.report", "."),
+        loader=PackageLoader("flwr_fbo.study.report", "."),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

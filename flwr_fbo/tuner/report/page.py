@@ -10,22 +10,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from flwr_fbo._common.pictures import BLUE, ORANGE
-from flwr_fbo.cli.ledger_kinds import LEDGER_KINDS
-from flwr_fbo.cli.report import figures
-from flwr_fbo.cli.report.page import (
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.tables import LedgerRow
+from flwr_fbo.study.report import figures
+from flwr_fbo.study.report.page import (
     Section,
     Table,
     journal_page,
     short_value,
 )
-from flwr_fbo.cli.report.server_page import (
-    releases_section,
-    spent_lines,
-)
-from flwr_fbo.journal.journal import Journal
-from flwr_fbo.journal.tables import LedgerRow
-from flwr_fbo.tuner.envelope import KIND
+from flwr_fbo.study.report.releases import releases_section, spent_lines
 from flwr_fbo.tuner.federation_result import FederationResult
+from flwr_fbo.tuner.report.ledger import TUNER
 from flwr_fbo.tuner.tuner_record import (
     metric_in_words,
     not_private_because,
@@ -59,7 +55,7 @@ def tuner_page(journal: Journal) -> str:
         _scores(identity, found),
         _privacy(identity, ledger, found),
         Section("Trials", [trials_table(found)]),
-        releases_section(LEDGER_KINDS[KIND], ledger),
+        releases_section(TUNER, ledger),
     ]
     lead = (
         f"The tuner's record: {num_trials} trials, {len(ledger)} of "
@@ -137,9 +133,8 @@ def _score_name(identity: Mapping[str, Any]) -> str:
 def _privacy(
     identity: Mapping[str, Any], ledger: list[LedgerRow], found: FederationResult
 ) -> Section:
-    kind = LEDGER_KINDS[KIND]
-    condition = kind.condition(identity, ledger)
-    lines = spent_lines(found.privacy_spent, kind.whose, condition, ledger)
+    condition = TUNER.condition(identity, ledger)
+    lines = spent_lines(found.privacy_spent, TUNER.whose, condition, ledger)
     if found.privacy_spent is not None:
         lines.append(_COVERED)
         if identity["privacy"]["noise_only"]:

@@ -1,13 +1,13 @@
-"""The page of a site, for the site: from the journal that its client keeps.
+"""The page of a site that tunes, for the site: from the journal that its client keeps.
 
-A site that tunes sees whether tuning, and the federation, were worth it, and which
+The site sees whether tuning, and the federation, were worth it, and which
 parameters mattered: importances, slices, and all of them at once.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -18,22 +18,8 @@ from flwr_fbo._common.arrays import one_blas_thread
 from flwr_fbo._common.fields import from_json
 from flwr_fbo._common.pictures import BLUE, ORANGE, VERMILION
 from flwr_fbo._common.text import counted
-from flwr_fbo.bandits.site.policy_summary import PolicySummary
-from flwr_fbo.bandits.site.recorded_bandit import RecordedBandit
-from flwr_fbo.cli.ledger_kinds import LEDGER_KINDS
-from flwr_fbo.cli.report import figures
-from flwr_fbo.cli.report.page import (
-    Figure,
-    Part,
-    Section,
-    Table,
-    journal_page,
-    params_text,
-)
-from flwr_fbo.integrations.optuna_export import study_in_memory
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import Trial, TrialSource
-from flwr_fbo.privacy.conditions import conditions_of
 from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.spending import (
     DEFAULT_DELTA,
@@ -44,16 +30,24 @@ from flwr_fbo.privacy.spending import (
     notes_of,
 )
 from flwr_fbo.privacy.spending import FILE_NAME as LEDGER_NAME
-from flwr_fbo.site.study_journals import LINEAR_KIND as POLICY_KIND
-from flwr_fbo.site.study_journals import NEURAL_KIND as NEURAL_KIND
+from flwr_fbo.study.conditions import conditions_of
+from flwr_fbo.study.report import figures
+from flwr_fbo.study.report.page import (
+    FOR_THE_SITE,
+    Figure,
+    Part,
+    Section,
+    Table,
+    journal_page,
+    params_text,
+)
 from flwr_fbo.tuning.search.agent import Agent
-from flwr_fbo.tuning.search.agent_journal import KIND as AGENT_KIND
 from flwr_fbo.tuning.search.agent_journal import recorded_agent
 from flwr_fbo.tuning.search.comparison import Comparison
+from flwr_fbo.tuning.search.optuna_trials import study_in_memory
 from flwr_fbo.tuning.search.settings import Direction
 from flwr_fbo.tuning.site.tuning_journals import recorded_comparison
 
-_OWN = "For this site alone: the page shows the site's own data. Do not pass it on."
 # Marker and colour of each source: told apart without colour too.
 LOOKS: dict[TrialSource, tuple[str, str]] = {
     "enqueued": ("D", ORANGE),
@@ -89,7 +83,7 @@ def tuning_page(journal: Journal) -> str:
     num_trials = counted(len(trials), "trial")
     lead = f"Agent {agent.slot}: {num_trials}, {len(done)} with a value."
     title = "A site's study of tuning"
-    return journal_page(title, lead, sections, journal, warning=_OWN)
+    return journal_page(title, lead, sections, journal, warning=FOR_THE_SITE)
 
 
 def privacy_section(journal: Journal) -> Section:
@@ -437,85 +431,3 @@ def _ends(distribution: Any) -> tuple[str, str]:
         first, *_, last = distribution.choices
         return figures.short(first, _MOST_AT_END), figures.short(last, _MOST_AT_END)
     return figures.plain(distribution.low), figures.plain(distribution.high)
-
-
-def policy_page(journal: Journal) -> str:
-    """Return the page of a site that plays a linear bandit."""
-    trials = journal.trials()
-    rewarded = [trial for trial in trials if trial.state == "complete"]
-    summary = RecordedBandit(journal).summary()
-    sections = [_policy_summary(summary), _rewards(rewarded)]
-    num_open = len(trials) - len(rewarded)
-    lead = f"{counted(len(trials), 'trial')}, {num_open} without a reward yet."
-    return _bandit_page("A site's linear bandit", lead, sections, journal)
-
-
-def neural_page(journal: Journal) -> str:
-    """Return the page of a site that plays a bandit with a network."""
-    slot = int(journal.load_state().get("slot", -1))
-    lead = f"Agent {slot}." if slot >= 0 else "No round is done yet."
-    return _bandit_page("A site's bandit with a network", lead, [], journal)
-
-
-def _bandit_page(
-    title: str, lead: str, sections: Sequence[Section], journal: Journal
-) -> str:
-    """Return a page that tells, too, what has left the site, and what it cost."""
-    identity, ledger = journal.identity, journal.ledger()
-    kind = LEDGER_KINDS[str(identity["kind"])]
-    parts: list[Part] = []
-    warning = ""
-    if identity["kind"] == NEURAL_KIND and identity["settings"]["privacy"] is None:
-        parts = ["Gradients and sums of raw evaluations leave this site as they are."]
-        warning = f" NOT PRIVATE: {parts[0]}"
-    elif not ledger:
-        parts = ["This site has released nothing yet."]
-    else:
-        spent = kind.spent(identity, ledger)
-        if spent is not None:
-            condition = kind.condition(identity, ledger)
-            parts.append(
-                f"{counted(spent.num_releases, 'release')}{kind.whose}: epsilon = "
-                f"{spent.epsilon:.4f} at delta = {spent.delta:g}{condition}. All of it "
-                "is spent with the first release."
-            )
-        rows = [kind.cells(row) for row in ledger]
-        parts.append(Table(kind.headings, rows, "What has left this site."))
-        if not all(row.facts["private"] for row in ledger):
-            warning = f" NOT PRIVATE: {kind.why_not}"
-    every = [*sections, Section("Privacy", parts)]
-    return journal_page(title, lead, every, journal, ledger, f"{_OWN}{warning}")
-
-
-def _policy_summary(summary: PolicySummary) -> Section:
-    """Return what `LinearBanditPolicy.summary` says."""
-    caption = "What this site's bandit rests on."
-    facts = Table(("what", "state"), summary.facts, caption, numeric=False)
-    rows = [(name, f"{e:.4g}", f"{w:.4g}") for name, e, w in summary.coordinates]
-    headings = ("coordinate", "estimate", "confidence half-width")
-    estimate = Table(headings, rows, summary.interval_text)
-    warning = [summary.warning] if summary.warning else []
-    return Section("Summary", [facts, *warning, estimate])
-
-
-def _rewards(rewarded: list[Trial]) -> Section:
-    if not rewarded:
-        return Section("Convergence")
-    values = np.array([trial.value for trial in rewarded])
-    mean = np.cumsum(values) / np.arange(1, len(values) + 1)
-    caption = (
-        f"Chart of the mean reward so far against trial; {mean[-1]:.4g} in the end."
-    )
-    numbers = [trial.number for trial in rewarded]
-    labels = "trial", "mean reward so far"
-    figure = figures.chart(
-        "rewards", caption, labels, lambda axes: axes.plot(numbers, mean, color=BLUE)
-    )
-    return Section("Convergence", [figure])
-
-
-SITE_PAGES: dict[str, Callable[[Journal], str]] = {
-    AGENT_KIND: tuning_page,
-    POLICY_KIND: policy_page,
-    NEURAL_KIND: neural_page,
-}

@@ -22,7 +22,7 @@ from optuna.distributions import (
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.pictures import BLUE, fonts_for, literal, without_glyph_warnings
 from flwr_fbo._common.text import humanised, printable
-from flwr_fbo.cli.report.page import Figure
+from flwr_fbo.study.report.page import Figure
 
 Parameter = tuple[str, BaseDistribution]
 

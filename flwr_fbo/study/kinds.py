@@ -1,0 +1,194 @@
+"""The kinds of studies: what each is called, what it keeps, and where its code is.
+
+A wing declares its `Kind` in a small module. Whatever serves all kinds asks here, and
+names none: commands, a site's folder and its proofs, the server's record. A kind of
+another package registers by an entry point:
+
+    [project.entry-points."flwr_fbo.kinds"]
+    my-kind = "my_package.kind:KIND"
+
+The parts of a kind are named as ``module:name`` and imported where they are needed,
+because a client process needs no report, and a report needs no client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+from flwr_fbo._common.validation import require
+
+GROUP = "flwr_fbo.kinds"
+# The record of a study's server, of whatever kind.
+SERVER_FILE = "server.sqlite"
+
+# The declarations of this package. They are no entry points, so that a process that
+# asks for one of these does not read the metadata of all installed packages.
+_OURS = {
+    "tuning": "flwr_fbo.tuning.kind:TUNING",
+    "linear-bandit": "flwr_fbo.bandits.kind:LINEAR",
+    "neural-bandit": "flwr_fbo.bandits.kind:NEURAL",
+    "federation-tuner": "flwr_fbo.tuner.kind:TUNER",
+}
+
+
+@dataclass(frozen=True)
+class JournalKind:
+    """One sort of journal that a kind of study keeps, at a site or at a server.
+
+    Attributes
+    ----------
+    name : str
+        The ``kind`` in the identity of such a journal.
+    files : str
+        Name of its file in a folder; ``{study_id}`` and ``{slot}`` stand for those of
+        the journal.
+    at_site : bool
+        Whether a site keeps it. Then it may note charges, and proves them.
+    note : str
+        Name of the file beside it that says which study was the last; ``{slot}``
+        stands for that of the journal.
+    is_irreplaceable : bool
+        Whether a study cannot go on at a site that has lost it: the noise of the
+        site's releases was in it.
+    ledger : str
+        `LedgerView` of its releases; empty if it has none.
+    page : str
+        Function of an open journal that returns the HTML page of ``flwr-fbo report``.
+        A study's server has the page of all servers unless given.
+    findings : str
+        Function of a server's study as JSON values, its releases and its state that
+        returns the first sections of its page.
+    listing : str
+        Function of an open journal that returns the `Listing` of ``flwr-fbo show``.
+    export : str
+        Function of a journal's path and an Optuna storage that copies the trials, and
+        returns the Optuna study.
+    receipts : str
+        Function of an open journal and a slot, or None for all, that returns the
+        receipts of its sites. A study's server has those of all servers unless given.
+    has_ended : str
+        Function of a journal's path that returns whether nothing will be added.
+    """
+
+    name: str
+    files: str
+    at_site: bool = False
+    note: str = ""
+    is_irreplaceable: bool = False
+    ledger: str = ""
+    page: str = ""
+    findings: str = ""
+    listing: str = ""
+    export: str = ""
+    receipts: str = ""
+    has_ended: str = ""
+
+    @property
+    def is_of_one_study(self) -> bool:
+        """Whether a folder has one such journal at most."""
+        return "{" not in self.files
+
+    def path_in(self, folder: Path, study_id: str, slot: int | str = "") -> Path:
+        """Return the file of a study's journal, which may not be there."""
+        return folder / self.files.format(study_id=study_id, slot=slot)
+
+    def files_in(
+        self, folder: Path, study_id: str = "*", slot: int | str = "*"
+    ) -> list[Path]:
+        """Return its files in a folder, of all studies and slots unless given."""
+        return sorted(folder.glob(self.files.format(study_id=study_id, slot=slot)))
+
+    def note_in(self, folder: Path, slot: int | str = "") -> Path:
+        """Return the file of the note which study was the last."""
+        return folder / self.note.format(slot=slot)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of study.
+
+    Attributes
+    ----------
+    name : str
+        Its name in messages, and in the ledgers of sites.
+    journals : tuple of JournalKind
+        What its sites and servers keep.
+    condition : str
+        What an epsilon of such a study does not cover, in the words that follow it.
+    plans : mapping of str to str
+        What ``flwr-fbo privacy`` says of strategies, by their names: functions of the
+        name, the number of agents and the options of the command, that return a
+        `StudyPlan`.
+    """
+
+    name: str
+    journals: tuple[JournalKind, ...]
+    condition: str = ""
+    plans: Mapping[str, str] = field(default_factory=dict)
+
+
+def load(reference: str) -> Any:
+    """Return what ``module:name`` names."""
+    module, _, attribute = reference.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+def kinds() -> tuple[Kind, ...]:
+    """Return all kinds: those of this package, and those of other packages."""
+    return (*map(_ours, _OURS), *map(_theirs, _others()))
+
+
+def kind_named(name: str) -> Kind | None:
+    """Return the kind of this name; None where it is unknown."""
+    if name in _OURS:
+        return _ours(name)
+    return next((_theirs(one) for one in _others() if one.name == name), None)
+
+
+def journal_kinds() -> Iterator[JournalKind]:
+    """Yield the sorts of journals of all kinds, those of this package first."""
+    for name in _OURS:  # without the metadata, if one of these is looked for
+        yield from _ours(name).journals
+    for entry in _others():
+        yield from _theirs(entry).journals
+
+
+def journal_kind(name: object) -> JournalKind | None:
+    """Return the sort of journal with this ``kind``; None where it is unknown."""
+    return next((one for one in journal_kinds() if one.name == name), None)
+
+
+def _ours(name: str) -> Kind:
+    kind: Kind = load(_OURS[name])
+    return kind
+
+
+@cache
+def _others() -> tuple[EntryPoint, ...]:
+    """Return the entry points of other packages, each name once."""
+    found = {entry.name: entry for entry in entry_points(group=GROUP)}
+    return tuple(found[name] for name in sorted(found))
+
+
+def _theirs(entry: EntryPoint) -> Kind:
+    """Return the kind of an entry point.
+
+    Raises
+    ------
+    ValueError
+        If it is not a `Kind` of that name, or takes a name of this package. It is not
+        left out: a site would overlook the charges in its journals.
+    """
+    allowed = f"another name than those of flwr_fbo, in {entry.value}"
+    require(entry.name not in _OURS, GROUP, entry.name, allowed)
+    kind = entry.load()
+    is_kind = isinstance(kind, Kind) and kind.name == entry.name
+    require(is_kind, entry.value, kind, f"a Kind of the name {entry.name!r}")
+    assert isinstance(kind, Kind)
+    return kind

@@ -1,0 +1,1 @@
+"""What all reports are made of, whatever the kind of study."""

@@ -4,12 +4,14 @@ It uses only the names that `flwr_fbo.secure_sum` shows to others.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.errors import RefusedError
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.release import ReleaseSettings
@@ -65,15 +67,17 @@ class Sites:
             self.asked.append((one.attempt, one.exchange, one.slot))
             who, journal = self._who[one.slot], self._journals[one.slot]
             try:
-                reply = who.reply(
-                    journal, sums, one, lambda slot=one.slot: VECTORS[slot]
-                )
+                reply = who.reply(journal, sums, one, partial(_vector, one.slot))
             except RefusedError as error:
                 self.refused.append(error.public)
                 continue
             if not self.lost(one):
                 replies[one.slot] = reply
         return replies
+
+
+def _vector(slot: int) -> FloatArray:
+    return np.asarray(VECTORS[slot])
 
 
 def collector(option: SecureAggregation = OPTION) -> SecureCollector:

@@ -93,7 +93,7 @@ class SecureAggregation:
         ValueError
             If the numbers, or the roster, do not fit so many sites.
         """
-        roster = self.load_roster()
+        roster = self._load_roster()
         return SecureCollector([*map(self.group, groups)], roster)
 
     @staticmethod
@@ -107,7 +107,7 @@ class SecureAggregation:
         """
         return SecureRelease(settings)
 
-    def load_roster(self) -> Roster | None:
+    def _load_roster(self) -> Roster | None:
         """Return the roster in the file, or None without one.
 
         Raises

@@ -43,6 +43,26 @@ _NO_ROSTER = (
 class SecureCollector:
     """Has the sites of a study sum their messages, and add the noise.
 
+    Examples
+    --------
+    >>> from flwr_fbo.journal.journal import Journal
+    >>> from flwr_fbo.secure_sum import SecureAggregation, SumIdentity
+    >>> settings = ReleaseSettings(3, clip_norm=1.0, sampling_probability=1.0)
+    >>> collector = SecureAggregation().collector([range(3)])
+    >>> sums = collector.sums(settings, length=2)
+    >>> site, journals = SumIdentity(), [Journal({"slot": n}) for n in range(3)]
+    >>> def ask(requests):  # each is answered at a site
+    ...     vector = np.array([0.6, 0.8])
+    ...     return {
+    ...         one.slot: site.reply(journals[one.slot], sums, one, lambda: vector)
+    ...         for one in requests
+    ...     }
+    >>> summed = collector.collect(sums, "example", 1, ask=ask, keep=lambda: None)
+    >>> summed.slots
+    (0, 1, 2)
+    >>> sums.row(0, 0, summed.slots, summed.total).vectors.shape  # with the noise
+    (1, 2)
+
     Parameters
     ----------
     groups : sequence of SumGroup
@@ -61,7 +81,7 @@ class SecureCollector:
     roster : Roster, optional
     open_sum : bytes
         State of the sum that may have been unmasked, but was not received; empty
-        without one. It is on disk as long as it is here.
+        without one.
     failure : str
         Reason why the last sum failed; empty if it did not.
     """

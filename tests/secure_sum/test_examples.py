@@ -8,6 +8,7 @@ import pytest
 MODULES = (
     "aggregation",
     "aggregator",
+    "collector",
     "integer_noise",
     "member",
     "roster",

@@ -10,6 +10,7 @@ from flwr_fbo._common.fields import from_json, to_json
 from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.secure_sum.sums import SecureSums, SumGroup
+from flwr_fbo.tuning.dp_fts_de.server import DPFTSDEServer
 
 SETTINGS = ReleaseSettings(
     num_agents=9,
@@ -84,3 +85,19 @@ def test_terms_differ_with_all_that_is_said() -> None:
 
 def test_sums_travel_as_json() -> None:
     assert from_json(SecureSums, json.loads(json.dumps(to_json(SUMS)))) == SUMS
+
+
+def test_a_server_takes_the_sum_of_each_release_once_and_in_order() -> None:
+    """A row of another release would be charged as this one."""
+    server = DPFTSDEServer(SUMS.release, 4, 1e-3, iterations=(2, 5))
+    total = SUMS.noise(0).wrapped(SUMS.noise(0).draw_share())
+    first, second = (SUMS.row(t, 0, tuple(range(5)), total) for t in (2, 5))
+    step = server.step(3)
+    with pytest.raises(ValueError, match=r"^row\.iteration=5 is not allowed: 2"):
+        server.receive_sum(step, second)
+    server.receive_sum(step, first)
+    with pytest.raises(ValueError, match=r"^release=1 is not allowed: 2"):
+        server.receive_sum(step, first)
+    server.receive_sum(server.step(5), second)
+    assert [row.facts["made_after"] for row in server.ledger] == [3, 5]
+    assert [row.iteration for row in server.ledger] == [2, 5]

@@ -29,7 +29,8 @@ PICTURE = PACKAGE.parent / "docs" / "images" / "rooms.svg"
 STOREYS = [
     {"_common", "_compat"},
     {"space", "journal", "models"},
-    {"privacy", "secure_sum"},
+    {"privacy"},
+    {"secure_sum"},
     {"study"},
     {"site"},
     {"tuning", "bandits"},

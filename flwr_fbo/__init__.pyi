@@ -46,6 +46,7 @@ from .models.network import Network as Network
 from .models.network import TorchModel as TorchModel
 from .privacy.continual_settings import ContinualSettings as ContinualSettings
 from .privacy.weights import WeightSchedule as WeightSchedule
+from .secure_sum import SecureAggregation as SecureAggregation
 from .site.limits import Limits as Limits
 from .space.search_space import SearchSpace as SearchSpace
 from .strategies.decentralized_fed_ucb import DecentralizedFedUCB as DecentralizedFedUCB
@@ -60,7 +61,6 @@ from .strategies.options import Privacy as Privacy
 from .strategies.options import Seeds as Seeds
 from .strategies.result import BanditResult as BanditResult
 from .strategies.result import TuningResult as TuningResult
-from .strategies.secure_aggregation import SecureAggregation as SecureAggregation
 from .study.callbacks import Callback as Callback
 from .tuner.client_mod import tuner_mod as tuner_mod
 from .tuner.federation_result import FederationResult as FederationResult

@@ -50,12 +50,22 @@ class RefusedError(PublicError, RuntimeError):
     """A site refuses what a server asks of it; nothing has left."""
 
 
+class NodeConfigError(PublicError, ValueError):
+    """A value of a site's node config is not allowed, or is missing."""
+
+
 class AppFailedError(PublicError, RuntimeError):
     """The app's objective, environment or model at a site is missing, or has failed."""
 
 
 class OutOfTimeError(RuntimeError):
     """The trials of a message took too long, so that this one does not begin."""
+
+
+def refused(why: str, public: str = "") -> RefusedError:
+    """Return the error; all of it is public, unless another reason is."""
+    text = "This site takes no part: {}."
+    return RefusedError(text.format(why), public=text.format(public or why))
 
 
 @dataclass

@@ -11,7 +11,7 @@ import typer
 from flwr_fbo._common.validation import require
 from flwr_fbo.cli.commands import add, group
 from flwr_fbo.cli.output import check_output, plain_errors
-from flwr_fbo.secure_sum.roster import Roster, SigningKey
+from flwr_fbo.secure_sum import Roster, SumIdentity
 
 app = group()
 
@@ -35,10 +35,10 @@ def new(file: Path) -> None:
     """
     with plain_errors(ValueError):
         check_output("FILE", file, replace=False)
-        key = SigningKey.draw()
-        key.save(file)
+        site = SumIdentity.draw()
+        site.save(file)
     typer.echo(f"Wrote the private key to {file}. It must not leave this site.")
-    typer.echo(f"Public key: {key.public}")
+    typer.echo(f"Public key: {site.public}")
 
 
 def public(file: Path) -> None:
@@ -49,8 +49,8 @@ def public(file: Path) -> None:
     $ flwr-fbo keys public site-0.pem
     """
     with plain_errors(ValueError):
-        key = SigningKey.load(file)
-    typer.echo(key.public)
+        site = SumIdentity.load(file)
+    typer.echo(site.public)
 
 
 def roster(

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 from flwr_fbo._common.fields import check_fields, integer, ruled
 from flwr_fbo._common.validation import require, require_int
+from flwr_fbo.secure_sum.wire import Payload
 
 # It is part of every digest: members of another version of the protocol differ in it.
 PROTOCOL = "flwr_fbo secure sum 1"
@@ -33,6 +34,46 @@ class Exchange(IntEnum):
     CONFIRM = 4
     UNMASK = 5
     DONE = 6
+
+
+@dataclass(frozen=True, eq=False)
+class SumRequest:
+    """What one member is asked in one exchange of an attempt at a sum.
+
+    Attributes
+    ----------
+    about : str
+        What is summed, as JSON: the same for all members, in all exchanges.
+    release : int
+        Number of the release, from 1, as the member was promised it.
+    slot : int
+        Slot of the member.
+    attempt : int
+        Number that the server draws afresh for each attempt.
+    exchange : int
+        From 1 to `num_exchanges`.
+    payload : vector of uint8
+        What the `Aggregator` asks; from another party it can be anything.
+    """
+
+    about: str
+    release: int
+    slot: int
+    attempt: int
+    exchange: int
+    payload: Payload
+
+    num_exchanges: ClassVar[int] = int(Exchange.UNMASK)
+
+    @property
+    def begins(self) -> bool:
+        """Whether it is the first one of an attempt."""
+        return self.exchange == Exchange.ADVERTISE
+
+    @property
+    def ends(self) -> bool:
+        """Whether it is the last one, after which a member answers no other attempt."""
+        return self.exchange == Exchange.UNMASK
 
 
 def default_threshold(num_members: int) -> int:

@@ -21,7 +21,7 @@ from typing import Any, Literal, ParamSpec
 
 from flwr.app import Context, RecordDict
 
-from flwr_fbo._common.errors import RefusedError
+from flwr_fbo._common.errors import NodeConfigError, RefusedError
 from flwr_fbo._common.files import why_untrusted
 from flwr_fbo._common.text import counted
 from flwr_fbo._common.validation import require_int
@@ -38,16 +38,15 @@ from flwr_fbo.privacy.spending import (
     Promise,
     SpendingLedger,
 )
+from flwr_fbo.secure_sum import SumIdentity
 from flwr_fbo.site.gate import Gate
 from flwr_fbo.site.limits import NO_LIMITS, Limits, limits_text
 from flwr_fbo.site.node_limits import is_our_entry, node_limits
 from flwr_fbo.site.proofs import check_journals, check_kept
 from flwr_fbo.site.site_journal import (
-    NodeConfigError,
     configured_folder,
     configured_slot,
 )
-from flwr_fbo.site.sum_identity import sum_identity
 from flwr_fbo.study.codec import PROTOCOL_VERSION
 from flwr_fbo.study.conditions import conditions_of
 
@@ -309,7 +308,7 @@ def _rest(text: str, *, is_spent: bool) -> Finding:
 
 @_told("secure sums")
 def _sums(context: Context) -> Finding:
-    identity = sum_identity(context)
+    identity = SumIdentity.of(context.node_config)
     if identity.roster is None:
         text = "no roster: this site takes no part in sums with one"
         return Finding("secure sums", text)

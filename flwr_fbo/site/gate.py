@@ -55,7 +55,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 
-from flwr_fbo._common.errors import AppFailedError, RefusedError, log_fault
+from flwr_fbo._common.errors import (
+    AppFailedError,
+    NodeConfigError,
+    RefusedError,
+    log_fault,
+    refused,
+)
 from flwr_fbo._common.text import counted
 from flwr_fbo._common.validation import require_int
 from flwr_fbo.journal.journal import Journal
@@ -77,10 +83,10 @@ from flwr_fbo.privacy.spending import (
     charge_facts,
     study_of,
 )
+from flwr_fbo.secure_sum import SumIdentity
 from flwr_fbo.site.limits import (
     Limits,
     limits_text,
-    refused,
     require_private,
     size_limits,
 )
@@ -96,14 +102,13 @@ from flwr_fbo.site.proofs import (
 from flwr_fbo.site.questions import Questions, share_of
 from flwr_fbo.site.receipts import CHARGES, HEAD, Mark, SignedReceipt
 from flwr_fbo.site.recorded_agent import RecordedAgent, lacks_release
-from flwr_fbo.site.site_journal import NodeConfigError, configured_slot
+from flwr_fbo.site.site_journal import configured_slot
 from flwr_fbo.site.study_journals import note_charge
-from flwr_fbo.site.sum_identity import SumIdentity, pins_roster, sum_identity
 from flwr_fbo.study.codec import StudyMismatchError
 from flwr_fbo.study.conditions import condition_of, conditions_of
 
 if TYPE_CHECKING:
-    from flwr_fbo.study.secure_sums import SecureSums
+    from flwr_fbo.secure_sum import SecureSums
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -188,7 +193,7 @@ class Gate:
         By limits, or by a roster: then its messages leave in sums only.
         """
         is_limited = any(one.bound_anything or one.of_sums for one in self._all)
-        return is_limited or pins_roster(self._context)
+        return is_limited or SumIdentity.pins_roster(self._context.node_config)
 
     def of_data(self, work: Callable[[], ResultT]) -> ResultT | None:
         """Do a piece of work that touches the site's data.
@@ -321,7 +326,7 @@ class Gate:
         NodeConfigError
             If the site's roster or key cannot be used.
         """
-        identity = sum_identity(self._context)
+        identity = SumIdentity.of(self._context.node_config)
         identity.check(sums, known_slot)
         for limits in self._all:
             limits.check_secure(sums, promise)

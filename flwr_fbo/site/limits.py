@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._common.errors import RefusedError
+from flwr_fbo._common.errors import refused
 from flwr_fbo._common.fields import (
     DEFAULT_CAP,
     FREE,
@@ -44,7 +44,7 @@ from flwr_fbo.study.codec import (
 )
 
 if TYPE_CHECKING:
-    from flwr_fbo.study.secure_sums import SecureSums
+    from flwr_fbo.secure_sum import SecureSums
 
 # What a server learns where a limit on all studies together is reached: not which one,
 # nor how far it is.
@@ -381,12 +381,6 @@ def size_limits(limits: tuple[Limits, ...]) -> Limits:
         given = [value for one in limits if (value := getattr(one, name)) is not None]
         sizes[name] = min(given, default=default)
     return Limits(**sizes)
-
-
-def refused(why: str, public: str = "") -> RefusedError:
-    """Return the error; all of it is public, unless another reason is."""
-    text = "This site takes no part: {}."
-    return RefusedError(text.format(why), public=text.format(public or why))
 
 
 def check_config(limits: Limits, config: Mapping[str, Any], study: type[Study]) -> None:

@@ -17,9 +17,9 @@ from typing import Any
 from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp.typing import ClientAppCallable, Mod
 
+from flwr_fbo._common.errors import NodeConfigError
 from flwr_fbo._common.validation import did_you_mean
 from flwr_fbo.site.limits import NO_LIMITS, Limits
-from flwr_fbo.site.site_journal import NodeConfigError
 
 # The entries of the node config that are limits, by name, and those that are none.
 _NAMES = {f.name: f"fbo-{f.name.replace('_', '-')}" for f in fields(Limits)}

@@ -27,12 +27,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from flwr_fbo._common.errors import RefusedError
+from flwr_fbo._common.errors import RefusedError, refused
 from flwr_fbo._common.fields import to_json
 from flwr_fbo.journal.npy import from_json_array, to_json_array
 from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.spending import Promise, SpendingLedger
-from flwr_fbo.site.limits import LIMITS_REACHED, Limits, refused
+from flwr_fbo.site.limits import LIMITS_REACHED, Limits
 
 # Array of a site's ledger that has the book.
 QUESTIONS = "questions"

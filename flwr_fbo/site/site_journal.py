@@ -14,14 +14,10 @@ from typing import Any
 
 from flwr.app import ConfigRecord, Context
 
-from flwr_fbo._common.errors import PublicError
+from flwr_fbo._common.errors import NodeConfigError
 from flwr_fbo.journal.journal import Journal, open_patiently
 from flwr_fbo.journal.journal_file import JournalError, JournalHeldError
 from flwr_fbo.site.recorded_agent import older_copy
-
-
-class NodeConfigError(PublicError, ValueError):
-    """A value of a site's node config is not allowed, or is missing."""
 
 
 def configured_folder(context: Context) -> Path | None:

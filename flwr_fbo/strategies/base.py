@@ -297,7 +297,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
             self._commit()
             return
         self.server.resume(progress.ledger)
-        self.server.load_state_dict(progress.state)
+        self._load_state(progress.state)
         self.study = progress.study
         self._enrolment.resume(progress.slots, progress.journals)
         self._enrolment.book = ReceiptBook.from_json(progress.receipts)
@@ -331,11 +331,19 @@ class StudyStrategy(Strategy, Generic[ResultT]):
                 self._enrolment.slots,
                 self._enrolment.journals,
                 self._rounds[:num_rounds],
-                self.server.state_dict(),
+                self._state(),
                 book.to_json(),
             )
         )
         book.commit()
+
+    def _state(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Return what the strategy needs besides its ledger to go on, as arrays."""
+        return self.server.state_dict()
+
+    def _load_state(self, state: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        """Continue from what ``_state`` returned."""
+        self.server.load_state_dict(state)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

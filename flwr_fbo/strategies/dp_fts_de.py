@@ -12,9 +12,9 @@ from flwr_fbo._common.conversion import takes_plain
 from flwr_fbo._common.validation import require, require_instance, require_known
 from flwr_fbo._compat import ClientApi
 from flwr_fbo.privacy.weights import WeightSchedule
+from flwr_fbo.secure_sum import SecureAggregation
 from flwr_fbo.strategies.options import Durability, Preset, Privacy, Seeds
 from flwr_fbo.strategies.release_plan import private_study
-from flwr_fbo.strategies.secure_aggregation import SecureAggregation
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 from flwr_fbo.study.callbacks import Callback
 from flwr_fbo.tuning.dp_fts_de.server import DPFTSDEServer

@@ -17,9 +17,9 @@ from optuna.distributions import BaseDistribution
 from flwr_fbo._common.conversion import takes_plain
 from flwr_fbo._common.validation import require, require_instance
 from flwr_fbo._compat import ClientApi
+from flwr_fbo.secure_sum import SecureAggregation
 from flwr_fbo.strategies.options import Durability, Preset, Privacy, Seeds
 from flwr_fbo.strategies.release_plan import private_study
-from flwr_fbo.strategies.secure_aggregation import SecureAggregation
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 from flwr_fbo.study.callbacks import Callback
 from flwr_fbo.tuning.fed_vote.even_votes import even_votes

@@ -22,6 +22,7 @@ from flwr_fbo._common.validation import require, require_instance, require_int
 from flwr_fbo._compat import ClientApi
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
+from flwr_fbo.secure_sum import SecureAggregation
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.options import (
     SCHEDULES,
@@ -31,7 +32,6 @@ from flwr_fbo.strategies.options import (
     Seeds,
 )
 from flwr_fbo.strategies.release_plan import private_study
-from flwr_fbo.strategies.secure_aggregation import SecureAggregation
 from flwr_fbo.strategies.study_record import FILE_NAME, read_ledger
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 from flwr_fbo.study.callbacks import Callback

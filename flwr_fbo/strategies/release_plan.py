@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
+from flwr.app import Message
 from flwr.serverapp.exception import PrivacyBudgetExhausted
 from optuna.distributions import BaseDistribution
 
@@ -22,7 +23,6 @@ from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.gaussian import check_epsilon
 from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
 from flwr_fbo.privacy.release import PlannedRelease, Release, ReleaseSettings
-from flwr_fbo.privacy.secure_release import SecureRelease
 from flwr_fbo.privacy.spending import (
     Promise,
     SpendingLedger,
@@ -30,13 +30,10 @@ from flwr_fbo.privacy.spending import (
     charge_facts,
 )
 from flwr_fbo.privacy.weights import WeightSchedule
+from flwr_fbo.secure_sum import SecureAggregation, SumRequest
 from flwr_fbo.space.search_space import SearchSpace
+from flwr_fbo.strategies.enrolment import one_array
 from flwr_fbo.strategies.options import Privacy, Seeds
-from flwr_fbo.strategies.secure_aggregation import (
-    PlainCollector,
-    SecureAggregation,
-    SecureCollector,
-)
 from flwr_fbo.study.codec import fresh_seed
 from flwr_fbo.study.server import Step
 from flwr_fbo.tuning.dp_fts_de.server import DPFTSDEServer
@@ -60,8 +57,9 @@ class ReleasePlan:
     ----------
     server : DPFTSDEServer
         Makes the releases.
-    collector : PlainCollector or SecureCollector
-        Where the sites draw the noise, they add more of it than the plan needs.
+    aggregation : SecureAggregation, optional
+        How the sites sum their messages, and add the noise: more of it than the plan
+        needs. By default the server reads each message, and adds it.
     schedule : callable
         Takes the last iteration, returns those after which a release is due.
     privacy : Privacy
@@ -75,14 +73,16 @@ class ReleasePlan:
     def __init__(
         self,
         server: DPFTSDEServer,
-        collector: PlainCollector | SecureCollector,
+        aggregation: SecureAggregation | None,
         schedule: Schedule,
         privacy: Privacy,
         epsilon: float | None,
         seeds: Seeds,
     ) -> None:
         self.server = server
-        self.collector = collector
+        self.collector = None
+        if aggregation is not None:
+            self.collector = aggregation.collector(server.groups())
         self.privacy = privacy
         self._schedule = schedule
         self._epsilon = epsilon
@@ -108,7 +108,11 @@ class ReleasePlan:
             spends = partial(self._spends, iterations)
             z = smallest_noise_multiplier(spends, self._epsilon)
             release = release.with_noise_multiplier(z)
-        release, secure = self.collector.plan(release)
+        secure = None
+        if self.collector is not None:
+            length = study.agent.message_length
+            secure = self.collector.sums(release.settings, length)
+            release = secure.release
         server.plan(iterations, release)
         self.limit(study)
         charges = map(server.charge, server.charged)
@@ -175,6 +179,61 @@ class ReleasePlan:
         self.limit(study)
         self.check_budget(self.server.step(step.iteration))
         return False
+
+    def needed(self, step: Step, num_enrolled: int) -> int:
+        """Return how many agents must answer before a step's release."""
+        if self.collector is not None:
+            return self.collector.groups[self.server.group_of(step.release)].min_summed
+        if self.privacy.min_answers is not None:
+            return self.privacy.min_answers
+        return self.server.fewest_answers(step.release, num_enrolled)
+
+    def read(self, slot: int, reply: Message) -> Any:
+        """Return the message in a reply; None where the sites sum them."""
+        return one_array(slot, reply) if self.collector is None else None
+
+    def release(
+        self,
+        study: TuningStudy,
+        step: Step,
+        messages: Mapping[int, Any],
+        ask: Callable[[Sequence[SumRequest]], Mapping[int, Any]],
+        keep: Callable[[], object],
+    ) -> bool:
+        """Make a step's release; return whether it was made.
+
+        Parameters
+        ----------
+        study : TuningStudy
+        step : Step
+        messages : mapping
+            What `read` gave, by slot.
+        ask, keep : callable
+            See `SecureCollector.collect`.
+        """
+        server, sums = self.server, study.secure
+        if self.collector is None or sums is None:
+            server.receive(step, dict(sorted(messages.items())))
+            return True
+        group = server.group_of(step.release)
+        # As its sites number it: a cohort is in one release, which is its first.
+        number = server.release_number(sums.groups[group].first_slot, step)
+        about = sums, study.text, number, group
+        summed = self.collector.collect(*about, ask=ask, keep=keep)
+        if summed is None:
+            reason = self.collector.failure
+            _log.warning("The release is postponed, at no epsilon: %s", reason)
+            return False
+        planned = server.iterations[step.release - 1]
+        server.receive_sum(step, sums.row(planned, group, summed.slots, summed.total))
+        return True
+
+    def trust(self) -> list[str]:
+        """Return what the server learns of a site, for the log."""
+        if self.collector is not None:
+            return self.collector.trust()
+        readable = self.server.readable
+        return [f"the server is trusted: it reads in each agent's message {readable}"]
 
     def check_budget(self, step: Step) -> None:
         """Say once, or raise, that a release which is due would exceed the budget."""
@@ -310,7 +369,7 @@ def private_study(
     release: PlannedRelease = (
         Release(settings, _entropy(settings, seeds.noise))
         if aggregation is None
-        else SecureRelease(settings)
+        else aggregation.mechanism(settings)
     )
     accountant = privacy.accountant
     server = server_type(release, agent.message_length, delta, accountant=accountant)
@@ -318,12 +377,7 @@ def private_study(
         schedule = partial(
             privacy.iterations, follow_probability=agent.follow_probability
         )
-    collector = (
-        PlainCollector(server, privacy.min_answers)
-        if aggregation is None
-        else SecureCollector(server, aggregation, agent.message_length)
-    )
-    return study, ReleasePlan(server, collector, schedule, privacy, epsilon, seeds)
+    return study, ReleasePlan(server, aggregation, schedule, privacy, epsilon, seeds)
 
 
 def tuning_study(

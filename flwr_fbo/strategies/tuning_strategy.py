@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -25,7 +26,7 @@ from flwr_fbo._compat import (
     to_array_record,
 )
 from flwr_fbo.privacy.accounting import PrivacySpent
-from flwr_fbo.secure_sum.terms import Exchange
+from flwr_fbo.secure_sum import SumRequest
 from flwr_fbo.strategies.base import StudyStrategy
 from flwr_fbo.strategies.enrolment import first_line, matched, one_array
 from flwr_fbo.strategies.options import Preset, Seeds
@@ -55,9 +56,9 @@ _EXCHANGE_TIMEOUT = 300.0
 class TuningStrategy(StudyStrategy[TuningResult]):
     """Asks every agent for a trial a round.
 
-    Private releases are composed: they have a plan (when they are made, what they cost,
-    what is left of the budget) and a collector (whether the server reads each message,
-    or their sum alone).
+    Private releases are composed: they have a plan, which says when they are made, what
+    they cost, what is left of the budget, and whether the server reads each message or
+    their sum alone.
 
     Parameters
     ----------
@@ -72,7 +73,7 @@ class TuningStrategy(StudyStrategy[TuningResult]):
     ``privacy_spent`` is what a neighbouring study (one agent's messages zeroed) could
     be told apart by, from everything that all agents together receive. Each agent has
     one message in a release at most. Who answers, and so when a postponed release is
-    made, is public. Reported metrics are not covered. With a `SecureCollector` it holds
+    made, is public. Reported metrics are not covered. With `SecureAggregation` it holds
     against the server together with ``colluding`` agents, from what these receive and
     know. More agents together know more of the noise.
     """
@@ -132,6 +133,16 @@ class TuningStrategy(StudyStrategy[TuningResult]):
         if self.releases is not None:
             self.releases.resume(self.study)
 
+    def _state(self) -> dict[str, np.ndarray[Any, Any]]:
+        collector = None if self.releases is None else self.releases.collector
+        return super()._state() | ({} if collector is None else collector.state_dict())
+
+    def _load_state(self, state: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        collector = None if self.releases is None else self.releases.collector
+        if collector is not None:
+            state = collector.resume(state)
+        super()._load_state(state)
+
     def _identity(self, num_rounds: int) -> dict[str, Any]:
         identity = super()._identity(num_rounds)
         planned = {} if self.releases is None else self.releases.identity()
@@ -167,12 +178,12 @@ class TuningStrategy(StudyStrategy[TuningResult]):
             return
         if not step.release:
             return
-        collector, collected = releases.collector, dict(self._collected)
+        collected = dict(self._collected)
         for slot, reply in answers.items():
             if self.server.sends(slot, step) and slot not in collected:
-                collected[slot] = collector.read(slot, reply)
+                collected[slot] = releases.read(slot, reply)
         self._collected, answered = collected, len(collected)
-        needed = collector.needed(step, len(self._enrolment.slots))
+        needed = releases.needed(step, len(self._enrolment.slots))
         if answered < needed:
             _log.warning(
                 "Release %d is postponed, at no epsilon: %s came, and min_answers=%d.",
@@ -183,8 +194,9 @@ class TuningStrategy(StudyStrategy[TuningResult]):
             return
         self._warn_of_few(step, answered)
         # Charged before it leaves: after a crash it may have left.
-        if releases.may_leave(self.study, step) and collector.release(
-            self.study, step, collected, self._ask_in_sum
+        keep = partial(self._commit, is_round_done=False)
+        if releases.may_leave(self.study, step) and releases.release(
+            self.study, step, collected, self._ask_in_sum, keep
         ):
             self._collected = {}
 
@@ -212,42 +224,40 @@ class TuningStrategy(StudyStrategy[TuningResult]):
             return 0
         server = self.releases.server
         num_left = len(server.iterations) - len(server.ledger)
-        return num_left * (Exchange.DONE - Exchange.ADVERTISE)
+        return num_left * SumRequest.num_exchanges
 
-    def _ask_in_sum(
-        self, release: int, exchange: int, attempt: int, requests: Mapping[int, Any]
-    ) -> dict[int, Any]:
+    def _ask_in_sum(self, requests: Sequence[SumRequest]) -> dict[int, Any]:
         """Send one exchange of a secure sum; return the replies by slot.
 
-        What could be unmasked is on disk first. Skip nodes that are gone, and replies
-        that are not arrays.
+        Skip nodes that are gone, and replies that are not arrays.
         """
         assert self.releases is not None
         assert self._grid is not None
         server, step, slots = self.releases.server, self._step, self._enrolment.slots
-        if server.open_sum:
-            self._commit(is_round_done=False)
-        instruction = TuningInstruction(
-            phase="sum",
-            study=self.study,
-            iteration=step.iteration,
-            release=release,
-            num_released=len(server.ledger),
-            exchange=exchange,
-            attempt=attempt,
-            planned=server.iterations[step.release - 1],
-        )
+        of_slot = {request.slot: request for request in requests}
         present, messages = set(self._grid.get_node_ids()), []
         for node, slot in slots.items():
-            if node in present and slot in requests:
-                config = replace(instruction, slot=slot).to_config()
-                arrays = to_array_record([requests[slot]])
+            if node in present and slot in of_slot:
+                request = of_slot[slot]
+                config = TuningInstruction(
+                    phase="sum",
+                    study=self.study,
+                    slot=slot,
+                    iteration=step.iteration,
+                    release=request.release,
+                    num_released=len(server.ledger),
+                    exchange=request.exchange,
+                    attempt=request.attempt,
+                    planned=server.iterations[step.release - 1],
+                ).to_config()
+                arrays = to_array_record([request.payload])
                 record = ConfigRecord({**config})
                 content = instruction_content(arrays, record, self._client_api)
                 messages.append(Message(content, node, message_type(self._client_api)))
         timeout = min(self._timeout, _EXCHANGE_TIMEOUT)
         named = f"release {step.release} of study {self.study.study_id}, exchange "
-        named += f"{exchange} of {int(Exchange.UNMASK)} of its secure sum"
+        exchange = f"{requests[0].exchange} of {SumRequest.num_exchanges}"
+        named += f"{exchange} of its secure sum"
         of_agents = [(m, slots[m.metadata.dst_node_id]) for m in messages]
         waiting = Waiting(self._grid, named, of_agents)
         try:
@@ -340,7 +350,7 @@ class TuningStrategy(StudyStrategy[TuningResult]):
             lines.append(f"metrics reported without any privacy guarantee: {named}")
         if self.releases is None:
             return lines
-        lines += self.releases.collector.trust()
+        lines += self.releases.trust()
         if self._folder is None and self.releases.server.release.private:
             lines.append(
                 "no folder: nothing of this study is on disk; started again, it is "

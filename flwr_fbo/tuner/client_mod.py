@@ -27,7 +27,7 @@ from flwr.app import (
 from flwr.clientapp.typing import ClientAppCallable
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.errors import AppFailedError, RefusedError, log_once
+from flwr_fbo._common.errors import AppFailedError, RefusedError, log_once, refused
 from flwr_fbo._compat import (
     GET_PARAMETERS,
     MOD_REFUSED,
@@ -36,9 +36,9 @@ from flwr_fbo._compat import (
 )
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.spending import Promise
-from flwr_fbo.secure_sum.terms import Exchange
+from flwr_fbo.secure_sum import SecureSums, SumIdentity, SumRequest
 from flwr_fbo.site.gate import NO_ANSWER, Gate, let_go_by_a_site, sent
-from flwr_fbo.site.limits import check_numbers, refused
+from flwr_fbo.site.limits import check_numbers
 from flwr_fbo.site.node_limits import hearing
 from flwr_fbo.site.receipts import CHARGES, HEAD
 from flwr_fbo.site.recorded_agent import of_another_slot
@@ -49,11 +49,8 @@ from flwr_fbo.site.site_journal import (
     held_journal,
     noted_slot,
 )
-from flwr_fbo.site.sum_identity import SumIdentity
-from flwr_fbo.site.sum_member import sum_reply
 from flwr_fbo.site.time_limit import time_limit
 from flwr_fbo.study.codec import StudyMismatchError, is_instruction
-from flwr_fbo.study.secure_sums import SecureSums
 from flwr_fbo.tuner.ballots import make_ballot, no_scores
 from flwr_fbo.tuner.envelope import (
     BALLOT,
@@ -270,7 +267,7 @@ def _run_trials(
     """Return the replies of all trials of a send."""
     unprotected = "" if header.is_hidden else _EXACT
     identity = _admit(gate, header, header.sums, unprotected)
-    slot = -1 if header.sums is None else identity.own_slot(context)
+    slot = -1 if header.sums is None else _own_slot(identity, context)
     states = TrialStates(context.state, header.attempt, header.alive)
     contents = unpack(message.content, range(len(header.trials)))
     replies: dict[int, RecordDict] = {}
@@ -435,14 +432,21 @@ def _sum(message: Message, context: Context, header: SumHeader, gate: Gate) -> M
     if asked.is_exact or len(asked.trials) != sums.num_features:
         raise refused("a secure sum is of one bounded ballot")
     identity = _admit(gate, asked, sums)
-    own = identity.own_slot(context)
+    own = _own_slot(identity, context)
     if own < 0:
         own = noted_slot(context, KEPT_SUM, asked.attempt)
     if own not in (-1, header.slot):
         raise of_another_slot(own, header.slot)
+    request = SumRequest(
+        about=header.about,
+        release=asked.release,
+        slot=header.slot,
+        attempt=header.attempt,
+        exchange=header.exchange,
+        payload=message.content.array_records[SUM]["request"].numpy(),
+    )
     with _held(context, asked.attempt, header.slot) as journal:
-        begin = header.exchange == Exchange.ADVERTISE
-        if _is_known(journal, header, begin):
+        if _is_known(journal, header, request.begins):
             gate.is_on_record()
         else:
             # Charged once a rung, before anything about the client can leave.
@@ -455,24 +459,18 @@ def _sum(message: Message, context: Context, header: SumHeader, gate: Gate) -> M
             assert ballot is not None
             return sums.release.contribution(0, header.slot, ballot)
 
-        reply = sum_reply(
-            journal,
-            identity,
-            sums,
-            header.about,
-            asked.release,
-            header.slot,
-            header.attempt,
-            header.exchange,
-            message.content.array_records[SUM]["request"].numpy(),
-            contribution,
-        )
-        if header.exchange == Exchange.UNMASK:  # it is never needed again
+        reply = identity.reply(journal, sums, request, contribution)
+        if request.ends:  # it is never needed again
             journal.put({_BALLOT: np.zeros(0)})
     arrays = ArrayRecord({"reply": Array(reply)})
     said = _header_of(gate, asked.attempt, context)
     gate.let_go(arrays)
     return sent(message, RecordDict({HEADER: header_record(said), SUM: arrays}))
+
+
+def _own_slot(identity: SumIdentity, context: Context) -> int:
+    """Return the slot of the site's key; without a roster the node config's, or -1."""
+    return configured_slot(context) if identity.slot < 0 else identity.slot
 
 
 def _is_known(journal: Journal, header: SumHeader, may_begin: bool) -> bool:

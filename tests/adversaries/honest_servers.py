@@ -76,9 +76,9 @@ from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.secure_sum.aggregator import Aggregator
 from flwr_fbo.secure_sum.member import Member
 from flwr_fbo.secure_sum.roster import Roster, SigningKey
+from flwr_fbo.secure_sum.sums import SecureSums, SumGroup
 from flwr_fbo.secure_sum.terms import Exchange, SumTerms
 from flwr_fbo.study.codec import Instruction
-from flwr_fbo.study.secure_sums import SecureSums, SumGroup
 from flwr_fbo.tuner.envelope import (
     BALLOT,
     HEADER,

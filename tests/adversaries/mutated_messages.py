@@ -73,10 +73,10 @@ from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.privacy.spending import FILE_NAME, UNPROTECTED, Charge, Promise
 from flwr_fbo.privacy.weights import WeightSchedule
+from flwr_fbo.secure_sum.sums import SecureSums, SumGroup
 from flwr_fbo.site.gate import Gate
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.study.codec import Instruction, Phase
-from flwr_fbo.study.secure_sums import SecureSums, SumGroup
 from flwr_fbo.tuner.envelope import (
     BALLOT,
     HEADER,

@@ -20,8 +20,8 @@ from unittest import mock
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from flwr_fbo.privacy import integer_noise, noise
-from flwr_fbo.secure_sum import member
+from flwr_fbo.privacy import noise
+from flwr_fbo.secure_sum import integer_noise, member
 
 _generator = np.random.default_rng
 _gaussian = noise.opendp_gaussian

@@ -14,8 +14,7 @@ from flwr_fbo._common import fields, validation
 from flwr_fbo.bandits.linear import own_data
 from flwr_fbo.models import ellipsoid
 from flwr_fbo.privacy.spending import SpendingLedger
-from flwr_fbo.secure_sum.terms import Exchange
-from flwr_fbo.site import sum_member
+from flwr_fbo.secure_sum import SumIdentity
 from flwr_fbo.tuner import client_mod, hidden_metrics
 from flwr_fbo.tuning.site.recorded_tuner import RecordedTuner
 from tests.adversaries.honest_servers import Tuning
@@ -112,17 +111,15 @@ def _charge_after_the_reply(patch: pytest.MonkeyPatch) -> None:
 
 def _mark_a_key(patch: pytest.MonkeyPatch) -> None:
     """As where what is no part of a sum depends on a ballot."""
-    reply: Any = sum_member.sum_reply
+    reply: Any = SumIdentity.reply
 
-    def marked(*about: Any) -> Any:
-        exchange, contribution = about[7], about[9]
-        sent = np.array(reply(*about))
-        if exchange == Exchange.ADVERTISE and contribution()[0] > 0:
+    def marked(who: Any, journal: Any, sums: Any, asked: Any, contribution: Any) -> Any:
+        sent = np.array(reply(who, journal, sums, asked, contribution))
+        if asked.begins and contribution()[0] > 0:
             sent[-1] ^= 1
         return sent
 
-    patch.setattr(sum_member, "sum_reply", marked)
-    patch.setattr(client_mod, "sum_reply", marked)
+    patch.setattr(SumIdentity, "reply", marked)
 
 
 @pytest.mark.parametrize(

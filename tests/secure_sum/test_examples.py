@@ -5,7 +5,16 @@ import importlib
 
 import pytest
 
-MODULES = ("aggregator", "member", "roster", "terms")
+MODULES = (
+    "aggregation",
+    "aggregator",
+    "collector",
+    "integer_noise",
+    "member",
+    "roster",
+    "secure_release",
+    "terms",
+)
 
 
 @pytest.mark.parametrize("name", MODULES)

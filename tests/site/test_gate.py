@@ -63,8 +63,8 @@ from flwr_fbo.privacy.spending import (
 )
 from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.secure_sum.graph import MAX_COMPLETE
+from flwr_fbo.secure_sum.sums import SecureSums, SumGroup
 from flwr_fbo.site.gate import Gate
-from flwr_fbo.study.secure_sums import SecureSums, SumGroup
 from flwr_fbo.tuner.envelope import (
     BALLOT,
     HEADER,

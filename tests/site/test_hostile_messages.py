@@ -47,6 +47,7 @@ from flwr_fbo.bandits.site.neural_bandit_site import NeuralBanditSite
 from flwr_fbo.lab.baselines.random_search import RandomSearchSettings
 from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.privacy.spending import Charge, Promise
+from flwr_fbo.secure_sum.sums import SecureSums, SumGroup
 from flwr_fbo.site.limits import (
     DEFAULT_SIZES,
     NO_LIMITS,
@@ -57,7 +58,6 @@ from flwr_fbo.site.limits import (
 from flwr_fbo.site.node_limits import node_limits
 from flwr_fbo.site.site import SiteError
 from flwr_fbo.study.codec import STUDY_ENTRY, Study
-from flwr_fbo.study.secure_sums import SecureSums, SumGroup
 from flwr_fbo.tuning.fed_vote.settings import VoteCount
 from flwr_fbo.tuning.fed_warm_start.knowledge import KnownRelease
 from flwr_fbo.tuning.fed_warm_start.settings import Cohorts, WarmStartFacts

@@ -17,11 +17,10 @@ from flwr_fbo import (
     tuning_app,
     with_tuning,
 )
-from flwr_fbo._common.errors import RefusedError
+from flwr_fbo._common.errors import NodeConfigError, RefusedError
 from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.spending import Charge, Promise
 from flwr_fbo.site.node_limits import node_limits
-from flwr_fbo.site.site_journal import NodeConfigError
 
 
 def _context(**node_config: Any) -> Context:

@@ -12,13 +12,13 @@ from flwr.app import Context, RecordDict
 from typer.testing import CliRunner
 
 from flwr_fbo import InProcessGrid, tuning_app
+from flwr_fbo._common.errors import NodeConfigError
 from flwr_fbo._common.files import OPEN_TO_OTHERS
 from flwr_fbo.cli import app
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.spending import FILE_NAME, Charge, SpendingLedger
 from flwr_fbo.secure_sum.roster import Roster, SigningKey
-from flwr_fbo.site.site_journal import NodeConfigError
-from flwr_fbo.site.sum_identity import sum_identity
+from flwr_fbo.secure_sum.site import SumIdentity
 from tests.federation import NUM_AGENTS, make_objective, strategy
 from tests.site.test_lost_ledgers import EACH, PLAYS
 
@@ -145,10 +145,10 @@ def test_a_site_uses_no_roster_or_key_of_others(name: str, tmp_path: Path) -> No
     files = Files(tmp_path)
     node = {"fbo-roster": str(files.roster), "fbo-key": str(files.key)}
     context = Context(0, 0, dict(node), RecordDict(), {})
-    assert sum_identity(context).slot == 0
+    assert SumIdentity.of(context.node_config).slot == 0
     getattr(files, name).chmod(0o666)
     with pytest.raises(NodeConfigError, match=f"fbo-{name}.* is not used") as error:
-        sum_identity(context)
+        SumIdentity.of(context.node_config)
     assert str(tmp_path) not in error.value.public
 
 

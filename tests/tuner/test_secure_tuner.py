@@ -31,7 +31,6 @@ from flwr_fbo import (
 )
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.filters import Spent
-from flwr_fbo.privacy.secure_release import SecureTotal
 from flwr_fbo.privacy.spending import SpendingLedger
 from flwr_fbo.secure_sum.roster import Roster, SigningKey
 from flwr_fbo.tuner.ballots import ballot_entries
@@ -186,8 +185,7 @@ def test_the_noise_is_that_of_the_sites() -> None:
     scores: list[float] = []
     for _ in range(100):
         total = sum(noise.wrapped(noise.draw_share()) for _ in range(5))
-        summed = SecureTotal(tuple(range(5)), np.asarray(total))
-        found = chooser.choose(0, summed, 40)
+        found = chooser.choose(0, sums, tuple(range(5)), np.asarray(total))
         scores += found.vectors.tolist()
     std = z / 5 * math.sqrt(5 / 3)
     assert kstest(np.array(scores) / std, "norm").pvalue > 1e-6

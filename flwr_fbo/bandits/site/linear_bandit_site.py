@@ -11,6 +11,7 @@ from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
 from flwr_fbo._common.conversion import take_plain
+from flwr_fbo._common.errors import NodeConfigError
 from flwr_fbo._common.validation import check_folder, require_function
 from flwr_fbo.bandits.linear.study import (
     LinearBanditInstruction,
@@ -26,7 +27,6 @@ from flwr_fbo.site.gate import Gate
 from flwr_fbo.site.limits import Limits
 from flwr_fbo.site.recorded_agent import older_copy
 from flwr_fbo.site.site import Answer, Arrays, site_app
-from flwr_fbo.site.site_journal import NodeConfigError
 from flwr_fbo.site.time_limit import CheckTime
 
 if TYPE_CHECKING:

@@ -22,10 +22,9 @@ from numpy.typing import NDArray
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.validation import require, require_int
 from flwr_fbo.lab.audit.tuning_audit import Absence, Messages, TuningAuditPlan
-from flwr_fbo.privacy.integer_noise import IntegerNoise
 from flwr_fbo.privacy.noise import Entropy
 from flwr_fbo.privacy.release import ReleaseSettings
-from flwr_fbo.privacy.secure_release import SecureRelease, SecureTotal
+from flwr_fbo.secure_sum import SecureAggregation, SecureSums
 
 Share = NDArray[np.int64]
 
@@ -51,31 +50,29 @@ class SecureSites:
     num_features: int
     honest: tuple[int, ...]
 
-    @cached_property
-    def release(self) -> SecureRelease:
-        """What sites and server compute from messages."""
-        return SecureRelease(self.settings)
-
     @property
     def num_counted(self) -> int:
         """How many sites are counted on for the noise."""
         return len(self.honest)
 
     @cached_property
-    def noise(self) -> IntegerNoise:
-        """What each site adds."""
+    def sums(self) -> SecureSums:
+        """What sites and server compute from messages."""
         num_sites = self.settings.num_agents
-        return self.release.noise(num_sites, self.num_counted, self.num_features)
+        option = SecureAggregation(threshold=num_sites, honest=self.num_counted)
+        collector = option.collector([range(num_sites)])
+        return collector.sums(self.settings, self.num_features)
 
-    def share(self, noise: IntegerNoise, slot: int) -> Share:
+    def share(self, slot: int) -> Share:
         """Return a site's share of the noise of the next release."""
+        noise = self.sums.noise(0)
         if self.entropy.private:
             return noise.draw_share()
         still, std = np.zeros((1, noise.length)), np.array([noise.share_std])
         drawn = self.entropy.add_noise(0, still, std)[0]
         return np.asarray(np.rint(drawn), dtype=np.int64)
 
-    def learnt(self, iteration: int, messages: Mapping[int, Any]) -> SecureTotal:
+    def learnt(self, iteration: int, messages: Mapping[int, Any]) -> NDArray[np.uint64]:
         """Return a release's sum, less the shares that the server knows.
 
         Parameters
@@ -85,15 +82,15 @@ class SecureSites:
         messages : mapping of int to ndarray of shape (M,)
             A message of each site, by slot.
         """
-        noise = self.noise
+        noise, release = self.sums.noise(0), self.sums.release
         learnt = np.zeros(noise.length, dtype=np.uint64)
         for slot, message in messages.items():
-            integers = noise.encode(self.release.contribution(iteration, slot, message))
-            share = self.share(noise, slot)
+            integers = noise.encode(release.contribution(iteration, slot, message))
+            share = self.share(slot)
             learnt += noise.wrapped(integers + share)
             if slot not in self.honest:
                 learnt -= noise.wrapped(share)
-        return SecureTotal(tuple(messages), learnt)
+        return learnt
 
 
 BuildSites = Callable[[ReleaseSettings, Entropy, int, tuple[int, ...]], SecureSites]
@@ -102,16 +99,16 @@ BuildSites = Callable[[ReleaseSettings, Entropy, int, tuple[int, ...]], SecureSi
 class _NoShare(SecureSites):
     """One honest site adds no share."""
 
-    def share(self, noise: IntegerNoise, slot: int) -> Share:
-        drawn = super().share(noise, slot)
+    def share(self, slot: int) -> Share:
+        drawn = super().share(slot)
         return np.zeros_like(drawn) if slot == self.honest[-1] else drawn
 
 
 class _HalfShares(SecureSites):
     """Shares have half the standard deviation."""
 
-    def share(self, noise: IntegerNoise, slot: int) -> Share:
-        return super().share(noise, slot) // 2
+    def share(self, slot: int) -> Share:
+        return super().share(slot) // 2
 
 
 class _HonestTooHigh(SecureSites):
@@ -129,17 +126,17 @@ class _ReusedShares(SecureSites):
     def _drawn(self) -> dict[int, Share]:
         return {}
 
-    def share(self, noise: IntegerNoise, slot: int) -> Share:
+    def share(self, slot: int) -> Share:
         if slot not in self._drawn:
-            self._drawn[slot] = super().share(noise, slot)
+            self._drawn[slot] = super().share(slot)
         return self._drawn[slot]
 
 
 class _SharesDrawnAgain(SecureSites):
     """A site draws again when it is asked again; the server averages both sums."""
 
-    def share(self, noise: IntegerNoise, slot: int) -> Share:
-        return (super().share(noise, slot) + super().share(noise, slot)) // 2
+    def share(self, slot: int) -> Share:
+        return (super().share(slot) + super().share(slot)) // 2
 
 
 SECURE_FAULTS: dict[str, BuildSites] = {
@@ -175,7 +172,8 @@ class SecureAuditPlan(TuningAuditPlan):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        SecureRelease(self.settings)  # which names what sites cannot keep
+        # It names what sites cannot keep.
+        SecureAggregation.mechanism(self.settings)
         zeros = self.absence == "zeros"
         require(zeros, "absence", self.absence, "'zeros', with secure aggregation")
         require_int("honest", self.honest, 1, self.settings.num_agents)
@@ -202,8 +200,10 @@ class SecureAuditPlan(TuningAuditPlan):
 
     def _study(self, sites: SecureSites, rounds: list[Messages]) -> FloatArray:
         """Return the releases of one study as the adversary learns them."""
-        server = self.server(sites.release)
+        sums, slots = sites.sums, tuple(range(self.settings.num_agents))
+        server = self.server(sums.release)
         for iteration, messages in zip(self.iterations, rounds, strict=True):
             learnt = sites.learnt(iteration, messages)
-            server.receive_sum(server.step(iteration), sites.noise, learnt)
+            row = sums.row(iteration, 0, slots, learnt)
+            server.receive_sum(server.step(iteration), row)
         return np.array([row.vectors for row in server.ledger])

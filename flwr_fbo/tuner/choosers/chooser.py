@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.spending import Promise
-from flwr_fbo.study.secure_sums import SecureSums
+from flwr_fbo.secure_sum import SecureSums
 from flwr_fbo.tuner.envelope import BallotHeader
 from flwr_fbo.tuner.shared_sends import SharedSends
 from flwr_fbo.tuner.trial_thread import TrialThread

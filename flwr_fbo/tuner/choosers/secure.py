@@ -8,24 +8,18 @@ ballots.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
 from flwr.serverapp.exception import AggregationError
+from numpy.typing import NDArray
 
 from flwr_fbo._common.fields import from_json, to_json
 from flwr_fbo._common.validation import require
 from flwr_fbo.journal.tables import LedgerRow
-from flwr_fbo.privacy.secure_release import SecureRelease, SecureTotal
-from flwr_fbo.secure_sum.roster import digest_of
-from flwr_fbo.secure_sum.terms import SumFailedError
-from flwr_fbo.strategies.secure_aggregation import (
-    NO_ROSTER,
-    SecureAggregation,
-    exchanged_sum,
-)
-from flwr_fbo.study.secure_sums import SecureSums
+from flwr_fbo.secure_sum import SecureAggregation, SecureSums, SumRequest
 from flwr_fbo.tuner.choosers.private import NoisyChooser
 from flwr_fbo.tuner.envelope import BallotHeader, SumHeader
 from flwr_fbo.tuner.private_choice import PrivateChoice
@@ -71,25 +65,22 @@ class SecureChooser(NoisyChooser):
         require(not is_control, "privacy.noise_only", is_control, allowed)
         super().__init__(settings, num_clients, len(sizes))
         slots = range(num_clients)
-        self._roster = aggregation.load_roster()
-        pinned = None if self._roster is None else self._roster.slots
+        self._collector = collector = aggregation.collector([slots])
+        pinned = None if collector.roster is None else collector.roster.slots
         allowed = f"one of the slots 0 to {num_clients - 1}: a key a client"
         require(pinned in (None, tuple(slots)), "roster", pinned, allowed)
-        self._group = aggregation.group(slots)
-        self._release = SecureRelease(self._planned)
-        self.trust = f"{_SECURE}{'' if self._roster else f'; {NO_ROSTER}'}"
+        self.trust = "; ".join(filter(None, [_SECURE, collector.warning]))
         for num_trials in sizes:
-            self.sums(num_trials).noise(0)  # raises where the numbers do not fit
+            self.sums(num_trials)  # raises where the numbers do not fit
 
     def identity(self) -> dict[str, Any]:
         """Return who sums, and whose keys are pinned."""
-        roster = digest_of(self._roster)
-        return {"aggregation": {**asdict(self._group), "roster": roster}}
+        sums = self.sums(1)
+        return {"aggregation": {**asdict(sums.groups[0]), "roster": sums.roster}}
 
     def sums(self, num_trials: int) -> SecureSums:
         """Return how ballots on K trials are summed."""
-        roster = digest_of(self._roster)
-        return SecureSums(self._planned, num_trials, (self._group,), roster)
+        return self._collector.sums(self._planned, num_trials)
 
     def open_ballot(
         self, sends: SharedSends, record: TunerRecord
@@ -121,74 +112,60 @@ class SecureChooser(NoisyChooser):
         AggregationError
             If too few clients answer.
         """
-        num_trials = len(asked.trials)
-        summed = self._summed(asked, self.sums(num_trials), sends, record)
-        return self.choose(asked.rung, summed, num_trials)
+        sums, collector = self.sums(len(asked.trials)), self._collector
+        about = SumHeader(asked, sums, 0, 1, 0).about
+        kept = record.open_sum()
+        was_open = kept is not None
+        if kept is not None:
+            collector.open_sum = kept["sum"].encode()
 
-    def choose(self, rung: int, summed: SecureTotal, num_trials: int) -> LedgerRow:
-        """Return the mean of ballots on K trials that clients have summed."""
-        noise = self.sums(num_trials).noise(0)
-        scores = self._release.decoded(0, noise, summed)[0]
-        facts = self._release.facts_of_sum(0, noise, summed.slots)
-        facts["num_ballots"] = len(summed.slots)
-        return LedgerRow(rung, {"mechanism": "gaussian", **facts}, scores)
-
-    def _summed(
-        self,
-        ballot: BallotHeader,
-        sums: SecureSums,
-        sends: SharedSends,
-        record: TunerRecord,
-    ) -> SecureTotal:
-        """Return the sum of the ballots of a rung."""
-
-        def open_sum() -> bytes:
-            kept = record.open_sum()
-            return b"" if kept is None else kept["sum"].encode()
-
-        def keep(state: bytes) -> None:
+        def keep() -> None:
             nodes = list(sends.voters.slots.items())
-            kept = {"ballot": to_json(ballot), "nodes": nodes, "sum": state.decode()}
+            text = collector.open_sum.decode()
+            kept = {"ballot": to_json(asked), "nodes": nodes, "sum": text}
             record.save_open_sum(kept)
 
-        def ask(
-            _release: int, exchange: int, attempt: int, requests: Mapping[int, Any]
-        ) -> dict[int, Any]:
-            asked = {
-                slot: (SumHeader(ballot, sums, slot, exchange, attempt), request)
-                for slot, request in requests.items()
-            }
-            return sends.exchange(asked)
-
-        about = SumHeader(ballot, sums, 0, 1, 0).about
-        was_open, reason = bool(open_sum()), ""
-        for _ in range(_MOST_ATTEMPTS):
-            opened = open_sum()
-            if not opened:
-                sends.assign_slots()
-            try:
-                total = exchanged_sum(
-                    sums,
-                    about,
-                    ballot.release,
-                    0,
-                    roster=self._roster,
-                    open_sum=opened,
-                    keep=keep,
-                    ask=ask,
+        def ask(requests: Sequence[SumRequest]) -> dict[int, Any]:
+            exchanged = {
+                one.slot: (
+                    SumHeader(asked, sums, one.slot, one.exchange, one.attempt),
+                    one.payload,
                 )
-            except SumFailedError as error:
-                reason = str(error)
-                _log.warning("Rung %d: %s", ballot.rung + 1, reason)
-                continue
-            if was_open:  # the slots were an earlier run's
-                sends.voters.slots = {}
-            return total
-        if open_sum():
-            reason += (
-                " It may have been unmasked, so these ballots are never summed again: "
-                "start the tuner again with its folder when the same clients are there."
+                for one in requests
+            }
+            return sends.exchange(exchanged)
+
+        for _ in range(_MOST_ATTEMPTS):
+            # Of an open sum the members are fixed: it is asked of the same nodes.
+            if not collector.open_sum:
+                sends.assign_slots()
+            summed = collector.collect(sums, about, asked.release, ask=ask, keep=keep)
+            if summed is not None:
+                break
+            _log.warning("Rung %d: %s", asked.rung + 1, collector.failure)
+        else:
+            reason = collector.failure
+            if collector.open_sum:
+                reason += (
+                    " It may have been unmasked, so these ballots are never summed "
+                    "again: start the tuner again with its folder when the same "
+                    "clients are there."
+                )
+            raise AggregationError(
+                f"The ballots of rung {asked.rung + 1} were not summed: {reason}"
             )
-        raise AggregationError(
-            f"The ballots of rung {ballot.rung + 1} were not summed: {reason}"
-        )
+        if was_open:  # the slots were an earlier run's
+            sends.voters.slots = {}
+        return self.choose(asked.rung, sums, summed.slots, summed.total)
+
+    def choose(
+        self,
+        rung: int,
+        sums: SecureSums,
+        slots: tuple[int, ...],
+        total: NDArray[np.uint64],
+    ) -> LedgerRow:
+        """Return the mean of ballots that the clients of some slots have summed."""
+        row = sums.row(0, 0, slots, total)
+        facts = {"mechanism": "gaussian", **row.facts, "num_ballots": len(slots)}
+        return LedgerRow(rung, facts, row.vectors[0])

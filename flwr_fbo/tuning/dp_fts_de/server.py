@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flwr_fbo._common.arrays import FloatArray, one_blas_thread
 from flwr_fbo._common.random import Purpose, generator
@@ -21,9 +20,7 @@ from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import Method, PrivacySpent, ReleaseAccountant
 from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.gaussian import large_delta
-from flwr_fbo.privacy.integer_noise import IntegerNoise
 from flwr_fbo.privacy.release import PlannedRelease, Release
-from flwr_fbo.privacy.secure_release import SecureRelease, SecureTotal
 from flwr_fbo.privacy.spending import Charge
 from flwr_fbo.study.server import Server, Step
 from flwr_fbo.tuning.dp_fts_de.settings import DPFTSDESettings
@@ -38,7 +35,6 @@ from flwr_fbo.tuning.search.settings import Facts
 from flwr_fbo.tuning.search.study import TuningStudy
 
 _EACH = range(sys.maxsize)  # a release after each iteration
-_OPEN_SUM = "open-sum"
 # Releases without a message that a released function is compared with.
 _NUM_DRAWS = 400
 _NUM_PLACES = 1000
@@ -52,7 +48,7 @@ class DPFTSDEServer(Server):
 
     Parameters
     ----------
-    release : Release or SecureRelease
+    release : PlannedRelease
     num_features : int
         M, the length of a message, >= 1.
     delta : float
@@ -68,9 +64,6 @@ class DPFTSDEServer(Server):
         How many of the planned releases the privacy budget allows; see `limit`.
     ledger : list of LedgerRow
         What was released; `privacy_spent` and `vectors` follow from it.
-    open_sum : bytes
-        State of the `Aggregator` whose sum may have been unmasked, but is not in the
-        ledger; empty without one. No other sum of these messages may be unmasked.
     is_parallel : bool
         Whether each site is in one release at most, so that all releases under equal
         noise cost together what one of them does.
@@ -97,7 +90,6 @@ class DPFTSDEServer(Server):
         self.num_allowed = len(iterations)
         self.delta = delta
         self.num_agents = release.settings.num_agents
-        self.open_sum = b""
         self.ledger: list[LedgerRow] = []
         self._num_features = num_features
         self.accounting_method: Method = accountant
@@ -214,29 +206,24 @@ class DPFTSDEServer(Server):
         facts = {**release.facts(planned), "made_after": step.iteration}
         self._append(LedgerRow(planned, facts, vectors))
 
-    def receive_sum(self, step: Step, noise: IntegerNoise, summed: SecureTotal) -> None:
-        """Release what secure aggregation gave in a step.
+    def receive_sum(self, step: Step, row: LedgerRow) -> None:
+        """Release what the sites have summed in a step, and added the noise to.
 
         Parameters
         ----------
         step : Step
-        noise : IntegerNoise
-            What the sites added.
-        summed : SecureTotal
+        row : LedgerRow
+            The release, and what the ledger says of it.
 
         Raises
         ------
         ValueError
-            If that release has been made.
+            If that release has been made, or the row is not of it.
         """
-        planned, release = self._next(step), self.release
-        assert isinstance(release, SecureRelease)
-        vectors = release.decoded(planned, noise, summed)
-        facts = release.facts_of_sum(planned, noise, summed.slots)
-        self.open_sum = b""
-        self._append(
-            LedgerRow(planned, {**facts, "made_after": step.iteration}, vectors)
-        )
+        planned = self._next(step)
+        require(row.iteration == planned, "row.iteration", row.iteration, f"{planned}")
+        facts = {**row.facts, "made_after": step.iteration}
+        self._append(LedgerRow(planned, facts, row.vectors))
 
     def _next(self, step: Step) -> int:
         """Return the iteration that a step's release was planned for."""
@@ -244,16 +231,6 @@ class DPFTSDEServer(Server):
         made = len(self.ledger)
         require(step.release == made + 1, "release", step.release, f"{made + 1}")
         return self.iterations[made]
-
-    def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return the secure sum that may have been unmasked, if one is open."""
-        if not self.open_sum:
-            return {}
-        return {_OPEN_SUM: np.frombuffer(self.open_sum, np.uint8)}
-
-    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Continue from what ``state_dict`` returned."""
-        self.open_sum = state[_OPEN_SUM].tobytes() if _OPEN_SUM in state else b""
 
     def resume(self, ledger: Sequence[LedgerRow]) -> None:
         """Go on after what an earlier run released, charged as it was then."""

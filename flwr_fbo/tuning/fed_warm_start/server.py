@@ -99,15 +99,13 @@ class FedWarmStartServer(DPFTSDEServer):
         self.reported: dict[int, list[float]] = {}
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return what `DPFTSDEServer` returns, and what was reported."""
-        state = super().state_dict()
-        if self.reported:
-            state[REPORTED] = np.array(json.dumps(self.reported))
-        return state
+        """Return what was reported."""
+        if not self.reported:
+            return {}
+        return {REPORTED: np.array(json.dumps(self.reported))}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Continue from what ``state_dict`` returned."""
-        super().load_state_dict(state)
         self.reported = reported_in(state)
 
     def note_best(self, values: Mapping[int, float]) -> None:

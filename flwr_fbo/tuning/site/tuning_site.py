@@ -16,6 +16,7 @@ from flwr_fbo._common.conversion import mapping, mappings, plain
 from flwr_fbo._common.errors import AppFailedError
 from flwr_fbo._common.fields import check_fields, choice, ruled
 from flwr_fbo._common.validation import require_function
+from flwr_fbo.secure_sum import SumRequest
 from flwr_fbo.site.gate import Gate
 from flwr_fbo.site.limits import Limits
 from flwr_fbo.site.recorded_agent import of_another_slot
@@ -230,21 +231,22 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
         secure, release = instruction.study.secure, instruction.release
         if secure is None or len(arrays) != 1 or release not in agent.made_after:
             raise StudyMismatchError.told(f"Release {release} cannot be summed now.")
-        about = instruction.planned, instruction.slot
-        # Most studies have no such sums: their clients do not load what these need.
-        from flwr_fbo.site.sum_member import sum_reply
+        planned, slot = instruction.planned, instruction.slot
+        who, journal = agent.identity, agent.journal
+        request = SumRequest(
+            about=instruction.study.text,
+            release=release,
+            slot=slot,
+            attempt=instruction.attempt,
+            exchange=instruction.exchange,
+            payload=arrays[0],
+        )
 
-        reply = sum_reply(
-            agent.journal,
-            agent.identity,
+        reply = who.reply(
+            journal,
             secure,
-            instruction.study.text,
-            release,
-            instruction.slot,
-            instruction.attempt,
-            instruction.exchange,
-            arrays[0],
-            lambda: secure.release.contribution(*about, agent.message(release)),
+            request,
+            lambda: secure.release.contribution(planned, slot, agent.message(release)),
         )
         return Answer([reply])
 

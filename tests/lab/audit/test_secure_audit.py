@@ -20,7 +20,6 @@ from flwr_fbo.lab.audit.secure_audit import (
 )
 from flwr_fbo.lab.audit.study_audit import StreamEntropy, audit
 from flwr_fbo.privacy.gaussian import gaussian_epsilon
-from flwr_fbo.privacy.integer_noise import IntegerNoise
 from flwr_fbo.privacy.noise import Entropy, OsEntropy
 from flwr_fbo.privacy.release import ReleaseSettings
 from tests.secure_sum.attempts import make_attempt
@@ -48,8 +47,9 @@ class KeepsWhatIsSent(SecureSites):
 
     shares: dict[int, Share]
 
-    def share(self, noise: IntegerNoise, slot: int) -> Share:
-        self.shares = {**getattr(self, "shares", {}), slot: noise.draw_share()}
+    def share(self, slot: int) -> Share:
+        drawn = self.sums.noise(0).draw_share()
+        self.shares = {**getattr(self, "shares", {}), slot: drawn}
         return self.shares[slot]
 
 
@@ -60,11 +60,11 @@ def test_masked_sums_are_what_the_audit_sums() -> None:
         sites = KeepsWhatIsSent(settings, OsEntropy(), 3, honest)
         rng = np.random.default_rng(len(honest))
         messages = dict(enumerate(rng.standard_normal((5, 3))))
-        learnt = sites.learnt(20, messages).total
-        noise = sites.noise
+        learnt = sites.learnt(20, messages)
+        noise = sites.sums.noise(0)
         attempt = make_attempt(5, length=noise.length, num_bits=noise.num_bits)
         for slot, member in enumerate(attempt.terms.slots):
-            sent = sites.release.contribution(20, slot, messages[slot])
+            sent = sites.sums.release.contribution(20, slot, messages[slot])
             attempt.numbers[member] = noise.encode(sent) + sites.shares[slot]
         attempt.play()
         assert attempt.aggregator.summed == attempt.terms.slots

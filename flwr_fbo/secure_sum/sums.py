@@ -6,6 +6,10 @@ import hashlib
 import json
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
 
 from flwr_fbo._common.fields import (
     FREE,
@@ -15,10 +19,11 @@ from flwr_fbo._common.fields import (
     several,
 )
 from flwr_fbo._common.validation import require, require_int
-from flwr_fbo.privacy.integer_noise import IntegerNoise
+from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.release import ReleaseSettings
-from flwr_fbo.privacy.secure_release import SecureRelease
 from flwr_fbo.secure_sum.graph import COLLUDING, MAX_COMPLETE
+from flwr_fbo.secure_sum.integer_noise import IntegerNoise
+from flwr_fbo.secure_sum.secure_release import SecureRelease, SecureTotal
 from flwr_fbo.secure_sum.terms import SumTerms
 
 
@@ -108,10 +113,11 @@ class SecureSums:
     def __post_init__(self) -> None:
         check_fields(self)
 
-    @property
+    @cached_property
     def release(self) -> SecureRelease:
-        """The mechanism."""
-        return SecureRelease(self.settings)
+        """The mechanism, with the noise that all sites of a group add at most."""
+        excess = max(group.excess for group in self.groups)
+        return SecureRelease(self.settings, excess)
 
     def group_of(self, slot: int) -> int:
         """Return which group has a slot.
@@ -128,8 +134,39 @@ class SecureSums:
 
     def noise(self, group: int) -> IntegerNoise:
         """Return what the sites of a group add."""
-        g = self.groups[group]
-        return self.release.noise(g.num_slots, g.honest, self.num_features)
+        if group not in self._noises:
+            g, length = self.groups[group], self.num_features
+            self._noises[group] = self.release.noise(g.num_slots, g.honest, length)
+        return self._noises[group]
+
+    @cached_property
+    def _noises(self) -> dict[int, IntegerNoise]:
+        return {}
+
+    def row(
+        self,
+        iteration: int,
+        group: int,
+        slots: tuple[int, ...],
+        total: NDArray[np.uint64],
+    ) -> LedgerRow:
+        """Return what a sum releases, and what the ledger says of it.
+
+        Parameters
+        ----------
+        iteration : int
+            After which the release was planned.
+        group : int
+            Group of sites that were summed.
+        slots : tuple of int
+            The sites in the sum, increasing.
+        total : ndarray of shape (P * M,)
+            The sum modulo 2**b, with the noise.
+        """
+        noise, release = self.noise(group), self.release
+        vectors = release.decoded(iteration, noise, SecureTotal(slots, total))
+        facts = release.facts_of_sum(iteration, noise, slots)
+        return LedgerRow(iteration, facts, vectors)
 
     def terms(self, study: str, release: int, group: int, attempt: int) -> SumTerms:
         """Return the terms of one attempt at a sum.

@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 from flwr.app import Context, RecordDict
 
-from flwr_fbo._common.errors import RefusedError
+from flwr_fbo._common.errors import NodeConfigError, RefusedError
 from flwr_fbo.secure_sum.roster import SigningKey
-from flwr_fbo.site.site_journal import NodeConfigError
-from flwr_fbo.site.sum_identity import SumIdentity, sum_identity
-from tests.secure_studies import AGGREGATION, Keys, fed_vote, make_keys
+from flwr_fbo.secure_sum.site import SumIdentity
+from tests.secure_sum.secure_studies import AGGREGATION, Keys, fed_vote, make_keys
 
 
 def _context(config: dict[str, Any]) -> Context:
@@ -27,18 +26,18 @@ def _config(keys: Keys, slot: int = 0) -> dict[str, Any]:
 
 
 def test_the_files_of_the_node_config_are_read(keys: Keys) -> None:
-    found = sum_identity(_context(_config(keys, 3)))
+    found = SumIdentity.of(_context(_config(keys, 3)).node_config)
     assert found.roster == keys.roster
     assert found.key is not None
     assert found.key.public == keys.roster.keys[3]
-    assert sum_identity(_context({})) == SumIdentity()
+    assert SumIdentity.of(_context({}).node_config) == SumIdentity()
 
 
 @pytest.mark.parametrize("left", ["fbo-roster", "fbo-key"])
 def test_both_files_are_given_or_neither(left: str, keys: Keys) -> None:
     config = {left: _config(keys)[left]}
     with pytest.raises(NodeConfigError, match="are given together") as error:
-        sum_identity(_context(config))
+        SumIdentity.of(_context(config).node_config)
     assert error.value.public == "fbo-roster and fbo-key are given together in the " + (
         "node config."
     )
@@ -53,7 +52,7 @@ def test_a_file_that_is_not_there_is_named_to_the_site_alone(
     name: str, value: str, text: str, keys: Keys
 ) -> None:
     with pytest.raises(NodeConfigError, match=text) as error:
-        sum_identity(_context({**_config(keys), name: value}))
+        SumIdentity.of(_context({**_config(keys), name: value}).node_config)
     assert name in error.value.public
     assert value not in error.value.public
 
@@ -62,7 +61,7 @@ def test_a_file_that_is_not_there_is_named_to_the_site_alone(
 def test_a_key_that_others_can_read_is_refused(mode: int, keys: Keys) -> None:
     keys.key_path(0).chmod(mode)
     with pytest.raises(NodeConfigError, match="chmod 600") as error:
-        sum_identity(_context(_config(keys)))
+        SumIdentity.of(_context(_config(keys)).node_config)
     assert error.value.public == "fbo-key cannot be used."
 
 
@@ -72,7 +71,7 @@ def test_a_malformed_file_is_refused(name: str, text: str, keys: Keys) -> None:
     config = _config(keys)
     Path(config[name]).write_text(text)
     with pytest.raises(NodeConfigError) as error:
-        sum_identity(_context(config))
+        SumIdentity.of(_context(config).node_config)
     assert error.value.public == f"{name} cannot be used."
 
 
@@ -88,7 +87,7 @@ def _study(keys: Keys | None, secure: bool = True) -> Any:
 def test_the_roster_that_a_site_pins_decides(keys: Keys, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     other = make_keys(tmp_path / "other")
-    pinned = sum_identity(_context(_config(keys)))
+    pinned = SumIdentity.of(_context(_config(keys)).node_config)
     pinned.check(_study(keys).secure, 0)
     pinned.check(_study(keys).secure, -1)
     for study, text in (
@@ -101,7 +100,7 @@ def test_the_roster_that_a_site_pins_decides(keys: Keys, tmp_path: Path) -> None
 
 
 def test_a_key_is_that_of_the_sites_slot(keys: Keys) -> None:
-    swapped = sum_identity(_context(_config(keys, 3)))
+    swapped = SumIdentity.of(_context(_config(keys, 3)).node_config)
     assert swapped.slot == 3
     with pytest.raises(RefusedError, match=r"slot is 0, .* its key for slot 3"):
         swapped.check(_study(keys).secure, 0)
@@ -112,7 +111,7 @@ def test_a_key_that_the_roster_lacks_is_refused(keys: Keys) -> None:
     with pytest.raises(
         NodeConfigError, match=r"fbo-key: public key=.* a key of the roster"
     ):
-        sum_identity(_context(_config(keys)))
+        SumIdentity.of(_context(_config(keys)).node_config)
 
 
 def test_a_site_without_a_roster_takes_no_part_under_one(keys: Keys) -> None:

@@ -10,14 +10,13 @@ from numpy.typing import NDArray
 
 from flwr_fbo._common.errors import RefusedError
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.privacy.integer_noise import IntegerNoise
 from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.secure_sum.aggregator import Aggregator
-from flwr_fbo.secure_sum.terms import Exchange
-from flwr_fbo.site.sum_identity import SumIdentity
-from flwr_fbo.site.sum_member import sum_reply
+from flwr_fbo.secure_sum.integer_noise import IntegerNoise
+from flwr_fbo.secure_sum.site import SumIdentity
+from flwr_fbo.secure_sum.sums import SecureSums, SumGroup
+from flwr_fbo.secure_sum.terms import Exchange, SumRequest
 from flwr_fbo.space.search_space import SearchSpace
-from flwr_fbo.study.secure_sums import SecureSums, SumGroup
 from flwr_fbo.tuning.fed_vote.settings import FedVoteSettings
 from flwr_fbo.tuning.search.study import TuningStudy
 from tests.federation import SPACE
@@ -65,18 +64,9 @@ class Site:
         self, exchange: int, request: NDArray[np.uint8], release: int, attempt: int
     ) -> NDArray[np.uint8]:
         """Answer in a new process, which has the journal alone."""
-        return sum_reply(
-            cast(Journal, self),
-            SumIdentity(),
-            SECURE,
-            STUDY.text,
-            release,
-            self.slot,
-            attempt,
-            exchange,
-            request,
-            lambda: self.contribution,
-        )
+        asked = SumRequest(STUDY.text, release, self.slot, attempt, exchange, request)
+        journal = cast(Journal, self)
+        return SumIdentity().reply(journal, SECURE, asked, lambda: self.contribution)
 
 
 class Sum:

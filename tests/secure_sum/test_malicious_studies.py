@@ -19,6 +19,7 @@ from flwr_fbo._compat import to_array_record
 from flwr_fbo.secure_sum.masks import ADVERT_BYTES
 from flwr_fbo.secure_sum.member import Integers, Member
 from flwr_fbo.secure_sum.roster import SIGNATURE_BYTES
+from flwr_fbo.secure_sum.sums import SecureSums
 from flwr_fbo.secure_sum.wire import (
     cut,
     pack,
@@ -27,8 +28,7 @@ from flwr_fbo.secure_sum.wire import (
     to_payload,
     unpack,
 )
-from flwr_fbo.study.secure_sums import SecureSums
-from tests.secure_studies import (
+from tests.secure_sum.secure_studies import (
     AGGREGATION,
     Heard,
     Keys,

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.validation import require, require_positive
-from flwr_fbo.privacy.integer_noise import IntegerNoise
 from flwr_fbo.privacy.release import PlannedRelease, ReleaseSettings, clipped
+from flwr_fbo.secure_sum.integer_noise import IntegerNoise
 
 _ONLY = {
     "sampling_probability": 1,
@@ -91,10 +91,6 @@ class SecureRelease(PlannedRelease):
         """Return the same mechanism with another z."""
         settings = replace(self.settings, noise_multiplier=noise_multiplier)
         return SecureRelease(settings, self.excess)
-
-    def with_excess(self, excess: float) -> SecureRelease:
-        """Return the same mechanism with another ``excess``."""
-        return SecureRelease(self.settings, excess)
 
     @property
     def private(self) -> bool:

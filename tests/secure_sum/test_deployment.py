@@ -14,8 +14,8 @@ import pytest
 
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.release import ReleaseSettings
-from flwr_fbo.privacy.secure_release import SecureRelease, SecureTotal
 from flwr_fbo.secure_sum.roster import Roster, SigningKey
+from flwr_fbo.secure_sum.secure_release import SecureRelease, SecureTotal
 from flwr_fbo.strategies.study_record import read_ledger
 from flwr_fbo.tuning.search.study import TuningStudy
 from tests.deployed import DEPLOYMENT, await_condition, begun, deployment
@@ -36,7 +36,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from flwr_fbo import tuning_app
-from flwr_fbo.privacy.integer_noise import IntegerNoise
+from flwr_fbo.secure_sum.integer_noise import IntegerNoise
 
 honest = tuning_app(lambda context: lambda trial: -abs(trial["x"] - 0.3))
 wrapped = IntegerNoise.wrapped

@@ -28,10 +28,10 @@ from flwr_fbo import (
     tuning_app,
 )
 from flwr_fbo._compat import reply_arrays
-from flwr_fbo.privacy.integer_noise import IntegerNoise
-from flwr_fbo.privacy.secure_release import SecureRelease
+from flwr_fbo.secure_sum.integer_noise import IntegerNoise
 from flwr_fbo.secure_sum.roster import Roster, SigningKey
-from flwr_fbo.study.secure_sums import SecureSums
+from flwr_fbo.secure_sum.secure_release import SecureRelease
+from flwr_fbo.secure_sum.sums import SecureSums
 from flwr_fbo.tuning.fed_warm_start.settings import FedWarmStartSettings
 
 N, NUM_FEATURES = 5, 16

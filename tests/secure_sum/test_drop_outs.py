@@ -11,8 +11,8 @@ import pytest
 from flwr.app import Message
 
 from flwr_fbo import Durability
-from flwr_fbo.strategies.secure_aggregation import SecureCollector
-from tests.secure_studies import (
+from tests.secure_sum.secure_studies import (
+    AGGREGATION,
     PRIVACY,
     Contributions,
     Heard,
@@ -176,13 +176,8 @@ def test_a_server_that_is_killed_makes_the_release_once(
         config["fbo-folder"] = str(folder)
 
     def strategy() -> Private:
-        releases = fed_vote().releases
-        assert releases is not None
-        collector = releases.collector
-        assert isinstance(collector, SecureCollector)
-        aggregation = collector.aggregation
         return fed_vote(
-            aggregation=replace(aggregation, roster=keys.roster_path),
+            aggregation=replace(AGGREGATION, roster=keys.roster_path),
             folder=tmp_path / "server",
         )
 

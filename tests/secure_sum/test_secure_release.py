@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from flwr_fbo.privacy.release import ReleaseSettings
-from flwr_fbo.privacy.secure_release import SecureRelease, SecureTotal
 from flwr_fbo.privacy.weights import WeightSchedule
+from flwr_fbo.secure_sum.secure_release import SecureRelease, SecureTotal
 
 N, P, M = 4, 2, 6
 SETTINGS = ReleaseSettings(
@@ -83,7 +83,7 @@ def test_facts_name_the_noise_of_those_who_answered() -> None:
 
 
 def test_excess_is_of_the_noise_and_is_not_counted() -> None:
-    louder = RELEASE.with_excess(1.5)
+    louder = SecureRelease(RELEASE.settings, 1.5)
     np.testing.assert_allclose(louder.noise_std(0), 1.5 * RELEASE.noise_std(0))
     counted = louder.effective_noise_multiplier(0)
     assert counted == RELEASE.effective_noise_multiplier(0)

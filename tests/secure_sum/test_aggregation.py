@@ -30,9 +30,9 @@ from flwr_fbo import (
 from flwr_fbo._compat import ClientApi, NumPyClient
 from flwr_fbo.privacy.spending import SpendingLedger
 from flwr_fbo.secure_sum.roster import Roster, SigningKey
-from flwr_fbo.strategies.secure_aggregation import SecureCollector
 from tests.federation import numpy_app
-from tests.secure_studies import (
+from tests.secure_sum.secure_studies import (
+    AGGREGATION,
     APP,
     PRIVACY,
     Contributions,
@@ -51,15 +51,6 @@ Make = Callable[..., Private]
 STRATEGIES = pytest.mark.parametrize("make", [fed_vote, fed_warm_start, dp_fts_de])
 # Both cohorts of a warm start release in these rounds.
 ROUNDS, TWO_RELEASES = 6, 3
-
-
-def aggregation_of(make: Make, **options: Any) -> SecureAggregation:
-    """Return a strategy's secure aggregation with other options."""
-    releases = make().releases
-    assert releases is not None
-    collector = releases.collector
-    assert isinstance(collector, SecureCollector)
-    return replace(collector.aggregation, **options)
 
 
 @dataclass(frozen=True)
@@ -93,7 +84,7 @@ def test_so_it_is_where_sites_sign(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     contributions, keys = Contributions(monkeypatch), make_keys(tmp_path)
-    strategy = fed_vote(aggregation=aggregation_of(fed_vote, roster=keys.roster_path))
+    strategy = fed_vote(aggregation=replace(AGGREGATION, roster=keys.roster_path))
     strategy.start(SumGrid(keys.node_configs()), num_rounds=TWO_RELEASES)
     assert len(strategy.server.ledger) == 2
     contributions.assert_right(strategy)
@@ -179,7 +170,7 @@ def test_each_site_counts_by_itself(tmp_path: Path) -> None:
     for slot, config in enumerate(configs):
         config["fbo-folder"] = str(tmp_path / f"folder-{slot}")
         (tmp_path / f"folder-{slot}").mkdir()
-    strategy = fed_vote(aggregation=aggregation_of(fed_vote, roster=keys.roster_path))
+    strategy = fed_vote(aggregation=replace(AGGREGATION, roster=keys.roster_path))
     strategy.start(SumGrid(configs), num_rounds=TWO_RELEASES)
     assert len(strategy.server.ledger) == 2
     for slot in range(len(configs)):
@@ -266,7 +257,7 @@ def test_the_summary_says_who_is_trusted(
     keys = make_keys(tmp_path)
     for roster, warned in ((keys.roster_path, False), (None, True)):
         caplog.clear()
-        strategy = fed_vote(aggregation=aggregation_of(fed_vote, roster=roster))
+        strategy = fed_vote(aggregation=replace(AGGREGATION, roster=roster))
         strategy.plan(ROUNDS - 1)
         strategy.summary()
         assert "the server learns the noisy sum, and who answered" in caplog.text
@@ -328,7 +319,7 @@ def test_a_site_with_other_files_takes_no_part(
     configs = keys.node_configs()
     change(configs[2], tmp_path)
     strategy = fed_vote(
-        aggregation=aggregation_of(fed_vote, roster=keys.roster_path),
+        aggregation=replace(AGGREGATION, roster=keys.roster_path),
         durability=Durability(min_agents=4, patience=0.0),
     )
     grid = SumGrid(configs)
@@ -349,7 +340,7 @@ def test_a_site_that_knows_no_slot_has_that_of_its_key(tmp_path: Path) -> None:
         del config["agent-id"], config["partition-id"]
     app = tuning_app(lambda context: lambda trial: trial["x"])
     strategy = fed_vote(
-        aggregation=aggregation_of(fed_vote, roster=keys.roster_path),
+        aggregation=replace(AGGREGATION, roster=keys.roster_path),
     )
     strategy.start(SumGrid(configs, app), num_rounds=2)
     slots = list(range(len(configs)))
@@ -399,7 +390,7 @@ def test_a_site_reads_its_roster_and_its_key_once_a_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = make_keys(tmp_path)
-    strategy = fed_vote(aggregation=aggregation_of(fed_vote, roster=keys.roster_path))
+    strategy = fed_vote(aggregation=replace(AGGREGATION, roster=keys.roster_path))
     read: list[Path] = []
 
     def noting(load: Callable[[Path], Any]) -> Callable[[Path], Any]:

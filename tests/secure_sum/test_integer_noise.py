@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from scipy.stats import chi2, chisquare, kstest, norm
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo.privacy import integer_noise as module
 from flwr_fbo.privacy.gaussian import gaussian_delta, gaussian_mu
-from flwr_fbo.privacy.integer_noise import IntegerNoise, log_ratio_bound
 from flwr_fbo.privacy.noise import opendp_gaussian
+from flwr_fbo.secure_sum import integer_noise as module
+from flwr_fbo.secure_sum.integer_noise import IntegerNoise, log_ratio_bound
 
 DEFAULTS: Mapping[str, Any] = {
     "num_sites": 30,

@@ -55,6 +55,7 @@ class InProcessGrid(Grid):
     Parameters
     ----------
     client_app : ClientApp
+        App that answers the messages of all nodes.
     num_nodes : int
         Number N >= 1 of nodes.
     run_config : dict, optional

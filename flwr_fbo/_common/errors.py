@@ -120,6 +120,7 @@ def log_fault(error: BaseException, what: str, level: int = logging.ERROR) -> No
     Parameters
     ----------
     error : BaseException
+        The handled error.
     what : str
         What has failed.
     level : int

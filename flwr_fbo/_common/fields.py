@@ -248,6 +248,7 @@ def from_json(part: Any, value: Any) -> Any:
         `ruled`. What no field names as a part stays as it is. A class with a function
         ``from_json`` decides for itself.
     value : JSON value
+        JSON value that `to_json` returned, or one from another party.
 
     Raises
     ------

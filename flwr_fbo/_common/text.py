@@ -58,6 +58,7 @@ def humanised(value: float, error: float = math.nan, sign: str = "") -> str:
     Parameters
     ----------
     value : float
+        The count, of any sign and size.
     error : float
         Left out where it is NaN.
     sign : str

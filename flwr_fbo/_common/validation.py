@@ -67,7 +67,9 @@ def require_number(
     Parameters
     ----------
     field : str
+        Name of the field, for the error.
     value : object
+        Value of the field.
     least, most : float
         Bounds that are allowed themselves; ``most=math.inf`` allows infinity, too.
     above, below : float, optional
@@ -133,8 +135,11 @@ def require_instance(
     Parameters
     ----------
     field : str
+        Name of the field, for the error.
     value : object
+        Value of the field.
     *kinds : type
+        Classes that are allowed; one of them is enough.
     allowed : str
         What the error says is allowed; the classes by default.
     optional : bool

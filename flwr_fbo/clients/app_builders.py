@@ -129,6 +129,7 @@ def add_tuning(
     Parameters
     ----------
     app : ClientApp
+        The Message-API app, which gains a ``train`` action.
     compare : callable or None
         See `with_tuning`.
 

@@ -46,6 +46,7 @@ class TuningClient(SiteClient):
     make_objective, enqueue, space, direction, limits
         See `tuning_app`.
     context : flwr.app.Context
+        Context of the message, as ``client_fn`` gets it.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class LinearBanditClient(SiteClient):
     Parameters
     ----------
     context : flwr.app.Context
+        Context of the message, as ``client_fn`` gets it.
     folder, make_environment, limits : optional
         See `linear_bandit_app`.
     """
@@ -140,6 +142,7 @@ class NeuralBanditClient(SiteClient):
     Parameters
     ----------
     context : flwr.app.Context
+        Context of the message, as ``client_fn`` gets it.
     make_environment, make_model, limits
         See `neural_bandit_app`.
     """

@@ -161,7 +161,9 @@ class FederatedSampler(BaseSampler):
         Parameters
         ----------
         space : mapping of str to Optuna distribution
+            Optuna distribution of each parameter, by name.
         direction : {"maximize", "minimize"}
+            Direction of the objective.
         portfolio : sequence of dict, str, Path or StudyPortfolio
             Settings that are evaluated first: a list of settings; a learner of
             `Portfolio.known`; ``"auto"``, the learner that the names in ``space``

@@ -48,6 +48,7 @@ class Ellipsoid:
     factor : ndarray of shape (..., d, d)
         L, lower triangular.
     target : ndarray of shape (..., d)
+        u: sum of the observed x y.
     num_observed : int
         Observations so far.
     least_eigenvalue : ndarray of shape (...)
@@ -124,7 +125,9 @@ class Ellipsoid:
         Parameters
         ----------
         x : ndarray of shape (..., d)
+            Observed features; one vector per model of the batch.
         y : ndarray of shape (...)
+            Observed values.
         """
         _update(self.factor, x)
         self.target += x * np.asarray(y)[..., None]

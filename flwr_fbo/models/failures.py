@@ -68,6 +68,7 @@ class Trials(NamedTuple):
     Attributes
     ----------
     x : ndarray of shape (t, D)
+        Points of the trials on the unit cube.
     y : ndarray of shape (t,)
         Larger is better.
     failed : ndarray of bool, shape (t,)
@@ -89,6 +90,7 @@ class Trials(NamedTuple):
         Parameters
         ----------
         points : ndarray of shape (k, D)
+            Points of the unit cube.
         """
         if not self.failed.any():
             return np.zeros(len(points), dtype=np.bool_)
@@ -103,6 +105,7 @@ def with_failures(x: FloatArray, y: FloatArray) -> Trials:
     Parameters
     ----------
     x : ndarray of shape (t, D)
+        Points of the trials on the unit cube.
     y : ndarray of shape (t,)
         Larger is better; NaN where a trial failed.
     """

@@ -33,7 +33,9 @@ class RandomFeatures:
     Attributes
     ----------
     frequencies : ndarray of shape (M, D)
+        Rows s_j of the features cos(s_j'x + b_j).
     phases : ndarray of shape (M,)
+        Phases b_j in [0, 2 pi).
     variance : float
         The kernel's variance, > 0.
     """
@@ -117,6 +119,7 @@ class RandomFeatures:
         Parameters
         ----------
         x : ndarray of shape (n, D)
+            Points to choose among.
         weights : ndarray of shape (P, M)
             One function a row.
         index : ndarray of shape (n,)

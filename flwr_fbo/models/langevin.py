@@ -91,6 +91,7 @@ class LangevinDynamics:
     Parameters
     ----------
     settings : LangevinSettings
+        Step sizes, temperature and end of the regression.
     w : ndarray of shape (d_w,)
         Where it starts.
     seed : int

@@ -100,6 +100,7 @@ def negative_log_posterior(
     squares : ndarray of shape (B, D, t, t)
         (x_d - x'_d)^2 of all pairs of points.
     y : ndarray of shape (B, t)
+        Standardised values at the points.
     """
     num_agents, dim, num, _ = squares.shape
     precision = 5.0 * np.exp(-2.0 * logs[:, :dim])
@@ -182,6 +183,7 @@ class MaternPosterior:
     Parameters
     ----------
     x : ndarray of shape (B, t, D)
+        Points of the observations on the unit cube.
     y : ndarray of shape (B, t)
         Standardised values.
     logs : ndarray of shape (B, D + 2)
@@ -192,6 +194,7 @@ class MaternPosterior:
     best : ndarray of shape (B,)
         The largest mean among the points: what was seen, without its noise.
     lengthscales : ndarray of shape (B, D)
+        Lengthscale per agent and coordinate, > 0.
     """
 
     def __init__(self, x: FloatArray, y: FloatArray, logs: FloatArray) -> None:
@@ -228,6 +231,7 @@ class MaternPosterior:
         Parameters
         ----------
         x : ndarray of shape (k, D)
+            Points of the unit cube.
         agent : int
             Which of the B.
 
@@ -262,10 +266,12 @@ class MaternPosterior:
         Parameters
         ----------
         x : ndarray of shape (B, k, D)
+            Points of each agent.
 
         Returns
         -------
         tuple of ndarrays of shapes (B, k), (B, k), (B, k, D) and (B, k, D)
+            Means, standard deviations, and the gradients of both by x.
         """
         num_agents, num_points, _ = x.shape
         scaled = x * self._scale

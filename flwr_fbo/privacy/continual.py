@@ -86,6 +86,7 @@ class ContinualRelease:
     Parameters
     ----------
     settings : ContinualSettings
+        Bounds of a trial, privacy and factorisation of the releases.
     entropy : Entropy, optional
         Where noise comes from; none is needed without noise. Agents with
         `SeededEntropy` need one each, or they would all add the same noise.

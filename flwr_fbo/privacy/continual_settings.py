@@ -303,6 +303,7 @@ class ContinualSettings:
         Returns
         -------
         ndarray of shape (T, d + 1, d + 1)
+            One matrix per trial, on the grid.
 
         Raises
         ------

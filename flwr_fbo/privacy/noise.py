@@ -167,6 +167,7 @@ class SeededEntropy:
     Parameters
     ----------
     noise_seed : int
+        Seed of all draws, >= 0; whoever knows it knows the noise.
     *owner : int
         Whose noise it is, where several draw under one seed.
     """

@@ -79,6 +79,7 @@ class ReleaseSettings:
     noise_only : bool
         The control: every contribution is replaced by zero, all else stays.
     weights : WeightSchedule
+        Weights of the agents in each sub-region, by round.
     """
 
     num_agents: int = field(metadata=integer(1, cap="max_agents"))
@@ -120,6 +121,7 @@ class PlannedRelease(ABC):
     Parameters
     ----------
     settings : ReleaseSettings
+        Sampling, clipping, weights and noise of all releases.
     """
 
     def __init__(self, settings: ReleaseSettings) -> None:

@@ -22,6 +22,7 @@ class Subsampling:
     Attributes
     ----------
     sampling : {"poisson", "fixed-size"}
+        Sampling scheme: every agent on its own, or a fixed number of them.
     sample_size, population_size : int
         Their ratio is the sampling probability q. With ``"fixed-size"`` they are the
         B agents of a sample and the N of the study; with ``"poisson"`` only the ratio

@@ -121,7 +121,9 @@ class SecureRelease(PlannedRelease):
         iteration : int
             After which the release was planned.
         slot : int
+            Slot of the site, from 0 to N - 1.
         message : ndarray of shape (M,)
+            The site's own message, before clipping.
         """
         short = clipped(message[None].astype(np.float64), self.settings.message_norm)
         weights = self.weights(iteration)[slot]

@@ -309,6 +309,7 @@ class SpendingLedger:
         release : int
             Which release of the study it is, from 1, or `UNPROTECTED`.
         charge : Charge
+            Cost of the release.
         owner : int
             Whose data it is about. Agents that share a ledger have data of their own.
         promised : iterable of Charge

@@ -67,6 +67,7 @@ class Finding:
     Attributes
     ----------
     topic, text : str
+        Name of what was looked at, and the result in a sentence.
     state : {"ok", "note", "PROBLEM"}
         With a problem the site refuses studies, all or some, or its limits do not hold.
         A limit that is used up is none: a study that it has joined may still go on. Nor
@@ -88,6 +89,7 @@ def check_site(
     Parameters
     ----------
     node_config : mapping
+        Node config of the SuperNode, as Flower hands it to the app.
     study : Promise, optional
         Of one more study: whether the site would take part in it is a finding, too.
     file : Path, optional

@@ -157,7 +157,9 @@ class Gate:
     Parameters
     ----------
     context : flwr.app.Context
+        Context of the message; its node config has the site's limits.
     folder : Path, optional
+        Folder of the site's journals and ledger, unless the node config names one.
     own : Limits, optional
         Of whoever answers, besides those of the app and of the node config.
 
@@ -234,6 +236,7 @@ class Gate:
         Parameters
         ----------
         texts : sequence of object
+            Signed receipts, as they were received.
         slot : int
             The site's; -1 where it has none.
         kind, study_id : str
@@ -294,6 +297,7 @@ class Gate:
         Parameters
         ----------
         promise : Promise
+            Charges that the study announces.
         unprotected : str
             What it asks for that no guarantee covers.
         uniform_share : float
@@ -395,6 +399,7 @@ class Gate:
         key : tuple of str
             The study's kind and id.
         promise : Promise
+            Charges that the study announces.
         """
         planned = Spent.of(self._facts(), key, promise.charges)
         for limits in self._limits:
@@ -461,7 +466,9 @@ class Gate:
         key : tuple of str
             The study's kind and id.
         promise : Promise
+            Charges that the study announced.
         release : int
+            Number of the release, from 1.
         agent : RecordedAgent, optional
             Its journal knows of the charge before the ledger does. So a journal that
             does not is not the one with the agent's release. None where nobody keeps

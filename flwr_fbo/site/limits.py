@@ -246,6 +246,7 @@ class Limits:
         Parameters
         ----------
         promise : Promise
+            Charges that the study announces.
         unprotected : str
             What it asks for besides that no guarantee covers.
         """
@@ -436,7 +437,9 @@ def _check_sizes(
     Parameters
     ----------
     limits : Limits
+        Limits that the integers are compared with.
     value : JSON value
+        A study, or a part of one.
     part : type or callable, optional
         Dataclass of the objects in the value: see `flwr_fbo._common.fields.ruled`.
     cap : str

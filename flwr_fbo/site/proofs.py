@@ -72,6 +72,7 @@ class FolderNote:
     Parameters
     ----------
     folder : Path
+        Folder of the site's ledger.
 
     Attributes
     ----------
@@ -153,6 +154,7 @@ def require_complete(
     Parameters
     ----------
     folder : Path
+        Folder of the site's journals and ledger.
     ledger : SpendingLedger or None
         Of the folder, if it has one.
     note : FolderNote

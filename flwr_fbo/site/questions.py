@@ -102,6 +102,7 @@ class Questions:
         share : float
             The share of the site's limits that a promise spends alone: `share_of`.
         most_a_day : int
+            Number of questions that are answered in 24 hours, >= 1.
         check : callable
             Raises `RefusedError` unless so much is left.
         """

@@ -101,6 +101,7 @@ class Receipt:
     Attributes
     ----------
     study_kind, study_id : str
+        Kind and id of the study.
     slot : int
         The site's; -1 where it has none.
     charges, head : int
@@ -253,6 +254,7 @@ class ReceiptBook:
     study : tuple of str
         Its kind and its id.
     promise : Promise
+        Charges of the study.
     key : ServerKey, optional
         A new one by default.
     """
@@ -321,6 +323,7 @@ class ReceiptBook:
         Parameters
         ----------
         site : int
+            Number of the site, as the server counts sites.
         slot : int, optional
             The site's; by default the same number.
         """

@@ -72,6 +72,7 @@ class Answer:
     arrays : list of ndarray
         About the site.
     metrics : dict of str to number
+        Numbers about the site, by name.
     passed_on : list of ndarray
         Of other sites, as they were received: before the arrays.
     """
@@ -111,6 +112,7 @@ class Site(ABC, Generic[AskedT, AgentT]):
         Parameters
         ----------
         context : flwr.app.Context
+            Context of the message.
         arrays : sequence of ndarray
             What came along.
         config : mapping
@@ -311,7 +313,9 @@ class SiteClient(NumPyClient):
     Parameters
     ----------
     site : Site
+        Site that carries out the instructions.
     context : flwr.app.Context
+        Context of the message, as ``client_fn`` gets it.
     """
 
     def __init__(self, site: Site[Any, Any], context: Context) -> None:
@@ -341,7 +345,9 @@ def add_site(app: ClientApp, site: Site[Any, Any], action: str = "default") -> N
     Parameters
     ----------
     app : ClientApp
+        Message-API app; its ``train`` without an action is left alone.
     site : Site
+        Site that carries out the instructions.
     action : str
         Of the app's ``train`` messages.
     """

@@ -29,7 +29,9 @@ class SumIdentity:
     Attributes
     ----------
     key : SigningKey, optional
+        Key that signs what the site sends.
     roster : Roster, optional
+        Roster of the sites whose sums it takes part in.
     """
 
     key: SigningKey | None = None

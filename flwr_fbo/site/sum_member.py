@@ -72,6 +72,7 @@ def sum_reply(
     identity : SumIdentity
         The site's key and roster.
     sums : SecureSums
+        Settings of the study's secure sums.
     about : str
         What is summed, as JSON: the same for all sites.
     release : int

@@ -303,11 +303,13 @@ def move_to_faces(
     Parameters
     ----------
     points : ndarray of shape (n, D)
+        Points of the unit cube, which are changed.
     share : float
         Share of the points that are moved, in [0, 1].
     probability : float
         Probability in [0, 1] that a coordinate of theirs moves.
     rng : numpy.random.Generator
+        Generator of coordinates and sides.
     """
     on_faces = points[: round(share * len(points))]
     moved = rng.random(on_faces.shape) < probability

@@ -161,7 +161,9 @@ class Instruction(ABC):
     Attributes
     ----------
     phase : {"enrol", "round", "sum"}
+        Phase of the study that the instruction belongs to.
     study : Study
+        The study, the same for all agents.
     slot : int
         The agent's slot; -1 while enrolling.
     kind : str
@@ -290,6 +292,7 @@ def is_array(
     message : object
         Whatever an agent has sent.
     shape : tuple of int
+        Shape that is expected.
     largest : float or ndarray
         No number may be larger in size; one for all, or one each.
     """
@@ -355,7 +358,9 @@ def is_release(message: Any, settings: ContinualSettings) -> bool:
     Parameters
     ----------
     message : object
+        Message of an agent, of any type.
     settings : ContinualSettings
+        Settings of the agent's releases.
     """
     is_one = is_sum if settings.noise_std > 0 else is_raw_sum
     return is_one(message, settings.sum_shape, settings.largest_entries)

@@ -141,6 +141,7 @@ class SecureSums:
         release : int
             Number of the release, from 1, as the site was promised it.
         group : int
+            Number of the group of sites, from 0.
         attempt : int
             Number that the server draws afresh.
         """

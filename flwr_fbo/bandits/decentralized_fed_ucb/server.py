@@ -102,6 +102,7 @@ class DecentralizedFedUCBServer(Server):
         Parameters
         ----------
         step : Step
+            The step that asked for these messages.
         messages : mapping of int to PeerReply
             By slot, of who has answered: what others carried is lost.
         """
@@ -171,6 +172,7 @@ class PeerMessage:
     hops : int
         How much farther it goes than to where it is now heard.
     release : ndarray of shape ``ContinualSettings.sum_shape``
+        Private running sums, as `ContinualRelease.release` returned them.
     """
 
     origin: int

@@ -89,6 +89,7 @@ def posterior(total: FloatArray, noise_std: float) -> Ellipsoid:
     Parameters
     ----------
     total : ndarray of shape (k + 1, k + 1)
+        Sum of all agents' releases.
     noise_std : float
         Of the noise on its diagonal.
 
@@ -112,7 +113,9 @@ class FedGOUCBAgent:
     Parameters
     ----------
     settings : FedGOUCBSettings
+        Settings of all agents of the study.
     model : RewardModel
+        Reward model f(x; w), with the study's number of parameters.
     seed : int
         Seed of the study.
     slot : int
@@ -268,6 +271,7 @@ class FedGOUCBAgent:
         Parameters
         ----------
         w : ndarray of shape (d_w,)
+            Parameters of the reward model.
 
         Returns
         -------

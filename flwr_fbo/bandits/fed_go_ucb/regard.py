@@ -44,6 +44,7 @@ def has_regard(
     Parameters
     ----------
     settings : FedGOUCBSettings
+        Settings of all agents of the study.
     network : Network, optional
         That of the study, if it has one.
     seed : int

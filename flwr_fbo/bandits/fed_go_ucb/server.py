@@ -49,6 +49,7 @@ class FedGOUCBServer(Server):
     Parameters
     ----------
     study : FedGOUCBStudy
+        The study, as all agents are told it.
     model : RewardModel
         With the study's number of parameters.
     num_evaluations : int

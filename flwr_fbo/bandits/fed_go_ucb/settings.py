@@ -145,6 +145,7 @@ class NeuralPrivacy:
         Parameters
         ----------
         num_agents : int
+            Number N of agents, >= 1.
         num_evaluations : int
             T of each agent.
 

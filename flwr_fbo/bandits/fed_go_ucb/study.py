@@ -37,6 +37,7 @@ class FedGOUCBStudy(Study):
     Attributes
     ----------
     settings : FedGOUCBSettings
+        Settings of all agents.
     num_agents : int
         N >= 2.
     num_parameters : int

@@ -33,6 +33,7 @@ class FedUCBServer(Server):
     Parameters
     ----------
     study : LinearBanditStudy
+        The study, as all agents are told it.
 
     Attributes
     ----------
@@ -85,6 +86,7 @@ class FedUCBServer(Server):
         Parameters
         ----------
         step : Step
+            The step that asked for these messages.
         messages : mapping of int to ndarray of shape (d + 1, d + 1)
             By slot: each the next release of its agent.
         """

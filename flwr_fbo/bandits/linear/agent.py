@@ -59,8 +59,11 @@ class LinearUCBAgent:
     Parameters
     ----------
     confidence : Confidence
+        Settings and confidence set of the study.
     total : ndarray of shape (d + 1, d + 1), optional
+        Sum of all agents' last releases; zero unless given.
     own : OwnPart, optional
+        The agent's part of the total, with ``local_data="own"``.
     num_others : int
         What it has received; see `receive`. Zero unless given.
 
@@ -98,6 +101,7 @@ class LinearUCBAgent:
         actions : ndarray of shape (A, K, d)
             Actions of A decisions; see `choose`.
         rngs : sequence of A numpy.random.Generator
+            Generators that the decisions draw from.
         """
         self._check(actions)
         return self._belief.probabilities(actions, rngs)
@@ -135,6 +139,7 @@ class LinearUCBAgent:
         Parameters
         ----------
         actions : ndarray of shape (A, K, d)
+            Actions of A decisions; see `choose`.
         rngs : callable
             Returns A generators; called only if there is chance.
         """
@@ -191,6 +196,7 @@ class LinearUCBAgent:
         Parameters
         ----------
         total : ndarray of shape (d + 1, d + 1)
+            Sum of the agents' last releases.
         num_synchronisations : int
             >= 0, that have made it; see `Confidence.after`.
         own : OwnPart, optional

@@ -86,6 +86,7 @@ class Belief:
         Returns
         -------
         ndarray of shape (A, K)
+            Probabilities of each decision's actions; each row sums to 1.
         """
         mean, directions = self.ellipsoid.rewards(actions)
         widths = np.broadcast_to(self.width, len(actions))
@@ -101,6 +102,7 @@ class Belief:
         Parameters
         ----------
         actions : ndarray of shape (A, K, d)
+            Actions of A decisions.
         rngs : callable
             Returns what `probabilities` takes; called only if there is chance.
         """
@@ -125,6 +127,7 @@ class Confidence:
     Attributes
     ----------
     settings : LinearUCBSettings
+        Settings of the study.
     num_agents : int
         M >= 1, whose sums are added. 1 for an agent that plays alone.
     alpha : float

@@ -136,6 +136,7 @@ class Others:
         Parameters
         ----------
         settings : LinearUCBSettings
+            Settings of the study.
         others : ndarray of shape (..., d + 1, d + 1)
             Total minus the site's own message.
         std : float
@@ -184,6 +185,7 @@ class OwnBelief:
     Parameters
     ----------
     confidence : Confidence
+        Settings and confidence set of the study.
     others : ndarray of shape (..., d + 1, d + 1), optional
         The total minus the site's own message; nothing unless given.
     num_others : int
@@ -282,6 +284,7 @@ def weighed(
     Parameters
     ----------
     settings : LinearUCBSettings
+        Settings of the study.
     own : ndarray of shape (..., d + 1, d + 1)
         Clean sum of the site's own trials.
     num_own : int, or ndarray of int of shape (...)

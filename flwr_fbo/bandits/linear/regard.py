@@ -55,6 +55,7 @@ def has_regard(settings: LinearUCBSettings, num_agents: int) -> bool:
     Parameters
     ----------
     settings : LinearUCBSettings
+        Settings of the study.
     num_agents : int
         M >= 1, whose sums are added.
     """

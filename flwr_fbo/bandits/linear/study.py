@@ -38,6 +38,7 @@ class LinearBanditStudy(Study):
     Attributes
     ----------
     settings : LinearUCBSettings
+        Settings of all agents.
     num_agents : int
         M >= 1.
     trigger : DeterminantTrigger, optional

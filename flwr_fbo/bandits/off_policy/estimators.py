@@ -163,12 +163,15 @@ class MatchedLog:
     Attributes
     ----------
     rewards, weights : ndarray of shape (n,)
+        Rewards, and importance weights: the policy's probability of the logged arm over
+        the probability on record.
     features : ndarray of shape (n, d)
         Features of the chosen arm.
     policy_features : ndarray of shape (n, d)
         Features that the policy's choice has on average. A linear model's prediction of
         them is its prediction for the policy.
     num_awaited : int
+        Number of decisions, >= 0, whose reward is still awaited.
     """
 
     rewards: FloatArray

@@ -206,6 +206,7 @@ class _Twins:
     Attributes
     ----------
     running_sums : ndarray of shape (R, 2, d + 1, d + 1)
+        Running sums of the agents without the change and with it, in this order.
     """
 
     def __init__(self, plan: BanditAuditPlan, num_runs: int) -> None:

@@ -92,6 +92,7 @@ class Evidence:
         Parameters
         ----------
         released : ndarray of shape (R, K, F)
+            Releases of R studies: K each, of F numbers.
         noise : ndarray of shape (R, K, F)
             What was released, less what the absent world releases without noise; in
             standard deviations of the promised noise.

@@ -37,6 +37,7 @@ class SecureSites:
     Attributes
     ----------
     settings : ReleaseSettings
+        Settings of the releases.
     entropy : Entropy
         Where shares come from. If it can be predicted, a share is a rounded Gaussian
         draw in place of OpenDP's discrete one.

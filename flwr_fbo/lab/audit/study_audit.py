@@ -131,7 +131,9 @@ class AuditTest:
     statistic : str
         One of `flwr_fbo.lab.audit.evidence.STATISTICS`.
     sign : {1, -1}
+        Direction of the guess: 1 if the statistic is large with the canary.
     threshold : float
+        Smallest signed statistic at which the guess is yes.
     guesses_present : bool
         Whether it guesses the canary's presence, or its absence.
     """
@@ -168,6 +170,7 @@ class AuditResult:
         Studies of ``num_counted`` in either world to which the test said yes: rightly,
         and wrongly.
     num_counted : int
+        Number of studies in either world that were counted, >= 1.
     """
 
     epsilon_lower: float

@@ -283,6 +283,7 @@ class TunerAuditPlan(TuningAuditPlan):
     Attributes
     ----------
     choice : PrivateChoice
+        Private choice that is audited.
     """
 
     choice: PrivateChoice = field(kw_only=True)

@@ -80,6 +80,7 @@ def accelerated_descent(
     gradient : callable
         Takes a point, shape (d,).
     start : ndarray of shape (d,)
+        First point.
     smoothness : float
         L, no less than any eigenvalue of the function's Hessian.
     strong_convexity : float
@@ -111,6 +112,7 @@ def projected(theta: FloatArray, factor: FloatArray, radius: float) -> FloatArra
     Parameters
     ----------
     theta : ndarray of shape (d,)
+        Point that is projected.
     factor : ndarray of shape (d, d)
         L of A = L L'.
     radius : float
@@ -222,6 +224,7 @@ class GLMUCBSettings:
         Parameters
         ----------
         agents : sequence of GLMUCBAgent
+            All agents of the study.
         send : callable
             What all arrays pass that agents and server send each other.
         """
@@ -256,6 +259,7 @@ class GLMUCBAgent:
     Parameters
     ----------
     settings : GLMUCBSettings
+        Settings of all agents.
     dimension : int
         D, an action's coordinates.
 
@@ -341,7 +345,9 @@ class GLMUCBAgent:
         Parameters
         ----------
         gram : ndarray of shape (d, d)
+            Sum of the agents' Gram matrices.
         theta : ndarray of shape (d,)
+            Estimate of all agents together.
         """
         matrix = self.settings.matrix(gram)
         self._ellipsoid = Ellipsoid(matrix, matrix @ theta)

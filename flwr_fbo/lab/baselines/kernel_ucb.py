@@ -81,6 +81,7 @@ class NystromFeatures:
     Attributes
     ----------
     dictionary : ndarray of shape (m, D)
+        Points S of the dictionary.
     """
 
     def __init__(self, dictionary: FloatArray, lengthscale: float) -> None:
@@ -106,6 +107,7 @@ class NystromRegression:
     Parameters
     ----------
     features : NystromFeatures
+        Features z of the points.
     sums : ndarray of shape (m + 1, m)
         Sum of z z', and in the last row of z y: see `sums_of`.
     ridge : float
@@ -190,6 +192,7 @@ class KernelUCBSettings:
         Parameters
         ----------
         agents : sequence of KernelUCBAgent
+            All agents of the study.
         send : callable
             What all arrays pass that agents and server send each other.
         """
@@ -212,6 +215,7 @@ class KernelUCBAgent:
     Parameters
     ----------
     settings : KernelUCBSettings
+        Settings of all agents.
     dimension : int
         D, an action's coordinates.
     seed : int

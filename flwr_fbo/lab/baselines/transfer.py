@@ -132,8 +132,11 @@ class Posterior:
     Parameters
     ----------
     x : ndarray of shape (t, D)
+        Points of the observations.
     y : ndarray of shape (t,)
+        Observed values.
     hyperparameters : Hyperparameters
+        Variance, lengthscale and noise of the kernel.
     """
 
     def __init__(
@@ -319,11 +322,14 @@ def misranked_pairs(samples: FloatArray, y: FloatArray) -> NDArray[np.int64]:
     Parameters
     ----------
     samples : ndarray of shape (..., t)
+        Sampled values at the t observed points.
     y : ndarray of shape (t,)
+        Observed values.
 
     Returns
     -------
     ndarray of shape (...)
+        Number of misranked pairs of each sample.
     """
     ours = samples[..., :, None] < samples[..., None, :]
     theirs = y[:, None] < y[None, :]
@@ -340,10 +346,12 @@ def left_out_misranked(samples: FloatArray, y: FloatArray) -> NDArray[np.int64]:
     samples : ndarray of shape (t, S, t)
         Of `Posterior.leave_one_out`.
     y : ndarray of shape (t,)
+        Observed values.
 
     Returns
     -------
     ndarray of shape (S,)
+        Number of misranked pairs of each sample.
     """
     left_out = np.einsum("jsj->js", samples)
     ours = left_out[:, :, None] < samples
@@ -365,6 +373,7 @@ def ensemble_weights(losses: NDArray[np.int64]) -> FloatArray:
     Returns
     -------
     ndarray of shape (n + 1,), which sums to 1
+        Weights of the models, the target's first.
     """
     kept = np.median(losses, axis=1) <= np.percentile(losses[0], 95)
     kept[0] = True
@@ -390,11 +399,14 @@ def discordant_share(values: FloatArray, y: FloatArray) -> FloatArray:
     Parameters
     ----------
     values : ndarray of shape (n, t)
+        Values of n rankings at the t observed points.
     y : ndarray of shape (t,)
+        Observed values.
 
     Returns
     -------
     ndarray of shape (n,), from 0 to 1; 0 where there is no pair
+        Share of each ranking.
     """
     num_pairs = len(y) * (len(y) - 1)
     return misranked_pairs(values, y) / max(num_pairs, 1)
@@ -453,6 +465,7 @@ def maximize_function(
     Returns
     -------
     ndarray of shape (D,)
+        Maximiser on the unit cube.
     """
     candidates = space.snap_discrete(rng.random((num_candidates, space.dim)))
     values = function(candidates)

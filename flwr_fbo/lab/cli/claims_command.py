@@ -120,7 +120,9 @@ class _Found:
     Attributes
     ----------
     plan : Experiment
+        The experiment.
     runs : list of Run
+        Its runs, in the order in which they ended.
     missing : str
         What to say of a method that has not been run.
     """

@@ -154,6 +154,7 @@ def parse_example(message: object) -> tuple[NDArray[np.float32], int]:
     image : array of shape (28, 28)
         One less the pixels: 0.0 is the background.
     label : int
+        Digit from 0 to 9.
 
     Raises
     ------

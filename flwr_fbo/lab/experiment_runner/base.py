@@ -34,7 +34,9 @@ class Run(ABC):
     Attributes
     ----------
     method : str
+        Name of the method.
     seed : int
+        Seed of the run, which all methods share.
     epsilon : float
         Spent if the noise had been real: 0 where nothing of the agents was released,
         inf where it was without noise.
@@ -156,6 +158,7 @@ def methods_of_curve(
     Parameters
     ----------
     name : str
+        Name of the curve.
     curve : Curve or TransferCurve
         Says of which method it is a variant.
     known : mapping of str to Method

@@ -35,6 +35,7 @@ class Finding:
     Attributes
     ----------
     claim : Claim
+        The claim of the paper.
     gain : Estimate
         Paired difference of the two methods, positive where the claim holds.
     over_noise_only : Estimate or None

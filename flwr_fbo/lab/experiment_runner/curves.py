@@ -56,7 +56,9 @@ def summarize(
     Parameters
     ----------
     experiment : Experiment
+        Experiment that names the methods.
     runs : sequence of Run
+        Runs of the experiment, in any order.
     until : int, optional
         The last step that counts, from 1; all unless given.
 
@@ -106,8 +108,11 @@ def rows_by_seed(
     Parameters
     ----------
     experiment : Experiment
+        Experiment that names the methods.
     runs : sequence of Run
+        Runs of the experiment, in any order.
     until : int, optional
+        Last step that counts, from 1; all unless given.
 
     Raises
     ------

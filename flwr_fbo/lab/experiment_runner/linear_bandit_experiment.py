@@ -110,12 +110,19 @@ class Sweep:
     axis : str, optional
         The one of them that a figure has on its x axis. Unless given, it shows curves.
     epsilon : tuple of float, optional
+        Values of epsilon.
     num_agents : tuple of int, optional
+        Numbers of agents.
     num_synchronisations : tuple of int, optional
+        Numbers of synchronisations.
     dimension : tuple of int, optional
+        Dimensions d of an action.
     gap : tuple of float, optional
+        Gaps between the best arm's mean reward and the others'.
     graph : tuple of str, optional
+        Names of graphs; see `PeerGraph.named`.
     simulator : tuple of str, optional
+        Simulators, ``"exact"`` or ``"mean-field"``.
     """
 
     axis: str | None = None
@@ -445,7 +452,9 @@ class BanditExperiment(Experiment):
     Attributes
     ----------
     task : LinearBanditTask
+        Linear bandits that are played.
     privacy : BanditPrivacy
+        Privacy of the agents' releases.
     num_iterations : int
         Trials of each agent, >= 1.
     num_synchronisations : int

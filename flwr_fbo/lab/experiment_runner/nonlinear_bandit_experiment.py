@@ -241,6 +241,7 @@ class NonlinearRun(RegretRun):
     num_scalars : list of int
         Sent by the end of each round.
     num_synchronisations : int
+        Number of synchronisations of the run.
     """
 
     num_scalars: list[int]
@@ -264,6 +265,7 @@ class NonlinearBanditExperiment(Experiment):
     Attributes
     ----------
     task : NonlinearBanditTask
+        Bandit that is played.
     num_iterations : int
         Rounds, of one evaluation an agent each, >= 1.
     width : int

@@ -39,6 +39,7 @@ class ResultsFile:
     path : Path
         Created with its folder, or gone on with.
     experiment : Experiment
+        Experiment that the runs are of.
     compact : bool
         Whether runs are kept without what tables and figures do not show.
 
@@ -271,6 +272,7 @@ class Place:
     rows : Path
         Its runs.
     figure : Path
+        Picture of its figure.
     others : tuple of Path
         Runs of other experiments, which may be the same.
     compact : bool
@@ -292,6 +294,7 @@ def place_of(name: str, plan: Experiment, output: Path | None) -> Place:
     name : str
         As the command was given it.
     plan : Experiment
+        The experiment of that name.
     output : Path, optional
         A folder, which has a folder for each experiment. By default it is ``results``;
         but the runs of a published figure are beside its TOML, unless the plan differs

@@ -402,6 +402,7 @@ def messages_of(
     study : TuningStudy
         Of an agent that sends messages.
     finished : sequence of Agent
+        Agents that have made all their evaluations.
     seed : int
         Of their draws.
     zeroed : bool
@@ -414,6 +415,7 @@ def messages_of(
     Returns
     -------
     ndarray of shape (N, L)
+        One message per agent.
     """
     messages = {}
     for agent in finished:

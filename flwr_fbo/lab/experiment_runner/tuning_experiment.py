@@ -138,8 +138,11 @@ class AgentChanges:
     num_sub_regions : int, optional
         P.
     sub_region_axes : tuple of str, optional
+        Names of the axes that sub-regions divide.
     initial_region : {"sub-region", "whole"}, optional
+        Region of the initial points.
     random_starts : bool, optional
+        Whether uniform points are refined in place of the best candidates.
     lengthscale, regularization : float, optional
         Of the messages: l and lambda.
     follow : str, optional
@@ -523,6 +526,7 @@ class _Meaning:
     Parameters
     ----------
     experiment : TuningExperiment
+        Experiment with the task and the reference points.
     strategy : TuningStrategy
         A `DPFTSDE`.
 
@@ -630,6 +634,7 @@ class TuningExperiment(OptimisationExperiment):
     Attributes
     ----------
     privacy : TuningPrivacy
+        Noise, sampling and clipping of the federated methods.
     strategy : str
         The federated methods': ``"FedVote"``, ``"FedWarmStart"``, ``"DPFTSDE"``, or
         another that is registered and has presets. The controls share its agent.

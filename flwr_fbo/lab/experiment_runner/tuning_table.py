@@ -45,6 +45,7 @@ class TuningRun(Run):
         made them; NaN before its first success. A compact run has one list, the mean
         over agents.
     failed_trials : int
+        Number of failed trials of all agents.
     num_messages, num_clipped : int
         Messages that agents sent to be clipped, and how many of them were longer than
         the clip norm allows. Of DP-FTS-DE; 0 where none is clipped.
@@ -108,6 +109,7 @@ class OptimisationExperiment(Experiment):
     Attributes
     ----------
     task : Task
+        Task whose objectives are tuned.
     num_evaluations : int
         E >= 1, of each agent that is compared.
     """

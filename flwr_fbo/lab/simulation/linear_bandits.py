@@ -46,6 +46,7 @@ class AgentGroup:
     Parameters
     ----------
     confidence : Confidence
+        Settings and confidence set that the agents share.
     members : (ndarray of int, ndarray of int), optional
         Their slots, shape (A,), and whose sums each of them adds up, shape (A, P).
         Unless given all agents, who add up all sums, and so believe the same.

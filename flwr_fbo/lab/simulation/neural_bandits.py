@@ -67,6 +67,7 @@ class FederationRun:
     num_scalars : ndarray of int, shape (T,)
         Sent by the end of each round, from the run's beginning on.
     num_synchronisations : int
+        Number of synchronisations of the run.
     regret_before : float
         Of what was evaluated before the first round, added over the agents.
     """
@@ -84,6 +85,7 @@ class Federation:
     Parameters
     ----------
     simulation : TurnSimulation
+        Settings of the simulation.
     seed : int
         Of the run.
 
@@ -96,6 +98,7 @@ class Federation:
     channel : Channel
         What is sent has to pass it.
     bandit : NonlinearBandit
+        Bandit that all agents play.
     num_synchronisations : int
         So far.
     """
@@ -180,6 +183,7 @@ class TurnSimulation:
     settings : GLMUCBSettings or KernelUCBSettings
         Of the agents, by their algorithm: it makes them, and has them synchronise.
     task : NonlinearBanditTask
+        Bandits, one per seed.
     num_agents : int
         N >= 2.
     num_rounds : int
@@ -227,7 +231,9 @@ class EachOnce:
     Attributes
     ----------
     task : NonlinearBanditTask
+        Bandits, one per seed.
     num_agents, num_rounds : int
+        Number N of agents, and number T of rounds, both >= 1.
     """
 
     task: NonlinearBanditTask

@@ -24,7 +24,9 @@ def require_clients(num_clients: Any, num_parts: int, part: str) -> None:
     Parameters
     ----------
     num_clients : int
+        Number of clients, of any type.
     num_parts : int
+        Number of parts that the data has.
     part : str
         What one is called.
     """
@@ -45,6 +47,7 @@ class ObservationNoise:
     seed : int
         Of the run.
     client : int
+        Number of the client, from 0.
     """
 
     def __init__(self, seed: int, client: int) -> None:
@@ -67,7 +70,9 @@ class Task(ABC):
     Attributes
     ----------
     name : str
+        Name of the task in a TOML file.
     direction : {"maximize", "minimize"}
+        Direction of the objectives.
     unit : str
         What a value is, for the axis of a figure.
     """
@@ -126,6 +131,7 @@ class Task(ABC):
         client : int
             From 0 to ``num_clients - 1``.
         num_clients : int
+            Number of clients in the run, >= 1.
         seed : int
             Of the run: of whatever is random about data and observations.
         """

@@ -88,6 +88,7 @@ class LinearBandits:
     Parameters
     ----------
     task : LinearBanditTask
+        Task that the bandits are of.
     seed : int
         Of the run.
     agents : sequence of int

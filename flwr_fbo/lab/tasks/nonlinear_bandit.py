@@ -150,6 +150,7 @@ class ClusterBanditTask(NonlinearBanditTask):
     Attributes
     ----------
     table : {"magic", "shuttle"}
+        Name of the table.
     rewarded : str
         Class of the rows with response 1; all others have 0. ``"gamma"`` or
         ``"hadron"`` in ``"magic"``; ``"normal"`` or ``"abnormal"`` in ``"shuttle"``.
@@ -221,12 +222,14 @@ class NonlinearBandit:
     Parameters
     ----------
     task : NonlinearBanditTask
+        Task that the bandit is of.
     seed : int
         Of the run.
 
     Attributes
     ----------
     actions : ndarray of shape (K, D)
+        Features of the K actions.
     means : ndarray of shape (K,)
         Their mean rewards.
     """

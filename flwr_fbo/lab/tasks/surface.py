@@ -42,6 +42,7 @@ class SurfaceSource:
     name : str
         Of the file, beside a digest of data and space: with others it is another file.
     objective : callable
+        Objective of the client, which the grid is computed from.
     space : mapping of str to Optuna distribution
         D variables.
     grid_shape : tuple of int

@@ -53,6 +53,7 @@ class DPFTSDEServer(Server):
     Parameters
     ----------
     release : Release or SecureRelease
+        Mechanism of the releases.
     num_features : int
         M, the length of a message, >= 1.
     delta : float
@@ -220,9 +221,11 @@ class DPFTSDEServer(Server):
         Parameters
         ----------
         step : Step
+            The step that asked for the sum.
         noise : IntegerNoise
             What the sites added.
         summed : SecureTotal
+            Total of the sites' integers, and whose they are.
 
         Raises
         ------

@@ -75,6 +75,7 @@ def crowded_places(
     Returns
     -------
     ndarray of shape (k, D)
+        Places on the unit cube; k may be 0.
     """
     even = even_votes(settings, count, space, feature_seed)
     weights = even.excess(np.frombuffer(votes)[None])

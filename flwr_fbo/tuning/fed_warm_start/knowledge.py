@@ -151,7 +151,9 @@ class Knowledge:
     Attributes
     ----------
     space : SearchSpace
+        Search space of the studies.
     direction : {"maximize", "minimize"}
+        Direction of the objectives.
     points : tuple of tuple of float
         The pool, m points of D coordinates in [0, 1], m from 8 to 1024.
     releases : tuple of KnownRelease

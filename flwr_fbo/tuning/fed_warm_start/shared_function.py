@@ -86,6 +86,7 @@ class SharedFunction:
     Attributes
     ----------
     pool : ndarray of shape (m, D)
+        Points of the pool on the unit cube.
     lengthscales : ndarray of shape (k, D)
         Of the draws that it is averaged over.
     weights : ndarray of shape (k, m)
@@ -145,7 +146,9 @@ class SharedFunction:
         Parameters
         ----------
         x : ndarray of shape (D,)
+            Point of the unit cube.
         others : ndarray of shape (n, D)
+            Points that x is compared with.
         """
         found = np.zeros(len(others))
         for k, lengthscales in enumerate(self.lengthscales):

@@ -45,7 +45,9 @@ class Agent(ABC):
     Parameters
     ----------
     space : SearchSpace
+        Search space of the study.
     direction : {"maximize", "minimize"}
+        Direction of the objective.
     sub_regions : SubRegions
         The agent's initial points lie in box ``slot mod P``.
     num_initial : int
@@ -130,6 +132,7 @@ class Agent(ABC):
         Parameters
         ----------
         vectors : ndarray of shape (P, M)
+            One released vector per sub-region.
         made_after : int
             Iteration whose messages were released; agents that vote read late votes
             otherwise.
@@ -264,6 +267,7 @@ class Agent(ABC):
         Returns
         -------
         tuple of ndarray of shape (t, D) and ndarray of shape (t,)
+            Points on the unit cube, and their values.
         """
         x, y = self._history(iteration)
         ok = ~np.isnan(y)
@@ -367,6 +371,7 @@ def play_round(
     Returns
     -------
     ndarray of shape (M,), or None where no message is wanted
+        Message of the agent.
     """
     if journal is not None:
         _finish_cut_off(agent, objective, iteration, journal)

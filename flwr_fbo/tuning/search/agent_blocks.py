@@ -43,6 +43,7 @@ def in_block(function: Callable[[Sequence[Item]], Sequence[T]], item: Item) -> T
         Takes a list of items and returns a list: of each item the same, whichever
         others there are.
     item : object
+        Argument of this caller.
     """
     current = getcurrent()
     if isinstance(current, _Work):

@@ -35,7 +35,9 @@ def load_agent(
     journal : Journal
         With `agent_identity`.
     study : TuningStudy
+        The study, which says what kind of agent it is.
     slot : int
+        Slot of the agent, from 0.
     enqueue : sequence of dict
         Known-good settings, which a new agent evaluates first.
     state : mapping of str to ndarray, optional

@@ -40,6 +40,7 @@ class Comparison:
     default_score, tuned_score : float
         NaN where the score failed.
     direction : {"maximize", "minimize"}
+        Direction of the scores.
     run_id : int
         The Flower run that made it.
     """

@@ -89,6 +89,7 @@ class Search:
     is_due : bool
         Whether they are to be fitted again.
     space : SearchSpace
+        Search space of the agent.
     rng : numpy.random.Generator
         Of the candidates.
     num_candidates, num_starts : int

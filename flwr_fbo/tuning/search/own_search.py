@@ -55,6 +55,7 @@ class SearchAgent(Agent):
     Parameters
     ----------
     settings : SearchSettings
+        Settings of all agents of the study.
     feature_seed : int
         Public seed of the features that all agents share.
     """

@@ -234,6 +234,7 @@ class Portfolio:
         one standardised feature: with d features it is divided by d, which makes 1 what
         scikit-learn calls ``gamma="scale"``.
     per_feature : tuple of str
+        Names of the parameters whose values are divided by the number of features.
     sources : sequence of str
         The tables that the list is made from, with their licences.
     num_data_sets : int
@@ -337,6 +338,7 @@ class Portfolio:
         Parameters
         ----------
         space : mapping of str to Optuna distribution
+            Optuna distribution of each parameter, by name.
         num_features : int, optional
             Number of features; needed where the space has a numeric parameter
             ``per_feature``.
@@ -421,6 +423,7 @@ def listed_settings(
         Settings of the space; ``"auto"``; a learner of `Portfolio.known`; a
         `StudyPortfolio`; or the path of its file, which ends in ``.json``.
     space : mapping of str to Optuna distribution
+        Optuna distribution of each parameter, by name.
     field : str
         Its name in errors.
 

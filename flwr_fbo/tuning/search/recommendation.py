@@ -102,6 +102,7 @@ class ReleasedFunction:
     best : ndarray of shape (D,)
         Its maximiser, also where it is not recommended.
     recommendation : Recommendation
+        Recommended setting, with its evidence.
     """
 
     function: Callable[[FloatArray], FloatArray]

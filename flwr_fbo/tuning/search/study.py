@@ -73,7 +73,9 @@ class TuningStudy(Study):
     Attributes
     ----------
     space : SearchSpace
+        Search space of all agents.
     direction : {"maximize", "minimize"}
+        Direction of the objectives.
     agent : SearchSettings
         Those of one kind of agent.
     study_seed : int, optional

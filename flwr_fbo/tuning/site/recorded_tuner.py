@@ -33,7 +33,9 @@ class RecordedTuner(RecordedAgent):
     journal : Journal
         With `agent_identity`.
     study : TuningStudy
+        The study, as the server announced it.
     slot : int
+        Slot of the agent, from 0.
     enqueue : sequence of dict
         Known-good settings, evaluated first.
     num_released : int, optional
@@ -53,6 +55,7 @@ class RecordedTuner(RecordedAgent):
     made_after : dict of int to int
         For each release on record, from 1, the iteration of the agent's message.
     identity : SumIdentity
+        The site's key and roster in secure sums.
     """
 
     kind: ClassVar[str] = KIND

@@ -164,6 +164,7 @@ def best_params(
     Parameters
     ----------
     context : flwr.app.Context
+        Context of the client's message; its node config names the folder.
     default : dict
         The setting to use without a better one. Not empty. It is returned where no
         trial has succeeded and, with a warning, where it is not known which journal is

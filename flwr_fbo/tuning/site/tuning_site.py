@@ -271,6 +271,7 @@ def _logged(
     Parameters
     ----------
     objective : callable
+        Objective of the site.
     agent : Agent
         Whose trials they are.
     num_iterations : int

@@ -100,7 +100,7 @@ class FederatedSampler(BaseSampler):
     def from_journal(cls, path: str | Path) -> FederatedSampler:
         """Return a sampler around the agent that a client's journal holds.
 
-        The journal's trials are no part of an Optuna study until `export_journal` puts
+        The journal's trials are not in an Optuna study until `export_journal` puts
         them there.
 
         Raises

@@ -81,7 +81,7 @@ class Trials(NamedTuple):
 
     @property
     def fail_often(self) -> bool:
-        """Whether a fifth of them failed, or more."""
+        """True if a fifth of them failed, or more."""
         return bool(self.failed.mean() >= _OFTEN)
 
     def near_failures(self, points: FloatArray) -> NDArray[np.bool_]:

@@ -75,7 +75,7 @@ class LangevinSettings:
 
     @property
     def needs_losses(self) -> bool:
-        """Whether `LangevinDynamics.advance` is told the loss."""
+        """True if `LangevinDynamics.advance` needs the loss."""
         return self.keep == "best" or self.patience > 0
 
     def initial(self, model: RewardModel, seed: int) -> FloatArray:
@@ -117,7 +117,7 @@ class LangevinDynamics:
 
     @property
     def is_done(self) -> bool:
-        """Whether all steps are made, or the loss has not fallen for too long."""
+        """True if all steps are made, or the loss has not fallen for too long."""
         s, since = self.settings, self.num_steps - 1 - self._best_step
         return self.num_steps >= s.num_iterations or 0 < s.patience <= since
 

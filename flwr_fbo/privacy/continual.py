@@ -128,7 +128,7 @@ class ContinualRelease:
 
     @property
     def private(self) -> bool:
-        """Whether its releases are differentially private."""
+        """True if its releases are differentially private."""
         has_noise = self.settings.noise_std > 0
         return has_noise and self._entropy is not None and self._entropy.private
 

@@ -178,7 +178,7 @@ class ContinualSettings:
 
     @property
     def max_releases(self) -> int:
-        """How many releases can be made: n, or 2**20."""
+        """Largest number of releases: n, or 2**20."""
         return self.factorisation.num_releases
 
     @cached_property
@@ -263,7 +263,7 @@ class ContinualSettings:
 
     @cached_property
     def largest_entries(self) -> FloatArray:
-        """What entries of an honest release do not exceed: shape (d + 1, d + 1).
+        """Bounds on the entries of an honest release, shape (d + 1, d + 1).
 
         Those of 2^33 trials, and 100 deviations of the noise.
         """
@@ -274,7 +274,7 @@ class ContinualSettings:
 
     @cached_property
     def grid(self) -> float:
-        """What entries of a private sum are multiples of; 0, none, without noise."""
+        """Rounding grid of a private sum's entries; 0 without noise."""
         if self.noise_std == 0:
             return 0.0
         largest = self.max_action_norm**2 + self.max_reward**2

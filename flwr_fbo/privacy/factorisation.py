@@ -114,7 +114,7 @@ class Tree(Factorisation):
     later, and the fresh noise of all of them enters it as one sum of independent
     normals. So it is drawn as one normal of the same variance. ``column_norms`` are
     those of the whole noisy tree, as published; the releases are a function of it, so
-    that what they reveal is no more (a little less).
+    that they reveal at most as much (a little less).
 
     Parameters
     ----------

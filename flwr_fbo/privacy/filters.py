@@ -1,4 +1,4 @@
-"""What studies that are chosen one after another spend together: a privacy filter.
+"""Privacy filter: epsilon of studies that are chosen one after another.
 
 A server may choose its next study after it has read what earlier ones released. The
 privacy loss distribution of all charges then bounds nothing: it holds for charges that
@@ -109,7 +109,7 @@ _LARGEST_TOLD = 100.0
 
 @dataclass(frozen=True)
 class Spent:
-    """What a ledger has spent, by the module's rule.
+    """Privacy that a ledger has spent, by the module's rule.
 
     Attributes
     ----------

@@ -27,11 +27,11 @@ _FINEST_GRID = -1074
 
 
 class Entropy(Protocol):
-    """Where noise and samples come from."""
+    """Source of noise and samples."""
 
     @property
     def private(self) -> bool:
-        """Whether nobody can predict what it gives."""
+        """True if nobody can predict its draws."""
 
     def mask(self, iteration: int, num_agents: int, q: float) -> NDArray[np.bool_]:
         """Return a Poisson sample of the agents: each True with probability q."""

@@ -51,7 +51,7 @@ def _check_clip_norm(name: str, value: Any) -> None:
 
 @dataclass(frozen=True)
 class ReleaseSettings:
-    """What the guarantee rests on; public, and fixed for a study.
+    """Settings that the guarantee rests on; public, and fixed for a study.
 
     Attributes
     ----------
@@ -104,7 +104,7 @@ class ReleaseSettings:
 
     @property
     def message_norm(self) -> float:
-        """What a message is clipped to: S / sqrt(P)."""
+        """Clipping norm of one message: S / sqrt(P)."""
         return self.clip_norm / math.sqrt(self.num_sub_regions)
 
     @property
@@ -135,7 +135,7 @@ class PlannedRelease(ABC):
     @property
     @abstractmethod
     def private(self) -> bool:
-        """Whether its releases are differentially private."""
+        """True if its releases are differentially private."""
 
     def weights(self, iteration: int) -> FloatArray:
         """Return phi of shape (N, P)."""
@@ -201,7 +201,7 @@ class PlannedRelease(ABC):
 
     @property
     def _farthest(self) -> float:
-        """How far apart neighbours' messages can be, in units of ``message_norm``."""
+        """Largest distance of neighbours' messages, in units of ``message_norm``."""
         return 2.0 if self.settings.sampling == "fixed-size" else 1.0
 
 
@@ -249,7 +249,7 @@ class Release(PlannedRelease):
 
     @property
     def private(self) -> bool:
-        """Whether its releases are differentially private."""
+        """True if its releases are differentially private."""
         has_noise = self.settings.noise_multiplier > 0
         return has_noise and self._entropy is not None and self._entropy.private
 

@@ -1,4 +1,4 @@
-"""Who takes part in a release, as sampler and accountant must both know it."""
+"""Sampling of a release, the same for sampler and accountant."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _ONLY = {
 
 @dataclass(frozen=True, eq=False)
 class SecureTotal:
-    """What secure aggregation gave: the sum of some sites' integers, noise included.
+    """Output of secure aggregation: the sum of some sites' integers, noise included.
 
     Attributes
     ----------
@@ -98,7 +98,7 @@ class SecureRelease(PlannedRelease):
 
     @property
     def private(self) -> bool:
-        """Whether its releases are differentially private."""
+        """True if its releases are differentially private."""
         return True
 
     def noise_std(self, iteration: int) -> FloatArray:

@@ -1,4 +1,4 @@
-"""How large the noise of private running sums can be: rho_min, rho_max, kappa.
+"""Bounds on the noise of private running sums: rho_min, rho_max, kappa.
 
 A linear bandit on noisy sums V = G + N + shift I, u = b + h, with G = sum xx', b = sum
 xy and N, h the noise of the d x d block and of the cross block, needs bounds that hold

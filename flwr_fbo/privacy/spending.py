@@ -1,4 +1,4 @@
-"""What releases spend together: those of a study, or of all studies on the same data.
+"""Privacy spent by the releases of a study, or of all studies on the same data.
 
 A study says in its `Promise` what it will release at most. A `SpendingLedger` has what
 was released of all studies, so that a limit on epsilon can outlive a study.
@@ -68,7 +68,7 @@ Facts = dict[str, Any]
 
 @dataclass(frozen=True)
 class Charge:
-    """What one or several equal releases cost.
+    """Cost of one or several equal releases.
 
     Attributes
     ----------
@@ -148,7 +148,7 @@ DEFAULT_DELTA = 1e-5
 
 @dataclass(frozen=True)
 class Promise:
-    """What a study will release of a site at most, and under which noise.
+    """Largest set of releases that a study makes of a site, with their noise.
 
     Attributes
     ----------
@@ -195,7 +195,7 @@ class Promise:
 
     @property
     def num_releases(self) -> int:
-        """How many releases are promised."""
+        """Number of promised releases."""
         return sum(charge.num_releases for charge in self.charges)
 
     def charge_of(self, release: int) -> Charge:
@@ -210,7 +210,7 @@ class Promise:
 
 
 class SpendingLedger:
-    """What was released of all studies on the same data, in one journal.
+    """Journal of the releases of all studies on the same data.
 
     Formal guarantees
     -----------------

@@ -24,7 +24,7 @@ _PEAKS = {"softmax": (0, 700), "linear": (1, 1e100), "squared": (1, 1e100)}
 
 @dataclass(frozen=True)
 class WeightSchedule:
-    """How concentrated the weights are, by round.
+    """Concentration of the weights, by round.
 
     Examples
     --------

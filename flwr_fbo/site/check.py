@@ -1,4 +1,4 @@
-"""What an operator looks at before a SuperNode starts: whether the site is ready.
+"""Findings about a site's readiness, for its operator.
 
 It reads the node config as an app at the site does, and the same files, with the same
 code. Nothing is changed but what opening a ledger changes: one of an older schema is
@@ -62,7 +62,7 @@ State = Literal["ok", "note", "PROBLEM"]
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found about one thing.
+    """Result of one check.
 
     Attributes
     ----------

@@ -148,7 +148,7 @@ def let_go_by_a_site() -> Iterator[list[bool]]:
 
 
 class Gate:
-    """What a site allows, and its `SpendingLedger`, while it answers one message.
+    """Limits and `SpendingLedger` of a site, while it answers one message.
 
     The ledger is ``spending.sqlite`` in the site's folder, held only while it is read
     or written; without a folder, bytes in ``context.state``, which live as long as the
@@ -184,7 +184,7 @@ class Gate:
 
     @property
     def is_bound(self) -> bool:
-        """Whether the site limits what may be learned of it, by anybody.
+        """True if the site limits what anybody may learn of it.
 
         By limits, or by a roster: then its messages leave in sums only.
         """
@@ -218,12 +218,12 @@ class Gate:
 
     @property
     def _owner(self) -> int:
-        """Who is charged: the configured slot."""
+        """Owner that is charged: the configured slot."""
         return configured_slot(self._context)
 
     @property
     def _counted(self) -> int:
-        """Whose charges count: all of a folder of its own, as they are on its data."""
+        """Owner whose charges count; all count in a folder of its own, on its data."""
         return -1 if self._has_own_folder else self._owner
 
     def hear(
@@ -571,7 +571,7 @@ class Gate:
 
     @property
     def _has_own_folder(self) -> bool:
-        """Whether the site has a folder that the server did not choose."""
+        """True if the site has a folder that the server did not choose."""
         of_run = self._context.run_config.get("fbo-folder")
         is_own = "fbo-folder" in self._context.node_config or not of_run
         return self._folder is not None and (is_own or str(self._folder) != str(of_run))

@@ -1,4 +1,4 @@
-"""What a site takes part in, whatever the server says: privacy, sizes and time.
+"""Limits of a site, whatever the server says: privacy, sizes and time.
 
 Sizes are looked at before anything of a message is built. A server writes the study
 that a site plays, and a number in it can be worth hours or gigabytes. So each integer
@@ -90,7 +90,7 @@ _EPSILON = number(most=math.inf, above=0, allowed="a number > 0", optional=True)
 
 @dataclass(frozen=True)
 class Limits:
-    """What all studies on a site's data may spend together, and what one may cost.
+    """Limits on all studies on a site's data together, and on the cost of each.
 
     The first three hold for everything in the site's `SpendingLedger`: this study and
     all others that it took part in, of whatever kind. The others hold for each message.
@@ -232,12 +232,12 @@ class Limits:
 
     @cached_property
     def bound_epsilon(self) -> bool:
-        """Whether epsilon is limited."""
+        """True if epsilon is limited."""
         return self.max_epsilon is not None and self.max_epsilon < math.inf
 
     @cached_property
     def bound_anything(self) -> bool:
-        """Whether epsilon or the number of releases is limited."""
+        """True if epsilon or the number of releases is limited."""
         return self.bound_epsilon or self.max_releases is not None
 
     def check_promise(self, promise: Promise, unprotected: str = "") -> None:
@@ -264,7 +264,7 @@ class Limits:
 
     @cached_property
     def of_sums(self) -> dict[str, float]:
-        """What the site wants of the secure sums that it takes part in, by name."""
+        """Requirements on the secure sums that the site takes part in, by name."""
         values = {name: getattr(self, name) for name in _OF_SUMS}
         return {name: value for name, value in values.items() if value is not None}
 

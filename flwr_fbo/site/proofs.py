@@ -1,4 +1,4 @@
-"""What proves the charges of a site, besides its ledger: so that none is forgotten.
+"""Proofs of a site's charges besides its ledger, so that none is forgotten.
 
 Journals in the site's folder note each charge before the ledger has it. Servers sign
 receipts of what they have got. And a note in the folder has the newest charge, so that
@@ -67,7 +67,7 @@ _RECOVERED = "recovered"
 
 
 class FolderNote:
-    """What a site's folder notes beside its ledger, in a file of its own.
+    """Note that a site's folder keeps beside its ledger, in a file of its own.
 
     Parameters
     ----------
@@ -333,7 +333,7 @@ def _lacks(folder: Path, receipt: Receipt) -> JournalError:
 
 @dataclass(frozen=True)
 class Recovered:
-    """What `recover` has done.
+    """Result of `recover`.
 
     Attributes
     ----------

@@ -45,7 +45,7 @@ _PURPOSE = b"flwr_fbo receipt 1\n"
 
 
 class Mark(NamedTuple):
-    """What tells a charge of a study from all others.
+    """Mark of one charge of a study, different from all others.
 
     Attributes
     ----------
@@ -96,7 +96,7 @@ def _check_releases(name: str, value: Any) -> None:
 
 @dataclass(frozen=True)
 class Receipt:
-    """What a server has got from one site in one study.
+    """Record of the releases that a server has got from one site in one study.
 
     Attributes
     ----------
@@ -168,7 +168,7 @@ class SignedReceipt:
         Raises
         ------
         ValueError
-            If it is no receipt, or somebody has changed it.
+            If the text is not a receipt, or somebody has changed it.
         """
         length = len(text) if isinstance(text, str) else -1
         allowed = f"a text of up to {LONGEST_RECEIPT} characters"
@@ -204,7 +204,7 @@ class SignedReceipt:
         Raises
         ------
         ValueError
-            If the server has signed what is no receipt.
+            If the server has signed something else than a receipt.
         """
         try:
             found: Receipt = from_json(
@@ -244,7 +244,7 @@ class ServerKey:
 
 
 class ReceiptBook:
-    """What the server of one study knows of its sites' ledgers.
+    """Records of the sites' ledgers, as the server of one study knows them.
 
     What is noted is in receipts only after `commit`: once it is in the server's own
     record, so that no run that goes on knows less than a site was told.

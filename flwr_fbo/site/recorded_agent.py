@@ -1,4 +1,4 @@
-"""What agents have in common that live in a journal between messages.
+"""Base classes of agents that live in a journal between messages.
 
 A message that is asked for again, because its answer was lost, is answered again:
 nothing is evaluated twice, and nothing released twice.
@@ -105,7 +105,7 @@ class RecordedBanditAgent(RecordedAgent):
 
     @staticmethod
     def must_be_kept(study: Any) -> bool:
-        """Whether another journal could release the same trials with other noise."""
+        """Return whether another journal could release these trials with other noise."""
         return True
 
     def entropy(self) -> Entropy | None:

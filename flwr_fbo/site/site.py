@@ -65,7 +65,7 @@ _PUBLIC_METRICS |= {CHARGES, HEAD}
 
 @dataclass(frozen=True)
 class Answer:
-    """What goes back.
+    """Answer to one instruction.
 
     Attributes
     ----------
@@ -83,12 +83,12 @@ class Answer:
 
     @property
     def about_site(self) -> bool:
-        """Whether anything in it may depend on the site's data."""
+        """True if anything in it may depend on the site's data."""
         return bool(self.arrays or self.metrics.keys() - _PUBLIC_METRICS)
 
 
 class Site(ABC, Generic[AskedT, AgentT]):
-    """What a client brings to a study.
+    """A client's side of a study.
 
     Attributes
     ----------
@@ -192,7 +192,7 @@ class Site(ABC, Generic[AskedT, AgentT]):
 
     @property
     def only_private(self) -> bool:
-        """Whether it takes part in private studies only, without limits too."""
+        """True if it takes part in private studies only, without limits too."""
         return False
 
     def check_limits(self) -> None:
@@ -259,7 +259,7 @@ class Site(ABC, Generic[AskedT, AgentT]):
 
 
 class SiteError(RuntimeError):
-    """What a server learns of an error at a site.
+    """Error at a site, as the server learns it.
 
     That is the error's type, and what is public of its text (`PublicError`).
     """

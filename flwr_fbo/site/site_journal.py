@@ -1,4 +1,4 @@
-"""Where a site keeps what must last: its folder, its slot, and its agents' journals.
+"""Durable files of a site: its folder, its slot, and its agents' journals.
 
 Between messages an agent lives in its `Journal`: a file in the site's folder, which
 survives whatever ends the client; without a folder, bytes in ``context.state``, which

@@ -1,4 +1,4 @@
-"""Where a site's bandits keep their journals: one file a study, all in one folder.
+"""Journals of a site's bandits: one file per study, all in one folder.
 
 So the ledger beside them is that of all studies, and a note says which was the last.
 """

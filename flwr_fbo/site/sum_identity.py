@@ -1,4 +1,4 @@
-"""Who a site is in secure sums, and whom it trusts: its key, and the roster it pins."""
+"""Identity of a site in secure sums: its key, and the roster that it pins."""
 
 from __future__ import annotations
 

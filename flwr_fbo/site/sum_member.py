@@ -34,7 +34,7 @@ _NO_SHARE = np.zeros(0, dtype=np.int64)
 
 @dataclass
 class _Progress:
-    """How far the sum of one release is.
+    """Progress of the sum of one release.
 
     Attributes
     ----------

@@ -44,7 +44,7 @@ class Started:
 
 @dataclass(frozen=True)
 class Round:
-    """How the agents answered in one round.
+    """Answers of the agents in one round.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""How studies, instructions and arrays travel, and what the receiver looks at.
+"""Encoding of studies, instructions and arrays, and the receiver's checks.
 
 *Studies and instructions* are plain scalars in Flower's config. A client is told the
 whole study in every message, because in a deployment each message starts a fresh
@@ -67,7 +67,7 @@ Phase = Literal["enrol", "round", "sum"]
 
 
 class Study(ABC):
-    """What server and agents agree on; each kind of study is a frozen dataclass.
+    """A study, on which server and agents agree; each kind is a frozen dataclass.
 
     Attributes
     ----------
@@ -156,7 +156,7 @@ def _infinity(name: str) -> float:
 
 @dataclass(frozen=True)
 class Instruction(ABC):
-    """What the server asks of one agent; subclasses add fields that are int or bool.
+    """The server's instruction to one agent; subclasses add int or bool fields.
 
     Attributes
     ----------
@@ -182,14 +182,14 @@ class Instruction(ABC):
     @property
     @abstractmethod
     def release_charged(self) -> int | None:
-        """Which release of the promise, from 1, an answer may be about.
+        """Number of the promised release, from 1, that an answer may be about.
 
         None if nothing in an answer depends on the site's data, whatever was asked.
         """
 
     @property
     def asks_unprotected(self) -> bool:
-        """Whether the answer is to have what no guarantee covers, besides."""
+        """True if the answer is to have what no guarantee covers, besides."""
         return False
 
     @property

@@ -80,7 +80,7 @@ class SumGroup:
 
 @dataclass(frozen=True)
 class SecureSums:
-    """How the releases of a study are summed; public.
+    """Settings of the secure sums of a study; public.
 
     Attributes
     ----------

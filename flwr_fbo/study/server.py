@@ -15,7 +15,7 @@ from flwr_fbo.journal.tables import LedgerRow
 
 @dataclass(frozen=True)
 class Step:
-    """What a server half does in one iteration; decided once, before agents are asked.
+    """Plan of a server half for one iteration, made before agents are asked.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class Server(ABC):
 
     @property
     def vectors(self) -> FloatArray | None:
-        """What agents receive now, shape (P, M); None before the first release."""
+        """Vectors that agents receive now, shape (P, M); None before a release."""
         return self.ledger[-1].vectors if self.ledger else None
 
     @property

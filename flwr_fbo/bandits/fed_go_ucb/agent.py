@@ -251,7 +251,7 @@ class FedGOUCBAgent:
 
     @cached_property
     def _features(self) -> Callable[[FloatArray], FloatArray]:
-        """What an action's gradient is replaced by, with privacy; the same for all."""
+        """Features in place of an action's gradient, with privacy; the same for all."""
         assert self.w0 is not None
         rng = generator(self._seed, Purpose.REFERENCE_POINTS)
         return reference_features(self.model, self.w0, len(self._own) - 1, rng)

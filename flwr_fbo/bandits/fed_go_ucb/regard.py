@@ -1,4 +1,4 @@
-"""Whether decisions of Fed-GO-UCB have regard to rewards.
+"""Check that decisions of Fed-GO-UCB have regard to rewards.
 
 By the reference problem of `flwr_fbo.bandits.linear.regard`, with rewards of
 0 and 1 where no range is declared, and with other actions: four points of the unit

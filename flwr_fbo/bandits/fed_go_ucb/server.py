@@ -95,7 +95,7 @@ class FedGOUCBServer(Server):
 
     @property
     def regresses(self) -> bool:
-        """Whether it is in phase I, in which gradients are asked for; else sums are."""
+        """True in phase I, in which agents send gradients; later they send sums."""
         return self._first is None
 
     def evaluations_after(self, iteration: int) -> int:
@@ -119,12 +119,12 @@ class FedGOUCBServer(Server):
 
     @property
     def w0(self) -> FloatArray:
-        """What phase I has found so far, shape (d_w,)."""
+        """Parameters that phase I has found so far, shape (d_w,)."""
         return self.regression.result
 
     @property
     def vectors(self) -> FloatArray | None:
-        """What all agents receive: w, or the total; None before the first one."""
+        """Message to all agents: w, or the total; None before the first one."""
         if self._first is None:
             return self.regression.w
         last = self.ledger[-1] if self.ledger else None
@@ -207,7 +207,7 @@ class FedGOUCBServer(Server):
     def _shortened(self, slot: int, message: FloatArray) -> FloatArray:
         """Return a message with its gradient no longer than the longest.
 
-        A longer one would, alone, take w so far that others are no longer finite.
+        A longer one alone could take w so far that others stop being finite.
         """
         size = self.study.num_parameters
         gradient = message[:size]

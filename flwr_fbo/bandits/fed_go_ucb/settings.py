@@ -313,7 +313,7 @@ class FedGOUCBSettings:
 
 @dataclass(frozen=True, eq=False)
 class AgentReply:
-    """What an agent has answered: the sums of phase II, or what was asked in phase I.
+    """Answer of an agent: the sums of phase II, or what was asked in phase I.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What the server of Fed-GO-UCB decides for all agents, and what it asks of one.
+"""Study of Fed-GO-UCB, the same for all agents, and the instruction to one agent.
 
 Both travel in Flower's config as plain scalars, as those of `FedUCB` do.
 """
@@ -32,7 +32,7 @@ from flwr_fbo.study.codec import (
 
 @dataclass(frozen=True)
 class FedGOUCBStudy(Study):
-    """What all agents have in common.
+    """A Fed-GO-UCB study, the same for all agents.
 
     Attributes
     ----------
@@ -76,13 +76,13 @@ class FedGOUCBStudy(Study):
 
     @property
     def has_noise(self) -> bool:
-        """Whether agents add noise to what they release."""
+        """True if agents add noise to their releases."""
         privacy = self.settings.privacy
         return privacy is not None and privacy.epsilon < math.inf
 
     @property
     def private(self) -> bool:
-        """Whether what agents send is private at all."""
+        """True if the agents' messages are private."""
         return self.has_noise and self.noise_seed is None
 
     @cached_property
@@ -153,7 +153,7 @@ class FedGOUCBStudy(Study):
 
 @dataclass(frozen=True)
 class FedGOUCBInstruction(Instruction):
-    """What the server asks of one agent; see `Instruction`.
+    """The server's instruction to one agent; see `Instruction`.
 
     Attributes
     ----------

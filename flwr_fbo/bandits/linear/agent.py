@@ -124,7 +124,7 @@ class LinearUCBAgent:
         Raises
         ------
         ValueError
-            If there are no actions, or one is longer.
+            If the list of actions is empty, or one is longer.
         """
         x = np.asarray(actions, dtype=float)[None]
         [chosen] = self.choose_many(x, lambda: [rng or np.random.default_rng()])
@@ -268,5 +268,5 @@ class LinearUCBAgent:
 
     @property
     def worth_of_others(self) -> float | None:
-        """How many own trials the others are worth; with ``local_data="own"``."""
+        """Number of own trials that the others are worth; with ``local_data="own"``."""
         return None if self._own is None else float(self._own.worth)

@@ -104,7 +104,7 @@ class ArmTable:
         Raises
         ------
         ValueError
-            If a name is unknown, or there is no arm.
+            If a name is unknown, or the list of arms is empty.
         """
         wanted = set(self._features)
         if names is not None:

@@ -1,4 +1,4 @@
-"""What an agent believes of theta, and how far off that may be: the width."""
+"""An agent's belief about theta, and its width: how far off the belief may be."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class Belief:
 
 @dataclass(frozen=True)
 class Confidence:
-    """What a sum of some agents' releases lets one believe of theta.
+    """The confidence set for theta that a sum of agents' releases gives.
 
     Attributes
     ----------
@@ -198,12 +198,12 @@ class Confidence:
 
     @cached_property
     def _copies(self) -> int:
-        """How often the bounds count: the paper adds up what it shifts and bounds."""
+        """Multiplicity of the bounds: the paper adds up what it shifts and bounds."""
         return self.num_agents if self._as_published else 1
 
     @property
     def shift(self) -> float:
-        """What is added to the diagonal of a sum that has any trials."""
+        """Shift of the diagonal of a sum that has any trials."""
         return self._copies * self.bounds.shift
 
     def width_at(self, log_det: FloatArray, least_eigenvalue: FloatArray) -> FloatArray:

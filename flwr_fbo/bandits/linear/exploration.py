@@ -1,4 +1,4 @@
-"""How a linear bandit chooses within what it believes: by optimism, or by chance.
+"""Choice of a linear bandit within its belief: by optimism, or by chance.
 
 Where agents act on what was released only, all of them believe the same between two
 synchronisations. With `Optimism` they all play the same action for the same context,

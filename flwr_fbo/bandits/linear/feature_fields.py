@@ -67,7 +67,7 @@ class Number:
 
     @property
     def allowed(self) -> str:
-        """What a value may be, for an error."""
+        """Text for errors: which values are allowed."""
         return f"a number; it is clipped to [{self.low}, {self.high}]"
 
     def labels(self, name: str) -> list[str]:
@@ -139,7 +139,7 @@ class Category:
 
     @property
     def allowed(self) -> str:
-        """What a value may be, for an error."""
+        """Text for errors: which values are allowed."""
         return f"a text; {self.values} are told apart"
 
     def labels(self, name: str) -> list[str]:

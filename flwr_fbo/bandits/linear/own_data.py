@@ -106,7 +106,7 @@ def _ridge_of(
 
 @dataclass(frozen=True, eq=False)
 class Others:
-    """What the others' releases tell a site, or each of a batch of sites.
+    """Evidence of the others' releases, for a site or for each of a batch of sites.
 
     Attributes
     ----------
@@ -180,7 +180,7 @@ class Others:
 
 
 class OwnBelief:
-    """What a site believes by its own data and the others', or each of a batch.
+    """Belief of a site, or of each of a batch, by its own data and the others'.
 
     Parameters
     ----------
@@ -227,7 +227,7 @@ class OwnBelief:
 
     @property
     def belief(self) -> Belief:
-        """What the site chooses by."""
+        """Model that the site chooses by."""
         if self._model is None:
             self._model = weighed(
                 self._settings, self._own, self._num_own, self._others
@@ -250,7 +250,7 @@ class OwnBelief:
 
     @property
     def worth(self) -> FloatArray:
-        """How many own trials the others are worth now, shape (...).
+        """Number of own trials that the others are worth now, shape (...).
 
         By as many more trials as the site has, all alike, the volume of its ellipsoid
         would shrink as it does by what the others add.

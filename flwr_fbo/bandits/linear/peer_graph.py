@@ -1,4 +1,4 @@
-"""Who hears whom, where agents talk to each other and not to a centre.
+"""Graph of the agents that hear each other, where there is no centre.
 
 Dubey & Pentland, *Differentially-Private Federated Linear Bandits* (NeurIPS 2020), the
 peer-to-peer setting: messages travel along an undirected graph G, one hop a trial, and
@@ -142,7 +142,7 @@ class PeerGraph:
 
     @cached_property
     def distances(self) -> NDArray[np.int64]:
-        """How many hops lie between two agents, shape (M, M)."""
+        """Number of hops between two agents, shape (M, M)."""
         return self._lengths.astype(np.int64)
 
     @cached_property
@@ -152,7 +152,7 @@ class PeerGraph:
 
     @property
     def streams(self) -> int:
-        """How many estimators an agent keeps."""
+        """Number of estimators that an agent keeps."""
         return self.hops if self.num_estimators is None else self.num_estimators
 
     def neighbours(self, slot: int) -> list[int]:
@@ -186,7 +186,7 @@ class PeerGraph:
 
     @cached_property
     def pools(self) -> tuple[tuple[int, ...], ...]:
-        """Whose sums each agent adds up, itself among them, in order."""
+        """Agents whose sums each agent adds up, itself among them, in order."""
         if self.pooling == "clique":
             mine = {slot: clique for clique in self.cliques for slot in clique}
             return tuple(mine[slot] for slot in range(self.num_agents))

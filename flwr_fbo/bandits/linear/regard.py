@@ -1,4 +1,4 @@
-"""Whether a study's decisions have regard to rewards: by a reference problem.
+"""Check that a study's decisions have regard to rewards, by a reference problem.
 
 A server writes how a site decides. By some numbers a site plays by chance, whatever
 actions are worth: where all of them look equally uncertain for as long as it plays

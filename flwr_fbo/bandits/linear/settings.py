@@ -116,7 +116,7 @@ class DeterminantTrigger:
 
 @dataclass(frozen=True)
 class RewardTimeout:
-    """How long a reward is awaited, and what it is taken to be after that.
+    """Waiting time for a reward, and the reward that counts after that.
 
     Some events are reported only if they happen: a visit that was booked, a patient who
     came back. A site waits for a time, and then takes them not to have happened.
@@ -290,7 +290,7 @@ class LinearUCBSettings:
 
     @property
     def fixed_rows(self) -> bool:
-        """Whether epsilon is for one trial while all other trials are as they were."""
+        """True if epsilon is for one trial while all other trials are as they were."""
         return self.local_data != "released"
 
     def _check_width(self) -> None:

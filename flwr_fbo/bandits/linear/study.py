@@ -1,4 +1,4 @@
-"""What the server of a linear bandit decides for all agents, and what it asks of one.
+"""Study of a linear bandit, the same for all agents, and the instruction to one.
 
 Both travel in Flower's config as plain scalars, as those of a tuning study do.
 """
@@ -33,7 +33,7 @@ from flwr_fbo.study.codec import (
 
 @dataclass(frozen=True)
 class LinearBanditStudy(Study):
-    """What all agents have in common.
+    """A linear bandit study, the same for all agents.
 
     Attributes
     ----------
@@ -89,12 +89,12 @@ class LinearBanditStudy(Study):
 
     @property
     def has_noise(self) -> bool:
-        """Whether agents add noise to what they release."""
+        """True if agents add noise to their releases."""
         return self.settings.releases.noise_std > 0
 
     @property
     def private(self) -> bool:
-        """Whether what agents release is private at all."""
+        """True if the agents' releases are private."""
         return self.has_noise and self.noise_seed is None and self.trigger is None
 
     @cached_property
@@ -133,7 +133,7 @@ class LinearBanditStudy(Study):
 
     @property
     def warning(self) -> str:
-        """Why epsilon promises less than it says; empty unless it does."""
+        """Reason why epsilon promises less than it says; empty if it does not."""
         if self.settings.releases.noise_std == 0:
             return "NOT PRIVATE: epsilon is infinite, sums are sent as they are"
         if self.trigger is not None:
@@ -170,7 +170,7 @@ class LinearBanditStudy(Study):
 
 @dataclass(frozen=True)
 class LinearBanditInstruction(Instruction):
-    """What the server asks of one agent; see `Instruction`.
+    """The server's instruction to one agent; see `Instruction`.
 
     Attributes
     ----------

@@ -134,7 +134,7 @@ class PolicyValue:
 
     @property
     def warning(self) -> str:
-        """Why the interval may not hold; empty if nothing speaks against it.
+        """Reason why the interval may not hold; empty without one.
 
         The mean weight may be far from 1. By chance it is so far in 1 % of correct
         logs, and in about 5 % where the log is worth fewer than 30 decisions.

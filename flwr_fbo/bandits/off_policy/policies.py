@@ -282,7 +282,7 @@ class PolicyEvaluation:
 
     @property
     def warnings(self) -> list[str]:
-        """Why intervals may not hold, the log's own included; each reason once."""
+        """Reasons why intervals may not hold, the log's own included; each once."""
         found = [self.logged, *self.estimates.values()]
         return list(dict.fromkeys(one.warning for one in found if one.warning))
 

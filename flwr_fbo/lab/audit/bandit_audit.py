@@ -48,7 +48,7 @@ _CHUNK = 1000
 
 @dataclass(frozen=True)
 class BanditAuditPlan(StudyPlan):
-    """Which bandit studies are drawn, and how many.
+    """Plan of an audit of bandit studies: their settings and their number.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What an adversary sees in studies, and the statistics that it compares.
+"""Evidence that an adversary sees in studies, and the statistics that it compares.
 
 A study is K releases of F numbers each. The adversary knows all but the noise, the
 sampling mask, and in which of two worlds the study took place: with the canary's data,
@@ -57,7 +57,7 @@ _NUM_BITS = 8
 
 @dataclass(frozen=True)
 class Evidence:
-    """What an adversary keeps of R studies in one world.
+    """Evidence of R studies in one world, as an adversary keeps it.
 
     Attributes
     ----------
@@ -124,12 +124,12 @@ class Evidence:
 
     @property
     def log_ratios(self) -> FloatArray:
-        """Of each release if the canary is known to be sampled, shape (R, K)."""
+        """Log ratios of the releases if the canary is surely sampled, shape (R, K)."""
         return _gaussian_log_ratios(self.projections, self.shifts)
 
     @property
     def own_projections(self) -> FloatArray:
-        """Of each release on its own shift, shape (R, K)."""
+        """Projection of each release on its own shift, shape (R, K)."""
         return np.diagonal(self.projections, axis1=1, axis2=2)
 
 
@@ -231,7 +231,7 @@ class _Histograms:
 
 
 class _LowBits:
-    """How often each low bit, and each parity, is 1 in either world."""
+    """Frequency of 1 in each low bit, and in each parity, in either world."""
 
     def __init__(self, present: Evidence, absent: Evidence) -> None:
         self._weights = []

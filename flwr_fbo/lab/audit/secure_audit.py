@@ -54,17 +54,17 @@ class SecureSites:
 
     @cached_property
     def release(self) -> SecureRelease:
-        """What sites and server compute from messages."""
+        """Release that sites and server compute from messages."""
         return SecureRelease(self.settings)
 
     @property
     def num_counted(self) -> int:
-        """How many sites are counted on for the noise."""
+        """Number of sites that are counted on for the noise."""
         return len(self.honest)
 
     @cached_property
     def noise(self) -> IntegerNoise:
-        """What each site adds."""
+        """Noise share of each site."""
         num_sites = self.settings.num_agents
         return self.release.noise(num_sites, self.num_counted, self.num_features)
 
@@ -159,7 +159,7 @@ collude, and ``reused-shares`` only in a study of several releases.
 
 @dataclass(frozen=True)
 class SecureAuditPlan(TuningAuditPlan):
-    """Which studies with secure aggregation are drawn; see `TuningAuditPlan`.
+    """Plan of an audit of studies with secure aggregation; see `TuningAuditPlan`.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""How much whole studies give away at least, measured on what they release.
+"""Lower bound on what whole studies give away, measured on their releases.
 
 Studies are drawn in two worlds: with the *canary*, who sends what stands out most, in
 all rounds; and without. A test is made that guesses the world from all that a study
@@ -85,7 +85,7 @@ _MIN_DRAWS = 1000
 
 @dataclass(frozen=True)
 class StudyPlan(ABC):
-    """What is audited, and how thoroughly.
+    """Subject and thoroughness of an audit.
 
     Attributes
     ----------
@@ -156,7 +156,7 @@ class AuditTest:
 
 @dataclass(frozen=True)
 class AuditResult:
-    """What an audit found.
+    """Result of an audit.
 
     Attributes
     ----------
@@ -182,7 +182,7 @@ class AuditResult:
 
     @property
     def violated(self) -> bool:
-        """Whether the lower bound exceeds what the accountant promised."""
+        """True if the lower bound exceeds what the accountant promised."""
         return self.epsilon_lower > self.promised.epsilon
 
     @property

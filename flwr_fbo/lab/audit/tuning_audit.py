@@ -49,7 +49,7 @@ _CHUNK = 500
 
 @dataclass(frozen=True)
 class TuningAuditPlan(StudyPlan):
-    """Which tuning studies are drawn, and how many.
+    """Plan of an audit of tuning studies: their settings and their number.
 
     Attributes
     ----------
@@ -171,7 +171,7 @@ class TuningAuditPlan(StudyPlan):
 
 @dataclass(frozen=True)
 class WarmStartAuditPlan(TuningAuditPlan):
-    """Which studies of `FedWarmStart` are drawn: all releases of all cohorts.
+    """Plan of an audit of `FedWarmStart` studies: all releases of all cohorts.
 
     The canary is in the second cohort. It sends in every release, though it is asked
     for one message only, and none that is too long: that would be refused.
@@ -237,7 +237,7 @@ class WarmStartAuditPlan(TuningAuditPlan):
 
 
 class _Canary:
-    """What it sends in each round, and by how much that shifts the releases."""
+    """Canary's message in each round, and by how much it shifts the releases."""
 
     def __init__(self, plan: TuningAuditPlan) -> None:
         s, slot = plan.settings, plan.canary
@@ -278,7 +278,7 @@ _NUM_TRIALS = 2
 
 @dataclass(frozen=True)
 class TunerAuditPlan(TuningAuditPlan):
-    """Which choices of a tuner are drawn: see `of`, and `TuningAuditPlan`.
+    """Plan of an audit of a tuner's choices: see `of`, and `TuningAuditPlan`.
 
     Attributes
     ----------

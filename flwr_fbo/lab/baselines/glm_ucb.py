@@ -137,7 +137,7 @@ def projected(theta: FloatArray, factor: FloatArray, radius: float) -> FloatArra
 
 @dataclass(frozen=True)
 class GLMUCBSettings:
-    """What all agents of a study have in common.
+    """Settings of all agents of a study.
 
     Attributes
     ----------

@@ -37,7 +37,7 @@ the same as (k(x, x) - z(x)' (sum z z') V^-1 z(x)) / lambda, but without a diffe
 two large numbers where lambda is small. A variance is at most 1 / lambda.
 
 The server joins the agents' points, and adds up. A synchronisation of N agents that
-send n points of D coordinates in all, of which m are in the dictionary, takes
+send n points of D coordinates in all, m of them in the dictionary, takes
 
     n D (points, up) + N m D (dictionary, down) + 2 N (m^2 + m) (sums, up and down)
 
@@ -102,7 +102,7 @@ class NystromFeatures:
 
 
 class NystromRegression:
-    """What one believes of the reward of a point, by a sum over observations.
+    """Belief about the reward of a point, by a sum over observations.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ def sums_of(features: NystromFeatures, x: FloatArray, y: FloatArray) -> FloatArr
 
 @dataclass(frozen=True)
 class KernelUCBSettings:
-    """What all agents of a study have in common.
+    """Settings of all agents of a study.
 
     Attributes
     ----------

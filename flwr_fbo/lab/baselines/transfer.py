@@ -49,7 +49,7 @@ from flwr_fbo.tuning.search.settings import SearchSettings
 
 @dataclass(frozen=True)
 class TransferSettings(SearchSettings, ABC):
-    """What both have in common; see `SearchSettings` for the others.
+    """Settings of both algorithms; see `SearchSettings` for the others.
 
     Attributes
     ----------
@@ -86,7 +86,7 @@ class TransferSettings(SearchSettings, ABC):
 
 @dataclass(frozen=True)
 class RGPESettings(TransferSettings):
-    """Of the ranking-weighted ensemble; see `TransferSettings` for the others.
+    """Settings of the ranking-weighted ensemble; see `TransferSettings` for the others.
 
     Attributes
     ----------
@@ -99,7 +99,7 @@ class RGPESettings(TransferSettings):
 
 @dataclass(frozen=True)
 class TAFSettings(TransferSettings):
-    """Of the transfer acquisition function; see `TransferSettings` for the others.
+    """Settings of the transfer acquisition; see `TransferSettings` for the others.
 
     Attributes
     ----------
@@ -127,7 +127,7 @@ _OWN_WEIGHT = 0.75
 
 
 class Posterior:
-    """What observations say of the function (Rasmussen & Williams, algorithm 2.1).
+    """Posterior of a function, by observations (Rasmussen & Williams, algorithm 2.1).
 
     Parameters
     ----------

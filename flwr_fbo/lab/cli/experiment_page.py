@@ -46,7 +46,7 @@ def experiment_page(path: Path) -> str:
     Raises
     ------
     ValueError
-        If it is no results file, is damaged, or no seed was run by all methods.
+        If it is not a results file, is damaged, or no seed was run by all methods.
     OSError
         If it cannot be read.
     """

@@ -1,4 +1,4 @@
-"""What ``run`` and ``show`` say about experiments: a table and a verdict, or JSON."""
+"""Output of ``run`` and ``show`` on experiments: a table and a verdict, or JSON."""
 
 from __future__ import annotations
 

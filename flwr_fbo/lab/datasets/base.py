@@ -1,4 +1,4 @@
-"""What all loaders share."""
+"""Helpers of all loaders."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def data_file(*parts: str, origin: str = "") -> Path:
     *parts : str
         Of the path below ``data_folder()``: the first is the data set's name.
     origin : str
-        Where to get it, if there is no command that does.
+        Address to get it from, if no command does.
 
     Raises
     ------

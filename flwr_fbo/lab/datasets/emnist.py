@@ -125,7 +125,7 @@ class ArrayWriters:
     Raises
     ------
     DataError
-        If it is no such file.
+        If the file has another format.
     """
 
     def __init__(self, path: Path) -> None:

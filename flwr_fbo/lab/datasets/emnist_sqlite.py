@@ -92,7 +92,7 @@ class SqliteWriters:
     Raises
     ------
     DataError
-        If it is no such database, or has other rows than its ``client_metadata`` says.
+        If it is another database, or has other rows than its ``client_metadata`` says.
     """
 
     def __init__(self, path: Path) -> None:
@@ -159,7 +159,7 @@ def parse_example(message: object) -> tuple[NDArray[np.float32], int]:
     Raises
     ------
     ValueError
-        If it is no such message.
+        If the message is malformed.
     """
     if not isinstance(message, bytes):
         raise ValueError(f"is no bytes but {type(message).__name__}")

@@ -1,4 +1,4 @@
-"""What every experiment is: methods over paired seeds, their runs and their table.
+"""Base of all experiments: methods over paired seeds, their runs and their table.
 
 Running, results, tables and figures know only what is here, and not which kind of
 experiment they have before them.
@@ -29,7 +29,7 @@ from flwr_fbo.lab.experiment_runner.looks import Look
 
 @dataclass(frozen=True, kw_only=True)
 class Run(ABC):
-    """What one method did on one seed.
+    """Result of one method on one seed.
 
     Attributes
     ----------
@@ -55,11 +55,11 @@ class Run(ABC):
     @property
     @abstractmethod
     def curve(self) -> FloatArray:
-        """What is drawn, against the experiment's ``steps``."""
+        """Values that are drawn, against the experiment's ``steps``."""
 
     @property
     def scalars(self) -> FloatArray:
-        """What was sent by then, where the experiment counts it."""
+        """Numbers sent by then, where the experiment counts them."""
         raise NotImplementedError
 
     def compact(self) -> Self:
@@ -84,7 +84,7 @@ def six_digits(values: Iterable[float]) -> list[float]:
 
 @dataclass(frozen=True, kw_only=True)
 class RegretRun(Run):
-    """What one method did on one seed, where agents play bandits.
+    """Result of one method on one seed, where agents play bandits.
 
     Attributes
     ----------
@@ -160,7 +160,7 @@ def methods_of_curve(
     name : str
         Name of the curve.
     curve : Curve or TransferCurve
-        Says of which method it is a variant.
+        Curve; it names the method that it is a variant of.
     known : mapping of str to Method
         The methods without curves.
     beside : tuple of str
@@ -233,7 +233,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Column:
-    """How one of the estimates of rows is made from runs, and shown in a table.
+    """Column of a table: how its estimates are made from runs, and shown.
 
     Attributes
     ----------
@@ -373,12 +373,12 @@ class Experiment(ABC):
 
     @property
     def num_steps(self) -> int:
-        """How many steps each agent makes."""
+        """Number of steps of each agent."""
         return int(getattr(self, f"num_{self.step}s"))
 
     @property
     def num_compared(self) -> int:
-        """How many agents a curve is the mean of: all, unless some only helped."""
+        """Number of agents in a curve's mean: all, unless some only helped."""
         return self.num_agents
 
     @property
@@ -388,7 +388,7 @@ class Experiment(ABC):
 
     @property
     def lower_is_better(self) -> bool:
-        """Whether a low curve is a good one; regret is."""
+        """True if a low curve is a good one, as of regret."""
         return True
 
     def label_of(self, method: str) -> str:
@@ -431,7 +431,7 @@ class Experiment(ABC):
 
     @property
     def steps(self) -> NDArray[np.intp]:
-        """Where the runs' curves have their values."""
+        """Steps at which the runs' curves have their values."""
         return np.arange(1, self.num_steps + 1)
 
     @property
@@ -442,7 +442,7 @@ class Experiment(ABC):
     @property
     @abstractmethod
     def axes(self) -> tuple[str, str]:
-        """What the figure's two axes are called."""
+        """Labels of the figure's two axes."""
 
     @abstractmethod
     def num_sent(self, method: str, runs: Sequence[Run]) -> float | None:

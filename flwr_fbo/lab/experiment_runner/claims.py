@@ -1,4 +1,4 @@
-"""Whether runs confirm what a paper claims: a rule, not an eye.
+"""Check of a paper's claims on runs: by a rule, not by eye.
 
 A claim says that one method is better than another. With d the paired difference over
 seeds, at the last step or in the mean of all, and its 95% t interval (of the scalars
@@ -30,7 +30,7 @@ from flwr_fbo.lab.experiment_runner.estimates import Estimate
 
 @dataclass(frozen=True)
 class Finding:
-    """What runs say of a claim.
+    """Evidence of runs for a claim.
 
     Attributes
     ----------

@@ -32,7 +32,7 @@ from flwr_fbo.lab.tasks.nonlinear_bandit import NonlinearBanditTask
 def experiment_of(values: Mapping[str, Any]) -> Experiment:
     """Return the experiment that a TOML, or `Experiment.to_dict`, describes.
 
-    Its task decides of which kind it is, and whether it has targets.
+    Its task decides its kind, and whether it has targets.
 
     Raises
     ------
@@ -61,7 +61,7 @@ def load_experiment(path: Path) -> Experiment:
     Raises
     ------
     ValueError
-        If the file is no TOML or something in it is not allowed; the message names the
+        If the file is not TOML or something in it is not allowed; the message names the
         file, the key, the value and what is allowed.
     OSError
         If it cannot be read.

@@ -68,7 +68,7 @@ Point = tuple[tuple[str, Value], ...]
 
 @dataclass(frozen=True)
 class SweptField:
-    """What a field of a sweep is called, and where it belongs.
+    """Name of a field of a sweep, and its place.
 
     Attributes
     ----------
@@ -614,7 +614,7 @@ class BanditExperiment(Experiment):
 
     @property
     def axes(self) -> tuple[str, str]:
-        """What the figure's two axes are called."""
+        """Labels of the figure's two axes."""
         return "trial", "cumulative regret of an agent"
 
     def num_sent(self, method: str, runs: Sequence[Run]) -> float | None:

@@ -54,7 +54,7 @@ from flwr_fbo.models.network import Network
 
 @dataclass(frozen=True)
 class Constants(FedGOUCBSettings):
-    """What agents with a network have in common, as published.
+    """Settings of agents with a network, as published.
 
     See `FedGOUCBSettings`.
     """
@@ -66,7 +66,7 @@ class Constants(FedGOUCBSettings):
 
 @dataclass(frozen=True)
 class LinearConstants:
-    """What DisLinUCB has of its own.
+    """Settings of DisLinUCB alone.
 
     Attributes
     ----------
@@ -234,7 +234,7 @@ METHODS = by_name(
 
 @dataclass(frozen=True, kw_only=True)
 class NonlinearRun(RegretRun):
-    """What one method did on one seed; its regret is of all agents together.
+    """Result of one method on one seed; its regret is of all agents together.
 
     Attributes
     ----------
@@ -249,12 +249,12 @@ class NonlinearRun(RegretRun):
 
     @property
     def synchronisations(self) -> FloatArray:
-        """How many there were, as an array of one."""
+        """Number of synchronisations, as an array of one."""
         return np.array([float(self.num_synchronisations)])
 
     @property
     def scalars(self) -> FloatArray:
-        """What was sent, as an array."""
+        """Numbers sent, as an array."""
         return np.array(self.num_scalars, dtype=float)
 
 
@@ -341,7 +341,7 @@ class NonlinearBanditExperiment(Experiment):
 
     @property
     def axes(self) -> tuple[str, str]:
-        """What the figure's two axes are called."""
+        """Labels of the figure's two axes."""
         return "round", f"cumulative regret, sum of {self.num_agents} agents"
 
     def num_sent(self, method: str, runs: Sequence[Run]) -> float:
@@ -424,7 +424,7 @@ class NonlinearBanditExperiment(Experiment):
 
     @property
     def scalars_of_points(self) -> int:
-        """What One-GO-UCB would send if it sent every point to all, and its reward."""
+        """Numbers sent by One-GO-UCB if every point and reward went to all agents."""
         rounds, d = self.num_iterations, self.task.dimension
         return self.num_agents**2 * rounds * (d + 1)
 

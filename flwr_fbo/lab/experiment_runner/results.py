@@ -160,7 +160,7 @@ def read_results(path: Path) -> tuple[Experiment, list[Run]]:
     Raises
     ------
     ValueError
-        If it is no results file, or damaged.
+        If it is not a results file, or damaged.
     OSError
         If it cannot be read.
     """

@@ -144,7 +144,7 @@ class TransferMethod(Method):
 
     @property
     def releases(self) -> bool:
-        """Whether anything of the others' data is used."""
+        """True if anything of the others' data is used."""
         return self.informed and not self.zeroed
 
 
@@ -256,7 +256,7 @@ class TransferExperiment(OptimisationExperiment):
 
     @property
     def num_compared(self) -> int:
-        """How many agents a run is about: the targets."""
+        """Number of agents that a run is about: the targets."""
         return self.num_targets
 
     def settings_of(self, method: str) -> SearchSettings:
@@ -301,7 +301,7 @@ class TransferExperiment(OptimisationExperiment):
 
     @property
     def places(self) -> dict[str, dict[str, int]]:
-        """Where curves are on the figure's x axis, by the method each is a variant of.
+        """Places of curves on the figure's x axis, by the method each is a variant of.
 
         Message lengths, or numbers of agents; 0 where no messages are used.
         """
@@ -341,7 +341,7 @@ class TransferExperiment(OptimisationExperiment):
 
     @property
     def num_queries(self) -> int:
-        """How many evaluations of a target follow its initial ones."""
+        """Number of a target's evaluations after its initial ones."""
         return self.num_evaluations - self.num_initial
 
     def verdict(self, rows: Mapping[str, Row]) -> list[str]:

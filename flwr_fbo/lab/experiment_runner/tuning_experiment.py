@@ -129,7 +129,7 @@ Settings = TypeVar("Settings", bound=SearchSettings)
 
 @dataclass(frozen=True, kw_only=True)
 class AgentChanges:
-    """What agents set otherwise than in the preset: see `DPFTSDESettings`.
+    """Changes of the agents' settings from the preset: see `DPFTSDESettings`.
 
     What is None is as in the preset.
 
@@ -734,7 +734,7 @@ class TuningExperiment(OptimisationExperiment):
         return super().with_epsilon(epsilon)
 
     def measures(self, method: str) -> bool:
-        """Whether a method's messages are compared with the agents' objectives."""
+        """Return whether a method's messages are compared with the objectives."""
         return self.num_references > 0 and self.known_methods[method].base == "open"
 
     def published_epsilon(self, curve: str) -> float | None:
@@ -870,6 +870,6 @@ class TuningExperiment(OptimisationExperiment):
 
     @property
     def base(self) -> Preset:
-        """What the federated methods and their controls set unless a curve does."""
+        """Settings of federated methods and controls, unless a curve sets them."""
         preset = preset_of(self.strategy, self.preset)
         return replace(preset, agent=self.agent.agent(preset.agent))

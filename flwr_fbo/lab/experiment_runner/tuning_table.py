@@ -36,7 +36,7 @@ Value = Annotated[float, BeforeValidator(lambda v: math.nan if v is None else v)
 
 @dataclass(frozen=True, kw_only=True)
 class TuningRun(Run):
-    """What one method did on one seed.
+    """Result of one method on one seed.
 
     Attributes
     ----------
@@ -121,7 +121,7 @@ class OptimisationExperiment(Experiment):
 
     @property
     def lower_is_better(self) -> bool:
-        """Whether the task is to minimize."""
+        """True if the task is to minimize."""
         return self.task.direction == "minimize"
 
     def group(self, seed: int) -> int:
@@ -180,7 +180,7 @@ class OptimisationExperiment(Experiment):
 
     @property
     def axes(self) -> tuple[str, str]:
-        """What the figure's two axes are called."""
+        """Labels of the figure's two axes."""
         return "evaluation", f"best {self.task.unit} so far"
 
     def estimates(self) -> dict[str, Column]:
@@ -203,7 +203,7 @@ class OptimisationExperiment(Experiment):
 
     @property
     def _alone(self) -> str:
-        """What agents alone are called."""
+        """Name of the agents alone."""
         return self.label_of("alone")
 
     def _gain(self, values: FloatArray, control: FloatArray) -> FloatArray:

@@ -41,7 +41,7 @@ from flwr_fbo.privacy.noise import SeededEntropy
 
 
 class AgentGroup:
-    """What some agents believe by one estimator, of the same confidence.
+    """Belief of some agents by one estimator, of the same confidence.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class AgentGroup:
 
     @property
     def belief(self) -> Belief:
-        """What they choose by."""
+        """Model that they choose by."""
         if self._own is not None:
             return self._own.belief
         return self._confidence.choosing(self._ellipsoid)
@@ -126,7 +126,7 @@ Control = Literal["noise-only", "random"]
 
 @dataclass(frozen=True)
 class BanditRun:
-    """What happened in one run.
+    """Record of one run.
 
     Attributes
     ----------
@@ -366,7 +366,7 @@ class _Agents:
 
     @property
     def run(self) -> BanditRun:
-        """What happened."""
+        """Record of the run."""
         return BanditRun(
             self._actions,
             self._regret,

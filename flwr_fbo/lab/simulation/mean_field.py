@@ -99,7 +99,7 @@ def _ends_of_steps(
 
 
 class _AverageAgent:
-    """What an average agent has seen, and what all of them have released."""
+    """Observations of an average agent, and releases of all of them."""
 
     def __init__(
         self, simulation: BanditSimulation, theta: FloatArray, noise_seed: int

@@ -37,7 +37,7 @@ Sharing = Literal["triggered", "always", "never"]
 
 
 class Channel:
-    """What agents and server send each other passes here, and is counted.
+    """Channel between agents and server, which counts what passes.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class Channel:
 
 @dataclass(frozen=True)
 class FederationRun:
-    """What happened in one run.
+    """Record of one run.
 
     Attributes
     ----------

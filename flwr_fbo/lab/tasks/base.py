@@ -1,4 +1,4 @@
-"""What a task is to the rest of the package."""
+"""Interface of a task."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def cosine(x: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True)
 class NonlinearBanditTask(ABC):
-    """What all of these environments have in common.
+    """Base class of these environments.
 
     Attributes
     ----------

@@ -35,7 +35,7 @@ _LOG = logging.getLogger("flwr.fbo")
 
 @dataclass(frozen=True, eq=False)
 class SurfaceSource:
-    """What one client's surface is made from; computed, it is kept in a cache folder.
+    """Source of one client's surface, which is computed once and kept in a cache.
 
     Attributes
     ----------

@@ -144,7 +144,7 @@ class FedVoteAgent(LeanAgent):
 
     @one_blas_thread
     def _follow(self, vectors: FloatArray, iteration: int) -> FloatArray | None:
-        """Return the most voted place that is new here, if chance is no excuse."""
+        """Return the most voted new place, if its votes are significant."""
         assert self._count is not None
         about = self._reading, self._count, self.space, self._feature_seed
         places = crowded_places(*about, iteration, vectors.tobytes())

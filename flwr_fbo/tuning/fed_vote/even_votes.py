@@ -1,4 +1,4 @@
-"""What a count of votes would be if agents had nothing in common.
+"""Counts of votes to expect if agents had nothing in common.
 
 The server compares it with what it has released, and an agent before it follows.
 """
@@ -23,7 +23,7 @@ _NUM_DRAWS = 1000
 
 @dataclass(frozen=True, eq=False)
 class EvenVotes:
-    """What agents would see that have nothing in common; public.
+    """Law of the votes of agents that have nothing in common; public.
 
     Attributes
     ----------

@@ -146,7 +146,7 @@ class FedWarmStartAgent(LeanAgent):
 
     @property
     def _released(self) -> FloatArray:
-        """What the server of this study has released, shape (K, m), K >= 0."""
+        """Releases of this study's server, shape (K, m), K >= 0."""
         none = np.empty((0, self.settings.num_features))
         return none if self._vectors is None else self._vectors
 

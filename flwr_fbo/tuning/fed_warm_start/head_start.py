@@ -1,4 +1,4 @@
-"""What all releases of FedWarmStart say together, the same for server and sites.
+"""Joint evidence of all releases of FedWarmStart, the same for server and sites.
 
 The posterior mean h of what sites share (`shared_function`), and where it is large.
 """

@@ -1,4 +1,4 @@
-"""What FedWarmStart has released, as a file: where another study may start.
+"""Releases of FedWarmStart as a file, from which another study may start.
 
 A file has the pool's points and, for each release, the mean of what a cohort's sites
 sent about these points, with its noise. Whoever has it starts from it at no epsilon:
@@ -126,7 +126,7 @@ class KnownRelease:
 
     @cached_property
     def epsilon(self) -> float:
-        """What the release costs each of its sites, at ``delta``."""
+        """Epsilon of the release for each of its sites, at ``delta``."""
         return composed_epsilon([Charge(self.noise_multiplier)], self.delta)
 
 
@@ -199,7 +199,7 @@ class Knowledge:
 
     @property
     def private(self) -> bool:
-        """Whether all releases are."""
+        """True if all releases are."""
         return all(release.private for release in self.releases)
 
     @cached_property

@@ -103,7 +103,7 @@ def _check_sizes(name: str, sizes: Sequence[int]) -> None:
 
 @dataclass(frozen=True)
 class Cohorts:
-    """Who sends in which release, and under which noise; public.
+    """Senders of each release, and its noise; public.
 
     Slots are in cohorts in their order: the first ``cohort_sizes[0]`` slots send in
     release 1, and so on. The slots after the last cohort send nothing.
@@ -145,7 +145,7 @@ class Cohorts:
 
 @dataclass(frozen=True)
 class WarmStartFacts(Facts):
-    """What an agent of FedWarmStart is told besides its settings; public.
+    """Facts that an agent of FedWarmStart gets besides its settings; public.
 
     Attributes
     ----------

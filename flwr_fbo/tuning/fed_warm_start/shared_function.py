@@ -1,4 +1,4 @@
-"""What noisy sums of unit vectors say of a function that sites share, if they do.
+"""Posterior of a function that sites share, by noisy sums of unit vectors.
 
 Each site writes what it believes of its objective over a public pool of m points: a
 vector with mean 0 and norm 1. Cohort k of n_k sites releases the mean of its vectors
@@ -120,12 +120,12 @@ class SharedFunction:
 
     @property
     def is_followed(self) -> bool:
-        """Whether enough is shared for agents to start from it."""
+        """True if enough is shared for agents to start from it."""
         certain = self.null_probability <= MOST_NULL
         return certain and self.variance >= _LEAST_FOLLOWED
 
     def is_above(self, given: FloatArray) -> bool:
-        """Whether the maximum is clearly above all given settings, shape (k, D)."""
+        """Return whether the maximum is clearly above settings, shape (k, D)."""
         above = self.probability_above(self.tops[0], given)
         return bool(np.all(above >= LEAST_ABOVE))
 

@@ -53,7 +53,7 @@ class FTSServer(Server):
         return Step(iteration, number if after is None else int(number == after))
 
     def receive(self, step: Step, messages: Mapping[int, Any]) -> None:
-        """Take the messages of a step; what is no message counts as missing."""
+        """Take the messages of a step; a malformed one counts as missing."""
         if not step.release:
             return
         vectors = np.full((self.num_agents, self._length), np.nan)

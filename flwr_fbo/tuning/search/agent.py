@@ -103,7 +103,7 @@ class Agent(ABC):
     def list_first(self, portfolio: Sequence[Params]) -> None:
         """Have a study's listed settings evaluated after the site's enqueued ones.
 
-        They are no part of the agent's memory: whoever makes the agent lists them.
+        The agent's journal does not keep them: whoever makes the agent lists them.
 
         Raises
         ------
@@ -323,7 +323,7 @@ def evaluate(objective: Objective, trial: Trial, who: str) -> float:
     StudyMismatchError
         If the objective asks for another space: a fault of the app, not of a trial.
     AppFailedError
-        If what it returns is no number, but a tuple, say: likewise.
+        If it returns something else than a number, such as a tuple: likewise.
     OutOfTimeError
         If no more trials may begin.
     """

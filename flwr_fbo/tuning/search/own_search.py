@@ -88,7 +88,7 @@ class SearchAgent(Agent):
 
     @property
     def _random_starts(self) -> bool:
-        """Where the ascent of the acquisition begins: see `maximize`."""
+        """Starts of the acquisition's ascent: see `maximize`."""
         return False
 
     def receive(self, vectors: FloatArray, made_after: int = 0) -> None:

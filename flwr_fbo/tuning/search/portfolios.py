@@ -53,7 +53,7 @@ SIZE = 3
 
 @dataclass(frozen=True)
 class _Learner:
-    """What a learner's parameters are called, and a range for each.
+    """Names of a learner's parameters, and a range for each.
 
     Attributes
     ----------

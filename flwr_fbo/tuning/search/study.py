@@ -1,4 +1,4 @@
-"""What the server of a tuning study decides for all agents, and asks of one."""
+"""A tuning study, the same for all agents, and the instruction to one agent."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _secure_sums(values: Any) -> type[SecureSums]:
 
 @dataclass(frozen=True)
 class TuningStudy(Study):
-    """What all agents have in common.
+    """A tuning study, the same for all agents.
 
     Attributes
     ----------
@@ -156,7 +156,7 @@ def create_agent(study: TuningStudy, slot: int, entropy: int) -> Agent:
 
 @dataclass(frozen=True)
 class TuningInstruction(Instruction):
-    """What the server of a tuning study asks of one agent; see `Instruction`.
+    """The server's instruction to one agent of a tuning study; see `Instruction`.
 
     Attributes
     ----------
@@ -197,10 +197,10 @@ class TuningInstruction(Instruction):
 
     @property
     def release_charged(self) -> int | None:
-        """Which of the promised releases is asked for, or None."""
+        """Number of the promised release that is asked for, or None."""
         return self.release or None
 
     @property
     def asks_unprotected(self) -> bool:
-        """Whether the metric is asked for."""
+        """True if the metric is asked for."""
         return self.report_best_value

@@ -164,7 +164,7 @@ class StudyPortfolio:
 
     @property
     def private(self) -> bool:
-        """Whether all sources are."""
+        """True if all sources are."""
         return all(source.private for source in self.sources)
 
     def settings_in(

@@ -1,4 +1,4 @@
-"""What an objective receives: a dict of parameters that can also be asked for them.
+"""Trial of an objective: a dict of parameters that can also be asked for them.
 
 So ``SVC(**trial)``, ``trial["C"]`` and Optuna's ``trial.suggest_float("C", ...)`` all
 work, unchanged.

@@ -234,7 +234,7 @@ def _better_here(
 
 @dataclass(frozen=True)
 class _Tuned:
-    """What the journal of a client's last study says of its best setting."""
+    """Best setting of a client's last study, as its journal has it."""
 
     params: Params
     score: float

@@ -48,7 +48,7 @@ _PATIENCE = 1.0
 
 @dataclass(frozen=True)
 class TuningSite(Site[TuningInstruction, RecordedTuner]):
-    """What a client brings to a tuning study.
+    """A client's side of a tuning study.
 
     Attributes
     ----------

@@ -22,7 +22,7 @@ def after_epsilon(*conditions: str) -> str:
     >>> f"epsilon 2{after_epsilon(WITHOUT_TRAINING, '', WITHOUT_TRAINING)}"
     'epsilon 2, without the training'
     """
-    return "".join(f", {one}" for one in dict.fromkeys(conditions) if one)
+    return "".join(f", {text}" for text in dict.fromkeys(conditions) if text)
 
 
 def condition_of(kind: str, *, fixed_rows: bool = False) -> str:
@@ -39,7 +39,7 @@ def conditions_of(charges: Iterable[Mapping[str, Any]]) -> str:
         What `charge_facts` returned.
     """
     found = {
-        condition_of(one["study_kind"], fixed_rows=one.get("fixed_rows", False))
-        for one in charges
+        condition_of(facts["study_kind"], fixed_rows=facts.get("fixed_rows", False))
+        for facts in charges
     }
     return after_epsilon(*sorted(found))

@@ -155,8 +155,13 @@ class ContinualRelease:
             # On disk before anybody sees it, and sent again after a crash: the mean of
             # two draws for one sum would have less noise than was promised.
             if self._journal is not None:
-                row = LedgerRow(k, self._facts(), released)
-                self._journal.add_release(row, draws)
+                facts: dict[str, Any] = {
+                    "settings": asdict(self.settings),
+                    "noise_std": self.settings.noise_std,
+                    "private": self.private,
+                    "flwr_fbo": __version__,
+                }
+                self._journal.add_release(LedgerRow(k, facts, released), draws)
             self._released[k] = released
         return self._released[k].copy()
 
@@ -175,25 +180,22 @@ class ContinualRelease:
                 "would reveal the sum, so this agent stops. Restore its journal, or "
                 "begin another study."
             )
-        self._check(total)
+        grid, sum_shape = self.settings.grid, self.settings.sum_shape
+        shape = np.shape(total)
+        is_sum = shape == sum_shape
+        require(is_sum, "running_sum", shape, f"an array of shape {sum_shape}")
+        is_sum = bool(np.all(np.isfinite(total))) and np.array_equal(
+            total, np.swapaxes(total, -1, -2)
+        )
+        # The sum is not quoted: Flower sends an exception's text to the server.
+        require(is_sum, "running_sum", shape, "a symmetric matrix of finite numbers")
+        if grid:
+            expected = "a sum of what gram returned, below 2**53 steps of the grid"
+            require(is_on_grid(total, grid), "running_sum", shape, expected)
         draw = self._draw(k)
         self._keep_draw(k, draw)
         # The draw is kept: later releases have it in their noise too (row k of B).
         return total + self._noise(k), {f"draw-{k}": draw}
-
-    def _check(self, total: FloatArray) -> None:
-        grid, expected = self.settings.grid, self.settings.sum_shape
-        shape = np.shape(total)
-        ok = shape == expected
-        require(ok, "running_sum", shape, f"an array of shape {expected}")
-        ok = bool(np.all(np.isfinite(total))) and np.array_equal(
-            total, np.swapaxes(total, -1, -2)
-        )
-        # The sum is not quoted: Flower sends an exception's text to the server.
-        require(ok, "running_sum", shape, "a symmetric matrix of finite numbers")
-        if grid:
-            allowed = "a sum of what gram returned, below 2**53 steps of the grid"
-            require(is_on_grid(total, grid), "running_sum", shape, allowed)
 
     def _draw(self, k: int) -> FloatArray:
         """Return the fresh noise of release k: unit normals, (d + 1)(d + 2)/2 a stream.
@@ -231,17 +233,10 @@ class ContinualRelease:
         noise[..., rows, columns] = noise[..., columns, rows] = rounded
         return noise
 
-    def _facts(self) -> dict[str, Any]:
-        """Return what is recorded beside each release."""
-        return {
-            "settings": asdict(self.settings),
-            "noise_std": self.settings.noise_std,
-            "private": self.private,
-            "flwr_fbo": __version__,
-        }
-
     def _restore(self, journal: Journal) -> None:
         """Take what the journal has, all of it of these settings."""
+        # Another factorisation or sigma would combine these draws into other noise, for
+        # sums that are released already.
         mine = json.loads(json.dumps(asdict(self.settings)))
         draws = journal.load_state()
         for k, row in enumerate(journal.ledger(), 1):

@@ -153,10 +153,10 @@ class OsEntropy:
         """Add fresh noise; ``iteration`` plays no part."""
         noised = np.empty_like(rows)
         # One draw for all rows of a deviation: OpenDP takes one scale a vector.
-        for each in set(std.tolist()):
-            alike = std == each
+        for deviation in set(std.tolist()):
+            alike = std == deviation
             values = rows[alike]
-            drawn = self.mechanism(each, values.size)(values.ravel())
+            drawn = self.mechanism(deviation, values.size)(values.ravel())
             noised[alike] = np.reshape(drawn, values.shape)
         return noised
 

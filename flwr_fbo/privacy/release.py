@@ -45,8 +45,8 @@ Calibration = Literal["joint", "published"]
 
 def _check_clip_norm(name: str, value: Any) -> None:
     if value != math.inf:  # without clipping; what is beyond vanishes when squared
-        allowed = "a number from 1e-100 to 1e100, or infinity"
-        require_number(name, value, 1e-100, 1e100, allowed=allowed)
+        expected = "a number from 1e-100 to 1e100, or infinity"
+        require_number(name, value, 1e-100, 1e100, allowed=expected)
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,10 @@ class ReleaseSettings:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        clipped = self.noise_multiplier == 0 or self.clip_norm < math.inf
-        allowed = "finite where noise_multiplier > 0"
-        require(clipped, "clip_norm", self.clip_norm, allowed)
+        # Without clipping the sensitivity is infinite: no noise would be enough.
+        is_bounded = self.noise_multiplier == 0 or self.clip_norm < math.inf
+        expected = "finite where noise_multiplier > 0"
+        require(is_bounded, "clip_norm", self.clip_norm, expected)
         _ = self.subsampling  # which names a fixed sample size that is none
 
     @property
@@ -151,6 +152,8 @@ class PlannedRelease(ABC):
         Delta = max_n (S/sqrt(P)) ||phi_n||_2 where an agent can be zeroed, 2 Delta
         where it can be replaced.
         """
+        # All P vectors of one agent move together: the norm of its row of weights, and
+        # not P times the largest weight.
         reach = np.linalg.norm(self.weights(iteration), axis=1).max()
         return float(self._farthest * self.settings.message_norm * reach)
 
@@ -162,6 +165,7 @@ class PlannedRelease(ABC):
         if s.calibration == "joint":
             scale = self.sensitivity(iteration)
         else:
+            # Section 3.2 of the paper: phi_max S bounds each vector, not all together.
             scale = s.clip_norm * float(self.weights(iteration).max())
         std = s.noise_multiplier * scale / s.sampling_probability
         return np.full(s.num_sub_regions, std)
@@ -310,8 +314,14 @@ class Release(PlannedRelease):
         s = self.settings
         rows = np.zeros((s.num_agents, num_features))
         for slot in range(s.num_agents):
-            if _is_vector(messages.get(slot), num_features):
-                rows[slot] = messages[slot]
+            message = messages.get(slot)
+            if (
+                isinstance(message, np.ndarray)
+                and message.shape == (num_features,)
+                and message.dtype.kind in "fiu"
+                and message.dtype.itemsize <= 8
+            ):
+                rows[slot] = message
         # A NaN compares false, as it should.
         rows[~np.all(np.abs(rows) <= _LARGEST_ENTRY, axis=1)] = 0.0
         return clipped(rows, s.message_norm)
@@ -325,13 +335,3 @@ def clipped(rows: FloatArray, norm: float) -> FloatArray:
     too_long = norms > limit
     rows[too_long] *= (limit / norms[too_long])[:, None]
     return rows
-
-
-def _is_vector(message: Any, num_features: int) -> bool:
-    """Return whether a message is an array of M real numbers, NaN and inf included."""
-    return (
-        isinstance(message, np.ndarray)
-        and message.shape == (num_features,)
-        and message.dtype.kind in "fiu"
-        and message.dtype.itemsize <= 8
-    )

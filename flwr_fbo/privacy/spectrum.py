@@ -153,8 +153,8 @@ def paper_bounds(
     The arguments are those of `sum_bounds`, with ``calibration="paper"``.
     """
     _check(settings, alpha, num_agents)
-    ok = settings.calibration == "paper"
-    require(ok, "calibration", settings.calibration, "'paper', for its bounds")
+    is_paper = settings.calibration == "paper"
+    require(is_paper, "calibration", settings.calibration, "'paper', for its bounds")
     m, d = settings.paper_num_levels, settings.dimension
     log_union = math.log(2 * settings.union(1) * num_agents / alpha)
     size = (settings.max_action_norm**2 + 1) / settings.epsilon
@@ -165,7 +165,7 @@ def paper_bounds(
 
 
 def _check(settings: ContinualSettings, alpha: float, num_agents: int) -> None:
-    noisy = settings.noise_std > 0
-    require(noisy, "epsilon", settings.epsilon, "finite, where noise is to be bounded")
+    has_noise, expected = settings.noise_std > 0, "finite, where noise is to be bounded"
+    require(has_noise, "epsilon", settings.epsilon, expected)
     require_fraction("alpha", alpha)
     require_int("num_agents", num_agents, 1)

@@ -128,18 +128,19 @@ def least_epsilon(charges: Iterable[Charge], delta: float) -> float:
     hockey-stick divergence of a Poisson-sampled Gaussian mechanism, which is q times
     that of the Gaussian one at log(1 + (e^epsilon - 1) / q).
     """
-
-    def of_one(q: float, z: float) -> float:
+    least = 0.0
+    for charge in charges:
+        q, z = charge.sampling_probability, charge.noise_multiplier
         if z < LEAST_NOISE:
             return math.inf
         if delta >= q:  # only with probability q is there anything to be seen
-            return 0.0
-        whole = gaussian_epsilon(delta / q, 1 / z)
-        # The divergence's argument, solved for epsilon.
-        return whole if q == 1 else float(np.logaddexp(np.log1p(-q), np.log(q) + whole))
-
-    pairs = ((one.sampling_probability, one.noise_multiplier) for one in charges)
-    return max((of_one(q, z) for q, z in pairs), default=0.0)
+            continue
+        epsilon = gaussian_epsilon(delta / q, 1 / z)
+        if q < 1:
+            # The divergence's argument, solved for epsilon.
+            epsilon = float(np.logaddexp(np.log1p(-q), np.log(q) + epsilon))
+        least = max(least, epsilon)
+    return least
 
 
 # Where epsilon is told of a site without limits, in studies that report none.
@@ -175,10 +176,10 @@ class Promise:
     def __post_init__(self) -> None:
         check_fields(self)
         count, releases = len(self.charges), self.num_releases
-        allowed = f"at most {_MOST_CHARGES} different ones in a row"
-        require(count <= _MOST_CHARGES, "len(charges)", count, allowed)
-        allowed = f"at most {_MOST_RELEASES} in all"
-        require(releases <= _MOST_RELEASES, "num_releases", releases, allowed)
+        expected = f"at most {_MOST_CHARGES} different ones in a row"
+        require(count <= _MOST_CHARGES, "len(charges)", count, expected)
+        expected = f"at most {_MOST_RELEASES} in all"
+        require(releases <= _MOST_RELEASES, "num_releases", releases, expected)
 
     @classmethod
     def of(cls, charges: Iterable[Charge], private: bool, delta: float) -> Promise:
@@ -280,9 +281,8 @@ class SpendingLedger:
 
         And to whoever has no number, as what was recovered.
         """
-        facts = (row.facts for row in self.rows)
-        own = (owner, -1)
-        return [f for f in facts if study_of(f) == study and f["owner"] in own]
+        owners, all_facts = (owner, -1), (row.facts for row in self.rows)
+        return [f for f in all_facts if study_of(f) == study and f["owner"] in owners]
 
     def charges(self, owner: int = -1) -> list[Charge]:
         """Return the charges to an owner's data, without their studies."""
@@ -323,6 +323,7 @@ class SpendingLedger:
 
     def add(self, facts: Mapping[str, Any]) -> None:
         """Record what `charge_facts` gave, once; on disk when this returns."""
+        # The same release is sent again after a crash: one noise, so one charge.
         if self.has_charge(facts):
             return
         row = LedgerRow(len(self.rows), dict(facts), np.zeros(0))
@@ -348,8 +349,8 @@ def charge_facts(
     """
     key = dict(zip(_KEY, (*study, release, owner), strict=True))
     facts = {**key, "charge": list(astuple(charge)), "delta": delta}
-    whole = [list(astuple(one)) for one in promised]
-    if any(one[1] < 1 for one in whole):
+    whole = [list(astuple(charge)) for charge in promised]
+    if any(probability < 1 for _, probability, _ in whole):
         facts["promised"] = whole
     return {**facts, "fixed_rows": True} if fixed_rows else facts
 
@@ -359,9 +360,9 @@ def study_of(facts: Mapping[str, Any]) -> StudyKey:
     return facts["study_kind"], facts["study_id"]
 
 
-def same_charge(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def same_charge(facts: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
     """Return whether two charges are of one release of one owner."""
-    return all(one[name] == other[name] for name in _KEY)
+    return all(facts[name] == others[name] for name in _KEY)
 
 
 def notes_of(array: NDArray[Any] | None) -> list[Facts]:
@@ -384,9 +385,9 @@ def with_note(
 
 def note_charge(folder: Path, facts: Facts) -> Facts:
     """Note a charge of a study that keeps no journal of its own; return the note."""
-    about = {name: facts[name] for name in ("study_kind", "study_id", "owner")}
-    name = hashlib.sha256(repr(about).encode()).hexdigest()[:16]
-    identity = {"kind": "charges", **about}
+    key = {name: facts[name] for name in ("study_kind", "study_id", "owner")}
+    name = hashlib.sha256(repr(key).encode()).hexdigest()[:16]
+    identity = {"kind": "charges", **key}
     with open_patiently(identity, folder / f"charges-{name}.sqlite", PATIENCE) as kept:
         note, arrays = with_note(notes_of(kept.load_array(NOTES)), facts)
         kept.put(arrays)

@@ -95,7 +95,7 @@ def _bounds_text(
         return f"a number from {_short(least)} to {_short(most)}"
     low, high = least if least > -MOST else None, most if most < MOST else None
     bounds = ((">=", low), (">", above), ("<=", high), ("<", below))
-    texts = [f" {sign} {_short(one)}" for sign, one in bounds if one is not None]
+    texts = [f" {sign} {_short(bound)}" for sign, bound in bounds if bound is not None]
     return ("a number" if most > MOST else "a finite number") + " and".join(texts)
 
 
@@ -106,8 +106,8 @@ def _short(bound: float) -> str:
 
 def require_fraction(field: str, value: Any) -> None:
     """Raise ValueError unless ``value`` is a number between 0 and 1, both excluded."""
-    allowed = "a number between 0 and 1, both excluded"
-    require_number(field, value, above=0, below=1, allowed=allowed)
+    expected = "a number between 0 and 1, both excluded"
+    require_number(field, value, above=0, below=1, allowed=expected)
 
 
 def require_index(field: str, value: Any, length: int) -> None:
@@ -159,7 +159,7 @@ def _with_article(kind: type) -> str:
 def require_all(field: str, values: Any, kind: type, *, allowed: str) -> None:
     """Raise ValueError unless ``values`` is a list or tuple of instances of a class."""
     is_list = isinstance(values, list | tuple)
-    if not (is_list and all(isinstance(one, kind) for one in values)):
+    if not (is_list and all(isinstance(value, kind) for value in values)):
         refuse(field, values, allowed)
 
 
@@ -205,6 +205,6 @@ def check_folder(field: str, folder: str | Path | None) -> Path | None:
     """
     if folder is None:
         return None
-    ok = isinstance(folder, str | Path) and Path(folder).is_absolute()
-    require(ok, field, folder, "an absolute path")
+    is_valid = isinstance(folder, str | Path) and Path(folder).is_absolute()
+    require(is_valid, field, folder, "an absolute path")
     return Path(folder)

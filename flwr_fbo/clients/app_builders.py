@@ -223,15 +223,15 @@ def with_tuning(
 
 
 def _check(compare: object) -> None:
-    allowed = "a function of the context, or None"
-    require_function("compare", compare, allowed, optional=True)
+    expected = "a function of the context, or None"
+    require_function("compare", compare, expected, optional=True)
 
 
 def _settle(context: Context, compare: Compare) -> None:
     """Decide between the default and the tuned setting, unless that was done."""
     pair = compare(context)
-    ok = isinstance(pair, tuple) and len(pair) == 2
-    require(ok, "what compare returned", pair, "a pair: the default, and a score")
+    is_valid = isinstance(pair, tuple) and len(pair) == 2
+    require(is_valid, "what compare returned", pair, "a pair: the default, and a score")
     default, score = pair
     best_params(context, default, compare=score)
 

@@ -142,10 +142,10 @@ class FederatedSampler(BaseSampler):
             If the file cannot be read.
         """
         known = known_from(known)
-        own = known.space if space is None else SearchSpace(space)
+        of_study = known.space if space is None else SearchSpace(space)
         entropy = secrets.randbits(128) if seed is None else seed
-        agent = lone_agent(known.onto(own, known.direction), entropy)
-        agent.list_first(listed_settings(portfolio, own.distributions))
+        agent = lone_agent(known.onto(of_study, known.direction), entropy)
+        agent.list_first(listed_settings(portfolio, of_study.distributions))
         return cls(agent)
 
     @classmethod
@@ -177,12 +177,12 @@ class FederatedSampler(BaseSampler):
             If an argument is not allowed.
         """
         require_choice("direction", direction, Direction)
-        own = SearchSpace(space)
+        of_study = SearchSpace(space)
         entropy = secrets.randbits(128) if seed is None else seed
         require_seed("seed", entropy)
         settings = FedWarmStartSettings()
-        agent = FedWarmStartAgent(own, direction, settings, 0, entropy, entropy)
-        agent.list_first(listed_settings(portfolio, own.distributions))
+        agent = FedWarmStartAgent(of_study, direction, settings, 0, entropy, entropy)
+        agent.list_first(listed_settings(portfolio, of_study.distributions))
         return cls(agent)
 
     def infer_relative_search_space(

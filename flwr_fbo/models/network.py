@@ -124,8 +124,8 @@ class Network:
         values = (hidden * second).sum(axis=-1) + last
         by_bias = second * hidden * (1 - hidden)
         by_weight = (by_bias[:, :, None] * x[:, None, :]).reshape(len(x), -1)
-        one = np.ones((len(x), 1))
-        return values, np.hstack([by_weight, by_bias, hidden, one])
+        ones = np.ones((len(x), 1))
+        return values, np.hstack([by_weight, by_bias, hidden, ones])
 
     def _hidden(
         self, w: FloatArray, x: FloatArray

@@ -100,7 +100,9 @@ def check_site(
     found += [_slot(context), _limits(context)]
     found += [_folder(context), *_ledger(context), _sums(context), _opendp(context)]
     found += _others(context)
-    unread = any(one.topic == "limits" and one.state == "PROBLEM" for one in found)
+    unread = any(
+        finding.topic == "limits" and finding.state == "PROBLEM" for finding in found
+    )
     return found if study is None or unread else [*found, _study(context, study)]
 
 
@@ -208,7 +210,7 @@ def _folder(context: Context) -> Finding:
     fault = why_untrusted(folder)
     if fault:
         return Finding("fbo-folder", fault, "PROBLEM")
-    there = next(one for one in (folder, *folder.parents) if one.exists())
+    there = next(place for place in (folder, *folder.parents) if place.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         text = f"{there} cannot be written by user {os.geteuid()}"
         return Finding("fbo-folder", text, "PROBLEM")
@@ -243,8 +245,8 @@ def _ledger(context: Context) -> list[Finding]:
     @_told("ledger")
     def look() -> Finding:
         # All of them: those of other agents, and what SQLite has left beside them.
-        for one in sorted(folder.glob("*.sqlite*")):
-            fault = why_untrusted(one)
+        for file in sorted(folder.glob("*.sqlite*")):
+            fault = why_untrusted(file)
             if fault:
                 return Finding("ledger", fault, "PROBLEM")
         if not path.is_file():

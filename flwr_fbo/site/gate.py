@@ -176,7 +176,7 @@ class Gate:
         self._folder = folder
         self._context = context
         self._all = site_limits(context, own)
-        self._limits = [one for one in self._all if one.bound_anything]
+        self._limits = [limits for limits in self._all if limits.bound_anything]
         self.sizes = size_limits(self._all)
         self._is_charged = False
         self._receipts: list[SignedReceipt] = []
@@ -188,7 +188,9 @@ class Gate:
 
         By limits, or by a roster: then its messages leave in sums only.
         """
-        is_limited = any(one.bound_anything or one.of_sums for one in self._all)
+        is_limited = any(
+            limits.bound_anything or limits.of_sums for limits in self._all
+        )
         return is_limited or pins_roster(self._context)
 
     def of_data(self, work: Callable[[], ResultT]) -> ResultT | None:
@@ -256,7 +258,7 @@ class Gate:
         # The ledger is checked whenever it is opened. Not now, if the newest charge
         # that the folder has noted is the server's: what is charged opens it anyway.
         _, head = self._note.newest or (0, 0)
-        marks = [one.mark for one in self._receipts]
+        marks = [receipt.mark for receipt in self._receipts]
         if not all(mark.head == head or not mark.charges for mark in marks):
             with self._ledger():
                 pass
@@ -273,9 +275,9 @@ class Gate:
         head = mark.head if mark.charges else self.number(*key, self._owner)
         return {CHARGES: mark.charges, HEAD: head}
 
-    def number(self, *about: object) -> int:
+    def number(self, *key: object) -> int:
         """Return a number that this folder always gives to something."""
-        return self._note.first_head(*about)
+        return self._note.first_head(*key)
 
     @cached_property
     def _note(self) -> FolderNote:
@@ -422,12 +424,12 @@ class Gate:
 
     def _say_joined(self, key: StudyKey, promise: Promise, strategy: str) -> None:
         """Log the first message of a study, at a site that its operator configured."""
-        about = {"study": f"{key[0]} {key[1]}"}
-        if _JOINED in self._state and dict(self._state[_JOINED]) == about:
+        study = {"study": f"{key[0]} {key[1]}"}
+        if _JOINED in self._state and dict(self._state[_JOINED]) == study:
             return
         if not any(name in self._context.node_config for name in _OF_AN_OPERATOR):
             return
-        self._state[_JOINED] = ConfigRecord({**about})
+        self._state[_JOINED] = ConfigRecord({**study})
         delta = promise.delta
         for limits in self._limits:
             delta = limits.max_delta if delta is None else delta
@@ -484,8 +486,15 @@ class Gate:
         require_int("release", release, 1)
         for limits in self._limits:
             limits.check_release(promise, release)
-        about = promise.charge_of(release), self._owner, promise.delta, promise.charges
-        facts = charge_facts(key, release, *about, fixed_rows=promise.fixed_rows)
+        facts = charge_facts(
+            key,
+            release,
+            promise.charge_of(release),
+            self._owner,
+            promise.delta,
+            promise.charges,
+            fixed_rows=promise.fixed_rows,
+        )
         self._charge(key, release, facts, agent, promise)
 
     def charge_unprotected(
@@ -509,7 +518,9 @@ class Gate:
         owner, refusal = facts["owner"], None
         with self._ledger() as ledger:
             self._mark = mark_of(ledger, key, owner)
-            if any(one["release"] == release for one in ledger.of_study(key, owner)):
+            if any(
+                facts["release"] == release for facts in ledger.of_study(key, owner)
+            ):
                 if release != UNPROTECTED:
                     if agent is None:
                         raise refused(f"release {release} is asked for again")
@@ -545,9 +556,9 @@ class Gate:
         if self._has_own_folder:
             self._mark = next_mark(ledger, key, facts["owner"])
             facts = {**facts, MARK: list(self._mark)}
-            for one in self._receipts:
-                if one.study == key:
-                    facts[SERVER] = one.server
+            for receipt in self._receipts:
+                if receipt.study == key:
+                    facts[SERVER] = receipt.server
             # First, so that journals are read if the process ends before the rest.
             self._note.keep([len(ledger.rows) + 1, self._mark.head])
         if agent is not None:
@@ -613,4 +624,4 @@ class Gate:
 
 def _has(charged: Iterable[Facts], key: StudyKey) -> bool:
     """Return whether a release of a study is among charges."""
-    return any(study_of(one) == key for one in charged)
+    return any(study_of(facts) == key for facts in charged)

@@ -225,10 +225,10 @@ class Limits:
         epsilon, delta = self.max_epsilon, self.max_delta
         if epsilon != math.inf:
             together = "given together with max_"
-            ok = delta is None or epsilon is not None
-            require(ok, "max_epsilon", epsilon, f"{together}delta={delta}")
-            ok = epsilon is None or delta is not None
-            require(ok, "max_delta", delta, f"{together}epsilon={epsilon}")
+            is_valid = delta is None or epsilon is not None
+            require(is_valid, "max_epsilon", epsilon, f"{together}delta={delta}")
+            is_valid = epsilon is None or delta is not None
+            require(is_valid, "max_delta", delta, f"{together}epsilon={epsilon}")
 
     @cached_property
     def bound_epsilon(self) -> bool:
@@ -359,13 +359,13 @@ NO_LIMITS = Limits()
 
 def limits_text(limits: Iterable[Limits]) -> str:
     """Return what limits say, each once: empty if they say nothing."""
-    given = [
+    texts = [
         f"{name}={value:g}"
-        for one in limits
-        for name, value in asdict(one).items()
+        for each in limits
+        for name, value in asdict(each).items()
         if is_number(value)
     ]
-    return ", ".join(dict.fromkeys(given))
+    return ", ".join(dict.fromkeys(texts))
 
 
 def require_private(promise: Promise) -> None:
@@ -379,8 +379,10 @@ def size_limits(limits: tuple[Limits, ...]) -> Limits:
     """Return the sizes that all limits allow; the default of what none of them says."""
     sizes: dict[str, Any] = {}
     for name, default in DEFAULT_SIZES.items():
-        given = [value for one in limits if (value := getattr(one, name)) is not None]
-        sizes[name] = min(given, default=default)
+        values = [
+            value for each in limits if (value := getattr(each, name)) is not None
+        ]
+        sizes[name] = min(values, default=default)
     return Limits(**sizes)
 
 
@@ -453,11 +455,13 @@ def _check_sizes(
     if isinstance(value, dict):
         known = _fields_of(part, value)
         for key, below in value.items():
-            one = known.get(key)
-            if one is None:  # no strategy writes it
+            field = known.get(key)
+            if field is None:  # no strategy writes it
                 _check_sizes(limits, below, None, DEFAULT_CAP, key, level + 1)
             else:
-                _check_sizes(limits, below, part_of(one), cap_of(one), key, level + 1)
+                _check_sizes(
+                    limits, below, part_of(field), cap_of(field), key, level + 1
+                )
     elif isinstance(value, list):
         for below in value:
             _check_sizes(limits, below, part, cap, name, level + 1)
@@ -495,7 +499,9 @@ def _choices_of(pair: Any) -> int:
     if not isinstance(content, dict):
         raise refused(_NO_STUDY)
     holders = [content, content.get("attributes")]
-    found: list[Any] = [one.get("choices") for one in holders if isinstance(one, dict)]
+    found: list[Any] = [
+        holder.get("choices") for holder in holders if isinstance(holder, dict)
+    ]
     return sum(len(choices) for choices in found if isinstance(choices, list | str))
 
 

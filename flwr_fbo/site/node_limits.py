@@ -81,9 +81,9 @@ def _heard(context: Context) -> list[Limits]:
 
 def site_limits(context: Context, own: Limits | None = None) -> tuple[Limits, ...]:
     """Return all limits of a site, each once: of whoever asks, app and node config."""
-    given = [] if own is None else [own]
-    given += [*_OF_APP.get(), *_heard(context), node_limits(context)]
-    return tuple(dict.fromkeys(given))
+    limits = [] if own is None else [own]
+    limits += [*_OF_APP.get(), *_heard(context), node_limits(context)]
+    return tuple(dict.fromkeys(limits))
 
 
 def node_limits(context: Context) -> Limits:
@@ -95,13 +95,13 @@ def node_limits(context: Context) -> Limits:
         If one is not allowed or not known; the text names the key.
     """
     _check_known(context.node_config)
-    given = {
+    configured = {
         name: _number(context.node_config[key])
         for name, key in _NAMES.items()
         if key in context.node_config
     }
     try:
-        return Limits(**given) if given else NO_LIMITS
+        return Limits(**configured) if configured else NO_LIMITS
     except ValueError as error:
         text = str(error)
         for name, key in _NAMES.items():

@@ -98,11 +98,11 @@ class FolderNote:
         except (OSError, ValueError, KeyError, TypeError):  # of a crash, or none yet
             self.newest, self.is_kept = None, False
 
-    def first_head(self, *about: object) -> int:
+    def first_head(self, *key: object) -> int:
         """Return a number that this folder always gives to a study, and no other."""
         if not self.is_kept:
             self._write()
-        return as_head(hashlib.sha256(self._secret + repr(about).encode()).digest())
+        return as_head(hashlib.sha256(self._secret + repr(key).encode()).digest())
 
     def keep(self, newest: list[int]) -> None:
         """Note the newest charge: how many there are then, and its head."""
@@ -238,14 +238,14 @@ def read_receipts(
     receipts = []
     for text in texts:
         try:
-            one = SignedReceipt.read(text)
+            receipt = SignedReceipt.read(text)
         except ValueError as error:
             raise _invalid(error) from None
-        if any(getattr(one, name) != value for name, value in fits.items()):
+        if any(getattr(receipt, name) != value for name, value in fits.items()):
             raise RefusedError.told("This server's receipt is about another study.")
-        if slot >= 0 and one.slot not in (slot, -1):
+        if slot >= 0 and receipt.slot not in (slot, -1):
             raise RefusedError.told("This server's receipt is about another site.")
-        receipts.append(one)
+        receipts.append(receipt)
     return receipts
 
 
@@ -266,13 +266,13 @@ def check_receipts(
     JournalError
         If a charge is missing. The receipt is then in the folder, for `recover`.
     """
-    for one in receipts:
-        if not _is_proven(ledger, one):
+    for signed in receipts:
+        if not _is_proven(ledger, signed):
             try:
-                receipt = one.receipt
+                receipt = signed.receipt
             except ValueError as error:
                 raise _invalid(error) from None
-            _keep(folder, one)
+            _keep(folder, signed)
             raise _lacks(folder, receipt)
 
 
@@ -284,35 +284,35 @@ def check_kept(folder: Path, ledger: SpendingLedger | None) -> None:
                 raise _lacks(folder, one.receipt)
 
 
-def _is_proven(ledger: SpendingLedger, one: SignedReceipt) -> bool:
+def _is_proven(ledger: SpendingLedger, signed: SignedReceipt) -> bool:
     """Return whether a ledger has what a receipt proves."""
-    rows, charges = _rows_of(ledger, one), one.mark.charges
+    rows, charges = _rows_of(ledger, signed), signed.mark.charges
     marks = [Mark(*facts[MARK]) for facts in rows if MARK in facts]
-    is_known = not charges or one.mark in marks
+    is_known = not charges or signed.mark in marks
     return is_known or any(facts.get(_RECOVERED, 0) >= charges for facts in rows)
 
 
-def _rows_of(ledger: SpendingLedger, one: SignedReceipt) -> list[Facts]:
+def _rows_of(ledger: SpendingLedger, signed: SignedReceipt) -> list[Facts]:
     """Return what a ledger has of the receipt's study, if it is of the same server."""
     every = (row.facts for row in ledger.rows)
-    rows = [facts for facts in every if study_of(facts) == one.study]
+    rows = [facts for facts in every if study_of(facts) == signed.study]
     servers = {facts[SERVER] for facts in rows if facts.get(SERVER)}
-    if servers - {one.server}:
+    if servers - {signed.server}:
         raise RefusedError.told(
             "This receipt is signed by another server than the study's others."
         )
     return rows
 
 
-def _keep(folder: Path, one: SignedReceipt) -> None:
+def _keep(folder: Path, signed: SignedReceipt) -> None:
     """Write a receipt into the folder, in place of an older one."""
-    about = one.study, one.slot, one.server
-    name = hashlib.sha256(repr(about).encode()).hexdigest()[:16]
+    key = signed.study, signed.slot, signed.server
+    name = hashlib.sha256(repr(key).encode()).hexdigest()[:16]
     path = folder / f"receipt-{name}.json"
-    if path.is_file() and path.read_text() == one.text:
+    if path.is_file() and path.read_text() == signed.text:
         return
     if path.is_file() or len(list(folder.glob(_RECEIPTS))) < _MOST_RECEIPTS:
-        write_whole(path, one.text)
+        write_whole(path, signed.text)
 
 
 def _lacks(folder: Path, receipt: Receipt) -> JournalError:
@@ -374,31 +374,31 @@ def recover(folder: Path, files: Iterable[Path] = ()) -> Recovered:
     """
     proven = [n for path in _journals(folder) for n in _notes_in(path, PATIENCE)]
     paths = [*sorted(folder.glob(_RECEIPTS)), *files]
-    receipts = [one for path in paths for one in _receipts_in(path)]
-    receipts.sort(key=lambda one: one.mark.charges)
+    receipts = [signed for path in paths for signed in _receipts_in(path)]
+    receipts.sort(key=lambda signed: signed.mark.charges)
     with SpendingLedger.held(folder) as ledger:
         before = len(ledger.rows)
         for note in proven:
             ledger.add(note)
         of_journals = len(ledger.rows) - before
         servers: dict[str, str] = {}
-        for one in receipts:
+        for receipt in receipts:
             known = len(ledger.rows)
             try:
-                _add(ledger, one)
+                _add(ledger, receipt)
             except RefusedError as error:
-                raise JournalError(f"Study {one.study_id}: {error}") from None
+                raise JournalError(f"Study {receipt.study_id}: {error}") from None
             if len(ledger.rows) > known:
-                servers[one.study_id] = one.server
+                servers[receipt.study_id] = receipt.server
         FolderNote(folder).keep(newest_of(ledger))
         total = len(ledger.rows)
     for path in folder.glob(_RECEIPTS):  # they are counted
         path.unlink()
     lost = dict.fromkeys(
-        one.study_id
-        for one in receipts
-        if one.study_kind in (LINEAR_KIND, NEURAL_KIND)
-        and not bandit_journal(folder, *one.study).is_file()
+        signed.study_id
+        for signed in receipts
+        if signed.study_kind in (LINEAR_KIND, NEURAL_KIND)
+        and not bandit_journal(folder, *signed.study).is_file()
     )
     added = total - before - of_journals
     return Recovered(of_journals, added, total, tuple(lost), servers)
@@ -409,8 +409,8 @@ def _receipts_in(path: Path) -> list[SignedReceipt]:
         with path.open(encoding="utf-8") as file:
             lines = [line.strip() for line in iter(lambda: file.readline(_LINE), "")]
         receipts = [SignedReceipt.read(line) for line in lines if line]
-        for one in receipts:
-            _ = one.receipt  # all of it, before anything is added
+        for signed in receipts:
+            _ = signed.receipt  # all of it, before anything is added
         return receipts
     except (OSError, ValueError) as error:
         raise JournalError(f"{path} has no receipts: {error}") from None
@@ -419,26 +419,26 @@ def _receipts_in(path: Path) -> list[SignedReceipt]:
 _LINE = LONGEST_RECEIPT + 2
 
 
-def _add(ledger: SpendingLedger, one: SignedReceipt) -> None:
+def _add(ledger: SpendingLedger, signed: SignedReceipt) -> None:
     """Add to a ledger what a receipt proves and it does not have."""
-    if _is_proven(ledger, one):
+    if _is_proven(ledger, signed):
         return
-    receipt, rows = one.receipt, _rows_of(ledger, one)
+    receipt, rows = signed.receipt, _rows_of(ledger, signed)
     known = {facts["release"] for facts in rows}
     lacking = [release for release in receipt.releases if release not in known]
-    facts = [_facts(one, release, receipt.charge_of(release)) for release in lacking]
+    facts = [_facts(signed, release, receipt.charge_of(release)) for release in lacking]
     # Replies that the server has not got, or a copy that went on by itself: which
     # releases they were is not known, so they count as the dearest.
     unknown = max(receipt.charges - len(rows) - len(facts), 0 if facts else 1)
     numbers = (place - receipt.charges for place in range(unknown))
-    facts += [_facts(one, number, _dearest(receipt)) for number in numbers]
+    facts += [_facts(signed, number, _dearest(receipt)) for number in numbers]
     facts[-1][MARK] = list(receipt.mark)
     for each in facts:
         ledger.add(each)
 
 
-def _facts(one: SignedReceipt, release: int, charge: Charge) -> Facts:
-    receipt = one.receipt
+def _facts(signed: SignedReceipt, release: int, charge: Charge) -> Facts:
+    receipt = signed.receipt
     promise = receipt.promise
     facts = charge_facts(
         receipt.study,
@@ -448,7 +448,7 @@ def _facts(one: SignedReceipt, release: int, charge: Charge) -> Facts:
         promised=promise.charges,
         fixed_rows=promise.fixed_rows,
     )
-    return {**facts, SERVER: one.server, _RECOVERED: receipt.charges}
+    return {**facts, SERVER: signed.server, _RECOVERED: receipt.charges}
 
 
 def _dearest(receipt: Receipt) -> Charge:

@@ -74,7 +74,7 @@ def read_mark(metrics: Mapping[str, Any]) -> Mark | None:
     found = metrics.get(CHARGES), metrics.get(HEAD)
     limits = _MOST_CHARGES, 2**_HEAD_BITS
     pairs = zip(found, limits, strict=True)
-    if not all(type(one) is int and 0 <= one < limit for one, limit in pairs):
+    if not all(type(number) is int and 0 <= number < limit for number, limit in pairs):
         return None
     charges, head = found
     assert isinstance(charges, int)
@@ -83,15 +83,21 @@ def read_mark(metrics: Mapping[str, Any]) -> Mark | None:
 
 
 def _check_study(name: str, value: Any) -> None:
-    ok = isinstance(value, str) and 1 <= len(value) <= 64 and value.isprintable()
-    require(ok, name, value, "1 to 64 printable characters")
+    is_valid = isinstance(value, str) and 1 <= len(value) <= 64 and value.isprintable()
+    require(is_valid, name, value, "1 to 64 printable characters")
 
 
 def _check_releases(name: str, value: Any) -> None:
-    ok = isinstance(value, tuple) and all(type(one) is int for one in value)
-    ok = ok and all(UNPROTECTED <= one <= _MOST_RELEASES for one in value)
-    ok = ok and len(set(value)) == len(value)
-    require(ok, name, value, f"numbers of releases, 0 to {_MOST_RELEASES}, each once")
+    is_valid = isinstance(value, tuple) and all(
+        type(release) is int for release in value
+    )
+    is_valid = is_valid and all(
+        UNPROTECTED <= release <= _MOST_RELEASES for release in value
+    )
+    is_valid = is_valid and len(set(value)) == len(value)
+    require(
+        is_valid, name, value, f"numbers of releases, 0 to {_MOST_RELEASES}, each once"
+    )
 
 
 @dataclass(frozen=True)
@@ -171,17 +177,20 @@ class SignedReceipt:
             If the text is not a receipt, or somebody has changed it.
         """
         length = len(text) if isinstance(text, str) else -1
-        allowed = f"a text of up to {LONGEST_RECEIPT} characters"
-        require(0 < length <= LONGEST_RECEIPT, "receipt", length, allowed)
+        expected = f"a text of up to {LONGEST_RECEIPT} characters"
+        require(0 < length <= LONGEST_RECEIPT, "receipt", length, expected)
         try:
             values = read_json(text)
             server, body = values["server"], values["receipt"]
             key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(server))
             signature = bytes.fromhex(values["signature"])
             key.verify(signature, _PURPOSE + body.encode())
-            about = read_json(body)
-            mark = read_mark(about)
-            study, slot = (about["study_kind"], about["study_id"]), about["slot"]
+            document = read_json(body)
+            mark = read_mark(document)
+            study, slot = (
+                (document["study_kind"], document["study_id"]),
+                document["slot"],
+            )
         except (AttributeError, KeyError, RecursionError, TypeError) as error:
             raise ValueError(f"This is no receipt: {error!r}.") from None
         except InvalidSignature:
@@ -332,8 +341,8 @@ class ReceiptBook:
         if site not in self._texts:
             mark, releases = self._committed[site]
             at = site if slot is None else slot
-            about = Receipt(*self._study, at, *mark, releases, self._promise)
-            self._texts[site] = self._key.signed(about)
+            receipt = Receipt(*self._study, at, *mark, releases, self._promise)
+            self._texts[site] = self._key.signed(receipt)
         return self._texts[site]
 
     @property

@@ -105,7 +105,7 @@ class RecordedBanditAgent(RecordedAgent):
 
     @staticmethod
     def must_be_kept(study: Any) -> bool:
-        """Return whether another journal could release these trials with other noise."""
+        """Return whether another journal could release a trial with other noise."""
         return True
 
     def entropy(self) -> Entropy | None:

@@ -197,8 +197,8 @@ class Site(ABC, Generic[AskedT, AgentT]):
 
     def check_limits(self) -> None:
         """Raise ValueError unless the limits are `Limits`, or None."""
-        allowed = "Limits, or None"
-        require_instance("limits", self.limits, Limits, allowed=allowed, optional=True)
+        expected = "Limits, or None"
+        require_instance("limits", self.limits, Limits, allowed=expected, optional=True)
 
     def folder_of(self, context: Context) -> Path | None:
         """Return where the site's journals are, if that is a folder."""

@@ -49,8 +49,8 @@ def configured_slot(context: Context) -> int:
             # A SuperNode's --node-config may give it as text.
             if str(value).isdecimal():
                 return int(value)
-            allowed = "an integer from 0 to the number of agents - 1"
-            raise _not_allowed(f"node config {key}", value, allowed)
+            expected = "an integer from 0 to the number of agents - 1"
+            raise _not_allowed(f"node config {key}", value, expected)
     return -1
 
 

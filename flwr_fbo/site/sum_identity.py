@@ -111,10 +111,12 @@ def sum_identity(context: Context) -> SumIdentity:
     with _named(_ROSTER):
         pinned = Roster.load(roster)
     with _named(_KEY):
-        own = SigningKey.load(key)
-        has_key = own.public in pinned.keys.values()
-        require(has_key, "public key", own.public, f"a key of the roster {roster}")
-    return SumIdentity(own, pinned)
+        signing_key = SigningKey.load(key)
+        has_key = signing_key.public in pinned.keys.values()
+        require(
+            has_key, "public key", signing_key.public, f"a key of the roster {roster}"
+        )
+    return SumIdentity(signing_key, pinned)
 
 
 @contextmanager
@@ -129,13 +131,13 @@ def _named(entry: str) -> Iterator[None]:
 
 
 def _path(context: Context, name: str) -> Path | None:
-    given = context.node_config.get(name)
-    if given is None:
+    value = context.node_config.get(name)
+    if value is None:
         return None
-    path = Path(str(given))
+    path = Path(str(value))
     if not path.is_absolute():
-        allowed = "is not allowed: an absolute path."
+        expected = "is not allowed: an absolute path."
         raise NodeConfigError(
-            f"node config {name}={given!r} {allowed}", public=f"{name} {allowed}"
+            f"node config {name}={value!r} {expected}", public=f"{name} {expected}"
         )
     return path

@@ -214,15 +214,15 @@ def plain_distribution(name: str, distribution: BaseDistribution) -> BaseDistrib
         values = tuple(map(plain, kind.choices))
         kind = CategoricalDistribution(values)
     else:
-        allowed = "an Optuna Float-, Int- or CategoricalDistribution"
+        expected = "an Optuna Float-, Int- or CategoricalDistribution"
         numeric = isinstance(kind, FloatDistribution | IntDistribution)
-        require(numeric, field, kind, allowed)
+        require(numeric, field, kind, expected)
         assert isinstance(kind, FloatDistribution | IntDistribution)
         values = kind.low, kind.high, kind.step
     for value in values:
         if isinstance(value, float) and not math.isfinite(value):
-            allowed = f"finite numbers, and there is {value}"
-            refuse(field, distribution, allowed)
+            expected = f"finite numbers, and there is {value}"
+            refuse(field, distribution, expected)
     # Optuna's older classes are children of these two.
     for present in (FloatDistribution, IntDistribution):
         if isinstance(kind, present) and type(kind) is not present:
@@ -241,13 +241,13 @@ def make_axis(name: str, distribution: BaseDistribution) -> Axis:
         large to count.
     """
     field = f"space[{name!r}]"
-    allowed = "at least two values (write a constant into the objective instead)"
-    require(not distribution.single(), field, distribution, allowed)
-    allowed = (
+    expected = "at least two values (write a constant into the objective instead)"
+    require(not distribution.single(), field, distribution, expected)
+    expected = (
         "what JSON keeps as it is: choices that are numbers, strings, bools or None, "
         "and a step that divides the range"
     )
-    require(_survives_json(distribution), field, distribution, allowed)
+    require(_survives_json(distribution), field, distribution, expected)
     if isinstance(distribution, CategoricalDistribution):
         choices = tuple(distribution.choices)
         distinct = all(a != b for i, a in enumerate(choices) for b in choices[:i])

@@ -135,9 +135,9 @@ class SearchSpace:
     """
 
     def __init__(self, distributions: Mapping[str, BaseDistribution]) -> None:
-        allowed = "a non-empty dict of name to Optuna distribution"
-        require_instance("space", distributions, Mapping, allowed=allowed)
-        require(len(distributions) > 0, "space", distributions, allowed)
+        expected = "a non-empty dict of name to Optuna distribution"
+        require_instance("space", distributions, Mapping, allowed=expected)
+        require(len(distributions) > 0, "space", distributions, expected)
         for name in distributions:
             named = isinstance(name, str) and name != ""
             require(named, "space", name, "names are non-empty strings")
@@ -163,8 +163,8 @@ class SearchSpace:
             If a name is missing or unknown, or a value outside its distribution.
         """
         if set(params) != set(self.distributions):
-            allowed = f"exactly the names {list(self.distributions)}"
-            refuse(field, list(params), allowed)
+            expected = f"exactly the names {list(self.distributions)}"
+            refuse(field, list(params), expected)
         point = np.empty(self.dim)
         for d, (name, axis) in enumerate(
             zip(self.distributions, self._axes, strict=True)
@@ -267,8 +267,8 @@ class SearchSpace:
                 for d in chosen or continuous or range(self.dim)
                 if axis_edges(self._axes[d], splits[d] * factor) is not None
             ]
-            allowed = f"boxes with at least one value each in {self!r}"
-            require(bool(fitting), "num_sub_regions", num_sub_regions, allowed)
+            expected = f"boxes with at least one value each in {self!r}"
+            require(bool(fitting), "num_sub_regions", num_sub_regions, expected)
             splits[min(fitting, key=lambda d: splits[d])] *= factor
         edges = [axis_edges(a, k) for a, k in zip(self._axes, splits, strict=True)]
         tiling = SubRegions(tuple(e for e in edges if e is not None))

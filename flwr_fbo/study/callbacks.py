@@ -157,8 +157,8 @@ class Callback:
 
 def check_callbacks(callbacks: Any) -> tuple[Callback, ...]:
     """Return callbacks as a tuple; raise ValueError for anything else."""
-    allowed = "a list or tuple of Callback objects"
-    require_all("callbacks", callbacks, Callback, allowed=allowed)
+    expected = "a list or tuple of Callback objects"
+    require_all("callbacks", callbacks, Callback, allowed=expected)
     return tuple(callbacks)
 
 

@@ -232,7 +232,7 @@ class Instruction(ABC):
                 f"runs a {kind} study."
             )
         values = {name: config[entry] for name, entry in _entries(cls).items()}
-        for name in [one for one in values if one not in ("phase", "study")]:
+        for name in [key for key in values if key not in ("phase", "study")]:
             value, wanted = values[name], type(getattr(cls, name))  # int or bool
             least = -1 if name == "slot" else 0
             if type(value) is not wanted or not least <= value < 2**63:
@@ -254,10 +254,10 @@ def study_id_field() -> Any:
 
 
 def _check_study_id(name: str, study_id: Any) -> None:
-    allowed = "1 to 64 letters, digits, '-' or '_'"
-    require_instance(name, study_id, str, allowed=allowed)
+    expected = "1 to 64 letters, digits, '-' or '_'"
+    require_instance(name, study_id, str, allowed=expected)
     named = re.fullmatch(r"[A-Za-z0-9_-]{1,64}", study_id) is not None
-    require(named, name, study_id, allowed)
+    require(named, name, study_id, expected)
 
 
 def kind_of(config: Mapping[str, Any]) -> str:
@@ -278,7 +278,7 @@ def fresh_seed() -> int:
 @lru_cache(maxsize=8)  # there are fewer classes
 def _entries(instruction: type[Instruction]) -> dict[str, str]:
     """Return the name of the config's entry for each field."""
-    names = [one.name for one in fields(instruction)]
+    names = [field.name for field in fields(instruction)]
     return {name: f"fbo-{name.replace('_', '-')}" for name in names}
 
 

@@ -59,8 +59,8 @@ class SumGroup:
         # those who collude need the shares of two honest sites. See `Member`.
         least = max((n + c) // 2 + 1, c + 2)
         require_int("threshold", self.threshold, least, n)
-        allowed = f"at most {n - c}: {n} sites less colluding={c}"
-        require(self.honest <= n - c, "honest", self.honest, allowed)
+        expected = f"at most {n - c}: {n} sites less colluding={c}"
+        require(self.honest <= n - c, "honest", self.honest, expected)
 
     @property
     def slots(self) -> range:

@@ -198,8 +198,8 @@ class FedGOUCBAgent:
         """
         x = np.asarray(actions, dtype=float)
         d = self.model.dimension
-        ok = x.ndim == 2 and len(x) > 0 and x.shape[1] == d
-        require(ok, "actions", x.shape, f"an array of shape (K, {d}) with K >= 1")
+        is_valid = x.ndim == 2 and len(x) > 0 and x.shape[1] == d
+        require(is_valid, "actions", x.shape, f"an array of shape (K, {d}) with K >= 1")
         if self.w0 is None:
             key = (self._slot, self.num_evaluations, Purpose.INITIAL_POINTS)
             return int(generator(self._seed, *key).integers(len(x)))
@@ -325,8 +325,8 @@ class FedGOUCBAgent:
         if self.w0 is not None:
             raise RuntimeError("Phase II has begun already.")
         w0, size = np.array(w0, dtype=float), self.model.num_parameters
-        ok = w0.shape == (size,) and bool(np.isfinite(w0).all())
-        require(ok, "w0", w0, f"{size} finite numbers")
+        is_valid = w0.shape == (size,) and bool(np.isfinite(w0).all())
+        require(is_valid, "w0", w0, f"{size} finite numbers")
         self.w0 = w0
         self._renew_features()
         self._seen = []
@@ -480,14 +480,14 @@ class FedGOUCBAgent:
         """
         total = np.asarray(total, dtype=float)
         shape = self._own.shape
-        allowed = f"sums of shape {shape}, finite and symmetric"
-        require(is_sum(total, shape), "total", total.shape, allowed)
+        expected = f"sums of shape {shape}, finite and symmetric"
+        require(is_sum(total, shape), "total", total.shape, expected)
         if self._released is not None:
             num_included = self._num_included
         known = self.num_in_sums
-        ok = self._num_included <= num_included <= known
-        allowed = f"from {self._num_included} to {known}"
-        require(ok, "num_included", num_included, allowed)
+        is_valid = self._num_included <= num_included <= known
+        expected = f"from {self._num_included} to {known}"
+        require(is_valid, "num_included", num_included, expected)
         ellipsoid = self._ellipsoid_of(total)
         start = 0.0 if self.w0 is None else np.linalg.norm(self.w0)
         farthest = _FARTHEST * (1 + start)
@@ -532,7 +532,7 @@ def checked_observation(
         If either is not finite, or of another shape.
     """
     x = np.asarray(action, dtype=float)
-    ok = x.shape == (dimension,) and bool(np.isfinite(x).all())
-    require(ok, "action", action, f"{dimension} finite numbers")
+    is_valid = x.shape == (dimension,) and bool(np.isfinite(x).all())
+    require(is_valid, "action", action, f"{dimension} finite numbers")
     require(math.isfinite(reward), "reward", reward, "a finite number")
     return x, float(reward)

@@ -103,8 +103,10 @@ class FedGOUCBStudy(Study):
         """
         from flwr_fbo.bandits.fed_go_ucb.regard import has_regard
 
-        about = self.settings, self.network, self.seed, self.num_agents
-        return 0.0 if has_regard(*about) else 1.0
+        is_regarded = has_regard(
+            self.settings, self.network, self.seed, self.num_agents
+        )
+        return 0.0 if is_regarded else 1.0
 
     def model(self, own: RewardModel | None) -> RewardModel:
         """Return the reward model: the study's, or a client's own.

@@ -115,7 +115,7 @@ class Belief:
         else:
             generators = rngs()
             probabilities = self.probabilities(actions, generators)
-        draws = [drawn(*one) for one in zip(probabilities, generators, strict=True)]
+        draws = [drawn(*pair) for pair in zip(probabilities, generators, strict=True)]
         indices, of_drawn = zip(*draws, strict=True)
         return np.array(indices), np.array(of_drawn)
 

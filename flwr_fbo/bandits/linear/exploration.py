@@ -163,8 +163,8 @@ class EllipsoidSampling(Exploration):
             values = directions[some] @ np.swapaxes(points, 1, 2)
             values += mean[some, :, None]
             best = first_best(np.swapaxes(values, 1, 2))
-            for own, chosen in zip(counts[some], best, strict=True):
-                own[:] = np.bincount(chosen, minlength=num_actions)
+            for row, chosen in zip(counts[some], best, strict=True):
+                row[:] = np.bincount(chosen, minlength=num_actions)
         share = self.uniform_share
         # In this order exactly 1, and not a bit more, for an action that is alone.
         probabilities = (1 - share) * (counts / self.num_draws) + share / num_actions

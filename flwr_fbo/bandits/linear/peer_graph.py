@@ -90,12 +90,12 @@ class PeerGraph:
         pairs = {_pair(edge, self.num_agents) for edge in self.edges}
         object.__setattr__(self, "edges", tuple(sorted(pairs)))
         apart = np.flatnonzero(np.isinf(self._lengths[0]))[:5].tolist()
-        allowed = f"a connected graph of all agents; no path from 0 to {apart}"
-        require(not apart, "edges", self.edges[:8], allowed)
-        allowed = f"at most {self.diameter}, the graph's diameter"
-        require(self.hops <= self.diameter, "hops", self.hops, allowed)
-        own, allowed = self.num_estimators, f"at most hops={self.hops}"
-        require(self.streams <= self.hops, "num_estimators", own, allowed)
+        expected = f"a connected graph of all agents; no path from 0 to {apart}"
+        require(not apart, "edges", self.edges[:8], expected)
+        expected = f"at most {self.diameter}, the graph's diameter"
+        require(self.hops <= self.diameter, "hops", self.hops, expected)
+        count, expected = self.num_estimators, f"at most hops={self.hops}"
+        require(self.streams <= self.hops, "num_estimators", count, expected)
 
     @classmethod
     def named(
@@ -220,8 +220,8 @@ class PeerGraph:
 def _pair(edge: Any, num_agents: int) -> tuple[int, int]:
     """Return an edge, the lower slot first."""
     is_pair = isinstance(edge, tuple | list) and len(edge) == 2
-    allowed = "a pair of slots, such as one of a networkx graph's `edges`"
-    require(is_pair, "edges", edge, allowed)
+    expected = "a pair of slots, such as one of a networkx graph's `edges`"
+    require(is_pair, "edges", edge, expected)
     are_slots = all(isinstance(slot, int | np.integer) for slot in edge)
     are_slots = are_slots and all(0 <= slot < num_agents for slot in edge)
     require(are_slots, "edges", edge, f"slots from 0 to {num_agents - 1}")

@@ -90,8 +90,8 @@ def _is_ahead(confidence: Confidence, share: float, num_trials: int) -> bool:
     counts *= num_agents * num_trials * share * size**2
     precision = confidence.shift + counts
     ahead = effect * (counts / precision)[:2].sum()
-    own = precision[: releases.dimension]
-    width = float(confidence.choosing_width(np.log(own).sum(), own.min()))
+    in_space = precision[: releases.dimension]
+    width = float(confidence.choosing_width(np.log(in_space).sum(), in_space.min()))
     best, other = size / np.sqrt(precision[:2])
     added = width * (other - best)
     if isinstance(exploration, EllipsoidSampling):

@@ -61,8 +61,8 @@ def geometric_schedule(num_trials: int, num_releases: int, first: int) -> list[i
     require_int("num_releases", num_releases, 1)
     require_int("first", first, 1)
     most = num_trials - first
-    allowed = f"so many in the {most} trials after the first one"
-    require(num_releases <= most, "num_releases", num_releases, allowed)
+    expected = f"so many in the {most} trials after the first one"
+    require(num_releases <= most, "num_releases", num_releases, expected)
     ratio = (num_trials / first) ** (1 / num_releases)
     times = [first]
     for k in range(1, num_releases):
@@ -278,15 +278,15 @@ class LinearUCBSettings:
             )
         self._check_width()
         if self.encoder is not None:
-            d, own = self.releases.dimension, self.encoder.dimension
-            require(d == own, "releases.dimension", d, f"{own}, the encoder's")
+            d, encoded = self.releases.dimension, self.encoder.dimension
+            require(d == encoded, "releases.dimension", d, f"{encoded}, the encoder's")
         if self.reward_timeout is not None:
             low, high = self.releases.reward_range
-            given, allowed = (
+            reward, expected = (
                 self.reward_timeout.reward,
                 f"a number from {low} to {high}",
             )
-            require(low <= given <= high, "reward_timeout.reward", given, allowed)
+            require(low <= reward <= high, "reward_timeout.reward", reward, expected)
 
     @property
     def fixed_rows(self) -> bool:
@@ -296,8 +296,7 @@ class LinearUCBSettings:
     def _check_width(self) -> None:
         if self.local_data == "own":
             fixed = not isinstance(self.width, str)
-            allowed = "a number, with local_data='own'"
-            require(fixed, "width", self.width, allowed)
+            require(fixed, "width", self.width, "a number, with local_data='own'")
         if self.formula in ("observed", "exact"):
             return
         reasons = {
@@ -343,6 +342,6 @@ class LinearUCBSettings:
 def _check_width(name: str, value: object) -> None:
     if value is None or value in get_args(Width):
         return
-    ok = is_number(value) and 1e-15 <= value <= 1e6
-    allowed = f"a number from 1e-15 to 1e6, None, or one of {get_args(Width)}"
-    require(ok, name, value, allowed)
+    is_valid = is_number(value) and 1e-15 <= value <= 1e6
+    expected = f"a number from 1e-15 to 1e6, None, or one of {get_args(Width)}"
+    require(is_valid, name, value, expected)

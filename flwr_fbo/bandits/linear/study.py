@@ -69,18 +69,25 @@ class LinearBanditStudy(Study):
     def __post_init__(self) -> None:
         check_fields(self)
         local = self.settings.local_data
-        ok = self.trigger is None or local == "raw"
-        require(ok, "local_data", local, "'raw', with a trigger")
+        is_valid = self.trigger is None or local == "raw"
+        require(is_valid, "local_data", local, "'raw', with a trigger")
         planned = self.settings.releases.num_releases
-        ok = self.graph is None or planned is not None
-        require(ok, "num_releases", planned, "a number, along a graph")
+        is_valid = self.graph is None or planned is not None
+        require(is_valid, "num_releases", planned, "a number, along a graph")
         streams = 1 if self.graph is None else self.graph.streams
-        given = self.settings.releases.num_streams
-        require(given == streams, "num_streams", given, f"{streams}, the estimators")
+        planned_streams = self.settings.releases.num_streams
+        require(
+            planned_streams == streams,
+            "num_streams",
+            planned_streams,
+            f"{streams}, the estimators",
+        )
         if self.graph is not None:
             agents = self.graph.num_agents
-            ok = agents == self.num_agents
-            require(ok, "num_agents", self.num_agents, f"{agents}, those of the graph")
+            is_valid = agents == self.num_agents
+            require(
+                is_valid, "num_agents", self.num_agents, f"{agents}, those of the graph"
+            )
 
     @property
     def strategy(self) -> str:

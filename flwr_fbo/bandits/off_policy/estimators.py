@@ -474,17 +474,18 @@ def with_rewards(
     ]
     if len(pairs) < 2:
         awaited = len(decisions) - len(pairs)
-        allowed = f"at least 2 with a reward; {awaited} are without one"
-        refuse("num_decisions", len(pairs), allowed)
+        expected = f"at least 2 with a reward; {awaited} are without one"
+        refuse("num_decisions", len(pairs), expected)
     # By number, not by time: a clock may be set back.
     pairs.sort(key=lambda pair: pair[0].number)
-    for (before, _), (one, _) in pairwise(pairs):
+    for (before, _), (after, _) in pairwise(pairs):
         # Two copies would count as two decisions, and the interval be too narrow.
-        allowed = "in the log once, and there are two decisions with this number"
-        require(before.number != one.number, "number", one.number, allowed)
-    for one, _ in pairs:
-        field, allowed = f"reward of decision {one.number}", "a finite number, or NaN"
-        require(math.isfinite(one.reward), field, one.reward, allowed)
+        expected = "in the log once, and there are two decisions with this number"
+        require(before.number != after.number, "number", after.number, expected)
+    for decision, _ in pairs:
+        number, reward = decision.number, decision.reward
+        field, expected = f"reward of decision {number}", "a finite number, or NaN"
+        require(math.isfinite(reward), field, reward, expected)
     return pairs
 
 
@@ -504,11 +505,11 @@ def of_arms(probabilities: Any, decision: Decision) -> FloatArray:
     field = f"probabilities of decision {decision.number}"
     if not by_name(probabilities):
         return float_array(field, probabilities)
-    given = mapping(field, probabilities)
-    for name, probability in given.items():
+    by_arm = mapping(field, probabilities)
+    for name, probability in by_arm.items():
         if probability != 0 and name not in decision.arms:
             refuse(field, name, f"an eligible arm, {nearest(name, decision.arms)}")
-    return float_array(field, [given.get(arm, 0.0) for arm in decision.arms])
+    return float_array(field, [by_arm.get(arm, 0.0) for arm in decision.arms])
 
 
 def by_name(probabilities: Any) -> bool:
@@ -538,11 +539,10 @@ def matched(decisions: Sequence[Decision], probabilities: Probabilities) -> Matc
         If the log or the probabilities are not allowed, or the log cannot tell what the
         policy would have earned.
     """
-    decisions, given = list(decisions), _listed(probabilities)
-    allowed = f"{len(decisions)}, an array for each decision"
-    fits = len(given) == len(decisions)
-    require(fits, "len(probabilities)", len(given), allowed)
-    pairs = with_rewards(decisions, given)
+    decisions, listed = list(decisions), _listed(probabilities)
+    count, expected = len(listed), f"{len(decisions)}, an array for each decision"
+    require(count == len(decisions), "len(probabilities)", count, expected)
+    pairs = with_rewards(decisions, listed)
     rewarded = [decision for decision, _ in pairs]
     policies = [of_arms(policy, decision) for decision, policy in pairs]
     features = [np.asarray(decision.features, dtype=float) for decision in rewarded]
@@ -553,7 +553,7 @@ def matched(decisions: Sequence[Decision], probabilities: Probabilities) -> Matc
     policy, all_features = np.concatenate(policies), np.concatenate(features)
     sums = np.add.reduceat(policy, starts)
     rounded = np.where(np.abs(sums - 1) <= _TOLERANCE, 1.0, sums)
-    policy = policy / np.repeat(rounded, [len(own) for own in policies])
+    policy = policy / np.repeat(rounded, [len(row) for row in policies])
     chosen = starts + [decision.chosen for decision in rewarded]
     _require_support(rewarded, policy[chosen])
     propensities = np.array([decision.propensity for decision in rewarded])
@@ -572,21 +572,21 @@ def _check(
     """Raise ValueError unless a decision's arms, features and probabilities fit."""
     of, K, p = f"of decision {decision.number}", len(decision.arms), decision.propensity
     require(K > 0, f"arms {of}", decision.arms, "a name or more")
-    allowed = f"shape (K, {d}), a row for each arm"
-    require(features.shape == (K, d), f"features {of}", features.shape, allowed)
-    allowed = "shape (K,), a number for each eligible arm"
-    require(policy.shape == (K,), f"probabilities {of}", policy.shape, allowed)
+    expected = f"shape (K, {d}), a row for each arm"
+    require(features.shape == (K, d), f"features {of}", features.shape, expected)
+    expected = "shape (K,), a number for each eligible arm"
+    require(policy.shape == (K,), f"probabilities {of}", policy.shape, expected)
     chosen = decision.chosen
     require(0 <= chosen < K, f"chosen {of}", chosen, "an index of its arms")
     total = policy.sum()
-    allowed = f">= 0, with a sum of 1, and their sum is {total:.9g}"
+    expected = f">= 0, with a sum of 1, and their sum is {total:.9g}"
     adds_up = policy.min() >= 0 and abs(total - 1) <= ROUNDING
-    require(bool(adds_up), f"probabilities {of}", policy.tolist(), allowed)
+    require(bool(adds_up), f"probabilities {of}", policy.tolist(), expected)
     known = bool(np.isfinite(features).all())
     require(known, f"features {of}", features, "finite numbers")
     require(0 < p <= 1, f"propensity {of}", p, "in (0, 1]")
-    allowed = f"{_LEAST_PROPENSITY} or more: no log has an action that improbable"
-    require(p >= _LEAST_PROPENSITY, f"propensity {of}", p, allowed)
+    expected = f"{_LEAST_PROPENSITY} or more: no log has an action that improbable"
+    require(p >= _LEAST_PROPENSITY, f"propensity {of}", p, expected)
 
 
 def _require_support(decisions: Sequence[Decision], of_chosen: FloatArray) -> None:
@@ -595,24 +595,24 @@ def _require_support(decisions: Sequence[Decision], of_chosen: FloatArray) -> No
     unsure = [decision for decision in decisions if decision.propensity < 1]
     # With propensity 1 nothing was learned of the other arms.
     unfit = [
-        one
-        for one, probability in zip(decisions, of_chosen, strict=True)
-        if one.propensity == 1 and probability < 1 - _TOLERANCE
+        decision
+        for decision, probability in zip(decisions, of_chosen, strict=True)
+        if decision.propensity == 1 and probability < 1 - _TOLERANCE
     ]
     if not unsure or (unfit and 2 * len(unsure) < len(decisions)):
-        allowed = (
+        expected = (
             "below 1 in most decisions. The log was made without randomised "
             "exploration, so it does not tell what other actions give. A study whose "
             "LinearUCBSettings have exploration=EllipsoidSampling() makes a log that "
             "does"
         )
-        refuse("propensity", 1.0, allowed)
-    allowed = (
+        refuse("propensity", 1.0, expected)
+    expected = (
         "below 1 where the policy may choose another arm, which the log's policy "
         "never takes there. Leave out the decisions that were not randomised"
     )
-    for one in unfit:
-        refuse(f"propensity of decision {one.number}", one.propensity, allowed)
+    for logged in unfit:
+        refuse(f"propensity of decision {logged.number}", logged.propensity, expected)
     if not of_chosen.any():
         raise ValueError(
             "The policy takes none of the logged actions with a reward: the log does "

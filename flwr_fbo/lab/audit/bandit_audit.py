@@ -104,8 +104,8 @@ class BanditAuditPlan(StudyPlan):
             d, reward = releases.dimension, releases.max_reward
             require(d >= 2, "dimension", d, ">= 2, where a whole trial is changed")
             longest = releases.max_action_norm
-            allowed = f"at most L = {longest}, where a whole trial is changed"
-            require(reward <= longest, "reward_range", releases.reward_range, allowed)
+            expected = f"at most L = {longest}, where a whole trial is changed"
+            require(reward <= longest, "reward_range", releases.reward_range, expected)
 
     def changed_trials(self, actions: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return actions and rewards of the changed trial, shapes (R, 2, d) and (R, 2).

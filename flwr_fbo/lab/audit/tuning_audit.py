@@ -191,9 +191,9 @@ class WarmStartAuditPlan(TuningAuditPlan):
     def __post_init__(self) -> None:
         super().__post_init__()
         sizes, releases = self.cohort_sizes, len(self.iterations)
-        allowed = f"as many as release_after, {releases}, and two at least"
-        ok = len(sizes) == releases and releases >= 2
-        require(ok, "cohort_sizes", sizes, allowed)
+        expected = f"as many as release_after, {releases}, and two at least"
+        is_valid = len(sizes) == releases and releases >= 2
+        require(is_valid, "cohort_sizes", sizes, expected)
         Cohorts(self.settings.num_agents, sizes)
 
     @cached_property

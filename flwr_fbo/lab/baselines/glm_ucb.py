@@ -175,11 +175,11 @@ class GLMUCBSettings:
         given = self.reward_range
         if given is not None:
             ordered = bool(np.isfinite(given).all()) and given[0] < given[1]
-            allowed = "two finite numbers, the lower one first"
-            require(ordered, "low, high", given, allowed)
+            expected = "two finite numbers, the lower one first"
+            require(ordered, "low, high", given, expected)
         slope = self.largest_slope
-        allowed = f"at most {slope:g}, the largest slope of the link"
-        require(self.curvature <= slope, "curvature", self.curvature, allowed)
+        expected = f"at most {slope:g}, the largest slope of the link"
+        require(self.curvature <= slope, "curvature", self.curvature, expected)
 
     @property
     def largest_slope(self) -> float:

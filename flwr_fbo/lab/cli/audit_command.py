@@ -137,11 +137,10 @@ def audit(
         names = list(studies) if study is None else [study]
         require(secure or honest is None, "honest", honest, "only with --secure")
         for name, value in given.items():
-            allowed = f"only with --study {' or '.join(_TUNING)}"
-            require(study in _TUNING, name, value, allowed)
+            expected = f"only with --study {' or '.join(_TUNING)}"
+            require(study in _TUNING, name, value, expected)
         if noise_multiplier is not None:
-            allowed = "only without --z, its source"
-            require(epsilon is None, "epsilon", epsilon, allowed)
+            require(epsilon is None, "epsilon", epsilon, "only without --z, its source")
         promised = EPSILON if epsilon is None else epsilon
         plans = {}
         for name in names:
@@ -182,8 +181,8 @@ def _changed(
     chosen = {n: value for n, value in given.items() if hasattr(settings, n)}
     num_agents = chosen.get("num_agents", settings.num_agents)
     size = num_agents * chosen.get("num_sub_regions", settings.num_sub_regions)
-    allowed = f"1 to {_MOST_WEIGHTS:,}"
-    require(size <= _MOST_WEIGHTS, "--agents x --sub-regions", size, allowed)
+    expected = f"1 to {_MOST_WEIGHTS:,}"
+    require(size <= _MOST_WEIGHTS, "--agents x --sub-regions", size, expected)
     settings = replace(settings, **chosen)
     rest = {n: value for n, value in given.items() if n not in chosen}
     plan = replace(plan, settings=settings, **rest)

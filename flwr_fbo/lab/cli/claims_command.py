@@ -135,8 +135,8 @@ class _Found:
     def of(cls, name: str, output: Path | None) -> _Found:
         """Return what there is of an experiment that has claims."""
         plan = find_experiment(name)
-        allowed = "one that has claims: flwr-fbo claims lists them"
-        require(len(plan.claims) > 0, "experiment", name, allowed)
+        expected = "one that has claims: flwr-fbo claims lists them"
+        require(len(plan.claims) > 0, "experiment", name, expected)
         path = place_of(name, plan, output).rows
         if not path.is_file():
             return cls(plan, [], "not run")

@@ -173,8 +173,8 @@ def methods_of_curve(
     ValueError
         If a method or a control has the name.
     """
-    ok = name not in known and not name.endswith("-noise-only")
-    require(ok, "curves", name, "a name that no method or control has")
+    is_valid = name not in known and not name.endswith("-noise-only")
+    require(is_valid, "curves", name, "a name that no method or control has")
     of_curve: dict[str, Any] = {"curve": curve, "look": None}
     method = replace(known[curve.method], name=name, label=curve.label, **of_curve)
     if method.noise_only is None:
@@ -312,24 +312,26 @@ class Experiment(ABC):
     claims: tuple[Claim, ...] = ()
 
     def __post_init__(self) -> None:
-        ok = re.fullmatch(r"[\w-]+(/[\w-]+)?", self.name) is not None
-        require(ok, "name", self.name, "letters, digits, '-' and '_', and one '/'")
+        is_valid = re.fullmatch(r"[\w-]+(/[\w-]+)?", self.name) is not None
+        require(
+            is_valid, "name", self.name, "letters, digits, '-' and '_', and one '/'"
+        )
         check_fields(self)
         known = self.known_methods
         for name in self.methods:
             require_known("methods", name, known)
         twice = len(set(self.methods)) < len(self.methods)
-        ok = len(self.methods) > 0 and not twice
-        require(ok, "methods", self.methods, "at least one, none twice")
+        is_valid = len(self.methods) > 0 and not twice
+        require(is_valid, "methods", self.methods, "at least one, none twice")
         for name in self.methods:
             missing = set(known[name].controls) - set(self.methods)
-            allowed = f"{name} beside its controls: {sorted(missing)} missing"
-            require(not missing, "methods", self.methods, allowed)
+            expected = f"{name} beside its controls: {sorted(missing)} missing"
+            require(not missing, "methods", self.methods, expected)
         for name in (one for claim in self.claims for one in claim.methods):
             require_known("claims", name, self.methods)
         for claim in self.claims:
-            ok = self.counts_scalars or claim.by != "scalars"
-            require(ok, "by", claim.by, "only where scalars are counted")
+            is_valid = self.counts_scalars or claim.by != "scalars"
+            require(is_valid, "by", claim.by, "only where scalars are counted")
 
     def group(self, seed: int) -> int:
         """Return the group of like runs that a seed's is of: see `Estimate.of`."""
@@ -343,8 +345,8 @@ class Experiment(ABC):
         ValueError
             If epsilon is not allowed.
         """
-        allowed = "left out, where no method is private"
-        require(self.privacy is not None, "epsilon", epsilon, allowed)
+        expected = "left out, where no method is private"
+        require(self.privacy is not None, "epsilon", epsilon, expected)
         assert self.privacy is not None
         name = f"{self.name}-epsilon-{epsilon:g}".replace(".", "_").replace("+", "")
         return replace(self, name=name, privacy=self.privacy.at(epsilon))

@@ -83,8 +83,8 @@ def finding_of(claim: Claim, experiment: Experiment, runs: Sequence[Run]) -> Fin
     sign = -1.0 if of != "curve" or experiment.lower_is_better else 1.0
     # Steps that are not evenly spaced have no mean.
     every = claim.by != "mean" or len(np.unique(np.diff(experiment.steps))) <= 1
-    allowed = f"not 'mean', where not all {experiment.step}s are kept"
-    require(every, "by", claim.by, allowed)
+    expected = f"not 'mean', where not all {experiment.step}s are kept"
+    require(every, "by", claim.by, expected)
 
     def over(other: str) -> Estimate:
         gap = sign * (values[claim.better] - values[other])

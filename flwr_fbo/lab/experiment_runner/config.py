@@ -133,13 +133,13 @@ class UnknownExperimentError(ValueError):
     def __init__(self, name: str, known: Iterable[str]) -> None:
         self.known = sorted(known)
         meant = did_you_mean(name, self.known)
-        allowed = f"a TOML file, or a name that flwr-fbo list prints{meant}"
+        expected = f"a TOML file, or a name that flwr-fbo list prints{meant}"
         if not _PUBLISHED.is_dir():
-            allowed += (
+            expected += (
                 "; published figures need a clone of the repository: run the command "
                 "in the clone's folder"
             )
-        super().__init__(f"experiment={name!r} is not allowed: {allowed}.")
+        super().__init__(f"experiment={name!r} is not allowed: {expected}.")
 
 
 def published_experiments() -> dict[str, Path]:

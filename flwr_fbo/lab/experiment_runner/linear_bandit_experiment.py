@@ -136,8 +136,8 @@ class Sweep:
 
     def __post_init__(self) -> None:
         for name, values in self.values.items():
-            ok = 0 < len(values) == len(set(values))
-            require(ok, f"sweep.{name}", values, "at least one value, none twice")
+            is_valid = 0 < len(values) == len(set(values))
+            require(is_valid, f"sweep.{name}", values, "at least one value, none twice")
         if self.axis is not None:
             require_known("sweep.axis", self.axis, self.values)
 
@@ -497,15 +497,15 @@ class BanditExperiment(Experiment):
         object.__setattr__(self, "methods", tuple(at_points))
         super().__post_init__()
         first, last = self.first_synchronisation, self.num_iterations - 1
-        allowed = f"at most {last}, before the last trial"
-        require(first <= last, "first_synchronisation", first, allowed)
+        expected = f"at most {last}, before the last trial"
+        require(first <= last, "first_synchronisation", first, expected)
         self._check_sweep()
-        ok = self.graph is None or self.simulator == "exact"
-        require(ok, "simulator", self.simulator, "'exact', with a graph")
+        is_valid = self.graph is None or self.simulator == "exact"
+        require(is_valid, "simulator", self.simulator, "'exact', with a graph")
         for name in self.methods:
             needs_graph = self.known_methods[name].needs_graph
-            ok = self.graph is not None or not needs_graph
-            require(ok, "methods", name, "only with a graph")
+            is_valid = self.graph is not None or not needs_graph
+            require(is_valid, "methods", name, "only with a graph")
             self.simulation(name)  # whether all can be played
 
     def _at_points(self, method: str) -> list[str]:
@@ -521,8 +521,8 @@ class BanditExperiment(Experiment):
         """
         for name, values in self.sweep.values.items() if self.sweep else ():
             own = self.setting(name)
-            allowed = f"one of {', '.join(map(text_of, values))} ([sweep])"
-            require(own in values, name, own, allowed)
+            expected = f"one of {', '.join(map(text_of, values))} ([sweep])"
+            require(own in values, name, own, expected)
 
     def setting(self, name: str) -> Value | None:
         """Return what a field of a sweep is here."""

@@ -303,14 +303,20 @@ class NonlinearBanditExperiment(Experiment):
     def __post_init__(self) -> None:
         super().__post_init__()
         explored, rounds = self.settings.num_exploration, self.num_iterations
-        allowed = f"at most num_iterations={rounds}"
-        require(explored <= rounds, "num_exploration", explored, allowed)
-        ok = self.total_exploration is None or explored == Constants.num_exploration
-        require(ok, "num_exploration", explored, "left out, with total_exploration")
+        expected = f"at most num_iterations={rounds}"
+        require(explored <= rounds, "num_exploration", explored, expected)
+        is_valid = (
+            self.total_exploration is None or explored == Constants.num_exploration
+        )
+        require(
+            is_valid, "num_exploration", explored, "left out, with total_exploration"
+        )
         for name in self.methods:
             METHODS[name].simulation(self)  # which names what it does not allow
-        ok = self.total_exploration is not None or "phase-two" not in self.methods
-        require(ok, "methods", self.methods, "phase-two only with total_exploration")
+        is_valid = self.total_exploration is not None or "phase-two" not in self.methods
+        require(
+            is_valid, "methods", self.methods, "phase-two only with total_exploration"
+        )
 
     @property
     def known_methods(self) -> Mapping[str, NonlinearMethod]:

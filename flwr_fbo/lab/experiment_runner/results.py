@@ -185,10 +185,10 @@ def _lines(path: Path) -> list[bytes]:
 
 
 def _header_of(path: Path, lines: list[bytes]) -> dict[str, Any]:
-    allowed = "a file that flwr-fbo run wrote"
+    expected = "a file that flwr-fbo run wrote"
     whole = len(lines) > 0
     found = "has no complete line" if path.stat().st_size else "is empty"
-    require(whole, "results", str(path), f"{allowed}; this one {found}")
+    require(whole, "results", str(path), f"{expected}; this one {found}")
     try:
         values = json.loads(lines[0])
         header = {key: values[key] for key in ("flwr_fbo", "experiment")}
@@ -197,7 +197,7 @@ def _header_of(path: Path, lines: list[bytes]) -> dict[str, Any]:
         return header
     except (ValueError, TypeError, KeyError) as error:
         ours = lines[0].startswith(_START)
-        require(ours, "results", str(path), f"{allowed}; this one begins with no JSON")
+        require(ours, "results", str(path), f"{expected}; this one begins with no JSON")
         raise _damaged(path, 1) from error
 
 
@@ -217,8 +217,8 @@ def _runs_of(path: Path, experiment: Experiment, lines: list[bytes]) -> list[Run
             run = experiment.run_of(json.loads(line))
         except (ValueError, TypeError, KeyError) as error:
             raise _damaged(path, number) from error
-        ok = run.method in experiment.methods and run.epsilon >= 0
-        if not ok or (run.method, run.seed) in seen:
+        is_valid = run.method in experiment.methods and run.epsilon >= 0
+        if not is_valid or (run.method, run.seed) in seen:
             raise _damaged(path, number)
         seen.add((run.method, run.seed))
         runs.append(run)

@@ -220,21 +220,21 @@ class TransferExperiment(OptimisationExperiment):
         added = [name for name in methods_of(self.curves) if name not in self.methods]
         object.__setattr__(self, "methods", (*self.methods, *added))
         super().__post_init__()
-        allowed = f"at most num_agents={self.num_agents}"
-        ok = self.num_targets <= self.num_agents
-        require(ok, "num_targets", self.num_targets, allowed)
-        allowed = f"at least num_initial={self.num_initial}"
+        expected = f"at most num_agents={self.num_agents}"
+        is_valid = self.num_targets <= self.num_agents
+        require(is_valid, "num_targets", self.num_targets, expected)
+        expected = f"at least num_initial={self.num_initial}"
         for name in ("num_observations", "num_evaluations"):
             value = getattr(self, name)
-            require(value >= self.num_initial, name, value, allowed)
+            require(value >= self.num_initial, name, value, expected)
         for curve in self.curves.values():
             value = curve.num_observations
-            ok = value is None or value >= self.num_initial
-            require(ok, "num_observations", value, allowed)
+            is_valid = value is None or value >= self.num_initial
+            require(is_valid, "num_observations", value, expected)
             value = curve.num_agents
-            ok = value is None or self.num_targets <= value <= self.num_agents
+            is_valid = value is None or self.num_targets <= value <= self.num_agents
             senders = f"{self.num_targets} (all targets) to {self.num_agents}"
-            require(ok, "num_agents", value, senders)
+            require(is_valid, "num_agents", value, senders)
         self.settings_of("fts")  # which names what it does not allow
         if self.form in ("lengths", "agents"):
             self._require_places()
@@ -243,11 +243,11 @@ class TransferExperiment(OptimisationExperiment):
         """Raise unless each curve has a place of its own on its method's line."""
         where = f"where form is {self.form!r}"
         for base, places in self.places.items():
-            allowed = f"{base}, too, beside its curves, {where}"
-            require(base in places, "methods", self.methods, allowed)
-            ok = len(set(places.values())) == len(places)
-            allowed = f"curves of other {self.form} each, {where}"
-            require(ok, "curves", sorted(places), allowed)
+            expected = f"{base}, too, beside its curves, {where}"
+            require(base in places, "methods", self.methods, expected)
+            is_valid = len(set(places.values())) == len(places)
+            expected = f"curves of other {self.form} each, {where}"
+            require(is_valid, "curves", sorted(places), expected)
 
     @property
     def known_methods(self) -> Mapping[str, TransferMethod]:

@@ -106,8 +106,8 @@ class TuningPrivacy(PrivacySetting):
     def __post_init__(self) -> None:
         check_delta(self.delta)
         if self.epsilon is not None:
-            allowed = "None where noise_multiplier is given, which decides it"
-            require(self.noise_multiplier is None, "epsilon", self.epsilon, allowed)
+            expected = "None where noise_multiplier is given, which decides it"
+            require(self.noise_multiplier is None, "epsilon", self.epsilon, expected)
             check_epsilon(self.epsilon)
         else:
             require_positive("noise_multiplier", self.noise_multiplier)
@@ -217,8 +217,8 @@ class Curve(AgentChanges):
     def __post_init__(self) -> None:
         for name in _UNUSED[self.method]:
             value = getattr(self, name)
-            allowed = f"left out, with method={self.method!r}"
-            require(value is None, name, value, allowed)
+            expected = f"left out, with method={self.method!r}"
+            require(value is None, name, value, expected)
 
     def privacy(self, shared: TuningPrivacy) -> TuningPrivacy:
         """Return the privacy setting of this curve."""
@@ -674,8 +674,8 @@ class TuningExperiment(OptimisationExperiment):
         preset_of(self.strategy, self.preset)  # which names what it does not allow
         for curve in self.curves.values():
             weights = curve.weights
-            ok = weights is None or self.strategy == "DPFTSDE"
-            require(ok, "weights", weights, f"left out, with {self.strategy}")
+            is_valid = weights is None or self.strategy == "DPFTSDE"
+            require(is_valid, "weights", weights, f"left out, with {self.strategy}")
         methods: list[str] = []
         for name in self.methods:
             methods += usual_methods(self) if name == _USUAL else [name]
@@ -683,30 +683,30 @@ class TuningExperiment(OptimisationExperiment):
         object.__setattr__(self, "methods", tuple(methods))
         super().__post_init__()
         taken = signature(private_strategies()[self.strategy]).parameters
-        ok = "portfolio" in taken or not self.list_first
-        allowed = f"False, with {self.strategy}, which has no portfolio"
-        require(ok, "list_first", self.list_first, allowed)
+        is_valid = "portfolio" in taken or not self.list_first
+        expected = f"False, with {self.strategy}, which has no portfolio"
+        require(is_valid, "list_first", self.list_first, expected)
         agent = self.base.agent
         least = agent.num_initial
         if isinstance(agent, FedWarmStartSettings):
             num_listed = len(self.task.listed) if self.list_first else 0
             least = agent.share_after + num_listed
-        ok = self.num_evaluations >= least
-        require(ok, "num_evaluations", self.num_evaluations, f"at least {least}")
+        is_valid = self.num_evaluations >= least
+        require(is_valid, "num_evaluations", self.num_evaluations, f"at least {least}")
         of_paper = self.strategy == "DPFTSDE" or self.num_references == 0
-        allowed = "left out, where agents send no functions"
-        require(of_paper, "num_references", self.num_references, allowed)
+        expected = "left out, where agents send no functions"
+        require(of_paper, "num_references", self.num_references, expected)
         if self.form == "messages":
-            ok = self.num_references > 0
-            allowed = "at least 1, where form is 'messages'"
-            require(ok, "num_references", self.num_references, allowed)
+            is_valid = self.num_references > 0
+            expected = "at least 1, where form is 'messages'"
+            require(is_valid, "num_references", self.num_references, expected)
         if self.form == "tradeoff":
             private = {n for n, c in self.curves.items() if c.method == "private"}
             wrong = sorted(
                 n for n, c in self.curves.items() if bool(c.series) != (n in private)
             )
-            allowed = "private curves, each in a series, where form is 'tradeoff'"
-            require(len(private) > 0 and not wrong, "curves", wrong, allowed)
+            expected = "private curves, each in a series, where form is 'tradeoff'"
+            require(len(private) > 0 and not wrong, "curves", wrong, expected)
 
     @property
     def first_shown(self) -> int:
@@ -729,8 +729,8 @@ class TuningExperiment(OptimisationExperiment):
 
     def with_epsilon(self, epsilon: float) -> Self:
         """Return the same experiment at another epsilon; see `Experiment`."""
-        allowed = "left out: its curves have their own noise"
-        require(not self.curves, "epsilon", epsilon, allowed)
+        expected = "left out: its curves have their own noise"
+        require(not self.curves, "epsilon", epsilon, expected)
         return super().with_epsilon(epsilon)
 
     def measures(self, method: str) -> bool:

@@ -173,9 +173,9 @@ class OptimisationExperiment(Experiment):
         run: TuningRun = reader(TuningRun).validate_python(values)
         shape = np.shape(run.best_so_far)
         rows = {self.num_compared, 1}
-        allowed = f"{self.num_compared} (or 1) x {self.num_evaluations}"
-        ok = shape[0] in rows and shape[1:] == (self.num_evaluations,)
-        require(ok, "best_so_far", shape, allowed)
+        expected = f"{self.num_compared} (or 1) x {self.num_evaluations}"
+        is_valid = shape[0] in rows and shape[1:] == (self.num_evaluations,)
+        require(is_valid, "best_so_far", shape, expected)
         return run
 
     @property

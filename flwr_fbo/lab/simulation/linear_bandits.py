@@ -202,16 +202,18 @@ class BanditSimulation:
         if isinstance(schedule, range):  # its ends say all; it may be of millions
             times = schedule[:: max(1, len(schedule) - 1)]
         edges = [0, *times, self.num_trials + 1]
-        ok = all(isinstance(t, int) for t in edges)
-        ok = ok and all(a < b for a, b in pairwise(edges))
-        allowed = f"increasing integers from 1 to {self.num_trials}"
-        require(ok, "schedule", schedule, allowed)
+        is_valid = all(isinstance(t, int) for t in edges)
+        is_valid = is_valid and all(a < b for a, b in pairwise(edges))
+        expected = f"increasing integers from 1 to {self.num_trials}"
+        require(is_valid, "schedule", schedule, expected)
         gap = 1 if self.graph is None else self.graph.hops
-        ok = all(b - a >= gap for a, b in pairwise(times))
-        require(ok, "schedule", schedule, f"{gap} trials, the hops, or more apart")
+        is_valid = all(b - a >= gap for a, b in pairwise(times))
+        require(
+            is_valid, "schedule", schedule, f"{gap} trials, the hops, or more apart"
+        )
         count, planned = len(schedule), self.settings.releases.max_releases
-        allowed = f"at most {planned} synchronisations, the releases planned"
-        require(count <= planned, "len(schedule)", count, allowed)
+        expected = f"at most {planned} synchronisations, the releases planned"
+        require(count <= planned, "len(schedule)", count, expected)
 
     def among_peers(self, graph: PeerGraph) -> BanditSimulation:
         """Return the simulation without a centre, of the graph's agents."""
@@ -292,8 +294,8 @@ def play_together(
     require(len(simulations) > 0, "simulations", simulations, "at least one")
     first, *others = [(s.task, s.num_trials, s.num_agents) for s in simulations]
     for other in others:
-        allowed = f"of one task, number of trials and number of agents: {first}"
-        require(other == first, "simulations", other, allowed)
+        expected = f"of one task, number of trials and number of agents: {first}"
+        require(other == first, "simulations", other, expected)
     task, num_trials, num_agents = first
     bandits = LinearBandits(task, seed, range(num_agents))
     everybody = [_Agents(simulation, noise_seed) for simulation in simulations]

@@ -70,8 +70,8 @@ def mean_field_regret(
     require(simulation.graph is None, "graph", simulation.graph, "None")
     releases = simulation.settings.releases
     known = releases.num_releases is not None and releases.sliding_window is None
-    allowed = "with a horizon, and without a window"
-    require(known, "settings.releases", releases, allowed)
+    expected = "with a horizon, and without a window"
+    require(known, "settings.releases", releases, expected)
     exploration = simulation.settings.exploration
     require(isinstance(exploration, Optimism), "exploration", exploration, "Optimism")
     bandits = LinearBandits(simulation.task, seed, range(_NUM_SETS))

@@ -204,8 +204,10 @@ class TurnSimulation:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        ok = not (self.at_once and self.sharing == "always")
-        require(ok, "sharing", self.sharing, "another one, where agents play at once")
+        is_valid = not (self.at_once and self.sharing == "always")
+        require(
+            is_valid, "sharing", self.sharing, "another one, where agents play at once"
+        )
 
     def agents(self, seed: int) -> list[Any]:
         """Return the agents, before the first round.
@@ -406,19 +408,19 @@ class NeuralBanditSimulation(TurnSimulation):
         explored, rounds = self.settings.num_random_actions, self.num_rounds
         if self.total_exploration is not None:
             require_int("total_exploration", self.total_exploration, self.num_agents)
-            allowed = "at least 1, with total_exploration"
-            require(explored > 0, "num_exploration", explored, allowed)
-        allowed = f"at least num_exploration, {explored}"
-        require(rounds >= explored, "num_rounds", rounds, allowed)
+            expected = "at least 1, with total_exploration"
+            require(explored > 0, "num_exploration", explored, expected)
+        expected = f"at least num_exploration, {explored}"
+        require(rounds >= explored, "num_rounds", rounds, expected)
         own, d = self.model.dimension, self.task.dimension
         require(own == d, "model.dimension", own, f"{d}, as in the task")
         exploration = self.settings.exploration
-        ok = self.sharing != "always" or exploration == "optimism"
-        allowed = "'optimism', with sharing='always', where one agent stands for all"
-        require(ok, "exploration", exploration, allowed)
+        is_valid = self.sharing != "always" or exploration == "optimism"
+        expected = "'optimism', with sharing='always', where one agent stands for all"
+        require(is_valid, "exploration", exploration, expected)
         if self.settings.privacy is not None:
-            ok = self.sharing == "triggered"
-            require(ok, "sharing", self.sharing, "'triggered', with privacy")
+            is_valid = self.sharing == "triggered"
+            require(is_valid, "sharing", self.sharing, "'triggered', with privacy")
             self.settings.privacy.schedule(rounds)
 
     def with_linear_model(self) -> NeuralBanditSimulation:

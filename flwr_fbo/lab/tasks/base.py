@@ -31,8 +31,8 @@ def require_clients(num_clients: Any, num_parts: int, part: str) -> None:
         What one is called.
     """
     require_int("num_agents", num_clients, 1)
-    allowed = f"at most {num_parts} (one {part} each)"
-    require(num_clients <= num_parts, "num_agents", num_clients, allowed)
+    expected = f"at most {num_parts} (one {part} each)"
+    require(num_clients <= num_parts, "num_agents", num_clients, expected)
 
 
 class ObservationNoise:

@@ -166,8 +166,8 @@ class ClusterBanditTask(NonlinearBanditTask):
     def __post_init__(self) -> None:
         super().__post_init__()
         classes = _CLASSES[self.table]
-        allowed = f"{classes[0]!r} or {classes[1]!r}"
-        require(self.rewarded in classes, "rewarded", self.rewarded, allowed)
+        expected = f"{classes[0]!r} or {classes[1]!r}"
+        require(self.rewarded in classes, "rewarded", self.rewarded, expected)
 
     @property
     def dimension(self) -> int:

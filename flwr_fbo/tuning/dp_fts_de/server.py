@@ -165,9 +165,9 @@ class DPFTSDEServer(Server):
             return self._alone(charges[:count]) > max_epsilon
 
         # Each release adds to epsilon.
-        allowed = bisect_left(range(1, len(charges) + 1), True, key=exceeds)
-        if allowed < len(charges):
-            self.num_allowed = allowed
+        num_affordable = bisect_left(range(1, len(charges) + 1), True, key=exceeds)
+        if num_affordable < len(charges):
+            self.num_allowed = num_affordable
 
     def _alone(self, charges: Sequence[Charge]) -> float:
         """Return epsilon of releases of this study alone."""
@@ -193,8 +193,10 @@ class DPFTSDEServer(Server):
         k = len(self.ledger)
         if k == len(self.iterations) or self.iterations[k] > iteration:
             return Step(iteration)
-        allowed = k < self.num_allowed
-        return Step(iteration, k + 1 if allowed else 0, is_exhausted=not allowed)
+        is_affordable = k < self.num_allowed
+        return Step(
+            iteration, k + 1 if is_affordable else 0, is_exhausted=not is_affordable
+        )
 
     def receive(self, step: Step, messages: Mapping[int, Any]) -> None:
         """Release the messages of a step, if it is one with a release.

@@ -84,11 +84,11 @@ def crowded_places(
     move_to_faces(points, _SHARE_ON_FACES, 0.5, rng)
     places = space.snap_discrete(points)
     features = shared_features(settings, space.dim, feature_seed)
-    one = np.zeros(len(places), dtype=np.intp)
-    rough = features.rough_values(places, weights, one)
+    function = np.zeros(len(places), dtype=np.intp)
+    rough = features.rough_values(places, weights, function)
     crowded = np.flatnonzero(rough > even.threshold)
     best = features.largest(
-        places[crowded], weights, one[crowded], rough[crowded], len(crowded)
+        places[crowded], weights, function[crowded], rough[crowded], len(crowded)
     )
     return np.asarray(places[crowded[best]])
 
@@ -105,9 +105,9 @@ class FedVoteAgent(LeanAgent):
     settings: FedVoteSettings
 
     def __init__(
-        self, *about: Any, facts: VoteCount | None = None, **more: Any
+        self, *args: Any, facts: VoteCount | None = None, **kwargs: Any
     ) -> None:
-        super().__init__(*about, **more)
+        super().__init__(*args, **kwargs)
         self._count = facts
         self._made_after = 0
 
@@ -146,8 +146,14 @@ class FedVoteAgent(LeanAgent):
     def _follow(self, vectors: FloatArray, iteration: int) -> FloatArray | None:
         """Return the most voted new place, if its votes are significant."""
         assert self._count is not None
-        about = self._reading, self._count, self.space, self._feature_seed
-        places = crowded_places(*about, iteration, vectors.tobytes())
+        places = crowded_places(
+            self._reading,
+            self._count,
+            self.space,
+            self._feature_seed,
+            iteration,
+            vectors.tobytes(),
+        )
         if len(places) == 0:
             return None
         # Of these places each agent looks at others, lest all go to the same.

@@ -128,9 +128,9 @@ class Cohorts:
         # From JSON it is a list.
         object.__setattr__(self, "cohort_sizes", tuple(self.cohort_sizes))
         check_fields(self)
-        ok = sum(self.cohort_sizes) < self.num_agents
-        allowed = f"fewer than num_agents={self.num_agents} together"
-        require(ok, "cohort_sizes", self.cohort_sizes, allowed)
+        is_valid = sum(self.cohort_sizes) < self.num_agents
+        expected = f"fewer than num_agents={self.num_agents} together"
+        require(is_valid, "cohort_sizes", self.cohort_sizes, expected)
 
     def cohort_of(self, slot: int) -> int:
         """Return the cohort of a slot, from 0; their number for who only follows."""
@@ -166,12 +166,14 @@ class WarmStartFacts(Facts):
         if known is None:
             return
         require(known.space == space, "known.space", known.space, "the study's")
-        same, allowed = known.direction == direction, f"{direction!r}, the study's"
-        require(same, "known.direction", known.direction, allowed)
+        same, expected = known.direction == direction, f"{direction!r}, the study's"
+        require(same, "known.direction", known.direction, expected)
         m = len(known.points)
-        ok = isinstance(agent, FedWarmStartSettings) and agent.num_features == m
-        allowed = f"FedWarmStartSettings with num_features={m}, as many as known.points"
-        require(ok, "agent", agent, allowed)
+        is_valid = isinstance(agent, FedWarmStartSettings) and agent.num_features == m
+        expected = (
+            f"FedWarmStartSettings with num_features={m}, as many as known.points"
+        )
+        require(is_valid, "agent", agent, expected)
 
     @property
     def num_rows(self) -> int:

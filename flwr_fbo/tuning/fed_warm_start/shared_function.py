@@ -199,18 +199,18 @@ def shared_function(
     noise = np.maximum(m * noise_std[:, None] ** 2, _LEAST_NOISE)
     lengths = _MEDIAN * np.exp(_SPREAD * rng.standard_normal((_NUM_DRAWS, dim)))
     white = _log_density(u, noise)
-    own, shared, weights, bases = [], [], [], []
+    alone_logs, shared, weights, bases = [], [], [], []
     for lengthscales in lengths:
         eigenvalues, vectors, scale = _centred_kernel(pool, lengthscales)
         rotated = u @ vectors
         log_evidence, alone, *spectra = _evidence(rotated, eigenvalues, noise, sizes)
-        own.append(alone)
+        alone_logs.append(alone)
         shared.append(log_evidence)
         weights.append(scale * (vectors @ spectra[0]))
         bases.append((scale, vectors, spectra[1]))
     # Both kinds of r^2 = 0 have equal odds. An evidence is the mean over lengthscales,
     # which are drawn from their prior.
-    null = np.logaddexp(white, logsumexp(own) - np.log(_NUM_DRAWS)) - np.log(2.0)
+    null = np.logaddexp(white, logsumexp(alone_logs) - np.log(_NUM_DRAWS)) - np.log(2.0)
     something = logsumexp(shared) - np.log(_NUM_DRAWS)
     p0 = float(np.exp(null - np.logaddexp(null, something)))
     share = np.exp(np.array(shared) - logsumexp(shared))

@@ -114,11 +114,11 @@ def checked(vectors: FloatArray, length: int, slot: int) -> FloatArray:
         If the shape differs, or a row is neither finite, up to 1e100, nor NaN
         throughout.
     """
-    ok = vectors.ndim == 2 and vectors.shape[1] == length and len(vectors) > slot
-    if ok:  # a row is finite throughout, or NaN throughout
+    is_valid = vectors.ndim == 2 and vectors.shape[1] == length and len(vectors) > slot
+    if is_valid:  # a row is finite throughout, or NaN throughout
         finite, missing = np.abs(vectors) <= LARGEST, np.isnan(vectors)
-        ok = bool(np.all(finite.all(axis=1) | missing.all(axis=1)))
-    if not ok:
+        is_valid = bool(np.all(finite.all(axis=1) | missing.all(axis=1)))
+    if not is_valid:
         raise ValueError(
             f"The server sent vectors of shape {vectors.shape}; expected one of length "
             f"{length} an agent, of more than {slot} agents, each finite or missing."

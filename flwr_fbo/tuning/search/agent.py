@@ -270,8 +270,8 @@ class Agent(ABC):
             Points on the unit cube, and their values.
         """
         x, y = self._history(iteration)
-        ok = ~np.isnan(y)
-        return x[ok], winsorised(y[ok])
+        has_value = ~np.isnan(y)
+        return x[has_value], winsorised(y[has_value])
 
     def _all_trials(self, iteration: int) -> Trials:
         """Return `_observations` and, as bad ones, the failed trials up to then.
@@ -422,8 +422,14 @@ def _finish_cut_off(
         journal.end_trial(cut_off.number, math.nan)
     elif cut_off.number >= agent.num_first and cut_off.iteration < iteration:
         assert cut_off.source is not None
-        about = cut_off.iteration, cut_off.point, cut_off.source
-        _evaluate_at(agent, objective, *about, journal)
+        _evaluate_at(
+            agent,
+            objective,
+            cut_off.iteration,
+            cut_off.point,
+            cut_off.source,
+            journal,
+        )
 
 
 def _evaluate_at(

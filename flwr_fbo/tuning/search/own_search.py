@@ -250,8 +250,8 @@ class LeanAgent(SearchAgent):
         """Return where they are, shape (num_first, D): the given ones come first."""
         rng = generator(self.entropy, self.slot, 0, Purpose.INITIAL_POINTS)
         uniform = rng.random((self._num_initial - 1, self.space.dim))
-        own = [self._start(), *map(self.space.snap, uniform)]
-        return np.array([*self._given, *own[len(self._enqueued) :]])
+        starts = [self._start(), *map(self.space.snap, uniform)]
+        return np.array([*self._given, *starts[len(self._enqueued) :]])
 
     def _start(self) -> FloatArray:
         """Return where to begin, shape (D,)."""

@@ -46,11 +46,11 @@ def _facts_in(values: Any) -> type[Facts]:
 
 
 def _check_portfolio(name: str, value: Any) -> None:
-    ok = isinstance(value, Sequence) and not isinstance(value, str)
-    ok = ok and all(isinstance(params, Mapping) for params in value)
-    require(ok, name, value, "a list of settings, each a dict")
-    allowed = f"at most {MOST_LISTED} settings"
-    require(len(value) <= MOST_LISTED, f"len({name})", len(value), allowed)
+    is_valid = isinstance(value, Sequence) and not isinstance(value, str)
+    is_valid = is_valid and all(isinstance(params, Mapping) for params in value)
+    require(is_valid, name, value, "a list of settings, each a dict")
+    expected = f"at most {MOST_LISTED} settings"
+    require(len(value) <= MOST_LISTED, f"len({name})", len(value), expected)
 
 
 def _plain(params: Params) -> Params:
@@ -122,8 +122,8 @@ class TuningStudy(Study):
         if self.facts is None:
             return
         named = algorithm_of(self.agent).facts
-        allowed = "None" if named is None else f"a {named.__name__}, or None"
-        require(type(self.facts) is named, "facts", self.facts, allowed)
+        expected = "None" if named is None else f"a {named.__name__}, or None"
+        require(type(self.facts) is named, "facts", self.facts, expected)
         self.facts.check(self.space, self.direction, self.agent)
 
     own: ClassVar[tuple[str, ...]] = ("study_id", "feature_seed", "promise")
@@ -148,8 +148,15 @@ def create_agent(study: TuningStudy, slot: int, entropy: int) -> Agent:
     """Return the agent of ``slot``; ``entropy`` is the seed of its draws."""
     algorithm = algorithm_of(study.agent)
     facts = {} if algorithm.facts is None else {"facts": study.facts}
-    about = study.space, study.direction, study.agent, slot, entropy
-    agent: Agent = load(algorithm.agent)(*about, study.feature_seed, **facts)
+    agent: Agent = load(algorithm.agent)(
+        study.space,
+        study.direction,
+        study.agent,
+        slot,
+        entropy,
+        study.feature_seed,
+        **facts,
+    )
     agent.list_first(study.portfolio)
     return agent
 

@@ -128,8 +128,15 @@ class RecordedTuner(RecordedAgent):
                 f"Release {release} comes too late: {last} is on record.",
                 public="A later release is on record.",
             )
-        about = iteration, vectors, False, self._journal, made_after
-        play_round(self.agent, objective, *about)
+        play_round(
+            self.agent,
+            objective,
+            iteration,
+            vectors,
+            send_message=False,
+            journal=self._journal,
+            made_after=made_after,
+        )
         if release:
             self.made_after[release] = iteration
             pairs = np.array([*self.made_after.items()])

@@ -229,7 +229,7 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
         secure, release = instruction.study.secure, instruction.release
         if secure is None or len(arrays) != 1 or release not in agent.made_after:
             raise StudyMismatchError.told(f"Release {release} cannot be summed now.")
-        about = instruction.planned, instruction.slot
+        contribution = secure.release.contribution
         # Most studies have no such sums: their clients do not load what these need.
         from flwr_fbo.site.sum_member import sum_reply
 
@@ -243,7 +243,9 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
             instruction.attempt,
             instruction.exchange,
             arrays[0],
-            lambda: secure.release.contribution(*about, agent.message(release)),
+            lambda: contribution(
+                instruction.planned, instruction.slot, agent.message(release)
+            ),
         )
         return Answer([reply])
 

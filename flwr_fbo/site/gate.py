@@ -519,7 +519,7 @@ class Gate:
         with self._ledger() as ledger:
             self._mark = mark_of(ledger, key, owner)
             if any(
-                facts["release"] == release for facts in ledger.of_study(key, owner)
+                row["release"] == release for row in ledger.of_study(key, owner)
             ):
                 if release != UNPROTECTED:
                     if agent is None:

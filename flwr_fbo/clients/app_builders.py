@@ -207,15 +207,16 @@ def with_tuning(
     _check(compare)
     site = TuningSite(make_objective, enqueue, space, direction, limits)
 
-    def own_client(context: Context) -> Client:
-        if compare is not None:
-            _settle(context, compare)
-        return client_fn(context).to_client()
-
     def tuning_client_fn(context: Context) -> Client:
         tell(limits)
+
+        def own_client() -> Client:
+            if compare is not None:
+                _settle(context, compare)
+            return client_fn(context).to_client()
+
         return _TwoStages(
-            lambda: own_client(context),
+            own_client,
             lambda: SiteClient(site, context).to_client(),
         )
 

@@ -145,7 +145,10 @@ class PrometheusCallback(Callback):
                 lines += [f"# HELP {metric} {text}", f"# TYPE {metric} gauge"]
             for (_, label, of), value in found.items():
                 labels = {**self._labels, **({label: of} if label else {})}
-                said = ",".join(f'{n}="{_escaped(v)}"' for n, v in labels.items())
+                said = ",".join(
+                    f'{name}="{text.translate(_ESCAPES)}"'
+                    for name, text in labels.items()
+                )
                 lines.append(f"{metric}{{{said}}} {value!r}")
         name = f"flwr_fbo-{self._labels['method']}-{self._labels['study']}"
         new = self.folder / f"{name}.tmp"
@@ -154,6 +157,4 @@ class PrometheusCallback(Callback):
         os.replace(new, self.folder / f"{name}.prom")
 
 
-def _escaped(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return escaped.replace("\n", "\\n")
+_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})

@@ -96,10 +96,22 @@ def check_site(
         Where the node config stands.
     """
     context = Context(0, 0, dict(node_config), RecordDict(), {})
-    found = [_versions(), _clock(), *_node_config(file)]
+    formats = (
+        f"protocol {PROTOCOL_VERSION}, journals of schema {JOURNAL.schema}, ledgers of "
+        f"schema {LEDGER.schema}"
+    )
+    python, flower = platform.python_version(), version("flwr")
+    text = f"flwr_fbo {__version__} ({formats}), flwr {flower}, Python {python}"
+    found = [Finding("versions", text), _clock()]
+    if file is not None:  # who can write it could write other limits
+        fault = why_untrusted(file)
+        state: State = "PROBLEM" if fault else "ok"
+        found.append(Finding("node config", fault or str(file), state))
     found += [_slot(context), _limits(context)]
     found += [_folder(context), *_ledger(context), _sums(context), _opendp(context)]
-    found += _others(context)
+    of_app = [key for key in context.node_config if not is_our_entry(key)]
+    if of_app:
+        found.append(Finding("for the app", ", ".join(of_app)))
     unread = any(
         finding.topic == "limits" and finding.state == "PROBLEM" for finding in found
     )
@@ -145,18 +157,6 @@ def _told(topic: str) -> Callable[[Callable[P, Finding]], Callable[P, Finding]]:
     return telling
 
 
-def _versions() -> Finding:
-    formats = (
-        f"protocol {PROTOCOL_VERSION}, journals of schema {JOURNAL.schema}, ledgers of "
-        f"schema {LEDGER.schema}"
-    )
-    python, flower = platform.python_version(), version("flwr")
-    return Finding(
-        "versions",
-        f"flwr_fbo {__version__} ({formats}), flwr {flower}, Python {python}",
-    )
-
-
 def _clock() -> Finding:
     now = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
     return Finding(
@@ -164,14 +164,6 @@ def _clock() -> Finding:
         f"{now} UTC; a SuperLink refuses a site whose clock is {_SIGNED_WITHIN // 60} "
         "minutes off",
     )
-
-
-def _node_config(file: Path | None) -> list[Finding]:
-    """Return whether others could write other limits."""
-    if file is None:
-        return []
-    fault = why_untrusted(file)
-    return [Finding("node config", fault or str(file), "PROBLEM" if fault else "ok")]
 
 
 @_told("agent-id")
@@ -339,12 +331,6 @@ def _opendp(context: Context) -> Finding:
         )
         needed = "fbo-roster" in context.node_config
         return Finding("OpenDP", text, "PROBLEM" if needed else "note")
-
-
-def _others(context: Context) -> list[Finding]:
-    """Return the entries that only the app reads."""
-    theirs = [key for key in context.node_config if not is_our_entry(key)]
-    return [Finding("for the app", ", ".join(theirs))] if theirs else []
 
 
 @_told("study")

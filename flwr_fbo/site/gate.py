@@ -354,19 +354,18 @@ class Gate:
                 "This site's limits cover only this run, or its folder. Set fbo-folder "
                 "in the node config to cover all studies."
             )
-        self._ask(key, promise)
+        if self._limits:
+            with self._ledger() as ledger:
+                self._mark = mark_of(ledger, key, self._owner)
+                refusal = self._refusal(ledger, key, promise)
+            if refusal is not None:  # once the question is on disk
+                raise refusal
+        else:  # without limits only an own folder's ledger is looked at
+            self._check_missing()
+            if self._has_own_folder and self._has_file:
+                with self._ledger() as ledger:
+                    self._mark = mark_of(ledger, key, self._owner)
         self._say_joined(key, promise, strategy)
-
-    def _ask(self, key: StudyKey, promise: Promise) -> None:
-        """Raise `RefusedError` unless so much is left; see `Questions`."""
-        if not self._limits:
-            self._look(key)
-            return
-        with self._ledger() as ledger:
-            self._mark = mark_of(ledger, key, self._owner)
-            refusal = self._refusal(ledger, key, promise)
-        if refusal is not None:
-            raise refusal
 
     def _refusal(
         self, ledger: SpendingLedger, key: StudyKey, promise: Promise
@@ -406,13 +405,6 @@ class Gate:
         planned = Spent.of(self._facts(), key, promise.charges)
         for limits in self._limits:
             limits.check_sum(planned)
-
-    def _look(self, key: StudyKey) -> None:
-        """Look whether an own folder's ledger is whole, and take a study's mark."""
-        self._check_missing()
-        if self._has_own_folder and self._has_file:
-            with self._ledger() as ledger:
-                self._mark = mark_of(ledger, key, self._owner)
 
     def _facts(self, without: StudyKey | None = None) -> list[Facts]:
         """Return what studies have charged, but for one."""
@@ -518,9 +510,7 @@ class Gate:
         owner, refusal = facts["owner"], None
         with self._ledger() as ledger:
             self._mark = mark_of(ledger, key, owner)
-            if any(
-                row["release"] == release for row in ledger.of_study(key, owner)
-            ):
+            if any(row["release"] == release for row in ledger.of_study(key, owner)):
                 if release != UNPROTECTED:
                     if agent is None:
                         raise refused(f"release {release} is asked for again")
@@ -596,7 +586,11 @@ class Gate:
         if self._folder is not None:
             self._check_missing()
             with SpendingLedger.held(self._folder) as ledger:
-                self._check(ledger)
+                # Not of a folder that the run config names: the server may name an
+                # empty one, and thousands of simulated sites may share it.
+                if self._has_own_folder:
+                    require_complete(self._folder, ledger, self._note)
+                    check_receipts(self._folder, ledger, self._receipts)
                 yield ledger
             return
         known = self._state.get(_RECORD)
@@ -610,16 +604,6 @@ class Gate:
         """Raise JournalError if journals prove that a missing ledger was there."""
         if self._folder is not None and self._has_own_folder and not self._has_file:
             require_complete(self._folder, None, self._note)
-
-    def _check(self, ledger: SpendingLedger) -> None:
-        """Raise JournalError if the ledger lacks what journals or receipts prove.
-
-        Not of a folder that the run config names: the server may name an empty one, and
-        thousands of simulated sites may share it.
-        """
-        if self._folder is not None and self._has_own_folder:
-            require_complete(self._folder, ledger, self._note)
-            check_receipts(self._folder, ledger, self._receipts)
 
 
 def _has(charged: Iterable[Facts], key: StudyKey) -> bool:

@@ -487,22 +487,18 @@ def _check_space(limits: Limits, text: str) -> None:
     if not isinstance(pairs, list):
         raise refused(_NO_STUDY)
     limits.check_size("max_dimension", len(pairs), "len(space)")
-    choices = sum(_choices_of(pair) for pair in pairs)
+    choices = 0
+    for pair in pairs:
+        if not (isinstance(pair, list) and len(pair) == 2 and isinstance(pair[1], str)):
+            raise refused(_NO_STUDY)
+        content = _read(pair[1])
+        if not isinstance(content, dict):
+            raise refused(_NO_STUDY)
+        # In either format of Optuna's.
+        for holder in (content, content.get("attributes")):
+            listed = holder.get("choices") if isinstance(holder, dict) else None
+            choices += len(listed) if isinstance(listed, list | str) else 0
     limits.check_size("max_choices", choices, "choices of the space")
-
-
-def _choices_of(pair: Any) -> int:
-    """Return how many choices a distribution has, in either format of Optuna's."""
-    if not (isinstance(pair, list) and len(pair) == 2 and isinstance(pair[1], str)):
-        raise refused(_NO_STUDY)
-    content = _read(pair[1])
-    if not isinstance(content, dict):
-        raise refused(_NO_STUDY)
-    holders = [content, content.get("attributes")]
-    found: list[Any] = [
-        holder.get("choices") for holder in holders if isinstance(holder, dict)
-    ]
-    return sum(len(choices) for choices in found if isinstance(choices, list | str))
 
 
 def _read(text: str) -> Any:

@@ -6,7 +6,7 @@ All of them hold for all that answers a server at the site, whoever was given th
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, fields
@@ -94,7 +94,13 @@ def node_limits(context: Context) -> Limits:
     NodeConfigError
         If one is not allowed or not known; the text names the key.
     """
-    _check_known(context.node_config)
+    # A misspelled entry would not hold.
+    for key in context.node_config:
+        meant = _meant(key)
+        if meant not in (None, key):
+            text = f"node config {key} is not allowed: no such entry"
+            near = did_you_mean(meant or key, _ENTRIES)
+            raise NodeConfigError(f"{text}{near}.", public=f"{text}.")
     configured = {
         name: _number(context.node_config[key])
         for name, key in _NAMES.items()
@@ -115,16 +121,6 @@ def node_limits(context: Context) -> Limits:
 def is_our_entry(key: str) -> bool:
     """Return whether an entry of a node config is for us, also if it is misspelled."""
     return key == "agent-id" or _meant(key) is not None
-
-
-def _check_known(given: Iterable[str]) -> None:
-    """Raise NodeConfigError if an entry is misspelled: it would not hold."""
-    for key in given:
-        meant = _meant(key)
-        if meant not in (None, key):
-            text = f"node config {key} is not allowed: no such entry"
-            near = did_you_mean(meant or key, _ENTRIES)
-            raise NodeConfigError(f"{text}{near}.", public=f"{text}.")
 
 
 @lru_cache(maxsize=64)  # a message is asked for its limits several times

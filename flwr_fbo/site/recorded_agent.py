@@ -139,7 +139,11 @@ class RecordedBanditAgent(RecordedAgent):
         if known not in (NO_SLOT, slot):
             raise of_another_slot(known, slot)
         if self.must_be_kept(self.study) and number != self.number:
-            raise another_journal()
+            raise JournalError.told(
+                "This agent enrolled with another journal, which has its releases. Two "
+                "noises for one sum would reveal the sum. Restore that journal, or "
+                "begin another study."
+            )
         if known == NO_SLOT:
             self._put({"slot": np.array(slot), **self._facts_of(slot)})
 
@@ -179,13 +183,4 @@ def of_another_slot(known: int, named: int) -> JournalError:
     return JournalError(
         f"This is the journal of agent {known}, not {named}.",
         public="This is the journal of another agent.",
-    )
-
-
-def another_journal() -> JournalError:
-    """Return the error for a journal that the server does not know."""
-    return JournalError.told(
-        "This agent enrolled with another journal, which has its releases. Two noises "
-        "for one sum would reveal the sum. Restore that journal, or begin another "
-        "study."
     )

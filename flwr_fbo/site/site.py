@@ -280,16 +280,13 @@ def reported(work: Callable[[], ResultT]) -> ResultT:
         return work()
     except Exception as error:
         log_fault(error, "This site could not answer its server")
-        report = _report(error)
+        text = type(error).__name__
+        if isinstance(error, PublicError) and error.public:
+            text += f": {error.public}"
+        text = f"{text.removesuffix('.')} (the site's log has the details)."
+        report = SiteError(text)
     # Not while the error is handled: it would be the report's context.
     raise report
-
-
-def _report(error: Exception) -> SiteError:
-    text = type(error).__name__
-    if isinstance(error, PublicError) and error.public:
-        text += f": {error.public}"
-    return SiteError(f"{text.removesuffix('.')} (the site's log has the details).")
 
 
 def replying_with_errors(

@@ -285,15 +285,6 @@ class FedGOUCBAgent:
         ValueError
             If w is not so many numbers.
         """
-        error, gradients = self._errors(w)
-        with np.errstate(over="ignore", invalid="ignore"):  # the server refuses these
-            gradient = error @ gradients / len(error)
-            loss = error @ error / (2 * len(error))
-        needs_loss = self.settings.regression.needs_losses
-        return np.append(gradient, loss) if needs_loss else gradient
-
-    def _errors(self, w: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return f(x; w) - y, and the gradients of f by w, of phase I's trials."""
         if self.w0 is not None or not self._seen:
             raise RuntimeError("There is a regression in phase I only, and with data.")
         # One for all trials: a model takes one for each, too, and by many of them a
@@ -301,9 +292,13 @@ class FedGOUCBAgent:
         w, size = np.asarray(w, dtype=float), self.model.num_parameters
         require(w.shape == (size,), "w", w.shape, f"an array of shape ({size},)")
         x, y = (np.array(column) for column in zip(*self._seen, strict=True))
-        with np.errstate(over="ignore", invalid="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):  # the server refuses these
             values, gradients = self.model.values_and_gradients(w, x)
-        return values - y, gradients
+            error = values - y
+            gradient = error @ gradients / len(error)
+            loss = error @ error / (2 * len(error))
+        needs_loss = self.settings.regression.needs_losses
+        return np.append(gradient, loss) if needs_loss else gradient
 
     def start(self, w0: FloatArray) -> None:
         """Begin phase II.
@@ -361,24 +356,19 @@ class FedGOUCBAgent:
         values, gradients = self.model.values_and_gradients(self.w0, x)
         finite = np.isfinite(values) & np.isfinite(gradients).all(axis=1)
         bounds = np.full(len(x), np.nan)
-        if finite.any():
-            bounds[finite] = self._finite_bounds(
-                x[finite], values[finite], gradients[finite]
-            )
-        return bounds
-
-    def _finite_bounds(
-        self, x: FloatArray, values: FloatArray, gradients: FloatArray
-    ) -> FloatArray:
-        """Return the bounds of actions by their values and gradients at w0."""
+        if not finite.any():
+            return bounds
+        x, values, gradients = x[finite], values[finite], gradients[finite]
         if self._released is not None:
-            return self._sampled(self._features(gradients))
-        if self.settings.exploration == "sampling":
-            return values + self._sampled(gradients)
-        if self.settings.num_refinements:
-            return self._refined(x, gradients)
-        radius = math.sqrt(self.settings.beta)
-        return values + self._ellipsoid()[0].upper_bounds(gradients, radius)
+            bounds[finite] = self._sampled(self._features(gradients))
+        elif self.settings.exploration == "sampling":
+            bounds[finite] = values + self._sampled(gradients)
+        elif self.settings.num_refinements:
+            bounds[finite] = self._refined(x, gradients)
+        else:
+            radius, (ellipsoid, _) = math.sqrt(self.settings.beta), self._ellipsoid()
+            bounds[finite] = values + ellipsoid.upper_bounds(gradients, radius)
+        return bounds
 
     def _sampled(self, features: FloatArray) -> FloatArray:
         """Return what a theta that is drawn from the posterior gives, shape (K,)."""
@@ -396,26 +386,20 @@ class FedGOUCBAgent:
         """
         assert self.w0 is not None
         ellipsoid, _ = self._ellipsoid()
-        centre = self.w0 + ellipsoid.estimate
+        centre, radius = self.w0 + ellipsoid.estimate, math.sqrt(self.settings.beta)
         s = np.zeros((len(centre), len(x)))
         best = np.full(len(x), np.nan)
         for _ in range(self.settings.num_refinements + 1):
-            s = self._projected(s + self._on_sphere(ellipsoid.whitened(gradients.T)))
+            step = ellipsoid.whitened(gradients.T)
+            norms = np.linalg.norm(step, axis=0)
+            s = s + radius * step / np.fmax(norms, 1e-300)
+            # Columns beyond the ball go to its nearest point.
+            norms = np.linalg.norm(s, axis=0)
+            s = s * np.fmin(1.0, radius / np.fmax(norms, 1e-300))
             w = centre + ellipsoid.unwhitened(s).T
             values, gradients = self.model.values_and_gradients(w, x)
             best = np.fmax(best, values)
         return best
-
-    def _on_sphere(self, s: FloatArray) -> FloatArray:
-        """Return columns of the ball's radius."""
-        norms = np.linalg.norm(s, axis=0)
-        return np.asarray(math.sqrt(self.settings.beta) * s / np.fmax(norms, 1e-300))
-
-    def _projected(self, s: FloatArray) -> FloatArray:
-        """Return the columns' nearest points of the ball."""
-        norms = np.linalg.norm(s, axis=0)
-        shrink = math.sqrt(self.settings.beta) / np.fmax(norms, 1e-300)
-        return np.asarray(s * np.fmin(1.0, shrink))
 
     @property
     def num_in_sums(self) -> int:

@@ -180,10 +180,14 @@ class FedGOUCBServer(Server):
             If there is none. Nothing has changed, and the step can be tried again.
         """
         step = self.regression.num_steps + 1
+        needs_losses = self.study.settings.regression.needs_losses
+        shape = (self.study.num_parameters + needs_losses,)
         good = {}
         for slot in sorted(messages):
-            if self._is_gradient(messages[slot]):
-                good[slot] = self._shortened(slot, messages[slot])
+            message = messages[slot]
+            # With a loss at its end, which no honest agent has below 0.
+            if is_array(message, shape) and not (needs_losses and message[-1] < 0):
+                good[slot] = self._shortened(slot, message)
             else:
                 _log.warning("\t> agent %d: no gradient in step %d", slot, step)
         if not good:
@@ -192,17 +196,11 @@ class FedGOUCBServer(Server):
                 "gradient. The regression is where it was before."
             )
         mean = np.mean(list(good.values()), axis=0)
-        if self.study.settings.regression.needs_losses:
+        if needs_losses:
             self.regression.advance(mean[:-1], float(mean[-1]))
         else:
             self.regression.advance(mean)
         return list(good)
-
-    def _is_gradient(self, message: Any) -> bool:
-        """Return whether an honest agent may send it in phase I."""
-        if not self.study.settings.regression.needs_losses:
-            return is_array(message, (self.study.num_parameters,))
-        return is_array(message, (self.study.num_parameters + 1,)) and message[-1] >= 0
 
     def _shortened(self, slot: int, message: FloatArray) -> FloatArray:
         """Return a message with its gradient no longer than the longest.

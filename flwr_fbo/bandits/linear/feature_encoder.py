@@ -130,13 +130,20 @@ class FeatureEncoder:
     interactions: Literal["all"] | Sequence[tuple[str, str]] = "all"
 
     def __post_init__(self) -> None:
-        names = [*self._checked("context"), *self._checked("arm")]
+        of_fields = [*self._checked("context"), *self._checked("arm")]
         most = LARGEST_DIMENSION
-        are_few = len(set(names)) == len(names) <= most
+        are_few = len(set(of_fields)) == len(of_fields) <= most
         expected = f"at most {most} fields, each of another name"
-        require(are_few, "context and arm", names, expected)
-        self._check_blocks()
-        self._check_interactions(names)
+        require(are_few, "context and arm", of_fields, expected)
+        object.__setattr__(self, "blocks", tuple(names("blocks", self.blocks)))
+        for name in self.blocks:
+            require_name("blocks", name)
+        are_blocks = len(set(self.blocks)) == len(self.blocks) != 1
+        expected = "none, or two or more distinct arm names"
+        require(are_blocks, "blocks", self.blocks, expected)
+        expected = "not empty without blocks: the arms could not be told apart"
+        require(bool(self.arm or self.blocks), "arm", self.arm, expected)
+        self._check_interactions(of_fields)
         expected = f"at most {most}: declare fewer interactions or blocks"
         require(self.dimension <= most, "dimension", self.dimension, expected)
         twice = [name for name, n in Counter(self.feature_names).items() if n > 1]
@@ -151,18 +158,7 @@ class FeatureEncoder:
         object.__setattr__(self, part, tuple(pairs))
         return [name for name, _ in pairs]
 
-    def _check_blocks(self) -> None:
-        object.__setattr__(self, "blocks", tuple(names("blocks", self.blocks)))
-        for name in self.blocks:
-            require_name("blocks", name)
-        is_valid = len(set(self.blocks)) == len(self.blocks) != 1
-        require(
-            is_valid, "blocks", self.blocks, "none, or two or more distinct arm names"
-        )
-        expected = "not empty without blocks: the arms could not be told apart"
-        require(bool(self.arm or self.blocks), "arm", self.arm, expected)
-
-    def _check_interactions(self, names: list[str]) -> None:
+    def _check_interactions(self, of_fields: list[str]) -> None:
         if isinstance(self.interactions, np.ndarray):
             object.__setattr__(self, "interactions", self.interactions.tolist())
         if self.interactions == "all":
@@ -172,7 +168,7 @@ class FeatureEncoder:
         require(isinstance(chosen, tuple | list), "interactions", chosen, expected)
         count = len(chosen)
         require(count <= most, "len(interactions)", count, f"at most {most}")
-        known = set(names)
+        known = set(of_fields)
         for pair in chosen:
             is_pair = isinstance(pair, tuple | list) and len(pair) == 2
             require(is_pair, "interactions", pair, expected)

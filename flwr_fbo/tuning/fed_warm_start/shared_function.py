@@ -217,13 +217,20 @@ def shared_function(
     kept = np.argsort(-share, kind="stable")[:_NUM_KEPT]
     # Bayesian model averaging: where nothing is shared g is 0, with probability p0.
     share = (1.0 - p0) * share[kept] / share[kept].sum()
+    # Square roots of what is taken from the covariance, by rows of the pool's points. K
+    # is centred: the mean of a column says nothing.
+    roots = []
+    for k in kept:
+        scale, vectors, taken = bases[k]
+        root = scale * vectors * np.sqrt(taken)
+        roots.append(root - root.mean(axis=0))
     found = SharedFunction(
         pool,
         lengths[kept],
         np.array(weights)[kept] * share[:, None],
         share,
         np.array([bases[k][0] for k in kept]),
-        np.array([_root(*bases[k]) for k in kept]),
+        np.array(roots),
         offset=0.0,
         variance=0.0,
         null_probability=p0,
@@ -234,15 +241,6 @@ def shared_function(
     found = replace(found, offset=float(values.mean()), variance=variance)
     order = np.argsort(-found(grid), kind="stable")
     return replace(found, tops=grid[order[:_NUM_TOPS]])
-
-
-def _root(scale: float, vectors: FloatArray, taken: FloatArray) -> FloatArray:
-    """Return a square root of what is taken from the covariance, shape (m, m).
-
-    By rows of the pool's points. K is centred: the mean of a column says nothing.
-    """
-    root = scale * vectors * np.sqrt(taken)
-    return np.asarray(root - root.mean(axis=0))
 
 
 def _centred_kernel(

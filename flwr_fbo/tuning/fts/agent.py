@@ -66,8 +66,12 @@ class FTSAgent(DPFTSDEAgent):
         if self.settings.weighting == "similarity":
             x, y = self._observations(iteration)
             if len(y) > 1 and np.ptp(y) > 0:
+                from scipy.stats import kendalltau
+
+                # Kendall's tau between each function and the observations, at least 0.
                 values = self._shared(x) @ vectors[there].T
-                weights[there] = [_agreement(column, y) for column in values.T]
+                taus = [float(kendalltau(column, y).statistic) for column in values.T]
+                weights[there] = [tau if tau > 0 else 0.0 for tau in taus]
         return weights
 
     def state_dict(self) -> dict[str, NDArray[Any]]:

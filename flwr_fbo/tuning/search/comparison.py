@@ -74,7 +74,10 @@ class Comparison:
     @property
     def outcome(self) -> str:
         """Name of the better setting at this site, in a sentence."""
-        tuned, default = map(_in_words, (self.tuned_score, self.default_score))
+        tuned, default = (
+            "could not be scored" if math.isnan(score) else f"scores {score:.4g}"
+            for score in (self.tuned_score, self.default_score)
+        )
         if self.tuned_is_better:
             return f"The tuned setting is better: it {tuned}, the default {default}."
         if self.tuned_score == self.default_score:
@@ -154,7 +157,3 @@ def _score_of(score: Score, params: Params, which: str) -> float:
             " ".join(str(error).split()),
         )
         return math.nan
-
-
-def _in_words(score: float) -> str:
-    return "could not be scored" if math.isnan(score) else f"scores {score:.4g}"

@@ -197,7 +197,11 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
             level = logging.DEBUG if simulated else logging.INFO
             last = instruction.num_iterations
             objective = _logged(objective, agent.agent, last, level)
-            in_time = _in_time(objective, check_time)
+
+            def in_time(trial: Trial) -> float:
+                check_time()  # no trial begins too late
+                return objective(trial)
+
             agent.play(in_time, instruction.iteration, vectors, release, made_after)
 
     def reply(
@@ -307,13 +311,3 @@ def _logged(
         return returned
 
     return timed
-
-
-def _in_time(objective: Objective, check: CheckTime) -> Objective:
-    """Return the objective, as one that begins no trial too late."""
-
-    def limited(trial: Trial) -> float:
-        check()
-        return objective(trial)
-
-    return limited

@@ -126,7 +126,14 @@ def log_fault(error: BaseException, what: str, level: int = logging.ERROR) -> No
     level : int
         Level of the logging module.
     """
-    calls = _calls_of_app(error.__traceback__)
+    # From the first call of the user's app on, if there is one.
+    calls = call = error.__traceback__
+    while call is not None:
+        module = str(call.tb_frame.f_globals.get("__name__", ""))
+        if module.partition(".")[0] not in _NOT_THE_APP:
+            calls = call
+            break
+        call = call.tb_next
     kind, text = type(error).__name__, " ".join(str(error).split())
     whole = f"{kind}: {text}" if text else kind
     # The text of others may have another number each time.
@@ -141,17 +148,6 @@ def log_fault(error: BaseException, what: str, level: int = logging.ERROR) -> No
 def log_once(name: str, text: str, level: int = logging.WARNING) -> None:
     """Log a line once, and then ``name`` with how often it repeats."""
     _note(name, name, level, text)
-
-
-def _calls_of_app(calls: TracebackType | None) -> TracebackType | None:
-    """Return a traceback from the first call of the user's app on, if there is one."""
-    call = calls
-    while call is not None:
-        module = str(call.tb_frame.f_globals.get("__name__", ""))
-        if module.partition(".")[0] not in _NOT_THE_APP:
-            return call
-        call = call.tb_next
-    return calls
 
 
 def _lines(calls: TracebackType | None) -> list[tuple[str, int]]:

@@ -83,20 +83,15 @@ def require_number(
         and (above is None or value > above)
         and (below is None or value < below)
     ):
-        text = allowed or _bounds_text(least, most, above, below)
-        refuse(field, value, text)
-
-
-def _bounds_text(
-    least: float, most: float, above: float | None, below: float | None
-) -> str:
-    """Return the bounds of `require_number` in words."""
-    if least > -MOST and most < MOST:
-        return f"a number from {_short(least)} to {_short(most)}"
-    low, high = least if least > -MOST else None, most if most < MOST else None
-    bounds = ((">=", low), (">", above), ("<=", high), ("<", below))
-    texts = [f" {sign} {_short(bound)}" for sign, bound in bounds if bound is not None]
-    return ("a number" if most > MOST else "a finite number") + " and".join(texts)
+        if allowed:
+            refuse(field, value, allowed)
+        if least > -MOST and most < MOST:
+            refuse(field, value, f"a number from {_short(least)} to {_short(most)}")
+        low, high = least if least > -MOST else None, most if most < MOST else None
+        bounds = ((">=", low), (">", above), ("<=", high), ("<", below))
+        texts = [f" {sign} {_short(end)}" for sign, end in bounds if end is not None]
+        kind = "a number" if most > MOST else "a finite number"
+        refuse(field, value, kind + " and".join(texts))
 
 
 def _short(bound: float) -> str:

@@ -431,7 +431,13 @@ def _add(ledger: SpendingLedger, signed: SignedReceipt) -> None:
     # releases they were is not known, so they count as the dearest.
     unknown = max(receipt.charges - len(rows) - len(facts), 0 if facts else 1)
     numbers = (place - receipt.charges for place in range(unknown))
-    facts += [_facts(signed, number, _dearest(receipt)) for number in numbers]
+    # What is not known of a charge counts as the dearest release of the promise.
+    promise, dearest = receipt.promise, Charge(0.0)
+    if promise.charges and promise.private:
+        delta = DEFAULT_DELTA if promise.delta is None else promise.delta
+        charges = [replace(charge, num_releases=1) for charge in promise.charges]
+        dearest = max(charges, key=lambda charge: least_epsilon([charge], delta))
+    facts += [_facts(signed, number, dearest) for number in numbers]
     facts[-1][MARK] = list(receipt.mark)
     for each in facts:
         ledger.add(each)
@@ -449,12 +455,3 @@ def _facts(signed: SignedReceipt, release: int, charge: Charge) -> Facts:
         fixed_rows=promise.fixed_rows,
     )
     return {**facts, SERVER: signed.server, _RECOVERED: receipt.charges}
-
-
-def _dearest(receipt: Receipt) -> Charge:
-    promise = receipt.promise
-    charges = [replace(charge, num_releases=1) for charge in promise.charges]
-    if not charges or not promise.private:
-        return Charge(0.0)
-    delta = DEFAULT_DELTA if promise.delta is None else promise.delta
-    return max(charges, key=lambda charge: least_epsilon([charge], delta))

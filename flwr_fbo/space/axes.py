@@ -278,14 +278,6 @@ def nearest_number(distribution: BaseDistribution, value: float) -> Any:
     return min(low + step * num_steps, high)
 
 
-def _survives_json(distribution: BaseDistribution) -> bool:
-    try:
-        again = json_to_distribution(distribution_to_json(distribution))
-    except TypeError:
-        return False
-    return bool(again == distribution)
-
-
 def axis_edges(axis: Axis, parts: int) -> FloatArray | None:
     """Return the edges of ``parts`` parts of an axis, or None where it has too few."""
     inner = [axis.border(i / parts) for i in range(1, parts)]

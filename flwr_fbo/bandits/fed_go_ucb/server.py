@@ -236,18 +236,17 @@ class FedGOUCBServer(Server):
         """
         taken = []
         for slot, message in messages.items():
-            if not (isinstance(message, AgentReply) and self._is_sum(message.values)):
+            values = message.values if isinstance(message, AgentReply) else None
+            if self._releases is None:
+                is_valid = is_raw_sum(values, self._shape)
+            else:
+                is_valid = is_release(values, self._releases)
+            if not is_valid:
                 _log.warning("\t> agent %d: its message is not a valid sum", slot)
             elif message.num_evaluations >= self.num_included(slot):
                 self._sums[slot] = message
                 taken.append(slot)
         return taken
-
-    def _is_sum(self, values: Any) -> bool:
-        """Return whether an honest agent may send it in phase II."""
-        if self._releases is not None:
-            return is_release(values, self._releases)
-        return is_raw_sum(values, self._shape)
 
     @property
     def _shape(self) -> tuple[int, int]:

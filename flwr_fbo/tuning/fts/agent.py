@@ -85,14 +85,6 @@ class FTSAgent(DPFTSDEAgent):
         self._followed = {int(slot): int(t) for slot, t in state["followed"]}
 
 
-def _agreement(values: FloatArray, y: FloatArray) -> float:
-    """Return Kendall's tau between a function and observations, at least 0."""
-    from scipy.stats import kendalltau
-
-    tau = float(kendalltau(values, y).statistic)
-    return tau if tau > 0 else 0.0
-
-
 def others_present(vectors: FloatArray, slot: int) -> NDArray[np.bool_]:
     """Return which other agents' messages are there, shape (N,)."""
     there = np.any(~np.isnan(vectors), axis=1)

@@ -171,10 +171,12 @@ class SearchAgent(Agent):
         """Return the hyperparameters, fitted again after enough new observations."""
         from flwr_fbo.models.thompson_gp import fit_hyperparameters
 
-        old = self._hyperparameters if self._has_fitted(len(y)) else None
+        num = len(y)
+        # A fit of a longer history is none of this one.
+        old = self._hyperparameters if num >= self._num_fitted else None
         if old is None:
             self._warn_of_scale(y)
-        if old is None or self._fit_is_due(len(y)):
+        if old is None or num >= self._num_fitted + self.settings.refit_every:
             self._hyperparameters = fit_hyperparameters(
                 x,
                 y,
@@ -183,16 +185,9 @@ class SearchAgent(Agent):
                 _MANY_RESTARTS if old is None else _FEW_RESTARTS,
                 old,
             )
-            self._num_fitted = len(y)
+            self._num_fitted = num
         assert self._hyperparameters is not None
         return self._hyperparameters
-
-    def _has_fitted(self, num: int) -> bool:
-        """Return whether the last fit is of this history: none that is longer."""
-        return num >= self._num_fitted
-
-    def _fit_is_due(self, num: int) -> bool:
-        return num >= self._num_fitted + self.settings.refit_every
 
     def _warn_of_scale(self, y: FloatArray) -> None:
         spread, mean = float(np.std(y)), abs(float(np.mean(y)))
@@ -264,8 +259,8 @@ class LeanAgent(SearchAgent):
         from flwr_fbo.tuning.search.expected_improvement import Search, search_all
 
         num = len(trials.y)
-        logs = self._log_hyperparameters if self._has_fitted(num) else None
-        is_due = logs is None or self._fit_is_due(num)
+        logs = self._log_hyperparameters if num >= self._num_fitted else None
+        is_due = logs is None or num >= self._num_fitted + self.settings.refit_every
         rng = generator(self.entropy, self.slot, iteration, Purpose.SEARCH)
         C = self.settings.num_candidates
         search = Search(trials, logs, is_due, self.space, rng, C, _NUM_STARTS)

@@ -263,8 +263,8 @@ class SpendingLedger:
         Parameters
         ----------
         owner : int
-            Whose data; -1 is whoever has the ledger, and counts everything. So does any
-            owner of a site's own folder: its data is the same, whatever its slot.
+            Owner of the data; -1 counts everything. So does any owner of a site's own
+            folder: its data is the same, whatever its slot.
         without : tuple of str, optional
             Kind and id of a study that is left out.
         """
@@ -277,9 +277,9 @@ class SpendingLedger:
         ]
 
     def of_study(self, study: StudyKey, owner: int = -1) -> list[Facts]:
-        """Return what was charged to an owner in a study, in order.
+        """Return the charges to an owner in a study, in order.
 
-        And to whoever has no number, as what was recovered.
+        Charges without an owner, such as recovered ones, count for every owner.
         """
         owners, all_facts = (owner, -1), (row.facts for row in self.rows)
         return [f for f in all_facts if study_of(f) == study and f["owner"] in owners]

@@ -76,7 +76,8 @@ _NO_STUDY = "the study is not JSON that a strategy writes"
 # Arrays of a message: as many as an agent has peers, a few times over.
 _ARRAYS_A_PEER = 4
 
-# Of sums: with any of them a site takes part in no study that it could be read in.
+# Limits on sums: with any of them a site refuses studies in which the server reads its
+# messages.
 _OF_SUMS = (
     "min_agents",
     "min_threshold",

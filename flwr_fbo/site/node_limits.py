@@ -31,7 +31,7 @@ _CLOSE = 0.84
 
 # Of the app that answers a message, while it does.
 _OF_APP: ContextVar[tuple[Limits, ...]] = ContextVar("limits of the app", default=())
-# Where the clients that an app makes say theirs, while a tuner has it run a trial.
+# Limits that an app's clients report, while a tuner has the app run a trial.
 _HEARD: ContextVar[list[Limits]] = ContextVar("limits of an app's clients")
 # Where they are kept, with the scores of the trials that they bind.
 _RECORD = "fbo-tuner:limits"

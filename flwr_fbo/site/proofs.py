@@ -1,8 +1,8 @@
 """Proofs of a site's charges besides its ledger, so that none is forgotten.
 
 Journals in the site's folder note each charge before the ledger has it. Servers sign
-receipts of what they have got. And a note in the folder has the newest charge, so that
-the journals, which become more and more, are read only if ledger and note differ.
+receipts of the releases that they have got. A note in the folder has the newest charge:
+the journals, one per study, are read only if ledger and note differ.
 
 A site that has a folder of its own answers nothing while a proof is not in its ledger.
 `recover` adds what is proven, and takes nothing out.

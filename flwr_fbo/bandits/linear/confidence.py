@@ -153,7 +153,7 @@ class Confidence:
         return cls(settings, num_agents, settings.alpha)
 
     def after(self, num_synchronisations: int) -> Confidence:
-        """Return what a sum lets one believe that so many synchronisations have made.
+        """Return the confidence set after ``num_synchronisations``.
 
         The same as before where their number is known: then bounds are for all of them.
         """

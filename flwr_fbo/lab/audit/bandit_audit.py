@@ -188,10 +188,10 @@ def _play(
             twins.play(t)
         clean, num_trials = twins.windowed()
         sums.append(clean)
-        own = sums[-1][np.arange(len(played)), played]
+        of_played = sums[-1][np.arange(len(played)), played]
         answers = [
             [mechanism.release(k, total) for _ in range(plan.num_requests)]
-            for mechanism, total in zip(mechanisms, own, strict=True)
+            for mechanism, total in zip(mechanisms, of_played, strict=True)
         ]
         released.append(np.mean(answers, axis=1))
         twins.receive(released[-1], clean, num_trials)

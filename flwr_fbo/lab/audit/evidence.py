@@ -176,8 +176,8 @@ class Statistics:
 
 
 def _gaussian_log_ratios(projections: FloatArray, shifts: FloatArray) -> FloatArray:
-    own = np.diagonal(projections, axis1=1, axis2=2)
-    return np.asarray(shifts * own - np.square(shifts) / 2)
+    on_own_shift = np.diagonal(projections, axis1=1, axis2=2)
+    return np.asarray(shifts * on_own_shift - np.square(shifts) / 2)
 
 
 def _mixed(log_ratios: FloatArray, q: float) -> FloatArray:
@@ -236,10 +236,11 @@ class _LowBits:
     def __init__(self, present: Evidence, absent: Evidence) -> None:
         self._weights = []
         self._constant = 0.0
-        for one, other in zip(_planes(present), _planes(absent), strict=True):
-            ones, of_other = (plane.sum(axis=0, dtype=float) for plane in (one, other))
-            if_one = _log_ratio(ones, of_other)
-            if_zero = _log_ratio(len(one) - ones, len(other) - of_other)
+        for with_it, without in zip(_planes(present), _planes(absent), strict=True):
+            ones = with_it.sum(axis=0, dtype=float)
+            of_absent = without.sum(axis=0, dtype=float)
+            if_one = _log_ratio(ones, of_absent)
+            if_zero = _log_ratio(len(with_it) - ones, len(without) - of_absent)
             self._weights.append(if_one - if_zero)
             self._constant += float(if_zero.sum())
 

@@ -69,8 +69,8 @@ def _shared_noise(part: float) -> Noise:
         if not drawn:
             drawn.append(inner.add_noise(iteration, np.zeros_like(rows), std / std))
         rows = rows + math.sqrt(part) * std[:, None] * drawn[0]
-        own = std * math.sqrt(1 - part)
-        return inner.add_noise(iteration, rows, own) if part < 1 else rows
+        rest = std * math.sqrt(1 - part)
+        return inner.add_noise(iteration, rows, rest) if part < 1 else rows
 
     return noise
 

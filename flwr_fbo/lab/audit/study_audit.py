@@ -220,8 +220,10 @@ def audit(
     promised = plan.promised
     quarter, half = plan.num_draws // 4, plan.num_draws // 2
     statistics = Statistics(present[:quarter], absent[:quarter])
-    one, other = (statistics(world[quarter:half]) for world in (present, absent))
-    test = _choose_test(one, other, promised.delta)
+    with_canary, without = (
+        statistics(world[quarter:half]) for world in (present, absent)
+    )
+    test = _choose_test(with_canary, without, promised.delta)
     column = STATISTICS.index(test.statistic)
     counts = [test.count(statistics(w[half:])[:, column]) for w in (present, absent)]
     hits, false_alarms = counts if test.guesses_present else counts[::-1]
@@ -240,9 +242,14 @@ def _choose_test(present: FloatArray, absent: FloatArray, delta: float) -> Audit
     ranks = np.unique(np.geomspace(1, 2 * num_draws, 300).astype(int)) - 1
     for column, statistic in enumerate(STATISTICS):
         for sign in (1, -1):
-            one, other = (np.sort(sign * d[:, column]) for d in (present, absent))
-            thresholds = np.sort(np.concatenate([one, other]))[::-1][ranks]
-            counts = [num_draws - np.searchsorted(d, thresholds) for d in (one, other)]
+            with_canary, without = (
+                np.sort(sign * d[:, column]) for d in (present, absent)
+            )
+            thresholds = np.sort(np.concatenate([with_canary, without]))[::-1][ranks]
+            counts = [
+                num_draws - np.searchsorted(d, thresholds)
+                for d in (with_canary, without)
+            ]
             for guesses_present in (True, False):
                 hits, false_alarms = counts if guesses_present else counts[::-1]
                 bounds = _epsilon_lower(

@@ -138,7 +138,7 @@ class TuningAuditPlan(StudyPlan):
             for start in range(0, self.num_draws, _CHUNK):
                 size = min(_CHUNK, self.num_draws - start)
                 mechanisms = (self._mechanism(entropy, build) for _ in range(size))
-                released = [self._study(one, rounds) for one in mechanisms]
+                released = [self._study(mechanism, rounds) for mechanism in mechanisms]
                 parts.append(canary.evidence(np.array(released)))
                 progress(size)
             worlds.append(joined(parts))

@@ -172,11 +172,11 @@ class GLMUCBSettings:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        given = self.reward_range
-        if given is not None:
-            ordered = bool(np.isfinite(given).all()) and given[0] < given[1]
+        bounds = self.reward_range
+        if bounds is not None:
+            ordered = bool(np.isfinite(bounds).all()) and bounds[0] < bounds[1]
             expected = "two finite numbers, the lower one first"
-            require(ordered, "low, high", given, expected)
+            require(ordered, "low, high", bounds, expected)
         slope = self.largest_slope
         expected = f"at most {slope:g}, the largest slope of the link"
         require(self.curvature <= slope, "curvature", self.curvature, expected)

@@ -264,9 +264,9 @@ class TransferAgent(SearchAgent, ABC):
         there = others_present(vectors, self.slot)
         regularization = self.settings.regularization
         others = Surrogates(self._shared, vectors[there], regularization)
-        own = Posterior(x, y, self._fitted(x, y, iteration))
+        posterior = Posterior(x, y, self._fitted(x, y, iteration))
         return maximize_function(
-            self._acquisition(own, others, iteration),
+            self._acquisition(posterior, others, iteration),
             self.space,
             generator(self.entropy, self.slot, iteration, Purpose.SEARCH),
             self.settings.num_candidates,

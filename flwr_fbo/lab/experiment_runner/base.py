@@ -327,7 +327,7 @@ class Experiment(ABC):
             missing = set(known[name].controls) - set(self.methods)
             expected = f"{name} beside its controls: {sorted(missing)} missing"
             require(not missing, "methods", self.methods, expected)
-        for name in (one for claim in self.claims for one in claim.methods):
+        for name in (method for claim in self.claims for method in claim.methods):
             require_known("claims", name, self.methods)
         for claim in self.claims:
             is_valid = self.counts_scalars or claim.by != "scalars"
@@ -459,7 +459,9 @@ class Experiment(ABC):
 
     def columns(self) -> dict[str, Column]:
         """Return the table's columns, by the estimate of a row they show."""
-        return {name: one for name, one in self.estimates().items() if one.heading}
+        return {
+            name: column for name, column in self.estimates().items() if column.heading
+        }
 
     @abstractmethod
     def notes(self, runs: Sequence[Run], until: int | None) -> tuple[str, list[str]]:

@@ -104,7 +104,7 @@ def _reason(error: dict[str, Any], tables: Mapping[str, type[Any]]) -> str:
 def _tables_in(kind: Any) -> dict[str, type[Any]]:
     """Return the dataclasses of a dataclass's fields, and of theirs, by field."""
     hints, found = get_type_hints(kind), dict[str, type[Any]]()
-    for name in (one.name for one in fields(kind)):
+    for name in (each.name for each in fields(kind)):
         for part in (hints[name], *get_args(hints[name])):
             if isinstance(part, type) and is_dataclass(part):
                 found |= {name: part, **_tables_in(part)}

@@ -151,7 +151,7 @@ class Sweep:
         """Return all combinations of the values of the fields that count."""
         values = {name: v for name, v in self.values.items() if depends_on(name)}
         grid = product(*values.values())
-        return [tuple(zip(values, one, strict=True)) for one in grid]
+        return [tuple(zip(values, combination, strict=True)) for combination in grid]
 
 
 def name_at(name: str, point: Point) -> str:
@@ -438,7 +438,7 @@ def methods_at(sweep: Sweep) -> Mapping[str, BanditMethod]:
 def _name_at(method: str, point: Point) -> str:
     """Return what a method is called at that of a point which it depends on."""
     counts = METHODS[method].depends_on
-    return name_at(method, tuple(one for one in point if counts(one[0])))
+    return name_at(method, tuple(setting for setting in point if counts(setting[0])))
 
 
 # How many points a curve has; fewer where they would fall together.
@@ -493,7 +493,9 @@ class BanditExperiment(Experiment):
         for name in self.methods:
             if name not in self.known_methods:
                 require_known("methods", name, METHODS)
-        at_points = [one for name in self.methods for one in self._at_points(name)]
+        at_points = [
+            at_point for name in self.methods for at_point in self._at_points(name)
+        ]
         object.__setattr__(self, "methods", tuple(at_points))
         super().__post_init__()
         first, last = self.first_synchronisation, self.num_iterations - 1
@@ -511,7 +513,9 @@ class BanditExperiment(Experiment):
     def _at_points(self, method: str) -> list[str]:
         """Return a method's names at all points of the sweep."""
         known = self.known_methods
-        names = [name for name, one in known.items() if one.base == method]
+        names = [
+            name for name, known_method in known.items() if known_method.base == method
+        ]
         return names or [method]
 
     def _check_sweep(self) -> None:
@@ -520,9 +524,9 @@ class BanditExperiment(Experiment):
         What counts are the values of the sweep: any other would mislead.
         """
         for name, values in self.sweep.values.items() if self.sweep else ():
-            own = self.setting(name)
+            setting = self.setting(name)
             expected = f"one of {', '.join(map(text_of, values))} ([sweep])"
-            require(own in values, name, own, expected)
+            require(setting in values, name, setting, expected)
 
     def setting(self, name: str) -> Value | None:
         """Return what a field of a sweep is here."""
@@ -601,10 +605,16 @@ class BanditExperiment(Experiment):
         # Seeds of bandits are even, and seeds of noise odd: no two are the same.
         seeds = 2 * seed, 2 * seed + 1
         if self.plain(batch[0]).simulator == "mean-field":
-            return [mean_field_regret(one, *seeds, self.steps) for one in simulations]
+            return [
+                mean_field_regret(simulation, *seeds, self.steps)
+                for simulation in simulations
+            ]
         runs = zip(simulations, play_together(simulations, *seeds), strict=True)
         at = self.steps - 1
-        return [np.cumsum(run.regret)[at] / one.num_agents for one, run in runs]
+        return [
+            np.cumsum(run.regret)[at] / simulation.num_agents
+            for simulation, run in runs
+        ]
 
     @property
     def steps(self) -> NDArray[np.intp]:

@@ -325,7 +325,7 @@ class NonlinearBanditExperiment(Experiment):
 
     def recipe(self, method: str) -> dict[str, Any]:
         """Return what decides a method's runs, whatever experiment they are part of."""
-        constants = {one for m in METHODS.values() for one in m.depends_on}
+        constants = {constant for m in METHODS.values() for constant in m.depends_on}
         unused = constants.difference(METHODS[method].depends_on)
         values = super().recipe(method)
         return {name: value for name, value in values.items() if name not in unused}

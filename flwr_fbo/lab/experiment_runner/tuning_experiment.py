@@ -165,12 +165,12 @@ class AgentChanges:
         ValueError
             If the preset's agent has no such setting.
         """
-        given = {one.name: getattr(self, one.name) for one in fields(AgentChanges)}
-        own = {name: value for name, value in given.items() if value is not None}
-        for name, value in own.items():
+        values = {each.name: getattr(self, each.name) for each in fields(AgentChanges)}
+        changes = {name: value for name, value in values.items() if value is not None}
+        for name, value in changes.items():
             known = hasattr(preset, name)
             require(known, name, value, "left out, with agents of this preset")
-        return replace(preset, **own)
+        return replace(preset, **changes)
 
 
 # What only means something where the server's vectors are followed.
@@ -416,8 +416,8 @@ def _labels_of(strategy: str) -> dict[str, str]:
     """Return what a strategy's methods are called, by method, if not as published."""
     if strategy == "DPFTSDE":
         return {}
-    own = _LABELS.get(strategy, ("open", strategy, "blind"))
-    return {"alone": "alone", **dict(zip(_NAMED, own, strict=True))}
+    labels = _LABELS.get(strategy, ("open", strategy, "blind"))
+    return {"alone": "alone", **dict(zip(_NAMED, labels, strict=True))}
 
 
 def usual_methods(experiment: TuningExperiment) -> tuple[str, ...]:

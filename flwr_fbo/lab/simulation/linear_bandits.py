@@ -193,8 +193,8 @@ class BanditSimulation:
         check_fields(self)
         # Which names what does not go together.
         LinearBanditStudy(self.settings, self.num_agents, graph=self.graph)
-        d, own = self.settings.releases.dimension, self.task.dimension
-        require(own == d, "task.dimension", own, f"{d}, as in the settings")
+        d, of_task = self.settings.releases.dimension, self.task.dimension
+        require(of_task == d, "task.dimension", of_task, f"{d}, as in the settings")
         self._check_schedule()
 
     def _check_schedule(self) -> None:
@@ -357,13 +357,13 @@ class _Agents:
     def _pooled(self, graph: PeerGraph) -> list[AgentGroup]:
         members: dict[Confidence, list[int]] = {}
         for slot in range(graph.num_agents):
-            own = graph.confidence_of(slot, self._settings)
-            members.setdefault(own, []).append(slot)
+            confidence = graph.confidence_of(slot, self._settings)
+            members.setdefault(confidence, []).append(slot)
         return [
             AgentGroup(
-                own, (np.array(slots), np.array([graph.pools[i] for i in slots]))
+                confidence, (np.array(slots), np.array([graph.pools[i] for i in slots]))
             )
-            for own, slots in members.items()
+            for confidence, slots in members.items()
         ]
 
     @property
@@ -447,7 +447,9 @@ class _Agents:
             return sums  # as released without noise, and not kept
         shape = self._settings.releases.sum_shape
         pairs = zip(self._releases, np.swapaxes(sums, 0, 1), strict=True)
-        released = [one.release(k, own.reshape(shape)) for one, own in pairs]
+        released = [
+            mechanism.release(k, total.reshape(shape)) for mechanism, total in pairs
+        ]
         by_agent = np.reshape(released, (len(released), *sums.shape[:1], *shape[-2:]))
         return np.swapaxes(by_agent, 0, 1)
 
@@ -458,10 +460,10 @@ class _Agents:
         (_, released, clean, counts), self._under_way = self._under_way, None
         self._total = released.sum(axis=1).reshape(self._total.shape)
         parts = zip(self._beliefs, released, clean, counts, strict=True)
-        for groups, sums, own, count in parts:
+        for groups, sums, own_sums, count in parts:
             trials = np.full(len(sums), count)
             for group in groups:
-                group.believe(sums, len(self._synchronised), own, trials)
+                group.believe(sums, len(self._synchronised), own_sums, trials)
         for stream, *seen in self._since:
             for group in self._beliefs[stream]:
                 group.observe(*seen)

@@ -127,9 +127,9 @@ class _AverageAgent:
         synchronised = self._synchronised
         if self._simulation.settings.local_data == "released":
             return synchronised
-        own = self._gram - self._gram_before
-        matrix = synchronised.factor @ synchronised.factor.T + own
-        target = synchronised.target + own @ self._theta + self._own_luck
+        unreleased = self._gram - self._gram_before
+        matrix = synchronised.factor @ synchronised.factor.T + unreleased
+        target = synchronised.target + unreleased @ self._theta + self._own_luck
         return Ellipsoid(matrix, target, watched=True)
 
     def play(self, bandits: LinearBandits, i: int, num_trials: int) -> float:
@@ -142,8 +142,8 @@ class _AverageAgent:
         # A Beta law of mean m and concentration c has variance m (1 - m) / (c + 1).
         spread = np.sqrt(mean * (1 - mean) / (1 + self._simulation.task.concentration))
         scaled = math.sqrt(num_trials / len(x)) * spread[:, None] * x
-        own, others = self._rng.standard_normal((2, len(x))) @ scaled
-        self._own_luck += own
+        own_luck, others = self._rng.standard_normal((2, len(x))) @ scaled
+        self._own_luck += own_luck
         self._luck += math.sqrt(self._simulation.num_agents) * others
         return num_trials * float(bandits.regrets(i, chosen).mean())
 

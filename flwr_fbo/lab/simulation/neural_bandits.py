@@ -330,8 +330,8 @@ class _NeuralFederation(Federation):
             _fit(dict(enumerate(self.agents)), self.server, self.channel)
             return
         for slot, agent in enumerate(self.agents):
-            own = self.simulation.server(self.simulation.settings, self.seed)
-            _fit({slot: agent}, own, Channel())
+            server = self.simulation.server(self.simulation.settings, self.seed)
+            _fit({slot: agent}, server, Channel())
 
     def synchronise(self) -> None:
         if self.simulation.sharing == "always":
@@ -412,8 +412,8 @@ class NeuralBanditSimulation(TurnSimulation):
             require(explored > 0, "num_exploration", explored, expected)
         expected = f"at least num_exploration, {explored}"
         require(rounds >= explored, "num_rounds", rounds, expected)
-        own, d = self.model.dimension, self.task.dimension
-        require(own == d, "model.dimension", own, f"{d}, as in the task")
+        of_model, d = self.model.dimension, self.task.dimension
+        require(of_model == d, "model.dimension", of_model, f"{d}, as in the task")
         exploration = self.settings.exploration
         is_valid = self.sharing != "always" or exploration == "optimism"
         expected = "'optimism', with sharing='always', where one agent stands for all"

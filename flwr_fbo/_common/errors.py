@@ -30,9 +30,9 @@ class PublicError(Exception):
     Parameters
     ----------
     text : str
-        What the site's log says.
+        Text for the site's log.
     public : str
-        What may leave the site: no value of its data, its configuration, its file
+        Text that may leave the site: no value of its data, its configuration, its file
         system, or of another study. Nothing but the error's type leaves without it.
     """
 
@@ -122,7 +122,7 @@ def log_fault(error: BaseException, what: str, level: int = logging.ERROR) -> No
     error : BaseException
         The handled error.
     what : str
-        What has failed.
+        Text for the log: the work that failed.
     level : int
         Level of the logging module.
     """

@@ -183,7 +183,7 @@ def several(
     least : int
         Number of members at least.
     allowed : str
-        What the error says is allowed, where it is not such a tuple.
+        Text for the error, where the value is not such a tuple.
     """
 
     def rule(name: str, values: Any) -> None:
@@ -248,7 +248,7 @@ def from_json(part: Any, value: Any) -> Any:
     Parameters
     ----------
     part : type or callable, optional
-        What ``value`` is of, or each member of a list: the ``part`` of a field, see
+        Class of ``value``, or of each member of a list: the ``part`` of a field, see
         `ruled`. What no field names as a part stays as it is. A class with a function
         ``from_json`` decides for itself.
     value : JSON value

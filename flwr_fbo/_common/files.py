@@ -39,7 +39,8 @@ def why_untrusted(
     Parameters
     ----------
     path : Path
-        What does not exist yet is trusted if the folders above it are.
+        Path of a file or folder. One that does not exist yet is trusted if the folders
+        above it are.
     is_secret : bool
         Whether a file must not be readable by others, either.
     in_own_folder : bool

@@ -75,7 +75,7 @@ def require_number(
     above, below : float, optional
         Bounds that are not.
     allowed : str
-        What the error says is allowed; the bounds by default.
+        Text for the error; the bounds by default.
     """
     if not (
         is_number(value)
@@ -136,7 +136,7 @@ def require_instance(
     *kinds : type
         Classes that are allowed; one of them is enough.
     allowed : str
-        What the error says is allowed; the classes by default.
+        Text for the error; the classes by default.
     optional : bool
         Whether None is allowed as well.
     """

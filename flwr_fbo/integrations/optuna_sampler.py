@@ -126,11 +126,12 @@ class FederatedSampler(BaseSampler):
         Parameters
         ----------
         known : Knowledge, str or Path
-            What `FedWarmStart` has released, or its file.
+            Releases of `FedWarmStart`, or their file.
         space : mapping of str to Optuna distribution, optional
-            That of ``known`` unless given.
+            Optuna distribution of each parameter, by name; that of ``known`` unless
+            given.
         seed : int, optional
-            Of its draws; from the operating system unless given.
+            Seed of its draws; from the operating system unless given.
         portfolio : sequence of dict, str, Path or StudyPortfolio
             See `from_space`; these settings come before what was released.
 
@@ -169,7 +170,7 @@ class FederatedSampler(BaseSampler):
             `Portfolio.known`; ``"auto"``, the learner that the names in ``space``
             decide; or a list of earlier studies or its file, see `StudyPortfolio`.
         seed : int, optional
-            Of its draws; from the operating system unless given.
+            Seed of its draws; from the operating system unless given.
 
         Raises
         ------

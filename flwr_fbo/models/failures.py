@@ -72,7 +72,7 @@ class Trials(NamedTuple):
     y : ndarray of shape (t,)
         Larger is better.
     failed : ndarray of bool, shape (t,)
-        Which of them failed, or were penalised.
+        True for trials that failed, or were penalised.
     """
 
     x: FloatArray

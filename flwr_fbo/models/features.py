@@ -123,11 +123,11 @@ class RandomFeatures:
         weights : ndarray of shape (P, M)
             One function a row.
         index : ndarray of shape (n,)
-            Which of the functions each point belongs to.
+            Number of the function that each point belongs to.
         rough : ndarray of shape (n,)
             Their `rough_values`.
         num : int
-            How many, >= 1; fewer if there are fewer points.
+            Number of points to return, >= 1; fewer if there are fewer points.
         """
         screened = np.argsort(-rough, kind="stable")[: num + _SPARE]
         values = self.function(x[screened], weights[index[screened]])

@@ -93,7 +93,7 @@ class LangevinDynamics:
     settings : LangevinSettings
         Step sizes, temperature and end of the regression.
     w : ndarray of shape (d_w,)
-        Where it starts.
+        First iterate.
     seed : int
         Seed of the noise. Each step has noise of its own, so that a regression that was
         stopped goes on with the noise that it would have had.
@@ -132,7 +132,7 @@ class LangevinDynamics:
         Parameters
         ----------
         gradient : ndarray of shape (d_w,)
-            Of L at `w`.
+            Gradient of L at `w`.
         loss : float
             L at `w`; of use only where losses are needed.
 

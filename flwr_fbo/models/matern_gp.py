@@ -146,7 +146,7 @@ def fit(x: FloatArray, y: FloatArray, previous: FloatArray) -> FloatArray:
     y : ndarray of shape (B, t)
         Standardised values.
     previous : ndarray of shape (B, D + 2)
-        Where to start; NaN for the mode of the prior.
+        Start of the search; NaN for the mode of the prior.
     """
     num_agents, _, dim = x.shape
     squares = _squared_differences(x)
@@ -187,7 +187,7 @@ class MaternPosterior:
     y : ndarray of shape (B, t)
         Standardised values.
     logs : ndarray of shape (B, D + 2)
-        Of `fit`.
+        Logarithms of hyperparameters, as `fit` returned them.
 
     Attributes
     ----------
@@ -233,7 +233,7 @@ class MaternPosterior:
         x : ndarray of shape (k, D)
             Points of the unit cube.
         agent : int
-            Which of the B.
+            Number of the agent, from 0 to B - 1.
 
         Returns
         -------

@@ -36,7 +36,7 @@ def conditions_of(charges: Iterable[Mapping[str, Any]]) -> str:
     Parameters
     ----------
     charges : iterable of mapping
-        What `charge_facts` returned.
+        Charges, as `charge_facts` returned them.
     """
     found = {
         condition_of(facts["study_kind"], fixed_rows=facts.get("fixed_rows", False))

@@ -88,12 +88,12 @@ class ContinualRelease:
     settings : ContinualSettings
         Bounds of a trial, privacy and factorisation of the releases.
     entropy : Entropy, optional
-        Where noise comes from; none is needed without noise. Agents with
-        `SeededEntropy` need one each, or they would all add the same noise.
+        Source of the noise; none is needed without noise. Agents with `SeededEntropy`
+        need one each, or they would all add the same noise.
     journal : Journal, optional
-        Of this agent. Each release is on disk before `release` returns, with its noise,
-        and one that is there is returned as it is. Without a journal they are kept in
-        memory: for experiments.
+        Journal of this agent. Each release is on disk before `release` returns, with
+        its noise, and one that is there is returned as it is. Without a journal they
+        are kept in memory: for experiments.
 
     Raises
     ------

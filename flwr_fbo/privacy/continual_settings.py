@@ -107,7 +107,7 @@ class ContinualSettings:
     mechanism : {"toeplitz", "tree", "tree-honaker"}
         Factorisation of the running sum; see `flwr_fbo.privacy.factorisation`.
     calibration : {"exact", "paper"}
-        How sigma is computed. ``"exact"``: the smallest sigma that is (epsilon,
+        Calibration of sigma. ``"exact"``: the smallest sigma that is (epsilon,
         delta)-DP. ``"paper"``: sigma of Dubey & Pentland (2020), for
         ``mechanism="tree"`` and B <= 1 only. It spends far less than allowed (``mu``).
         At delta = 0.1 it spends more than allowed from an epsilon of about 260 on;

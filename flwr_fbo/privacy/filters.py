@@ -117,7 +117,7 @@ class Spent:
         In the order in which they were charged. The charges of a group were fixed
         before its first release: a study with sampling, or one Gaussian release.
     num_releases : int
-        How many releases were charged.
+        Number of releases that were charged.
     """
 
     groups: tuple[Group, ...] = ()
@@ -135,9 +135,9 @@ class Spent:
         Parameters
         ----------
         facts : iterable of mapping
-            Of each charge, in order: see `charge_facts`. Where a charge with sampling
-            does not say what its study promised, as in ledgers of earlier versions, all
-            such charges of the study are taken for the whole of it.
+            Facts of each charge, in order: see `charge_facts`. Where a charge with
+            sampling does not say what its study promised, as in ledgers of earlier
+            versions, all such charges of the study are taken for the whole of it.
         study : tuple of str, optional
             Kind and id of a study that is counted as if it had made all releases.
         promised : sequence of Charge

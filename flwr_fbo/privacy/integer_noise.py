@@ -198,7 +198,7 @@ def log_ratio_bound(
     share_std : float
         Parameter s of one share.
     num_shares : int
-        How many shares are summed.
+        Number of summed shares.
     length : int
         Numbers in a message.
     rounding_std : float

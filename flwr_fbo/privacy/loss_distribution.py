@@ -149,7 +149,7 @@ class LossDistribution:
         share : float
             In (0, 1).
         most : float
-            What is returned if no smaller mu is found.
+            Largest mu, which is returned if no smaller one is found.
         """
         # delta at each dot from 0 on, and at the first one where it is no more than
         # ``share``: beyond that everything is above.

@@ -79,7 +79,7 @@ def opendp_gaussian(
     number : {float, int}
         Type of the numbers; an int gets discrete Gaussian noise.
     length : int
-        How many numbers a vector has.
+        Number of a vector's entries.
     scale : float
         Parameter s of the noise: the mass at k is proportional to exp(-k^2 / 2 s^2).
     grid : int, optional
@@ -169,7 +169,7 @@ class SeededEntropy:
     noise_seed : int
         Seed of all draws, >= 0; whoever knows it knows the noise.
     *owner : int
-        Whose noise it is, where several draw under one seed.
+        Owner of the noise, where several draw under one seed.
     """
 
     private = False

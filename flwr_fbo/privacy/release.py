@@ -72,10 +72,11 @@ class ReleaseSettings:
         is twice as large, only Renyi accounting knows it, and its epsilon is not
         comparable with that of the other.
     calibration : {"joint", "published"}
-        What z is multiplied with. ``"joint"``: the exact sensitivity of the P vectors
-        together. ``"published"``: phi_max S, as in the paper, which is up to sqrt(P)
-        times that. The published noise does not double where the sample has a fixed
-        size (section 5.2, footnote 14): z is then charged at half its value, or more.
+        Sensitivity that z is multiplied with. ``"joint"``: the exact sensitivity of the
+        P vectors together. ``"published"``: phi_max S, as in the paper, which is up to
+        sqrt(P) times that. The published noise does not double where the sample has a
+        fixed size (section 5.2, footnote 14): z is then charged at half its value, or
+        more.
     noise_only : bool
         The control: every contribution is replaced by zero, all else stays.
     weights : WeightSchedule
@@ -268,7 +269,7 @@ class Release(PlannedRelease):
         iteration : int
             t >= 0.
         messages : mapping of slot to ndarray of shape (M,)
-            What arrived, whatever it is. The sum runs in slot order.
+            Messages as they arrived, of any type. The sum runs in slot order.
         num_features : int
             M.
         """

@@ -119,7 +119,7 @@ class SecureRelease(PlannedRelease):
         Parameters
         ----------
         iteration : int
-            After which the release was planned.
+            Iteration after which the release was planned.
         slot : int
             Slot of the site, from 0 to N - 1.
         message : ndarray of shape (M,)

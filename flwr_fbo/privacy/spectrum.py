@@ -26,7 +26,7 @@ class SpectralBounds:
     Attributes
     ----------
     shift : float
-        What is to be added to the diagonal of the d x d block, after the noise.
+        Shift that is added to the diagonal of the d x d block, after the noise.
     rho_min, rho_max : float
         On the eigenvalues of noise and shift together.
     kappa : float

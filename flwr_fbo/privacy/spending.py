@@ -104,7 +104,7 @@ def composed_epsilon(charges: Iterable[Charge], delta: float) -> float:
     Parameters
     ----------
     charges : iterable of Charge
-        Of any mechanisms and sampling probabilities, in any order.
+        Charges of any mechanisms and sampling probabilities, in any order.
     delta : float
         In (0, 1).
     """
@@ -154,8 +154,8 @@ class Promise:
     Attributes
     ----------
     charges : tuple of Charge
-        Of the releases that a site is asked for, in order, equal ones together; or one
-        for all of them, where a site's releases are one mechanism.
+        Charges of the releases that a site is asked for, in order, equal ones together;
+        or one for all of them, where a site's releases are one mechanism.
     private : bool
         Whether the noise is known to nobody, and the times of releases are public.
     delta : float, optional
@@ -228,7 +228,7 @@ class SpendingLedger:
     Parameters
     ----------
     journal : Journal
-        Of kind ``"spending"``.
+        Journal of kind ``"spending"``.
 
     Attributes
     ----------
@@ -307,13 +307,14 @@ class SpendingLedger:
         study : tuple of str
             Its kind and its id.
         release : int
-            Which release of the study it is, from 1, or `UNPROTECTED`.
+            Number of the release in its study, from 1, or `UNPROTECTED`.
         charge : Charge
             Cost of the release.
         owner : int
-            Whose data it is about. Agents that share a ledger have data of their own.
+            Owner of the data that it is about. Agents that share a ledger have data of
+            their own.
         promised : iterable of Charge
-            Of all releases of the study.
+            Charges of all releases of the study.
         """
         self.add(charge_facts(study, release, charge, owner, promised=promised))
 

@@ -91,9 +91,10 @@ def check_site(
     node_config : mapping
         Node config of the SuperNode, as Flower hands it to the app.
     study : Promise, optional
-        Of one more study: whether the site would take part in it is a finding, too.
+        Promise of one more study: whether the site would take part in it is a finding,
+        too.
     file : Path, optional
-        Where the node config stands.
+        File with the node config.
     """
     context = Context(0, 0, dict(node_config), RecordDict(), {})
     formats = (
@@ -124,7 +125,7 @@ def announced_study(epsilon: float, delta: float, num_releases: int = 1) -> Prom
     Parameters
     ----------
     epsilon : float
-        Of all its releases together, from 1e-3 to 1e3.
+        Epsilon of all its releases together, from 1e-3 to 1e3.
     delta : float
         From 1e-15 to below 1.
     num_releases : int

@@ -161,12 +161,12 @@ class Gate:
     folder : Path, optional
         Folder of the site's journals and ledger, unless the node config names one.
     own : Limits, optional
-        Of whoever answers, besides those of the app and of the node config.
+        Limits of whoever answers, besides those of the app and of the node config.
 
     Attributes
     ----------
     sizes : Limits
-        How large a message may be.
+        Limits on the size of a message.
     """
 
     def __init__(
@@ -242,7 +242,7 @@ class Gate:
         slot : int
             The site's; -1 where it has none.
         kind, study_id : str
-            Of the study that they must be about; of any, without an id.
+            Kind and id of the study that they must be about; any study, without an id.
 
         Raises
         ------
@@ -301,7 +301,7 @@ class Gate:
         promise : Promise
             Charges that the study announces.
         unprotected : str
-            What it asks for that no guarantee covers.
+            Name of what it asks for that no guarantee covers; empty without it.
         uniform_share : float
             Largest share of its decisions that have no regard to rewards.
         """

@@ -249,7 +249,7 @@ class Limits:
         promise : Promise
             Charges that the study announces.
         unprotected : str
-            What it asks for besides that no guarantee covers.
+            Name of what it asks for besides that no guarantee covers; empty without it.
         """
         if not self.bound_epsilon:
             return
@@ -275,9 +275,9 @@ class Limits:
         Parameters
         ----------
         secure : SecureSums, optional
-            How a tuning study sums them.
+            Settings of a tuning study's secure sums.
         promise : Promise
-            What the study says that it costs.
+            Charges that the study announces.
         """
         if secure is None:
             if self.of_sums:
@@ -401,7 +401,7 @@ def check_config(limits: Limits, config: Mapping[str, Any], study: type[Study]) 
     limits : Limits
         With every size: see `size_limits`.
     config : mapping
-        What `Instruction.to_config` wrote, or whatever else was sent.
+        Config of a message: of `Instruction.to_config`, or anything else.
     study : type
         Dataclass of the site's kind of study.
     """
@@ -517,7 +517,7 @@ def check_numbers(limits: Limits, sizes: Sequence[float]) -> None:
     limits : Limits
         With every size.
     sizes : sequence of float
-        Of each array, in numbers of eight bytes.
+        Size of each array, in numbers of eight bytes.
     """
     assert limits.max_peers is not None
     _check_count("arrays", len(sizes), _ARRAYS_A_PEER * limits.max_peers)

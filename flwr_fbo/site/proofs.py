@@ -156,9 +156,9 @@ def require_complete(
     folder : Path
         Folder of the site's journals and ledger.
     ledger : SpendingLedger or None
-        Of the folder, if it has one.
+        Ledger of the folder, if it has one.
     note : FolderNote
-        Of the folder.
+        Note of the folder.
     """
     # Whoever opens a ledger looks at the way to it; here there is none.
     fault = why_untrusted(folder) if ledger is None else ""
@@ -224,11 +224,11 @@ def read_receipts(
     Parameters
     ----------
     texts : sequence of object
-        What the server sent.
+        Receipts as the server sent them.
     slot : int
         The site's; -1 where it has none.
     fits : mapping of str to str
-        What ``study_kind``, and perhaps ``study_id``, must be.
+        Values that ``study_kind``, and perhaps ``study_id``, must have.
 
     Raises
     ------

@@ -50,7 +50,7 @@ class Mark(NamedTuple):
     Attributes
     ----------
     charges : int
-        Which charge of the study it is at its site, from 1; 0 before the first.
+        Number of the charge in the study at its site, from 1; 0 before the first.
     head : int
         Below 2**62.
     """
@@ -115,7 +115,7 @@ class Receipt:
     releases : tuple of int
         The releases that it has got, from 1, or `UNPROTECTED`, in order.
     promise : Promise
-        What they cost.
+        Charges of the releases.
     """
 
     study_kind: str = field(metadata=ruled(_check_study))
@@ -230,7 +230,7 @@ class ServerKey:
     Parameters
     ----------
     private : bytes, optional
-        What `private` returned; a new key by default.
+        Key as `private` returned it; a new key by default.
     """
 
     def __init__(self, private: bytes | None = None) -> None:

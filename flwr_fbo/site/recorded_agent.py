@@ -81,7 +81,7 @@ class RecordedBanditAgent(RecordedAgent):
     Attributes
     ----------
     study
-        What the journal belongs to.
+        Study that the journal belongs to.
     """
 
     study: Any

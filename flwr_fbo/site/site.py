@@ -74,7 +74,7 @@ class Answer:
     metrics : dict of str to number
         Numbers about the site, by name.
     passed_on : list of ndarray
-        Of other sites, as they were received: before the arrays.
+        Arrays of other sites, as they were received: before the arrays.
     """
 
     arrays: list[NDArray[Any]] = field(default_factory=list)
@@ -93,10 +93,10 @@ class Site(ABC, Generic[AskedT, AgentT]):
     Attributes
     ----------
     limits : Limits, optional
-        What all studies at this site may spend together, and what a message may cost;
-        those of the node config (``fbo-max-epsilon`` and its like) must hold too.
+        Limits on all studies at this site together, and on the cost of a message; those
+        of the node config (``fbo-max-epsilon`` and its like) must hold too.
     instruction_type : type
-        Of the instructions that it carries out.
+        Class of the instructions that it carries out.
     """
 
     limits: Limits | None
@@ -114,9 +114,9 @@ class Site(ABC, Generic[AskedT, AgentT]):
         context : flwr.app.Context
             Context of the message.
         arrays : sequence of ndarray
-            What came along.
+            Arrays of the message.
         config : mapping
-            What `Instruction.to_config` wrote.
+            Config of the message, as `Instruction.to_config` wrote it.
 
         Raises
         ------
@@ -346,7 +346,7 @@ def add_site(app: ClientApp, site: Site[Any, Any], action: str = "default") -> N
     site : Site
         Site that carries out the instructions.
     action : str
-        Of the app's ``train`` messages.
+        Action of the app's ``train`` messages.
     """
     if site.limits is not None:
         add_first_mod(app, limiting(site.limits))

@@ -78,7 +78,7 @@ def held_journal(
     context : flwr.app.Context
         Its state remembers the journal, or how many releases were in it.
     identity : mapping
-        What the journal belongs to; with ``study_id``.
+        Identity of the journal's study and agent; with ``study_id``.
     path : Path, optional
         The file.
     record : str

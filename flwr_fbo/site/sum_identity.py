@@ -64,7 +64,7 @@ class SumIdentity:
         Parameters
         ----------
         sums : SecureSums, optional
-            How the study is summed; None if the server is trusted.
+            Settings of the study's secure sums; None if the server is trusted.
         slot : int
             Slot that the site knows it holds, or -1.
         """

@@ -74,7 +74,7 @@ def sum_reply(
     sums : SecureSums
         Settings of the study's secure sums.
     about : str
-        What is summed, as JSON: the same for all sites.
+        Study that is summed, as JSON: the same for all sites.
     release : int
         From 1, as the site was promised it.
     slot : int

@@ -54,7 +54,7 @@ class SubRegions:
     Attributes
     ----------
     edges : tuple of D ndarrays
-        Where each axis is cut, from 0 to 1, both included.
+        Cuts of each axis, from 0 to 1, both included.
     """
 
     edges: tuple[FloatArray, ...]
@@ -117,7 +117,7 @@ class SearchSpace:
     dim : int
         D, the number of parameters.
     continuous : ndarray of bool, shape (D,)
-        Which axes are continuous.
+        True for continuous axes.
 
     Raises
     ------

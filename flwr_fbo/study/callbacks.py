@@ -57,7 +57,7 @@ class Round:
         Spent so far, under the condition of `Started`; None where the method releases
         nothing, or all of it.
     release : int
-        Which release agents were asked for, from 1; 0 for none.
+        Number of the release that agents were asked for, from 1; 0 for none.
     """
 
     server_round: int

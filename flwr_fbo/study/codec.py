@@ -74,7 +74,7 @@ class Study(ABC):
     own : tuple of str
         The fields that tell a study from another one with the same settings.
     promise : Promise
-        What is released of a site at most, so that it can refuse beforehand.
+        Releases of a site at most, so that it can refuse beforehand.
     """
 
     own: ClassVar[tuple[str, ...]] = ("study_id",)

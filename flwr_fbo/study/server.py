@@ -22,7 +22,7 @@ class Step:
     iteration : int
         From 0.
     release : int
-        Which release agents are asked for, from 1; 0 for none.
+        Number of the release that agents are asked for, from 1; 0 for none.
     is_exhausted : bool
         Whether a release is due that the privacy budget does not allow.
     is_over : bool
@@ -43,7 +43,7 @@ class Server(ABC):
     num_agents : int
         N, the slots of the study.
     ledger : sequence of LedgerRow
-        What has been released so far, in order.
+        Releases so far, in order.
     """
 
     num_agents: int

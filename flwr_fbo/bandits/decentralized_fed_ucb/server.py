@@ -49,7 +49,7 @@ class DecentralizedFedUCBServer(Server):
     Attributes
     ----------
     num_releases : list of int
-        How many releases each agent has made, as it says.
+        Number of releases of each agent, as it says.
     ledger : list of LedgerRow
         One a round in which anything was sent: by whom, and its digest.
 
@@ -182,7 +182,7 @@ class PeerMessage:
     number : int
         Number of the synchronisation, from 1.
     hops : int
-        How much farther it goes than to where it is now heard.
+        Number of hops that it still has to go from where it is now heard.
     release : ndarray of shape ``ContinualSettings.sum_shape``
         Private running sums, as `ContinualRelease.release` returned them.
     """

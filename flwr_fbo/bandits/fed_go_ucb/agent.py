@@ -91,7 +91,7 @@ def posterior(total: FloatArray, noise_std: float) -> Ellipsoid:
     total : ndarray of shape (k + 1, k + 1)
         Sum of all agents' releases.
     noise_std : float
-        Of the noise on its diagonal.
+        Standard deviation of the noise on its diagonal.
 
     Raises
     ------
@@ -306,7 +306,7 @@ class FedGOUCBAgent:
         Parameters
         ----------
         w0 : ndarray of shape (d_w,)
-            What phase I has found.
+            Parameters that phase I has found.
 
         Raises
         ------
@@ -450,8 +450,8 @@ class FedGOUCBAgent:
         total : ndarray
             Has the shape of `AgentReply.values`.
         num_included : int
-            How many of the agent's own evaluations are in it: of a message of its own.
-            Plays no part with privacy, as the agent adds none of its own.
+            Number of the agent's own evaluations in it: of a message of its own. Plays
+            no part with privacy, as the agent adds none of its own.
 
         Raises
         ------

@@ -46,9 +46,9 @@ def has_regard(
     settings : FedGOUCBSettings
         Settings of all agents of the study.
     network : Network, optional
-        That of the study, if it has one.
+        Network of the study, if it has one.
     seed : int
-        Of the study.
+        Seed of the study.
     num_agents : int
         N >= 1, whose sums are added, with privacy.
     """

@@ -58,9 +58,9 @@ class FedGOUCBServer(Server):
     Attributes
     ----------
     ledger : list of LedgerRow
-        What was sent to all: the iterates of phase I, then the totals.
+        Messages to all: the iterates of phase I, then the totals.
     heard : list of int
-        How many sums have come from each agent.
+        Number of sums that have come from each agent.
     regression : LangevinDynamics
         Phase I. Its own noise protects nobody: it is as small as the temperature
         says, and known to all.

@@ -229,7 +229,7 @@ class FedGOUCBSettings:
         synchronisations. With privacy it has no effect, as synchronisations follow a
         public schedule.
     exploration : {"sampling", "optimism"}
-        How an agent chooses in phase II. ``"sampling"``: the best action for parameters
+        Choice of an agent in phase II. ``"sampling"``: the best action for parameters
         that it draws from N(w_hat, beta Sigma^-1). ``"optimism"``, as published: the
         one with the largest reward within the ball. Agents that choose at the same
         time, as in Flower, then all choose the same one; in the paper they take turns.

@@ -162,13 +162,13 @@ class FedGOUCBInstruction(Instruction):
     journal : int
         With privacy, the number of the journal in which its releases must be.
     num_evaluations : int
-        How many it should have made then, of both phases together.
+        Number that it should have made then, in both phases together.
     regresses : bool
         Whether the one array that comes along is w, and its gradient is wanted.
     starts, totals : bool
         Otherwise: whether w0 comes along, and after it a total.
     included : int
-        How many of the agent's evaluations of phase II are in that total.
+        Number of the agent's evaluations of phase II in that total.
     send_sums : bool
         Whether the answer should carry its sums.
     release, heard : int

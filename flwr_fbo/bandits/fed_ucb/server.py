@@ -38,7 +38,7 @@ class FedUCBServer(Server):
     Attributes
     ----------
     num_releases : list of int
-        How many releases of each agent have come.
+        Number of releases that have come from each agent.
     iterations : sequence of int
         Increasing: after which iterations agents are asked for a release.
     ledger : list of LedgerRow

@@ -43,9 +43,9 @@ class OwnPart:
     message : ndarray of shape (d + 1, d + 1)
         Its release.
     clean : ndarray of shape (d + 1, d + 1)
-        What that was made of.
+        Clean sum that the message was made of.
     num_trials : int
-        How many trials that is of.
+        Number of trials in the clean sum.
     """
 
     message: FloatArray
@@ -65,14 +65,14 @@ class LinearUCBAgent:
     own : OwnPart, optional
         The agent's part of the total, with ``local_data="own"``.
     num_others : int
-        What it has received; see `receive`. Zero unless given.
+        Number of other agents' releases in the total; see `receive`. Zero unless given.
 
     Attributes
     ----------
     running_sum : ndarray of shape (d + 1, d + 1)
         Sum of [x; y][x; y]' over the agent's trials: what `ContinualRelease` takes.
     num_trials : int
-        How many trials it has.
+        Number of its trials.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class LinearUCBAgent:
         actions : array of shape (K, d)
             K >= 1 actions, each of norm at most L.
         rng : numpy.random.Generator, optional
-            What chance comes from, where the settings' exploration has any: from the
+            Generator of chance, where the settings' exploration has any: from the
             operating system unless given.
 
         Raises
@@ -203,7 +203,7 @@ class LinearUCBAgent:
             The agent's part of the sum; nothing unless given. It has an effect with
             ``local_data="own"``.
         num_others : int
-            How many other agents' releases are in the sum; with ``local_data="own"``.
+            Number of other agents' releases in the sum; with ``local_data="own"``.
 
         Raises
         ------

@@ -48,7 +48,7 @@ class Belief:
     width : ndarray of shape (...)
         w >= 0, of each model.
     exploration : Exploration
-        How an agent chooses within the ellipsoid.
+        Choice of an agent within the ellipsoid.
     """
 
     ellipsoid: Ellipsoid
@@ -81,7 +81,7 @@ class Belief:
         actions : ndarray of shape (A, K, d)
             Actions of A decisions.
         rngs : sequence of A numpy.random.Generator
-            What each decision draws from.
+            Generators that the decisions draw from.
 
         Returns
         -------

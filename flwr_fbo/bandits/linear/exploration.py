@@ -59,11 +59,12 @@ class Exploration(ABC):
         mean : ndarray of shape (A, K)
             Estimated rewards.
         directions : ndarray of shape (A, K, d)
-            How rewards vary in the ellipsoid: see `Ellipsoid.rewards`.
+            Directions in which rewards vary in the ellipsoid: see `Ellipsoid.rewards`.
         widths : ndarray of shape (A,)
             Widths of the ellipsoid, >= 0.
         rngs : sequence of A numpy.random.Generator
-            What each decision draws from. The probabilities are exact, given the draws.
+            Generators that the decisions draw from. The probabilities are exact, given
+            the draws.
         """
 
 

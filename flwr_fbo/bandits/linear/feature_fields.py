@@ -43,7 +43,7 @@ class Number:
     high : float
         Upper bound, above ``low``, to 1e100. Larger numbers are clipped to it.
     missing : float, optional
-        What a missing value is taken for: None, NaN, or a field that is not given. An
+        Number in place of a missing value: None, NaN, or a field that is not given. An
         error unless given. To tell missing values apart, declare a `Category` beside
         the number.
     """
@@ -120,7 +120,7 @@ class Category:
         Known categories: two or more, distinct and printable; kept as a tuple. Any
         other text is encoded as zeros.
     missing : str, optional
-        What a missing value is taken for: None, NaN, or a field that is not given. Any
+        Text in place of a missing value: None, NaN, or a field that is not given. Any
         text: one of ``values``, or another, which is encoded as zeros. An error unless
         given.
     """

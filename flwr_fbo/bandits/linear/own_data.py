@@ -142,9 +142,9 @@ class Others:
         std : float
             s >= 0, of the noise on the diagonal of ``others``.
         own : ndarray of shape (..., d + 1, d + 1)
-            What the site's own message was made of.
+            Clean sum that the site's own message was made of.
         num_own : int, or ndarray of int of shape (...)
-            How many trials these are.
+            Number of trials in the clean sum.
 
         Raises
         ------
@@ -189,13 +189,13 @@ class OwnBelief:
     others : ndarray of shape (..., d + 1, d + 1), optional
         The total minus the site's own message; nothing unless given.
     num_others : int
-        How many agents' releases are in it.
+        Number of agents' releases in it.
     own : ndarray of shape (..., d + 1, d + 1)
-        What the site's own message was made of: a clean sum.
+        Clean sum that the site's own message was made of.
     num_own : int, or ndarray of int of shape (...)
-        How many trials that has.
+        Number of trials in the clean sum.
     num_releases : int
-        How many releases the newest of the others has made, at most.
+        Largest number of releases that any of the others has made.
     """
 
     def __init__(
@@ -288,7 +288,7 @@ def weighed(
     own : ndarray of shape (..., d + 1, d + 1)
         Clean sum of the site's own trials.
     num_own : int, or ndarray of int of shape (...)
-        How many trials these are.
+        Number of the site's own trials.
     others : Others, optional
         Nobody's unless given.
     """

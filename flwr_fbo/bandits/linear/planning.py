@@ -61,7 +61,8 @@ class SharingPlan:
     num_trials : int
         T of each, above n.
     schedule : sequence of int, optional
-        After how many trials sites synchronise: `suggested_schedule` unless given.
+        Numbers of trials after which sites synchronise: `suggested_schedule` unless
+        given.
     """
 
     releases: ContinualSettings

@@ -138,7 +138,8 @@ class RewardTimeout:
         From 1e-9 to 1e10, from the choice on, by the clock of the site. If that is set
         back to before the choice, from then on.
     reward : float
-        What is recorded then, in the range of rewards; a later reward is refused.
+        Reward that is recorded then, in the range of rewards; a later reward is
+        refused.
 
     Notes
     -----
@@ -206,14 +207,14 @@ class LinearUCBSettings:
         0.3 for rewards in [0, 1]. Intervals of a summary are by the formula, or by the
         observed width.
     exploration : Exploration
-        How an agent chooses within its ellipsoid: `Optimism`, as in the paper,
+        Choice of an agent within its ellipsoid: `Optimism`, as in the paper,
         `EllipsoidSampling` or `InverseGapWeighting`.
     encoder : FeatureEncoder, optional
-        What makes actions of a context and named arms, at all sites alike. Without one
-        sites give actions as vectors.
+        Encoder that makes actions of a context and named arms, at all sites alike.
+        Without one sites give actions as vectors.
     reward_timeout : RewardTimeout, optional
-        When a reward that has not come is taken as known. Unless given a decision
-        without a reward is never part of a release.
+        Waiting time after which a reward that has not come is taken as known. Unless
+        given a decision without a reward is never part of a release.
 
     Notes
     -----

@@ -42,7 +42,8 @@ class LinearBanditStudy(Study):
     num_agents : int
         M >= 1.
     trigger : DeterminantTrigger, optional
-        When an agent reports that it wants to synchronise; never unless given.
+        Trigger by which an agent reports that it wants to synchronise; never unless
+        given.
     noise_seed : int, optional
         *Experiments only*: makes the agents' noise repeat, and is known to all.
     graph : PeerGraph, optional
@@ -184,19 +185,20 @@ class LinearBanditInstruction(Instruction):
     journal : int
         The number of the journal in which its releases must be.
     included : int
-        How many of its releases the server has, or, among peers, has heard of. The
+        Number of its releases that the server has, or, among peers, has heard of. The
         total that comes with the instruction, or came last, has the last of these in
         it; peers are sent no total.
     send_release : bool
         Whether the answer should carry the next one.
     num_trials : int
-        How many trials the agent should have played then, if it has an environment.
+        Number of trials that the agent should have played then, if it has an
+        environment.
     iteration : int
         From 0; one that is asked for again was cut off.
     agents_in_total : int
-        How many agents have a release in the server's total; 0 among peers.
+        Number of agents with a release in the server's total; 0 among peers.
     num_synchronisations : int
-        How many have made the server's total; 0 among peers.
+        Number of synchronisations that have made the server's total; 0 among peers.
     synchronisation, believed : int
         Among peers: which synchronisation the next release is for, 0 for none; and up
         to which one messages have arrived, so that their sum can be believed.

@@ -66,9 +66,9 @@ class DPFTSDEServer(Server):
     Attributes
     ----------
     num_allowed : int
-        How many of the planned releases the privacy budget allows; see `limit`.
+        Number of planned releases that the privacy budget allows; see `limit`.
     ledger : list of LedgerRow
-        What was released; `privacy_spent` and `vectors` follow from it.
+        Releases so far; `privacy_spent` and `vectors` follow from it.
     open_sum : bytes
         State of the `Aggregator` whose sum may have been unmasked, but is not in the
         ledger; empty without one. No other sum of these messages may be unmasked.
@@ -76,7 +76,7 @@ class DPFTSDEServer(Server):
         Whether each site is in one release at most, so that all releases under equal
         noise cost together what one of them does.
     readable : str
-        What this server reads in a message, unless the sites sum them.
+        Text for sites: what this server reads in a message, unless the sites sum them.
     """
 
     is_parallel = False
@@ -115,7 +115,7 @@ class DPFTSDEServer(Server):
         Parameters
         ----------
         before : Facts, optional
-            What they are told whatever is planned.
+            Facts that they are told whatever is planned.
         """
         return before
 
@@ -225,7 +225,7 @@ class DPFTSDEServer(Server):
         step : Step
             The step that asked for the sum.
         noise : IntegerNoise
-            What the sites added.
+            Noise that the sites added.
         summed : SecureTotal
             Total of the sites' integers, and whose they are.
 

@@ -70,7 +70,7 @@ def crowded_places(
     iteration : int
         Each looks at other places.
     votes : bytes
-        What the server released: M float64 numbers.
+        Released votes: M float64 numbers.
 
     Returns
     -------
@@ -99,7 +99,7 @@ class FedVoteAgent(LeanAgent):
     Parameters
     ----------
     facts : VoteCount, optional
-        How votes are counted; given, where it receives any.
+        Facts of the count of votes; given, where it receives any.
     """
 
     settings: FedVoteSettings

@@ -30,14 +30,15 @@ class EvenVotes:
     num_agents : int
         N.
     mean : ndarray of shape (M,)
-        Of a vote. Its count is less near the faces of the cube, where k is cut off.
+        Mean of a vote. Its count is less near the faces of the cube, where k is cut
+        off.
     deviation : float
         Standard deviation of the count at one place, by chance and noise.
     num_cells : int
         K, how many places votes can tell apart.
     smallest_crowd : int
-        How many agents must vote for one place for others to go there; more than N: no
-        vote can be told from chance and noise.
+        Number of agents that must vote for one place for others to go there; more than
+        N: no vote can be told from chance and noise.
     """
 
     num_agents: int

@@ -54,7 +54,7 @@ class FedWarmStartAgent(LeanAgent):
     Parameters
     ----------
     facts : WarmStartFacts, optional
-        Who sends in which release, and what is known of earlier studies.
+        Senders of each release, and releases of earlier studies.
     """
 
     settings: FedWarmStartSettings

@@ -76,7 +76,7 @@ class KnownRelease:
     Attributes
     ----------
     release_id : str
-        Of the study, ``/``, and which of its releases it is, from 1.
+        Id of the study, ``/``, and the number of the release in it, from 1.
     num_sites : int
         n from 1 to 100,000, the sites of the cohort, whether they answered or not.
     noise_multiplier : float

@@ -76,7 +76,7 @@ class FedWarmStartServer(DPFTSDEServer):
     Attributes
     ----------
     cohorts : Cohorts
-        Who sends in which of the planned releases; nobody until `plan_facts`.
+        Senders of each planned release; nobody until `plan_facts`.
     reported : dict of int to list of float
         Best values that a slot reports, a round each; in a study whose sites report
         them.
@@ -193,7 +193,7 @@ def knowledge_of(
     Parameters
     ----------
     study : TuningStudy
-        Of `FedWarmStartSettings`.
+        Study with `FedWarmStartSettings`.
     ledger : sequence of LedgerRow
         Its releases.
     delta : float

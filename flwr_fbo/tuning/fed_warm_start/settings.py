@@ -150,7 +150,7 @@ class WarmStartFacts(Facts):
     Attributes
     ----------
     cohorts : Cohorts, optional
-        Who sends in which release; given once the releases are planned.
+        Senders of each release; given once the releases are planned.
     known : Knowledge, optional
         Releases of earlier studies, about this space. Their points are the pool.
     """

@@ -88,9 +88,9 @@ class SharedFunction:
     pool : ndarray of shape (m, D)
         Points of the pool on the unit cube.
     lengthscales : ndarray of shape (k, D)
-        Of the draws that it is averaged over.
+        Lengthscales of the draws that it is averaged over.
     weights : ndarray of shape (k, m)
-        Of the pool's points, in each draw.
+        Weights of the pool's points, in each draw.
     shares : ndarray of shape (k,)
         Posterior probability of each draw; together 1 less ``null_probability``.
     scales : ndarray of shape (k,)

@@ -32,7 +32,7 @@ class FTSServer(Server):
     Attributes
     ----------
     ledger : list of LedgerRow
-        What was passed on, newest last.
+        Messages that were passed on, newest last.
     """
 
     def __init__(

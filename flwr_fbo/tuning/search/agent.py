@@ -53,7 +53,7 @@ class Agent(ABC):
     num_initial : int
         Initial points, >= 1.
     slot : int
-        Which of the study's N agents this is, from 0.
+        Number of this agent among the study's N, from 0.
     entropy : int
         Seed of all its draws, below 2**128.
 
@@ -62,11 +62,11 @@ class Agent(ABC):
     iterations : list of int
         The iteration of each trial, in the order of evaluation.
     points : ndarray of shape (t, D)
-        Where each trial was, failed ones too, on the unit cube.
+        Points of the trials on the unit cube, failed ones too.
     values : list of float
-        What the objective returned; NaN for a failed trial.
+        Values of the objective; NaN for a failed trial.
     sources : list of {"enqueued", "start", "own search", "federation"}
-        Where each of the points came from that `ask` returned last.
+        Origins of the points that `ask` returned last.
     """
 
     def __init__(

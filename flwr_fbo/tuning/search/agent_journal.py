@@ -41,7 +41,7 @@ def load_agent(
     enqueue : sequence of dict
         Known-good settings, which a new agent evaluates first.
     state : mapping of str to ndarray, optional
-        What `Journal.load_unnumbered` returned; read unless given.
+        Arrays that `Journal.load_unnumbered` returned; read unless given.
     """
     seed = study.study_seed
     seed = secrets.randbits(128) if seed is None else seed

@@ -95,7 +95,7 @@ class Comparison:
         Parameters
         ----------
         tuning_score : float
-            Of the tuned setting, in the tuning; in the unit of the other scores.
+            Score of the tuned setting in the tuning, in the unit of the other scores.
         """
         if self.has_failed or not self.tuned_is_better:
             return ""

@@ -47,7 +47,7 @@ def log_unit_improvement(z: FloatArray) -> tuple[FloatArray, FloatArray]:
     Returns
     -------
     tuple of two ndarrays
-        Of the shape and precision of ``z``.
+        Values and derivatives, of the shape and precision of ``z``.
     """
     # h(z) = pdf(z) + z cdf(z) = pdf(z) (1 + z ratio(z)), of Mills' ratio, and h' = cdf.
     farthest = _FAR if z.dtype == np.float64 else _FAR_IN_SINGLE
@@ -91,7 +91,7 @@ class Search:
     space : SearchSpace
         Search space of the agent.
     rng : numpy.random.Generator
-        Of the candidates.
+        Generator of the candidates.
     num_candidates, num_starts : int
         Uniform points, and how many of the best are refined; both >= 1.
     """
@@ -150,7 +150,7 @@ def suggest(model: MaternPosterior, searches: Sequence[Search]) -> FloatArray:
     Parameters
     ----------
     model : MaternPosterior
-        Of B agents.
+        Posterior of B agents.
     searches : sequence of Search
         One an agent, all with S starts; their hyperparameters are not looked at.
     """

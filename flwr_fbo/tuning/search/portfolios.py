@@ -66,7 +66,7 @@ class _Learner:
     per_feature : tuple of str
         Parameters whose listed value is divided by the number of features.
     constants : mapping of str to value
-        What all listed settings have besides: the library's defaults.
+        Values that all listed settings have besides: the library's defaults.
     """
 
     title: str
@@ -343,7 +343,7 @@ class Portfolio:
             Number of features; needed where the space has a numeric parameter
             ``per_feature``.
         size : int
-            How many settings, >= 1.
+            Number of settings, >= 1.
 
         Raises
         ------

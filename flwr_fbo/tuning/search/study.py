@@ -88,12 +88,13 @@ class TuningStudy(Study):
     study_id : str
         Tells this study from any other at the same client.
     promise : Promise
-        What is released of a site at most, one charge a release; nothing is promised
-        unless the strategy says so.
+        Releases of a site at most, one charge per release; nothing is promised unless
+        the strategy says so.
     facts : Facts, optional
-        What the algorithm tells its agents besides their settings, once it is planned.
+        Facts that the algorithm tells its agents besides their settings, once it is
+        planned.
     secure : SecureSums, optional
-        How messages are summed, where the server is to learn their sums only.
+        Settings of the secure sums, where the server is to learn their sums only.
     portfolio : sequence of dict
         Settings that each agent evaluates after those that its site enqueued, and
         before its own first points.
@@ -173,7 +174,7 @@ class TuningInstruction(Instruction):
         For which of the promised releases, from 1, the answer should carry a message;
         0 for none.
     num_released : int
-        How many releases the server has made.
+        Number of releases that the server has made.
     made_after : int
         Iteration whose messages are in the newest of them.
     num_iterations : int

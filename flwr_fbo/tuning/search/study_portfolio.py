@@ -76,7 +76,7 @@ class PortfolioSource:
         Whether what it has released is differentially private; True as well where no
         client's scores are in it.
     epsilon : float or None
-        What it cost each client, at ``delta``: 0 where no client's scores are in it,
+        Epsilon for each client, at ``delta``: 0 where no client's scores are in it,
         None where it was not private.
     delta : float or None
         In (0, 1).
@@ -130,7 +130,7 @@ class StudyPortfolio:
     Attributes
     ----------
     space : SearchSpace
-        Of all these studies.
+        Search space of all these studies.
     settings : tuple of dict
         1 to 100 settings of this space.
     sources : tuple of PortfolioSource

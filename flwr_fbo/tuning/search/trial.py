@@ -36,9 +36,9 @@ class Trial(dict[str, Any]):
     params : mapping
         All parameters of the space; an objective may use some of them.
     distributions : mapping of str to Optuna distribution
-        What the study declares.
+        Distributions that the study declares.
     number : int
-        Which of the agent's trials this is, from 0.
+        Number of this trial at its agent, from 0.
 
     Notes
     -----

@@ -39,7 +39,7 @@ class RecordedTuner(RecordedAgent):
     enqueue : sequence of dict
         Known-good settings, evaluated first.
     num_released : int, optional
-        How many releases the server says that it has made.
+        Number of releases that the server says it has made.
     identity : SumIdentity, optional
         The site's key and roster in secure sums; by default it has none.
 

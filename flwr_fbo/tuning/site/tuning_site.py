@@ -57,9 +57,9 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
     enqueue : sequence of dict
         Known-good settings, evaluated first.
     space : mapping of str to Optuna distribution, optional
-        What the study's space must be, and in this order.
+        Search space that the study must have, in this order.
     direction : {"maximize", "minimize"}, optional
-        What the study's direction must be.
+        Direction that the study must have.
     limits : Limits, optional
         See `Site`. Without any the site takes part in any study of a usual size.
     """
@@ -279,11 +279,11 @@ def _logged(
     objective : callable
         Objective of the site.
     agent : Agent
-        Whose trials they are.
+        Agent of the trials.
     num_iterations : int
         T, the last iteration of the study.
     level : int
-        Of the log.
+        Level of the log.
     """
     num_trials = agent.num_first + num_iterations
 

@@ -53,12 +53,12 @@ class BanditAuditPlan(StudyPlan):
     Attributes
     ----------
     settings : LinearUCBSettings
-        Of an agent that plays alone, with noise, and a known number n of releases. All
-        of them are made.
+        Settings of an agent that plays alone, with noise, and a known number n of
+        releases. All of them are made.
     actions : tuple of K tuples of d floats
         The arms, of norm at most L; the same in every trial.
     rewards : tuple of K floats
-        What they pay, in the range of rewards.
+        Rewards of the actions, in the range of rewards.
     window : int
         Trials before each release, >= 1.
     change : {"reward", "trial"}
@@ -74,7 +74,7 @@ class BanditAuditPlan(StudyPlan):
         Logged trials before trial 0, >= 0, which the first release includes. They are
         of the arms in turn.
     num_requests : int
-        How often every release is asked for, as after lost replies, >= 1. The mean of
+        Number of requests for every release, as after lost replies, >= 1. The mean of
         the answers is what agent and adversary get.
     """
 

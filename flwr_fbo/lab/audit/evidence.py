@@ -62,7 +62,8 @@ class Evidence:
     Attributes
     ----------
     log_ratio : ndarray of shape (R,)
-        Of the likelihoods with and without the canary, under the promised mechanism.
+        Log ratio of the likelihoods with and without the canary, under the promised
+        mechanism.
     projections : ndarray of shape (R, K, K)
         Entry (k, j) is release k, less what the absent world releases without noise,
         projected on the direction in which the canary shifts release j. In standard
@@ -94,12 +95,13 @@ class Evidence:
         released : ndarray of shape (R, K, F)
             Releases of R studies: K each, of F numbers.
         noise : ndarray of shape (R, K, F)
-            What was released, less what the absent world releases without noise; in
-            standard deviations of the promised noise.
+            Releases, less what the absent world releases without noise; in standard
+            deviations of the promised noise.
         shifts : ndarray of shape (R, K, F)
             By how much the canary, if sampled, shifts each release, in the same units.
         log_ratio : ndarray of shape (R,), optional
-            That of independent Gaussian releases unless given.
+            Log ratio of the likelihoods; that of independent Gaussian releases unless
+            given.
         sampling_probability : float
             q, of each release on its own. Of no effect where ``log_ratio`` is given.
         """
@@ -153,7 +155,7 @@ class Statistics:
     Parameters
     ----------
     present, absent : Evidence
-        Of studies with the canary and without; not to be used again.
+        Evidence of studies with the canary and without; not to be used again.
     """
 
     def __init__(self, present: Evidence, absent: Evidence) -> None:

@@ -39,8 +39,8 @@ class SecureSites:
     settings : ReleaseSettings
         Settings of the releases.
     entropy : Entropy
-        Where shares come from. If it can be predicted, a share is a rounded Gaussian
-        draw in place of OpenDP's discrete one.
+        Source of the shares. If it can be predicted, a share is a rounded Gaussian draw
+        in place of OpenDP's discrete one.
     num_features : int
         M, the length of a message.
     honest : tuple of int
@@ -82,7 +82,7 @@ class SecureSites:
         Parameters
         ----------
         iteration : int
-            After which the release was planned.
+            Iteration after which the release was planned.
         messages : mapping of int to ndarray of shape (M,)
             A message of each site, by slot.
         """

@@ -163,7 +163,7 @@ class AuditResult:
     epsilon_lower : float
         Epsilon is at least this, with 99.8 % confidence.
     promised : PrivacySpent
-        Of the plan: what the accountant says of a whole study.
+        Privacy spent by a whole study of the plan, as the accountant says.
     test : AuditTest
         Chosen on other studies than those that were counted.
     true_positives, false_positives : int

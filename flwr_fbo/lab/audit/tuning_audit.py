@@ -65,8 +65,8 @@ class TuningAuditPlan(StudyPlan):
     num_features : int
         M >= 1.
     absence : {"missing", "zeros"}
-        How the canary is absent. The release promises that a missing message counts as
-        zero, so the guarantee covers both; ``"missing"`` also shows whether noise or
+        Form of the canary's absence. The release promises that a missing message counts
+        as zero, so the guarantee covers both; ``"missing"`` also shows whether noise or
         divisor depend on who answered.
     """
 

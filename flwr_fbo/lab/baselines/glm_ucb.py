@@ -226,7 +226,7 @@ class GLMUCBSettings:
         agents : sequence of GLMUCBAgent
             All agents of the study.
         send : callable
-            What all arrays pass that agents and server send each other.
+            Function that all arrays pass that agents and server send each other.
         """
         messages = [agent.message() for agent in agents]
         gram = np.sum([send(message.values) for message in messages], axis=0)

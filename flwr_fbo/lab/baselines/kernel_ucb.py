@@ -194,7 +194,7 @@ class KernelUCBSettings:
         agents : sequence of KernelUCBAgent
             All agents of the study.
         send : callable
-            What all arrays pass that agents and server send each other.
+            Function that all arrays pass that agents and server send each other.
         """
         drawn = [send(agent.draw()) for agent in agents]
         # Sorted: the dictionary does not depend on who was first.
@@ -219,7 +219,7 @@ class KernelUCBAgent:
     dimension : int
         D, an action's coordinates.
     seed : int
-        Of the study.
+        Seed of the study.
     slot : int
         The agent's.
     """

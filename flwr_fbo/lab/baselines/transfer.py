@@ -344,7 +344,7 @@ def left_out_misranked(samples: FloatArray, y: FloatArray) -> NDArray[np.int64]:
     Parameters
     ----------
     samples : ndarray of shape (t, S, t)
-        Of `Posterior.leave_one_out`.
+        Samples of `Posterior.leave_one_out`.
     y : ndarray of shape (t,)
         Observed values.
 
@@ -368,7 +368,7 @@ def ensemble_weights(losses: NDArray[np.int64]) -> FloatArray:
     Parameters
     ----------
     losses : ndarray of shape (n + 1, S)
-        Of S samples of each model; the target's is the first.
+        Losses of S samples of each model; the target's is the first.
 
     Returns
     -------

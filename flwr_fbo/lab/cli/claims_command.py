@@ -124,7 +124,7 @@ class _Found:
     runs : list of Run
         Its runs, in the order in which they ended.
     missing : str
-        What to say of a method that has not been run.
+        Text about a method that has not been run.
     """
 
     plan: Experiment

@@ -87,7 +87,7 @@ class SqliteWriters:
     Parameters
     ----------
     path : Path
-        Of the unpacked file.
+        Path of the unpacked file.
 
     Raises
     ------

@@ -43,7 +43,7 @@ class Run(ABC):
     private : bool
         Whether nothing unprotected was released; False under seeded noise.
     seconds : float
-        Of CPU time.
+        Seconds of CPU time.
     """
 
     method: str
@@ -205,7 +205,7 @@ class Claim:
     text : str
         In words.
     section : str
-        Where the paper says it, as in "5.1"; empty where it does not.
+        Section of the paper that says it, as in "5.1"; empty where it does not.
     better, than : str
         Names of methods.
     by : {"final", "mean", "scalars", "seconds"}
@@ -242,7 +242,7 @@ class Column:
     sign : str
         ``"+"`` for differences.
     digits : int
-        After the point; one less for each before it beyond the second.
+        Number of digits after the point; one less for each before it beyond the second.
     humanised : bool
         Whether it is shown as in 81.5 M, whatever the digits.
     control : str, optional
@@ -252,8 +252,8 @@ class Column:
     of : str
         The attribute of a run that has the values.
     reads : {"end", "last", "mean", "whole"}
-        Which values: in the end; at the last step that counts; in the mean up to it; in
-        the end, but only where all steps count.
+        Values that it reads: in the end; at the last step that counts; in the mean up
+        to it; in the end, but only where all steps count.
     """
 
     heading: str
@@ -285,7 +285,7 @@ class Experiment(ABC):
     methods : tuple of str
         Names out of ``known_methods``. A federated method needs its controls beside it.
     claims : tuple of Claim
-        What a paper says of them.
+        Claims of a paper about them.
     """
 
     # How a file is read, with all dataclasses in it.

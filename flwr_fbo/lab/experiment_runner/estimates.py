@@ -21,12 +21,11 @@ class Estimate:
     mean : float
         Mean over the runs.
     standard_error : float
-        Of the mean, over runs or groups of them; NaN from a single run.
+        Standard error of the mean, over runs or groups of them; NaN from a single run.
     num_runs : int
         Number of runs.
     num_groups : int
-        How many of them are independent: as many as runs, unless some share what is
-        drawn.
+        Number of independent ones: as many as runs, unless some share what is drawn.
     """
 
     mean: float

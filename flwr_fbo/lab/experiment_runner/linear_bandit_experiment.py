@@ -79,7 +79,7 @@ class SweptField:
     table : {"", "privacy", "task"}
         The table of an experiment's file in which it is set; none: at its top.
     scale : {"log", "names"}
-        Of an axis.
+        Scale of an axis.
     """
 
     letter: str
@@ -461,8 +461,8 @@ class BanditExperiment(Experiment):
         n, fixed in advance, the gaps growing: see `geometric_schedule`. With one for
         each trial from the first one on, after every trial.
     first_synchronisation : int
-        After how many trials. What is there before is exploration, for agents that act
-        on released data only.
+        Number of trials before the first one. What is there before is exploration, for
+        agents that act on released data only.
     graph : {"complete", "ring", "star", "line", "random"}, optional
         Along which agents talk, one hop far; there is a centre unless given. See
         `PeerGraph.named`.
@@ -471,7 +471,7 @@ class BanditExperiment(Experiment):
         `simulation.mean_field`. That takes seconds, however many trials and agents
         there are.
     sweep : Sweep, optional
-        What else than the above to play them at.
+        Other settings to play them at.
     methods : tuple of str
         All but ``"full"``, and those for graphs, unless given. With a sweep, each at
         all of its points.

@@ -93,7 +93,7 @@ class NonlinearMethod(Method):
     simulation : callable
         Takes an experiment; returns what is played.
     depends_on : tuple of str
-        Which of the experiment's constants have a part in it.
+        Constants of the experiment that have a part in it.
     releases : bool
         Whether agents send anything of theirs.
     counts_phase_one : bool
@@ -269,19 +269,19 @@ class NonlinearBanditExperiment(Experiment):
     num_iterations : int
         Rounds, of one evaluation an agent each, >= 1.
     width : int
-        Of the network's hidden layer.
+        Width of the network's hidden layer.
     settings : Constants
-        Of all methods with a network.
+        Constants of all methods with a network.
     total_exploration : int, optional
         Number T0 >= N of random actions of all agents together, before the first round,
         as in algorithm 1; theorem 5 has T0 = sqrt(N T). With None phase I is each
         agent's first ``settings.num_exploration`` rounds.
     linear : LinearConstants
-        Of DisLinUCB.
+        Constants of DisLinUCB.
     glm : GLMUCBSettings
-        Of Fed-GLB-UCB.
+        Settings of Fed-GLB-UCB.
     kernel : KernelUCBSettings
-        Of ApproxDisKernelUCB.
+        Settings of ApproxDisKernelUCB.
     methods : tuple of str
         All unless given, but for other readings of Fed-GO-UCB.
     """

@@ -128,13 +128,14 @@ class TransferMethod(Method):
     Attributes
     ----------
     settings : AgentSettings
-        Of the targets and of those who send; those of the experiment are put in.
+        Settings of the targets and of those who send; those of the experiment are put
+        in.
     informed : bool
         Whether targets receive messages.
     zeroed : bool
         Whether the messages are of agents that know nothing.
     curve : TransferCurve
-        What it sets otherwise.
+        Curve with its own settings.
     """
 
     settings: SearchSettings
@@ -189,9 +190,9 @@ class TransferExperiment(OptimisationExperiment):
     follow : str
         1 - p_t of FTS: see `FTSSettings`.
     refit_every : int
-        Of all agents' own models: see `SearchSettings`.
+        Evaluations between two fits of all agents' own models: see `SearchSettings`.
     messages : Messages
-        What finished agents send, unless a curve says otherwise.
+        Messages of finished agents, unless a curve says otherwise.
     methods : tuple of str
         All but curves unless given. All curves are added.
     curves : dict of TransferCurve
@@ -400,17 +401,17 @@ def messages_of(
     Parameters
     ----------
     study : TuningStudy
-        Of an agent that sends messages.
+        Study of an agent that sends messages.
     finished : sequence of Agent
         Agents that have made all their evaluations.
     seed : int
-        Of their draws.
+        Seed of their draws.
     zeroed : bool
         Whether they know nothing.
     num_observations : int, optional
-        How many of its observations each uses, the first ones; all unless given.
+        Number of observations that each uses, the first ones; all unless given.
     iteration : int
-        After which they send.
+        Iteration after which they send.
 
     Returns
     -------

@@ -87,13 +87,14 @@ class TuningPrivacy(PrivacySetting):
     Attributes
     ----------
     delta : float
-        Where epsilon is reported.
+        Delta at which epsilon is reported.
     noise_multiplier, epsilon : float
         One of the two, as for `DPFTSDE`.
     sampling_probability : float, optional
         q; the preset's unless given.
     sampling, calibration : str
-        Of `ReleaseSettings`; a fixed size is accounted for by Renyi's divergence.
+        Sampling and calibration of `ReleaseSettings`; a fixed size is accounted for by
+        Renyi's divergence.
     """
 
     delta: float
@@ -144,7 +145,7 @@ class AgentChanges:
     random_starts : bool, optional
         Whether uniform points are refined in place of the best candidates.
     lengthscale, regularization : float, optional
-        Of the messages: l and lambda.
+        Kernel l and regularization lambda of the messages.
     follow : str, optional
         1 - p_t.
     """
@@ -194,7 +195,7 @@ class Curve(AgentChanges):
     method : {"alone", "open", "private"}
         The last one comes with a noise-only control.
     weights : WeightSchedule, optional
-        Of the agents in each sub-region.
+        Weights of the agents in each sub-region.
     clip_norm : float, optional
         S, of ``"private"``.
     noise_multiplier : float, optional
@@ -247,7 +248,7 @@ class TuningMethod(Method):
     build : callable
         Takes an experiment and seeds; returns the strategy.
     curve : Curve
-        What it sets otherwise.
+        Curve with its own settings.
     first : callable, optional
         Takes an experiment, seeds and a slot; returns what the agent evaluates first.
     liars : float
@@ -639,9 +640,9 @@ class TuningExperiment(OptimisationExperiment):
         The federated methods': ``"FedVote"``, ``"FedWarmStart"``, ``"DPFTSDE"``, or
         another that is registered and has presets. The controls share its agent.
     preset : str, optional
-        Of a strategy that has several, as `DPFTSDE`.
+        Preset of a strategy that has several, as `DPFTSDE`.
     agent : AgentChanges
-        What the agents of all methods set otherwise.
+        Changes of the agents' settings, for all methods.
     list_first : bool
         Whether federated methods begin with the task's public list. The usual controls
         are then another few: *list* begins with it, too, and searches alone.

@@ -50,10 +50,10 @@ class TuningRun(Run):
         Messages that agents sent to be clipped, and how many of them were longer than
         the clip norm allows. Of DP-FTS-DE; 0 where none is clipped.
     correlation, percentile : float
-        Of messages and followed points, where they are measured: the means over
-        messages and points, see `TuningExperiment`; NaN where they are not.
+        Mean correlation of the messages, and mean percentile of the followed points:
+        see `TuningExperiment`; NaN where they are not measured.
     best_settings : list of N dicts or None
-        Where each agent had its best value; None where it had no success. Empty in a
+        Setting of each agent's best value; None where it had no success. Empty in a
         compact run.
     """
 
@@ -83,11 +83,11 @@ class Seeds:
     Attributes
     ----------
     study : int
-        Of the agents' draws.
+        Seed of the agents' draws.
     features : int
-        Of the shared features; public.
+        Seed of the shared features; public.
     noise : int
-        Of the releases' noise and masks, in place of real entropy.
+        Seed of the releases' noise and masks, in place of real entropy.
     """
 
     study: int

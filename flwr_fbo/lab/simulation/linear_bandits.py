@@ -134,10 +134,10 @@ class BanditRun:
         The index of the action that each agent played in each trial, in as few bytes
         as K needs.
     regret : ndarray of shape (T,)
-        Of each trial, added over the agents: how much lower the mean rewards of what
-        they played are than the best.
+        Regret of each trial, added over the agents: how much lower the mean rewards of
+        what they played are than the best.
     synchronised : list of int
-        After how many trials there was a synchronisation.
+        Numbers of trials after which there was a synchronisation.
     running_sums : ndarray of shape (M, d + 1, d + 1)
         Each agent's, of all its trials.
     total : ndarray of shape ``ContinualSettings.sum_shape``
@@ -159,22 +159,22 @@ class BanditSimulation:
     Attributes
     ----------
     settings : LinearUCBSettings
-        Of all agents.
+        Settings of all agents.
     num_agents : int
         M >= 1.
     task : LinearBanditTask
-        Of the dimension that the settings have.
+        Bandits of the dimension that the settings have.
     num_trials : int
         T >= 1, of each agent.
     schedule : sequence of int
-        After how many trials there is a synchronisation: increasing, from 1 to T, no
-        more than ``settings.releases`` has planned. With none, agents never learn of
-        each other.
+        Numbers of trials after which there is a synchronisation: increasing, from 1 to
+        T, no more than ``settings.releases`` has planned. With none, agents never learn
+        of each other.
     graph : PeerGraph, optional
         Along which agents talk, in place of a centre. The settings have as many streams
         as an agent has estimators, see `among_peers`.
     control : {"noise-only", "random"}, optional
-        What shows whether a method is better for what its agents learned.
+        Control that shows whether a method is better for what its agents learned.
         ``"noise-only"``: every running sum is zero where it is released, under the same
         noise. ``"random"``: actions are uniform, and nobody synchronises.
     """
@@ -274,11 +274,11 @@ def play_together(
     Parameters
     ----------
     simulations : sequence of BanditSimulation
-        Of one task, number of trials and number of agents.
+        Simulations of one task, number of trials and number of agents.
     seed : int
-        Of the bandits.
+        Seed of the bandits.
     noise_seed : int
-        Of the releases: agent i's are those of a `ContinualRelease` with
+        Seed of the releases' noise: agent i's are those of a `ContinualRelease` with
         ``SeededEntropy(noise_seed, i)``.
 
     Returns

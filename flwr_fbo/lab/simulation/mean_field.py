@@ -54,9 +54,9 @@ def mean_field_regret(
     simulation : BanditSimulation
         With a centre, and a schedule that is fixed in advance.
     seed : int
-        Of the bandits: theta is that of `play_together`.
+        Seed of the bandits: theta is that of `play_together`.
     noise_seed : int
-        Of the releases' noise and that of rewards.
+        Seed of the releases' noise and that of rewards.
     trials : ndarray of int
         Increasing, from 1 to T.
 

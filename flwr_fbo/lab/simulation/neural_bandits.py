@@ -63,13 +63,13 @@ class FederationRun:
     actions : ndarray of int, shape (T, N)
         The index of the action that each agent played in each round.
     regret : ndarray of shape (T,)
-        Of each round, added over the agents.
+        Regret of each round, added over the agents.
     num_scalars : ndarray of int, shape (T,)
         Sent by the end of each round, from the run's beginning on.
     num_synchronisations : int
         Number of synchronisations of the run.
     regret_before : float
-        Of what was evaluated before the first round, added over the agents.
+        Regret of the evaluations before the first round, added over the agents.
     """
 
     actions: NDArray[Any]
@@ -87,7 +87,7 @@ class Federation:
     simulation : TurnSimulation
         Settings of the simulation.
     seed : int
-        Of the run.
+        Seed of the run.
 
     Attributes
     ----------
@@ -96,7 +96,7 @@ class Federation:
     agents : list
         Those of the simulation.
     channel : Channel
-        What is sent has to pass it.
+        Channel that all arrays pass.
     bandit : NonlinearBandit
         Bandit that all agents play.
     num_synchronisations : int
@@ -181,7 +181,8 @@ class TurnSimulation:
     Attributes
     ----------
     settings : GLMUCBSettings or KernelUCBSettings
-        Of the agents, by their algorithm: it makes them, and has them synchronise.
+        Settings of the agents, by their algorithm: it makes them, and has them
+        synchronise.
     task : NonlinearBanditTask
         Bandits, one per seed.
     num_agents : int
@@ -189,7 +190,8 @@ class TurnSimulation:
     num_rounds : int
         T >= 1.
     sharing : {"triggered", "always", "never"}
-        When to synchronise: as an agent's trigger says; after every evaluation; never.
+        Times of synchronisations: as an agent's trigger says; after every evaluation;
+        never.
     at_once : bool
         Whether all agents choose before the first of them is rewarded, as in Flower,
         and synchronise between rounds; not with ``"always"``. Else they take turns.
@@ -385,7 +387,7 @@ class NeuralBanditSimulation(TurnSimulation):
     Attributes
     ----------
     model : RewardModel
-        Of the task's dimension.
+        Reward model of the task's dimension.
     total_exploration : int, optional
         Number T0 >= N of random actions of all agents together, in turn and before the
         first round, as in algorithm 1; theorem 5 has T0 = sqrt(N T). With None each

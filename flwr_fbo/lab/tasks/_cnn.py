@@ -28,7 +28,7 @@ class Start:
     weights : tuple of ndarray
         He's initial weights of each layer; biases start at zero.
     orders : tuple of ndarray of shape (n,)
-        Of the examples, one an epoch.
+        Orders of the examples, one per epoch.
     """
 
     weights: tuple[NDArray[np.float32], ...]

@@ -28,7 +28,7 @@ def require_clients(num_clients: Any, num_parts: int, part: str) -> None:
     num_parts : int
         Number of parts that the data has.
     part : str
-        What one is called.
+        Name of one part, for the error.
     """
     require_int("num_agents", num_clients, 1)
     expected = f"at most {num_parts} (one {part} each)"
@@ -45,7 +45,7 @@ class ObservationNoise:
     Parameters
     ----------
     seed : int
-        Of the run.
+        Seed of the run.
     client : int
         Number of the client, from 0.
     """
@@ -74,7 +74,7 @@ class Task(ABC):
     direction : {"maximize", "minimize"}
         Direction of the objectives.
     unit : str
-        What a value is, for the axis of a figure.
+        Name of a value, for the axis of a figure.
     """
 
     name: str
@@ -133,7 +133,7 @@ class Task(ABC):
         num_clients : int
             Number of clients in the run, >= 1.
         seed : int
-            Of the run: of whatever is random about data and observations.
+            Seed of the run: of whatever is random about data and observations.
         """
 
     def truth(self, client: int, num_clients: int, seed: int) -> Objective | None:

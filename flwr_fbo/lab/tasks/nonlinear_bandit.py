@@ -108,7 +108,7 @@ class FunctionBanditTask(NonlinearBanditTask):
     Attributes
     ----------
     function : {"hartmann", "cosine"}
-        Of six variables in [0, 1], or of eight in [-1, 1].
+        Name of the function: of six variables in [0, 1], or of eight in [-1, 1].
     num_actions : int
         K >= 2.
     """
@@ -224,7 +224,7 @@ class NonlinearBandit:
     task : NonlinearBanditTask
         Task that the bandit is of.
     seed : int
-        Of the run.
+        Seed of the run.
 
     Attributes
     ----------

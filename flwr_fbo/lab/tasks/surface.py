@@ -40,7 +40,8 @@ class SurfaceSource:
     Attributes
     ----------
     name : str
-        Of the file, beside a digest of data and space: with others it is another file.
+        Name of the file, beside a digest of data and space: with others it is another
+        file.
     objective : callable
         Objective of the client, which the grid is computed from.
     space : mapping of str to Optuna distribution

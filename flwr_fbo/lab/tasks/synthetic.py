@@ -56,8 +56,8 @@ class SyntheticTask(Task):
     num_exact : int
         The first so many clients have u_n = 0.
     runs_per_function : int
-        How many runs, >= 1, share their functions and differ in all else. Run s has
-        those of number ``first_function + s // runs_per_function``.
+        Number of runs, >= 1, that share their functions and differ in all else. Run s
+        has those of number ``first_function + s // runs_per_function``.
     first_function : int
         Number, >= 0, of the functions of run 0.
     """

@@ -36,11 +36,11 @@ class Table:
     points : ndarray of shape (n, D)
         In the unit cube.
     weights : ndarray of shape (n + 1,)
-        Of the functions around the points, and the constant.
+        Weights of the functions around the points, and the constant.
     lowest, highest : float
         The table's range.
     axes : ndarray of int, shape (D,)
-        Which parameter each of the table's axes is.
+        Parameter of each of the table's axes.
     shift : ndarray of shape (D,)
         In [0, 2): how far each axis is shifted around a circle on which it lies twice,
         there and back; 0 for not at all.

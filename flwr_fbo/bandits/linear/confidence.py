@@ -183,20 +183,6 @@ class Confidence:
         return self.settings.formula in ("paper", "authors")
 
     @cached_property
-    def _union(self) -> float:
-        """Over which events about rewards' noise the width is a union, but for 2.
-
-        One an agent, for all trials; with a sliding window, or another rho_min at each
-        synchronisation, also one a synchronisation.
-        """
-        if self._as_published:
-            return 1
-        releases = self.settings.releases
-        if releases.num_releases is not None and releases.sliding_window is None:
-            return self.num_agents
-        return self.num_agents * releases.union(self.num_synchronisations)
-
-    @cached_property
     def _copies(self) -> int:
         """Multiplicity of the bounds: the paper adds up what it shifts and bounds."""
         return self.num_agents if self._as_published else 1
@@ -255,7 +241,14 @@ class Confidence:
         settings, copies, bounds = self.settings, self._copies, self.bounds
         d = settings.releases.dimension
         volume = log_det - d * math.log(copies * bounds.rho_min)
-        chance = 2 * math.log(2 * self._union / self.alpha)
+        # One event per agent about its rewards' noise, for all trials; with a sliding
+        # window, or another rho_min at each synchronisation, one for each of these too.
+        releases = settings.releases
+        union: float = 1 if self._as_published else self.num_agents
+        is_open = releases.num_releases is None or releases.sliding_window is not None
+        if is_open and not self._as_published:
+            union *= releases.union(self.num_synchronisations)
+        chance = 2 * math.log(2 * union / self.alpha)
         radius = np.sqrt(chance + np.maximum(volume, 0))
         norm = settings.norm_bound
         prior: FloatArray | float = norm * math.sqrt(bounds.rho_max) + bounds.kappa

@@ -346,19 +346,10 @@ def _mixture(
 def _shrunk(
     noisy: FloatArray, own: FloatArray, std: float
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the others' Gram matrix, shrunk, and the weight of the noisy one."""
-    d = noisy.shape[-1]
-    prior = _prior_mean(noisy, own)
-    difference = noisy - prior
-    mean_square = np.square(difference).mean((-2, -1))
-    noise = std**2 * (d + 1) / (2 * d)  # the mean variance of an entry
-    weight = np.maximum(1 - noise / np.maximum(mean_square, _TINY), 0.0)
-    weight = weight if noise else np.ones_like(weight)
-    return prior + weight[..., None, None] * difference, weight
+    """Return the others' Gram matrix, shrunk, and the weight of the noisy one.
 
-
-def _prior_mean(noisy: FloatArray, own: FloatArray) -> FloatArray:
-    """Return c1 V + c2 I, nearest to the noisy matrix, with c1 and c2 >= 0."""
+    It is shrunk to c1 V + c2 I, nearest to the noisy matrix, with c1 and c2 >= 0.
+    """
     d = noisy.shape[-1]
     size, trace = np.square(own).sum((-2, -1)), np.trace(own, axis1=-2, axis2=-1)
     fit, total = (noisy * own).sum((-2, -1)), np.trace(noisy, axis1=-2, axis2=-1)
@@ -370,7 +361,13 @@ def _prior_mean(noisy: FloatArray, own: FloatArray) -> FloatArray:
     no_own = (c1 < 0) | (det <= _TINY)
     c1 = np.where(no_own, 0.0, np.where(c2 < 0, only_own, c1))
     c2 = np.where(no_own, only_eye, np.maximum(c2, 0.0))
-    return np.asarray(c1[..., None, None] * own + c2[..., None, None] * np.eye(d))
+    prior = c1[..., None, None] * own + c2[..., None, None] * np.eye(d)
+    difference = noisy - prior
+    mean_square = np.square(difference).mean((-2, -1))
+    noise = std**2 * (d + 1) / (2 * d)  # the mean variance of an entry
+    weight = np.maximum(1 - noise / np.maximum(mean_square, _TINY), 0.0)
+    weight = weight if noise else np.ones_like(weight)
+    return prior + weight[..., None, None] * difference, weight
 
 
 def _inverse(matrix: FloatArray) -> FloatArray:

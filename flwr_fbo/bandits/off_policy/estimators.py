@@ -363,15 +363,9 @@ def _snips(log: MatchedLog, confidence: float) -> PolicyValue:
     return _estimate("snips", value, error, log, confidence)
 
 
-def _doubly_robust(log: MatchedLog, confidence: float) -> PolicyValue:
-    of_chosen, of_policy = _predictions(log)
-    scores = of_policy + log.weights * (log.rewards - of_chosen)
-    return _mean("doubly_robust", scores, log, confidence)
-
-
 @one_blas_thread
-def _predictions(log: MatchedLog) -> tuple[FloatArray, FloatArray]:
-    """Return the models' predictions for the chosen arm and for the policy."""
+def _doubly_robust(log: MatchedLog, confidence: float) -> PolicyValue:
+    # Predictions for the chosen arm and for the policy, each by earlier blocks alone.
     of_chosen, of_policy = np.zeros((2, len(log.rewards)))
     num_blocks = min(_NUM_BLOCKS, len(log.rewards))
     _, *later = np.array_split(np.arange(len(log.rewards)), num_blocks)
@@ -382,7 +376,8 @@ def _predictions(log: MatchedLog) -> tuple[FloatArray, FloatArray]:
         theta, _ = posterior_weights(features - centre, rewards - level, _PENALTY)
         of_chosen[block] = level + (log.features[block] - centre) @ theta
         of_policy[block] = level + (log.policy_features[block] - centre) @ theta
-    return of_chosen, of_policy
+    scores = of_policy + log.weights * (log.rewards - of_chosen)
+    return _mean("doubly_robust", scores, log, confidence)
 
 
 def _skewness_factor(scores: FloatArray) -> float:
@@ -425,7 +420,9 @@ def _estimate(
     from_one = np.mean(log.weights) - 1
     spread = float(np.std(log.weights, ddof=1)) / math.sqrt(len(log.weights))
     distance = float(from_one) / max(spread, _LEAST_ERROR)
-    score = _transformed(distance, _skewness_factor(log.weights))
+    # The sum in `ips`, for T = the distance of the mean weight from 1.
+    a = _skewness_factor(log.weights)
+    score = distance * (1 + a * distance + (a * distance) ** 2 / 3) + a / 2
     most, least = (_untransformed(end, skewness_factor) for end in (reach, -reach))
     return PolicyValue(
         value=float(value),
@@ -440,11 +437,6 @@ def _estimate(
         largest_weight=float(np.max(log.weights)),
         estimator=estimator,
     )
-
-
-def _transformed(t: float, a: float) -> float:
-    """Return the sum in `ips` for T = t."""
-    return t * (1 + a * t + (a * t) ** 2 / 3) + a / 2
 
 
 def _untransformed(z: float, a: float) -> float:

@@ -55,7 +55,7 @@ def sum_reply(
     journal: Journal,
     identity: SumIdentity,
     sums: SecureSums,
-    about: str,
+    study: str,
     release: int,
     slot: int,
     attempt: int,
@@ -73,7 +73,7 @@ def sum_reply(
         The site's key and roster.
     sums : SecureSums
         Settings of the study's secure sums.
-    about : str
+    study : str
         Study that is summed, as JSON: the same for all sites.
     release : int
         From 1, as the site was promised it.
@@ -97,7 +97,7 @@ def sum_reply(
     progress, state, share = _begun(
         journal.load_unnumbered(), release, attempt, exchange
     )
-    terms = sums.terms(about, release, group, attempt)
+    terms = sums.terms(study, release, group, attempt)
     member = Member(terms, slot, identity.key, identity.roster, state)
 
     def numbers() -> NDArray[np.uint64]:

@@ -108,9 +108,13 @@ class DecentralizedFedUCBServer(Server):
         messages : mapping of int to PeerReply
             By slot, of who has answered: what others carried is lost.
         """
-        self._mail = {
-            slot: self._messages_in(slot, mail) for slot, (mail, _) in messages.items()
-        }
+        self._mail = {}
+        for slot, (mail, _) in messages.items():
+            # The form of a message is looked at; the numbers in it are not read.
+            whole = [m for m in mail[: self.num_agents] if is_bytes(m, self._length)]
+            if len(whole) < len(mail):
+                _log.warning("\t> agent %d: not all that it sent are messages", slot)
+            self._mail[slot] = whole
         counts = list(self.num_releases)
         for slot, (_, num_releases) in messages.items():
             counts[slot] = max(counts[slot], num_releases)
@@ -130,19 +134,6 @@ class DecentralizedFedUCBServer(Server):
         # Not the mail itself: most of it is passed on again and again.
         row = LedgerRow(step.iteration, facts, np.zeros(0, dtype=np.uint8))
         self.ledger.append(row)
-
-    def _messages_in(self, slot: int, mail: Sequence[Any]) -> list[Bytes]:
-        """Return what has the form of a message; the numbers in it are not read."""
-        are_messages = [
-            is_bytes(message, self._length) for message in mail[: self.num_agents]
-        ]
-        if not all(are_messages) or len(mail) > self.num_agents:
-            _log.warning("\t> agent %d: not all that it sent are messages", slot)
-        return [
-            message
-            for message, is_message in zip(mail, are_messages, strict=False)
-            if is_message
-        ]
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return what is under way, by sender: (messages, bytes)."""

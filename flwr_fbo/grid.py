@@ -55,6 +55,7 @@ class InProcessGrid(Grid):
     Parameters
     ----------
     client_app : ClientApp
+        App that answers the messages of all nodes.
     num_nodes : int
         Number N >= 1 of nodes.
     run_config : dict, optional
@@ -95,8 +96,8 @@ class InProcessGrid(Grid):
                 for i in range(num_nodes)
             ]
         node_configs = list(node_configs)
-        ok = len(node_configs) == num_nodes
-        require(ok, "node_configs", node_configs, f"one a node, {num_nodes}")
+        is_valid = len(node_configs) == num_nodes
+        require(is_valid, "node_configs", node_configs, f"one a node, {num_nodes}")
         self.contexts = {
             _FIRST_NODE_ID + i: Context(
                 run_id=1,

@@ -1,1 +1,1 @@
-"""What every folder uses: arrays, randomness, validation, texts and errors."""
+"""Arrays, randomness, validation, texts and errors, for every folder."""

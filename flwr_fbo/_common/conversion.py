@@ -44,7 +44,8 @@ def plain(value: Any) -> Any:
     """
     if type(value) in (int, float, str, bool):
         return value
-    if isinstance(value, np.generic) or _has_no_axes(value):
+    has_no_axes = getattr(value, "shape", None) == () and hasattr(value, "item")
+    if isinstance(value, np.generic) or has_no_axes:
         value = value.item()
     if isinstance(value, Real) and not isinstance(value, int | float):
         return float(value)
@@ -212,10 +213,6 @@ def frame_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Any:
             "to_dataframe needs pandas: pip install 'flwr-fbo[pandas]'."
         ) from error
     return pd.DataFrame([dict(row) for row in rows], columns=list(columns))
-
-
-def _has_no_axes(value: Any) -> bool:
-    return getattr(value, "shape", None) == () and hasattr(value, "item")
 
 
 def _is_frame(value: Any) -> bool:

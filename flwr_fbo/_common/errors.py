@@ -30,9 +30,9 @@ class PublicError(Exception):
     Parameters
     ----------
     text : str
-        What the site's log says.
+        Text for the site's log.
     public : str
-        What may leave the site: no value of its data, its configuration, its file
+        Text that may leave the site: no value of its data, its configuration, its file
         system, or of another study. Nothing but the error's type leaves without it.
     """
 
@@ -130,12 +130,20 @@ def log_fault(error: BaseException, what: str, level: int = logging.ERROR) -> No
     Parameters
     ----------
     error : BaseException
+        The handled error.
     what : str
-        What has failed.
+        Text for the log: the work that failed.
     level : int
         Level of the logging module.
     """
-    calls = _calls_of_app(error.__traceback__)
+    # From the first call of the user's app on, if there is one.
+    calls = call = error.__traceback__
+    while call is not None:
+        module = str(call.tb_frame.f_globals.get("__name__", ""))
+        if module.partition(".")[0] not in _NOT_THE_APP:
+            calls = call
+            break
+        call = call.tb_next
     kind, text = type(error).__name__, " ".join(str(error).split())
     whole = f"{kind}: {text}" if text else kind
     # The text of others may have another number each time.
@@ -150,17 +158,6 @@ def log_fault(error: BaseException, what: str, level: int = logging.ERROR) -> No
 def log_once(name: str, text: str, level: int = logging.WARNING) -> None:
     """Log a line once, and then ``name`` with how often it repeats."""
     _note(name, name, level, text)
-
-
-def _calls_of_app(calls: TracebackType | None) -> TracebackType | None:
-    """Return a traceback from the first call of the user's app on, if there is one."""
-    call = calls
-    while call is not None:
-        module = str(call.tb_frame.f_globals.get("__name__", ""))
-        if module.partition(".")[0] not in _NOT_THE_APP:
-            return call
-        call = call.tb_next
-    return calls
 
 
 def _lines(calls: TracebackType | None) -> list[tuple[str, int]]:

@@ -53,12 +53,12 @@ def check_fields(settings: Any) -> None:
         If a value breaks its field's rule. The message names field and value, and says
         what is allowed.
     """
-    for one in fields_by_name(settings.__class__).values():
-        value = plain(getattr(settings, one.name))
-        object.__setattr__(settings, one.name, value)
-        rule: Rule | None = one.metadata.get("rule")
+    for each in fields_by_name(settings.__class__).values():
+        value = plain(getattr(settings, each.name))
+        object.__setattr__(settings, each.name, value)
+        rule: Rule | None = each.metadata.get("rule")
         if rule is not None:
-            rule(one.name, value)
+            rule(each.name, value)
 
 
 def ruled(
@@ -132,8 +132,8 @@ def text(most: int) -> Metadata:
     """Allow 1 to ``most`` characters."""
 
     def check(name: str, value: Any) -> None:
-        ok = isinstance(value, str) and 1 <= len(value) <= most
-        require(ok, name, value, f"1 to {most} characters")
+        is_valid = isinstance(value, str) and 1 <= len(value) <= most
+        require(is_valid, name, value, f"1 to {most} characters")
 
     return ruled(check)
 
@@ -171,7 +171,9 @@ def instance(
     )
 
 
-def several(one: Metadata, *, least: int = 0, allowed: str = "a tuple") -> Metadata:
+def several(
+    rule_of_member: Metadata, *, least: int = 0, allowed: str = "a tuple"
+) -> Metadata:
     """Allow a tuple whose members keep a rule, such as ``several(integer(1))``.
 
     Parameters
@@ -181,16 +183,16 @@ def several(one: Metadata, *, least: int = 0, allowed: str = "a tuple") -> Metad
     least : int
         Number of members at least.
     allowed : str
-        What the error says is allowed, where it is not such a tuple.
+        Text for the error, where the value is not such a tuple.
     """
 
     def rule(name: str, values: Any) -> None:
         is_long = isinstance(values, tuple) and len(values) >= least
         require(is_long, name, values, allowed)
         for value in values:
-            one["rule"](name, value)
+            rule_of_member["rule"](name, value)
 
-    return ruled(rule, cap=one["cap"], part=one["part"])
+    return ruled(rule, cap=rule_of_member["cap"], part=rule_of_member["part"])
 
 
 def holds(part: Any, *, cap: str = DEFAULT_CAP) -> Metadata:
@@ -199,8 +201,8 @@ def holds(part: Any, *, cap: str = DEFAULT_CAP) -> Metadata:
     def rule(name: str, value: Any) -> None:
         if value is None or not isinstance(part, type):
             return
-        for one in value if isinstance(value, tuple | list) else [value]:
-            require(isinstance(one, part), name, value, f"of class {part.__name__}")
+        for member in value if isinstance(value, tuple | list) else [value]:
+            require(isinstance(member, part), name, value, f"of class {part.__name__}")
 
     return ruled(rule, cap=cap, part=part)
 
@@ -208,17 +210,17 @@ def holds(part: Any, *, cap: str = DEFAULT_CAP) -> Metadata:
 @cache
 def fields_by_name(kind: type) -> dict[str, Field[Any]]:
     """Return the fields of a dataclass."""
-    return {one.name: one for one in fields(kind)}
+    return {each.name: each for each in fields(kind)}
 
 
-def cap_of(one: Field[Any]) -> str:
+def cap_of(each: Field[Any]) -> str:
     """Return the limit of the integers in a field: the default unless it has one."""
-    return str(one.metadata.get("cap", DEFAULT_CAP))
+    return str(each.metadata.get("cap", DEFAULT_CAP))
 
 
-def part_of(one: Field[Any]) -> Any:
+def part_of(each: Field[Any]) -> Any:
     """Return the dataclass in a field, or a function that returns it, or None."""
-    return one.metadata.get("part")
+    return each.metadata.get("part")
 
 
 def to_json(value: Any) -> Any:
@@ -231,10 +233,12 @@ def to_json(value: Any) -> Any:
     if hasattr(value, "to_json"):
         return value.to_json()
     if is_dataclass(value):
-        values = {one.name: to_json(getattr(value, one.name)) for one in fields(value)}
+        values = {
+            each.name: to_json(getattr(value, each.name)) for each in fields(value)
+        }
         return {"kind": value.kind, **values} if hasattr(value, "kind") else values
     if isinstance(value, tuple | list):
-        return [to_json(one) for one in value]
+        return [to_json(member) for member in value]
     return value
 
 
@@ -244,10 +248,11 @@ def from_json(part: Any, value: Any) -> Any:
     Parameters
     ----------
     part : type or callable, optional
-        What ``value`` is of, or each member of a list: the ``part`` of a field, see
+        Class of ``value``, or of each member of a list: the ``part`` of a field, see
         `ruled`. What no field names as a part stays as it is. A class with a function
         ``from_json`` decides for itself.
     value : JSON value
+        JSON value that `to_json` returned, or one from another party.
 
     Raises
     ------
@@ -255,7 +260,7 @@ def from_json(part: Any, value: Any) -> Any:
         If a field is missing or unknown, or has a value that is not allowed.
     """
     if isinstance(value, list | tuple):
-        return tuple(from_json(part, one) for one in value)
+        return tuple(from_json(part, member) for member in value)
     if part is None or value is None:
         return value
     made = part if isinstance(part, type) else part(value)

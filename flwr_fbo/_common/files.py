@@ -39,7 +39,8 @@ def why_untrusted(
     Parameters
     ----------
     path : Path
-        What does not exist yet is trusted if the folders above it are.
+        Path of a file or folder. One that does not exist yet is trusted if the folders
+        above it are.
     is_secret : bool
         Whether a file must not be readable by others, either.
     in_own_folder : bool
@@ -47,12 +48,12 @@ def why_untrusted(
         it count too.
     """
     writable: list[str] = []
-    own = os.geteuid()
+    user = os.geteuid()
     folder, is_of_all, must_be_own = "/", False, in_own_folder
     try:
         for place, found, is_last in _way_to(path):
             mode = found.st_mode
-            if found.st_uid not in (0, own):
+            if found.st_uid not in (0, user):
                 return _of_another(path, place, found, is_last=is_last)
             if stat.S_ISLNK(mode):  # everybody may write it, says its mode
                 continue
@@ -85,9 +86,9 @@ def make_folder(path: Path) -> None:
         If it cannot be created.
     """
     # With parents=True, `Path.mkdir` leaves those above it to the umask.
-    missing = [one for one in path.parents if not one.exists()]
-    for one in (*reversed(missing), path):
-        one.mkdir(mode=0o700, exist_ok=True)
+    missing = [parent for parent in path.parents if not parent.exists()]
+    for folder in (*reversed(missing), path):
+        folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def _way_to(path: Path) -> Iterator[tuple[str, os.stat_result, bool]]:
@@ -150,19 +151,19 @@ def _of_another(path: Path, place: str, found: os.stat_result, *, is_last: bool)
         options = "-R "
     is_it = place == os.path.abspath(path)
     what = "it" if is_it else f"{place}, which it is in or leads through,"
-    own, user = os.geteuid(), found.st_uid
+    own_user, user = os.geteuid(), found.st_uid
     return (
         f"{path} is not used, as {what} belongs to user {user}, and this process to "
-        f"user {own}. Run it as user {user}, or, if the content is right: "
-        f"chown {options}{own} {shlex.quote(place)}"
+        f"user {own_user}. Run it as user {user}, or, if the content is right: "
+        f"chown {options}{own_user} {shlex.quote(place)}"
     )
 
 
 def _readable(path: Path, place: str, found: os.stat_result) -> str:
     """Return what is said of a secret that others can read, or even write."""
     may = "write" if found.st_mode & _OTHERS_CAN_WRITE else "read"
-    own, quoted = os.geteuid(), shlex.quote(place)
-    first = "" if found.st_uid == own else f"chown {own} {quoted} && "
+    own_user, quoted = os.geteuid(), shlex.quote(place)
+    first = "" if found.st_uid == own_user else f"chown {own_user} {quoted} && "
     return (
         f"{path} is not used, as others may {may} it. Look whether its content is "
         f"right, then: {first}chmod 600 {quoted}"

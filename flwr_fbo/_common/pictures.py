@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from warnings import catch_warnings, filterwarnings
 
@@ -66,8 +66,13 @@ def _missing(text: str) -> list[str]:
     if text.isascii():
         return []
     from matplotlib import rcParams
+    from matplotlib.font_manager import FontProperties, findfont
 
-    known = frozenset[int]().union(*map(_letters_of_family, rcParams["font.family"]))
+    known: set[int] = set()
+    for family in rcParams["font.family"]:
+        with suppress(ValueError):  # matplotlib passes over a font that is not there
+            properties = FontProperties(family=[family])
+            known |= _letters(str(findfont(properties, fallback_to_default=False)))
     return [letter for letter in dict.fromkeys(text) if ord(letter) not in known]
 
 
@@ -79,16 +84,6 @@ def _font_with(letter: str) -> str | None:
         if _LAST_RESORT not in font.fname and ord(letter) in _letters(font.fname):
             return font.name
     return None
-
-
-def _letters_of_family(family: str) -> frozenset[int]:
-    from matplotlib.font_manager import FontProperties, findfont
-
-    try:
-        path = findfont(FontProperties(family=[family]), fallback_to_default=False)
-    except ValueError:  # matplotlib passes over it
-        return frozenset()
-    return _letters(str(path))
 
 
 @cache

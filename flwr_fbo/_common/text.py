@@ -58,12 +58,15 @@ def humanised(value: float, error: float = math.nan, sign: str = "") -> str:
     Parameters
     ----------
     value : float
+        The count, of any sign and size.
     error : float
         Left out where it is NaN.
     sign : str
         ``"+"`` for differences.
     """
-    factor, unit = next((one for one in _UNITS if abs(value) >= one[0]), (1.0, ""))
+    factor, unit = next(
+        (entry for entry in _UNITS if abs(value) >= entry[0]), (1.0, "")
+    )
     digits = max(3 - len(f"{abs(value) / factor:.0f}"), 0) if unit else 0
     number = f"{value / factor:{sign}.{digits}f}"
     if math.isfinite(error):

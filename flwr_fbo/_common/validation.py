@@ -67,13 +67,15 @@ def require_number(
     Parameters
     ----------
     field : str
+        Name of the field, for the error.
     value : object
+        Value of the field.
     least, most : float
         Bounds that are allowed themselves; ``most=math.inf`` allows infinity, too.
     above, below : float, optional
         Bounds that are not.
     allowed : str
-        What the error says is allowed; the bounds by default.
+        Text for the error; the bounds by default.
     """
     if not (
         is_number(value)
@@ -81,20 +83,15 @@ def require_number(
         and (above is None or value > above)
         and (below is None or value < below)
     ):
-        text = allowed or _bounds_text(least, most, above, below)
-        refuse(field, value, text)
-
-
-def _bounds_text(
-    least: float, most: float, above: float | None, below: float | None
-) -> str:
-    """Return the bounds of `require_number` in words."""
-    if least > -MOST and most < MOST:
-        return f"a number from {_short(least)} to {_short(most)}"
-    low, high = least if least > -MOST else None, most if most < MOST else None
-    bounds = ((">=", low), (">", above), ("<=", high), ("<", below))
-    texts = [f" {sign} {_short(one)}" for sign, one in bounds if one is not None]
-    return ("a number" if most > MOST else "a finite number") + " and".join(texts)
+        if allowed:
+            refuse(field, value, allowed)
+        if least > -MOST and most < MOST:
+            refuse(field, value, f"a number from {_short(least)} to {_short(most)}")
+        low, high = least if least > -MOST else None, most if most < MOST else None
+        bounds = ((">=", low), (">", above), ("<=", high), ("<", below))
+        texts = [f" {sign} {_short(end)}" for sign, end in bounds if end is not None]
+        kind = "a number" if most > MOST else "a finite number"
+        refuse(field, value, kind + " and".join(texts))
 
 
 def _short(bound: float) -> str:
@@ -104,8 +101,8 @@ def _short(bound: float) -> str:
 
 def require_fraction(field: str, value: Any) -> None:
     """Raise ValueError unless ``value`` is a number between 0 and 1, both excluded."""
-    allowed = "a number between 0 and 1, both excluded"
-    require_number(field, value, above=0, below=1, allowed=allowed)
+    expected = "a number between 0 and 1, both excluded"
+    require_number(field, value, above=0, below=1, allowed=expected)
 
 
 def require_index(field: str, value: Any, length: int) -> None:
@@ -133,10 +130,13 @@ def require_instance(
     Parameters
     ----------
     field : str
+        Name of the field, for the error.
     value : object
+        Value of the field.
     *kinds : type
+        Classes that are allowed; one of them is enough.
     allowed : str
-        What the error says is allowed; the classes by default.
+        Text for the error; the classes by default.
     optional : bool
         Whether None is allowed as well.
     """
@@ -154,7 +154,7 @@ def _with_article(kind: type) -> str:
 def require_all(field: str, values: Any, kind: type, *, allowed: str) -> None:
     """Raise ValueError unless ``values`` is a list or tuple of instances of a class."""
     is_list = isinstance(values, list | tuple)
-    if not (is_list and all(isinstance(one, kind) for one in values)):
+    if not (is_list and all(isinstance(value, kind) for value in values)):
         refuse(field, values, allowed)
 
 
@@ -200,6 +200,6 @@ def check_folder(field: str, folder: str | Path | None) -> Path | None:
     """
     if folder is None:
         return None
-    ok = isinstance(folder, str | Path) and Path(folder).is_absolute()
-    require(ok, field, folder, "an absolute path")
+    is_valid = isinstance(folder, str | Path) and Path(folder).is_absolute()
+    require(is_valid, field, folder, "an absolute path")
     return Path(folder)

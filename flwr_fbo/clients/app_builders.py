@@ -129,6 +129,7 @@ def add_tuning(
     Parameters
     ----------
     app : ClientApp
+        The Message-API app, which gains a ``train`` action.
     compare : callable or None
         See `with_tuning`.
 
@@ -206,15 +207,16 @@ def with_tuning(
     _check(compare)
     site = TuningSite(make_objective, enqueue, space, direction, limits)
 
-    def own_client(context: Context) -> Client:
-        if compare is not None:
-            _settle(context, compare)
-        return client_fn(context).to_client()
-
     def tuning_client_fn(context: Context) -> Client:
         tell(limits)
+
+        def own_client() -> Client:
+            if compare is not None:
+                _settle(context, compare)
+            return client_fn(context).to_client()
+
         return _TwoStages(
-            lambda: own_client(context),
+            own_client,
             lambda: SiteClient(site, context).to_client(),
         )
 
@@ -222,15 +224,15 @@ def with_tuning(
 
 
 def _check(compare: object) -> None:
-    allowed = "a function of the context, or None"
-    require_function("compare", compare, allowed, optional=True)
+    expected = "a function of the context, or None"
+    require_function("compare", compare, expected, optional=True)
 
 
 def _settle(context: Context, compare: Compare) -> None:
     """Decide between the default and the tuned setting, unless that was done."""
     pair = compare(context)
-    ok = isinstance(pair, tuple) and len(pair) == 2
-    require(ok, "what compare returned", pair, "a pair: the default, and a score")
+    is_valid = isinstance(pair, tuple) and len(pair) == 2
+    require(is_valid, "what compare returned", pair, "a pair: the default, and a score")
     default, score = pair
     best_params(context, default, compare=score)
 

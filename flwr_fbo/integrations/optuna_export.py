@@ -66,16 +66,16 @@ def storage_of(source: Path, storage: Storage) -> tuple[str | BaseStorage, Path 
         # Characters such as ? and % mean something in a URL.
         storage = f"sqlite:///{quote(str(Path(storage)))}"
     kind = type(storage).__name__
-    allowed = f"a URL, a Path or an Optuna storage, and it is a {kind}"
-    require(isinstance(storage, str | BaseStorage), "storage", storage, allowed)
+    expected = f"a URL, a Path or an Optuna storage, and it is a {kind}"
+    require(isinstance(storage, str | BaseStorage), "storage", storage, expected)
     text = getattr(storage, "url", storage)  # of one of Optuna's databases
     if not isinstance(text, str):
         return storage, None
     try:
         url = make_url(text)
     except ArgumentError as error:
-        allowed = "a URL such as 'sqlite:///trials.db', or a Path"
-        raise ValueError(f"storage={text!r} is not allowed: {allowed}.") from error
+        expected = "a URL such as 'sqlite:///trials.db', or a Path"
+        raise ValueError(f"storage={text!r} is not allowed: {expected}.") from error
     if url.get_backend_name() != "sqlite":
         return storage, None
     file = Path(str(url.database))

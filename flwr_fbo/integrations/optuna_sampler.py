@@ -108,7 +108,7 @@ class FederatedSampler(BaseSampler):
     def from_journal(cls, path: str | Path) -> FederatedSampler:
         """Return a sampler around the agent that a client's journal holds.
 
-        The journal's trials are no part of an Optuna study until `export_journal` puts
+        The journal's trials are not in an Optuna study until `export_journal` puts
         them there.
 
         Raises
@@ -134,11 +134,12 @@ class FederatedSampler(BaseSampler):
         Parameters
         ----------
         known : Knowledge, str or Path
-            What `FedWarmStart` has released, or its file.
+            Releases of `FedWarmStart`, or their file.
         space : mapping of str to Optuna distribution, optional
-            That of ``known`` unless given.
+            Optuna distribution of each parameter, by name; that of ``known`` unless
+            given.
         seed : int, optional
-            Of its draws; from the operating system unless given.
+            Seed of its draws; from the operating system unless given.
         portfolio : sequence of dict, str, Path or StudyPortfolio
             See `from_space`; these settings come before what was released.
 
@@ -150,10 +151,10 @@ class FederatedSampler(BaseSampler):
             If the file cannot be read.
         """
         known = known_from(known)
-        own = known.space if space is None else SearchSpace(space)
+        of_study = known.space if space is None else SearchSpace(space)
         entropy = secrets.randbits(128) if seed is None else seed
-        agent = lone_agent(known.onto(own, known.direction), entropy)
-        agent.list_first(listed_settings(portfolio, own.distributions))
+        agent = lone_agent(known.onto(of_study, known.direction), entropy)
+        agent.list_first(listed_settings(portfolio, of_study.distributions))
         return cls(agent)
 
     @classmethod
@@ -169,13 +170,15 @@ class FederatedSampler(BaseSampler):
         Parameters
         ----------
         space : mapping of str to Optuna distribution
+            Optuna distribution of each parameter, by name.
         direction : {"maximize", "minimize"}
+            Direction of the objective.
         portfolio : sequence of dict, str, Path or StudyPortfolio
             Settings that are evaluated first: a list of settings; a learner of
             `Portfolio.known`; ``"auto"``, the learner that the names in ``space``
             decide; or a list of earlier studies or its file, see `StudyPortfolio`.
         seed : int, optional
-            Of its draws; from the operating system unless given.
+            Seed of its draws; from the operating system unless given.
 
         Raises
         ------
@@ -183,12 +186,12 @@ class FederatedSampler(BaseSampler):
             If an argument is not allowed.
         """
         require_choice("direction", direction, Direction)
-        own = SearchSpace(space)
+        of_study = SearchSpace(space)
         entropy = secrets.randbits(128) if seed is None else seed
         require_seed("seed", entropy)
         settings = FedWarmStartSettings()
-        agent = FedWarmStartAgent(own, direction, settings, 0, entropy, entropy)
-        agent.list_first(listed_settings(portfolio, own.distributions))
+        agent = FedWarmStartAgent(of_study, direction, settings, 0, entropy, entropy)
+        agent.list_first(listed_settings(portfolio, of_study.distributions))
         return cls(agent)
 
     def infer_relative_search_space(

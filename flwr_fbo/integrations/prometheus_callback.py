@@ -69,8 +69,8 @@ class PrometheusCallback(Callback):
     def __init__(self, folder: str | Path) -> None:
         checked = check_folder("folder", folder)
         if checked is None or not checked.is_dir():
-            allowed = "an absolute path of a folder that exists"
-            raise ValueError(f"folder={folder!r} is not allowed: {allowed}.")
+            expected = "an absolute path of a folder that exists"
+            raise ValueError(f"folder={folder!r} is not allowed: {expected}.")
         self.folder = checked
         self._began = 0.0
         self._labels: dict[str, str] = {}
@@ -135,8 +135,8 @@ class PrometheusCallback(Callback):
 
     def _write(self, state: str) -> None:
         """Write the file at once: node_exporter must not read a part of it."""
-        for one in _STATES:
-            self._set("flwr_fbo_state", int(one == state), "state", one)
+        for known in _STATES:
+            self._set("flwr_fbo_state", int(known == state), "state", known)
         self._set("flwr_fbo_updated_timestamp_seconds", time.time())
         lines = []
         for metric, text in _METRICS.items():
@@ -145,7 +145,10 @@ class PrometheusCallback(Callback):
                 lines += [f"# HELP {metric} {text}", f"# TYPE {metric} gauge"]
             for (_, label, of), value in found.items():
                 labels = {**self._labels, **({label: of} if label else {})}
-                said = ",".join(f'{n}="{_escaped(v)}"' for n, v in labels.items())
+                said = ",".join(
+                    f'{name}="{text.translate(_ESCAPES)}"'
+                    for name, text in labels.items()
+                )
                 lines.append(f"{metric}{{{said}}} {value!r}")
         name = f"flwr_fbo-{self._labels['method']}-{self._labels['study']}"
         new = self.folder / f"{name}.tmp"
@@ -154,6 +157,4 @@ class PrometheusCallback(Callback):
         os.replace(new, self.folder / f"{name}.prom")
 
 
-def _escaped(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return escaped.replace("\n", "\\n")
+_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})

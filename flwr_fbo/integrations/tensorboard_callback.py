@@ -87,7 +87,12 @@ class TensorBoardCallback(Tracker):
         make, event = self._tensorboard.summary, self._tensorboard.proto.event_pb2.Event
         summaries = [make.scalar(name, number) for name, number in numbers.items()]
         if title:
-            summaries.append(make.text(title, _markdown(texts)))
+            # A table, as TensorBoard shows texts.
+            rows = [
+                f"| {_cell(name)} | {_cell(text)} |" for name, text in texts.items()
+            ]
+            table = "\n".join(["| name | value |", "| --- | --- |", *rows])
+            summaries.append(make.text(title, table))
         for summary in summaries:
             self._writer.write_event(
                 event(wall_time=time.time(), step=step, summary=summary)
@@ -98,12 +103,6 @@ class TensorBoardCallback(Tracker):
         if self._writer is not None:
             self._writer.close()
         self._writer = None
-
-
-def _markdown(texts: Mapping[str, str]) -> str:
-    """Return a table, as TensorBoard shows texts."""
-    rows = [f"| {_cell(name)} | {_cell(text)} |" for name, text in texts.items()]
-    return "\n".join(["| name | value |", "| --- | --- |", *rows])
 
 
 # What Markdown reads as more than a character; underscores within a word are not.

@@ -1,4 +1,4 @@
-"""What trackers log of a study: names with text, and names with numbers."""
+"""Fields of a study that trackers log: names with text, and names with numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a researcher plays with: data sets, tasks, simulators, experiments, audits.
+"""Tools of a researcher: data sets, tasks, simulators, experiments, audits.
 
 Nothing outside imports it but the commands that need it, when they are called.
 """

@@ -1,1 +1,1 @@
-"""What an agent believes: random features, weight posteriors, Gaussian process."""
+"""Models of an agent: random features, weight posteriors, Gaussian process."""

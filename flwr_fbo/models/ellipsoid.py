@@ -48,6 +48,7 @@ class Ellipsoid:
     factor : ndarray of shape (..., d, d)
         L, lower triangular.
     target : ndarray of shape (..., d)
+        u: sum of the observed x y.
     num_observed : int
         Observations so far.
     least_eigenvalue : ndarray of shape (...)
@@ -124,7 +125,9 @@ class Ellipsoid:
         Parameters
         ----------
         x : ndarray of shape (..., d)
+            Observed features; one vector per model of the batch.
         y : ndarray of shape (...)
+            Observed values.
         """
         _update(self.factor, x)
         self.target += x * np.asarray(y)[..., None]
@@ -205,18 +208,16 @@ class Ellipsoid:
         models, last = self.factor.shape[:-2], actions.ndim - 1
         each, d = actions.shape[len(models) : -1], actions.shape[-1]
         by_coordinate = (*range(len(models)), last, *range(len(models), last))
-        z = self._scratch_of((*models, d, math.prod(each) + 1))
+        # New pages of memory would cost a third more.
+        shape = (*models, d, math.prod(each) + 1)
+        if self._scratch.shape != shape:
+            self._scratch = np.empty(shape)
+        z = self._scratch
         z_x, z_u = z[..., :-1], z[..., -1]
         z_u[...] = self.target
         z_x.reshape(*models, d, *each)[...] = actions.transpose(by_coordinate)
         _solve_lower(self.factor, z)
         return z_x, z_u
-
-    def _scratch_of(self, shape: tuple[int, ...]) -> FloatArray:
-        """Return memory that was used before: new pages would cost a third more."""
-        if self._scratch.shape != shape:
-            self._scratch = np.empty(shape)
-        return self._scratch
 
 
 def posterior_of_noisy_sum(
@@ -297,25 +298,15 @@ def _update(factor: FloatArray, x: FloatArray) -> None:
     are stable, where the inverse's rank-one formula would lose digits at every step.
     """
     if factor.ndim == 2:
-        _update_one(factor, x)
-    else:
-        _update_batch(factor, x)
-
-
-def _update_one(factor: FloatArray, x: FloatArray) -> None:
-    """Update one model's factor by LAPACK: for d = 276 in a fourteenth of the time."""
-    block = min(_BLOCK, len(x))
-    # In the factor's own memory if it can: LAPACK has columns where we have rows.
-    triangle, *_ = dtpqrt(0, block, factor.T, x[None], overwrite_a=1)
-    # Reflections may leave the diagonal negative.
-    np.multiply(triangle.T, np.sign(np.diagonal(triangle)), out=factor)
-
-
-def _update_batch(factor: FloatArray, x: FloatArray) -> None:
-    """Update a batch's factors, all at once: a call of LAPACK each would take longer.
-
-    Column by column a Givens rotation of [L, x] makes x zero.
-    """
+        # One model, by LAPACK: for d = 276 in a fourteenth of the time. In the factor's
+        # own memory if it can: LAPACK has columns where we have rows.
+        block = min(_BLOCK, len(x))
+        triangle, *_ = dtpqrt(0, block, factor.T, x[None], overwrite_a=1)
+        # Reflections may leave the diagonal negative.
+        np.multiply(triangle.T, np.sign(np.diagonal(triangle)), out=factor)
+        return
+    # A batch, all at once: a call of LAPACK each would take longer. Column by column a
+    # Givens rotation of [L, x] makes x zero.
     x = np.array(x, dtype=float)
     for i in range(x.shape[-1]):
         column, old = factor[..., i:, i], factor[..., i, i]

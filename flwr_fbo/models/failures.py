@@ -68,10 +68,11 @@ class Trials(NamedTuple):
     Attributes
     ----------
     x : ndarray of shape (t, D)
+        Points of the trials on the unit cube.
     y : ndarray of shape (t,)
         Larger is better.
     failed : ndarray of bool, shape (t,)
-        Which of them failed, or were penalised.
+        True for trials that failed, or were penalised.
     """
 
     x: FloatArray
@@ -80,7 +81,7 @@ class Trials(NamedTuple):
 
     @property
     def fail_often(self) -> bool:
-        """Whether a fifth of them failed, or more."""
+        """True if a fifth of them failed, or more."""
         return bool(self.failed.mean() >= _OFTEN)
 
     def near_failures(self, points: FloatArray) -> NDArray[np.bool_]:
@@ -89,6 +90,7 @@ class Trials(NamedTuple):
         Parameters
         ----------
         points : ndarray of shape (k, D)
+            Points of the unit cube.
         """
         if not self.failed.any():
             return np.zeros(len(points), dtype=np.bool_)
@@ -103,6 +105,7 @@ def with_failures(x: FloatArray, y: FloatArray) -> Trials:
     Parameters
     ----------
     x : ndarray of shape (t, D)
+        Points of the trials on the unit cube.
     y : ndarray of shape (t,)
         Larger is better; NaN where a trial failed.
     """

@@ -33,7 +33,9 @@ class RandomFeatures:
     Attributes
     ----------
     frequencies : ndarray of shape (M, D)
+        Rows s_j of the features cos(s_j'x + b_j).
     phases : ndarray of shape (M,)
+        Phases b_j in [0, 2 pi).
     variance : float
         The kernel's variance, > 0.
     """
@@ -117,14 +119,15 @@ class RandomFeatures:
         Parameters
         ----------
         x : ndarray of shape (n, D)
+            Points to choose among.
         weights : ndarray of shape (P, M)
             One function a row.
         index : ndarray of shape (n,)
-            Which of the functions each point belongs to.
+            Number of the function that each point belongs to.
         rough : ndarray of shape (n,)
             Their `rough_values`.
         num : int
-            How many, >= 1; fewer if there are fewer points.
+            Number of points to return, >= 1; fewer if there are fewer points.
         """
         screened = np.argsort(-rough, kind="stable")[: num + _SPARE]
         values = self.function(x[screened], weights[index[screened]])

@@ -75,7 +75,7 @@ class LangevinSettings:
 
     @property
     def needs_losses(self) -> bool:
-        """Whether `LangevinDynamics.advance` is told the loss."""
+        """True if `LangevinDynamics.advance` needs the loss."""
         return self.keep == "best" or self.patience > 0
 
     def initial(self, model: RewardModel, seed: int) -> FloatArray:
@@ -91,8 +91,9 @@ class LangevinDynamics:
     Parameters
     ----------
     settings : LangevinSettings
+        Step sizes, temperature and end of the regression.
     w : ndarray of shape (d_w,)
-        Where it starts.
+        First iterate.
     seed : int
         Seed of the noise. Each step has noise of its own, so that a regression that was
         stopped goes on with the noise that it would have had.
@@ -116,7 +117,7 @@ class LangevinDynamics:
 
     @property
     def is_done(self) -> bool:
-        """Whether all steps are made, or the loss has not fallen for too long."""
+        """True if all steps are made, or the loss has not fallen for too long."""
         s, since = self.settings, self.num_steps - 1 - self._best_step
         return self.num_steps >= s.num_iterations or 0 < s.patience <= since
 
@@ -131,7 +132,7 @@ class LangevinDynamics:
         Parameters
         ----------
         gradient : ndarray of shape (d_w,)
-            Of L at `w`.
+            Gradient of L at `w`.
         loss : float
             L at `w`; of use only where losses are needed.
 

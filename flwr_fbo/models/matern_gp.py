@@ -100,6 +100,7 @@ def negative_log_posterior(
     squares : ndarray of shape (B, D, t, t)
         (x_d - x'_d)^2 of all pairs of points.
     y : ndarray of shape (B, t)
+        Standardised values at the points.
     """
     num_agents, dim, num, _ = squares.shape
     precision = 5.0 * np.exp(-2.0 * logs[:, :dim])
@@ -145,7 +146,7 @@ def fit(x: FloatArray, y: FloatArray, previous: FloatArray) -> FloatArray:
     y : ndarray of shape (B, t)
         Standardised values.
     previous : ndarray of shape (B, D + 2)
-        Where to start; NaN for the mode of the prior.
+        Start of the search; NaN for the mode of the prior.
     """
     num_agents, _, dim = x.shape
     squares = _squared_differences(x)
@@ -182,16 +183,18 @@ class MaternPosterior:
     Parameters
     ----------
     x : ndarray of shape (B, t, D)
+        Points of the observations on the unit cube.
     y : ndarray of shape (B, t)
         Standardised values.
     logs : ndarray of shape (B, D + 2)
-        Of `fit`.
+        Logarithms of hyperparameters, as `fit` returned them.
 
     Attributes
     ----------
     best : ndarray of shape (B,)
         The largest mean among the points: what was seen, without its noise.
     lengthscales : ndarray of shape (B, D)
+        Lengthscale per agent and coordinate, > 0.
     """
 
     def __init__(self, x: FloatArray, y: FloatArray, logs: FloatArray) -> None:
@@ -228,8 +231,9 @@ class MaternPosterior:
         Parameters
         ----------
         x : ndarray of shape (k, D)
+            Points of the unit cube.
         agent : int
-            Which of the B.
+            Number of the agent, from 0 to B - 1.
 
         Returns
         -------
@@ -262,10 +266,12 @@ class MaternPosterior:
         Parameters
         ----------
         x : ndarray of shape (B, k, D)
+            Points of each agent.
 
         Returns
         -------
         tuple of ndarrays of shapes (B, k), (B, k), (B, k, D) and (B, k, D)
+            Means, standard deviations, and the gradients of both by x.
         """
         num_agents, num_points, _ = x.shape
         scaled = x * self._scale

@@ -54,11 +54,14 @@ class RewardModel(Protocol):
         w : ndarray of shape (num_parameters,), or (n, num_parameters)
             The parameters of all points, or of each.
         x : ndarray of shape (n, D)
+            Points of the unit cube.
 
         Returns
         -------
         values : ndarray of shape (n,)
+            f(x; w) of each point.
         gradients : ndarray of shape (n, num_parameters)
+            Gradient by w at each point.
         """
 
 
@@ -121,8 +124,8 @@ class Network:
         values = (hidden * second).sum(axis=-1) + last
         by_bias = second * hidden * (1 - hidden)
         by_weight = (by_bias[:, :, None] * x[:, None, :]).reshape(len(x), -1)
-        one = np.ones((len(x), 1))
-        return values, np.hstack([by_weight, by_bias, hidden, one])
+        ones = np.ones((len(x), 1))
+        return values, np.hstack([by_weight, by_bias, hidden, ones])
 
     def _hidden(
         self, w: FloatArray, x: FloatArray
@@ -246,7 +249,9 @@ def reference_features(
     Parameters
     ----------
     model : RewardModel
+        Reward model whose gradients are replaced.
     w0 : ndarray of shape (d_w,)
+        Parameters at which the gradients are taken.
     num_features : int
         k >= 2.
     rng : numpy.random.Generator

@@ -97,10 +97,10 @@ def minimize_all(
     lower, upper : ndarray of shape (k, D)
         The boxes; where both are equal, nothing moves.
     scales : ndarray of shape (k, D)
-        How far the first step may go along each coordinate, > 0.
+        Longest first step along each coordinate, > 0.
     tolerance : float
-        Where a step changes the value by less, relatively (by less than this itself,
-        where the value is below 1), it is the last.
+        Smallest change of the value. Where a step changes it by less, relatively (by
+        less than this itself, where the value is below 1), it is the last.
     max_steps : int
         Largest number of steps of each function, >= 1; shortened ones count, too.
     """

@@ -28,6 +28,7 @@ def raised(matrix: FloatArray) -> FloatArray:
     Parameters
     ----------
     matrix : ndarray of shape (..., d, d)
+        Symmetric matrices.
 
     Raises
     ------

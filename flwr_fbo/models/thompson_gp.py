@@ -71,7 +71,9 @@ def negative_log_likelihood(
     log_hyperparameters : ndarray of shape (3,)
         Log of variance, lengthscale and noise.
     squared_distances : ndarray of shape (t, t)
+        Squared distances between all pairs of points.
     y : ndarray of shape (t,)
+        Values at the points.
     """
     variance, lengthscale, noise = np.exp(log_hyperparameters)
     num = len(y)
@@ -113,6 +115,7 @@ def fit_hyperparameters(
     x : ndarray of shape (t, D)
         t >= 1 points.
     y : ndarray of shape (t,)
+        Values at the points.
     noise_floor : float
         Smallest noise variance, > 0.
     num_restarts : int
@@ -183,6 +186,7 @@ def sample_weights(
     features : ndarray of shape (t, M)
         t >= 0 observations.
     y : ndarray of shape (t,)
+        Values of the observations.
     regularization : float
         lambda, the noise variance, > 0.
     """
@@ -213,7 +217,9 @@ def posterior_weights(
     Parameters
     ----------
     features : ndarray of shape (t, M)
+        Features of t >= 0 observations.
     y : ndarray of shape (t,)
+        Values of the observations.
     regularization : float
         lambda, > 0.
     """

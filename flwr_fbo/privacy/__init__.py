@@ -1,1 +1,1 @@
-"""What may leave the server: releases, their noise and their accounting."""
+"""Releases, their noise and their accounting."""

@@ -95,8 +95,8 @@ class ReleaseAccountant:
         require_choice("method", method, Method)
         if not isinstance(sampling, Subsampling):
             sampling = Subsampling.poisson(sampling)
-        ok = sampling.sampling == "poisson" or method == "rdp"
-        require(ok, "method", method, "'rdp', where the sample size is fixed")
+        is_known = sampling.sampling == "poisson" or method == "rdp"
+        require(is_known, "method", method, "'rdp', where the sample size is fixed")
         self._sampling = sampling
         self._delta = float(delta)
         self._method = method
@@ -126,21 +126,21 @@ class ReleaseAccountant:
         return self._spent_by(after).epsilon > max_epsilon
 
     def _spent_by(self, charges: Counter[float]) -> PrivacySpent:
-        is_counted = len(charges) > 0 and min(charges) >= LEAST_NOISE
-        if is_counted and self._method == "rdp":
-            return _renyi_spent(self._sampling, charges, self._delta)
-        epsilon = math.inf if charges else 0.0
-        if is_counted:
-            epsilon = self._epsilon(charges)
-        return PrivacySpent(epsilon, self._delta, charges.total(), self._method)
-
-    def _epsilon(self, charges: Counter[float]) -> float:
         q = self._sampling.sample_size / self._sampling.population_size
-        if self._method == "moments":
+        if not charges:
+            epsilon = 0.0
+        elif min(charges) < LEAST_NOISE:
+            epsilon = math.inf  # below that the accountants' arithmetic overflows
+        elif self._method == "rdp":
+            return _renyi_spent(self._sampling, charges, self._delta)
+        elif self._method == "moments":
+            # Moments add up, and Markov's inequality turns their sum into epsilon.
             moments = sum(count * _log_moments(q, z) for z, count in charges.items())
-            return float(np.min((moments - math.log(self._delta)) / _ORDERS))
-        entries = tuple((q, z, count) for z, count in charges.items())
-        return poisson_epsilon(entries, self._delta)
+            epsilon = float(np.min((moments - math.log(self._delta)) / _ORDERS))
+        else:
+            entries = tuple((q, z, count) for z, count in charges.items())
+            epsilon = poisson_epsilon(entries, self._delta)
+        return PrivacySpent(epsilon, self._delta, charges.total(), self._method)
 
 
 def _renyi_spent(
@@ -180,6 +180,7 @@ def _log_moments(q: float, z: float) -> FloatArray:
     """
     from scipy.special import gammaln, logsumexp, xlog1py, xlogy
 
+    # In logarithms: k (k - 1) / (2 z^2) overflows exp where z is small.
     n, k = _ORDERS[:, None] + 1, np.arange(34.0)[None, :]
     binomial = gammaln(n + 1) - gammaln(k + 1) - gammaln(np.maximum(n - k, 0) + 1)
     terms = binomial + xlogy(k, q) + xlog1py(np.maximum(n - k, 0), -q)
@@ -247,8 +248,10 @@ def smallest_noise_multiplier(
     low, high = math.log(0.25), 0.0
     while excess(high) > 0:
         low, high = high, high + math.log(4.0)
-        allowed = "larger, for so many releases at this delta: no z up to 1e6 is enough"
-        require(high <= math.log(1e6), "epsilon", epsilon, allowed)
+        expected = (
+            "larger, for so many releases at this delta: no z up to 1e6 is enough"
+        )
+        require(high <= math.log(1e6), "epsilon", epsilon, expected)
     while excess(low) <= 0:
         low, high = low - math.log(4.0), low
         if high < math.log(0.01):

@@ -16,4 +16,4 @@ def after_epsilon(*conditions: str) -> str:
     >>> f"epsilon 2{after_epsilon(WITHOUT_TRAINING, '', WITHOUT_TRAINING)}"
     'epsilon 2, without the training'
     """
-    return "".join(f", {one}" for one in dict.fromkeys(conditions) if one)
+    return "".join(f", {text}" for text in dict.fromkeys(conditions) if text)

@@ -85,13 +85,14 @@ class ContinualRelease:
     Parameters
     ----------
     settings : ContinualSettings
+        Bounds of a trial, privacy and factorisation of the releases.
     entropy : Entropy, optional
-        Where noise comes from; none is needed without noise. Agents with
-        `SeededEntropy` need one each, or they would all add the same noise.
+        Source of the noise; none is needed without noise. Agents with `SeededEntropy`
+        need one each, or they would all add the same noise.
     journal : Journal, optional
-        Of this agent. Each release is on disk before `release` returns, with its noise,
-        and one that is there is returned as it is. Without a journal they are kept in
-        memory: for experiments.
+        Journal of this agent. Each release is on disk before `release` returns, with
+        its noise, and one that is there is returned as it is. Without a journal they
+        are kept in memory: for experiments.
 
     Raises
     ------
@@ -126,7 +127,7 @@ class ContinualRelease:
 
     @property
     def private(self) -> bool:
-        """Whether its releases are differentially private."""
+        """True if its releases are differentially private."""
         has_noise = self.settings.noise_std > 0
         return has_noise and self._entropy is not None and self._entropy.private
 
@@ -153,8 +154,13 @@ class ContinualRelease:
             # On disk before anybody sees it, and sent again after a crash: the mean of
             # two draws for one sum would have less noise than was promised.
             if self._journal is not None:
-                row = LedgerRow(k, self._facts(), released)
-                self._journal.add_release(row, draws)
+                facts: dict[str, Any] = {
+                    "settings": asdict(self.settings),
+                    "noise_std": self.settings.noise_std,
+                    "private": self.private,
+                    "flwr_fbo": __version__,
+                }
+                self._journal.add_release(LedgerRow(k, facts, released), draws)
             self._released[k] = released
         return self._released[k].copy()
 
@@ -173,25 +179,22 @@ class ContinualRelease:
                 "would reveal the sum, so this agent stops. Restore its journal, or "
                 "begin another study."
             )
-        self._check(total)
+        grid, sum_shape = self.settings.grid, self.settings.sum_shape
+        shape = np.shape(total)
+        is_sum = shape == sum_shape
+        require(is_sum, "running_sum", shape, f"an array of shape {sum_shape}")
+        is_sum = bool(np.all(np.isfinite(total))) and np.array_equal(
+            total, np.swapaxes(total, -1, -2)
+        )
+        # The sum is not quoted: Flower sends an exception's text to the server.
+        require(is_sum, "running_sum", shape, "a symmetric matrix of finite numbers")
+        if grid:
+            expected = "a sum of what gram returned, below 2**53 steps of the grid"
+            require(is_on_grid(total, grid), "running_sum", shape, expected)
         draw = self._draw(k)
         self._keep_draw(k, draw)
         # The draw is kept: later releases have it in their noise too (row k of B).
         return total + self._noise(k), {f"draw-{k}": draw}
-
-    def _check(self, total: FloatArray) -> None:
-        grid, expected = self.settings.grid, self.settings.sum_shape
-        shape = np.shape(total)
-        ok = shape == expected
-        require(ok, "running_sum", shape, f"an array of shape {expected}")
-        ok = bool(np.all(np.isfinite(total))) and np.array_equal(
-            total, np.swapaxes(total, -1, -2)
-        )
-        # The sum is not quoted: Flower sends an exception's text to the server.
-        require(ok, "running_sum", shape, "a symmetric matrix of finite numbers")
-        if grid:
-            allowed = "a sum of what gram returned, below 2**53 steps of the grid"
-            require(is_on_grid(total, grid), "running_sum", shape, allowed)
 
     def _draw(self, k: int) -> FloatArray:
         """Return the fresh noise of release k: unit normals, (d + 1)(d + 2)/2 a stream.
@@ -229,17 +232,10 @@ class ContinualRelease:
         noise[..., rows, columns] = noise[..., columns, rows] = rounded
         return noise
 
-    def _facts(self) -> dict[str, Any]:
-        """Return what is recorded beside each release."""
-        return {
-            "settings": asdict(self.settings),
-            "noise_std": self.settings.noise_std,
-            "private": self.private,
-            "flwr_fbo": __version__,
-        }
-
     def _restore(self, journal: Journal) -> None:
         """Take what the journal has, all of it of these settings."""
+        # Another factorisation or sigma would combine these draws into other noise, for
+        # sums that are released already.
         mine = json.loads(json.dumps(asdict(self.settings)))
         draws = journal.load_state()
         for k, row in enumerate(journal.ledger(), 1):

@@ -54,10 +54,13 @@ def replace_one_sensitivity(max_action_norm: float, max_reward: float) -> float:
 
 
 def _check_range(name: str, value: Any) -> None:
-    ok = isinstance(value, tuple | list) and len(value) == 2
-    ok = ok and all(is_number(one) and abs(one) <= 1e6 for one in value)
-    ok = ok and value[1] - value[0] >= 1e-6
-    require(ok, name, value, "two numbers from -1e6 to 1e6, the lower one first")
+    is_range = (
+        isinstance(value, tuple | list)
+        and len(value) == 2
+        and all(is_number(bound) and abs(bound) <= 1e6 for bound in value)
+        and value[1] - value[0] >= 1e-6
+    )
+    require(is_range, name, value, "two numbers from -1e6 to 1e6, the lower one first")
 
 
 # The rule of a field ``reward_range``.
@@ -104,7 +107,7 @@ class ContinualSettings:
     mechanism : {"toeplitz", "tree", "tree-honaker"}
         Factorisation of the running sum; see `flwr_fbo.privacy.factorisation`.
     calibration : {"exact", "paper"}
-        How sigma is computed. ``"exact"``: the smallest sigma that is (epsilon,
+        Calibration of sigma. ``"exact"``: the smallest sigma that is (epsilon,
         delta)-DP. ``"paper"``: sigma of Dubey & Pentland (2020), for
         ``mechanism="tree"`` and B <= 1 only. It spends far less than allowed (``mu``).
         At delta = 0.1 it spends more than allowed from an epsilon of about 260 on;
@@ -141,17 +144,18 @@ class ContinualSettings:
         object.__setattr__(self, "reward_range", (low, high))
         _ = self.factorisation  # which names what it does not allow
         if self.calibration == "paper":
-            tree = self.mechanism == "tree"
-            require(tree, "mechanism", self.mechanism, "'tree', with the paper's noise")
-            given = self.reward_range
-            allowed = "of length 2 at most, with the paper's noise"
-            require(self.max_reward <= 1, "reward_range", given, allowed)
+            is_tree = self.mechanism == "tree"
+            expected = "'tree', with the paper's noise"
+            require(is_tree, "mechanism", self.mechanism, expected)
+            # The paper's sigma has B = 1: a longer range would be protected less.
+            expected = "of length 2 at most, with the paper's noise"
+            require(self.max_reward <= 1, "reward_range", self.reward_range, expected)
             if self.epsilon != math.inf:
-                # Of Dubey & Pentland's sigma it is not proved for every epsilon: so it
-                # is computed, from the sigma that will be drawn with.
-                kept = gaussian_delta(self.epsilon, self.mu) <= self.delta
-                allowed = "less, as the paper's noise does not keep what it promises"
-                require(kept, "epsilon", self.epsilon, allowed)
+                # Dubey & Pentland's sigma is not proved for every epsilon: so delta is
+                # computed, from the sigma that will be drawn with.
+                keeps_promise = gaussian_delta(self.epsilon, self.mu) <= self.delta
+                expected = "less, as the paper's noise does not keep what it promises"
+                require(keeps_promise, "epsilon", self.epsilon, expected)
 
     @property
     def max_reward(self) -> float:
@@ -178,7 +182,7 @@ class ContinualSettings:
 
     @property
     def max_releases(self) -> int:
-        """How many releases can be made: n, or 2**20."""
+        """Largest number of releases: n, or 2**20."""
         return self.factorisation.num_releases
 
     @cached_property
@@ -197,7 +201,11 @@ class ContinualSettings:
         1 + ceil(log2 n), so that its diagonal has variance 2 sigma_N^2.
         """
         if self.calibration == "paper":
-            return math.sqrt(2.0) * self.paper_noise_std
+            size = self.max_action_norm**2 + 1
+            factor = 4 * math.sqrt(self.paper_num_levels) / self.epsilon
+            sigma_node = factor * size * math.log(2 / self.delta)
+            return math.sqrt(2.0) * sigma_node
+        # All releases are one Gaussian mechanism on C x: mu = sensitivity / sigma.
         mu = gaussian_mu(self.epsilon, self.delta)
         return self.factorisation.sensitivity * self.sensitivity / mu
 
@@ -206,13 +214,6 @@ class ContinualSettings:
         """The levels m = 1 + ceil(log2 n) of the paper's tree."""
         assert self.num_releases is not None, "as the tree has"
         return 1 + (self.num_releases - 1).bit_length()
-
-    @property
-    def paper_noise_std(self) -> float:
-        """sigma_N of the paper, at these epsilon and delta."""
-        size = self.max_action_norm**2 + 1
-        factor = 4 * math.sqrt(self.paper_num_levels) / self.epsilon
-        return factor * size * math.log(2 / self.delta)
 
     @property
     def mu(self) -> float:
@@ -263,21 +264,23 @@ class ContinualSettings:
 
     @cached_property
     def largest_entries(self) -> FloatArray:
-        """What entries of an honest release do not exceed: shape (d + 1, d + 1).
+        """Bounds on the entries of an honest release, shape (d + 1, d + 1).
 
         Those of 2^33 trials, and 100 deviations of the noise.
         """
         longest = np.full(self.dimension + 1, self.max_action_norm)
         longest[-1] = self.max_reward
+        # An honest draw beyond 100 deviations never happens: only a forger sends one.
         noise = 100 * self.noise_std * math.sqrt(self.factorisation.largest_variance)
         return np.asarray(2.0**33 * np.outer(longest, longest) + noise)
 
     @cached_property
     def grid(self) -> float:
-        """What entries of a private sum are multiples of; 0, none, without noise."""
+        """Rounding grid of a private sum's entries; 0 without noise."""
         if self.noise_std == 0:
             return 0.0
         largest = self.max_action_norm**2 + self.max_reward**2
+        # A power of two: multiples of it add up exactly in floating point.
         return float(2.0 ** (math.floor(math.log2(largest)) - _GRID_BITS))
 
     def std_by(self, k: int) -> float:
@@ -303,6 +306,7 @@ class ContinualSettings:
         Returns
         -------
         ndarray of shape (T, d + 1, d + 1)
+            One matrix per trial, on the grid.
 
         Raises
         ------
@@ -334,14 +338,14 @@ class ContinualSettings:
     def check_norms(self, actions: FloatArray) -> None:
         """Raise ValueError unless all actions, shape (K, d), are of norm at most L."""
         sizes, longest = np.linalg.norm(actions, axis=1), self.max_action_norm
-        allowed = f"vectors of norm up to {longest}, and it has norm {{:.9g}}"
-        _require_within("actions", actions, sizes, longest, allowed)
+        expected = f"vectors of norm up to {longest}, and it has norm {{:.9g}}"
+        _require_within("actions", actions, sizes, longest, expected)
 
     def check_rewards(self, rewards: FloatArray) -> None:
         """Raise ValueError unless all rewards, shape (T,), are in ``reward_range``."""
         low, high = self.reward_range
-        sizes, allowed = self._sizes(rewards), f"numbers from {low} to {high}"
-        _require_within("rewards", rewards, sizes, self.max_reward, allowed)
+        sizes, expected = self._sizes(rewards), f"numbers from {low} to {high}"
+        _require_within("rewards", rewards, sizes, self.max_reward, expected)
 
     def _sizes(self, rewards: FloatArray) -> FloatArray:
         """Return what B bounds of rewards: B, and how far they are outside their range.
@@ -355,6 +359,7 @@ class ContinualSettings:
     def centred(self, rewards: FloatArray) -> FloatArray:
         """Return how far rewards are above the middle of their range, at most B."""
         largest = self.max_reward
+        # Clipped again: the subtraction rounds, and the sensitivity rests on B.
         return np.asarray(np.clip(rewards - self.reward_middle, -largest, largest))
 
     def without_excess(self, values: FloatArray) -> FloatArray:
@@ -387,8 +392,8 @@ def _require_within(
     ``allowed`` may have a place for its size.
     """
     # A NaN compares false, as it should: a trial of unknown size is not protected.
-    ok = sizes <= largest * (1 + _NORM_TOLERANCE)
-    if not np.all(ok):
-        first: Any = int(np.argmin(ok))
+    is_valid = sizes <= largest * (1 + _NORM_TOLERANCE)
+    if not np.all(is_valid):
+        first: Any = int(np.argmin(is_valid))
         row = values[first].tolist()
         require(False, f"{field}[{first}]", row, allowed.format(sizes[first]))

@@ -114,7 +114,7 @@ class Tree(Factorisation):
     later, and the fresh noise of all of them enters it as one sum of independent
     normals. So it is drawn as one normal of the same variance. ``column_norms`` are
     those of the whole noisy tree, as published; the releases are a function of it, so
-    that what they reveal is no more (a little less).
+    that they reveal at most as much (a little less).
 
     Parameters
     ----------
@@ -135,23 +135,24 @@ class Tree(Factorisation):
     @cached_property
     def sensitivity(self) -> float:
         """The norm of the first column of C: the first record is in most nodes."""
+        # A node of each level l with 2^l <= n begins with it.
         return math.sqrt(self.num_releases.bit_length())
 
     def row(self, k: int) -> FloatArray:
         """Return row k of B, shape (k,)."""
-        levels = [level for level in range(k.bit_length()) if k >> level & 1]
-        return np.concatenate([self._node(level) for level in reversed(levels)])
-
-    def _node(self, level: int) -> FloatArray:
-        """Return the weights of the draws within a node, shape (2**level,)."""
-        weights = np.ones(1)
-        for variance in self._node_variances(level + 1)[1:]:
-            # The node's own weight is v' = 2 v / (1 + 2 v), and 1 - v' its children's:
-            # 1 and 0 without Honaker's estimate.
-            weights = (1 - variance) * np.tile(weights, 2)
-            # Two independent normals that no other release tells apart, as one.
-            weights[-1] = math.hypot(weights[-1], variance)
-        return weights
+        nodes = []
+        for level in reversed(range(k.bit_length())):
+            if not k >> level & 1:
+                continue
+            weights = np.ones(1)
+            for variance in self._node_variances(level + 1)[1:]:
+                # The node's own weight is v' = 2 v / (1 + 2 v), and 1 - v' its
+                # children's: 1 and 0 without Honaker's estimate.
+                weights = (1 - variance) * np.tile(weights, 2)
+                # Two independent normals that no other release tells apart, as one.
+                weights[-1] = math.hypot(weights[-1], variance)
+            nodes.append(weights)
+        return np.concatenate(nodes)
 
     def _node_variances(self, num_levels: int) -> FloatArray:
         sizes = 2.0 ** np.arange(num_levels)
@@ -203,7 +204,14 @@ class Toeplitz(Factorisation):
         done, before = self._last
         begin = k - k % _ANEW
         if not begin <= done <= k:
-            done, before = begin, self._convolved(begin)
+            done, before = begin, np.empty(0)
+            if begin > 0:
+                from scipy.fft import next_fast_len
+
+                size = next_fast_len(2 * begin - 1, real=True)  # others: ten times
+                norms = np.fft.rfft(self._root_norms[begin - 1 :: -1], size)
+                inverse = np.fft.rfft(self._reversed_inverse[: -begin - 1 : -1], size)
+                before = np.fft.irfft(norms * inverse, size)[begin - 1 :: -1]
         row = np.concatenate([before, np.zeros(k - done)])
         for i in range(done + 1, k + 1):
             self.extend(row, i)
@@ -214,17 +222,6 @@ class Toeplitz(Factorisation):
     def extend(self, row: FloatArray, k: int) -> None:
         """Make row k of row k - 1, in place; zeros are to follow its entries."""
         row[:k] += self._root_norms[k - 1] * self._reversed_inverse[-k:]
-
-    def _convolved(self, k: int) -> FloatArray:
-        """Return row k, from 0 on, by Fourier transform."""
-        if k == 0:
-            return np.empty(0)
-        from scipy.fft import next_fast_len
-
-        size = next_fast_len(2 * k - 1, real=True)  # others take ten times as long
-        norms = np.fft.rfft(self._root_norms[k - 1 :: -1], size)
-        inverse = np.fft.rfft(self._reversed_inverse[: -k - 1 : -1], size)
-        return np.asarray(np.fft.irfft(norms * inverse, size)[k - 1 :: -1])
 
     @cached_property
     def _reversed_inverse(self) -> FloatArray:
@@ -392,6 +389,7 @@ def _binomials(size: int, odd: int) -> FloatArray:
 def _inverse_root(series: FloatArray) -> FloatArray:
     """Return the power series f(z)^(-1/2), of f(0) = 1: Newton's method."""
     root, size = np.ones(1), 1
+    # Each step doubles the number of right coefficients.
     while size < len(series):
         size = min(2 * size, len(series))
         root = np.pad(root, (0, size - len(root)))
@@ -432,8 +430,8 @@ def factorisation(
         most = Stationary.max_releases if n is None else n - 1
         require_int("sliding_window", window, 1, most)
     if n is None or window is not None:
-        allowed = "'toeplitz', with num_releases=None or a sliding_window"
-        require(mechanism == "toeplitz", "mechanism", mechanism, allowed)
+        expected = "'toeplitz', with num_releases=None or a sliding_window"
+        require(mechanism == "toeplitz", "mechanism", mechanism, expected)
         return Stationary(window, n)
     assert known is not None
     return known

@@ -1,4 +1,4 @@
-"""What studies that are chosen one after another spend together: a privacy filter.
+"""Privacy filter: epsilon of studies that are chosen one after another.
 
 A server may choose its next study after it has read what earlier ones released. The
 privacy loss distribution of all charges then bounds nothing: it holds for charges that
@@ -109,7 +109,7 @@ _LARGEST_TOLD = 100.0
 
 @dataclass(frozen=True)
 class Spent:
-    """What a ledger has spent, by the module's rule.
+    """Privacy that a ledger has spent, by the module's rule.
 
     Attributes
     ----------
@@ -117,7 +117,7 @@ class Spent:
         In the order in which they were charged. The charges of a group were fixed
         before its first release: a study with sampling, or one Gaussian release.
     num_releases : int
-        How many releases were charged.
+        Number of releases that were charged.
     """
 
     groups: tuple[Group, ...] = ()
@@ -135,21 +135,23 @@ class Spent:
         Parameters
         ----------
         facts : iterable of mapping
-            Of each charge, in order: see `charge_facts`. Where a charge with sampling
-            does not say what its study promised, as in ledgers of earlier versions, all
-            such charges of the study are taken for the whole of it.
+            Facts of each charge, in order: see `charge_facts`. Where a charge with
+            sampling does not say what its study promised, as in ledgers of earlier
+            versions, all such charges of the study are taken for the whole of it.
         study : tuple of str, optional
             Kind and id of a study that is counted as if it had made all releases.
         promised : sequence of Charge
             These releases.
         """
         groups: dict[Any, Group] = {}
-        own: dict[Any, int] = {}
+        of_study: dict[Any, int] = {}
         charged = 0
         for number, fact in enumerate(facts):
             z, q, count = fact["charge"]
             name = fact["study_kind"], fact["study_id"]
             whole = tuple(map(tuple, fact.get("promised", ())))
+            # With sampling a study counts whole: the server decides when it stops, and
+            # may decide so by what it has read.
             key = (name, fact["owner"], whole) if whole or q < 1 else number
             group = groups.get(key, _charges(whole))
             if all((z, q) != promise[:2] for promise in whole):
@@ -157,9 +159,9 @@ class Spent:
             groups[key] = group
             charged += count
             if name == study:
-                own[key] = own.get(key, 0) + count
+                of_study[key] = of_study.get(key, 0) + count
         missing = _count(promised)
-        counts = [_count(groups[key]) for key in own]
+        counts = [_count(groups[key]) for key in of_study]
         if not _samples(promised):
             for known in counts:
                 missing -= known
@@ -167,7 +169,7 @@ class Spent:
         elif all(missing - known for known in counts):
             groups["planned"] = tuple(promised)
         planned = sum(charge.num_releases for charge in promised)
-        most = charged + max(0, planned - sum(own.values()))
+        most = charged + max(0, planned - sum(of_study.values()))
         return cls(tuple(groups.values()), most)
 
     def least_epsilon(self, delta: float) -> float:
@@ -216,6 +218,7 @@ class Spent:
             return max_epsilon
         if self.exceeds(max_epsilon, delta):
             return 0.0
+        # mu^2 adds up under full adaptivity: what is left of it is one study's.
         most = gaussian_mu(max_epsilon, delta - self._reserved(delta))
         left = most**2 - self._squares(delta)
         return gaussian_epsilon(delta, left**0.5) if left > 0 else 0.0
@@ -231,6 +234,7 @@ class Spent:
         for group in self.groups:
             if _samples(group):
                 number += 1
+                # These shares of D add up to D, however many studies follow.
                 share = reserved / (number * (number + 1))
                 squares.append(_gaussian_parameter(_entries(group), share) ** 2)
             else:
@@ -240,7 +244,7 @@ class Spent:
 
 @lru_cache(maxsize=1024)  # each message brings the whole ledger again
 def _charges(values: tuple[tuple[float, float, int], ...]) -> Group:
-    return tuple(Charge(*one) for one in values)
+    return tuple(Charge(*value) for value in values)
 
 
 def _count(charges: Iterable[Charge]) -> Counter[tuple[float, float]]:

@@ -34,18 +34,18 @@ def check_delta(delta: Any) -> None:
 
 def check_epsilon(epsilon: Any) -> None:
     """Raise ValueError unless ``epsilon`` is a number from 1e-3 to 1e3."""
-    ok = is_number(epsilon) and 1e-3 <= epsilon <= 1e3
-    require(ok, "epsilon", epsilon, "a number from 1e-3 to 1e3")
+    is_valid = is_number(epsilon) and 1e-3 <= epsilon <= 1e3
+    require(is_valid, "epsilon", epsilon, "a number from 1e-3 to 1e3")
 
 
 def _require_epsilon(field: str, value: Any) -> None:
-    ok = is_number(value) and (1e-3 <= value <= 1e3 or value == math.inf)
-    require(ok, field, value, "a number from 1e-3 to 1e3, or infinite")
+    is_valid = is_number(value) and (1e-3 <= value <= 1e3 or value == math.inf)
+    require(is_valid, field, value, "a number from 1e-3 to 1e3, or infinite")
 
 
 def _require_delta(field: str, value: Any) -> None:
-    ok = is_number(value) and 1e-15 <= value < 1
-    require(ok, field, value, "a number from 1e-15 to below 1")
+    is_valid = is_number(value) and 1e-15 <= value < 1
+    require(is_valid, field, value, "a number from 1e-15 to below 1")
 
 
 # The rules of fields that `gaussian_mu` takes.

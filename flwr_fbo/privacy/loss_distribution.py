@@ -68,9 +68,22 @@ class LossDistribution:
         added : bool
             Whether an agent is added, or else left out.
         """
-        lowest, highest = _support(q, z, step, added)
-        curve = _deltas_added if added and q < 1 else _deltas_left_out
+        # Imported here: it takes long, as Flower's own accountant knows.
+        from dp_accounting.pld.privacy_loss_mechanism import (
+            AdjacencyType,
+            GaussianPrivacyLoss,
+        )
+
+        # Without sampling both directions are the same.
+        added = added and q < 1
+        direction = AdjacencyType.ADD if added else AdjacencyType.REMOVE
+        loss = GaussianPrivacyLoss(z, sampling_prob=q, adjacency_type=direction)
+        bounds = loss.connect_dots_bounds()
+        # The smallest and the largest loss on the grid that are worth a dot.
+        lowest = math.floor(bounds.epsilon_lower / step)
+        highest = max(math.ceil(bounds.epsilon_upper / step), lowest + 1)
         epsilons = step * np.arange(lowest, highest + 1, dtype=np.float64)
+        curve = _deltas_added if added else _deltas_left_out
         # Rounding must not let delta rise: a mass would be negative, and cut to 0.
         deltas = np.minimum.accumulate(curve(epsilons, q, z))
         falls, growth = np.diff(deltas), math.expm1(step)
@@ -90,6 +103,7 @@ class LossDistribution:
 
     def compose(self, other: LossDistribution) -> LossDistribution:
         """Return the loss of both mechanisms together."""
+        # Independent losses add up, so their laws are convolved.
         count = len(self.masses) + len(other.masses) - 1
         length = fft.next_fast_len(count, real=True)
         spectrum = fft.rfft(self.masses, length) * fft.rfft(other.masses, length)
@@ -135,7 +149,7 @@ class LossDistribution:
         share : float
             In (0, 1).
         most : float
-            What is returned if no smaller mu is found.
+            Largest mu, which is returned if no smaller one is found.
         """
         # delta at each dot from 0 on, and at the first one where it is no more than
         # ``share``: beyond that everything is above.
@@ -167,22 +181,6 @@ class LossDistribution:
             middle = (low + high) / 2
             low, high = (low, middle) if is_above(middle) else (middle, high)
         return high
-
-
-def _support(q: float, z: float, step: float, added: bool) -> tuple[int, int]:
-    """Return the smallest and the largest loss on the grid that are worth a dot."""
-    # Imported here: it takes long, as Flower's own accountant knows.
-    from dp_accounting.pld.privacy_loss_mechanism import (
-        AdjacencyType,
-        GaussianPrivacyLoss,
-    )
-
-    # Without sampling both directions are the same.
-    direction = AdjacencyType.ADD if added and q < 1 else AdjacencyType.REMOVE
-    loss = GaussianPrivacyLoss(z, sampling_prob=q, adjacency_type=direction)
-    bounds = loss.connect_dots_bounds()
-    lowest = math.floor(bounds.epsilon_lower / step)
-    return lowest, max(math.ceil(bounds.epsilon_upper / step), lowest + 1)
 
 
 def _deltas_left_out(epsilons: FloatArray, q: float, z: float) -> FloatArray:
@@ -316,16 +314,21 @@ def sampled_epsilon(entries: Entries, delta: float) -> float:
     few = (count - 1) % _BLOCK + 1
     most = (*before, (q, z, count - few)) if count > few else tuple(before)
     return largest_epsilon(
-        _all_composed(most, step), _self_composed(q, z, few, step), delta
+        composed_losses(most, step), _self_composed(q, z, few, step), delta
     )
 
 
-def composed_losses(entries: Entries) -> Losses:
-    """Return the losses of releases of any sampling probabilities together."""
-    return _all_composed(entries, _grid_step(entries))
+def composed_losses(entries: Entries, step: float | None = None) -> Losses:
+    """Return the losses of releases of any sampling probabilities together.
 
-
-def _all_composed(entries: Entries, step: float) -> Losses:
+    Parameters
+    ----------
+    entries : tuple of (float, float, int)
+        Sampling probability, noise multiplier and number of releases, each.
+    step : float, optional
+        Distance of the losses on the grid; one that fits the releases unless given.
+    """
+    step = _grid_step(entries) if step is None else step
     for end in range(_DEEP, len(entries), _DEEP):  # cached, before it is too deep
         _composed(entries[:end], step)
     return _composed(entries, step)
@@ -348,11 +351,10 @@ def _composed(entries: Entries, step: float) -> Losses:
         nothing = LossDistribution.nothing(step)
         return nothing, nothing
     more = _self_composed(*entries[-1], step)
-    return more if len(entries) == 1 else _both(_composed(entries[:-1], step), more)
-
-
-def _both(some: Losses, others: Losses) -> Losses:
-    return some[0].compose(others[0]), some[1].compose(others[1])
+    if len(entries) == 1:
+        return more
+    left_out, added = _composed(entries[:-1], step)
+    return left_out.compose(more[0]), added.compose(more[1])
 
 
 @lru_cache(maxsize=128)
@@ -368,8 +370,8 @@ def _self_composed(q: float, z: float, count: int, step: float) -> Losses:
         )
     low = count & -count
     rest = count - low or low // 2
-    one, other = (_self_composed(q, z, n, step) for n in (rest, count - rest))
-    return _both(one, other)
+    first, second = (_self_composed(q, z, n, step) for n in (rest, count - rest))
+    return first[0].compose(second[0]), first[1].compose(second[1])
 
 
 def _grid_step(entries: Entries) -> float:

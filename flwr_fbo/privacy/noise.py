@@ -27,11 +27,11 @@ _FINEST_GRID = -1074
 
 
 class Entropy(Protocol):
-    """Where noise and samples come from."""
+    """Source of noise and samples."""
 
     @property
     def private(self) -> bool:
-        """Whether nobody can predict what it gives."""
+        """True if nobody can predict its draws."""
 
     def mask(self, iteration: int, num_agents: int, q: float) -> NDArray[np.bool_]:
         """Return a Poisson sample of the agents: each True with probability q."""
@@ -79,7 +79,7 @@ def opendp_gaussian(
     number : {float, int}
         Type of the numbers; an int gets discrete Gaussian noise.
     length : int
-        How many numbers a vector has.
+        Number of a vector's entries.
     scale : float
         Parameter s of the noise: the mass at k is proportional to exp(-k^2 / 2 s^2).
     grid : int, optional
@@ -153,10 +153,10 @@ class OsEntropy:
         """Add fresh noise; ``iteration`` plays no part."""
         noised = np.empty_like(rows)
         # One draw for all rows of a deviation: OpenDP takes one scale a vector.
-        for each in set(std.tolist()):
-            alike = std == each
+        for deviation in set(std.tolist()):
+            alike = std == deviation
             values = rows[alike]
-            drawn = self.mechanism(each, values.size)(values.ravel())
+            drawn = self.mechanism(deviation, values.size)(values.ravel())
             noised[alike] = np.reshape(drawn, values.shape)
         return noised
 
@@ -167,8 +167,9 @@ class SeededEntropy:
     Parameters
     ----------
     noise_seed : int
+        Seed of all draws, >= 0; whoever knows it knows the noise.
     *owner : int
-        Whose noise it is, where several draw under one seed.
+        Owner of the noise, where several draw under one seed.
     """
 
     private = False

@@ -45,13 +45,13 @@ Calibration = Literal["joint", "published"]
 
 def _check_clip_norm(name: str, value: Any) -> None:
     if value != math.inf:  # without clipping; what is beyond vanishes when squared
-        allowed = "a number from 1e-100 to 1e100, or infinity"
-        require_number(name, value, 1e-100, 1e100, allowed=allowed)
+        expected = "a number from 1e-100 to 1e100, or infinity"
+        require_number(name, value, 1e-100, 1e100, allowed=expected)
 
 
 @dataclass(frozen=True)
 class ReleaseSettings:
-    """What the guarantee rests on; public, and fixed for a study.
+    """Settings that the guarantee rests on; public, and fixed for a study.
 
     Attributes
     ----------
@@ -72,13 +72,15 @@ class ReleaseSettings:
         is twice as large, only Renyi accounting knows it, and its epsilon is not
         comparable with that of the other.
     calibration : {"joint", "published"}
-        What z is multiplied with. ``"joint"``: the exact sensitivity of the P vectors
-        together. ``"published"``: phi_max S, as in the paper, which is up to sqrt(P)
-        times that. The published noise does not double where the sample has a fixed
-        size (section 5.2, footnote 14): z is then charged at half its value, or more.
+        Sensitivity that z is multiplied with. ``"joint"``: the exact sensitivity of the
+        P vectors together. ``"published"``: phi_max S, as in the paper, which is up to
+        sqrt(P) times that. The published noise does not double where the sample has a
+        fixed size (section 5.2, footnote 14): z is then charged at half its value, or
+        more.
     noise_only : bool
         The control: every contribution is replaced by zero, all else stays.
     weights : WeightSchedule
+        Weights of the agents in each sub-region, by round.
     """
 
     num_agents: int = field(metadata=integer(1, cap="max_agents"))
@@ -96,14 +98,15 @@ class ReleaseSettings:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        clipped = self.noise_multiplier == 0 or self.clip_norm < math.inf
-        allowed = "finite where noise_multiplier > 0"
-        require(clipped, "clip_norm", self.clip_norm, allowed)
+        # Without clipping the sensitivity is infinite: no noise would be enough.
+        is_bounded = self.noise_multiplier == 0 or self.clip_norm < math.inf
+        expected = "finite where noise_multiplier > 0"
+        require(is_bounded, "clip_norm", self.clip_norm, expected)
         _ = self.subsampling  # which names a fixed sample size that is none
 
     @property
     def message_norm(self) -> float:
-        """What a message is clipped to: S / sqrt(P)."""
+        """Clipping norm of one message: S / sqrt(P)."""
         return self.clip_norm / math.sqrt(self.num_sub_regions)
 
     @property
@@ -120,6 +123,7 @@ class PlannedRelease(ABC):
     Parameters
     ----------
     settings : ReleaseSettings
+        Sampling, clipping, weights and noise of all releases.
     """
 
     def __init__(self, settings: ReleaseSettings) -> None:
@@ -133,7 +137,7 @@ class PlannedRelease(ABC):
     @property
     @abstractmethod
     def private(self) -> bool:
-        """Whether its releases are differentially private."""
+        """True if its releases are differentially private."""
 
     def weights(self, iteration: int) -> FloatArray:
         """Return phi of shape (N, P)."""
@@ -149,6 +153,8 @@ class PlannedRelease(ABC):
         Delta = max_n (S/sqrt(P)) ||phi_n||_2 where an agent can be zeroed, 2 Delta
         where it can be replaced.
         """
+        # All P vectors of one agent move together: the norm of its row of weights, and
+        # not P times the largest weight.
         reach = np.linalg.norm(self.weights(iteration), axis=1).max()
         return float(self._farthest * self.settings.message_norm * reach)
 
@@ -160,6 +166,7 @@ class PlannedRelease(ABC):
         if s.calibration == "joint":
             scale = self.sensitivity(iteration)
         else:
+            # Section 3.2 of the paper: phi_max S bounds each vector, not all together.
             scale = s.clip_norm * float(self.weights(iteration).max())
         std = s.noise_multiplier * scale / s.sampling_probability
         return np.full(s.num_sub_regions, std)
@@ -199,7 +206,7 @@ class PlannedRelease(ABC):
 
     @property
     def _farthest(self) -> float:
-        """How far apart neighbours' messages can be, in units of ``message_norm``."""
+        """Largest distance of neighbours' messages, in units of ``message_norm``."""
         return 2.0 if self.settings.sampling == "fixed-size" else 1.0
 
 
@@ -247,7 +254,7 @@ class Release(PlannedRelease):
 
     @property
     def private(self) -> bool:
-        """Whether its releases are differentially private."""
+        """True if its releases are differentially private."""
         has_noise = self.settings.noise_multiplier > 0
         return has_noise and self._entropy is not None and self._entropy.private
 
@@ -262,7 +269,7 @@ class Release(PlannedRelease):
         iteration : int
             t >= 0.
         messages : mapping of slot to ndarray of shape (M,)
-            What arrived, whatever it is. The sum runs in slot order.
+            Messages as they arrived, of any type. The sum runs in slot order.
         num_features : int
             M.
         """
@@ -308,8 +315,14 @@ class Release(PlannedRelease):
         s = self.settings
         rows = np.zeros((s.num_agents, num_features))
         for slot in range(s.num_agents):
-            if _is_vector(messages.get(slot), num_features):
-                rows[slot] = messages[slot]
+            message = messages.get(slot)
+            if (
+                isinstance(message, np.ndarray)
+                and message.shape == (num_features,)
+                and message.dtype.kind in "fiu"
+                and message.dtype.itemsize <= 8
+            ):
+                rows[slot] = message
         # A NaN compares false, as it should.
         rows[~np.all(np.abs(rows) <= _LARGEST_ENTRY, axis=1)] = 0.0
         return clipped(rows, s.message_norm)
@@ -323,13 +336,3 @@ def clipped(rows: FloatArray, norm: float) -> FloatArray:
     too_long = norms > limit
     rows[too_long] *= (limit / norms[too_long])[:, None]
     return rows
-
-
-def _is_vector(message: Any, num_features: int) -> bool:
-    """Return whether a message is an array of M real numbers, NaN and inf included."""
-    return (
-        isinstance(message, np.ndarray)
-        and message.shape == (num_features,)
-        and message.dtype.kind in "fiu"
-        and message.dtype.itemsize <= 8
-    )

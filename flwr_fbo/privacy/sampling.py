@@ -1,4 +1,4 @@
-"""Who takes part in a release, as sampler and accountant must both know it."""
+"""Sampling of a release, the same for sampler and accountant."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ class Subsampling:
     Attributes
     ----------
     sampling : {"poisson", "fixed-size"}
+        Sampling scheme: every agent on its own, or a fixed number of them.
     sample_size, population_size : int
         Their ratio is the sampling probability q. With ``"fixed-size"`` they are the
         B agents of a sample and the N of the study; with ``"poisson"`` only the ratio
@@ -49,12 +50,12 @@ class Subsampling:
         """
         q = sampling_probability
         size = round(q * num_agents)
-        allowed = (
+        expected = (
             f"B / {num_agents} with an integer B >= 1, where the sample size is fixed "
             f"(the nearest is {max(size, 1)} / {num_agents})"
         )
-        ok = size >= 1 and abs(q * num_agents - size) <= 1e-9
-        require(ok, "sampling_probability", q, allowed)
+        is_integer = size >= 1 and abs(q * num_agents - size) <= 1e-9
+        require(is_integer, "sampling_probability", q, expected)
         return cls("fixed-size", size, num_agents)
 
 
@@ -78,8 +79,8 @@ def _ratio(q: float) -> Fraction:
 
 def check_sampling_probability(q: object) -> None:
     """Raise ValueError unless ``q`` is a number from 1e-9 to 1."""
-    ok = is_number(q) and 1e-9 <= q <= 1
-    require(ok, "sampling_probability", q, "a number in (0, 1], at least 1e-9")
+    is_valid = is_number(q) and 1e-9 <= q <= 1
+    require(is_valid, "sampling_probability", q, "a number in (0, 1], at least 1e-9")
 
 
 # The rule of a field ``sampling_probability``.

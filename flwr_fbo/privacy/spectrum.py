@@ -1,4 +1,4 @@
-"""How large the noise of private running sums can be: rho_min, rho_max, kappa.
+"""Bounds on the noise of private running sums: rho_min, rho_max, kappa.
 
 A linear bandit on noisy sums V = G + N + shift I, u = b + h, with G = sum xx', b = sum
 xy and N, h the noise of the d x d block and of the cross block, needs bounds that hold
@@ -26,7 +26,7 @@ class SpectralBounds:
     Attributes
     ----------
     shift : float
-        What is to be added to the diagonal of the d x d block, after the noise.
+        Shift that is added to the diagonal of the d x d block, after the noise.
     rho_min, rho_max : float
         On the eigenvalues of noise and shift together.
     kappa : float
@@ -153,8 +153,8 @@ def paper_bounds(
     The arguments are those of `sum_bounds`, with ``calibration="paper"``.
     """
     _check(settings, alpha, num_agents)
-    ok = settings.calibration == "paper"
-    require(ok, "calibration", settings.calibration, "'paper', for its bounds")
+    is_paper = settings.calibration == "paper"
+    require(is_paper, "calibration", settings.calibration, "'paper', for its bounds")
     m, d = settings.paper_num_levels, settings.dimension
     log_union = math.log(2 * settings.union(1) * num_agents / alpha)
     size = (settings.max_action_norm**2 + 1) / settings.epsilon
@@ -165,7 +165,7 @@ def paper_bounds(
 
 
 def _check(settings: ContinualSettings, alpha: float, num_agents: int) -> None:
-    noisy = settings.noise_std > 0
-    require(noisy, "epsilon", settings.epsilon, "finite, where noise is to be bounded")
+    has_noise, expected = settings.noise_std > 0, "finite, where noise is to be bounded"
+    require(has_noise, "epsilon", settings.epsilon, expected)
     require_fraction("alpha", alpha)
     require_int("num_agents", num_agents, 1)

@@ -1,4 +1,4 @@
-"""What releases spend together: those of a study, or of all studies on the same data.
+"""Privacy spent by the releases of a study, or of all studies on the same data.
 
 A study says in its `Promise` what it will release at most. A `SpendingLedger` has what
 was released of all studies, so that a limit on epsilon can outlive a study.
@@ -67,7 +67,7 @@ Facts = dict[str, Any]
 
 @dataclass(frozen=True)
 class Charge:
-    """What one or several equal releases cost.
+    """Cost of one or several equal releases.
 
     Attributes
     ----------
@@ -103,7 +103,7 @@ def composed_epsilon(charges: Iterable[Charge], delta: float) -> float:
     Parameters
     ----------
     charges : iterable of Charge
-        Of any mechanisms and sampling probabilities, in any order.
+        Charges of any mechanisms and sampling probabilities, in any order.
     delta : float
         In (0, 1).
     """
@@ -127,18 +127,19 @@ def least_epsilon(charges: Iterable[Charge], delta: float) -> float:
     hockey-stick divergence of a Poisson-sampled Gaussian mechanism, which is q times
     that of the Gaussian one at log(1 + (e^epsilon - 1) / q).
     """
-
-    def of_one(q: float, z: float) -> float:
+    least = 0.0
+    for charge in charges:
+        q, z = charge.sampling_probability, charge.noise_multiplier
         if z < LEAST_NOISE:
             return math.inf
         if delta >= q:  # only with probability q is there anything to be seen
-            return 0.0
-        whole = gaussian_epsilon(delta / q, 1 / z)
-        # The divergence's argument, solved for epsilon.
-        return whole if q == 1 else float(np.logaddexp(np.log1p(-q), np.log(q) + whole))
-
-    pairs = ((one.sampling_probability, one.noise_multiplier) for one in charges)
-    return max((of_one(q, z) for q, z in pairs), default=0.0)
+            continue
+        epsilon = gaussian_epsilon(delta / q, 1 / z)
+        if q < 1:
+            # The divergence's argument, solved for epsilon.
+            epsilon = float(np.logaddexp(np.log1p(-q), np.log(q) + epsilon))
+        least = max(least, epsilon)
+    return least
 
 
 # Where epsilon is told of a site without limits, in studies that report none.
@@ -147,13 +148,13 @@ DEFAULT_DELTA = 1e-5
 
 @dataclass(frozen=True)
 class Promise:
-    """What a study will release of a site at most, and under which noise.
+    """Largest set of releases that a study makes of a site, with their noise.
 
     Attributes
     ----------
     charges : tuple of Charge
-        Of the releases that a site is asked for, in order, equal ones together; or one
-        for all of them, where a site's releases are one mechanism.
+        Charges of the releases that a site is asked for, in order, equal ones together;
+        or one for all of them, where a site's releases are one mechanism.
     private : bool
         Whether the noise is known to nobody, and the times of releases are public.
     delta : float, optional
@@ -174,10 +175,10 @@ class Promise:
     def __post_init__(self) -> None:
         check_fields(self)
         count, releases = len(self.charges), self.num_releases
-        allowed = f"at most {_MOST_CHARGES} different ones in a row"
-        require(count <= _MOST_CHARGES, "len(charges)", count, allowed)
-        allowed = f"at most {_MOST_RELEASES} in all"
-        require(releases <= _MOST_RELEASES, "num_releases", releases, allowed)
+        expected = f"at most {_MOST_CHARGES} different ones in a row"
+        require(count <= _MOST_CHARGES, "len(charges)", count, expected)
+        expected = f"at most {_MOST_RELEASES} in all"
+        require(releases <= _MOST_RELEASES, "num_releases", releases, expected)
 
     @classmethod
     def of(cls, charges: Iterable[Charge], private: bool, delta: float) -> Promise:
@@ -194,7 +195,7 @@ class Promise:
 
     @property
     def num_releases(self) -> int:
-        """How many releases are promised."""
+        """Number of promised releases."""
         return sum(charge.num_releases for charge in self.charges)
 
     def charge_of(self, release: int) -> Charge:
@@ -209,7 +210,7 @@ class Promise:
 
 
 class SpendingLedger:
-    """What was released of all studies on the same data, in one journal.
+    """Journal of the releases of all studies on the same data.
 
     Formal guarantees
     -----------------
@@ -226,7 +227,7 @@ class SpendingLedger:
     Parameters
     ----------
     journal : Journal
-        Of kind ``"spending"``.
+        Journal of kind ``"spending"``.
 
     Attributes
     ----------
@@ -261,8 +262,8 @@ class SpendingLedger:
         Parameters
         ----------
         owner : int
-            Whose data; -1 is whoever has the ledger, and counts everything. So does any
-            owner of a site's own folder: its data is the same, whatever its slot.
+            Owner of the data; -1 counts everything. So does any owner of a site's own
+            folder: its data is the same, whatever its slot.
         without : tuple of str, optional
             Kind and id of a study that is left out.
         """
@@ -275,13 +276,12 @@ class SpendingLedger:
         ]
 
     def of_study(self, study: StudyKey, owner: int = -1) -> list[Facts]:
-        """Return what was charged to an owner in a study, in order.
+        """Return the charges to an owner in a study, in order.
 
-        And to whoever has no number, as what was recovered.
+        Charges without an owner, such as recovered ones, count for every owner.
         """
-        facts = (row.facts for row in self.rows)
-        own = (owner, -1)
-        return [f for f in facts if study_of(f) == study and f["owner"] in own]
+        owners, all_facts = (owner, -1), (row.facts for row in self.rows)
+        return [f for f in all_facts if study_of(f) == study and f["owner"] in owners]
 
     def charges(self, owner: int = -1) -> list[Charge]:
         """Return the charges to an owner's data, without their studies."""
@@ -306,12 +306,14 @@ class SpendingLedger:
         study : tuple of str
             Its kind and its id.
         release : int
-            Which release of the study it is, from 1, or `UNPROTECTED`.
+            Number of the release in its study, from 1, or `UNPROTECTED`.
         charge : Charge
+            Cost of the release.
         owner : int
-            Whose data it is about. Agents that share a ledger have data of their own.
+            Owner of the data that it is about. Agents that share a ledger have data of
+            their own.
         promised : iterable of Charge
-            Of all releases of the study.
+            Charges of all releases of the study.
         """
         self.add(charge_facts(study, release, charge, owner, promised=promised))
 
@@ -321,6 +323,7 @@ class SpendingLedger:
 
     def add(self, facts: Mapping[str, Any]) -> None:
         """Record what `charge_facts` gave, once; on disk when this returns."""
+        # The same release is sent again after a crash: one noise, so one charge.
         if self.has_charge(facts):
             return
         row = LedgerRow(len(self.rows), dict(facts), np.zeros(0))
@@ -346,8 +349,8 @@ def charge_facts(
     """
     key = dict(zip(_KEY, (*study, release, owner), strict=True))
     facts = {**key, "charge": list(astuple(charge)), "delta": delta}
-    whole = [list(astuple(one)) for one in promised]
-    if any(one[1] < 1 for one in whole):
+    whole = [list(astuple(charge)) for charge in promised]
+    if any(probability < 1 for _, probability, _ in whole):
         facts["promised"] = whole
     return {**facts, "fixed_rows": True} if fixed_rows else facts
 
@@ -357,9 +360,9 @@ def study_of(facts: Mapping[str, Any]) -> StudyKey:
     return facts["study_kind"], facts["study_id"]
 
 
-def same_charge(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def same_charge(facts: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
     """Return whether two charges are of one release of one owner."""
-    return all(one[name] == other[name] for name in _KEY)
+    return all(facts[name] == others[name] for name in _KEY)
 
 
 def notes_of(array: NDArray[Any] | None) -> list[Facts]:

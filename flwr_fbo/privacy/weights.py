@@ -24,7 +24,7 @@ _PEAKS = {"softmax": (0, 700), "linear": (1, 1e100), "squared": (1, 1e100)}
 
 @dataclass(frozen=True)
 class WeightSchedule:
-    """How concentrated the weights are, by round.
+    """Concentration of the weights, by round.
 
     Examples
     --------
@@ -61,8 +61,8 @@ class WeightSchedule:
     def __post_init__(self) -> None:
         check_fields(self)
         least, most = _PEAKS[self.form]
-        allowed = f"a number from {least} to {most}"
-        require(least <= self.peak <= most, "peak", self.peak, allowed)
+        expected = f"a number from {least} to {most}"
+        require(least <= self.peak <= most, "peak", self.peak, expected)
 
     def concentration(self, iteration: int) -> float:
         """Return a_t, which falls to 1."""
@@ -84,13 +84,12 @@ class WeightSchedule:
         """
         explored = np.arange(num_agents) % num_sub_regions
         inside = explored[:, None] == np.arange(num_sub_regions)[None, :]
-        # Relative to the largest weight, which would overflow.
-        raw = np.where(inside, 1.0, self._outside(self.concentration(iteration)))
-        return np.asarray(raw / raw.sum(axis=0))
-
-    def _outside(self, concentration: float) -> float:
-        """Return the weight of an agent that was elsewhere, over that of another."""
+        # Weights of agents that were elsewhere, over that of those inside, which would
+        # overflow by itself.
+        concentration = self.concentration(iteration)
         if self.form == "softmax":
-            return float(np.exp(1.0 - concentration))
-        power = 1 if self.form == "linear" else 2
-        return float(concentration**-power)
+            outside = float(np.exp(1.0 - concentration))
+        else:
+            outside = float(concentration ** -(1 if self.form == "linear" else 2))
+        raw = np.where(inside, 1.0, outside)
+        return np.asarray(raw / raw.sum(axis=0))

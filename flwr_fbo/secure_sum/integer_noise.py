@@ -198,7 +198,7 @@ def log_ratio_bound(
     share_std : float
         Parameter s of one share.
     num_shares : int
-        How many shares are summed.
+        Number of summed shares.
     length : int
         Numbers in a message.
     rounding_std : float
@@ -277,11 +277,11 @@ class IntegerNoise:
     def __post_init__(self) -> None:
         check_fields(self)
         require_int("honest", self.honest, 1, self.num_sites)
-        allowed = (
+        expected = (
             f"at most {_MOST_BITS}; give fewer num_sites, a smaller length or a "
             "noise_multiplier nearer to 1"
         )
-        require(self.num_bits <= _MOST_BITS, "num_bits", self.num_bits, allowed)
+        require(self.num_bits <= _MOST_BITS, "num_bits", self.num_bits, expected)
 
     @cached_property
     def largest_norm(self) -> int:
@@ -349,8 +349,8 @@ class IntegerNoise:
         # The error shows nothing of what the site wants to keep.
         shape = np.shape(message)
         require(shape == (self.length,), "message.shape", shape, f"({self.length},)")
-        ok = bool(np.all(np.abs(message) <= 1e100))
-        require(ok, "message", "...", "finite numbers of size 1e100 at most")
+        is_finite = bool(np.all(np.abs(message) <= 1e100))
+        require(is_finite, "message", "...", "finite numbers of size 1e100 at most")
         norm = math.hypot(*message.tolist())
         # Clipped here, at the site: the server could not, it sees the sum only.
         factor = self.largest_norm / max(norm, self.max_norm)

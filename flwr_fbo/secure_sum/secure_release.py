@@ -28,7 +28,7 @@ _ONLY = {
 
 @dataclass(frozen=True, eq=False)
 class SecureTotal:
-    """What secure aggregation gave: the sum of some sites' integers, noise included.
+    """Output of secure aggregation: the sum of some sites' integers, noise included.
 
     Attributes
     ----------
@@ -94,7 +94,7 @@ class SecureRelease(PlannedRelease):
 
     @property
     def private(self) -> bool:
-        """Whether its releases are differentially private."""
+        """True if its releases are differentially private."""
         return True
 
     def noise_std(self, iteration: int) -> FloatArray:
@@ -115,9 +115,11 @@ class SecureRelease(PlannedRelease):
         Parameters
         ----------
         iteration : int
-            After which the release was planned.
+            Iteration after which the release was planned.
         slot : int
+            Slot of the site, from 0 to N - 1.
         message : ndarray of shape (M,)
+            The site's own message, before clipping.
         """
         short = clipped(message[None].astype(np.float64), self.settings.message_norm)
         weights = self.weights(iteration)[slot]

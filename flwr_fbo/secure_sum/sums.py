@@ -64,8 +64,8 @@ class SumGroup:
         # those who collude need the shares of two honest sites. See `Member`.
         least = max((n + c) // 2 + 1, c + 2)
         require_int("threshold", self.threshold, least, n)
-        allowed = f"at most {n - c}: {n} sites less colluding={c}"
-        require(self.honest <= n - c, "honest", self.honest, allowed)
+        expected = f"at most {n - c}: {n} sites less colluding={c}"
+        require(self.honest <= n - c, "honest", self.honest, expected)
 
     @property
     def slots(self) -> range:
@@ -85,7 +85,7 @@ class SumGroup:
 
 @dataclass(frozen=True)
 class SecureSums:
-    """How the releases of a study are summed; public.
+    """Settings of the secure sums of a study; public.
 
     Attributes
     ----------
@@ -178,6 +178,7 @@ class SecureSums:
         release : int
             Number of the release, from 1, as the site was promised it.
         group : int
+            Number of the group of sites, from 0.
         attempt : int
             Number that the server draws afresh.
         """

@@ -1,4 +1,4 @@
-"""What an operator looks at before a SuperNode starts: whether the site is ready.
+"""Findings about a site's readiness, for its operator.
 
 It reads the node config as an app at the site does, and the same files, with the same
 code. Nothing is changed but what opening a ledger changes: one of an older schema is
@@ -61,11 +61,12 @@ State = Literal["ok", "note", "PROBLEM"]
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found about one thing.
+    """Result of one check.
 
     Attributes
     ----------
     topic, text : str
+        Name of what was looked at, and the result in a sentence.
     state : {"ok", "note", "PROBLEM"}
         With a problem the site refuses studies, all or some, or its limits do not hold.
         A limit that is used up is none: a study that it has joined may still go on. Nor
@@ -87,17 +88,33 @@ def check_site(
     Parameters
     ----------
     node_config : mapping
+        Node config of the SuperNode, as Flower hands it to the app.
     study : Promise, optional
-        Of one more study: whether the site would take part in it is a finding, too.
+        Promise of one more study: whether the site would take part in it is a finding,
+        too.
     file : Path, optional
-        Where the node config stands.
+        File with the node config.
     """
     context = Context(0, 0, dict(node_config), RecordDict(), {})
-    found = [_versions(), _clock(), *_node_config(file)]
+    formats = (
+        f"protocol {PROTOCOL_VERSION}, journals of schema {JOURNAL.schema}, ledgers of "
+        f"schema {LEDGER.schema}"
+    )
+    python, flower = platform.python_version(), version("flwr")
+    text = f"flwr_fbo {__version__} ({formats}), flwr {flower}, Python {python}"
+    found = [Finding("versions", text), _clock()]
+    if file is not None:  # who can write it could write other limits
+        fault = why_untrusted(file)
+        state: State = "PROBLEM" if fault else "ok"
+        found.append(Finding("node config", fault or str(file), state))
     found += [_slot(context), _limits(context)]
     found += [_folder(context), *_ledger(context), _sums(context), _opendp(context)]
-    found += _others(context)
-    unread = any(one.topic == "limits" and one.state == "PROBLEM" for one in found)
+    of_app = [key for key in context.node_config if not is_our_entry(key)]
+    if of_app:
+        found.append(Finding("for the app", ", ".join(of_app)))
+    unread = any(
+        finding.topic == "limits" and finding.state == "PROBLEM" for finding in found
+    )
     return found if study is None or unread else [*found, _study(context, study)]
 
 
@@ -107,7 +124,7 @@ def announced_study(epsilon: float, delta: float, num_releases: int = 1) -> Prom
     Parameters
     ----------
     epsilon : float
-        Of all its releases together, from 1e-3 to 1e3.
+        Epsilon of all its releases together, from 1e-3 to 1e3.
     delta : float
         From 1e-15 to below 1.
     num_releases : int
@@ -140,18 +157,6 @@ def _told(topic: str) -> Callable[[Callable[P, Finding]], Callable[P, Finding]]:
     return telling
 
 
-def _versions() -> Finding:
-    formats = (
-        f"protocol {PROTOCOL_VERSION}, journals of schema {JOURNAL.schema}, ledgers of "
-        f"schema {LEDGER.schema}"
-    )
-    python, flower = platform.python_version(), version("flwr")
-    return Finding(
-        "versions",
-        f"flwr_fbo {__version__} ({formats}), flwr {flower}, Python {python}",
-    )
-
-
 def _clock() -> Finding:
     now = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
     return Finding(
@@ -159,14 +164,6 @@ def _clock() -> Finding:
         f"{now} UTC; a SuperLink refuses a site whose clock is {_SIGNED_WITHIN // 60} "
         "minutes off",
     )
-
-
-def _node_config(file: Path | None) -> list[Finding]:
-    """Return whether others could write other limits."""
-    if file is None:
-        return []
-    fault = why_untrusted(file)
-    return [Finding("node config", fault or str(file), "PROBLEM" if fault else "ok")]
 
 
 @_told("agent-id")
@@ -205,7 +202,7 @@ def _folder(context: Context) -> Finding:
     fault = why_untrusted(folder)
     if fault:
         return Finding("fbo-folder", fault, "PROBLEM")
-    there = next(one for one in (folder, *folder.parents) if one.exists())
+    there = next(place for place in (folder, *folder.parents) if place.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         text = f"{there} cannot be written by user {os.geteuid()}"
         return Finding("fbo-folder", text, "PROBLEM")
@@ -240,8 +237,8 @@ def _ledger(context: Context) -> list[Finding]:
     @_told("ledger")
     def look() -> Finding:
         # All of them: those of other agents, and what SQLite has left beside them.
-        for one in sorted(folder.glob("*.sqlite*")):
-            fault = why_untrusted(one)
+        for file in sorted(folder.glob("*.sqlite*")):
+            fault = why_untrusted(file)
             if fault:
                 return Finding("ledger", fault, "PROBLEM")
         if not path.is_file():
@@ -334,12 +331,6 @@ def _opendp(context: Context) -> Finding:
         )
         needed = "fbo-roster" in context.node_config
         return Finding("OpenDP", text, "PROBLEM" if needed else "note")
-
-
-def _others(context: Context) -> list[Finding]:
-    """Return the entries that only the app reads."""
-    theirs = [key for key in context.node_config if not is_our_entry(key)]
-    return [Finding("for the app", ", ".join(theirs))] if theirs else []
 
 
 @_told("study")

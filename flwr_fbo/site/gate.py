@@ -154,7 +154,7 @@ def let_go_by_a_site() -> Iterator[list[bool]]:
 
 
 class Gate:
-    """What a site allows, and its `SpendingLedger`, while it answers one message.
+    """Limits and `SpendingLedger` of a site, while it answers one message.
 
     The ledger is ``spending.sqlite`` in the site's folder, held only while it is read
     or written; without a folder, bytes in ``context.state``, which live as long as the
@@ -163,14 +163,16 @@ class Gate:
     Parameters
     ----------
     context : flwr.app.Context
+        Context of the message; its node config has the site's limits.
     folder : Path, optional
+        Folder of the site's journals and ledger, unless the node config names one.
     own : Limits, optional
-        Of whoever answers, besides those of the app and of the node config.
+        Limits of whoever answers, besides those of the app and of the node config.
 
     Attributes
     ----------
     sizes : Limits
-        How large a message may be.
+        Limits on the size of a message.
     """
 
     def __init__(
@@ -180,7 +182,7 @@ class Gate:
         self._folder = folder
         self._context = context
         self._all = site_limits(context, own)
-        self._limits = [one for one in self._all if one.bound_anything]
+        self._limits = [limits for limits in self._all if limits.bound_anything]
         self.sizes = size_limits(self._all)
         self._is_charged = False
         self._receipts: list[SignedReceipt] = []
@@ -188,11 +190,13 @@ class Gate:
 
     @property
     def is_bound(self) -> bool:
-        """Whether the site limits what may be learned of it, by anybody.
+        """True if the site limits what anybody may learn of it.
 
         By limits, or by a roster: then its messages leave in sums only.
         """
-        is_limited = any(one.bound_anything or one.of_sums for one in self._all)
+        is_limited = any(
+            limits.bound_anything or limits.of_sums for limits in self._all
+        )
         return is_limited or SumIdentity.pins_roster(self._context.node_config)
 
     def of_data(self, work: Callable[[], ResultT]) -> ResultT | None:
@@ -222,12 +226,12 @@ class Gate:
 
     @property
     def _owner(self) -> int:
-        """Who is charged: the configured slot."""
+        """Owner that is charged: the configured slot."""
         return configured_slot(self._context)
 
     @property
     def _counted(self) -> int:
-        """Whose charges count: all of a folder of its own, as they are on its data."""
+        """Owner whose charges count; all count in a folder of its own, on its data."""
         return -1 if self._has_own_folder else self._owner
 
     def hear(
@@ -240,10 +244,11 @@ class Gate:
         Parameters
         ----------
         texts : sequence of object
+            Signed receipts, as they were received.
         slot : int
             The site's; -1 where it has none.
         kind, study_id : str
-            Of the study that they must be about; of any, without an id.
+            Kind and id of the study that they must be about; any study, without an id.
 
         Raises
         ------
@@ -259,7 +264,7 @@ class Gate:
         # The ledger is checked whenever it is opened. Not now, if the newest charge
         # that the folder has noted is the server's: what is charged opens it anyway.
         _, head = self._note.newest or (0, 0)
-        marks = [one.mark for one in self._receipts]
+        marks = [receipt.mark for receipt in self._receipts]
         if not all(mark.head == head or not mark.charges for mark in marks):
             with self._ledger():
                 pass
@@ -276,9 +281,9 @@ class Gate:
         head = mark.head if mark.charges else self.number(*key, self._owner)
         return {CHARGES: mark.charges, HEAD: head}
 
-    def number(self, *about: object) -> int:
+    def number(self, *key: object) -> int:
         """Return a number that this folder always gives to something."""
-        return self._note.first_head(*about)
+        return self._note.first_head(*key)
 
     @cached_property
     def _note(self) -> FolderNote:
@@ -300,8 +305,9 @@ class Gate:
         Parameters
         ----------
         promise : Promise
+            Charges that the study announces.
         unprotected : str
-            What it asks for that no guarantee covers.
+            Name of what it asks for that no guarantee covers; empty without it.
         uniform_share : float
             Largest share of its decisions that have no regard to rewards.
         """
@@ -354,19 +360,18 @@ class Gate:
                 "This site's limits cover only this run, or its folder. Set fbo-folder "
                 "in the node config to cover all studies."
             )
-        self._ask(key, promise)
+        if self._limits:
+            with self._ledger() as ledger:
+                self._mark = mark_of(ledger, key, self._owner)
+                refusal = self._refusal(ledger, key, promise)
+            if refusal is not None:  # once the question is on disk
+                raise refusal
+        else:  # without limits only an own folder's ledger is looked at
+            self._check_missing()
+            if self._has_own_folder and self._has_file:
+                with self._ledger() as ledger:
+                    self._mark = mark_of(ledger, key, self._owner)
         self._say_joined(key, promise, strategy)
-
-    def _ask(self, key: StudyKey, promise: Promise) -> None:
-        """Raise `RefusedError` unless so much is left; see `Questions`."""
-        if not self._limits:
-            self._look(key)
-            return
-        with self._ledger() as ledger:
-            self._mark = mark_of(ledger, key, self._owner)
-            refusal = self._refusal(ledger, key, promise)
-        if refusal is not None:
-            raise refusal
 
     def _refusal(
         self, ledger: SpendingLedger, key: StudyKey, promise: Promise
@@ -401,17 +406,11 @@ class Gate:
         key : tuple of str
             The study's kind and id.
         promise : Promise
+            Charges that the study announces.
         """
         planned = Spent.of(self._facts(), key, promise.charges)
         for limits in self._limits:
             limits.check_sum(planned)
-
-    def _look(self, key: StudyKey) -> None:
-        """Look whether an own folder's ledger is whole, and take a study's mark."""
-        self._check_missing()
-        if self._has_own_folder and self._has_file:
-            with self._ledger() as ledger:
-                self._mark = mark_of(ledger, key, self._owner)
 
     def _facts(self, without: StudyKey | None = None) -> list[Facts]:
         """Return what studies have charged, but for one."""
@@ -423,12 +422,12 @@ class Gate:
 
     def _say_joined(self, key: StudyKey, promise: Promise, strategy: str) -> None:
         """Log the first message of a study, at a site that its operator configured."""
-        about = {"study": f"{key[0]} {key[1]}"}
-        if _JOINED in self._state and dict(self._state[_JOINED]) == about:
+        study = {"study": f"{key[0]} {key[1]}"}
+        if _JOINED in self._state and dict(self._state[_JOINED]) == study:
             return
         if not any(name in self._context.node_config for name in _OF_AN_OPERATOR):
             return
-        self._state[_JOINED] = ConfigRecord({**about})
+        self._state[_JOINED] = ConfigRecord({**study})
         delta = promise.delta
         for limits in self._limits:
             delta = limits.max_delta if delta is None else delta
@@ -467,7 +466,9 @@ class Gate:
         key : tuple of str
             The study's kind and id.
         promise : Promise
+            Charges that the study announced.
         release : int
+            Number of the release, from 1.
         agent : RecordedAgent, optional
             Its journal knows of the charge before the ledger does. So a journal that
             does not is not the one with the agent's release. None where nobody keeps
@@ -483,8 +484,15 @@ class Gate:
         require_int("release", release, 1)
         for limits in self._limits:
             limits.check_release(promise, release)
-        about = promise.charge_of(release), self._owner, promise.delta, promise.charges
-        facts = charge_facts(key, release, *about, fixed_rows=promise.fixed_rows)
+        facts = charge_facts(
+            key,
+            release,
+            promise.charge_of(release),
+            self._owner,
+            promise.delta,
+            promise.charges,
+            fixed_rows=promise.fixed_rows,
+        )
         self._charge(key, release, facts, agent, promise)
 
     def charge_unprotected(
@@ -508,7 +516,7 @@ class Gate:
         owner, refusal = facts["owner"], None
         with self._ledger() as ledger:
             self._mark = mark_of(ledger, key, owner)
-            if any(one["release"] == release for one in ledger.of_study(key, owner)):
+            if any(row["release"] == release for row in ledger.of_study(key, owner)):
                 if release != UNPROTECTED:
                     if agent is None:
                         raise refused(f"release {release} is asked for again")
@@ -544,9 +552,9 @@ class Gate:
         if self._has_own_folder:
             self._mark = next_mark(ledger, key, facts["owner"])
             facts = {**facts, MARK: list(self._mark)}
-            for one in self._receipts:
-                if one.study == key:
-                    facts[SERVER] = one.server
+            for receipt in self._receipts:
+                if receipt.study == key:
+                    facts[SERVER] = receipt.server
             # First, so that journals are read if the process ends before the rest.
             self._note.keep([len(ledger.rows) + 1, self._mark.head])
         if agent is not None:
@@ -570,7 +578,7 @@ class Gate:
 
     @property
     def _has_own_folder(self) -> bool:
-        """Whether the site has a folder that the server did not choose."""
+        """True if the site has a folder that the server did not choose."""
         of_run = self._context.run_config.get("fbo-folder")
         is_own = "fbo-folder" in self._context.node_config or not of_run
         return self._folder is not None and (is_own or str(self._folder) != str(of_run))
@@ -584,7 +592,11 @@ class Gate:
         if self._folder is not None:
             self._check_missing()
             with SpendingLedger.held(self._folder) as ledger:
-                self._check(ledger)
+                # Not of a folder that the run config names: the server may name an
+                # empty one, and thousands of simulated sites may share it.
+                if self._has_own_folder:
+                    require_complete(self._folder, ledger, self._note)
+                    check_receipts(self._folder, ledger, self._receipts)
                 yield ledger
             return
         known = self._state.get(_RECORD)
@@ -599,17 +611,7 @@ class Gate:
         if self._folder is not None and self._has_own_folder and not self._has_file:
             require_complete(self._folder, None, self._note)
 
-    def _check(self, ledger: SpendingLedger) -> None:
-        """Raise JournalError if the ledger lacks what journals or receipts prove.
-
-        Not of a folder that the run config names: the server may name an empty one, and
-        thousands of simulated sites may share it.
-        """
-        if self._folder is not None and self._has_own_folder:
-            require_complete(self._folder, ledger, self._note)
-            check_receipts(self._folder, ledger, self._receipts)
-
 
 def _has(charged: Iterable[Facts], key: StudyKey) -> bool:
     """Return whether a release of a study is among charges."""
-    return any(study_of(one) == key for one in charged)
+    return any(study_of(facts) == key for facts in charged)

@@ -1,4 +1,4 @@
-"""What a site takes part in, whatever the server says: privacy, sizes and time.
+"""Limits of a site, whatever the server says: privacy, sizes and time.
 
 Sizes are looked at before anything of a message is built. A server writes the study
 that a site plays, and a number in it can be worth hours or gigabytes. So each integer
@@ -76,7 +76,8 @@ _NO_STUDY = "the study is not JSON that a strategy writes"
 # Arrays of a message: as many as an agent has peers, a few times over.
 _ARRAYS_A_PEER = 4
 
-# Of sums: with any of them a site takes part in no study that it could be read in.
+# Limits on sums: with any of them a site refuses studies in which the server reads its
+# messages.
 _OF_SUMS = (
     "min_agents",
     "min_threshold",
@@ -90,7 +91,7 @@ _EPSILON = number(most=math.inf, above=0, allowed="a number > 0", optional=True)
 
 @dataclass(frozen=True)
 class Limits:
-    """What all studies on a site's data may spend together, and what one may cost.
+    """Limits on all studies on a site's data together, and on the cost of each.
 
     The first three hold for everything in the site's `SpendingLedger`: this study and
     all others that it took part in, of whatever kind. The others hold for each message.
@@ -225,19 +226,19 @@ class Limits:
         epsilon, delta = self.max_epsilon, self.max_delta
         if epsilon != math.inf:
             together = "given together with max_"
-            ok = delta is None or epsilon is not None
-            require(ok, "max_epsilon", epsilon, f"{together}delta={delta}")
-            ok = epsilon is None or delta is not None
-            require(ok, "max_delta", delta, f"{together}epsilon={epsilon}")
+            is_valid = delta is None or epsilon is not None
+            require(is_valid, "max_epsilon", epsilon, f"{together}delta={delta}")
+            is_valid = epsilon is None or delta is not None
+            require(is_valid, "max_delta", delta, f"{together}epsilon={epsilon}")
 
     @cached_property
     def bound_epsilon(self) -> bool:
-        """Whether epsilon is limited."""
+        """True if epsilon is limited."""
         return self.max_epsilon is not None and self.max_epsilon < math.inf
 
     @cached_property
     def bound_anything(self) -> bool:
-        """Whether epsilon or the number of releases is limited."""
+        """True if epsilon or the number of releases is limited."""
         return self.bound_epsilon or self.max_releases is not None
 
     def check_promise(self, promise: Promise, unprotected: str = "") -> None:
@@ -246,8 +247,9 @@ class Limits:
         Parameters
         ----------
         promise : Promise
+            Charges that the study announces.
         unprotected : str
-            What it asks for besides that no guarantee covers.
+            Name of what it asks for besides that no guarantee covers; empty without it.
         """
         if not self.bound_epsilon:
             return
@@ -263,7 +265,7 @@ class Limits:
 
     @cached_property
     def of_sums(self) -> dict[str, float]:
-        """What the site wants of the secure sums that it takes part in, by name."""
+        """Requirements on the secure sums that the site takes part in, by name."""
         values = {name: getattr(self, name) for name in _OF_SUMS}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -273,9 +275,9 @@ class Limits:
         Parameters
         ----------
         secure : SecureSums, optional
-            How a tuning study sums them.
+            Settings of a tuning study's secure sums.
         promise : Promise
-            What the study says that it costs.
+            Charges that the study announces.
         """
         if secure is None:
             if self.of_sums:
@@ -358,13 +360,13 @@ NO_LIMITS = Limits()
 
 def limits_text(limits: Iterable[Limits]) -> str:
     """Return what limits say, each once: empty if they say nothing."""
-    given = [
+    texts = [
         f"{name}={value:g}"
-        for one in limits
-        for name, value in asdict(one).items()
+        for each in limits
+        for name, value in asdict(each).items()
         if is_number(value)
     ]
-    return ", ".join(dict.fromkeys(given))
+    return ", ".join(dict.fromkeys(texts))
 
 
 def require_private(promise: Promise) -> None:
@@ -378,8 +380,10 @@ def size_limits(limits: tuple[Limits, ...]) -> Limits:
     """Return the sizes that all limits allow; the default of what none of them says."""
     sizes: dict[str, Any] = {}
     for name, default in DEFAULT_SIZES.items():
-        given = [value for one in limits if (value := getattr(one, name)) is not None]
-        sizes[name] = min(given, default=default)
+        values = [
+            value for each in limits if (value := getattr(each, name)) is not None
+        ]
+        sizes[name] = min(values, default=default)
     return Limits(**sizes)
 
 
@@ -391,7 +395,7 @@ def check_config(limits: Limits, config: Mapping[str, Any], study: type[Study]) 
     limits : Limits
         With every size: see `size_limits`.
     config : mapping
-        What `Instruction.to_config` wrote, or whatever else was sent.
+        Config of a message: of `Instruction.to_config`, or anything else.
     study : type
         Dataclass of the site's kind of study.
     """
@@ -430,7 +434,9 @@ def _check_sizes(
     Parameters
     ----------
     limits : Limits
+        Limits that the integers are compared with.
     value : JSON value
+        A study, or a part of one.
     part : type or callable, optional
         Dataclass of the objects in the value: see `flwr_fbo._common.fields.ruled`.
     cap : str
@@ -444,11 +450,13 @@ def _check_sizes(
     if isinstance(value, dict):
         known = _fields_of(part, value)
         for key, below in value.items():
-            one = known.get(key)
-            if one is None:  # no strategy writes it
+            field = known.get(key)
+            if field is None:  # no strategy writes it
                 _check_sizes(limits, below, None, DEFAULT_CAP, key, level + 1)
             else:
-                _check_sizes(limits, below, part_of(one), cap_of(one), key, level + 1)
+                _check_sizes(
+                    limits, below, part_of(field), cap_of(field), key, level + 1
+                )
     elif isinstance(value, list):
         for below in value:
             _check_sizes(limits, below, part, cap, name, level + 1)
@@ -474,20 +482,18 @@ def _check_space(limits: Limits, text: str) -> None:
     if not isinstance(pairs, list):
         raise refused(_NO_STUDY)
     limits.check_size("max_dimension", len(pairs), "len(space)")
-    choices = sum(_choices_of(pair) for pair in pairs)
+    choices = 0
+    for pair in pairs:
+        if not (isinstance(pair, list) and len(pair) == 2 and isinstance(pair[1], str)):
+            raise refused(_NO_STUDY)
+        content = _read(pair[1])
+        if not isinstance(content, dict):
+            raise refused(_NO_STUDY)
+        # In either format of Optuna's.
+        for holder in (content, content.get("attributes")):
+            listed = holder.get("choices") if isinstance(holder, dict) else None
+            choices += len(listed) if isinstance(listed, list | str) else 0
     limits.check_size("max_choices", choices, "choices of the space")
-
-
-def _choices_of(pair: Any) -> int:
-    """Return how many choices a distribution has, in either format of Optuna's."""
-    if not (isinstance(pair, list) and len(pair) == 2 and isinstance(pair[1], str)):
-        raise refused(_NO_STUDY)
-    content = _read(pair[1])
-    if not isinstance(content, dict):
-        raise refused(_NO_STUDY)
-    holders = [content, content.get("attributes")]
-    found: list[Any] = [one.get("choices") for one in holders if isinstance(one, dict)]
-    return sum(len(choices) for choices in found if isinstance(choices, list | str))
 
 
 def _read(text: str) -> Any:
@@ -505,7 +511,7 @@ def check_numbers(limits: Limits, sizes: Sequence[float]) -> None:
     limits : Limits
         With every size.
     sizes : sequence of float
-        Of each array, in numbers of eight bytes.
+        Size of each array, in numbers of eight bytes.
     """
     assert limits.max_peers is not None
     _check_count("arrays", len(sizes), _ARRAYS_A_PEER * limits.max_peers)

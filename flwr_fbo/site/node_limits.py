@@ -6,7 +6,7 @@ All of them hold for all that answers a server at the site, whoever was given th
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, fields
@@ -31,7 +31,7 @@ _CLOSE = 0.84
 
 # Of the app that answers a message, while it does.
 _OF_APP: ContextVar[tuple[Limits, ...]] = ContextVar("limits of the app", default=())
-# Where the clients that an app makes say theirs, while a tuner has it run a trial.
+# Limits that an app's clients report, while a tuner has the app run a trial.
 _HEARD: ContextVar[list[Limits]] = ContextVar("limits of an app's clients")
 # Where they are kept, with the scores of the trials that they bind.
 _RECORD = "fbo-tuner:limits"
@@ -81,9 +81,9 @@ def _heard(context: Context) -> list[Limits]:
 
 def site_limits(context: Context, own: Limits | None = None) -> tuple[Limits, ...]:
     """Return all limits of a site, each once: of whoever asks, app and node config."""
-    given = [] if own is None else [own]
-    given += [*_OF_APP.get(), *_heard(context), node_limits(context)]
-    return tuple(dict.fromkeys(given))
+    limits = [] if own is None else [own]
+    limits += [*_OF_APP.get(), *_heard(context), node_limits(context)]
+    return tuple(dict.fromkeys(limits))
 
 
 def node_limits(context: Context) -> Limits:
@@ -94,14 +94,20 @@ def node_limits(context: Context) -> Limits:
     NodeConfigError
         If one is not allowed or not known; the text names the key.
     """
-    _check_known(context.node_config)
-    given = {
+    # A misspelled entry would not hold.
+    for key in context.node_config:
+        meant = _meant(key)
+        if meant not in (None, key):
+            text = f"node config {key} is not allowed: no such entry"
+            near = did_you_mean(meant or key, _ENTRIES)
+            raise NodeConfigError(f"{text}{near}.", public=f"{text}.")
+    configured = {
         name: _number(context.node_config[key])
         for name, key in _NAMES.items()
         if key in context.node_config
     }
     try:
-        return Limits(**given) if given else NO_LIMITS
+        return Limits(**configured) if configured else NO_LIMITS
     except ValueError as error:
         text = str(error)
         for name, key in _NAMES.items():
@@ -115,16 +121,6 @@ def node_limits(context: Context) -> Limits:
 def is_our_entry(key: str) -> bool:
     """Return whether an entry of a node config is for us, also if it is misspelled."""
     return key == "agent-id" or _meant(key) is not None
-
-
-def _check_known(given: Iterable[str]) -> None:
-    """Raise NodeConfigError if an entry is misspelled: it would not hold."""
-    for key in given:
-        meant = _meant(key)
-        if meant not in (None, key):
-            text = f"node config {key} is not allowed: no such entry"
-            near = did_you_mean(meant or key, _ENTRIES)
-            raise NodeConfigError(f"{text}{near}.", public=f"{text}.")
 
 
 @lru_cache(maxsize=64)  # a message is asked for its limits several times

@@ -1,8 +1,8 @@
-"""What proves the charges of a site, besides its ledger: so that none is forgotten.
+"""Proofs of a site's charges besides its ledger, so that none is forgotten.
 
 Journals in the site's folder note each charge before the ledger has it. Servers sign
-receipts of what they have got. And a note in the folder has the newest charge, so that
-the journals, which become more and more, are read only if ledger and note differ.
+receipts of the releases that they have got. A note in the folder has the newest charge:
+the journals, one per study, are read only if ledger and note differ.
 
 A site that has a folder of its own answers nothing while a proof is not in its ledger.
 `recover` adds what is proven, and takes nothing out.
@@ -58,11 +58,12 @@ _RECOVERED = "recovered"
 
 
 class FolderNote:
-    """What a site's folder notes beside its ledger, in a file of its own.
+    """Note that a site's folder keeps beside its ledger, in a file of its own.
 
     Parameters
     ----------
     folder : Path
+        Folder of the site's ledger.
 
     Attributes
     ----------
@@ -88,11 +89,11 @@ class FolderNote:
         except (OSError, ValueError, KeyError, TypeError):  # of a crash, or none yet
             self.newest, self.is_kept = None, False
 
-    def first_head(self, *about: object) -> int:
+    def first_head(self, *key: object) -> int:
         """Return a number that this folder always gives to a study, and no other."""
         if not self.is_kept:
             self._write()
-        return as_head(hashlib.sha256(self._secret + repr(about).encode()).digest())
+        return as_head(hashlib.sha256(self._secret + repr(key).encode()).digest())
 
     def keep(self, newest: list[int]) -> None:
         """Note the newest charge: how many there are then, and its head."""
@@ -144,10 +145,11 @@ def require_complete(
     Parameters
     ----------
     folder : Path
+        Folder of the site's journals and ledger.
     ledger : SpendingLedger or None
-        Of the folder, if it has one.
+        Ledger of the folder, if it has one.
     note : FolderNote
-        Of the folder.
+        Note of the folder.
     """
     # Whoever opens a ledger looks at the way to it; here there is none.
     fault = why_untrusted(folder) if ledger is None else ""
@@ -208,11 +210,11 @@ def read_receipts(
     Parameters
     ----------
     texts : sequence of object
-        What the server sent.
+        Receipts as the server sent them.
     slot : int
         The site's; -1 where it has none.
     fits : mapping of str to str
-        What ``study_kind``, and perhaps ``study_id``, must be.
+        Values that ``study_kind``, and perhaps ``study_id``, must have.
 
     Raises
     ------
@@ -222,14 +224,14 @@ def read_receipts(
     receipts = []
     for text in texts:
         try:
-            one = SignedReceipt.read(text)
+            receipt = SignedReceipt.read(text)
         except ValueError as error:
             raise _invalid(error) from None
-        if any(getattr(one, name) != value for name, value in fits.items()):
+        if any(getattr(receipt, name) != value for name, value in fits.items()):
             raise RefusedError.told("This server's receipt is about another study.")
-        if slot >= 0 and one.slot not in (slot, -1):
+        if slot >= 0 and receipt.slot not in (slot, -1):
             raise RefusedError.told("This server's receipt is about another site.")
-        receipts.append(one)
+        receipts.append(receipt)
     return receipts
 
 
@@ -250,13 +252,13 @@ def check_receipts(
     JournalError
         If a charge is missing. The receipt is then in the folder, for `recover`.
     """
-    for one in receipts:
-        if not _is_proven(ledger, one):
+    for signed in receipts:
+        if not _is_proven(ledger, signed):
             try:
-                receipt = one.receipt
+                receipt = signed.receipt
             except ValueError as error:
                 raise _invalid(error) from None
-            _keep(folder, one)
+            _keep(folder, signed)
             raise _lacks(folder, receipt)
 
 
@@ -268,35 +270,35 @@ def check_kept(folder: Path, ledger: SpendingLedger | None) -> None:
                 raise _lacks(folder, one.receipt)
 
 
-def _is_proven(ledger: SpendingLedger, one: SignedReceipt) -> bool:
+def _is_proven(ledger: SpendingLedger, signed: SignedReceipt) -> bool:
     """Return whether a ledger has what a receipt proves."""
-    rows, charges = _rows_of(ledger, one), one.mark.charges
+    rows, charges = _rows_of(ledger, signed), signed.mark.charges
     marks = [Mark(*facts[MARK]) for facts in rows if MARK in facts]
-    is_known = not charges or one.mark in marks
+    is_known = not charges or signed.mark in marks
     return is_known or any(facts.get(_RECOVERED, 0) >= charges for facts in rows)
 
 
-def _rows_of(ledger: SpendingLedger, one: SignedReceipt) -> list[Facts]:
+def _rows_of(ledger: SpendingLedger, signed: SignedReceipt) -> list[Facts]:
     """Return what a ledger has of the receipt's study, if it is of the same server."""
     every = (row.facts for row in ledger.rows)
-    rows = [facts for facts in every if study_of(facts) == one.study]
+    rows = [facts for facts in every if study_of(facts) == signed.study]
     servers = {facts[SERVER] for facts in rows if facts.get(SERVER)}
-    if servers - {one.server}:
+    if servers - {signed.server}:
         raise RefusedError.told(
             "This receipt is signed by another server than the study's others."
         )
     return rows
 
 
-def _keep(folder: Path, one: SignedReceipt) -> None:
+def _keep(folder: Path, signed: SignedReceipt) -> None:
     """Write a receipt into the folder, in place of an older one."""
-    about = one.study, one.slot, one.server
-    name = hashlib.sha256(repr(about).encode()).hexdigest()[:16]
+    key = signed.study, signed.slot, signed.server
+    name = hashlib.sha256(repr(key).encode()).hexdigest()[:16]
     path = folder / f"receipt-{name}.json"
-    if path.is_file() and path.read_text() == one.text:
+    if path.is_file() and path.read_text() == signed.text:
         return
     if path.is_file() or len(list(folder.glob(_RECEIPTS))) < _MOST_RECEIPTS:
-        write_whole(path, one.text)
+        write_whole(path, signed.text)
 
 
 def _lacks(folder: Path, receipt: Receipt) -> JournalError:
@@ -317,7 +319,7 @@ def _lacks(folder: Path, receipt: Receipt) -> JournalError:
 
 @dataclass(frozen=True)
 class Recovered:
-    """What `recover` has done.
+    """Result of `recover`.
 
     Attributes
     ----------
@@ -359,28 +361,28 @@ def recover(folder: Path, files: Iterable[Path] = ()) -> Recovered:
     journals = journals_with_charges(folder)
     proven = [note for path in journals for note in _notes_in(path, PATIENCE)]
     paths = [*sorted(folder.glob(_RECEIPTS)), *files]
-    receipts = [one for path in paths for one in _receipts_in(path)]
-    receipts.sort(key=lambda one: one.mark.charges)
+    receipts = [signed for path in paths for signed in _receipts_in(path)]
+    receipts.sort(key=lambda signed: signed.mark.charges)
     with SpendingLedger.held(folder) as ledger:
         before = len(ledger.rows)
         for note in proven:
             ledger.add(note)
         of_journals = len(ledger.rows) - before
         servers: dict[str, str] = {}
-        for one in receipts:
+        for receipt in receipts:
             known = len(ledger.rows)
             try:
-                _add(ledger, one)
+                _add(ledger, receipt)
             except RefusedError as error:
-                raise JournalError(f"Study {one.study_id}: {error}") from None
+                raise JournalError(f"Study {receipt.study_id}: {error}") from None
             if len(ledger.rows) > known:
-                servers[one.study_id] = one.server
+                servers[receipt.study_id] = receipt.server
         FolderNote(folder).keep(newest_of(ledger))
         total = len(ledger.rows)
     for path in folder.glob(_RECEIPTS):  # they are counted
         path.unlink()
     lost = dict.fromkeys(
-        one.study_id for one in receipts if _has_lost_noise(folder, *one.study)
+        signed.study_id for signed in receipts if _has_lost_noise(folder, *signed.study)
     )
     added = total - before - of_journals
     return Recovered(of_journals, added, total, tuple(lost), servers)
@@ -400,8 +402,8 @@ def _receipts_in(path: Path) -> list[SignedReceipt]:
         with path.open(encoding="utf-8") as file:
             lines = [line.strip() for line in iter(lambda: file.readline(_LINE), "")]
         receipts = [SignedReceipt.read(line) for line in lines if line]
-        for one in receipts:
-            _ = one.receipt  # all of it, before anything is added
+        for signed in receipts:
+            _ = signed.receipt  # all of it, before anything is added
         return receipts
     except (OSError, ValueError) as error:
         raise JournalError(f"{path} has no receipts: {error}") from None
@@ -410,26 +412,32 @@ def _receipts_in(path: Path) -> list[SignedReceipt]:
 _LINE = LONGEST_RECEIPT + 2
 
 
-def _add(ledger: SpendingLedger, one: SignedReceipt) -> None:
+def _add(ledger: SpendingLedger, signed: SignedReceipt) -> None:
     """Add to a ledger what a receipt proves and it does not have."""
-    if _is_proven(ledger, one):
+    if _is_proven(ledger, signed):
         return
-    receipt, rows = one.receipt, _rows_of(ledger, one)
+    receipt, rows = signed.receipt, _rows_of(ledger, signed)
     known = {facts["release"] for facts in rows}
     lacking = [release for release in receipt.releases if release not in known]
-    facts = [_facts(one, release, receipt.charge_of(release)) for release in lacking]
+    facts = [_facts(signed, release, receipt.charge_of(release)) for release in lacking]
     # Replies that the server has not got, or a copy that went on by itself: which
     # releases they were is not known, so they count as the dearest.
     unknown = max(receipt.charges - len(rows) - len(facts), 0 if facts else 1)
     numbers = (place - receipt.charges for place in range(unknown))
-    facts += [_facts(one, number, _dearest(receipt)) for number in numbers]
+    # What is not known of a charge counts as the dearest release of the promise.
+    promise, dearest = receipt.promise, Charge(0.0)
+    if promise.charges and promise.private:
+        delta = DEFAULT_DELTA if promise.delta is None else promise.delta
+        charges = [replace(charge, num_releases=1) for charge in promise.charges]
+        dearest = max(charges, key=lambda charge: least_epsilon([charge], delta))
+    facts += [_facts(signed, number, dearest) for number in numbers]
     facts[-1][MARK] = list(receipt.mark)
     for each in facts:
         ledger.add(each)
 
 
-def _facts(one: SignedReceipt, release: int, charge: Charge) -> Facts:
-    receipt = one.receipt
+def _facts(signed: SignedReceipt, release: int, charge: Charge) -> Facts:
+    receipt = signed.receipt
     promise = receipt.promise
     facts = charge_facts(
         receipt.study,
@@ -439,13 +447,4 @@ def _facts(one: SignedReceipt, release: int, charge: Charge) -> Facts:
         promised=promise.charges,
         fixed_rows=promise.fixed_rows,
     )
-    return {**facts, SERVER: one.server, _RECOVERED: receipt.charges}
-
-
-def _dearest(receipt: Receipt) -> Charge:
-    promise = receipt.promise
-    charges = [replace(charge, num_releases=1) for charge in promise.charges]
-    if not charges or not promise.private:
-        return Charge(0.0)
-    delta = DEFAULT_DELTA if promise.delta is None else promise.delta
-    return max(charges, key=lambda charge: least_epsilon([charge], delta))
+    return {**facts, SERVER: signed.server, _RECOVERED: receipt.charges}

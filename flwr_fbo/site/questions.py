@@ -102,6 +102,7 @@ class Questions:
         share : float
             The share of the site's limits that a promise spends alone: `share_of`.
         most_a_day : int
+            Number of questions that are answered in 24 hours, >= 1.
         check : callable
             Raises `RefusedError` unless so much is left.
         """
@@ -159,16 +160,16 @@ def share_of(promise: Promise, limits: Iterable[Limits]) -> float:
     Infinite where that is plain, and to add its releases up could take minutes.
     """
     shares = [0.0]
-    for one in limits:
-        if one.max_releases is not None:
-            shares.append(promise.num_releases / one.max_releases)
-        if one.bound_epsilon:
-            assert one.max_epsilon is not None
-            assert one.max_delta is not None
+    for limit in limits:
+        if limit.max_releases is not None:
+            shares.append(promise.num_releases / limit.max_releases)
+        if limit.bound_epsilon:
+            assert limit.max_epsilon is not None
+            assert limit.max_delta is not None
             alone = Spent((promise.charges,))
-            if alone.least_epsilon(one.max_delta) > 2 * one.max_epsilon:
+            if alone.least_epsilon(limit.max_delta) > 2 * limit.max_epsilon:
                 return math.inf
-            shares.append(alone.epsilon(one.max_delta) / one.max_epsilon)
+            shares.append(alone.epsilon(limit.max_delta) / limit.max_epsilon)
     return max(shares)
 
 

@@ -45,12 +45,12 @@ _PURPOSE = b"flwr_fbo receipt 1\n"
 
 
 class Mark(NamedTuple):
-    """What tells a charge of a study from all others.
+    """Mark of one charge of a study, different from all others.
 
     Attributes
     ----------
     charges : int
-        Which charge of the study it is at its site, from 1; 0 before the first.
+        Number of the charge in the study at its site, from 1; 0 before the first.
     head : int
         Below 2**62.
     """
@@ -74,7 +74,7 @@ def read_mark(metrics: Mapping[str, Any]) -> Mark | None:
     found = metrics.get(CHARGES), metrics.get(HEAD)
     limits = _MOST_CHARGES, 2**_HEAD_BITS
     pairs = zip(found, limits, strict=True)
-    if not all(type(one) is int and 0 <= one < limit for one, limit in pairs):
+    if not all(type(number) is int and 0 <= number < limit for number, limit in pairs):
         return None
     charges, head = found
     assert isinstance(charges, int)
@@ -83,24 +83,31 @@ def read_mark(metrics: Mapping[str, Any]) -> Mark | None:
 
 
 def _check_study(name: str, value: Any) -> None:
-    ok = isinstance(value, str) and 1 <= len(value) <= 64 and value.isprintable()
-    require(ok, name, value, "1 to 64 printable characters")
+    is_valid = isinstance(value, str) and 1 <= len(value) <= 64 and value.isprintable()
+    require(is_valid, name, value, "1 to 64 printable characters")
 
 
 def _check_releases(name: str, value: Any) -> None:
-    ok = isinstance(value, tuple) and all(type(one) is int for one in value)
-    ok = ok and all(UNPROTECTED <= one <= _MOST_RELEASES for one in value)
-    ok = ok and len(set(value)) == len(value)
-    require(ok, name, value, f"numbers of releases, 0 to {_MOST_RELEASES}, each once")
+    is_valid = isinstance(value, tuple) and all(
+        type(release) is int for release in value
+    )
+    is_valid = is_valid and all(
+        UNPROTECTED <= release <= _MOST_RELEASES for release in value
+    )
+    is_valid = is_valid and len(set(value)) == len(value)
+    require(
+        is_valid, name, value, f"numbers of releases, 0 to {_MOST_RELEASES}, each once"
+    )
 
 
 @dataclass(frozen=True)
 class Receipt:
-    """What a server has got from one site in one study.
+    """Record of the releases that a server has got from one site in one study.
 
     Attributes
     ----------
     study_kind, study_id : str
+        Kind and id of the study.
     slot : int
         The site's; -1 where it has none.
     charges, head : int
@@ -108,7 +115,7 @@ class Receipt:
     releases : tuple of int
         The releases that it has got, from 1, or `UNPROTECTED`, in order.
     promise : Promise
-        What they cost.
+        Charges of the releases.
     """
 
     study_kind: str = field(metadata=ruled(_check_study))
@@ -167,20 +174,23 @@ class SignedReceipt:
         Raises
         ------
         ValueError
-            If it is no receipt, or somebody has changed it.
+            If the text is not a receipt, or somebody has changed it.
         """
         length = len(text) if isinstance(text, str) else -1
-        allowed = f"a text of up to {LONGEST_RECEIPT} characters"
-        require(0 < length <= LONGEST_RECEIPT, "receipt", length, allowed)
+        expected = f"a text of up to {LONGEST_RECEIPT} characters"
+        require(0 < length <= LONGEST_RECEIPT, "receipt", length, expected)
         try:
             values = read_json(text)
             server, body = values["server"], values["receipt"]
             key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(server))
             signature = bytes.fromhex(values["signature"])
             key.verify(signature, _PURPOSE + body.encode())
-            about = read_json(body)
-            mark = read_mark(about)
-            study, slot = (about["study_kind"], about["study_id"]), about["slot"]
+            document = read_json(body)
+            mark = read_mark(document)
+            study, slot = (
+                (document["study_kind"], document["study_id"]),
+                document["slot"],
+            )
         except (AttributeError, KeyError, RecursionError, TypeError) as error:
             raise ValueError(f"This is no receipt: {error!r}.") from None
         except InvalidSignature:
@@ -203,7 +213,7 @@ class SignedReceipt:
         Raises
         ------
         ValueError
-            If the server has signed what is no receipt.
+            If the server has signed something else than a receipt.
         """
         try:
             found: Receipt = from_json(
@@ -220,7 +230,7 @@ class ServerKey:
     Parameters
     ----------
     private : bytes, optional
-        What `private` returned; a new key by default.
+        Key as `private` returned it; a new key by default.
     """
 
     def __init__(self, private: bytes | None = None) -> None:
@@ -243,7 +253,7 @@ class ServerKey:
 
 
 class ReceiptBook:
-    """What the server of one study knows of its sites' ledgers.
+    """Records of the sites' ledgers, as the server of one study knows them.
 
     What is noted is in receipts only after `commit`: once it is in the server's own
     record, so that no run that goes on knows less than a site was told.
@@ -253,6 +263,7 @@ class ReceiptBook:
     study : tuple of str
         Its kind and its id.
     promise : Promise
+        Charges of the study.
     key : ServerKey, optional
         A new one by default.
     """
@@ -321,6 +332,7 @@ class ReceiptBook:
         Parameters
         ----------
         site : int
+            Number of the site, as the server counts sites.
         slot : int, optional
             The site's; by default the same number.
         """
@@ -329,8 +341,8 @@ class ReceiptBook:
         if site not in self._texts:
             mark, releases = self._committed[site]
             at = site if slot is None else slot
-            about = Receipt(*self._study, at, *mark, releases, self._promise)
-            self._texts[site] = self._key.signed(about)
+            receipt = Receipt(*self._study, at, *mark, releases, self._promise)
+            self._texts[site] = self._key.signed(receipt)
         return self._texts[site]
 
     @property

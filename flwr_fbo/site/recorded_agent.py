@@ -1,4 +1,4 @@
-"""What agents have in common that live in a journal between messages.
+"""Base classes of agents that live in a journal between messages.
 
 A message that is asked for again, because its answer was lost, is answered again:
 nothing is evaluated twice, and nothing released twice.
@@ -81,7 +81,7 @@ class RecordedBanditAgent(RecordedAgent):
     Attributes
     ----------
     study
-        What the journal belongs to.
+        Study that the journal belongs to.
     """
 
     study: Any
@@ -105,7 +105,7 @@ class RecordedBanditAgent(RecordedAgent):
 
     @staticmethod
     def must_be_kept(study: Any) -> bool:
-        """Whether another journal could release the same trials with other noise."""
+        """Return whether another journal could release a trial with other noise."""
         return True
 
     def entropy(self) -> Entropy | None:
@@ -139,7 +139,11 @@ class RecordedBanditAgent(RecordedAgent):
         if known not in (NO_SLOT, slot):
             raise of_another_slot(known, slot)
         if self.must_be_kept(self.study) and number != self.number:
-            raise another_journal()
+            raise JournalError.told(
+                "This agent enrolled with another journal, which has its releases. Two "
+                "noises for one sum would reveal the sum. Restore that journal, or "
+                "begin another study."
+            )
         if known == NO_SLOT:
             self._put({"slot": np.array(slot), **self._facts_of(slot)})
 
@@ -179,13 +183,4 @@ def of_another_slot(known: int, named: int) -> JournalError:
     return JournalError(
         f"This is the journal of agent {known}, not {named}.",
         public="This is the journal of another agent.",
-    )
-
-
-def another_journal() -> JournalError:
-    """Return the error for a journal that the server does not know."""
-    return JournalError.told(
-        "This agent enrolled with another journal, which has its releases. Two noises "
-        "for one sum would reveal the sum. Restore that journal, or begin another "
-        "study."
     )

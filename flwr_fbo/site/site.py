@@ -65,15 +65,16 @@ _PUBLIC_METRICS |= {CHARGES, HEAD}
 
 @dataclass(frozen=True)
 class Answer:
-    """What goes back.
+    """Answer to one instruction.
 
     Attributes
     ----------
     arrays : list of ndarray
         About the site.
     metrics : dict of str to number
+        Numbers about the site, by name.
     passed_on : list of ndarray
-        Of other sites, as they were received: before the arrays.
+        Arrays of other sites, as they were received: before the arrays.
     """
 
     arrays: list[NDArray[Any]] = field(default_factory=list)
@@ -82,20 +83,20 @@ class Answer:
 
     @property
     def about_site(self) -> bool:
-        """Whether anything in it may depend on the site's data."""
+        """True if anything in it may depend on the site's data."""
         return bool(self.arrays or self.metrics.keys() - _PUBLIC_METRICS)
 
 
 class Site(ABC, Generic[AskedT, AgentT]):
-    """What a client brings to a study.
+    """A client's side of a study.
 
     Attributes
     ----------
     limits : Limits, optional
-        What all studies at this site may spend together, and what a message may cost;
-        those of the node config (``fbo-max-epsilon`` and its like) must hold too.
+        Limits on all studies at this site together, and on the cost of a message; those
+        of the node config (``fbo-max-epsilon`` and its like) must hold too.
     instruction_type : type
-        Of the instructions that it carries out.
+        Class of the instructions that it carries out.
     """
 
     limits: Limits | None
@@ -111,10 +112,11 @@ class Site(ABC, Generic[AskedT, AgentT]):
         Parameters
         ----------
         context : flwr.app.Context
+            Context of the message.
         arrays : sequence of ndarray
-            What came along.
+            Arrays of the message.
         config : mapping
-            What `Instruction.to_config` wrote.
+            Config of the message, as `Instruction.to_config` wrote it.
 
         Raises
         ------
@@ -190,13 +192,13 @@ class Site(ABC, Generic[AskedT, AgentT]):
 
     @property
     def only_private(self) -> bool:
-        """Whether it takes part in private studies only, without limits too."""
+        """True if it takes part in private studies only, without limits too."""
         return False
 
     def check_limits(self) -> None:
         """Raise ValueError unless the limits are `Limits`, or None."""
-        allowed = "Limits, or None"
-        require_instance("limits", self.limits, Limits, allowed=allowed, optional=True)
+        expected = "Limits, or None"
+        require_instance("limits", self.limits, Limits, allowed=expected, optional=True)
 
     def folder_of(self, context: Context) -> Path | None:
         """Return where the site's journals are, if that is a folder."""
@@ -257,7 +259,7 @@ class Site(ABC, Generic[AskedT, AgentT]):
 
 
 class SiteError(RuntimeError):
-    """What a server learns of an error at a site.
+    """Error at a site, as the server learns it.
 
     That is the error's type, and what is public of its text (`PublicError`).
     """
@@ -278,16 +280,13 @@ def reported(work: Callable[[], ResultT]) -> ResultT:
         return work()
     except Exception as error:
         log_fault(error, "This site could not answer its server")
-        report = _report(error)
+        text = type(error).__name__
+        if isinstance(error, PublicError) and error.public:
+            text += f": {error.public}"
+        text = f"{text.removesuffix('.')} (the site's log has the details)."
+        report = SiteError(text)
     # Not while the error is handled: it would be the report's context.
     raise report
-
-
-def _report(error: Exception) -> SiteError:
-    text = type(error).__name__
-    if isinstance(error, PublicError) and error.public:
-        text += f": {error.public}"
-    return SiteError(f"{text.removesuffix('.')} (the site's log has the details).")
 
 
 def replying_with_errors(
@@ -311,7 +310,9 @@ class SiteClient(NumPyClient):
     Parameters
     ----------
     site : Site
+        Site that carries out the instructions.
     context : flwr.app.Context
+        Context of the message, as ``client_fn`` gets it.
     """
 
     def __init__(self, site: Site[Any, Any], context: Context) -> None:
@@ -341,9 +342,11 @@ def add_site(app: ClientApp, site: Site[Any, Any], action: str = "default") -> N
     Parameters
     ----------
     app : ClientApp
+        Message-API app; its ``train`` without an action is left alone.
     site : Site
+        Site that carries out the instructions.
     action : str
-        Of the app's ``train`` messages.
+        Action of the app's ``train`` messages.
     """
     if site.limits is not None:
         add_first_mod(app, limiting(site.limits))

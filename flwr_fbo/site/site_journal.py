@@ -1,4 +1,4 @@
-"""Where a site keeps what must last: its folder, its slot, and its agents' journals.
+"""Durable files of a site: its folder, its slot, and its agents' journals.
 
 Between messages an agent lives in its `Journal`: a file in the site's folder, which
 survives whatever ends the client; without a folder, bytes in ``context.state``, which
@@ -45,8 +45,8 @@ def configured_slot(context: Context) -> int:
             # A SuperNode's --node-config may give it as text.
             if str(value).isdecimal():
                 return int(value)
-            allowed = "an integer from 0 to the number of agents - 1"
-            raise _not_allowed(f"node config {key}", value, allowed)
+            expected = "an integer from 0 to the number of agents - 1"
+            raise _not_allowed(f"node config {key}", value, expected)
     return -1
 
 
@@ -74,7 +74,7 @@ def held_journal(
     context : flwr.app.Context
         Its state remembers the journal, or how many releases were in it.
     identity : mapping
-        What the journal belongs to; with ``study_id``.
+        Identity of the journal's study and agent; with ``study_id``.
     path : Path, optional
         The file.
     record : str

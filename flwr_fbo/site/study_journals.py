@@ -1,4 +1,4 @@
-"""The journals in a site's folder: which is whose, and which study was the last.
+"""Journals in a site's folder: whose each is, and which study was the last.
 
 One folder has the journals of all kinds, so that the ledger beside them is that of all
 studies. Each kind says how its files are called: see `flwr_fbo.study.kinds`.

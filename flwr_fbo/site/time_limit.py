@@ -1,4 +1,4 @@
-"""How long the trials of one message may take: a trial that is late does not begin.
+"""Time limit of one message's trials: a trial that is late does not begin.
 
 What was played before that is in the journal, and a message that asks again goes on
 from there.

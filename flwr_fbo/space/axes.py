@@ -55,7 +55,9 @@ class ContinuousAxis:
             return self.low if cell <= 0 else self.high
         u = cell / _RESOLUTION
         if self.log:
-            v = _times_exp(self.low, u * _log_ratio(self.high, self.low))
+            # low exp(t), the inverse of `_log_ratio`, without lost digits.
+            low, t = self.low, u * _log_ratio(self.high, self.low)
+            v = low + low * math.expm1(t) if t < 0.5 else math.exp(math.log(low) + t)
         else:
             v = self.low + u * (self.high - self.low)
         # The shortest decimal of the cell: a value that a person wrote, 0.1 or 250,
@@ -94,20 +96,17 @@ class _BinnedAxis:
     num_values: int
 
     def to_unit(self, value: Any) -> float:
-        return (self._index(value) + 0.5) / self.num_values
-
-    def _index(self, value: Any) -> int:
         found = self.distribution
         if isinstance(found, CategoricalDistribution):
             if value not in found.choices:
                 raise ValueError(f"one of {list(found.choices)}")
-            return found.choices.index(value)
+            return (found.choices.index(value) + 0.5) / self.num_values
         v, low, high, step = _real(value), found.low, found.high, found.step
         assert step is not None
         if low <= v <= high:
             index = round((v - low) / step)
             if abs(low + index * step - v) <= 1e-8 * step:
-                return index
+                return (index + 0.5) / self.num_values
         raise ValueError(f"{low} to {high} in steps of {step}")
 
     def from_unit(self, u: float) -> Any:
@@ -194,11 +193,6 @@ def _log_ratio(v: float, low: float) -> float:
     return math.log1p(excess) if excess < 1 else math.log(v) - math.log(low)
 
 
-def _times_exp(low: float, t: float) -> float:
-    """Return low exp(t) for t >= 0, the inverse of `_log_ratio`."""
-    return low + low * math.expm1(t) if t < 0.5 else math.exp(math.log(low) + t)
-
-
 def plain_distribution(name: str, distribution: BaseDistribution) -> BaseDistribution:
     """Return the same distribution as Optuna's present class, of Python's numbers.
 
@@ -214,15 +208,15 @@ def plain_distribution(name: str, distribution: BaseDistribution) -> BaseDistrib
         values = tuple(map(plain, kind.choices))
         kind = CategoricalDistribution(values)
     else:
-        allowed = "an Optuna Float-, Int- or CategoricalDistribution"
+        expected = "an Optuna Float-, Int- or CategoricalDistribution"
         numeric = isinstance(kind, FloatDistribution | IntDistribution)
-        require(numeric, field, kind, allowed)
+        require(numeric, field, kind, expected)
         assert isinstance(kind, FloatDistribution | IntDistribution)
         values = kind.low, kind.high, kind.step
     for value in values:
         if isinstance(value, float) and not math.isfinite(value):
-            allowed = f"finite numbers, and there is {value}"
-            refuse(field, distribution, allowed)
+            expected = f"finite numbers, and there is {value}"
+            refuse(field, distribution, expected)
     # Optuna's older classes are children of these two.
     for present in (FloatDistribution, IntDistribution):
         if isinstance(kind, present) and type(kind) is not present:
@@ -241,13 +235,17 @@ def make_axis(name: str, distribution: BaseDistribution) -> Axis:
         large to count.
     """
     field = f"space[{name!r}]"
-    allowed = "at least two values (write a constant into the objective instead)"
-    require(not distribution.single(), field, distribution, allowed)
-    allowed = (
+    expected = "at least two values (write a constant into the objective instead)"
+    require(not distribution.single(), field, distribution, expected)
+    expected = (
         "what JSON keeps as it is: choices that are numbers, strings, bools or None, "
         "and a step that divides the range"
     )
-    require(_survives_json(distribution), field, distribution, allowed)
+    try:
+        again = json_to_distribution(distribution_to_json(distribution))
+    except TypeError:
+        again = None
+    require(bool(again == distribution), field, distribution, expected)
     if isinstance(distribution, CategoricalDistribution):
         choices = tuple(distribution.choices)
         distinct = all(a != b for i, a in enumerate(choices) for b in choices[:i])
@@ -278,14 +276,6 @@ def nearest_number(distribution: BaseDistribution, value: float) -> Any:
     num_steps = min(round((inside - low) / step), int((high - low) / step + 1e-9))
     # 0.1 + 6 * 0.1 exceeds 0.7.
     return min(low + step * num_steps, high)
-
-
-def _survives_json(distribution: BaseDistribution) -> bool:
-    try:
-        again = json_to_distribution(distribution_to_json(distribution))
-    except TypeError:
-        return False
-    return bool(again == distribution)
 
 
 def axis_edges(axis: Axis, parts: int) -> FloatArray | None:

@@ -57,7 +57,7 @@ class SubRegions:
     Attributes
     ----------
     edges : tuple of D ndarrays
-        Where each axis is cut, from 0 to 1, both included.
+        Cuts of each axis, from 0 to 1, both included.
     """
 
     edges: tuple[FloatArray, ...]
@@ -120,7 +120,7 @@ class SearchSpace:
     dim : int
         D, the number of parameters.
     continuous : ndarray of bool, shape (D,)
-        Which axes are continuous.
+        True for continuous axes.
 
     Raises
     ------
@@ -138,9 +138,9 @@ class SearchSpace:
     """
 
     def __init__(self, distributions: Mapping[str, BaseDistribution]) -> None:
-        allowed = "a non-empty dict of name to Optuna distribution"
-        require_instance("space", distributions, Mapping, allowed=allowed)
-        require(len(distributions) > 0, "space", distributions, allowed)
+        expected = "a non-empty dict of name to Optuna distribution"
+        require_instance("space", distributions, Mapping, allowed=expected)
+        require(len(distributions) > 0, "space", distributions, expected)
         for name in distributions:
             named = isinstance(name, str) and name != ""
             require(named, "space", name, "names are non-empty strings")
@@ -166,8 +166,8 @@ class SearchSpace:
             If a name is missing or unknown, or a value outside its distribution.
         """
         if set(params) != set(self.distributions):
-            allowed = f"exactly the names {list(self.distributions)}"
-            refuse(field, list(params), allowed)
+            expected = f"exactly the names {list(self.distributions)}"
+            refuse(field, list(params), expected)
         point = np.empty(self.dim)
         for d, (name, axis) in enumerate(
             zip(self.distributions, self._axes, strict=True)
@@ -304,8 +304,8 @@ class SearchSpace:
                 for d in chosen or continuous or range(self.dim)
                 if axis_edges(self._axes[d], splits[d] * factor) is not None
             ]
-            allowed = f"boxes with at least one value each in {self!r}"
-            require(bool(fitting), "num_sub_regions", num_sub_regions, allowed)
+            expected = f"boxes with at least one value each in {self!r}"
+            require(bool(fitting), "num_sub_regions", num_sub_regions, expected)
             splits[min(fitting, key=lambda d: splits[d])] *= factor
         edges = [axis_edges(a, k) for a, k in zip(self._axes, splits, strict=True)]
         tiling = SubRegions(tuple(e for e in edges if e is not None))
@@ -340,11 +340,13 @@ def move_to_faces(
     Parameters
     ----------
     points : ndarray of shape (n, D)
+        Points of the unit cube, which are changed.
     share : float
         Share of the points that are moved, in [0, 1].
     probability : float
         Probability in [0, 1] that a coordinate of theirs moves.
     rng : numpy.random.Generator
+        Generator of coordinates and sides.
     """
     on_faces = points[: round(share * len(points))]
     moved = rng.random(on_faces.shape) < probability

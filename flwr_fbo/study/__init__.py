@@ -1,1 +1,1 @@
-"""What server and agents agree on, whatever the algorithm."""
+"""Agreement of server and agents, whatever the algorithm."""

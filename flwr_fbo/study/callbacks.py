@@ -44,7 +44,7 @@ class Started:
 
 @dataclass(frozen=True)
 class Round:
-    """How the agents answered in one round.
+    """Answers of the agents in one round.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ class Round:
         Spent so far, under the condition of `Started`; None where the method releases
         nothing, or all of it.
     release : int
-        Which release agents were asked for, from 1; 0 for none.
+        Number of the release that agents were asked for, from 1; 0 for none.
     """
 
     server_round: int
@@ -157,8 +157,8 @@ class Callback:
 
 def check_callbacks(callbacks: Any) -> tuple[Callback, ...]:
     """Return callbacks as a tuple; raise ValueError for anything else."""
-    allowed = "a list or tuple of Callback objects"
-    require_all("callbacks", callbacks, Callback, allowed=allowed)
+    expected = "a list or tuple of Callback objects"
+    require_all("callbacks", callbacks, Callback, allowed=expected)
     return tuple(callbacks)
 
 

@@ -1,4 +1,4 @@
-"""How studies, instructions and arrays travel, and what the receiver looks at.
+"""Encoding of studies, instructions and arrays, and the receiver's checks.
 
 *Studies and instructions* are plain scalars in Flower's config. A client is told the
 whole study in every message, because in a deployment each message starts a fresh
@@ -67,14 +67,14 @@ Phase = Literal["enrol", "round", "sum"]
 
 
 class Study(ABC):
-    """What server and agents agree on; each kind of study is a frozen dataclass.
+    """A study, on which server and agents agree; each kind is a frozen dataclass.
 
     Attributes
     ----------
     own : tuple of str
         The fields that tell a study from another one with the same settings.
     promise : Promise
-        What is released of a site at most, so that it can refuse beforehand.
+        Releases of a site at most, so that it can refuse beforehand.
     """
 
     own: ClassVar[tuple[str, ...]] = ("study_id",)
@@ -156,12 +156,14 @@ def _infinity(name: str) -> float:
 
 @dataclass(frozen=True)
 class Instruction(ABC):
-    """What the server asks of one agent; subclasses add fields that are int or bool.
+    """The server's instruction to one agent; subclasses add int or bool fields.
 
     Attributes
     ----------
     phase : {"enrol", "round", "sum"}
+        Phase of the study that the instruction belongs to.
     study : Study
+        The study, the same for all agents.
     slot : int
         The agent's slot; -1 while enrolling.
     kind : str
@@ -180,14 +182,14 @@ class Instruction(ABC):
     @property
     @abstractmethod
     def release_charged(self) -> int | None:
-        """Which release of the promise, from 1, an answer may be about.
+        """Number of the promised release, from 1, that an answer may be about.
 
         None if nothing in an answer depends on the site's data, whatever was asked.
         """
 
     @property
     def asks_unprotected(self) -> bool:
-        """Whether the answer is to have what no guarantee covers, besides."""
+        """True if the answer is to have what no guarantee covers, besides."""
         return False
 
     @property
@@ -230,7 +232,7 @@ class Instruction(ABC):
                 f"runs a {kind} study."
             )
         values = {name: config[entry] for name, entry in _entries(cls).items()}
-        for name in [one for one in values if one not in ("phase", "study")]:
+        for name in [key for key in values if key not in ("phase", "study")]:
             value, wanted = values[name], type(getattr(cls, name))  # int or bool
             least = -1 if name == "slot" else 0
             if type(value) is not wanted or not least <= value < 2**63:
@@ -252,10 +254,10 @@ def study_id_field() -> Any:
 
 
 def _check_study_id(name: str, study_id: Any) -> None:
-    allowed = "1 to 64 letters, digits, '-' or '_'"
-    require_instance(name, study_id, str, allowed=allowed)
+    expected = "1 to 64 letters, digits, '-' or '_'"
+    require_instance(name, study_id, str, allowed=expected)
     named = re.fullmatch(r"[A-Za-z0-9_-]{1,64}", study_id) is not None
-    require(named, name, study_id, allowed)
+    require(named, name, study_id, expected)
 
 
 def kind_of(config: Mapping[str, Any]) -> str:
@@ -276,7 +278,7 @@ def fresh_seed() -> int:
 @lru_cache(maxsize=8)  # there are fewer classes
 def _entries(instruction: type[Instruction]) -> dict[str, str]:
     """Return the name of the config's entry for each field."""
-    names = [one.name for one in fields(instruction)]
+    names = [field.name for field in fields(instruction)]
     return {name: f"fbo-{name.replace('_', '-')}" for name in names}
 
 
@@ -290,6 +292,7 @@ def is_array(
     message : object
         Whatever an agent has sent.
     shape : tuple of int
+        Shape that is expected.
     largest : float or ndarray
         No number may be larger in size; one for all, or one each.
     """
@@ -355,7 +358,9 @@ def is_release(message: Any, settings: ContinualSettings) -> bool:
     Parameters
     ----------
     message : object
+        Message of an agent, of any type.
     settings : ContinualSettings
+        Settings of the agent's releases.
     """
     is_one = is_sum if settings.noise_std > 0 else is_raw_sum
     return is_one(message, settings.sum_shape, settings.largest_entries)

@@ -15,14 +15,14 @@ from flwr_fbo.journal.tables import LedgerRow
 
 @dataclass(frozen=True)
 class Step:
-    """What a server half does in one iteration; decided once, before agents are asked.
+    """Plan of a server half for one iteration, made before agents are asked.
 
     Attributes
     ----------
     iteration : int
         From 0.
     release : int
-        Which release agents are asked for, from 1; 0 for none.
+        Number of the release that agents are asked for, from 1; 0 for none.
     is_exhausted : bool
         Whether a release is due that the privacy budget does not allow.
     is_over : bool
@@ -43,7 +43,7 @@ class Server(ABC):
     num_agents : int
         N, the slots of the study.
     ledger : sequence of LedgerRow
-        What has been released so far, in order.
+        Releases so far, in order.
     """
 
     num_agents: int
@@ -51,7 +51,7 @@ class Server(ABC):
 
     @property
     def vectors(self) -> FloatArray | None:
-        """What agents receive now, shape (P, M); None before the first release."""
+        """Vectors that agents receive now, shape (P, M); None before a release."""
         return self.ledger[-1].vectors if self.ledger else None
 
     @property

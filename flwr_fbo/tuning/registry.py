@@ -16,7 +16,7 @@ from flwr_fbo.tuning.search.settings import Facts, SearchSettings
 
 @dataclass(frozen=True)
 class Algorithm:
-    """What the rest of the package knows of a tuning algorithm.
+    """Entry of a tuning algorithm, for the rest of the package.
 
     Attributes
     ----------

@@ -386,16 +386,16 @@ def test_an_objective_may_have_numpys_numbers_and_optunas_older_names() -> None:
             "k": CategoricalDistribution(["x", "y"]),
         },
     )
-    assert trial.suggest_uniform("a", 0, 1) == 0.5
-    assert trial.suggest_loguniform("b", 0.1, 1) == 0.5
-    assert trial.suggest_discrete_uniform("c", 0, 1, 0.25) == 0.5
+    assert trial.suggest_float("a", 0, 1) == 0.5
+    assert trial.suggest_float("b", 0.1, 1, log=True) == 0.5
+    assert trial.suggest_float("c", 0, 1, step=0.25) == 0.5
     assert trial.suggest_int("n", np.int64(1), np.int64(5)) == 3
     assert trial.suggest_categorical("k", np.array(["x", "y"])) == "y"
     wrongs: list[Callable[[], float]] = [
-        lambda: trial.suggest_uniform("a", 0, 2),
-        lambda: trial.suggest_uniform("b", 0.1, 1),
-        lambda: trial.suggest_loguniform("a", 0.1, 1),
-        lambda: trial.suggest_discrete_uniform("c", 0, 1, 0.5),
+        lambda: trial.suggest_float("a", 0, 2),
+        lambda: trial.suggest_float("b", 0.1, 1),
+        lambda: trial.suggest_float("a", 0.1, 1, log=True),
+        lambda: trial.suggest_float("c", 0, 1, step=0.5),
     ]
     for wrong in wrongs:
         with pytest.raises(ValueError, match=r"asks for .* the study declares"):

@@ -49,7 +49,7 @@ class DecentralizedFedUCBServer(Server):
     Attributes
     ----------
     num_releases : list of int
-        How many releases each agent has made, as it says.
+        Number of releases of each agent, as it says.
     ledger : list of LedgerRow
         One a round in which anything was sent: by whom, and its digest.
 
@@ -87,7 +87,9 @@ class DecentralizedFedUCBServer(Server):
     def mail_for(self, slot: int) -> list[Bytes]:
         """Return what an agent's neighbours sent in the last round, in slot order."""
         neighbours = self.graph.neighbours(slot)
-        return [one for sender in neighbours for one in self._mail.get(sender, ())]
+        return [
+            message for sender in neighbours for message in self._mail.get(sender, ())
+        ]
 
     def forget(self) -> None:
         """Forget the mail, which is handed out: it is not handed out twice."""
@@ -102,34 +104,36 @@ class DecentralizedFedUCBServer(Server):
         Parameters
         ----------
         step : Step
+            The step that asked for these messages.
         messages : mapping of int to PeerReply
             By slot, of who has answered: what others carried is lost.
         """
-        self._mail = {
-            slot: self._messages_in(slot, mail) for slot, (mail, _) in messages.items()
-        }
+        self._mail = {}
+        for slot, (mail, _) in messages.items():
+            # The form of a message is looked at; the numbers in it are not read.
+            whole = [m for m in mail[: self.num_agents] if is_bytes(m, self._length)]
+            if len(whole) < len(mail):
+                _log.warning("\t> agent %d: not all that it sent are messages", slot)
+            self._mail[slot] = whole
         counts = list(self.num_releases)
         for slot, (_, num_releases) in messages.items():
             counts[slot] = max(counts[slot], num_releases)
-        sent = [(slot, one) for slot, mail in self._mail.items() for one in mail]
+        sent = [
+            (slot, message) for slot, mail in self._mail.items() for message in mail
+        ]
         if not sent and counts == self.num_releases:
             return
         self.num_releases = counts
         facts = {
             **facts_of(self.study, counts),
             "senders": [slot for slot, _ in sent],
-            "digests": [hashlib.sha256(one.tobytes()).hexdigest() for _, one in sent],
+            "digests": [
+                hashlib.sha256(message.tobytes()).hexdigest() for _, message in sent
+            ],
         }
         # Not the mail itself: most of it is passed on again and again.
         row = LedgerRow(step.iteration, facts, np.zeros(0, dtype=np.uint8))
         self.ledger.append(row)
-
-    def _messages_in(self, slot: int, mail: Sequence[Any]) -> list[Bytes]:
-        """Return what has the form of a message; the numbers in it are not read."""
-        ok = [is_bytes(one, self._length) for one in mail[: self.num_agents]]
-        if not all(ok) or len(mail) > self.num_agents:
-            _log.warning("\t> agent %d: not all that it sent are messages", slot)
-        return [one for one, is_message in zip(mail, ok, strict=False) if is_message]
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return what is under way, by sender: (messages, bytes)."""
@@ -169,8 +173,9 @@ class PeerMessage:
     number : int
         Number of the synchronisation, from 1.
     hops : int
-        How much farther it goes than to where it is now heard.
+        Number of hops that it still has to go from where it is now heard.
     release : ndarray of shape ``ContinualSettings.sum_shape``
+        Private running sums, as `ContinualRelease.release` returned them.
     """
 
     origin: int
@@ -198,21 +203,23 @@ class PeerMessage:
         """
         shape, length = settings.sum_shape, message_length(settings)
         rows, columns = np.triu_indices(shape[-1])
-        ok = isinstance(content, np.ndarray) and content.dtype == np.uint8
-        ok = ok and content.shape == (length,)
-        require(ok, "message", np.shape(content), f"{length} bytes")
+        is_valid = isinstance(content, np.ndarray) and content.dtype == np.uint8
+        is_valid = is_valid and content.shape == (length,)
+        require(is_valid, "message", np.shape(content), f"{length} bytes")
         text = content.tobytes()
         origin, number, hops = map(int, np.frombuffer(text, _HEADER, count=1)[0])
-        ok = 0 <= origin < graph.num_agents and 0 <= hops < graph.hops
-        ok = ok and 1 <= number <= settings.max_releases
+        is_valid = 0 <= origin < graph.num_agents and 0 <= hops < graph.hops
+        is_valid = is_valid and 1 <= number <= settings.max_releases
         header = (origin, number, hops)
-        require(ok, "message", header, "of an agent, a synchronisation, a hop")
+        require(is_valid, "message", header, "of an agent, a synchronisation, a hop")
         entries = np.frombuffer(text, "<f8", offset=_HEADER.itemsize)
         release = np.zeros(shape)
         entries = entries.reshape(*shape[:-2], len(rows))
         release[..., rows, columns] = release[..., columns, rows] = entries
-        ok = is_release(release, settings)
-        require(ok, "message", "its numbers", "a sum that an honest agent may release")
+        is_valid = is_release(release, settings)
+        require(
+            is_valid, "message", "its numbers", "a sum that an honest agent may release"
+        )
         return cls(origin, number, hops, release)
 
 

@@ -89,8 +89,9 @@ def posterior(total: FloatArray, noise_std: float) -> Ellipsoid:
     Parameters
     ----------
     total : ndarray of shape (k + 1, k + 1)
+        Sum of all agents' releases.
     noise_std : float
-        Of the noise on its diagonal.
+        Standard deviation of the noise on its diagonal.
 
     Raises
     ------
@@ -112,7 +113,9 @@ class FedGOUCBAgent:
     Parameters
     ----------
     settings : FedGOUCBSettings
+        Settings of all agents of the study.
     model : RewardModel
+        Reward model f(x; w), with the study's number of parameters.
     seed : int
         Seed of the study.
     slot : int
@@ -195,8 +198,8 @@ class FedGOUCBAgent:
         """
         x = np.asarray(actions, dtype=float)
         d = self.model.dimension
-        ok = x.ndim == 2 and len(x) > 0 and x.shape[1] == d
-        require(ok, "actions", x.shape, f"an array of shape (K, {d}) with K >= 1")
+        is_valid = x.ndim == 2 and len(x) > 0 and x.shape[1] == d
+        require(is_valid, "actions", x.shape, f"an array of shape (K, {d}) with K >= 1")
         if self.w0 is None:
             key = (self._slot, self.num_evaluations, Purpose.INITIAL_POINTS)
             return int(generator(self._seed, *key).integers(len(x)))
@@ -248,7 +251,7 @@ class FedGOUCBAgent:
 
     @cached_property
     def _features(self) -> Callable[[FloatArray], FloatArray]:
-        """What an action's gradient is replaced by, with privacy; the same for all."""
+        """Features in place of an action's gradient, with privacy; the same for all."""
         assert self.w0 is not None
         rng = generator(self._seed, Purpose.REFERENCE_POINTS)
         return reference_features(self.model, self.w0, len(self._own) - 1, rng)
@@ -268,6 +271,7 @@ class FedGOUCBAgent:
         Parameters
         ----------
         w : ndarray of shape (d_w,)
+            Parameters of the reward model.
 
         Returns
         -------
@@ -281,15 +285,6 @@ class FedGOUCBAgent:
         ValueError
             If w is not so many numbers.
         """
-        error, gradients = self._errors(w)
-        with np.errstate(over="ignore", invalid="ignore"):  # the server refuses these
-            gradient = error @ gradients / len(error)
-            loss = error @ error / (2 * len(error))
-        needs_loss = self.settings.regression.needs_losses
-        return np.append(gradient, loss) if needs_loss else gradient
-
-    def _errors(self, w: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return f(x; w) - y, and the gradients of f by w, of phase I's trials."""
         if self.w0 is not None or not self._seen:
             raise RuntimeError("There is a regression in phase I only, and with data.")
         # One for all trials: a model takes one for each, too, and by many of them a
@@ -297,9 +292,13 @@ class FedGOUCBAgent:
         w, size = np.asarray(w, dtype=float), self.model.num_parameters
         require(w.shape == (size,), "w", w.shape, f"an array of shape ({size},)")
         x, y = (np.array(column) for column in zip(*self._seen, strict=True))
-        with np.errstate(over="ignore", invalid="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):  # the server refuses these
             values, gradients = self.model.values_and_gradients(w, x)
-        return values - y, gradients
+            error = values - y
+            gradient = error @ gradients / len(error)
+            loss = error @ error / (2 * len(error))
+        needs_loss = self.settings.regression.needs_losses
+        return np.append(gradient, loss) if needs_loss else gradient
 
     def start(self, w0: FloatArray) -> None:
         """Begin phase II.
@@ -307,7 +306,7 @@ class FedGOUCBAgent:
         Parameters
         ----------
         w0 : ndarray of shape (d_w,)
-            What phase I has found.
+            Parameters that phase I has found.
 
         Raises
         ------
@@ -321,8 +320,8 @@ class FedGOUCBAgent:
         if self.w0 is not None:
             raise RuntimeError("Phase II has begun already.")
         w0, size = np.array(w0, dtype=float), self.model.num_parameters
-        ok = w0.shape == (size,) and bool(np.isfinite(w0).all())
-        require(ok, "w0", w0, f"{size} finite numbers")
+        is_valid = w0.shape == (size,) and bool(np.isfinite(w0).all())
+        require(is_valid, "w0", w0, f"{size} finite numbers")
         self.w0 = w0
         self._renew_features()
         self._seen = []
@@ -357,24 +356,19 @@ class FedGOUCBAgent:
         values, gradients = self.model.values_and_gradients(self.w0, x)
         finite = np.isfinite(values) & np.isfinite(gradients).all(axis=1)
         bounds = np.full(len(x), np.nan)
-        if finite.any():
-            bounds[finite] = self._finite_bounds(
-                x[finite], values[finite], gradients[finite]
-            )
-        return bounds
-
-    def _finite_bounds(
-        self, x: FloatArray, values: FloatArray, gradients: FloatArray
-    ) -> FloatArray:
-        """Return the bounds of actions by their values and gradients at w0."""
+        if not finite.any():
+            return bounds
+        x, values, gradients = x[finite], values[finite], gradients[finite]
         if self._released is not None:
-            return self._sampled(self._features(gradients))
-        if self.settings.exploration == "sampling":
-            return values + self._sampled(gradients)
-        if self.settings.num_refinements:
-            return self._refined(x, gradients)
-        radius = math.sqrt(self.settings.beta)
-        return values + self._ellipsoid()[0].upper_bounds(gradients, radius)
+            bounds[finite] = self._sampled(self._features(gradients))
+        elif self.settings.exploration == "sampling":
+            bounds[finite] = values + self._sampled(gradients)
+        elif self.settings.num_refinements:
+            bounds[finite] = self._refined(x, gradients)
+        else:
+            radius, (ellipsoid, _) = math.sqrt(self.settings.beta), self._ellipsoid()
+            bounds[finite] = values + ellipsoid.upper_bounds(gradients, radius)
+        return bounds
 
     def _sampled(self, features: FloatArray) -> FloatArray:
         """Return what a theta that is drawn from the posterior gives, shape (K,)."""
@@ -392,26 +386,20 @@ class FedGOUCBAgent:
         """
         assert self.w0 is not None
         ellipsoid, _ = self._ellipsoid()
-        centre = self.w0 + ellipsoid.estimate
+        centre, radius = self.w0 + ellipsoid.estimate, math.sqrt(self.settings.beta)
         s = np.zeros((len(centre), len(x)))
         best = np.full(len(x), np.nan)
         for _ in range(self.settings.num_refinements + 1):
-            s = self._projected(s + self._on_sphere(ellipsoid.whitened(gradients.T)))
+            step = ellipsoid.whitened(gradients.T)
+            norms = np.linalg.norm(step, axis=0)
+            s = s + radius * step / np.fmax(norms, 1e-300)
+            # Columns beyond the ball go to its nearest point.
+            norms = np.linalg.norm(s, axis=0)
+            s = s * np.fmin(1.0, radius / np.fmax(norms, 1e-300))
             w = centre + ellipsoid.unwhitened(s).T
             values, gradients = self.model.values_and_gradients(w, x)
             best = np.fmax(best, values)
         return best
-
-    def _on_sphere(self, s: FloatArray) -> FloatArray:
-        """Return columns of the ball's radius."""
-        norms = np.linalg.norm(s, axis=0)
-        return np.asarray(math.sqrt(self.settings.beta) * s / np.fmax(norms, 1e-300))
-
-    def _projected(self, s: FloatArray) -> FloatArray:
-        """Return the columns' nearest points of the ball."""
-        norms = np.linalg.norm(s, axis=0)
-        shrink = math.sqrt(self.settings.beta) / np.fmax(norms, 1e-300)
-        return np.asarray(s * np.fmin(1.0, shrink))
 
     @property
     def num_in_sums(self) -> int:
@@ -462,8 +450,8 @@ class FedGOUCBAgent:
         total : ndarray
             Has the shape of `AgentReply.values`.
         num_included : int
-            How many of the agent's own evaluations are in it: of a message of its own.
-            Plays no part with privacy, as the agent adds none of its own.
+            Number of the agent's own evaluations in it: of a message of its own. Plays
+            no part with privacy, as the agent adds none of its own.
 
         Raises
         ------
@@ -476,14 +464,14 @@ class FedGOUCBAgent:
         """
         total = np.asarray(total, dtype=float)
         shape = self._own.shape
-        allowed = f"sums of shape {shape}, finite and symmetric"
-        require(is_sum(total, shape), "total", total.shape, allowed)
+        expected = f"sums of shape {shape}, finite and symmetric"
+        require(is_sum(total, shape), "total", total.shape, expected)
         if self._released is not None:
             num_included = self._num_included
         known = self.num_in_sums
-        ok = self._num_included <= num_included <= known
-        allowed = f"from {self._num_included} to {known}"
-        require(ok, "num_included", num_included, allowed)
+        is_valid = self._num_included <= num_included <= known
+        expected = f"from {self._num_included} to {known}"
+        require(is_valid, "num_included", num_included, expected)
         ellipsoid = self._ellipsoid_of(total)
         start = 0.0 if self.w0 is None else np.linalg.norm(self.w0)
         farthest = _FARTHEST * (1 + start)
@@ -528,7 +516,7 @@ def checked_observation(
         If either is not finite, or of another shape.
     """
     x = np.asarray(action, dtype=float)
-    ok = x.shape == (dimension,) and bool(np.isfinite(x).all())
-    require(ok, "action", action, f"{dimension} finite numbers")
+    is_valid = x.shape == (dimension,) and bool(np.isfinite(x).all())
+    require(is_valid, "action", action, f"{dimension} finite numbers")
     require(math.isfinite(reward), "reward", reward, "a finite number")
     return x, float(reward)

@@ -1,4 +1,4 @@
-"""Whether decisions of Fed-GO-UCB have regard to rewards.
+"""Check that decisions of Fed-GO-UCB have regard to rewards.
 
 By the reference problem of `flwr_fbo.bandits.linear.regard`, with rewards of
 0 and 1 where no range is declared, and with other actions: four points of the unit
@@ -44,10 +44,11 @@ def has_regard(
     Parameters
     ----------
     settings : FedGOUCBSettings
+        Settings of all agents of the study.
     network : Network, optional
-        That of the study, if it has one.
+        Network of the study, if it has one.
     seed : int
-        Of the study.
+        Seed of the study.
     num_agents : int
         N >= 1, whose sums are added, with privacy.
     """

@@ -49,6 +49,7 @@ class FedGOUCBServer(Server):
     Parameters
     ----------
     study : FedGOUCBStudy
+        The study, as all agents are told it.
     model : RewardModel
         With the study's number of parameters.
     num_evaluations : int
@@ -57,9 +58,9 @@ class FedGOUCBServer(Server):
     Attributes
     ----------
     ledger : list of LedgerRow
-        What was sent to all: the iterates of phase I, then the totals.
+        Messages to all: the iterates of phase I, then the totals.
     heard : list of int
-        How many sums have come from each agent.
+        Number of sums that have come from each agent.
     regression : LangevinDynamics
         Phase I. Its own noise protects nobody: it is as small as the temperature
         says, and known to all.
@@ -94,7 +95,7 @@ class FedGOUCBServer(Server):
 
     @property
     def regresses(self) -> bool:
-        """Whether it is in phase I, in which gradients are asked for; else sums are."""
+        """True in phase I, in which agents send gradients; later they send sums."""
         return self._first is None
 
     def evaluations_after(self, iteration: int) -> int:
@@ -118,12 +119,12 @@ class FedGOUCBServer(Server):
 
     @property
     def w0(self) -> FloatArray:
-        """What phase I has found so far, shape (d_w,)."""
+        """Parameters that phase I has found so far, shape (d_w,)."""
         return self.regression.result
 
     @property
     def vectors(self) -> FloatArray | None:
-        """What all agents receive: w, or the total; None before the first one."""
+        """Message to all agents: w, or the total; None before the first one."""
         if self._first is None:
             return self.regression.w
         last = self.ledger[-1] if self.ledger else None
@@ -179,10 +180,14 @@ class FedGOUCBServer(Server):
             If there is none. Nothing has changed, and the step can be tried again.
         """
         step = self.regression.num_steps + 1
+        needs_losses = self.study.settings.regression.needs_losses
+        shape = (self.study.num_parameters + needs_losses,)
         good = {}
         for slot in sorted(messages):
-            if self._is_gradient(messages[slot]):
-                good[slot] = self._shortened(slot, messages[slot])
+            message = messages[slot]
+            # With a loss at its end, which no honest agent has below 0.
+            if is_array(message, shape) and not (needs_losses and message[-1] < 0):
+                good[slot] = self._shortened(slot, message)
             else:
                 _log.warning("\t> agent %d: no gradient in step %d", slot, step)
         if not good:
@@ -191,22 +196,16 @@ class FedGOUCBServer(Server):
                 "gradient. The regression is where it was before."
             )
         mean = np.mean(list(good.values()), axis=0)
-        if self.study.settings.regression.needs_losses:
+        if needs_losses:
             self.regression.advance(mean[:-1], float(mean[-1]))
         else:
             self.regression.advance(mean)
         return list(good)
 
-    def _is_gradient(self, message: Any) -> bool:
-        """Return whether an honest agent may send it in phase I."""
-        if not self.study.settings.regression.needs_losses:
-            return is_array(message, (self.study.num_parameters,))
-        return is_array(message, (self.study.num_parameters + 1,)) and message[-1] >= 0
-
     def _shortened(self, slot: int, message: FloatArray) -> FloatArray:
         """Return a message with its gradient no longer than the longest.
 
-        A longer one would, alone, take w so far that others are no longer finite.
+        A longer one alone could take w so far that others stop being finite.
         """
         size = self.study.num_parameters
         gradient = message[:size]
@@ -237,18 +236,17 @@ class FedGOUCBServer(Server):
         """
         taken = []
         for slot, message in messages.items():
-            if not (isinstance(message, AgentReply) and self._is_sum(message.values)):
+            values = message.values if isinstance(message, AgentReply) else None
+            if self._releases is None:
+                is_valid = is_raw_sum(values, self._shape)
+            else:
+                is_valid = is_release(values, self._releases)
+            if not is_valid:
                 _log.warning("\t> agent %d: its message is not a valid sum", slot)
             elif message.num_evaluations >= self.num_included(slot):
                 self._sums[slot] = message
                 taken.append(slot)
         return taken
-
-    def _is_sum(self, values: Any) -> bool:
-        """Return whether an honest agent may send it in phase II."""
-        if self._releases is not None:
-            return is_release(values, self._releases)
-        return is_raw_sum(values, self._shape)
 
     @property
     def _shape(self) -> tuple[int, int]:

@@ -145,6 +145,7 @@ class NeuralPrivacy:
         Parameters
         ----------
         num_agents : int
+            Number N of agents, >= 1.
         num_evaluations : int
             T of each agent.
 
@@ -158,11 +159,11 @@ class NeuralPrivacy:
             return self
         std = float(self._releases_of(2).release_std()[-1])
         signal, noise = num_agents * last, std * math.sqrt(num_agents)
-        allowed = _MOST_FEATURES
+        num_features = _MOST_FEATURES
         if noise > 0:
             root = signal / (_SIGNAL_TO_NOISE * math.sqrt(2) * noise)
-            allowed = min(allowed, int(root ** (2 / 3)))
-        if allowed < _FEW_FEATURES:
+            num_features = min(num_features, int(root ** (2 / 3)))
+        if num_features < _FEW_FEATURES:
             _log.warning(
                 "With epsilon=%g, %d agents and %d evaluations the noise allows %d "
                 "features only: agents will hardly do better than random play. A "
@@ -170,9 +171,9 @@ class NeuralPrivacy:
                 self.epsilon,
                 num_agents,
                 num_evaluations,
-                allowed,
+                num_features,
             )
-        return replace(self, num_features=max(allowed, 2))
+        return replace(self, num_features=max(num_features, 2))
 
     def schedule(self, num_evaluations: int) -> tuple[int, ...]:
         """Return after how many evaluations each release is made.
@@ -185,8 +186,8 @@ class NeuralPrivacy:
             If there are more releases than evaluations to act on them.
         """
         n = self.num_synchronisations
-        allowed = f"below the {num_evaluations} evaluations of an agent"
-        require(n < num_evaluations, "num_synchronisations", n, allowed)
+        expected = f"below the {num_evaluations} evaluations of an agent"
+        require(n < num_evaluations, "num_synchronisations", n, expected)
         return tuple(k * num_evaluations // (n + 1) for k in range(1, n + 1))
 
 
@@ -228,7 +229,7 @@ class FedGOUCBSettings:
         synchronisations. With privacy it has no effect, as synchronisations follow a
         public schedule.
     exploration : {"sampling", "optimism"}
-        How an agent chooses in phase II. ``"sampling"``: the best action for parameters
+        Choice of an agent in phase II. ``"sampling"``: the best action for parameters
         that it draws from N(w_hat, beta Sigma^-1). ``"optimism"``, as published: the
         one with the largest reward within the ball. Agents that choose at the same
         time, as in Flower, then all choose the same one; in the paper they take turns.
@@ -273,14 +274,14 @@ class FedGOUCBSettings:
     def __post_init__(self) -> None:
         check_fields(self)
         optimistic, steps = self.exploration == "optimism", self.num_refinements
-        allowed = "0, unless exploration is 'optimism'"
-        require(optimistic or steps == 0, "num_refinements", steps, allowed)
+        expected = "0, unless exploration is 'optimism'"
+        require(optimistic or steps == 0, "num_refinements", steps, expected)
         if self.privacy is not None:
-            allowed = "'sampling', with privacy"
-            require(not optimistic, "exploration", self.exploration, allowed)
+            expected = "'sampling', with privacy"
+            require(not optimistic, "exploration", self.exploration, expected)
             explored = self.num_exploration
-            allowed = "0, with privacy: gradients are not released"
-            require(explored in (None, 0), "num_exploration", explored, allowed)
+            expected = "0, with privacy: gradients are not released"
+            require(explored in (None, 0), "num_exploration", explored, expected)
 
     @property
     def num_random_actions(self) -> int:
@@ -312,7 +313,7 @@ class FedGOUCBSettings:
 
 @dataclass(frozen=True, eq=False)
 class AgentReply:
-    """What an agent has answered: the sums of phase II, or what was asked in phase I.
+    """Answer of an agent: the sums of phase II, or what was asked in phase I.
 
     Attributes
     ----------

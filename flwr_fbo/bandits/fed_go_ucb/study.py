@@ -1,4 +1,4 @@
-"""What the server of Fed-GO-UCB decides for all agents, and what it asks of one.
+"""Study of Fed-GO-UCB, the same for all agents, and the instruction to one agent.
 
 Both travel in Flower's config as plain scalars, as those of `FedUCB` do.
 """
@@ -33,11 +33,12 @@ from flwr_fbo.study.codec import (
 
 @dataclass(frozen=True)
 class FedGOUCBStudy(Study):
-    """What all agents have in common.
+    """A Fed-GO-UCB study, the same for all agents.
 
     Attributes
     ----------
     settings : FedGOUCBSettings
+        Settings of all agents.
     num_agents : int
         N >= 2.
     num_parameters : int
@@ -76,13 +77,13 @@ class FedGOUCBStudy(Study):
 
     @property
     def has_noise(self) -> bool:
-        """Whether agents add noise to what they release."""
+        """True if agents add noise to their releases."""
         privacy = self.settings.privacy
         return privacy is not None and privacy.epsilon < math.inf
 
     @property
     def private(self) -> bool:
-        """Whether what agents send is private at all."""
+        """True if the agents' messages are private."""
         return self.has_noise and self.noise_seed is None
 
     @cached_property
@@ -103,8 +104,10 @@ class FedGOUCBStudy(Study):
         """
         from flwr_fbo.bandits.fed_go_ucb.regard import has_regard
 
-        about = self.settings, self.network, self.seed, self.num_agents
-        return 0.0 if has_regard(*about) else 1.0
+        is_regarded = has_regard(
+            self.settings, self.network, self.seed, self.num_agents
+        )
+        return 0.0 if is_regarded else 1.0
 
     def model(self, own: RewardModel | None) -> RewardModel:
         """Return the reward model: the study's, or a client's own.
@@ -153,20 +156,20 @@ class FedGOUCBStudy(Study):
 
 @dataclass(frozen=True)
 class FedGOUCBInstruction(Instruction):
-    """What the server asks of one agent; see `Instruction`.
+    """The server's instruction to one agent; see `Instruction`.
 
     Attributes
     ----------
     journal : int
         With privacy, the number of the journal in which its releases must be.
     num_evaluations : int
-        How many it should have made then, of both phases together.
+        Number that it should have made then, in both phases together.
     regresses : bool
         Whether the one array that comes along is w, and its gradient is wanted.
     starts, totals : bool
         Otherwise: whether w0 comes along, and after it a total.
     included : int
-        How many of the agent's evaluations of phase II are in that total.
+        Number of the agent's evaluations of phase II in that total.
     send_sums : bool
         Whether the answer should carry its sums.
     release, heard : int

@@ -33,11 +33,12 @@ class FedUCBServer(Server):
     Parameters
     ----------
     study : LinearBanditStudy
+        The study, as all agents are told it.
 
     Attributes
     ----------
     num_releases : list of int
-        How many releases of each agent have come.
+        Number of releases that have come from each agent.
     iterations : sequence of int
         Increasing: after which iterations agents are asked for a release.
     ledger : list of LedgerRow
@@ -85,6 +86,7 @@ class FedUCBServer(Server):
         Parameters
         ----------
         step : Step
+            The step that asked for these messages.
         messages : mapping of int to ndarray of shape (d + 1, d + 1)
             By slot: each the next release of its agent.
         """

@@ -43,9 +43,9 @@ class OwnPart:
     message : ndarray of shape (d + 1, d + 1)
         Its release.
     clean : ndarray of shape (d + 1, d + 1)
-        What that was made of.
+        Clean sum that the message was made of.
     num_trials : int
-        How many trials that is of.
+        Number of trials in the clean sum.
     """
 
     message: FloatArray
@@ -59,17 +59,20 @@ class LinearUCBAgent:
     Parameters
     ----------
     confidence : Confidence
+        Settings and confidence set of the study.
     total : ndarray of shape (d + 1, d + 1), optional
+        Sum of all agents' last releases; zero unless given.
     own : OwnPart, optional
+        The agent's part of the total, with ``local_data="own"``.
     num_others : int
-        What it has received; see `receive`. Zero unless given.
+        Number of other agents' releases in the total; see `receive`. Zero unless given.
 
     Attributes
     ----------
     running_sum : ndarray of shape (d + 1, d + 1)
         Sum of [x; y][x; y]' over the agent's trials: what `ContinualRelease` takes.
     num_trials : int
-        How many trials it has.
+        Number of its trials.
     """
 
     def __init__(
@@ -98,6 +101,7 @@ class LinearUCBAgent:
         actions : ndarray of shape (A, K, d)
             Actions of A decisions; see `choose`.
         rngs : sequence of A numpy.random.Generator
+            Generators that the decisions draw from.
         """
         self._check(actions)
         return self._belief.probabilities(actions, rngs)
@@ -114,13 +118,13 @@ class LinearUCBAgent:
         actions : array of shape (K, d)
             K >= 1 actions, each of norm at most L.
         rng : numpy.random.Generator, optional
-            What chance comes from, where the settings' exploration has any: from the
+            Generator of chance, where the settings' exploration has any: from the
             operating system unless given.
 
         Raises
         ------
         ValueError
-            If there are no actions, or one is longer.
+            If the list of actions is empty, or one is longer.
         """
         x = np.asarray(actions, dtype=float)[None]
         [chosen] = self.choose_many(x, lambda: [rng or np.random.default_rng()])
@@ -135,6 +139,7 @@ class LinearUCBAgent:
         Parameters
         ----------
         actions : ndarray of shape (A, K, d)
+            Actions of A decisions; see `choose`.
         rngs : callable
             Returns A generators; called only if there is chance.
         """
@@ -191,13 +196,14 @@ class LinearUCBAgent:
         Parameters
         ----------
         total : ndarray of shape (d + 1, d + 1)
+            Sum of the agents' last releases.
         num_synchronisations : int
             >= 0, that have made it; see `Confidence.after`.
         own : OwnPart, optional
             The agent's part of the sum; nothing unless given. It has an effect where
             sites act on their own data.
         num_others : int
-            How many other agents' releases are in the sum; of effect there, too.
+            Number of other agents' releases in the sum; of effect there, too.
 
         Raises
         ------
@@ -262,5 +268,5 @@ class LinearUCBAgent:
 
     @property
     def worth_of_others(self) -> float | None:
-        """How many own trials the others are worth, where sites act on own data."""
+        """Number of own trials that the others are worth, on own data."""
         return None if self._own is None else float(self._own.worth)

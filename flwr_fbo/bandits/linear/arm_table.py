@@ -66,7 +66,7 @@ class ArmTable:
     def __post_init__(self) -> None:
         require_int("version", self.version, 1, 10**9)
         pairs = pairs_of("arms", self.arms)
-        arms = tuple((name, _features(name, given)) for name, given in pairs)
+        arms = tuple((name, _features(name, features)) for name, features in pairs)
         object.__setattr__(self, "arms", arms)
 
     @cached_property
@@ -76,8 +76,8 @@ class ArmTable:
 
     def add(self, name: str, /, **features: Value) -> ArmTable:
         """Return a table with one more arm, the last."""
-        allowed = "a new name; `change` gives an arm other features"
-        require(name not in self.names, "name", name, allowed)
+        expected = "a new name; `change` gives an arm other features"
+        require(name not in self.names, "name", name, expected)
         return self._next({**self._features, name: features})
 
     def remove(self, name: str) -> ArmTable:
@@ -104,7 +104,7 @@ class ArmTable:
         Raises
         ------
         ValueError
-            If a name is unknown, or there is no arm.
+            If a name is unknown, or the list of arms is empty.
         """
         wanted = set(self._features)
         if names is not None:

@@ -1,4 +1,4 @@
-"""What an agent believes of theta, and how far off that may be: the width."""
+"""An agent's belief about theta, and its width: how far off the belief may be."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Belief:
     width : ndarray of shape (...)
         w >= 0, of each model.
     exploration : Exploration
-        How an agent chooses within the ellipsoid.
+        Choice of an agent within the ellipsoid.
     """
 
     ellipsoid: Ellipsoid
@@ -81,11 +81,12 @@ class Belief:
         actions : ndarray of shape (A, K, d)
             Actions of A decisions.
         rngs : sequence of A numpy.random.Generator
-            What each decision draws from.
+            Generators that the decisions draw from.
 
         Returns
         -------
         ndarray of shape (A, K)
+            Probabilities of each decision's actions; each row sums to 1.
         """
         mean, directions = self.ellipsoid.rewards(actions)
         widths = np.broadcast_to(self.width, len(actions))
@@ -101,6 +102,7 @@ class Belief:
         Parameters
         ----------
         actions : ndarray of shape (A, K, d)
+            Actions of A decisions.
         rngs : callable
             Returns what `probabilities` takes; called only if there is chance.
         """
@@ -113,18 +115,19 @@ class Belief:
         else:
             generators = rngs()
             probabilities = self.probabilities(actions, generators)
-        draws = [drawn(*one) for one in zip(probabilities, generators, strict=True)]
+        draws = [drawn(*pair) for pair in zip(probabilities, generators, strict=True)]
         indices, of_drawn = zip(*draws, strict=True)
         return np.array(indices), np.array(of_drawn)
 
 
 @dataclass(frozen=True)
 class Confidence:
-    """What a sum of some agents' releases lets one believe of theta.
+    """The confidence set for theta that a sum of agents' releases gives.
 
     Attributes
     ----------
     settings : LinearUCBSettings
+        Settings of the study.
     num_agents : int
         M >= 1, whose sums are added. 1 for an agent that plays alone.
     alpha : float
@@ -150,7 +153,7 @@ class Confidence:
         return cls(settings, num_agents, settings.alpha)
 
     def after(self, num_synchronisations: int) -> Confidence:
-        """Return what a sum lets one believe that so many synchronisations have made.
+        """Return the confidence set after ``num_synchronisations``.
 
         The same as before where their number is known: then bounds are for all of them.
         """
@@ -180,27 +183,13 @@ class Confidence:
         return self.settings.formula in ("paper", "authors")
 
     @cached_property
-    def _union(self) -> float:
-        """Over which events about rewards' noise the width is a union, but for 2.
-
-        One an agent, for all trials; with a sliding window, or another rho_min at each
-        synchronisation, also one a synchronisation.
-        """
-        if self._as_published:
-            return 1
-        releases = self.settings.releases
-        if releases.num_releases is not None and releases.sliding_window is None:
-            return self.num_agents
-        return self.num_agents * releases.union(self.num_synchronisations)
-
-    @cached_property
     def _copies(self) -> int:
-        """How often the bounds count: the paper adds up what it shifts and bounds."""
+        """Multiplicity of the bounds: the paper adds up what it shifts and bounds."""
         return self.num_agents if self._as_published else 1
 
     @property
     def shift(self) -> float:
-        """What is added to the diagonal of a sum that has any trials."""
+        """Shift of the diagonal of a sum that has any trials."""
         return self._copies * self.bounds.shift
 
     def width_at(self, log_det: FloatArray, least_eigenvalue: FloatArray) -> FloatArray:
@@ -252,7 +241,14 @@ class Confidence:
         settings, copies, bounds = self.settings, self._copies, self.bounds
         d = settings.releases.dimension
         volume = log_det - d * math.log(copies * bounds.rho_min)
-        chance = 2 * math.log(2 * self._union / self.alpha)
+        # One event per agent about its rewards' noise, for all trials; with a sliding
+        # window, or another rho_min at each synchronisation, one for each of these too.
+        releases = settings.releases
+        union: float = 1 if self._as_published else self.num_agents
+        is_open = releases.num_releases is None or releases.sliding_window is not None
+        if is_open and not self._as_published:
+            union *= releases.union(self.num_synchronisations)
+        chance = 2 * math.log(2 * union / self.alpha)
         radius = np.sqrt(chance + np.maximum(volume, 0))
         norm = settings.norm_bound
         prior: FloatArray | float = norm * math.sqrt(bounds.rho_max) + bounds.kappa

@@ -1,4 +1,4 @@
-"""How a linear bandit chooses within what it believes: by optimism, or by chance.
+"""Choice of a linear bandit within its belief: by optimism, or by chance.
 
 Where agents act on what was released only, all of them believe the same between two
 synchronisations. With `Optimism` they all play the same action for the same context,
@@ -59,11 +59,12 @@ class Exploration(ABC):
         mean : ndarray of shape (A, K)
             Estimated rewards.
         directions : ndarray of shape (A, K, d)
-            How rewards vary in the ellipsoid: see `Ellipsoid.rewards`.
+            Directions in which rewards vary in the ellipsoid: see `Ellipsoid.rewards`.
         widths : ndarray of shape (A,)
             Widths of the ellipsoid, >= 0.
         rngs : sequence of A numpy.random.Generator
-            What each decision draws from. The probabilities are exact, given the draws.
+            Generators that the decisions draw from. The probabilities are exact, given
+            the draws.
         """
 
 
@@ -163,8 +164,8 @@ class EllipsoidSampling(Exploration):
             values = directions[some] @ np.swapaxes(points, 1, 2)
             values += mean[some, :, None]
             best = first_best(np.swapaxes(values, 1, 2))
-            for own, chosen in zip(counts[some], best, strict=True):
-                own[:] = np.bincount(chosen, minlength=num_actions)
+            for row, chosen in zip(counts[some], best, strict=True):
+                row[:] = np.bincount(chosen, minlength=num_actions)
         share = self.uniform_share
         # In this order exactly 1, and not a bit more, for an action that is alone.
         probabilities = (1 - share) * (counts / self.num_draws) + share / num_actions

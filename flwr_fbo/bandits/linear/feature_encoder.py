@@ -130,60 +130,59 @@ class FeatureEncoder:
     interactions: Literal["all"] | Sequence[tuple[str, str]] = "all"
 
     def __post_init__(self) -> None:
-        names = [*self._checked("context"), *self._checked("arm")]
+        of_fields = [*self._checked("context"), *self._checked("arm")]
         most = LARGEST_DIMENSION
-        are_few = len(set(names)) == len(names) <= most
-        allowed = f"at most {most} fields, each of another name"
-        require(are_few, "context and arm", names, allowed)
-        self._check_blocks()
-        self._check_interactions(names)
-        allowed = f"at most {most}: declare fewer interactions or blocks"
-        require(self.dimension <= most, "dimension", self.dimension, allowed)
+        are_few = len(set(of_fields)) == len(of_fields) <= most
+        expected = f"at most {most} fields, each of another name"
+        require(are_few, "context and arm", of_fields, expected)
+        object.__setattr__(self, "blocks", tuple(names("blocks", self.blocks)))
+        for name in self.blocks:
+            require_name("blocks", name)
+        are_blocks = len(set(self.blocks)) == len(self.blocks) != 1
+        expected = "none, or two or more distinct arm names"
+        require(are_blocks, "blocks", self.blocks, expected)
+        expected = "not empty without blocks: the arms could not be told apart"
+        require(bool(self.arm or self.blocks), "arm", self.arm, expected)
+        self._check_interactions(of_fields)
+        expected = f"at most {most}: declare fewer interactions or blocks"
+        require(self.dimension <= most, "dimension", self.dimension, expected)
         twice = [name for name, n in Counter(self.feature_names).items() if n > 1]
-        allowed = "each name once: rename a field, category or block"
-        require(not twice, "feature_names", twice, allowed)
+        expected = "each name once: rename a field, category or block"
+        require(not twice, "feature_names", twice, expected)
 
     def _checked(self, part: str) -> list[str]:
         """Make pairs of the fields of a context or an arm; return their names."""
         pairs = pairs_of(part, getattr(self, part))
-        for name, one in pairs:
-            require_instance(f"{part}[{name!r}]", one, Number, Category)
+        for name, column in pairs:
+            require_instance(f"{part}[{name!r}]", column, Number, Category)
         object.__setattr__(self, part, tuple(pairs))
         return [name for name, _ in pairs]
 
-    def _check_blocks(self) -> None:
-        object.__setattr__(self, "blocks", tuple(names("blocks", self.blocks)))
-        for name in self.blocks:
-            require_name("blocks", name)
-        ok = len(set(self.blocks)) == len(self.blocks) != 1
-        require(ok, "blocks", self.blocks, "none, or two or more distinct arm names")
-        allowed = "not empty without blocks: the arms could not be told apart"
-        require(bool(self.arm or self.blocks), "arm", self.arm, allowed)
-
-    def _check_interactions(self, names: list[str]) -> None:
+    def _check_interactions(self, of_fields: list[str]) -> None:
         if isinstance(self.interactions, np.ndarray):
             object.__setattr__(self, "interactions", self.interactions.tolist())
         if self.interactions == "all":
             return
-        given, most = self.interactions, LARGEST_DIMENSION
-        allowed = "'all', or a list of pairs of different fields, each pair once"
-        require(isinstance(given, tuple | list), "interactions", given, allowed)
-        require(len(given) <= most, "len(interactions)", len(given), f"at most {most}")
-        known = set(names)
-        for pair in given:
+        chosen, most = self.interactions, LARGEST_DIMENSION
+        expected = "'all', or a list of pairs of different fields, each pair once"
+        require(isinstance(chosen, tuple | list), "interactions", chosen, expected)
+        count = len(chosen)
+        require(count <= most, "len(interactions)", count, f"at most {most}")
+        known = set(of_fields)
+        for pair in chosen:
             is_pair = isinstance(pair, tuple | list) and len(pair) == 2
-            require(is_pair, "interactions", pair, allowed)
+            require(is_pair, "interactions", pair, expected)
             for name in pair:
                 require_known("interactions", name, known)
-        pairs = tuple((first, second) for first, second in given)
+        pairs = tuple((first, second) for first, second in chosen)
         differ = {frozenset(pair) for pair in pairs if pair[0] != pair[1]}
-        require(len(differ) == len(pairs), "interactions", pairs, allowed)
+        require(len(differ) == len(pairs), "interactions", pairs, expected)
         object.__setattr__(self, "interactions", pairs)
 
     @property
     def dimension(self) -> int:
         """Dimension d of an action, at most 1000; that of the `ContinualSettings`."""
-        sizes = {name: len(one.labels(name)) for name, one in self._fields.items()}
+        sizes = {name: len(part.labels(name)) for name, part in self._fields.items()}
         products = sum(sizes[a] * sizes[b] for a, b in self._interactions)
         return self._num_blocks * (1 + sum(sizes.values()) + products)
 
@@ -208,7 +207,7 @@ class FeatureEncoder:
         max_norm : float
             L > 0.
         """
-        sizes = {name: len(one.labels(name)) for name, one in self._fields.items()}
+        sizes = {name: len(part.labels(name)) for name, part in self._fields.items()}
         products = [sizes[a] * sizes[b] for a, b in self._interactions]
         largest = max([1, *sizes.values(), *products])
         count = self._num_blocks * largest
@@ -283,10 +282,10 @@ class FeatureEncoder:
         max_norm = plain(max_norm)
         require_positive("max_norm", max_norm)
         # One by one, for how many of the values of each are outside.
-        each = {name: self._encoded_arms([(name, own)]) for name, own in arms}
+        each = {name: self._encoded_arms([(name, features)]) for name, features in arms}
         require(len(each) > 0, "arms", arms, "one arm or more")
-        blocks = np.concatenate([one for one, _, _ in each.values()])
-        factors = np.concatenate([one for _, one, _ in each.values()])
+        blocks = np.concatenate([part for part, _, _ in each.values()])
+        factors = np.concatenate([part for _, part, _ in each.values()])
         places = {name: i for i, name in enumerate(each)}
         for start in range(0, len(chosen), _LOG_BLOCK):
             names = chosen[start : start + _LOG_BLOCK]
@@ -358,14 +357,14 @@ class FeatureEncoder:
     @cached_property
     def _arm_size(self) -> int:
         """Number of coordinates of an arm's fields, the last ones."""
-        return sum(len(one.labels(name)) for name, one in self._arm.items())
+        return sum(len(column.labels(name)) for name, column in self._arm.items())
 
     @cached_property
     def _factors(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The two coordinates whose product is a feature, for each in a block."""
         spans, start = {}, 1
-        for name, one in self._fields.items():
-            spans[name] = range(start, start + len(one.labels(name)))
+        for name, column in self._fields.items():
+            spans[name] = range(start, start + len(column.labels(name)))
             start = spans[name].stop
         pairs = [(0, i) for i in range(start)]
         for first, second in self._interactions:
@@ -382,11 +381,11 @@ class FeatureEncoder:
         """Return the arms' part, encoded only if they differ from the last ones."""
         try:
             # With types, as True equals 1 but is not allowed.
-            given = [(name, dict(mapping("arms", own))) for name, own in arms]
-            key = [(name, [*map(type, own.values())], own) for name, own in given]
+            named = [(name, dict(mapping("arms", features))) for name, features in arms]
+            key = [(name, [*map(type, own.values())], own) for name, own in named]
         except (AttributeError, TypeError, ValueError) as error:
-            allowed = "a list of names, each with a mapping of its features"
-            text = f"arms={arms!r} is not allowed: {allowed}."
+            expected = "a list of names, each with a mapping of its features"
+            text = f"arms={arms!r} is not allowed: {expected}."
             raise ValueError(text) from error
         for last, encoded in self._last_arms:
             if last == key:
@@ -398,9 +397,9 @@ class FeatureEncoder:
                 require(False, "arms", name, f"a block, {nearest(name, self.blocks)}")
         require(len(set(names)) == len(names), "arms", names, "each name once")
         rows = [encoded_row(f"arms[{name!r}]", f, self._arm) for name, _, f in key]
-        own = np.reshape([row for row, _ in rows], (len(key), self._arm_size))
+        of_arms = np.reshape([row for row, _ in rows], (len(key), self._arm_size))
         others = np.ones((len(key), len(self._labels) - self._arm_size))
-        z = np.hstack([others, own])
+        z = np.hstack([others, of_arms])
         left, right = self._factors
         indices = [self.blocks.index(name) if self.blocks else 0 for name in names]
         outside = Counter(name for _, clipped in rows for name in clipped)

@@ -43,7 +43,7 @@ class Number:
     high : float
         Upper bound, above ``low``, to 1e100. Larger numbers are clipped to it.
     missing : float, optional
-        What a missing value is taken for: None, NaN, or a field that is not given. An
+        Number in place of a missing value: None, NaN, or a field that is not given. An
         error unless given. To tell missing values apart, declare a `Category` beside
         the number.
     """
@@ -60,14 +60,14 @@ class Number:
             object.__setattr__(self, name, float(getattr(self, name)))
         require(self.low < self.high, "high", self.high, f"above low={self.low}")
         if self.missing is not None:
-            ok = self.low <= self.missing <= self.high
-            allowed = f"a number from {self.low} to {self.high}"
-            require(ok, "missing", self.missing, allowed)
+            is_valid = self.low <= self.missing <= self.high
+            expected = f"a number from {self.low} to {self.high}"
+            require(is_valid, "missing", self.missing, expected)
             object.__setattr__(self, "missing", float(self.missing))
 
     @property
     def allowed(self) -> str:
-        """What a value may be, for an error."""
+        """Text for errors: which values are allowed."""
         return f"a number; it is clipped to [{self.low}, {self.high}]"
 
     def labels(self, name: str) -> list[str]:
@@ -79,14 +79,14 @@ class Number:
 
         ValueError names ``where`` if the value is not a number.
         """
-        given = plain(value)
-        if self.missing is not None and is_missing(given):
-            given = self.missing
-        if not is_number(given):
+        number = plain(value)
+        if self.missing is not None and is_missing(number):
+            number = self.missing
+        if not is_number(number):
             require(False, where, value, self.allowed)
-        clipped = float(min(max(given, self.low), self.high))
+        clipped = float(min(max(number, self.low), self.high))
         share = (clipped - self.low) / (self.high - self.low)
-        return [2 * share - 1], bool(self.low <= given <= self.high)
+        return [2 * share - 1], bool(self.low <= number <= self.high)
 
     def encode_plain(self, values: Sequence[Any]) -> Columns | None:
         """Return encodings and which are inside, or None unless all are usual numbers.
@@ -120,7 +120,7 @@ class Category:
         Known categories: two or more, distinct and printable; kept as a tuple. Any
         other text is encoded as zeros.
     missing : str, optional
-        What a missing value is taken for: None, NaN, or a field that is not given. Any
+        Text in place of a missing value: None, NaN, or a field that is not given. Any
         text: one of ``values``, or another, which is encoded as zeros. An error unless
         given.
     """
@@ -129,17 +129,19 @@ class Category:
     missing: str | None = None
 
     def __post_init__(self) -> None:
-        allowed = "a list of two or more distinct, printable texts"
+        expected = "a list of two or more distinct, printable texts"
         values = tuple(names("values", self.values))
-        ok = len(values) >= 2 and all(value.isprintable() for value in values)
-        require(ok and len(set(values)) == len(values), "values", values, allowed)
+        is_valid = len(values) >= 2 and all(value.isprintable() for value in values)
+        require(
+            is_valid and len(set(values)) == len(values), "values", values, expected
+        )
         object.__setattr__(self, "values", values)
         if self.missing is not None:
             require_name("missing", self.missing)
 
     @property
     def allowed(self) -> str:
-        """What a value may be, for an error."""
+        """Text for errors: which values are allowed."""
         return f"a text; {self.values} are told apart"
 
     def labels(self, name: str) -> list[str]:
@@ -190,16 +192,18 @@ def field_kind(values: Mapping[str, Any]) -> type[Field]:
 
 def pairs_of(where: str, given: Any) -> list[tuple[str, Any]]:
     """Return the items of a mapping, or pairs as JSON has them; each name once."""
-    allowed = "a mapping, or pairs with a distinct name each"
+    expected = "a mapping, or pairs with a distinct name each"
     if hasattr(given, "to_dict"):  # a row for each, or a row
         given = given.to_dict(*["index"] * (given.ndim - 1))
     pairs = given.items() if isinstance(given, Mapping) else given
-    ok = isinstance(given, Mapping | tuple | list)
-    ok = ok and all(isinstance(p, tuple | list) and len(p) == 2 for p in pairs)
-    require(ok, where, given, allowed)
+    is_valid = isinstance(given, Mapping | tuple | list)
+    is_valid = is_valid and all(
+        isinstance(p, tuple | list) and len(p) == 2 for p in pairs
+    )
+    require(is_valid, where, given, expected)
     for name, _ in pairs:
         require_name(where, name)
-    require(len({name for name, _ in pairs}) == len(pairs), where, given, allowed)
+    require(len({name for name, _ in pairs}) == len(pairs), where, given, expected)
     return [(name, value) for name, value in pairs]
 
 
@@ -209,17 +213,17 @@ def encoded_row(
     """Return the encodings in a row, and the fields whose values are outside."""
     row: list[float] = []
     outside: list[str] = []
-    for name, one in fields.items():
-        if name not in values and one.missing is None:
-            raise ValueError(f"{where}[{name!r}] is missing: give {one.allowed}.")
-        encoding, is_inside = one.encode(values.get(name), f"{where}[{name!r}]")
+    for name, column in fields.items():
+        if name not in values and column.missing is None:
+            raise ValueError(f"{where}[{name!r}] is missing: give {column.allowed}.")
+        encoding, is_inside = column.encode(values.get(name), f"{where}[{name!r}]")
         row += encoding
         if not is_inside:
             outside.append(name)
     for name in values:
         if name not in fields:
-            allowed = f"a field of {[*fields]}{did_you_mean(name, fields)}"
-            require(False, f"{where}[{name!r}]", values[name], allowed)
+            expected = f"a field of {[*fields]}{did_you_mean(name, fields)}"
+            require(False, f"{where}[{name!r}]", values[name], expected)
     return row, outside
 
 
@@ -256,8 +260,8 @@ def _encoded_columns(
     if any(row.keys() != fields.keys() for row in rows):
         return None
     columns, outside = [np.empty((len(rows), 0))], Counter[str]()
-    for name, one in fields.items():
-        encoded = one.encode_plain([row[name] for row in rows])
+    for name, column in fields.items():
+        encoded = column.encode_plain([row[name] for row in rows])
         if encoded is None:
             return None
         encodings, inside = encoded

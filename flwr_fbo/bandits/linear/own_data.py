@@ -106,7 +106,7 @@ def _ridge_of(
 
 @dataclass(frozen=True, eq=False)
 class Others:
-    """What the others' releases tell a site, or each of a batch of sites.
+    """Evidence of the others' releases, for a site or for each of a batch of sites.
 
     Attributes
     ----------
@@ -136,14 +136,15 @@ class Others:
         Parameters
         ----------
         settings : LinearUCBSettings
+            Settings of the study.
         others : ndarray of shape (..., d + 1, d + 1)
             Total minus the site's own message.
         std : float
             s >= 0, of the noise on the diagonal of ``others``.
         own : ndarray of shape (..., d + 1, d + 1)
-            What the site's own message was made of.
+            Clean sum that the site's own message was made of.
         num_own : int, or ndarray of int of shape (...)
-            How many trials these are.
+            Number of trials in the clean sum.
 
         Raises
         ------
@@ -179,21 +180,22 @@ class Others:
 
 
 class OwnBelief:
-    """What a site believes by its own data and the others', or each of a batch.
+    """Belief of a site, or of each of a batch, by its own data and the others'.
 
     Parameters
     ----------
     confidence : Confidence
+        Settings and confidence set of the study.
     others : ndarray of shape (..., d + 1, d + 1), optional
         The total minus the site's own message; nothing unless given.
     num_others : int
-        How many agents' releases are in it.
+        Number of agents' releases in it.
     own : ndarray of shape (..., d + 1, d + 1)
-        What the site's own message was made of: a clean sum.
+        Clean sum that the site's own message was made of.
     num_own : int, or ndarray of int of shape (...)
-        How many trials that has.
+        Number of trials in the clean sum.
     num_releases : int
-        How many releases the newest of the others has made, at most.
+        Largest number of releases that any of the others has made.
     """
 
     def __init__(
@@ -225,7 +227,7 @@ class OwnBelief:
 
     @property
     def belief(self) -> Belief:
-        """What the site chooses by."""
+        """Model that the site chooses by."""
         if self._model is None:
             self._model = weighed(
                 self._settings, self._own, self._num_own, self._others
@@ -248,7 +250,7 @@ class OwnBelief:
 
     @property
     def worth(self) -> FloatArray:
-        """How many own trials the others are worth now, shape (...).
+        """Number of own trials that the others are worth now, shape (...).
 
         By as many more trials as the site has, all alike, the volume of its ellipsoid
         would shrink as it does by what the others add.
@@ -282,10 +284,11 @@ def weighed(
     Parameters
     ----------
     settings : LinearUCBSettings
+        Settings of the study.
     own : ndarray of shape (..., d + 1, d + 1)
         Clean sum of the site's own trials.
     num_own : int, or ndarray of int of shape (...)
-        How many trials these are.
+        Number of the site's own trials.
     others : Others, optional
         Nobody's unless given.
     """
@@ -343,19 +346,10 @@ def _mixture(
 def _shrunk(
     noisy: FloatArray, own: FloatArray, std: float
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the others' Gram matrix, shrunk, and the weight of the noisy one."""
-    d = noisy.shape[-1]
-    prior = _prior_mean(noisy, own)
-    difference = noisy - prior
-    mean_square = np.square(difference).mean((-2, -1))
-    noise = std**2 * (d + 1) / (2 * d)  # the mean variance of an entry
-    weight = np.maximum(1 - noise / np.maximum(mean_square, _TINY), 0.0)
-    weight = weight if noise else np.ones_like(weight)
-    return prior + weight[..., None, None] * difference, weight
+    """Return the others' Gram matrix, shrunk, and the weight of the noisy one.
 
-
-def _prior_mean(noisy: FloatArray, own: FloatArray) -> FloatArray:
-    """Return c1 V + c2 I, nearest to the noisy matrix, with c1 and c2 >= 0."""
+    It is shrunk to c1 V + c2 I, nearest to the noisy matrix, with c1 and c2 >= 0.
+    """
     d = noisy.shape[-1]
     size, trace = np.square(own).sum((-2, -1)), np.trace(own, axis1=-2, axis2=-1)
     fit, total = (noisy * own).sum((-2, -1)), np.trace(noisy, axis1=-2, axis2=-1)
@@ -367,7 +361,13 @@ def _prior_mean(noisy: FloatArray, own: FloatArray) -> FloatArray:
     no_own = (c1 < 0) | (det <= _TINY)
     c1 = np.where(no_own, 0.0, np.where(c2 < 0, only_own, c1))
     c2 = np.where(no_own, only_eye, np.maximum(c2, 0.0))
-    return np.asarray(c1[..., None, None] * own + c2[..., None, None] * np.eye(d))
+    prior = c1[..., None, None] * own + c2[..., None, None] * np.eye(d)
+    difference = noisy - prior
+    mean_square = np.square(difference).mean((-2, -1))
+    noise = std**2 * (d + 1) / (2 * d)  # the mean variance of an entry
+    weight = np.maximum(1 - noise / np.maximum(mean_square, _TINY), 0.0)
+    weight = weight if noise else np.ones_like(weight)
+    return prior + weight[..., None, None] * difference, weight
 
 
 def _inverse(matrix: FloatArray) -> FloatArray:

@@ -1,4 +1,4 @@
-"""What the others' private sums will be worth to a site: before a study, from settings.
+"""Worth of the others' private sums to a site, planned from settings.
 
 A site whose own trials are t has learned theta to about t^-1/2, from d trials on. Where
 all M sites are alike, the others' last release, of tau trials each, is worth to it
@@ -39,7 +39,7 @@ _SITES = (5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 
 @dataclass(frozen=True)
 class SharingPlan:
-    """What a study of sites that act on their own data is worth to each of them.
+    """Worth of a study of sites that act on their own data, to each of them.
 
     Examples
     --------
@@ -61,7 +61,8 @@ class SharingPlan:
     num_trials : int
         T of each, above n.
     schedule : sequence of int, optional
-        After how many trials sites synchronise: `suggested_schedule` unless given.
+        Numbers of trials after which sites synchronise: `suggested_schedule` unless
+        given.
     """
 
     releases: ContinualSettings
@@ -91,7 +92,7 @@ class SharingPlan:
 
     @property
     def worth(self) -> float:
-        """How many own trials the others' last release is worth to a site."""
+        """Number of own trials that the others' last release is worth to a site."""
         return float(self._worth(np.array([float(self.num_trials)]))[0])
 
     @property
@@ -105,7 +106,7 @@ class SharingPlan:
 
     @property
     def pays(self) -> bool:
-        """Whether at least a fiftieth of the regret is promised to be saved."""
+        """True if the plan saves at least a fiftieth of the regret."""
         return self.promised_saving >= LEAST_SAVING
 
     @property

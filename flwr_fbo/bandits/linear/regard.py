@@ -1,4 +1,4 @@
-"""Whether a study's decisions have regard to rewards: by a reference problem.
+"""Check that a study's decisions have regard to rewards, by a reference problem.
 
 A server writes how a site decides. By some numbers a site plays by chance, whatever
 actions are worth: where all of them look equally uncertain for as long as it plays
@@ -55,6 +55,7 @@ def has_regard(settings: LinearUCBSettings, num_agents: int) -> bool:
     Parameters
     ----------
     settings : LinearUCBSettings
+        Settings of the study.
     num_agents : int
         M >= 1, whose sums are added.
     """
@@ -89,8 +90,8 @@ def _is_ahead(confidence: Confidence, share: float, num_trials: int) -> bool:
     counts *= num_agents * num_trials * share * size**2
     precision = confidence.shift + counts
     ahead = effect * (counts / precision)[:2].sum()
-    own = precision[: releases.dimension]
-    width = float(confidence.choosing_width(np.log(own).sum(), own.min()))
+    in_space = precision[: releases.dimension]
+    width = float(confidence.choosing_width(np.log(in_space).sum(), in_space.min()))
     best, other = size / np.sqrt(precision[:2])
     added = width * (other - best)
     if isinstance(exploration, EllipsoidSampling):

@@ -61,8 +61,8 @@ def geometric_schedule(num_trials: int, num_releases: int, first: int) -> list[i
     require_int("num_releases", num_releases, 1)
     require_int("first", first, 1)
     most = num_trials - first
-    allowed = f"so many in the {most} trials after the first one"
-    require(num_releases <= most, "num_releases", num_releases, allowed)
+    expected = f"so many in the {most} trials after the first one"
+    require(num_releases <= most, "num_releases", num_releases, expected)
     ratio = (num_trials / first) ** (1 / num_releases)
     times = [first]
     for k in range(1, num_releases):
@@ -116,7 +116,7 @@ class DeterminantTrigger:
 
 @dataclass(frozen=True)
 class RewardTimeout:
-    """How long a reward is awaited, and what it is taken to be after that.
+    """Waiting time for a reward, and the reward that counts after that.
 
     Some events are reported only if they happen: a visit that was booked, a patient who
     came back. A site waits for a time, and then takes them not to have happened.
@@ -138,7 +138,8 @@ class RewardTimeout:
         From 1e-9 to 1e10, from the choice on, by the clock of the site. If that is set
         back to before the choice, from then on.
     reward : float
-        What is recorded then, in the range of rewards; a later reward is refused.
+        Reward that is recorded then, in the range of rewards; a later reward is
+        refused.
 
     Notes
     -----
@@ -206,14 +207,14 @@ class LinearUCBSettings:
         0.3 for rewards in [0, 1]. Intervals of a summary are by the formula, or by the
         observed width.
     exploration : Exploration
-        How an agent chooses within its ellipsoid: `Optimism`, as in the paper,
+        Choice of an agent within its ellipsoid: `Optimism`, as in the paper,
         `EllipsoidSampling` or `InverseGapWeighting`.
     encoder : FeatureEncoder, optional
-        What makes actions of a context and named arms, at all sites alike. Without one
-        sites give actions as vectors.
+        Encoder that makes actions of a context and named arms, at all sites alike.
+        Without one sites give actions as vectors.
     reward_timeout : RewardTimeout, optional
-        When a reward that has not come is taken as known. Unless given a decision
-        without a reward is never part of a release.
+        Waiting time after which a reward that has not come is taken as known. Unless
+        given a decision without a reward is never part of a release.
 
     Notes
     -----
@@ -278,15 +279,15 @@ class LinearUCBSettings:
             )
         self._check_width()
         if self.encoder is not None:
-            d, own = self.releases.dimension, self.encoder.dimension
-            require(d == own, "releases.dimension", d, f"{own}, the encoder's")
+            d, encoded = self.releases.dimension, self.encoder.dimension
+            require(d == encoded, "releases.dimension", d, f"{encoded}, the encoder's")
         if self.reward_timeout is not None:
             low, high = self.releases.reward_range
-            given, allowed = (
+            reward, expected = (
                 self.reward_timeout.reward,
                 f"a number from {low} to {high}",
             )
-            require(low <= given <= high, "reward_timeout.reward", given, allowed)
+            require(low <= reward <= high, "reward_timeout.reward", reward, expected)
 
     @property
     def uses_own_data(self) -> bool:
@@ -300,17 +301,16 @@ class LinearUCBSettings:
 
     @property
     def fixed_rows(self) -> bool:
-        """Whether epsilon is for one trial while all other trials are as they were.
+        """True if epsilon is for one trial while all other trials are as they were.
 
-        It is where a site acts on trials of its own that were not released.
+        That is so where a site acts on trials of its own that were not released.
         """
         return self.uses_own_data or self.uses_raw_sums
 
     def _check_width(self) -> None:
         if self.uses_own_data:
             fixed = not isinstance(self.width, str)
-            allowed = "a number, with local_data='own'"
-            require(fixed, "width", self.width, allowed)
+            require(fixed, "width", self.width, "a number, with local_data='own'")
         if self.formula in ("observed", "exact"):
             return
         reasons = {
@@ -356,6 +356,6 @@ class LinearUCBSettings:
 def _check_width(name: str, value: object) -> None:
     if value is None or value in get_args(Width):
         return
-    ok = is_number(value) and 1e-15 <= value <= 1e6
-    allowed = f"a number from 1e-15 to 1e6, None, or one of {get_args(Width)}"
-    require(ok, name, value, allowed)
+    is_valid = is_number(value) and 1e-15 <= value <= 1e6
+    expected = f"a number from 1e-15 to 1e6, None, or one of {get_args(Width)}"
+    require(is_valid, name, value, expected)

@@ -1,4 +1,4 @@
-"""What the server of a linear bandit decides for all agents, and what it asks of one.
+"""Study of a linear bandit, the same for all agents, and the instruction to one.
 
 Both travel in Flower's config as plain scalars, as those of a tuning study do.
 """
@@ -34,15 +34,17 @@ from flwr_fbo.study.codec import (
 
 @dataclass(frozen=True)
 class LinearBanditStudy(Study):
-    """What all agents have in common.
+    """A linear bandit study, the same for all agents.
 
     Attributes
     ----------
     settings : LinearUCBSettings
+        Settings of all agents.
     num_agents : int
         M >= 1.
     trigger : DeterminantTrigger, optional
-        When an agent reports that it wants to synchronise; never unless given.
+        Trigger by which an agent reports that it wants to synchronise; never unless
+        given.
     noise_seed : int, optional
         *Experiments only*: makes the agents' noise repeat, and is known to all.
     graph : PeerGraph, optional
@@ -69,18 +71,25 @@ class LinearBanditStudy(Study):
     def __post_init__(self) -> None:
         check_fields(self)
         local = self.settings.local_data
-        ok = self.trigger is None or self.settings.uses_raw_sums
-        require(ok, "local_data", local, "'raw', with a trigger")
+        is_valid = self.trigger is None or self.settings.uses_raw_sums
+        require(is_valid, "local_data", local, "'raw', with a trigger")
         planned = self.settings.releases.num_releases
-        ok = self.graph is None or planned is not None
-        require(ok, "num_releases", planned, "a number, along a graph")
+        is_valid = self.graph is None or planned is not None
+        require(is_valid, "num_releases", planned, "a number, along a graph")
         streams = 1 if self.graph is None else self.graph.streams
-        given = self.settings.releases.num_streams
-        require(given == streams, "num_streams", given, f"{streams}, the estimators")
+        planned_streams = self.settings.releases.num_streams
+        require(
+            planned_streams == streams,
+            "num_streams",
+            planned_streams,
+            f"{streams}, the estimators",
+        )
         if self.graph is not None:
             agents = self.graph.num_agents
-            ok = agents == self.num_agents
-            require(ok, "num_agents", self.num_agents, f"{agents}, those of the graph")
+            is_valid = agents == self.num_agents
+            require(
+                is_valid, "num_agents", self.num_agents, f"{agents}, those of the graph"
+            )
 
     @property
     def strategy(self) -> str:
@@ -89,12 +98,12 @@ class LinearBanditStudy(Study):
 
     @property
     def has_noise(self) -> bool:
-        """Whether agents add noise to what they release."""
+        """True if agents add noise to their releases."""
         return self.settings.releases.noise_std > 0
 
     @property
     def private(self) -> bool:
-        """Whether what agents release is private at all."""
+        """True if the agents' releases are private."""
         return self.has_noise and self.noise_seed is None and self.trigger is None
 
     @cached_property
@@ -133,7 +142,7 @@ class LinearBanditStudy(Study):
 
     @property
     def warning(self) -> str:
-        """Why epsilon promises less than it says; empty unless it does."""
+        """Reason why epsilon promises less than it says; empty if it does not."""
         if self.settings.releases.noise_std == 0:
             return "NOT PRIVATE: epsilon is infinite, sums are sent as they are"
         if self.trigger is not None:
@@ -170,26 +179,27 @@ class LinearBanditStudy(Study):
 
 @dataclass(frozen=True)
 class LinearBanditInstruction(Instruction):
-    """What the server asks of one agent; see `Instruction`.
+    """The server's instruction to one agent; see `Instruction`.
 
     Attributes
     ----------
     journal : int
         The number of the journal in which its releases must be.
     included : int
-        How many of its releases the server has, or, among peers, has heard of. The
+        Number of its releases that the server has, or, among peers, has heard of. The
         total that comes with the instruction, or came last, has the last of these in
         it; peers are sent no total.
     send_release : bool
         Whether the answer should carry the next one.
     num_trials : int
-        How many trials the agent should have played then, if it has an environment.
+        Number of trials that the agent should have played then, if it has an
+        environment.
     iteration : int
         From 0; one that is asked for again was cut off.
     agents_in_total : int
-        How many agents have a release in the server's total; 0 among peers.
+        Number of agents with a release in the server's total; 0 among peers.
     num_synchronisations : int
-        How many have made the server's total; 0 among peers.
+        Number of synchronisations that have made the server's total; 0 among peers.
     synchronisation, believed : int
         Among peers: which synchronisation the next release is for, 0 for none; and up
         to which one messages have arrived, so that their sum can be believed.

@@ -134,7 +134,7 @@ class PolicyValue:
 
     @property
     def warning(self) -> str:
-        """Why the interval may not hold; empty if nothing speaks against it.
+        """Reason why the interval may not hold; empty without one.
 
         The mean weight may be far from 1. By chance it is so far in 1 % of correct
         logs, and in about 5 % where the log is worth fewer than 30 decisions.
@@ -163,12 +163,15 @@ class MatchedLog:
     Attributes
     ----------
     rewards, weights : ndarray of shape (n,)
+        Rewards, and importance weights: the policy's probability of the logged arm over
+        the probability on record.
     features : ndarray of shape (n, d)
         Features of the chosen arm.
     policy_features : ndarray of shape (n, d)
         Features that the policy's choice has on average. A linear model's prediction of
         them is its prediction for the policy.
     num_awaited : int
+        Number of decisions, >= 0, whose reward is still awaited.
     """
 
     rewards: FloatArray
@@ -360,15 +363,9 @@ def _snips(log: MatchedLog, confidence: float) -> PolicyValue:
     return _estimate("snips", value, error, log, confidence)
 
 
-def _doubly_robust(log: MatchedLog, confidence: float) -> PolicyValue:
-    of_chosen, of_policy = _predictions(log)
-    scores = of_policy + log.weights * (log.rewards - of_chosen)
-    return _mean("doubly_robust", scores, log, confidence)
-
-
 @one_blas_thread
-def _predictions(log: MatchedLog) -> tuple[FloatArray, FloatArray]:
-    """Return the models' predictions for the chosen arm and for the policy."""
+def _doubly_robust(log: MatchedLog, confidence: float) -> PolicyValue:
+    # Predictions for the chosen arm and for the policy, each by earlier blocks alone.
     of_chosen, of_policy = np.zeros((2, len(log.rewards)))
     num_blocks = min(_NUM_BLOCKS, len(log.rewards))
     _, *later = np.array_split(np.arange(len(log.rewards)), num_blocks)
@@ -379,7 +376,8 @@ def _predictions(log: MatchedLog) -> tuple[FloatArray, FloatArray]:
         theta, _ = posterior_weights(features - centre, rewards - level, _PENALTY)
         of_chosen[block] = level + (log.features[block] - centre) @ theta
         of_policy[block] = level + (log.policy_features[block] - centre) @ theta
-    return of_chosen, of_policy
+    scores = of_policy + log.weights * (log.rewards - of_chosen)
+    return _mean("doubly_robust", scores, log, confidence)
 
 
 def _skewness_factor(scores: FloatArray) -> float:
@@ -422,7 +420,9 @@ def _estimate(
     from_one = np.mean(log.weights) - 1
     spread = float(np.std(log.weights, ddof=1)) / math.sqrt(len(log.weights))
     distance = float(from_one) / max(spread, _LEAST_ERROR)
-    score = _transformed(distance, _skewness_factor(log.weights))
+    # The sum in `ips`, for T = the distance of the mean weight from 1.
+    a = _skewness_factor(log.weights)
+    score = distance * (1 + a * distance + (a * distance) ** 2 / 3) + a / 2
     most, least = (_untransformed(end, skewness_factor) for end in (reach, -reach))
     return PolicyValue(
         value=float(value),
@@ -437,11 +437,6 @@ def _estimate(
         largest_weight=float(np.max(log.weights)),
         estimator=estimator,
     )
-
-
-def _transformed(t: float, a: float) -> float:
-    """Return the sum in `ips` for T = t."""
-    return t * (1 + a * t + (a * t) ** 2 / 3) + a / 2
 
 
 def _untransformed(z: float, a: float) -> float:
@@ -471,17 +466,18 @@ def with_rewards(
     ]
     if len(pairs) < 2:
         awaited = len(decisions) - len(pairs)
-        allowed = f"at least 2 with a reward; {awaited} are without one"
-        refuse("num_decisions", len(pairs), allowed)
+        expected = f"at least 2 with a reward; {awaited} are without one"
+        refuse("num_decisions", len(pairs), expected)
     # By number, not by time: a clock may be set back.
     pairs.sort(key=lambda pair: pair[0].number)
-    for (before, _), (one, _) in pairwise(pairs):
+    for (before, _), (after, _) in pairwise(pairs):
         # Two copies would count as two decisions, and the interval be too narrow.
-        allowed = "in the log once, and there are two decisions with this number"
-        require(before.number != one.number, "number", one.number, allowed)
-    for one, _ in pairs:
-        field, allowed = f"reward of decision {one.number}", "a finite number, or NaN"
-        require(math.isfinite(one.reward), field, one.reward, allowed)
+        expected = "in the log once, and there are two decisions with this number"
+        require(before.number != after.number, "number", after.number, expected)
+    for decision, _ in pairs:
+        number, reward = decision.number, decision.reward
+        field, expected = f"reward of decision {number}", "a finite number, or NaN"
+        require(math.isfinite(reward), field, reward, expected)
     return pairs
 
 
@@ -501,11 +497,11 @@ def of_arms(probabilities: Any, decision: Decision) -> FloatArray:
     field = f"probabilities of decision {decision.number}"
     if not by_name(probabilities):
         return float_array(field, probabilities)
-    given = mapping(field, probabilities)
-    for name, probability in given.items():
+    by_arm = mapping(field, probabilities)
+    for name, probability in by_arm.items():
         if probability != 0 and name not in decision.arms:
             refuse(field, name, f"an eligible arm, {nearest(name, decision.arms)}")
-    return float_array(field, [given.get(arm, 0.0) for arm in decision.arms])
+    return float_array(field, [by_arm.get(arm, 0.0) for arm in decision.arms])
 
 
 def by_name(probabilities: Any) -> bool:
@@ -535,11 +531,10 @@ def matched(decisions: Sequence[Decision], probabilities: Probabilities) -> Matc
         If the log or the probabilities are not allowed, or the log cannot tell what the
         policy would have earned.
     """
-    decisions, given = list(decisions), _listed(probabilities)
-    allowed = f"{len(decisions)}, an array for each decision"
-    fits = len(given) == len(decisions)
-    require(fits, "len(probabilities)", len(given), allowed)
-    pairs = with_rewards(decisions, given)
+    decisions, listed = list(decisions), _listed(probabilities)
+    count, expected = len(listed), f"{len(decisions)}, an array for each decision"
+    require(count == len(decisions), "len(probabilities)", count, expected)
+    pairs = with_rewards(decisions, listed)
     rewarded = [decision for decision, _ in pairs]
     policies = [of_arms(policy, decision) for decision, policy in pairs]
     features = [np.asarray(decision.features, dtype=float) for decision in rewarded]
@@ -550,7 +545,7 @@ def matched(decisions: Sequence[Decision], probabilities: Probabilities) -> Matc
     policy, all_features = np.concatenate(policies), np.concatenate(features)
     sums = np.add.reduceat(policy, starts)
     rounded = np.where(np.abs(sums - 1) <= _TOLERANCE, 1.0, sums)
-    policy = policy / np.repeat(rounded, [len(own) for own in policies])
+    policy = policy / np.repeat(rounded, [len(row) for row in policies])
     chosen = starts + [decision.chosen for decision in rewarded]
     _require_support(rewarded, policy[chosen])
     propensities = np.array([decision.propensity for decision in rewarded])
@@ -569,21 +564,21 @@ def _check(
     """Raise ValueError unless a decision's arms, features and probabilities fit."""
     of, K, p = f"of decision {decision.number}", len(decision.arms), decision.propensity
     require(K > 0, f"arms {of}", decision.arms, "a name or more")
-    allowed = f"shape (K, {d}), a row for each arm"
-    require(features.shape == (K, d), f"features {of}", features.shape, allowed)
-    allowed = "shape (K,), a number for each eligible arm"
-    require(policy.shape == (K,), f"probabilities {of}", policy.shape, allowed)
+    expected = f"shape (K, {d}), a row for each arm"
+    require(features.shape == (K, d), f"features {of}", features.shape, expected)
+    expected = "shape (K,), a number for each eligible arm"
+    require(policy.shape == (K,), f"probabilities {of}", policy.shape, expected)
     chosen = decision.chosen
     require(0 <= chosen < K, f"chosen {of}", chosen, "an index of its arms")
     total = policy.sum()
-    allowed = f">= 0, with a sum of 1, and their sum is {total:.9g}"
+    expected = f">= 0, with a sum of 1, and their sum is {total:.9g}"
     adds_up = policy.min() >= 0 and abs(total - 1) <= ROUNDING
-    require(bool(adds_up), f"probabilities {of}", policy.tolist(), allowed)
+    require(bool(adds_up), f"probabilities {of}", policy.tolist(), expected)
     known = bool(np.isfinite(features).all())
     require(known, f"features {of}", features, "finite numbers")
     require(0 < p <= 1, f"propensity {of}", p, "in (0, 1]")
-    allowed = f"{_LEAST_PROPENSITY} or more: no log has an action that improbable"
-    require(p >= _LEAST_PROPENSITY, f"propensity {of}", p, allowed)
+    expected = f"{_LEAST_PROPENSITY} or more: no log has an action that improbable"
+    require(p >= _LEAST_PROPENSITY, f"propensity {of}", p, expected)
 
 
 def _require_support(decisions: Sequence[Decision], of_chosen: FloatArray) -> None:
@@ -592,24 +587,24 @@ def _require_support(decisions: Sequence[Decision], of_chosen: FloatArray) -> No
     unsure = [decision for decision in decisions if decision.propensity < 1]
     # With propensity 1 nothing was learned of the other arms.
     unfit = [
-        one
-        for one, probability in zip(decisions, of_chosen, strict=True)
-        if one.propensity == 1 and probability < 1 - _TOLERANCE
+        decision
+        for decision, probability in zip(decisions, of_chosen, strict=True)
+        if decision.propensity == 1 and probability < 1 - _TOLERANCE
     ]
     if not unsure or (unfit and 2 * len(unsure) < len(decisions)):
-        allowed = (
+        expected = (
             "below 1 in most decisions. The log was made without randomised "
             "exploration, so it does not tell what other actions give. A study whose "
             "LinearUCBSettings have exploration=EllipsoidSampling() makes a log that "
             "does"
         )
-        refuse("propensity", 1.0, allowed)
-    allowed = (
+        refuse("propensity", 1.0, expected)
+    expected = (
         "below 1 where the policy may choose another arm, which the log's policy "
         "never takes there. Leave out the decisions that were not randomised"
     )
-    for one in unfit:
-        refuse(f"propensity of decision {one.number}", one.propensity, allowed)
+    for logged in unfit:
+        refuse(f"propensity of decision {logged.number}", logged.propensity, expected)
     if not of_chosen.any():
         raise ValueError(
             "The policy takes none of the logged actions with a reward: the log does "

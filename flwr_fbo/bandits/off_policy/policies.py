@@ -107,8 +107,8 @@ def greedy(theta: ArrayLike) -> TargetPolicy:
 
     def probabilities(decision: Decision) -> FloatArray:
         d = np.shape(decision.features)[-1]
-        allowed = f"shape ({d},), as the features of decision {decision.number}"
-        require(len(theta) == d, "theta", theta.shape, allowed)
+        expected = f"shape ({d},), as the features of decision {decision.number}"
+        require(len(theta) == d, "theta", theta.shape, expected)
         return _sure(int(first_best(decision.features @ theta)), decision)
 
     return TargetPolicy("greedy", probabilities)
@@ -152,8 +152,8 @@ def from_function(function: PolicyFunction, name: str = "") -> TargetPolicy:
             return of_arms(answer, decision)
         k = len(decision.arms)
         is_int = isinstance(answer, int) and not isinstance(answer, bool)
-        allowed = f"an index from 0 to {k - 1}, an arm's name, or {k} probabilities"
-        require(is_int and 0 <= answer < k, where, answer, allowed)
+        expected = f"an index from 0 to {k - 1}, an arm's name, or {k} probabilities"
+        require(is_int and 0 <= answer < k, where, answer, expected)
         return _sure(int(answer), decision)
 
     label = name or getattr(function, "__name__", type(function).__name__)
@@ -215,8 +215,8 @@ def _imported(module: str, function: str) -> PolicyFunction:
         # A module that the user's own module lacks is the user's to read about.
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise
-        allowed = f"one that Python finds, also in {folder}"
-        raise ValueError(f"{field}={module!r} is not allowed: {allowed}.") from error
+        expected = f"one that Python finds, also in {folder}"
+        raise ValueError(f"{field}={module!r} is not allowed: {expected}.") from error
     finally:
         sys.path.remove(folder)
     choice: PolicyFunction | None = getattr(found, function, None)
@@ -282,9 +282,9 @@ class PolicyEvaluation:
 
     @property
     def warnings(self) -> list[str]:
-        """Why intervals may not hold, the log's own included; each reason once."""
+        """Reasons why intervals may not hold, the log's own included; each once."""
         found = [self.logged, *self.estimates.values()]
-        return list(dict.fromkeys(one.warning for one in found if one.warning))
+        return list(dict.fromkeys(value.warning for value in found if value.warning))
 
 
 def cells_of(estimate: PolicyValue) -> tuple[str, ...]:
@@ -357,8 +357,8 @@ def evaluate_policy(
     elif callable(policy):
         policy = from_function(policy)
     if not isinstance(policy, TargetPolicy):
-        allowed = "a TargetPolicy, a function or a mapping: see `parse_policy`"
-        refuse("policy", policy, allowed)
+        expected = "a TargetPolicy, a function or a mapping: see `parse_policy`"
+        refuse("policy", policy, expected)
     logged = logged_mean(decisions, confidence)
     arms = sorted({arm for decision in decisions for arm in decision.arms})
     if policy.arm is not None:

@@ -48,17 +48,17 @@ _CHUNK = 1000
 
 @dataclass(frozen=True)
 class BanditAuditPlan(StudyPlan):
-    """Which bandit studies are drawn, and how many.
+    """Plan of an audit of bandit studies: their settings and their number.
 
     Attributes
     ----------
     settings : LinearUCBSettings
-        Of an agent that plays alone, with noise, and a known number n of releases. All
-        of them are made.
+        Settings of an agent that plays alone, with noise, and a known number n of
+        releases. All of them are made.
     actions : tuple of K tuples of d floats
         The arms, of norm at most L; the same in every trial.
     rewards : tuple of K floats
-        What they pay, in the range of rewards.
+        Rewards of the actions, in the range of rewards.
     window : int
         Trials before each release, >= 1.
     change : {"reward", "trial"}
@@ -74,7 +74,7 @@ class BanditAuditPlan(StudyPlan):
         Logged trials before trial 0, >= 0, which the first release includes. They are
         of the arms in turn.
     num_requests : int
-        How often every release is asked for, as after lost replies, >= 1. The mean of
+        Number of requests for every release, as after lost replies, >= 1. The mean of
         the answers is what agent and adversary get.
     """
 
@@ -104,8 +104,8 @@ class BanditAuditPlan(StudyPlan):
             d, reward = releases.dimension, releases.max_reward
             require(d >= 2, "dimension", d, ">= 2, where a whole trial is changed")
             longest = releases.max_action_norm
-            allowed = f"at most L = {longest}, where a whole trial is changed"
-            require(reward <= longest, "reward_range", releases.reward_range, allowed)
+            expected = f"at most L = {longest}, where a whole trial is changed"
+            require(reward <= longest, "reward_range", releases.reward_range, expected)
 
     def changed_trials(self, actions: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return actions and rewards of the changed trial, shapes (R, 2, d) and (R, 2).
@@ -188,10 +188,10 @@ def _play(
             twins.play(t)
         clean, num_trials = twins.windowed()
         sums.append(clean)
-        own = sums[-1][np.arange(len(played)), played]
+        of_played = sums[-1][np.arange(len(played)), played]
         answers = [
             [mechanism.release(k, total) for _ in range(plan.num_requests)]
-            for mechanism, total in zip(mechanisms, own, strict=True)
+            for mechanism, total in zip(mechanisms, of_played, strict=True)
         ]
         released.append(np.mean(answers, axis=1))
         twins.receive(released[-1], clean, num_trials)
@@ -206,6 +206,7 @@ class _Twins:
     Attributes
     ----------
     running_sums : ndarray of shape (R, 2, d + 1, d + 1)
+        Running sums of the agents without the change and with it, in this order.
     """
 
     def __init__(self, plan: BanditAuditPlan, num_runs: int) -> None:

@@ -1,4 +1,4 @@
-"""What an adversary sees in studies, and the statistics that it compares.
+"""Evidence that an adversary sees in studies, and the statistics that it compares.
 
 A study is K releases of F numbers each. The adversary knows all but the noise, the
 sampling mask, and in which of two worlds the study took place: with the canary's data,
@@ -57,12 +57,13 @@ _NUM_BITS = 8
 
 @dataclass(frozen=True)
 class Evidence:
-    """What an adversary keeps of R studies in one world.
+    """Evidence of R studies in one world, as an adversary keeps it.
 
     Attributes
     ----------
     log_ratio : ndarray of shape (R,)
-        Of the likelihoods with and without the canary, under the promised mechanism.
+        Log ratio of the likelihoods with and without the canary, under the promised
+        mechanism.
     projections : ndarray of shape (R, K, K)
         Entry (k, j) is release k, less what the absent world releases without noise,
         projected on the direction in which the canary shifts release j. In standard
@@ -92,13 +93,15 @@ class Evidence:
         Parameters
         ----------
         released : ndarray of shape (R, K, F)
+            Releases of R studies: K each, of F numbers.
         noise : ndarray of shape (R, K, F)
-            What was released, less what the absent world releases without noise; in
-            standard deviations of the promised noise.
+            Releases, less what the absent world releases without noise; in standard
+            deviations of the promised noise.
         shifts : ndarray of shape (R, K, F)
             By how much the canary, if sampled, shifts each release, in the same units.
         log_ratio : ndarray of shape (R,), optional
-            That of independent Gaussian releases unless given.
+            Log ratio of the likelihoods; that of independent Gaussian releases unless
+            given.
         sampling_probability : float
             q, of each release on its own. Of no effect where ``log_ratio`` is given.
         """
@@ -123,12 +126,12 @@ class Evidence:
 
     @property
     def log_ratios(self) -> FloatArray:
-        """Of each release if the canary is known to be sampled, shape (R, K)."""
+        """Log ratios of the releases if the canary is surely sampled, shape (R, K)."""
         return _gaussian_log_ratios(self.projections, self.shifts)
 
     @property
     def own_projections(self) -> FloatArray:
-        """Of each release on its own shift, shape (R, K)."""
+        """Projection of each release on its own shift, shape (R, K)."""
         return np.diagonal(self.projections, axis1=1, axis2=2)
 
 
@@ -152,7 +155,7 @@ class Statistics:
     Parameters
     ----------
     present, absent : Evidence
-        Of studies with the canary and without; not to be used again.
+        Evidence of studies with the canary and without; not to be used again.
     """
 
     def __init__(self, present: Evidence, absent: Evidence) -> None:
@@ -175,8 +178,8 @@ class Statistics:
 
 
 def _gaussian_log_ratios(projections: FloatArray, shifts: FloatArray) -> FloatArray:
-    own = np.diagonal(projections, axis1=1, axis2=2)
-    return np.asarray(shifts * own - np.square(shifts) / 2)
+    on_own_shift = np.diagonal(projections, axis1=1, axis2=2)
+    return np.asarray(shifts * on_own_shift - np.square(shifts) / 2)
 
 
 def _mixed(log_ratios: FloatArray, q: float) -> FloatArray:
@@ -230,15 +233,16 @@ class _Histograms:
 
 
 class _LowBits:
-    """How often each low bit, and each parity, is 1 in either world."""
+    """Frequency of 1 in each low bit, and in each parity, in either world."""
 
     def __init__(self, present: Evidence, absent: Evidence) -> None:
         self._weights = []
         self._constant = 0.0
-        for one, other in zip(_planes(present), _planes(absent), strict=True):
-            ones, of_other = (plane.sum(axis=0, dtype=float) for plane in (one, other))
-            if_one = _log_ratio(ones, of_other)
-            if_zero = _log_ratio(len(one) - ones, len(other) - of_other)
+        for with_it, without in zip(_planes(present), _planes(absent), strict=True):
+            ones = with_it.sum(axis=0, dtype=float)
+            of_absent = without.sum(axis=0, dtype=float)
+            if_one = _log_ratio(ones, of_absent)
+            if_zero = _log_ratio(len(with_it) - ones, len(without) - of_absent)
             self._weights.append(if_one - if_zero)
             self._constant += float(if_zero.sum())
 

@@ -60,7 +60,7 @@ def _part_of_noise(part: float) -> Noise:
 
 
 def _shared_noise(part: float) -> Noise:
-    """Return noise of which a part of the variance is the same in all of a study."""
+    """Return noise with a part of its variance shared by all releases of a study."""
     drawn: list[FloatArray] = []
 
     def noise(
@@ -69,8 +69,8 @@ def _shared_noise(part: float) -> Noise:
         if not drawn:
             drawn.append(inner.add_noise(iteration, np.zeros_like(rows), std / std))
         rows = rows + math.sqrt(part) * std[:, None] * drawn[0]
-        own = std * math.sqrt(1 - part)
-        return inner.add_noise(iteration, rows, own) if part < 1 else rows
+        rest = std * math.sqrt(1 - part)
+        return inner.add_noise(iteration, rows, rest) if part < 1 else rows
 
     return noise
 
@@ -144,7 +144,7 @@ class _NoiseByReplies(Release):
 
 
 class _CountedTwice(Release):
-    """Who sends something sends it from a second slot too, as if enrolled again."""
+    """Senders send from a second slot too, as if enrolled again."""
 
     def release(
         self, iteration: int, messages: Mapping[int, Any], num_features: int
@@ -159,7 +159,7 @@ class _CountedTwice(Release):
 
 
 class _SentAgain(Release):
-    """Who has sent in a release sends the same in all that follow."""
+    """Senders of a release send the same in all that follow."""
 
     _sent: Mapping[int, Any] | None = None
 
@@ -286,7 +286,7 @@ class _DrawnAgain(ContinualRelease):
 
 
 class _SynchronisedTwice(ContinualRelease):
-    """What was in the sum before is added to it again."""
+    """Adds the earlier sum again."""
 
     def __init__(self, settings: ContinualSettings, entropy: Entropy) -> None:
         super().__init__(settings, entropy)
@@ -298,7 +298,7 @@ class _SynchronisedTwice(ContinualRelease):
 
 
 class _LogAddedAgain(ContinualRelease):
-    """What is in the first release, as a log is, is added again before the second."""
+    """Adds the first release's trials, as of a log, again before the second."""
 
     _first: FloatArray | None = None
 

@@ -36,9 +36,10 @@ class SecureSites:
     Attributes
     ----------
     settings : ReleaseSettings
+        Settings of the releases.
     entropy : Entropy
-        Where shares come from. If it can be predicted, a share is a rounded Gaussian
-        draw in place of OpenDP's discrete one.
+        Source of the shares. If it can be predicted, a share is a rounded Gaussian draw
+        in place of OpenDP's discrete one.
     num_features : int
         M, the length of a message.
     honest : tuple of int
@@ -52,12 +53,12 @@ class SecureSites:
 
     @property
     def num_counted(self) -> int:
-        """How many sites are counted on for the noise."""
+        """Number of sites that are counted on for the noise."""
         return len(self.honest)
 
     @cached_property
     def sums(self) -> SecureSums:
-        """What sites and server compute from messages."""
+        """Sums that sites and server compute from messages."""
         num_sites = self.settings.num_agents
         option = SecureAggregation(threshold=num_sites, honest=self.num_counted)
         collector = option.collector([range(num_sites)])
@@ -78,7 +79,7 @@ class SecureSites:
         Parameters
         ----------
         iteration : int
-            After which the release was planned.
+            Iteration after which the release was planned.
         messages : mapping of int to ndarray of shape (M,)
             A message of each site, by slot.
         """
@@ -155,7 +156,7 @@ collude, and ``reused-shares`` only in a study of several releases.
 
 @dataclass(frozen=True)
 class SecureAuditPlan(TuningAuditPlan):
-    """Which studies with secure aggregation are drawn; see `TuningAuditPlan`.
+    """Plan of an audit of studies with secure aggregation; see `TuningAuditPlan`.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""How much whole studies give away at least, measured on what they release.
+"""Lower bound on what whole studies give away, measured on their releases.
 
 Studies are drawn in two worlds: with the *canary*, who sends what stands out most, in
 all rounds; and without. A test is made that guesses the world from all that a study
@@ -85,7 +85,7 @@ _MIN_DRAWS = 1000
 
 @dataclass(frozen=True)
 class StudyPlan(ABC):
-    """What is audited, and how thoroughly.
+    """Subject and thoroughness of an audit.
 
     Attributes
     ----------
@@ -131,7 +131,9 @@ class AuditTest:
     statistic : str
         One of `flwr_fbo.lab.audit.evidence.STATISTICS`.
     sign : {1, -1}
+        Direction of the guess: 1 if the statistic is large with the canary.
     threshold : float
+        Smallest signed statistic at which the guess is yes.
     guesses_present : bool
         Whether it guesses the canary's presence, or its absence.
     """
@@ -154,20 +156,21 @@ class AuditTest:
 
 @dataclass(frozen=True)
 class AuditResult:
-    """What an audit found.
+    """Result of an audit.
 
     Attributes
     ----------
     epsilon_lower : float
         Epsilon is at least this, with 99.8 % confidence.
     promised : PrivacySpent
-        Of the plan: what the accountant says of a whole study.
+        Privacy spent by a whole study of the plan, as the accountant says.
     test : AuditTest
         Chosen on other studies than those that were counted.
     true_positives, false_positives : int
         Studies of ``num_counted`` in either world to which the test said yes: rightly,
         and wrongly.
     num_counted : int
+        Number of studies in either world that were counted, >= 1.
     """
 
     epsilon_lower: float
@@ -179,7 +182,7 @@ class AuditResult:
 
     @property
     def violated(self) -> bool:
-        """Whether the lower bound exceeds what the accountant promised."""
+        """True if the lower bound exceeds what the accountant promised."""
         return self.epsilon_lower > self.promised.epsilon
 
     @property
@@ -217,8 +220,10 @@ def audit(
     promised = plan.promised
     quarter, half = plan.num_draws // 4, plan.num_draws // 2
     statistics = Statistics(present[:quarter], absent[:quarter])
-    one, other = (statistics(world[quarter:half]) for world in (present, absent))
-    test = _choose_test(one, other, promised.delta)
+    with_canary, without = (
+        statistics(world[quarter:half]) for world in (present, absent)
+    )
+    test = _choose_test(with_canary, without, promised.delta)
     column = STATISTICS.index(test.statistic)
     counts = [test.count(statistics(w[half:])[:, column]) for w in (present, absent)]
     hits, false_alarms = counts if test.guesses_present else counts[::-1]
@@ -237,9 +242,14 @@ def _choose_test(present: FloatArray, absent: FloatArray, delta: float) -> Audit
     ranks = np.unique(np.geomspace(1, 2 * num_draws, 300).astype(int)) - 1
     for column, statistic in enumerate(STATISTICS):
         for sign in (1, -1):
-            one, other = (np.sort(sign * d[:, column]) for d in (present, absent))
-            thresholds = np.sort(np.concatenate([one, other]))[::-1][ranks]
-            counts = [num_draws - np.searchsorted(d, thresholds) for d in (one, other)]
+            with_canary, without = (
+                np.sort(sign * d[:, column]) for d in (present, absent)
+            )
+            thresholds = np.sort(np.concatenate([with_canary, without]))[::-1][ranks]
+            counts = [
+                num_draws - np.searchsorted(d, thresholds)
+                for d in (with_canary, without)
+            ]
             for guesses_present in (True, False):
                 hits, false_alarms = counts if guesses_present else counts[::-1]
                 bounds = _epsilon_lower(

@@ -49,7 +49,7 @@ _CHUNK = 500
 
 @dataclass(frozen=True)
 class TuningAuditPlan(StudyPlan):
-    """Which tuning studies are drawn, and how many.
+    """Plan of an audit of tuning studies: their settings and their number.
 
     Attributes
     ----------
@@ -65,8 +65,8 @@ class TuningAuditPlan(StudyPlan):
     num_features : int
         M >= 1.
     absence : {"missing", "zeros"}
-        How the canary is absent. The release promises that a missing message counts as
-        zero, so the guarantee covers both; ``"missing"`` also shows whether noise or
+        Form of the canary's absence. The release promises that a missing message counts
+        as zero, so the guarantee covers both; ``"missing"`` also shows whether noise or
         divisor depend on who answered.
     """
 
@@ -138,7 +138,7 @@ class TuningAuditPlan(StudyPlan):
             for start in range(0, self.num_draws, _CHUNK):
                 size = min(_CHUNK, self.num_draws - start)
                 mechanisms = (self._mechanism(entropy, build) for _ in range(size))
-                released = [self._study(one, rounds) for one in mechanisms]
+                released = [self._study(mechanism, rounds) for mechanism in mechanisms]
                 parts.append(canary.evidence(np.array(released)))
                 progress(size)
             worlds.append(joined(parts))
@@ -171,7 +171,7 @@ class TuningAuditPlan(StudyPlan):
 
 @dataclass(frozen=True)
 class WarmStartAuditPlan(TuningAuditPlan):
-    """Which studies of `FedWarmStart` are drawn: all releases of all cohorts.
+    """Plan of an audit of `FedWarmStart` studies: all releases of all cohorts.
 
     The canary is in the second cohort. It sends in every release, though it is asked
     for one message only, and none that is too long: that would be refused.
@@ -191,9 +191,9 @@ class WarmStartAuditPlan(TuningAuditPlan):
     def __post_init__(self) -> None:
         super().__post_init__()
         sizes, releases = self.cohort_sizes, len(self.iterations)
-        allowed = f"as many as release_after, {releases}, and two at least"
-        ok = len(sizes) == releases and releases >= 2
-        require(ok, "cohort_sizes", sizes, allowed)
+        expected = f"as many as release_after, {releases}, and two at least"
+        is_valid = len(sizes) == releases and releases >= 2
+        require(is_valid, "cohort_sizes", sizes, expected)
         Cohorts(self.settings.num_agents, sizes)
 
     @cached_property
@@ -237,7 +237,7 @@ class WarmStartAuditPlan(TuningAuditPlan):
 
 
 class _Canary:
-    """What it sends in each round, and by how much that shifts the releases."""
+    """Canary's message in each round, and by how much it shifts the releases."""
 
     def __init__(self, plan: TuningAuditPlan) -> None:
         s, slot = plan.settings, plan.canary
@@ -278,11 +278,12 @@ _NUM_TRIALS = 2
 
 @dataclass(frozen=True)
 class TunerAuditPlan(TuningAuditPlan):
-    """Which choices of a tuner are drawn: see `of`, and `TuningAuditPlan`.
+    """Plan of an audit of a tuner's choices: see `of`, and `TuningAuditPlan`.
 
     Attributes
     ----------
     choice : PrivateChoice
+        Private choice that is audited.
     """
 
     choice: PrivateChoice = field(kw_only=True)

@@ -1,1 +1,1 @@
-"""What the published methods are compared with."""
+"""Baselines that the published methods are compared with."""

@@ -80,6 +80,7 @@ def accelerated_descent(
     gradient : callable
         Takes a point, shape (d,).
     start : ndarray of shape (d,)
+        First point.
     smoothness : float
         L, no less than any eigenvalue of the function's Hessian.
     strong_convexity : float
@@ -111,6 +112,7 @@ def projected(theta: FloatArray, factor: FloatArray, radius: float) -> FloatArra
     Parameters
     ----------
     theta : ndarray of shape (d,)
+        Point that is projected.
     factor : ndarray of shape (d, d)
         L of A = L L'.
     radius : float
@@ -135,7 +137,7 @@ def projected(theta: FloatArray, factor: FloatArray, radius: float) -> FloatArra
 
 @dataclass(frozen=True)
 class GLMUCBSettings:
-    """What all agents of a study have in common.
+    """Settings of all agents of a study.
 
     Attributes
     ----------
@@ -170,14 +172,14 @@ class GLMUCBSettings:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        given = self.reward_range
-        if given is not None:
-            ordered = bool(np.isfinite(given).all()) and given[0] < given[1]
-            allowed = "two finite numbers, the lower one first"
-            require(ordered, "low, high", given, allowed)
+        bounds = self.reward_range
+        if bounds is not None:
+            ordered = bool(np.isfinite(bounds).all()) and bounds[0] < bounds[1]
+            expected = "two finite numbers, the lower one first"
+            require(ordered, "low, high", bounds, expected)
         slope = self.largest_slope
-        allowed = f"at most {slope:g}, the largest slope of the link"
-        require(self.curvature <= slope, "curvature", self.curvature, allowed)
+        expected = f"at most {slope:g}, the largest slope of the link"
+        require(self.curvature <= slope, "curvature", self.curvature, expected)
 
     @property
     def largest_slope(self) -> float:
@@ -222,8 +224,9 @@ class GLMUCBSettings:
         Parameters
         ----------
         agents : sequence of GLMUCBAgent
+            All agents of the study.
         send : callable
-            What all arrays pass that agents and server send each other.
+            Function that all arrays pass that agents and server send each other.
         """
         messages = [agent.message() for agent in agents]
         gram = np.sum([send(message.values) for message in messages], axis=0)
@@ -256,6 +259,7 @@ class GLMUCBAgent:
     Parameters
     ----------
     settings : GLMUCBSettings
+        Settings of all agents.
     dimension : int
         D, an action's coordinates.
 
@@ -341,7 +345,9 @@ class GLMUCBAgent:
         Parameters
         ----------
         gram : ndarray of shape (d, d)
+            Sum of the agents' Gram matrices.
         theta : ndarray of shape (d,)
+            Estimate of all agents together.
         """
         matrix = self.settings.matrix(gram)
         self._ellipsoid = Ellipsoid(matrix, matrix @ theta)

@@ -37,7 +37,7 @@ the same as (k(x, x) - z(x)' (sum z z') V^-1 z(x)) / lambda, but without a diffe
 two large numbers where lambda is small. A variance is at most 1 / lambda.
 
 The server joins the agents' points, and adds up. A synchronisation of N agents that
-send n points of D coordinates in all, of which m are in the dictionary, takes
+send n points of D coordinates in all, m of them in the dictionary, takes
 
     n D (points, up) + N m D (dictionary, down) + 2 N (m^2 + m) (sums, up and down)
 
@@ -81,6 +81,7 @@ class NystromFeatures:
     Attributes
     ----------
     dictionary : ndarray of shape (m, D)
+        Points S of the dictionary.
     """
 
     def __init__(self, dictionary: FloatArray, lengthscale: float) -> None:
@@ -101,11 +102,12 @@ class NystromFeatures:
 
 
 class NystromRegression:
-    """What one believes of the reward of a point, by a sum over observations.
+    """Belief about the reward of a point, by a sum over observations.
 
     Parameters
     ----------
     features : NystromFeatures
+        Features z of the points.
     sums : ndarray of shape (m + 1, m)
         Sum of z z', and in the last row of z y: see `sums_of`.
     ridge : float
@@ -148,7 +150,7 @@ def sums_of(features: NystromFeatures, x: FloatArray, y: FloatArray) -> FloatArr
 
 @dataclass(frozen=True)
 class KernelUCBSettings:
-    """What all agents of a study have in common.
+    """Settings of all agents of a study.
 
     Attributes
     ----------
@@ -190,8 +192,9 @@ class KernelUCBSettings:
         Parameters
         ----------
         agents : sequence of KernelUCBAgent
+            All agents of the study.
         send : callable
-            What all arrays pass that agents and server send each other.
+            Function that all arrays pass that agents and server send each other.
         """
         drawn = [send(agent.draw()) for agent in agents]
         # Sorted: the dictionary does not depend on who was first.
@@ -212,10 +215,11 @@ class KernelUCBAgent:
     Parameters
     ----------
     settings : KernelUCBSettings
+        Settings of all agents.
     dimension : int
         D, an action's coordinates.
     seed : int
-        Of the study.
+        Seed of the study.
     slot : int
         The agent's.
     """

@@ -21,7 +21,7 @@ from flwr_fbo.tuning.search.settings import Direction, SearchSettings
 
 @dataclass(frozen=True)
 class RandomSearchSettings(SearchSettings):
-    """Which initial points to share with the methods it is compared to.
+    """Initial points that are shared with the methods it is compared to.
 
     Attributes
     ----------

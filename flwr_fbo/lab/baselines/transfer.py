@@ -49,7 +49,7 @@ from flwr_fbo.tuning.search.settings import SearchSettings
 
 @dataclass(frozen=True)
 class TransferSettings(SearchSettings, ABC):
-    """What both have in common; see `SearchSettings` for the others.
+    """Settings of both algorithms; see `SearchSettings` for the others.
 
     Attributes
     ----------
@@ -86,7 +86,7 @@ class TransferSettings(SearchSettings, ABC):
 
 @dataclass(frozen=True)
 class RGPESettings(TransferSettings):
-    """Of the ranking-weighted ensemble; see `TransferSettings` for the others.
+    """Settings of the ranking-weighted ensemble; see `TransferSettings` for the others.
 
     Attributes
     ----------
@@ -99,7 +99,7 @@ class RGPESettings(TransferSettings):
 
 @dataclass(frozen=True)
 class TAFSettings(TransferSettings):
-    """Of the transfer acquisition function; see `TransferSettings` for the others.
+    """Settings of the transfer acquisition; see `TransferSettings` for the others.
 
     Attributes
     ----------
@@ -127,13 +127,16 @@ _OWN_WEIGHT = 0.75
 
 
 class Posterior:
-    """What observations say of the function (Rasmussen & Williams, algorithm 2.1).
+    """Posterior of a function, by observations (Rasmussen & Williams, algorithm 2.1).
 
     Parameters
     ----------
     x : ndarray of shape (t, D)
+        Points of the observations.
     y : ndarray of shape (t,)
+        Observed values.
     hyperparameters : Hyperparameters
+        Variance, lengthscale and noise of the kernel.
     """
 
     def __init__(
@@ -261,9 +264,9 @@ class TransferAgent(SearchAgent, ABC):
         there = others_present(vectors, self.slot)
         regularization = self.settings.regularization
         others = Surrogates(self._shared, vectors[there], regularization)
-        own = Posterior(x, y, self._fitted(x, y, iteration))
+        posterior = Posterior(x, y, self._fitted(x, y, iteration))
         return maximize_function(
-            self._acquisition(own, others, iteration),
+            self._acquisition(posterior, others, iteration),
             self.space,
             generator(self.entropy, self.slot, iteration, Purpose.SEARCH),
             self.settings.num_candidates,
@@ -319,11 +322,14 @@ def misranked_pairs(samples: FloatArray, y: FloatArray) -> NDArray[np.int64]:
     Parameters
     ----------
     samples : ndarray of shape (..., t)
+        Sampled values at the t observed points.
     y : ndarray of shape (t,)
+        Observed values.
 
     Returns
     -------
     ndarray of shape (...)
+        Number of misranked pairs of each sample.
     """
     ours = samples[..., :, None] < samples[..., None, :]
     theirs = y[:, None] < y[None, :]
@@ -338,12 +344,14 @@ def left_out_misranked(samples: FloatArray, y: FloatArray) -> NDArray[np.int64]:
     Parameters
     ----------
     samples : ndarray of shape (t, S, t)
-        Of `Posterior.leave_one_out`.
+        Samples of `Posterior.leave_one_out`.
     y : ndarray of shape (t,)
+        Observed values.
 
     Returns
     -------
     ndarray of shape (S,)
+        Number of misranked pairs of each sample.
     """
     left_out = np.einsum("jsj->js", samples)
     ours = left_out[:, :, None] < samples
@@ -360,11 +368,12 @@ def ensemble_weights(losses: NDArray[np.int64]) -> FloatArray:
     Parameters
     ----------
     losses : ndarray of shape (n + 1, S)
-        Of S samples of each model; the target's is the first.
+        Losses of S samples of each model; the target's is the first.
 
     Returns
     -------
     ndarray of shape (n + 1,), which sums to 1
+        Weights of the models, the target's first.
     """
     kept = np.median(losses, axis=1) <= np.percentile(losses[0], 95)
     kept[0] = True
@@ -390,11 +399,14 @@ def discordant_share(values: FloatArray, y: FloatArray) -> FloatArray:
     Parameters
     ----------
     values : ndarray of shape (n, t)
+        Values of n rankings at the t observed points.
     y : ndarray of shape (t,)
+        Observed values.
 
     Returns
     -------
     ndarray of shape (n,), from 0 to 1; 0 where there is no pair
+        Share of each ranking.
     """
     num_pairs = len(y) * (len(y) - 1)
     return misranked_pairs(values, y) / max(num_pairs, 1)
@@ -453,6 +465,7 @@ def maximize_function(
     Returns
     -------
     ndarray of shape (D,)
+        Maximiser on the unit cube.
     """
     candidates = space.snap_discrete(rng.random((num_candidates, space.dim)))
     values = function(candidates)

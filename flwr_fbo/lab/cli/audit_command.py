@@ -130,24 +130,23 @@ def audit(
         "absence": absence,
         "noise_multiplier": noise_multiplier,
     }
-    given = {name: value for name, value in fields.items() if value is not None}
+    changes = {name: value for name, value in fields.items() if value is not None}
     with plain_errors(ValueError, ImportError):
         if study is not None:
             require_known("study", study, studies)
         names = list(studies) if study is None else [study]
         require(secure or honest is None, "honest", honest, "only with --secure")
-        for name, value in given.items():
-            allowed = f"only with --study {' or '.join(_TUNING)}"
-            require(study in _TUNING, name, value, allowed)
+        for name, value in changes.items():
+            expected = f"only with --study {' or '.join(_TUNING)}"
+            require(study in _TUNING, name, value, expected)
         if noise_multiplier is not None:
-            allowed = "only without --z, its source"
-            require(epsilon is None, "epsilon", epsilon, allowed)
+            require(epsilon is None, "epsilon", epsilon, "only without --z, its source")
         promised = EPSILON if epsilon is None else epsilon
         plans = {}
         for name in names:
             plan = replace(studies[name](promised, delta), num_draws=num_draws)
-            if given:
-                plan = _changed(cast(TuningAuditPlan, plan), given, promised)
+            if changes:
+                plan = _changed(cast(TuningAuditPlan, plan), changes, promised)
             plans[name] = plan
         if plant is not None:
             of_plans = sorted({fault for p in plans.values() for fault in p.faults})
@@ -160,17 +159,17 @@ def audit(
         text = f"{name} studies"
         with progress_bar(text, 2 * num_draws, Console(stderr=True)) as advance:
             result = study_audit.audit(plan, entropy, build, advance)
-        about = {
+        facts = {
             "study": name,
             "planted_fault": plant,
             "private_entropy": entropy.private,
         }
-        found.append(about | _values_of(plan, result))
+        found.append(facts | _values_of(plan, result))
         if not as_json:
-            typer.echo("\n".join(_lines_of(about, plan, result)) + "\n")
+            typer.echo("\n".join(_lines_of(facts, plan, result)) + "\n")
     if as_json:
         typer.echo(json_of(found))
-    if any(one["violated"] for one in found):
+    if any(row["violated"] for row in found):
         raise typer.Exit(1)
 
 
@@ -182,8 +181,8 @@ def _changed(
     chosen = {n: value for n, value in given.items() if hasattr(settings, n)}
     num_agents = chosen.get("num_agents", settings.num_agents)
     size = num_agents * chosen.get("num_sub_regions", settings.num_sub_regions)
-    allowed = f"1 to {_MOST_WEIGHTS:,}"
-    require(size <= _MOST_WEIGHTS, "--agents x --sub-regions", size, allowed)
+    expected = f"1 to {_MOST_WEIGHTS:,}"
+    require(size <= _MOST_WEIGHTS, "--agents x --sub-regions", size, expected)
     settings = replace(settings, **chosen)
     rest = {n: value for n, value in given.items() if n not in chosen}
     plan = replace(plan, settings=settings, **rest)

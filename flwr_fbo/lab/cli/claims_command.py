@@ -72,14 +72,14 @@ def claims(
             return
         named = {name: _names_of(name) for name in experiments}
         found = {
-            name: [_Found.of(one, output) for one in names]
+            name: [_Found.of(experiment, output) for experiment in names]
             for name, names in named.items()
         }
     for number, (name, figures) in enumerate(found.items()):
         if named[name] == [name]:
             lines = [figures[0].title(), "", _DETAILS, *figures[0].details()]
         else:
-            lines = [_SUMMARY, *(one.summary() for one in figures)]
+            lines = [_SUMMARY, *(figure.summary() for figure in figures)]
         typer.echo(printable("\n".join([""] * (number > 0) + lines)))
 
 
@@ -120,9 +120,11 @@ class _Found:
     Attributes
     ----------
     plan : Experiment
+        The experiment.
     runs : list of Run
+        Its runs, in the order in which they ended.
     missing : str
-        What to say of a method that has not been run.
+        Text about a method that has not been run.
     """
 
     plan: Experiment
@@ -133,8 +135,8 @@ class _Found:
     def of(cls, name: str, output: Path | None) -> _Found:
         """Return what there is of an experiment that has claims."""
         plan = find_experiment(name)
-        allowed = "one that has claims: flwr-fbo claims lists them"
-        require(len(plan.claims) > 0, "experiment", name, allowed)
+        expected = "one that has claims: flwr-fbo claims lists them"
+        require(len(plan.claims) > 0, "experiment", name, expected)
         path = place_of(name, plan, output).rows
         if not path.is_file():
             return cls(plan, [], "not run")
@@ -169,7 +171,7 @@ class _Found:
         cells = [self._cells(claim) for claim in self.plan.claims]
         seeds = "-".join(map(str, sorted({num_seeds for num_seeds, *_ in cells})))
         verdicts = [verdict for *_, verdict in cells]
-        counts = [sum(v.startswith(one) for v in verdicts) for one in _COUNTED]
+        counts = [sum(v.startswith(verdict) for v in verdicts) for verdict in _COUNTED]
         row = [self.plan.name, seeds, self._minutes(), len(cells), *counts]
         return f"| {' | '.join(map(str, row))} |"
 

@@ -46,7 +46,7 @@ def experiment_page(path: Path) -> str:
     Raises
     ------
     ValueError
-        If it is no results file, is damaged, or no seed was run by all methods.
+        If it is not a results file, is damaged, or no seed was run by all methods.
     OSError
         If it cannot be read.
     """
@@ -61,10 +61,11 @@ def experiment_page(path: Path) -> str:
         _communication(experiment, runs),
         _settings_of_agents(experiment, runs, seeds[0]),
     ]
-    about = f"{experiment.description}. " if experiment.description else ""
+    description = f"{experiment.description}. " if experiment.description else ""
     labels = ", ".join(experiment.label_of(name) for name in experiment.methods)
     lead = (
-        f"{about}{counted(experiment.num_agents, 'agent')}, {experiment.num_steps} "
+        f"{description}{counted(experiment.num_agents, 'agent')}, "
+        f"{experiment.num_steps} "
         f"{experiment.step}s, {counted(len(seeds), 'seed')}, methods {labels}."
     )
     private = all(run.private for run in runs)
@@ -135,7 +136,9 @@ def _claims(experiment: Experiment, runs: Sequence[Run]) -> Section:
     if not experiment.claims:
         return Section("Claims")
     found = findings(experiment, runs)
-    rows = [(one.claim.text, outcome(one), one.verdict) for one in found]
+    rows = [
+        (finding.claim.text, outcome(finding), finding.verdict) for finding in found
+    ]
     caption = "Differences are positive where the claim holds; ± one standard error."
     table = Table(("claim", "what came out", "verdict"), rows, caption, numeric=False)
     line = "What a paper claims, and what these runs show (95% t intervals)."

@@ -1,4 +1,4 @@
-"""What ``run`` and ``show`` say about experiments: a table and a verdict, or JSON."""
+"""Output of ``run`` and ``show`` on experiments: a table and a verdict, or JSON."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ def report_json(
     steps, curves = mean_curves(experiment, runs, until)
     by_method = {
         name: {
-            "mean": [one.mean for one in estimates],
-            "standard_error": [one.standard_error for one in estimates],
+            "mean": [estimate.mean for estimate in estimates],
+            "standard_error": [estimate.standard_error for estimate in estimates],
         }
         for name, estimates in curves.items()
     }
@@ -107,8 +107,11 @@ def _values_of(row: Row, experiment: Experiment) -> dict[str, Any]:
     """Return epsilon and the row's estimates, null where nothing is compared."""
     values: dict[str, Any] = {"epsilon": row.epsilon}
     for name in experiment.estimates():
-        one = row.estimates.get(name)
-        values[name] = one and {"mean": one.mean, "standard_error": one.standard_error}
+        estimate = row.estimates.get(name)
+        values[name] = estimate and {
+            "mean": estimate.mean,
+            "standard_error": estimate.standard_error,
+        }
     return values
 
 

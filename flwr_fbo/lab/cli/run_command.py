@@ -110,7 +110,7 @@ def _run(
     """Do the runs that are not among the results, and add them."""
     there = {(run.method, run.seed) for run in results.runs}
     every = [(method, seed) for seed in seeds for method in plan.methods]
-    todo = [one for one in every if one not in there]
+    todo = [pair for pair in every if pair not in there]
     labels = [plan.label_of(name) for name in plan.methods]
     console.print(
         f"{plan.name}: {counted(plan.num_agents, 'agent')}, "

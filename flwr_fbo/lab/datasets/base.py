@@ -1,4 +1,4 @@
-"""What all loaders share."""
+"""Helpers of all loaders."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def from_zip_in_zip(
     inner : str
         The name of the archive in the archive.
     folder : str
-        Of the inner archive, which holds the files.
+        Folder of the inner archive that holds the files.
     members : tuple of str
         Their names below that folder, here and there. The archive's own names are never
         made into paths, so nothing can be written elsewhere.
@@ -146,9 +146,9 @@ def data_file(*parts: str, origin: str = "") -> Path:
     Parameters
     ----------
     *parts : str
-        Of the path below ``data_folder()``: the first is the data set's name.
+        Parts of the path below ``data_folder()``: the first is the data set's name.
     origin : str
-        Where to get it, if there is no command that does.
+        Address to get it from, if no command does.
 
     Raises
     ------
@@ -175,17 +175,17 @@ class Dataset:
     name : str
         As in ``flwr-fbo data download NAME``.
     summary : str
-        What it is.
+        Description in one line.
     url : str
-        Of the file that is fetched.
+        Address of the file that is fetched.
     sha256 : str
-        Of that file.
+        SHA-256 of that file.
     size : int
-        Of that file, bytes.
+        Size of that file, bytes.
     unpack : callable
         Makes the data set (its second argument) of that file (its first).
     unpacked : int
-        What it makes, bytes.
+        Size of the unpacked files, bytes.
     target : str
         The file or folder that is the data set, in a folder of its own.
     members : tuple of str

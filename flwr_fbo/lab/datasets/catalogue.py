@@ -6,5 +6,5 @@ from flwr_fbo.lab.datasets import emnist, har, landmine, magic
 from flwr_fbo.lab.datasets.base import Dataset
 
 DATASETS: dict[str, Dataset] = {
-    one.DATASET.name: one.DATASET for one in (emnist, har, landmine, magic)
+    module.DATASET.name: module.DATASET for module in (emnist, har, landmine, magic)
 }

@@ -27,11 +27,11 @@ def partition(index: int, num_partitions: int, seed: int) -> Split:
     Parameters
     ----------
     index : int
-        Which client, from 0 to ``num_partitions - 1``.
+        Number of the client, from 0 to ``num_partitions - 1``.
     num_partitions : int
         From 1 to 40.
     seed : int
-        Of the Dirichlet draw and the halving, >= 0.
+        Seed of the Dirichlet draw and the halving, >= 0.
 
     Returns
     -------

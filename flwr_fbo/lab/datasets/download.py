@@ -39,7 +39,7 @@ def fetch(
     dataset : Dataset
         From the catalogue.
     folder : Path
-        Of all data sets; made if it is not there.
+        Folder of all data sets; made if it is not there.
     say : callable
         Gets a line about each step that may take long.
     advance : callable

@@ -89,7 +89,8 @@ def partition(index: int) -> Split:
     Parameters
     ----------
     index : int
-        Which writer, from 0 to ``num_partitions() - 1``, in the order of their ids.
+        Number of the writer, from 0 to ``num_partitions() - 1``, in the order of their
+        ids.
 
     Returns
     -------
@@ -118,14 +119,14 @@ class ArrayWriters:
     Parameters
     ----------
     path : Path
-        Of a file of ``images`` (n, 28, 28), 0 = background, uint8 to 255 or float32 to
-        1.0; ``labels`` (n,) from 0 to 9; ``writer`` (n,), numbers or text; ``is_test``
-        (n,) of bool.
+        Path of a file of ``images`` (n, 28, 28), 0 = background, uint8 to 255 or
+        float32 to 1.0; ``labels`` (n,) from 0 to 9; ``writer`` (n,), numbers or text;
+        ``is_test`` (n,) of bool.
 
     Raises
     ------
     DataError
-        If it is no such file.
+        If the file has another format.
     """
 
     def __init__(self, path: Path) -> None:

@@ -87,12 +87,12 @@ class SqliteWriters:
     Parameters
     ----------
     path : Path
-        Of the unpacked file.
+        Path of the unpacked file.
 
     Raises
     ------
     DataError
-        If it is no such database, or has other rows than its ``client_metadata`` says.
+        If it is another database, or has other rows than its ``client_metadata`` says.
     """
 
     def __init__(self, path: Path) -> None:
@@ -154,11 +154,12 @@ def parse_example(message: object) -> tuple[NDArray[np.float32], int]:
     image : array of shape (28, 28)
         One less the pixels: 0.0 is the background.
     label : int
+        Digit from 0 to 9.
 
     Raises
     ------
     ValueError
-        If it is no such message.
+        If the message is malformed.
     """
     if not isinstance(message, bytes):
         raise ValueError(f"is no bytes but {type(message).__name__}")

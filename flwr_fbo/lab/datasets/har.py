@@ -83,7 +83,7 @@ def partition(index: int) -> Split:
     Parameters
     ----------
     index : int
-        Which subject, from 0 to 29: the official number less one.
+        Number of the subject, from 0 to 29: the official number less one.
 
     Returns
     -------

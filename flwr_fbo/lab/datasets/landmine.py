@@ -50,7 +50,7 @@ def partition(index: int) -> Split:
     Parameters
     ----------
     index : int
-        Which field, from 0 to 28.
+        Number of the field, from 0 to 28.
 
     Returns
     -------

@@ -40,6 +40,7 @@ def load() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     Returns
     -------
     X : ndarray of shape (19020, 10)
+        Ten features of each event, as in the file.
     y : ndarray of shape (19020,)
         1 for a gamma ray, 0 for a hadron.
 

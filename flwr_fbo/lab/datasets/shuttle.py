@@ -22,6 +22,7 @@ def load() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     Returns
     -------
     X : ndarray of shape (58000, 9)
+        Nine sensor values of each row, as in the file.
     y : ndarray of shape (58000,)
         0 for the normal class, "Rad Flow", and 1 for the six others.
 

@@ -1,4 +1,4 @@
-"""What every experiment is: methods over paired seeds, their runs and their table.
+"""Base of all experiments: methods over paired seeds, their runs and their table.
 
 Running, results, tables and figures know only what is here, and not which kind of
 experiment they have before them.
@@ -29,19 +29,21 @@ from flwr_fbo.lab.experiment_runner.looks import Look
 
 @dataclass(frozen=True, kw_only=True)
 class Run(ABC):
-    """What one method did on one seed.
+    """Result of one method on one seed.
 
     Attributes
     ----------
     method : str
+        Name of the method.
     seed : int
+        Seed of the run, which all methods share.
     epsilon : float
         Spent if the noise had been real: 0 where nothing of the agents was released,
         inf where it was without noise.
     private : bool
         Whether nothing unprotected was released; False under seeded noise.
     seconds : float
-        Of CPU time.
+        Seconds of CPU time.
     """
 
     method: str
@@ -53,11 +55,11 @@ class Run(ABC):
     @property
     @abstractmethod
     def curve(self) -> FloatArray:
-        """What is drawn, against the experiment's ``steps``."""
+        """Values that are drawn, against the experiment's ``steps``."""
 
     @property
     def scalars(self) -> FloatArray:
-        """What was sent by then, where the experiment counts it."""
+        """Numbers sent by then, where the experiment counts them."""
         raise NotImplementedError
 
     def compact(self) -> Self:
@@ -82,7 +84,7 @@ def six_digits(values: Iterable[float]) -> list[float]:
 
 @dataclass(frozen=True, kw_only=True)
 class RegretRun(Run):
-    """What one method did on one seed, where agents play bandits.
+    """Result of one method on one seed, where agents play bandits.
 
     Attributes
     ----------
@@ -156,8 +158,9 @@ def methods_of_curve(
     Parameters
     ----------
     name : str
+        Name of the curve.
     curve : Curve or TransferCurve
-        Says of which method it is a variant.
+        Curve; it names the method that it is a variant of.
     known : mapping of str to Method
         The methods without curves.
     beside : tuple of str
@@ -170,8 +173,8 @@ def methods_of_curve(
     ValueError
         If a method or a control has the name.
     """
-    ok = name not in known and not name.endswith("-noise-only")
-    require(ok, "curves", name, "a name that no method or control has")
+    is_valid = name not in known and not name.endswith("-noise-only")
+    require(is_valid, "curves", name, "a name that no method or control has")
     of_curve: dict[str, Any] = {"curve": curve, "look": None}
     method = replace(known[curve.method], name=name, label=curve.label, **of_curve)
     if method.noise_only is None:
@@ -202,7 +205,7 @@ class Claim:
     text : str
         In words.
     section : str
-        Where the paper says it, as in "5.1"; empty where it does not.
+        Section of the paper that says it, as in "5.1"; empty where it does not.
     better, than : str
         Names of methods.
     by : {"final", "mean", "scalars", "seconds"}
@@ -230,7 +233,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Column:
-    """How one of the estimates of rows is made from runs, and shown in a table.
+    """Column of a table: how its estimates are made from runs, and shown.
 
     Attributes
     ----------
@@ -239,7 +242,7 @@ class Column:
     sign : str
         ``"+"`` for differences.
     digits : int
-        After the point; one less for each before it beyond the second.
+        Number of digits after the point; one less for each before it beyond the second.
     humanised : bool
         Whether it is shown as in 81.5 M, whatever the digits.
     control : str, optional
@@ -249,8 +252,8 @@ class Column:
     of : str
         The attribute of a run that has the values.
     reads : {"end", "last", "mean", "whole"}
-        Which values: in the end; at the last step that counts; in the mean up to it; in
-        the end, but only where all steps count.
+        Values that it reads: in the end; at the last step that counts; in the mean up
+        to it; in the end, but only where all steps count.
     """
 
     heading: str
@@ -282,7 +285,7 @@ class Experiment(ABC):
     methods : tuple of str
         Names out of ``known_methods``. A federated method needs its controls beside it.
     claims : tuple of Claim
-        What a paper says of them.
+        Claims of a paper about them.
     """
 
     # How a file is read, with all dataclasses in it.
@@ -309,24 +312,26 @@ class Experiment(ABC):
     claims: tuple[Claim, ...] = ()
 
     def __post_init__(self) -> None:
-        ok = re.fullmatch(r"[\w-]+(/[\w-]+)?", self.name) is not None
-        require(ok, "name", self.name, "letters, digits, '-' and '_', and one '/'")
+        is_valid = re.fullmatch(r"[\w-]+(/[\w-]+)?", self.name) is not None
+        require(
+            is_valid, "name", self.name, "letters, digits, '-' and '_', and one '/'"
+        )
         check_fields(self)
         known = self.known_methods
         for name in self.methods:
             require_known("methods", name, known)
         twice = len(set(self.methods)) < len(self.methods)
-        ok = len(self.methods) > 0 and not twice
-        require(ok, "methods", self.methods, "at least one, none twice")
+        is_valid = len(self.methods) > 0 and not twice
+        require(is_valid, "methods", self.methods, "at least one, none twice")
         for name in self.methods:
             missing = set(known[name].controls) - set(self.methods)
-            allowed = f"{name} beside its controls: {sorted(missing)} missing"
-            require(not missing, "methods", self.methods, allowed)
-        for name in (one for claim in self.claims for one in claim.methods):
+            expected = f"{name} beside its controls: {sorted(missing)} missing"
+            require(not missing, "methods", self.methods, expected)
+        for name in (method for claim in self.claims for method in claim.methods):
             require_known("claims", name, self.methods)
         for claim in self.claims:
-            ok = self.counts_scalars or claim.by != "scalars"
-            require(ok, "by", claim.by, "only where scalars are counted")
+            is_valid = self.counts_scalars or claim.by != "scalars"
+            require(is_valid, "by", claim.by, "only where scalars are counted")
 
     def group(self, seed: int) -> int:
         """Return the group of like runs that a seed's is of: see `Estimate.of`."""
@@ -340,8 +345,8 @@ class Experiment(ABC):
         ValueError
             If epsilon is not allowed.
         """
-        allowed = "left out, where no method is private"
-        require(self.privacy is not None, "epsilon", epsilon, allowed)
+        expected = "left out, where no method is private"
+        require(self.privacy is not None, "epsilon", epsilon, expected)
         assert self.privacy is not None
         name = f"{self.name}-epsilon-{epsilon:g}".replace(".", "_").replace("+", "")
         return replace(self, name=name, privacy=self.privacy.at(epsilon))
@@ -370,12 +375,12 @@ class Experiment(ABC):
 
     @property
     def num_steps(self) -> int:
-        """How many steps each agent makes."""
+        """Number of steps of each agent."""
         return int(getattr(self, f"num_{self.step}s"))
 
     @property
     def num_compared(self) -> int:
-        """How many agents a curve is the mean of: all, unless some only helped."""
+        """Number of agents in a curve's mean: all, unless some only helped."""
         return self.num_agents
 
     @property
@@ -385,7 +390,7 @@ class Experiment(ABC):
 
     @property
     def lower_is_better(self) -> bool:
-        """Whether a low curve is a good one; regret is."""
+        """True if a low curve is a good one, as of regret."""
         return True
 
     def label_of(self, method: str) -> str:
@@ -428,7 +433,7 @@ class Experiment(ABC):
 
     @property
     def steps(self) -> NDArray[np.intp]:
-        """Where the runs' curves have their values."""
+        """Steps at which the runs' curves have their values."""
         return np.arange(1, self.num_steps + 1)
 
     @property
@@ -439,7 +444,7 @@ class Experiment(ABC):
     @property
     @abstractmethod
     def axes(self) -> tuple[str, str]:
-        """What the figure's two axes are called."""
+        """Labels of the figure's two axes."""
 
     @abstractmethod
     def num_sent(self, method: str, runs: Sequence[Run]) -> float | None:
@@ -454,7 +459,9 @@ class Experiment(ABC):
 
     def columns(self) -> dict[str, Column]:
         """Return the table's columns, by the estimate of a row they show."""
-        return {name: one for name, one in self.estimates().items() if one.heading}
+        return {
+            name: column for name, column in self.estimates().items() if column.heading
+        }
 
     @abstractmethod
     def notes(self, runs: Sequence[Run], until: int | None) -> tuple[str, list[str]]:

@@ -1,4 +1,4 @@
-"""Whether runs confirm what a paper claims: a rule, not an eye.
+"""Check of a paper's claims on runs: by a rule, not by eye.
 
 A claim says that one method is better than another. With d the paired difference over
 seeds, at the last step or in the mean of all, and its 95% t interval (of the scalars
@@ -30,11 +30,12 @@ from flwr_fbo.lab.experiment_runner.estimates import Estimate
 
 @dataclass(frozen=True)
 class Finding:
-    """What runs say of a claim.
+    """Evidence of runs for a claim.
 
     Attributes
     ----------
     claim : Claim
+        The claim of the paper.
     gain : Estimate
         Paired difference of the two methods, positive where the claim holds.
     over_noise_only : Estimate or None
@@ -82,8 +83,8 @@ def finding_of(claim: Claim, experiment: Experiment, runs: Sequence[Run]) -> Fin
     sign = -1.0 if of != "curve" or experiment.lower_is_better else 1.0
     # Steps that are not evenly spaced have no mean.
     every = claim.by != "mean" or len(np.unique(np.diff(experiment.steps))) <= 1
-    allowed = f"not 'mean', where not all {experiment.step}s are kept"
-    require(every, "by", claim.by, allowed)
+    expected = f"not 'mean', where not all {experiment.step}s are kept"
+    require(every, "by", claim.by, expected)
 
     def over(other: str) -> Estimate:
         gap = sign * (values[claim.better] - values[other])

@@ -32,7 +32,7 @@ from flwr_fbo.lab.tasks.nonlinear_bandit import NonlinearBanditTask
 def experiment_of(values: Mapping[str, Any]) -> Experiment:
     """Return the experiment that a TOML, or `Experiment.to_dict`, describes.
 
-    Its task decides of which kind it is, and whether it has targets.
+    Its task decides its kind, and whether it has targets.
 
     Raises
     ------
@@ -61,7 +61,7 @@ def load_experiment(path: Path) -> Experiment:
     Raises
     ------
     ValueError
-        If the file is no TOML or something in it is not allowed; the message names the
+        If the file is not TOML or something in it is not allowed; the message names the
         file, the key, the value and what is allowed.
     OSError
         If it cannot be read.
@@ -104,7 +104,7 @@ def _reason(error: dict[str, Any], tables: Mapping[str, type[Any]]) -> str:
 def _tables_in(kind: Any) -> dict[str, type[Any]]:
     """Return the dataclasses of a dataclass's fields, and of theirs, by field."""
     hints, found = get_type_hints(kind), dict[str, type[Any]]()
-    for name in (one.name for one in fields(kind)):
+    for name in (each.name for each in fields(kind)):
         for part in (hints[name], *get_args(hints[name])):
             if isinstance(part, type) and is_dataclass(part):
                 found |= {name: part, **_tables_in(part)}
@@ -133,13 +133,13 @@ class UnknownExperimentError(ValueError):
     def __init__(self, name: str, known: Iterable[str]) -> None:
         self.known = sorted(known)
         meant = did_you_mean(name, self.known)
-        allowed = f"a TOML file, or a name that flwr-fbo list prints{meant}"
+        expected = f"a TOML file, or a name that flwr-fbo list prints{meant}"
         if not _PUBLISHED.is_dir():
-            allowed += (
+            expected += (
                 "; published figures need a clone of the repository: run the command "
                 "in the clone's folder"
             )
-        super().__init__(f"experiment={name!r} is not allowed: {allowed}.")
+        super().__init__(f"experiment={name!r} is not allowed: {expected}.")
 
 
 def published_experiments() -> dict[str, Path]:

@@ -56,7 +56,9 @@ def summarize(
     Parameters
     ----------
     experiment : Experiment
+        Experiment that names the methods.
     runs : sequence of Run
+        Runs of the experiment, in any order.
     until : int, optional
         The last step that counts, from 1; all unless given.
 
@@ -88,10 +90,10 @@ def _index_of(experiment: Experiment, until: int | None) -> int:
     horizon, kept = experiment.num_steps, experiment.steps
     last = horizon if until is None else until
     index = int(np.argmin(np.abs(kept - last)))
-    allowed = f"1 to {horizon}"
+    expected = f"1 to {horizon}"
     if len(kept) < horizon:
-        allowed = f"a trial whose regret was kept; {kept[index]} is the nearest"
-    require(1 <= last == kept[index], "until", last, allowed)
+        expected = f"a trial whose regret was kept; {kept[index]} is the nearest"
+    require(1 <= last == kept[index], "until", last, expected)
     return index
 
 
@@ -106,8 +108,11 @@ def rows_by_seed(
     Parameters
     ----------
     experiment : Experiment
+        Experiment that names the methods.
     runs : sequence of Run
+        Runs of the experiment, in any order.
     until : int, optional
+        Last step that counts, from 1; all unless given.
 
     Raises
     ------

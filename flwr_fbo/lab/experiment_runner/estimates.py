@@ -19,12 +19,13 @@ class Estimate:
     Attributes
     ----------
     mean : float
+        Mean over the runs.
     standard_error : float
-        Of the mean, over runs or groups of them; NaN from a single run.
+        Standard error of the mean, over runs or groups of them; NaN from a single run.
     num_runs : int
+        Number of runs.
     num_groups : int
-        How many of them are independent: as many as runs, unless some share what is
-        drawn.
+        Number of independent ones: as many as runs, unless some share what is drawn.
     """
 
     mean: float
@@ -85,7 +86,9 @@ class Row:
     Attributes
     ----------
     method, label : str
+        Name of the method, and its name in tables.
     epsilon : float
+        Epsilon that the method spent; 0 or inf as in `Run`.
     estimates : dict of Estimate
         By the names of `Experiment.estimates`, without those for which there is nothing
         to compare.

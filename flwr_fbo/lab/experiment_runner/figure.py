@@ -68,14 +68,14 @@ def looks_of(experiment: Experiment) -> dict[str, Look]:
     A noise-only control has its (first) curve's colour and marker, and is dotted.
     """
     known = experiment.known_methods
-    own = {name: known[name].look for name in experiment.methods}
-    looks: dict[str, Look] = {name: look for name, look in own.items() if look}
+    chosen = {name: known[name].look for name in experiment.methods}
+    looks: dict[str, Look] = {name: look for name, look in chosen.items() if look}
     names = reversed(experiment.methods)
     controls = {known[name].noise_only: name for name in names}
     others = [n for n in experiment.methods if n not in looks and n not in controls]
     taken = {part for look in looks.values() for part in look}
     colors = [color for color in (*COLORS, *_MORE_COLORS) if color not in taken]
-    markers = [one for one in MARKERS if one not in taken] or list(MARKERS)
+    markers = [marker for marker in MARKERS if marker not in taken] or list(MARKERS)
     for i, name in enumerate(others):
         again, color = divmod(i, len(colors))
         marker = markers[(color + again) % len(markers)]
@@ -266,7 +266,7 @@ def draw_series(axes: Any, experiment: TuningExperiment, runs: Sequence[Run]) ->
             draw_level(axes, ends[name], look, label)
     ours = {name: epsilon_of(runs, name) for name in private}
     x = {name: experiment.published_epsilon(name) or ours[name] for name in private}
-    series = dict.fromkeys(one for c in private.values() for one in c.series)
+    series = dict.fromkeys(curve for c in private.values() for curve in c.series)
     for color, marker, label in zip((BLUE, ORANGE), MARKERS, series, strict=False):
         names = sorted(
             (n for n in private if label in private[n].series), key=x.__getitem__
@@ -283,8 +283,8 @@ def draw_series(axes: Any, experiment: TuningExperiment, runs: Sequence[Run]) ->
     beside = {x[name]: ours[name] for name in private}
     of_paper = experiment.privacy.sampling == "poisson"
     texts = {
-        at: f"{at:.3g}\n({own:.2g})" if of_paper else f"{at:.3g}"
-        for at, own in beside.items()
+        at: f"{at:.3g}\n({by_other:.2g})" if of_paper else f"{at:.3g}"
+        for at, by_other in beside.items()
     }
     ticks = _ticks([*beside])
     label_values(axes, "log", ticks, [texts[at] for at in ticks])
@@ -451,7 +451,7 @@ def _lines_of(
     lines: dict[tuple[str, Point], list[str]] = {}
     for name in experiment.methods:
         method = experiment.known_methods[name]
-        others = tuple(one for one in method.point if one[0] != axis)
+        others = tuple(setting for setting in method.point if setting[0] != axis)
         lines.setdefault((method.base, others), []).append(name)
     return lines
 
@@ -578,7 +578,7 @@ def _panels_of(experiment: Experiment) -> list[list[str]]:
     if not isinstance(experiment, TuningExperiment):
         return [[*experiment.methods]]
     series = {n: m.curve.series for n, m in experiment.known_methods.items()}
-    named = dict.fromkeys(one for n in experiment.methods for one in series[n])
+    named = dict.fromkeys(curve for n in experiment.methods for curve in series[n])
     return [
         [n for n in experiment.methods if not series[n] or panel in series[n]]
         for panel in named

@@ -68,7 +68,7 @@ Point = tuple[tuple[str, Value], ...]
 
 @dataclass(frozen=True)
 class SweptField:
-    """What a field of a sweep is called, and where it belongs.
+    """Name of a field of a sweep, and its place.
 
     Attributes
     ----------
@@ -79,7 +79,7 @@ class SweptField:
     table : {"", "privacy", "task"}
         The table of an experiment's file in which it is set; none: at its top.
     scale : {"log", "names"}
-        Of an axis.
+        Scale of an axis.
     """
 
     letter: str
@@ -110,12 +110,19 @@ class Sweep:
     axis : str, optional
         The one of them that a figure has on its x axis. Unless given, it shows curves.
     epsilon : tuple of float, optional
+        Values of epsilon.
     num_agents : tuple of int, optional
+        Numbers of agents.
     num_synchronisations : tuple of int, optional
+        Numbers of synchronisations.
     dimension : tuple of int, optional
+        Dimensions d of an action.
     gap : tuple of float, optional
+        Gaps between the best arm's mean reward and the others'.
     graph : tuple of str, optional
+        Names of graphs; see `PeerGraph.named`.
     simulator : tuple of str, optional
+        Simulators, ``"exact"`` or ``"mean-field"``.
     """
 
     axis: str | None = None
@@ -129,8 +136,8 @@ class Sweep:
 
     def __post_init__(self) -> None:
         for name, values in self.values.items():
-            ok = 0 < len(values) == len(set(values))
-            require(ok, f"sweep.{name}", values, "at least one value, none twice")
+            is_valid = 0 < len(values) == len(set(values))
+            require(is_valid, f"sweep.{name}", values, "at least one value, none twice")
         if self.axis is not None:
             require_known("sweep.axis", self.axis, self.values)
 
@@ -144,7 +151,7 @@ class Sweep:
         """Return all combinations of the values of the fields that count."""
         values = {name: v for name, v in self.values.items() if depends_on(name)}
         grid = product(*values.values())
-        return [tuple(zip(values, one, strict=True)) for one in grid]
+        return [tuple(zip(values, combination, strict=True)) for combination in grid]
 
 
 def name_at(name: str, point: Point) -> str:
@@ -431,7 +438,7 @@ def methods_at(sweep: Sweep) -> Mapping[str, BanditMethod]:
 def _name_at(method: str, point: Point) -> str:
     """Return what a method is called at that of a point which it depends on."""
     counts = METHODS[method].depends_on
-    return name_at(method, tuple(one for one in point if counts(one[0])))
+    return name_at(method, tuple(setting for setting in point if counts(setting[0])))
 
 
 # How many points a curve has; fewer where they would fall together.
@@ -445,15 +452,17 @@ class BanditExperiment(Experiment):
     Attributes
     ----------
     task : LinearBanditTask
+        Linear bandits that are played.
     privacy : BanditPrivacy
+        Privacy of the agents' releases.
     num_iterations : int
         Trials of each agent, >= 1.
     num_synchronisations : int
         n, fixed in advance, the gaps growing: see `geometric_schedule`. With one for
         each trial from the first one on, after every trial.
     first_synchronisation : int
-        After how many trials. What is there before is exploration, for agents that act
-        on released data only.
+        Number of trials before the first one. What is there before is exploration, for
+        agents that act on released data only.
     graph : {"complete", "ring", "star", "line", "random"}, optional
         Along which agents talk, one hop far; there is a centre unless given. See
         `PeerGraph.named`.
@@ -462,7 +471,7 @@ class BanditExperiment(Experiment):
         `simulation.mean_field`. That takes seconds, however many trials and agents
         there are.
     sweep : Sweep, optional
-        What else than the above to play them at.
+        Other settings to play them at.
     methods : tuple of str
         All but ``"full"``, and those for graphs, unless given. With a sweep, each at
         all of its points.
@@ -484,25 +493,29 @@ class BanditExperiment(Experiment):
         for name in self.methods:
             if name not in self.known_methods:
                 require_known("methods", name, METHODS)
-        at_points = [one for name in self.methods for one in self._at_points(name)]
+        at_points = [
+            at_point for name in self.methods for at_point in self._at_points(name)
+        ]
         object.__setattr__(self, "methods", tuple(at_points))
         super().__post_init__()
         first, last = self.first_synchronisation, self.num_iterations - 1
-        allowed = f"at most {last}, before the last trial"
-        require(first <= last, "first_synchronisation", first, allowed)
+        expected = f"at most {last}, before the last trial"
+        require(first <= last, "first_synchronisation", first, expected)
         self._check_sweep()
-        ok = self.graph is None or self.simulator == "exact"
-        require(ok, "simulator", self.simulator, "'exact', with a graph")
+        is_valid = self.graph is None or self.simulator == "exact"
+        require(is_valid, "simulator", self.simulator, "'exact', with a graph")
         for name in self.methods:
             needs_graph = self.known_methods[name].needs_graph
-            ok = self.graph is not None or not needs_graph
-            require(ok, "methods", name, "only with a graph")
+            is_valid = self.graph is not None or not needs_graph
+            require(is_valid, "methods", name, "only with a graph")
             self.simulation(name)  # whether all can be played
 
     def _at_points(self, method: str) -> list[str]:
         """Return a method's names at all points of the sweep."""
         known = self.known_methods
-        names = [name for name, one in known.items() if one.base == method]
+        names = [
+            name for name, known_method in known.items() if known_method.base == method
+        ]
         return names or [method]
 
     def _check_sweep(self) -> None:
@@ -511,9 +524,9 @@ class BanditExperiment(Experiment):
         What counts are the values of the sweep: any other would mislead.
         """
         for name, values in self.sweep.values.items() if self.sweep else ():
-            own = self.setting(name)
-            allowed = f"one of {', '.join(map(text_of, values))} ([sweep])"
-            require(own in values, name, own, allowed)
+            setting = self.setting(name)
+            expected = f"one of {', '.join(map(text_of, values))} ([sweep])"
+            require(setting in values, name, setting, expected)
 
     def setting(self, name: str) -> Value | None:
         """Return what a field of a sweep is here."""
@@ -592,10 +605,16 @@ class BanditExperiment(Experiment):
         # Seeds of bandits are even, and seeds of noise odd: no two are the same.
         seeds = 2 * seed, 2 * seed + 1
         if self.plain(batch[0]).simulator == "mean-field":
-            return [mean_field_regret(one, *seeds, self.steps) for one in simulations]
+            return [
+                mean_field_regret(simulation, *seeds, self.steps)
+                for simulation in simulations
+            ]
         runs = zip(simulations, play_together(simulations, *seeds), strict=True)
         at = self.steps - 1
-        return [np.cumsum(run.regret)[at] / one.num_agents for one, run in runs]
+        return [
+            np.cumsum(run.regret)[at] / simulation.num_agents
+            for simulation, run in runs
+        ]
 
     @property
     def steps(self) -> NDArray[np.intp]:
@@ -605,7 +624,7 @@ class BanditExperiment(Experiment):
 
     @property
     def axes(self) -> tuple[str, str]:
-        """What the figure's two axes are called."""
+        """Labels of the figure's two axes."""
         return "trial", "cumulative regret of an agent"
 
     def num_sent(self, method: str, runs: Sequence[Run]) -> float | None:

@@ -54,7 +54,7 @@ from flwr_fbo.models.network import Network
 
 @dataclass(frozen=True)
 class Constants(FedGOUCBSettings):
-    """What agents with a network have in common, as published.
+    """Settings of agents with a network, as published.
 
     See `FedGOUCBSettings`.
     """
@@ -66,7 +66,7 @@ class Constants(FedGOUCBSettings):
 
 @dataclass(frozen=True)
 class LinearConstants:
-    """What DisLinUCB has of its own.
+    """Settings of DisLinUCB alone.
 
     Attributes
     ----------
@@ -93,7 +93,7 @@ class NonlinearMethod(Method):
     simulation : callable
         Takes an experiment; returns what is played.
     depends_on : tuple of str
-        Which of the experiment's constants have a part in it.
+        Constants of the experiment that have a part in it.
     releases : bool
         Whether agents send anything of theirs.
     counts_phase_one : bool
@@ -234,13 +234,14 @@ METHODS = by_name(
 
 @dataclass(frozen=True, kw_only=True)
 class NonlinearRun(RegretRun):
-    """What one method did on one seed; its regret is of all agents together.
+    """Result of one method on one seed; its regret is of all agents together.
 
     Attributes
     ----------
     num_scalars : list of int
         Sent by the end of each round.
     num_synchronisations : int
+        Number of synchronisations of the run.
     """
 
     num_scalars: list[int]
@@ -248,12 +249,12 @@ class NonlinearRun(RegretRun):
 
     @property
     def synchronisations(self) -> FloatArray:
-        """How many there were, as an array of one."""
+        """Number of synchronisations, as an array of one."""
         return np.array([float(self.num_synchronisations)])
 
     @property
     def scalars(self) -> FloatArray:
-        """What was sent, as an array."""
+        """Numbers sent, as an array."""
         return np.array(self.num_scalars, dtype=float)
 
 
@@ -264,22 +265,23 @@ class NonlinearBanditExperiment(Experiment):
     Attributes
     ----------
     task : NonlinearBanditTask
+        Bandit that is played.
     num_iterations : int
         Rounds, of one evaluation an agent each, >= 1.
     width : int
-        Of the network's hidden layer.
+        Width of the network's hidden layer.
     settings : Constants
-        Of all methods with a network.
+        Constants of all methods with a network.
     total_exploration : int, optional
         Number T0 >= N of random actions of all agents together, before the first round,
         as in algorithm 1; theorem 5 has T0 = sqrt(N T). With None phase I is each
         agent's first ``settings.num_exploration`` rounds.
     linear : LinearConstants
-        Of DisLinUCB.
+        Constants of DisLinUCB.
     glm : GLMUCBSettings
-        Of Fed-GLB-UCB.
+        Settings of Fed-GLB-UCB.
     kernel : KernelUCBSettings
-        Of ApproxDisKernelUCB.
+        Settings of ApproxDisKernelUCB.
     methods : tuple of str
         All unless given, but for other readings of Fed-GO-UCB.
     """
@@ -301,14 +303,20 @@ class NonlinearBanditExperiment(Experiment):
     def __post_init__(self) -> None:
         super().__post_init__()
         explored, rounds = self.settings.num_exploration, self.num_iterations
-        allowed = f"at most num_iterations={rounds}"
-        require(explored <= rounds, "num_exploration", explored, allowed)
-        ok = self.total_exploration is None or explored == Constants.num_exploration
-        require(ok, "num_exploration", explored, "left out, with total_exploration")
+        expected = f"at most num_iterations={rounds}"
+        require(explored <= rounds, "num_exploration", explored, expected)
+        is_valid = (
+            self.total_exploration is None or explored == Constants.num_exploration
+        )
+        require(
+            is_valid, "num_exploration", explored, "left out, with total_exploration"
+        )
         for name in self.methods:
             METHODS[name].simulation(self)  # which names what it does not allow
-        ok = self.total_exploration is not None or "phase-two" not in self.methods
-        require(ok, "methods", self.methods, "phase-two only with total_exploration")
+        is_valid = self.total_exploration is not None or "phase-two" not in self.methods
+        require(
+            is_valid, "methods", self.methods, "phase-two only with total_exploration"
+        )
 
     @property
     def known_methods(self) -> Mapping[str, NonlinearMethod]:
@@ -317,7 +325,7 @@ class NonlinearBanditExperiment(Experiment):
 
     def recipe(self, method: str) -> dict[str, Any]:
         """Return what decides a method's runs, whatever experiment they are part of."""
-        constants = {one for m in METHODS.values() for one in m.depends_on}
+        constants = {constant for m in METHODS.values() for constant in m.depends_on}
         unused = constants.difference(METHODS[method].depends_on)
         values = super().recipe(method)
         return {name: value for name, value in values.items() if name not in unused}
@@ -339,7 +347,7 @@ class NonlinearBanditExperiment(Experiment):
 
     @property
     def axes(self) -> tuple[str, str]:
-        """What the figure's two axes are called."""
+        """Labels of the figure's two axes."""
         return "round", f"cumulative regret, sum of {self.num_agents} agents"
 
     def num_sent(self, method: str, runs: Sequence[Run]) -> float:
@@ -422,7 +430,7 @@ class NonlinearBanditExperiment(Experiment):
 
     @property
     def scalars_of_points(self) -> int:
-        """What One-GO-UCB would send if it sent every point to all, and its reward."""
+        """Numbers sent by One-GO-UCB if every point and reward went to all agents."""
         rounds, d = self.num_iterations, self.task.dimension
         return self.num_agents**2 * rounds * (d + 1)
 

@@ -39,6 +39,7 @@ class ResultsFile:
     path : Path
         Created with its folder, or gone on with.
     experiment : Experiment
+        Experiment that the runs are of.
     compact : bool
         Whether runs are kept without what tables and figures do not show.
 
@@ -159,7 +160,7 @@ def read_results(path: Path) -> tuple[Experiment, list[Run]]:
     Raises
     ------
     ValueError
-        If it is no results file, or damaged.
+        If it is not a results file, or damaged.
     OSError
         If it cannot be read.
     """
@@ -184,10 +185,10 @@ def _lines(path: Path) -> list[bytes]:
 
 
 def _header_of(path: Path, lines: list[bytes]) -> dict[str, Any]:
-    allowed = "a file that flwr-fbo run wrote"
+    expected = "a file that flwr-fbo run wrote"
     whole = len(lines) > 0
     found = "has no complete line" if path.stat().st_size else "is empty"
-    require(whole, "results", str(path), f"{allowed}; this one {found}")
+    require(whole, "results", str(path), f"{expected}; this one {found}")
     try:
         values = json.loads(lines[0])
         header = {key: values[key] for key in ("flwr_fbo", "experiment")}
@@ -196,7 +197,7 @@ def _header_of(path: Path, lines: list[bytes]) -> dict[str, Any]:
         return header
     except (ValueError, TypeError, KeyError) as error:
         ours = lines[0].startswith(_START)
-        require(ours, "results", str(path), f"{allowed}; this one begins with no JSON")
+        require(ours, "results", str(path), f"{expected}; this one begins with no JSON")
         raise _damaged(path, 1) from error
 
 
@@ -216,8 +217,8 @@ def _runs_of(path: Path, experiment: Experiment, lines: list[bytes]) -> list[Run
             run = experiment.run_of(json.loads(line))
         except (ValueError, TypeError, KeyError) as error:
             raise _damaged(path, number) from error
-        ok = run.method in experiment.methods and run.epsilon >= 0
-        if not ok or (run.method, run.seed) in seen:
+        is_valid = run.method in experiment.methods and run.epsilon >= 0
+        if not is_valid or (run.method, run.seed) in seen:
             raise _damaged(path, number)
         seen.add((run.method, run.seed))
         runs.append(run)
@@ -271,6 +272,7 @@ class Place:
     rows : Path
         Its runs.
     figure : Path
+        Picture of its figure.
     others : tuple of Path
         Runs of other experiments, which may be the same.
     compact : bool
@@ -292,6 +294,7 @@ def place_of(name: str, plan: Experiment, output: Path | None) -> Place:
     name : str
         As the command was given it.
     plan : Experiment
+        The experiment of that name.
     output : Path, optional
         A folder, which has a folder for each experiment. By default it is ``results``;
         but the runs of a published figure are beside its TOML, unless the plan differs

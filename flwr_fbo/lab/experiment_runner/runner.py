@@ -19,7 +19,9 @@ def play(
     Parameters
     ----------
     experiment : Experiment
+        Experiment that is played.
     todo : sequence of (method, seed)
+        Methods and seeds that are missing.
     jobs : int
         Worker processes, with one BLAS thread each.
     """

@@ -128,13 +128,14 @@ class TransferMethod(Method):
     Attributes
     ----------
     settings : AgentSettings
-        Of the targets and of those who send; those of the experiment are put in.
+        Settings of the targets and of those who send; those of the experiment are put
+        in.
     informed : bool
         Whether targets receive messages.
     zeroed : bool
         Whether the messages are of agents that know nothing.
     curve : TransferCurve
-        What it sets otherwise.
+        Curve with its own settings.
     """
 
     settings: SearchSettings
@@ -144,7 +145,7 @@ class TransferMethod(Method):
 
     @property
     def releases(self) -> bool:
-        """Whether anything of the others' data is used."""
+        """True if anything of the others' data is used."""
         return self.informed and not self.zeroed
 
 
@@ -189,9 +190,9 @@ class TransferExperiment(OptimisationExperiment):
     follow : str
         1 - p_t of FTS: see `FTSSettings`.
     refit_every : int
-        Of all agents' own models: see `SearchSettings`.
+        Evaluations between two fits of all agents' own models: see `SearchSettings`.
     messages : Messages
-        What finished agents send, unless a curve says otherwise.
+        Messages of finished agents, unless a curve says otherwise.
     methods : tuple of str
         All but curves unless given. All curves are added.
     curves : dict of TransferCurve
@@ -220,21 +221,21 @@ class TransferExperiment(OptimisationExperiment):
         added = [name for name in methods_of(self.curves) if name not in self.methods]
         object.__setattr__(self, "methods", (*self.methods, *added))
         super().__post_init__()
-        allowed = f"at most num_agents={self.num_agents}"
-        ok = self.num_targets <= self.num_agents
-        require(ok, "num_targets", self.num_targets, allowed)
-        allowed = f"at least num_initial={self.num_initial}"
+        expected = f"at most num_agents={self.num_agents}"
+        is_valid = self.num_targets <= self.num_agents
+        require(is_valid, "num_targets", self.num_targets, expected)
+        expected = f"at least num_initial={self.num_initial}"
         for name in ("num_observations", "num_evaluations"):
             value = getattr(self, name)
-            require(value >= self.num_initial, name, value, allowed)
+            require(value >= self.num_initial, name, value, expected)
         for curve in self.curves.values():
             value = curve.num_observations
-            ok = value is None or value >= self.num_initial
-            require(ok, "num_observations", value, allowed)
+            is_valid = value is None or value >= self.num_initial
+            require(is_valid, "num_observations", value, expected)
             value = curve.num_agents
-            ok = value is None or self.num_targets <= value <= self.num_agents
+            is_valid = value is None or self.num_targets <= value <= self.num_agents
             senders = f"{self.num_targets} (all targets) to {self.num_agents}"
-            require(ok, "num_agents", value, senders)
+            require(is_valid, "num_agents", value, senders)
         self.settings_of("fts")  # which names what it does not allow
         if self.form in ("lengths", "agents"):
             self._require_places()
@@ -243,11 +244,11 @@ class TransferExperiment(OptimisationExperiment):
         """Raise unless each curve has a place of its own on its method's line."""
         where = f"where form is {self.form!r}"
         for base, places in self.places.items():
-            allowed = f"{base}, too, beside its curves, {where}"
-            require(base in places, "methods", self.methods, allowed)
-            ok = len(set(places.values())) == len(places)
-            allowed = f"curves of other {self.form} each, {where}"
-            require(ok, "curves", sorted(places), allowed)
+            expected = f"{base}, too, beside its curves, {where}"
+            require(base in places, "methods", self.methods, expected)
+            is_valid = len(set(places.values())) == len(places)
+            expected = f"curves of other {self.form} each, {where}"
+            require(is_valid, "curves", sorted(places), expected)
 
     @property
     def known_methods(self) -> Mapping[str, TransferMethod]:
@@ -256,7 +257,7 @@ class TransferExperiment(OptimisationExperiment):
 
     @property
     def num_compared(self) -> int:
-        """How many agents a run is about: the targets."""
+        """Number of agents that a run is about: the targets."""
         return self.num_targets
 
     def settings_of(self, method: str) -> SearchSettings:
@@ -301,7 +302,7 @@ class TransferExperiment(OptimisationExperiment):
 
     @property
     def places(self) -> dict[str, dict[str, int]]:
-        """Where curves are on the figure's x axis, by the method each is a variant of.
+        """Places of curves on the figure's x axis, by the method each is a variant of.
 
         Message lengths, or numbers of agents; 0 where no messages are used.
         """
@@ -341,7 +342,7 @@ class TransferExperiment(OptimisationExperiment):
 
     @property
     def num_queries(self) -> int:
-        """How many evaluations of a target follow its initial ones."""
+        """Number of a target's evaluations after its initial ones."""
         return self.num_evaluations - self.num_initial
 
     def verdict(self, rows: Mapping[str, Row]) -> list[str]:
@@ -400,20 +401,22 @@ def messages_of(
     Parameters
     ----------
     study : TuningStudy
-        Of an agent that sends messages.
+        Study of an agent that sends messages.
     finished : sequence of Agent
+        Agents that have made all their evaluations.
     seed : int
-        Of their draws.
+        Seed of their draws.
     zeroed : bool
         Whether they know nothing.
     num_observations : int, optional
-        How many of its observations each uses, the first ones; all unless given.
+        Number of observations that each uses, the first ones; all unless given.
     iteration : int
-        After which they send.
+        Iteration after which they send.
 
     Returns
     -------
     ndarray of shape (N, L)
+        One message per agent.
     """
     messages = {}
     for agent in finished:

@@ -87,13 +87,14 @@ class TuningPrivacy(PrivacySetting):
     Attributes
     ----------
     delta : float
-        Where epsilon is reported.
+        Delta at which epsilon is reported.
     noise_multiplier, epsilon : float
         One of the two, as for `DPFTSDE`.
     sampling_probability : float, optional
         q; the preset's unless given.
     sampling, calibration : str
-        Of `ReleaseSettings`; a fixed size is accounted for by Renyi's divergence.
+        Sampling and calibration of `ReleaseSettings`; a fixed size is accounted for by
+        Renyi's divergence.
     """
 
     delta: float
@@ -106,8 +107,8 @@ class TuningPrivacy(PrivacySetting):
     def __post_init__(self) -> None:
         check_delta(self.delta)
         if self.epsilon is not None:
-            allowed = "None where noise_multiplier is given, which decides it"
-            require(self.noise_multiplier is None, "epsilon", self.epsilon, allowed)
+            expected = "None where noise_multiplier is given, which decides it"
+            require(self.noise_multiplier is None, "epsilon", self.epsilon, expected)
             check_epsilon(self.epsilon)
         else:
             require_positive("noise_multiplier", self.noise_multiplier)
@@ -129,7 +130,7 @@ Settings = TypeVar("Settings", bound=SearchSettings)
 
 @dataclass(frozen=True, kw_only=True)
 class AgentChanges:
-    """What agents set otherwise than in the preset: see `DPFTSDESettings`.
+    """Changes of the agents' settings from the preset: see `DPFTSDESettings`.
 
     What is None is as in the preset.
 
@@ -138,10 +139,13 @@ class AgentChanges:
     num_sub_regions : int, optional
         P.
     sub_region_axes : tuple of str, optional
+        Names of the axes that sub-regions divide.
     initial_region : {"sub-region", "whole"}, optional
+        Region of the initial points.
     random_starts : bool, optional
+        Whether uniform points are refined in place of the best candidates.
     lengthscale, regularization : float, optional
-        Of the messages: l and lambda.
+        Kernel l and regularization lambda of the messages.
     follow : str, optional
         1 - p_t.
     """
@@ -162,12 +166,12 @@ class AgentChanges:
         ValueError
             If the preset's agent has no such setting.
         """
-        given = {one.name: getattr(self, one.name) for one in fields(AgentChanges)}
-        own = {name: value for name, value in given.items() if value is not None}
-        for name, value in own.items():
+        values = {each.name: getattr(self, each.name) for each in fields(AgentChanges)}
+        changes = {name: value for name, value in values.items() if value is not None}
+        for name, value in changes.items():
             known = hasattr(preset, name)
             require(known, name, value, "left out, with agents of this preset")
-        return replace(preset, **own)
+        return replace(preset, **changes)
 
 
 # What only means something where the server's vectors are followed.
@@ -191,7 +195,7 @@ class Curve(AgentChanges):
     method : {"alone", "open", "private"}
         The last one comes with a noise-only control.
     weights : WeightSchedule, optional
-        Of the agents in each sub-region.
+        Weights of the agents in each sub-region.
     clip_norm : float, optional
         S, of ``"private"``.
     noise_multiplier : float, optional
@@ -214,8 +218,8 @@ class Curve(AgentChanges):
     def __post_init__(self) -> None:
         for name in _UNUSED[self.method]:
             value = getattr(self, name)
-            allowed = f"left out, with method={self.method!r}"
-            require(value is None, name, value, allowed)
+            expected = f"left out, with method={self.method!r}"
+            require(value is None, name, value, expected)
 
     def privacy(self, shared: TuningPrivacy) -> TuningPrivacy:
         """Return the privacy setting of this curve."""
@@ -244,7 +248,7 @@ class TuningMethod(Method):
     build : callable
         Takes an experiment and seeds; returns the strategy.
     curve : Curve
-        What it sets otherwise.
+        Curve with its own settings.
     first : callable, optional
         Takes an experiment, seeds and a slot; returns what the agent evaluates first.
     liars : float
@@ -413,8 +417,8 @@ def _labels_of(strategy: str) -> dict[str, str]:
     """Return what a strategy's methods are called, by method, if not as published."""
     if strategy == "DPFTSDE":
         return {}
-    own = _LABELS.get(strategy, ("open", strategy, "blind"))
-    return {"alone": "alone", **dict(zip(_NAMED, own, strict=True))}
+    labels = _LABELS.get(strategy, ("open", strategy, "blind"))
+    return {"alone": "alone", **dict(zip(_NAMED, labels, strict=True))}
 
 
 def usual_methods(experiment: TuningExperiment) -> tuple[str, ...]:
@@ -523,6 +527,7 @@ class _Meaning:
     Parameters
     ----------
     experiment : TuningExperiment
+        Experiment with the task and the reference points.
     strategy : TuningStrategy
         A `DPFTSDE`.
 
@@ -630,13 +635,14 @@ class TuningExperiment(OptimisationExperiment):
     Attributes
     ----------
     privacy : TuningPrivacy
+        Noise, sampling and clipping of the federated methods.
     strategy : str
         The federated methods': ``"FedVote"``, ``"FedWarmStart"``, ``"DPFTSDE"``, or
         another that is registered and has presets. The controls share its agent.
     preset : str, optional
-        Of a strategy that has several, as `DPFTSDE`.
+        Preset of a strategy that has several, as `DPFTSDE`.
     agent : AgentChanges
-        What the agents of all methods set otherwise.
+        Changes of the agents' settings, for all methods.
     list_first : bool
         Whether federated methods begin with the task's public list. The usual controls
         are then another few: *list* begins with it, too, and searches alone.
@@ -669,8 +675,8 @@ class TuningExperiment(OptimisationExperiment):
         preset_of(self.strategy, self.preset)  # which names what it does not allow
         for curve in self.curves.values():
             weights = curve.weights
-            ok = weights is None or self.strategy == "DPFTSDE"
-            require(ok, "weights", weights, f"left out, with {self.strategy}")
+            is_valid = weights is None or self.strategy == "DPFTSDE"
+            require(is_valid, "weights", weights, f"left out, with {self.strategy}")
         methods: list[str] = []
         for name in self.methods:
             methods += usual_methods(self) if name == _USUAL else [name]
@@ -678,30 +684,30 @@ class TuningExperiment(OptimisationExperiment):
         object.__setattr__(self, "methods", tuple(methods))
         super().__post_init__()
         taken = signature(private_strategies()[self.strategy]).parameters
-        ok = "portfolio" in taken or not self.list_first
-        allowed = f"False, with {self.strategy}, which has no portfolio"
-        require(ok, "list_first", self.list_first, allowed)
+        is_valid = "portfolio" in taken or not self.list_first
+        expected = f"False, with {self.strategy}, which has no portfolio"
+        require(is_valid, "list_first", self.list_first, expected)
         agent = self.base.agent
         least = agent.num_initial
         if isinstance(agent, FedWarmStartSettings):
             num_listed = len(self.task.listed) if self.list_first else 0
             least = agent.share_after + num_listed
-        ok = self.num_evaluations >= least
-        require(ok, "num_evaluations", self.num_evaluations, f"at least {least}")
+        is_valid = self.num_evaluations >= least
+        require(is_valid, "num_evaluations", self.num_evaluations, f"at least {least}")
         of_paper = self.strategy == "DPFTSDE" or self.num_references == 0
-        allowed = "left out, where agents send no functions"
-        require(of_paper, "num_references", self.num_references, allowed)
+        expected = "left out, where agents send no functions"
+        require(of_paper, "num_references", self.num_references, expected)
         if self.form == "messages":
-            ok = self.num_references > 0
-            allowed = "at least 1, where form is 'messages'"
-            require(ok, "num_references", self.num_references, allowed)
+            is_valid = self.num_references > 0
+            expected = "at least 1, where form is 'messages'"
+            require(is_valid, "num_references", self.num_references, expected)
         if self.form == "tradeoff":
             private = {n for n, c in self.curves.items() if c.method == "private"}
             wrong = sorted(
                 n for n, c in self.curves.items() if bool(c.series) != (n in private)
             )
-            allowed = "private curves, each in a series, where form is 'tradeoff'"
-            require(len(private) > 0 and not wrong, "curves", wrong, allowed)
+            expected = "private curves, each in a series, where form is 'tradeoff'"
+            require(len(private) > 0 and not wrong, "curves", wrong, expected)
 
     @property
     def first_shown(self) -> int:
@@ -724,12 +730,12 @@ class TuningExperiment(OptimisationExperiment):
 
     def with_epsilon(self, epsilon: float) -> Self:
         """Return the same experiment at another epsilon; see `Experiment`."""
-        allowed = "left out: its curves have their own noise"
-        require(not self.curves, "epsilon", epsilon, allowed)
+        expected = "left out: its curves have their own noise"
+        require(not self.curves, "epsilon", epsilon, expected)
         return super().with_epsilon(epsilon)
 
     def measures(self, method: str) -> bool:
-        """Whether a method's messages are compared with the agents' objectives."""
+        """Return whether a method's messages are compared with the objectives."""
         return self.num_references > 0 and self.known_methods[method].base == "open"
 
     def published_epsilon(self, curve: str) -> float | None:
@@ -865,6 +871,6 @@ class TuningExperiment(OptimisationExperiment):
 
     @property
     def base(self) -> Preset:
-        """What the federated methods and their controls set unless a curve does."""
+        """Settings of federated methods and controls, unless a curve sets them."""
         preset = preset_of(self.strategy, self.preset)
         return replace(preset, agent=self.agent.agent(preset.agent))

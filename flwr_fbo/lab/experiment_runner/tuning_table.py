@@ -36,7 +36,7 @@ Value = Annotated[float, BeforeValidator(lambda v: math.nan if v is None else v)
 
 @dataclass(frozen=True, kw_only=True)
 class TuningRun(Run):
-    """What one method did on one seed.
+    """Result of one method on one seed.
 
     Attributes
     ----------
@@ -45,14 +45,15 @@ class TuningRun(Run):
         made them; NaN before its first success. A compact run has one list, the mean
         over agents.
     failed_trials : int
+        Number of failed trials of all agents.
     num_messages, num_clipped : int
         Messages that agents sent to be clipped, and how many of them were longer than
         the clip norm allows. Of DP-FTS-DE; 0 where none is clipped.
     correlation, percentile : float
-        Of messages and followed points, where they are measured: the means over
-        messages and points, see `TuningExperiment`; NaN where they are not.
+        Mean correlation of the messages, and mean percentile of the followed points:
+        see `TuningExperiment`; NaN where they are not measured.
     best_settings : list of N dicts or None
-        Where each agent had its best value; None where it had no success. Empty in a
+        Setting of each agent's best value; None where it had no success. Empty in a
         compact run.
     """
 
@@ -82,11 +83,11 @@ class Seeds:
     Attributes
     ----------
     study : int
-        Of the agents' draws.
+        Seed of the agents' draws.
     features : int
-        Of the shared features; public.
+        Seed of the shared features; public.
     noise : int
-        Of the releases' noise and masks, in place of real entropy.
+        Seed of the releases' noise and masks, in place of real entropy.
     """
 
     study: int
@@ -108,6 +109,7 @@ class OptimisationExperiment(Experiment):
     Attributes
     ----------
     task : Task
+        Task whose objectives are tuned.
     num_evaluations : int
         E >= 1, of each agent that is compared.
     """
@@ -119,7 +121,7 @@ class OptimisationExperiment(Experiment):
 
     @property
     def lower_is_better(self) -> bool:
-        """Whether the task is to minimize."""
+        """True if the task is to minimize."""
         return self.task.direction == "minimize"
 
     def group(self, seed: int) -> int:
@@ -171,14 +173,14 @@ class OptimisationExperiment(Experiment):
         run: TuningRun = reader(TuningRun).validate_python(values)
         shape = np.shape(run.best_so_far)
         rows = {self.num_compared, 1}
-        allowed = f"{self.num_compared} (or 1) x {self.num_evaluations}"
-        ok = shape[0] in rows and shape[1:] == (self.num_evaluations,)
-        require(ok, "best_so_far", shape, allowed)
+        expected = f"{self.num_compared} (or 1) x {self.num_evaluations}"
+        is_valid = shape[0] in rows and shape[1:] == (self.num_evaluations,)
+        require(is_valid, "best_so_far", shape, expected)
         return run
 
     @property
     def axes(self) -> tuple[str, str]:
-        """What the figure's two axes are called."""
+        """Labels of the figure's two axes."""
         return "evaluation", f"best {self.task.unit} so far"
 
     def estimates(self) -> dict[str, Column]:
@@ -201,7 +203,7 @@ class OptimisationExperiment(Experiment):
 
     @property
     def _alone(self) -> str:
-        """What agents alone are called."""
+        """Name of the agents alone."""
         return self.label_of("alone")
 
     def _gain(self, values: FloatArray, control: FloatArray) -> FloatArray:

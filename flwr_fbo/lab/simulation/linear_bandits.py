@@ -41,11 +41,12 @@ from flwr_fbo.privacy.noise import SeededEntropy
 
 
 class AgentGroup:
-    """What some agents believe by one estimator, of the same confidence.
+    """Belief of some agents by one estimator, of the same confidence.
 
     Parameters
     ----------
     confidence : Confidence
+        Settings and confidence set that the agents share.
     members : (ndarray of int, ndarray of int), optional
         Their slots, shape (A,), and whose sums each of them adds up, shape (A, P).
         Unless given all agents, who add up all sums, and so believe the same.
@@ -62,7 +63,7 @@ class AgentGroup:
 
     @property
     def belief(self) -> Belief:
-        """What they choose by."""
+        """Model that they choose by."""
         if self._own is not None:
             return self._own.belief
         return self._confidence.choosing(self._ellipsoid)
@@ -125,7 +126,7 @@ Control = Literal["noise-only", "random"]
 
 @dataclass(frozen=True)
 class BanditRun:
-    """What happened in one run.
+    """Record of one run.
 
     Attributes
     ----------
@@ -133,10 +134,10 @@ class BanditRun:
         The index of the action that each agent played in each trial, in as few bytes
         as K needs.
     regret : ndarray of shape (T,)
-        Of each trial, added over the agents: how much lower the mean rewards of what
-        they played are than the best.
+        Regret of each trial, added over the agents: how much lower the mean rewards of
+        what they played are than the best.
     synchronised : list of int
-        After how many trials there was a synchronisation.
+        Numbers of trials after which there was a synchronisation.
     running_sums : ndarray of shape (M, d + 1, d + 1)
         Each agent's, of all its trials.
     total : ndarray of shape ``ContinualSettings.sum_shape``
@@ -158,22 +159,22 @@ class BanditSimulation:
     Attributes
     ----------
     settings : LinearUCBSettings
-        Of all agents.
+        Settings of all agents.
     num_agents : int
         M >= 1.
     task : LinearBanditTask
-        Of the dimension that the settings have.
+        Bandits of the dimension that the settings have.
     num_trials : int
         T >= 1, of each agent.
     schedule : sequence of int
-        After how many trials there is a synchronisation: increasing, from 1 to T, no
-        more than ``settings.releases`` has planned. With none, agents never learn of
-        each other.
+        Numbers of trials after which there is a synchronisation: increasing, from 1 to
+        T, no more than ``settings.releases`` has planned. With none, agents never learn
+        of each other.
     graph : PeerGraph, optional
         Along which agents talk, in place of a centre. The settings have as many streams
         as an agent has estimators, see `among_peers`.
     control : {"noise-only", "random"}, optional
-        What shows whether a method is better for what its agents learned.
+        Control that shows whether a method is better for what its agents learned.
         ``"noise-only"``: every running sum is zero where it is released, under the same
         noise. ``"random"``: actions are uniform, and nobody synchronises.
     """
@@ -192,8 +193,8 @@ class BanditSimulation:
         check_fields(self)
         # Which names what does not go together.
         LinearBanditStudy(self.settings, self.num_agents, graph=self.graph)
-        d, own = self.settings.releases.dimension, self.task.dimension
-        require(own == d, "task.dimension", own, f"{d}, as in the settings")
+        d, of_task = self.settings.releases.dimension, self.task.dimension
+        require(of_task == d, "task.dimension", of_task, f"{d}, as in the settings")
         self._check_schedule()
 
     def _check_schedule(self) -> None:
@@ -201,16 +202,18 @@ class BanditSimulation:
         if isinstance(schedule, range):  # its ends say all; it may be of millions
             times = schedule[:: max(1, len(schedule) - 1)]
         edges = [0, *times, self.num_trials + 1]
-        ok = all(isinstance(t, int) for t in edges)
-        ok = ok and all(a < b for a, b in pairwise(edges))
-        allowed = f"increasing integers from 1 to {self.num_trials}"
-        require(ok, "schedule", schedule, allowed)
+        is_valid = all(isinstance(t, int) for t in edges)
+        is_valid = is_valid and all(a < b for a, b in pairwise(edges))
+        expected = f"increasing integers from 1 to {self.num_trials}"
+        require(is_valid, "schedule", schedule, expected)
         gap = 1 if self.graph is None else self.graph.hops
-        ok = all(b - a >= gap for a, b in pairwise(times))
-        require(ok, "schedule", schedule, f"{gap} trials, the hops, or more apart")
+        is_valid = all(b - a >= gap for a, b in pairwise(times))
+        require(
+            is_valid, "schedule", schedule, f"{gap} trials, the hops, or more apart"
+        )
         count, planned = len(schedule), self.settings.releases.max_releases
-        allowed = f"at most {planned} synchronisations, the releases planned"
-        require(count <= planned, "len(schedule)", count, allowed)
+        expected = f"at most {planned} synchronisations, the releases planned"
+        require(count <= planned, "len(schedule)", count, expected)
 
     def among_peers(self, graph: PeerGraph) -> BanditSimulation:
         """Return the simulation without a centre, of the graph's agents."""
@@ -271,11 +274,11 @@ def play_together(
     Parameters
     ----------
     simulations : sequence of BanditSimulation
-        Of one task, number of trials and number of agents.
+        Simulations of one task, number of trials and number of agents.
     seed : int
-        Of the bandits.
+        Seed of the bandits.
     noise_seed : int
-        Of the releases: agent i's are those of a `ContinualRelease` with
+        Seed of the releases' noise: agent i's are those of a `ContinualRelease` with
         ``SeededEntropy(noise_seed, i)``.
 
     Returns
@@ -291,8 +294,8 @@ def play_together(
     require(len(simulations) > 0, "simulations", simulations, "at least one")
     first, *others = [(s.task, s.num_trials, s.num_agents) for s in simulations]
     for other in others:
-        allowed = f"of one task, number of trials and number of agents: {first}"
-        require(other == first, "simulations", other, allowed)
+        expected = f"of one task, number of trials and number of agents: {first}"
+        require(other == first, "simulations", other, expected)
     task, num_trials, num_agents = first
     bandits = LinearBandits(task, seed, range(num_agents))
     everybody = [_Agents(simulation, noise_seed) for simulation in simulations]
@@ -354,18 +357,18 @@ class _Agents:
     def _pooled(self, graph: PeerGraph) -> list[AgentGroup]:
         members: dict[Confidence, list[int]] = {}
         for slot in range(graph.num_agents):
-            own = graph.confidence_of(slot, self._settings)
-            members.setdefault(own, []).append(slot)
+            confidence = graph.confidence_of(slot, self._settings)
+            members.setdefault(confidence, []).append(slot)
         return [
             AgentGroup(
-                own, (np.array(slots), np.array([graph.pools[i] for i in slots]))
+                confidence, (np.array(slots), np.array([graph.pools[i] for i in slots]))
             )
-            for own, slots in members.items()
+            for confidence, slots in members.items()
         ]
 
     @property
     def run(self) -> BanditRun:
-        """What happened."""
+        """Record of the run."""
         return BanditRun(
             self._actions,
             self._regret,
@@ -444,7 +447,9 @@ class _Agents:
             return sums  # as released without noise, and not kept
         shape = self._settings.releases.sum_shape
         pairs = zip(self._releases, np.swapaxes(sums, 0, 1), strict=True)
-        released = [one.release(k, own.reshape(shape)) for one, own in pairs]
+        released = [
+            mechanism.release(k, total.reshape(shape)) for mechanism, total in pairs
+        ]
         by_agent = np.reshape(released, (len(released), *sums.shape[:1], *shape[-2:]))
         return np.swapaxes(by_agent, 0, 1)
 
@@ -455,10 +460,10 @@ class _Agents:
         (_, released, clean, counts), self._under_way = self._under_way, None
         self._total = released.sum(axis=1).reshape(self._total.shape)
         parts = zip(self._beliefs, released, clean, counts, strict=True)
-        for groups, sums, own, count in parts:
+        for groups, sums, own_sums, count in parts:
             trials = np.full(len(sums), count)
             for group in groups:
-                group.believe(sums, len(self._synchronised), own, trials)
+                group.believe(sums, len(self._synchronised), own_sums, trials)
         for stream, *seen in self._since:
             for group in self._beliefs[stream]:
                 group.observe(*seen)

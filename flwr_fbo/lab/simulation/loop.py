@@ -26,6 +26,7 @@ def run_loop(
     Parameters
     ----------
     server : Server
+        Server half of the study.
     agents : sequence of Agent
         Agent n holds slot n.
     objectives : sequence of callable

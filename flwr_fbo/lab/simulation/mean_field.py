@@ -54,9 +54,9 @@ def mean_field_regret(
     simulation : BanditSimulation
         With a centre, and a schedule that is fixed in advance.
     seed : int
-        Of the bandits: theta is that of `play_together`.
+        Seed of the bandits: theta is that of `play_together`.
     noise_seed : int
-        Of the releases' noise and that of rewards.
+        Seed of the releases' noise and that of rewards.
     trials : ndarray of int
         Increasing, from 1 to T.
 
@@ -70,8 +70,8 @@ def mean_field_regret(
     require(simulation.graph is None, "graph", simulation.graph, "None")
     releases = simulation.settings.releases
     known = releases.num_releases is not None and releases.sliding_window is None
-    allowed = "with a horizon, and without a window"
-    require(known, "settings.releases", releases, allowed)
+    expected = "with a horizon, and without a window"
+    require(known, "settings.releases", releases, expected)
     exploration = simulation.settings.exploration
     require(isinstance(exploration, Optimism), "exploration", exploration, "Optimism")
     bandits = LinearBandits(simulation.task, seed, range(_NUM_SETS))
@@ -99,7 +99,7 @@ def _ends_of_steps(
 
 
 class _AverageAgent:
-    """What an average agent has seen, and what all of them have released."""
+    """Observations of an average agent, and releases of all of them."""
 
     def __init__(
         self, simulation: BanditSimulation, theta: FloatArray, noise_seed: int
@@ -127,9 +127,9 @@ class _AverageAgent:
         synchronised = self._synchronised
         if self._simulation.settings.local_data == "released":
             return synchronised
-        own = self._gram - self._gram_before
-        matrix = synchronised.factor @ synchronised.factor.T + own
-        target = synchronised.target + own @ self._theta + self._own_luck
+        unreleased = self._gram - self._gram_before
+        matrix = synchronised.factor @ synchronised.factor.T + unreleased
+        target = synchronised.target + unreleased @ self._theta + self._own_luck
         return Ellipsoid(matrix, target, watched=True)
 
     def play(self, bandits: LinearBandits, i: int, num_trials: int) -> float:
@@ -142,8 +142,8 @@ class _AverageAgent:
         # A Beta law of mean m and concentration c has variance m (1 - m) / (c + 1).
         spread = np.sqrt(mean * (1 - mean) / (1 + self._simulation.task.concentration))
         scaled = math.sqrt(num_trials / len(x)) * spread[:, None] * x
-        own, others = self._rng.standard_normal((2, len(x))) @ scaled
-        self._own_luck += own
+        own_luck, others = self._rng.standard_normal((2, len(x))) @ scaled
+        self._own_luck += own_luck
         self._luck += math.sqrt(self._simulation.num_agents) * others
         return num_trials * float(bandits.regrets(i, chosen).mean())
 

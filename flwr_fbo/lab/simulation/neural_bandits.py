@@ -37,7 +37,7 @@ Sharing = Literal["triggered", "always", "never"]
 
 
 class Channel:
-    """What agents and server send each other passes here, and is counted.
+    """Channel between agents and server, which counts what passes.
 
     Attributes
     ----------
@@ -56,19 +56,20 @@ class Channel:
 
 @dataclass(frozen=True)
 class FederationRun:
-    """What happened in one run.
+    """Record of one run.
 
     Attributes
     ----------
     actions : ndarray of int, shape (T, N)
         The index of the action that each agent played in each round.
     regret : ndarray of shape (T,)
-        Of each round, added over the agents.
+        Regret of each round, added over the agents.
     num_scalars : ndarray of int, shape (T,)
         Sent by the end of each round, from the run's beginning on.
     num_synchronisations : int
+        Number of synchronisations of the run.
     regret_before : float
-        Of what was evaluated before the first round, added over the agents.
+        Regret of the evaluations before the first round, added over the agents.
     """
 
     actions: NDArray[Any]
@@ -84,8 +85,9 @@ class Federation:
     Parameters
     ----------
     simulation : TurnSimulation
+        Settings of the simulation.
     seed : int
-        Of the run.
+        Seed of the run.
 
     Attributes
     ----------
@@ -94,8 +96,9 @@ class Federation:
     agents : list
         Those of the simulation.
     channel : Channel
-        What is sent has to pass it.
+        Channel that all arrays pass.
     bandit : NonlinearBandit
+        Bandit that all agents play.
     num_synchronisations : int
         So far.
     """
@@ -178,14 +181,17 @@ class TurnSimulation:
     Attributes
     ----------
     settings : GLMUCBSettings or KernelUCBSettings
-        Of the agents, by their algorithm: it makes them, and has them synchronise.
+        Settings of the agents, by their algorithm: it makes them, and has them
+        synchronise.
     task : NonlinearBanditTask
+        Bandits, one per seed.
     num_agents : int
         N >= 2.
     num_rounds : int
         T >= 1.
     sharing : {"triggered", "always", "never"}
-        When to synchronise: as an agent's trigger says; after every evaluation; never.
+        Times of synchronisations: as an agent's trigger says; after every evaluation;
+        never.
     at_once : bool
         Whether all agents choose before the first of them is rewarded, as in Flower,
         and synchronise between rounds; not with ``"always"``. Else they take turns.
@@ -200,8 +206,10 @@ class TurnSimulation:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        ok = not (self.at_once and self.sharing == "always")
-        require(ok, "sharing", self.sharing, "another one, where agents play at once")
+        is_valid = not (self.at_once and self.sharing == "always")
+        require(
+            is_valid, "sharing", self.sharing, "another one, where agents play at once"
+        )
 
     def agents(self, seed: int) -> list[Any]:
         """Return the agents, before the first round.
@@ -227,7 +235,9 @@ class EachOnce:
     Attributes
     ----------
     task : NonlinearBanditTask
+        Bandits, one per seed.
     num_agents, num_rounds : int
+        Number N of agents, and number T of rounds, both >= 1.
     """
 
     task: NonlinearBanditTask
@@ -322,8 +332,8 @@ class _NeuralFederation(Federation):
             _fit(dict(enumerate(self.agents)), self.server, self.channel)
             return
         for slot, agent in enumerate(self.agents):
-            own = self.simulation.server(self.simulation.settings, self.seed)
-            _fit({slot: agent}, own, Channel())
+            server = self.simulation.server(self.simulation.settings, self.seed)
+            _fit({slot: agent}, server, Channel())
 
     def synchronise(self) -> None:
         if self.simulation.sharing == "always":
@@ -377,7 +387,7 @@ class NeuralBanditSimulation(TurnSimulation):
     Attributes
     ----------
     model : RewardModel
-        Of the task's dimension.
+        Reward model of the task's dimension.
     total_exploration : int, optional
         Number T0 >= N of random actions of all agents together, in turn and before the
         first round, as in algorithm 1; theorem 5 has T0 = sqrt(N T). With None each
@@ -400,19 +410,19 @@ class NeuralBanditSimulation(TurnSimulation):
         explored, rounds = self.settings.num_random_actions, self.num_rounds
         if self.total_exploration is not None:
             require_int("total_exploration", self.total_exploration, self.num_agents)
-            allowed = "at least 1, with total_exploration"
-            require(explored > 0, "num_exploration", explored, allowed)
-        allowed = f"at least num_exploration, {explored}"
-        require(rounds >= explored, "num_rounds", rounds, allowed)
-        own, d = self.model.dimension, self.task.dimension
-        require(own == d, "model.dimension", own, f"{d}, as in the task")
+            expected = "at least 1, with total_exploration"
+            require(explored > 0, "num_exploration", explored, expected)
+        expected = f"at least num_exploration, {explored}"
+        require(rounds >= explored, "num_rounds", rounds, expected)
+        of_model, d = self.model.dimension, self.task.dimension
+        require(of_model == d, "model.dimension", of_model, f"{d}, as in the task")
         exploration = self.settings.exploration
-        ok = self.sharing != "always" or exploration == "optimism"
-        allowed = "'optimism', with sharing='always', where one agent stands for all"
-        require(ok, "exploration", exploration, allowed)
+        is_valid = self.sharing != "always" or exploration == "optimism"
+        expected = "'optimism', with sharing='always', where one agent stands for all"
+        require(is_valid, "exploration", exploration, expected)
         if self.settings.privacy is not None:
-            ok = self.sharing == "triggered"
-            require(ok, "sharing", self.sharing, "'triggered', with privacy")
+            is_valid = self.sharing == "triggered"
+            require(is_valid, "sharing", self.sharing, "'triggered', with privacy")
             self.settings.privacy.schedule(rounds)
 
     def with_linear_model(self) -> NeuralBanditSimulation:

@@ -28,7 +28,7 @@ class Start:
     weights : tuple of ndarray
         He's initial weights of each layer; biases start at zero.
     orders : tuple of ndarray of shape (n,)
-        Of the examples, one an epoch.
+        Orders of the examples, one per epoch.
     """
 
     weights: tuple[NDArray[np.float32], ...]
@@ -51,9 +51,11 @@ class Network:
     Parameters
     ----------
     images : ndarray of shape (n, 28, 28)
+        Grey values of the images.
     labels : ndarray of shape (n,)
         From 0 to 9.
     start : Start
+        Initial weights, and the order of the examples in each epoch.
     learning_rate, decay, l2 : float
         Step t = 0, 1, ... of Adam has the rate learning_rate / (1 + decay t), and l2
         times the weights is added to the gradient. Adam's steps are no longer than

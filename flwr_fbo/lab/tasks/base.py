@@ -1,4 +1,4 @@
-"""What a task is to the rest of the package."""
+"""Interface of a task."""
 
 from __future__ import annotations
 
@@ -24,13 +24,15 @@ def require_clients(num_clients: Any, num_parts: int, part: str) -> None:
     Parameters
     ----------
     num_clients : int
+        Number of clients, of any type.
     num_parts : int
+        Number of parts that the data has.
     part : str
-        What one is called.
+        Name of one part, for the error.
     """
     require_int("num_agents", num_clients, 1)
-    allowed = f"at most {num_parts} (one {part} each)"
-    require(num_clients <= num_parts, "num_agents", num_clients, allowed)
+    expected = f"at most {num_parts} (one {part} each)"
+    require(num_clients <= num_parts, "num_agents", num_clients, expected)
 
 
 class ObservationNoise:
@@ -43,8 +45,9 @@ class ObservationNoise:
     Parameters
     ----------
     seed : int
-        Of the run.
+        Seed of the run.
     client : int
+        Number of the client, from 0.
     """
 
     def __init__(self, seed: int, client: int) -> None:
@@ -67,9 +70,11 @@ class Task(ABC):
     Attributes
     ----------
     name : str
+        Name of the task in a TOML file.
     direction : {"maximize", "minimize"}
+        Direction of the objectives.
     unit : str
-        What a value is, for the axis of a figure.
+        Name of a value, for the axis of a figure.
     """
 
     name: str
@@ -126,8 +131,9 @@ class Task(ABC):
         client : int
             From 0 to ``num_clients - 1``.
         num_clients : int
+            Number of clients in the run, >= 1.
         seed : int
-            Of the run: of whatever is random about data and observations.
+            Seed of the run: of whatever is random about data and observations.
         """
 
     def truth(self, client: int, num_clients: int, seed: int) -> Objective | None:

@@ -61,8 +61,8 @@ class EmnistTask(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        allowed = "False, where scales are logarithmic"
-        require(not (self.log and self.surface), "surface", self.surface, allowed)
+        expected = "False, where scales are logarithmic"
+        require(not (self.log and self.surface), "surface", self.surface, expected)
 
     @property
     def space(self) -> Mapping[str, BaseDistribution]:

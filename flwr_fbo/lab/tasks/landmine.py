@@ -71,8 +71,8 @@ class LandmineTask(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        allowed = "False, where the objective is noisy"
-        require(not (self.noisy and self.surface), "surface", self.surface, allowed)
+        expected = "False, where the objective is noisy"
+        require(not (self.noisy and self.surface), "surface", self.surface, expected)
 
     @property
     def space(self) -> Mapping[str, BaseDistribution]:

@@ -50,7 +50,7 @@ class LinearBanditTask:
         has 1: Beta(m, 1 - m). With 2, a mean of 1/2 has uniform rewards. Rewards lie in
         [0, 1], and so are 1/2-subgaussian, whatever it is.
     gap : float
-        How much better the best action is than all others, or more: its mean is uniform
+        Least distance of the best action's mean from all others': its mean is uniform
         on [0.6 + gap, 0.7 + gap], with 0.1 the paper's [0.7, 0.8]. Above 0, and at most
         0.3, where that ends at 1.
     """
@@ -88,8 +88,9 @@ class LinearBandits:
     Parameters
     ----------
     task : LinearBanditTask
+        Task that the bandits are of.
     seed : int
-        Of the run.
+        Seed of the run.
     agents : sequence of int
         Their slots, M of them.
 

@@ -72,7 +72,7 @@ def cosine(x: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True)
 class NonlinearBanditTask(ABC):
-    """What all of these environments have in common.
+    """Base class of these environments.
 
     Attributes
     ----------
@@ -108,7 +108,7 @@ class FunctionBanditTask(NonlinearBanditTask):
     Attributes
     ----------
     function : {"hartmann", "cosine"}
-        Of six variables in [0, 1], or of eight in [-1, 1].
+        Name of the function: of six variables in [0, 1], or of eight in [-1, 1].
     num_actions : int
         K >= 2.
     """
@@ -150,6 +150,7 @@ class ClusterBanditTask(NonlinearBanditTask):
     Attributes
     ----------
     table : {"magic", "shuttle"}
+        Name of the table.
     rewarded : str
         Class of the rows with response 1; all others have 0. ``"gamma"`` or
         ``"hadron"`` in ``"magic"``; ``"normal"`` or ``"abnormal"`` in ``"shuttle"``.
@@ -165,8 +166,8 @@ class ClusterBanditTask(NonlinearBanditTask):
     def __post_init__(self) -> None:
         super().__post_init__()
         classes = _CLASSES[self.table]
-        allowed = f"{classes[0]!r} or {classes[1]!r}"
-        require(self.rewarded in classes, "rewarded", self.rewarded, allowed)
+        expected = f"{classes[0]!r} or {classes[1]!r}"
+        require(self.rewarded in classes, "rewarded", self.rewarded, expected)
 
     @property
     def dimension(self) -> int:
@@ -221,12 +222,14 @@ class NonlinearBandit:
     Parameters
     ----------
     task : NonlinearBanditTask
+        Task that the bandit is of.
     seed : int
-        Of the run.
+        Seed of the run.
 
     Attributes
     ----------
     actions : ndarray of shape (K, D)
+        Features of the K actions.
     means : ndarray of shape (K,)
         Their mean rewards.
     """

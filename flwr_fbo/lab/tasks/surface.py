@@ -35,13 +35,15 @@ _LOG = logging.getLogger("flwr.fbo")
 
 @dataclass(frozen=True, eq=False)
 class SurfaceSource:
-    """What one client's surface is made from; computed, it is kept in a cache folder.
+    """Source of one client's surface, which is computed once and kept in a cache.
 
     Attributes
     ----------
     name : str
-        Of the file, beside a digest of data and space: with others it is another file.
+        Name of the file, beside a digest of data and space: with others it is another
+        file.
     objective : callable
+        Objective of the client, which the grid is computed from.
     space : mapping of str to Optuna distribution
         D variables.
     grid_shape : tuple of int

@@ -56,8 +56,8 @@ class SyntheticTask(Task):
     num_exact : int
         The first so many clients have u_n = 0.
     runs_per_function : int
-        How many runs, >= 1, share their functions and differ in all else. Run s has
-        those of number ``first_function + s // runs_per_function``.
+        Number of runs, >= 1, that share their functions and differ in all else. Run s
+        has those of number ``first_function + s // runs_per_function``.
     first_function : int
         Number, >= 0, of the functions of run 0.
     """
@@ -102,12 +102,12 @@ class SyntheticTask(Task):
         number = self.group(seed)
         shared = _draw(generator(number, Purpose.TEST_FUNCTION))
         rng = generator(number, client, Purpose.TEST_FUNCTION)
-        own = _draw(rng)
+        of_client = _draw(rng)
         reach = 0.0 if client < self.num_exact else self.deviation
         deviation = rng.uniform(-reach, reach, _GRID_SIZE)
         if self.signs:
             deviation = np.copysign(reach, deviation)
-        values = self.alpha * own + (1 - self.alpha) * (shared + deviation)
+        values = self.alpha * of_client + (1 - self.alpha) * (shared + deviation)
         return lambda params: float(values[_nearest(params)])
 
 

@@ -36,11 +36,11 @@ class Table:
     points : ndarray of shape (n, D)
         In the unit cube.
     weights : ndarray of shape (n + 1,)
-        Of the functions around the points, and the constant.
+        Weights of the functions around the points, and the constant.
     lowest, highest : float
         The table's range.
     axes : ndarray of int, shape (D,)
-        Which parameter each of the table's axes is.
+        Parameter of each of the table's axes.
     shift : ndarray of shape (D,)
         In [0, 2): how far each axis is shifted around a circle on which it lies twice,
         there and back; 0 for not at all.
@@ -126,13 +126,17 @@ def tables(path: Path, num_clients: int, seed: int, unrelated: bool) -> list[Tab
     """
     x, y = _stored(path)
     rng = np.random.default_rng(seed)
-    dim, own, found = x.shape[-1], x.ndim == 3, []
+    dim, has_own_points, found = x.shape[-1], x.ndim == 3, []
     for data_set in rng.permutation(len(y))[:num_clients]:
         axes = rng.permutation(dim) if unrelated else np.arange(dim)
         shift = np.asarray(2.0 * unrelated * rng.random(dim))
-        points, values = x[data_set] if own else x, y[data_set]
+        points, values = x[data_set] if has_own_points else x, y[data_set]
         number = int(data_set)
-        weights = _own_weights(path, number) if own else _grid_weights(path)[number]
+        weights = (
+            _own_weights(path, number)
+            if has_own_points
+            else _grid_weights(path)[number]
+        )
         ends = float(values.min()), float(values.max())
         found.append(Table(points, weights, *ends, axes, shift))
     return found

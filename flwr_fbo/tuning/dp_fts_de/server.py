@@ -49,6 +49,7 @@ class DPFTSDEServer(Server):
     Parameters
     ----------
     release : PlannedRelease
+        Mechanism of the releases.
     num_features : int
         M, the length of a message, >= 1.
     delta : float
@@ -61,14 +62,14 @@ class DPFTSDEServer(Server):
     Attributes
     ----------
     num_allowed : int
-        How many of the planned releases the privacy budget allows; see `limit`.
+        Number of planned releases that the privacy budget allows; see `limit`.
     ledger : list of LedgerRow
-        What was released; `privacy_spent` and `vectors` follow from it.
+        Releases so far; `privacy_spent` and `vectors` follow from it.
     is_parallel : bool
         Whether each site is in one release at most, so that all releases under equal
         noise cost together what one of them does.
     readable : str
-        What this server reads in a message, unless the sites sum them.
+        Text for sites: what this server reads in a message, unless the sites sum them.
     """
 
     is_parallel = False
@@ -106,7 +107,7 @@ class DPFTSDEServer(Server):
         Parameters
         ----------
         before : Facts, optional
-            What they are told whatever is planned.
+            Facts that they are told whatever is planned.
         """
         return before
 
@@ -156,9 +157,9 @@ class DPFTSDEServer(Server):
             return self._alone(charges[:count]) > max_epsilon
 
         # Each release adds to epsilon.
-        allowed = bisect_left(range(1, len(charges) + 1), True, key=exceeds)
-        if allowed < len(charges):
-            self.num_allowed = allowed
+        num_affordable = bisect_left(range(1, len(charges) + 1), True, key=exceeds)
+        if num_affordable < len(charges):
+            self.num_allowed = num_affordable
 
     def _alone(self, charges: Sequence[Charge]) -> float:
         """Return epsilon of releases of this study alone."""
@@ -184,8 +185,10 @@ class DPFTSDEServer(Server):
         k = len(self.ledger)
         if k == len(self.iterations) or self.iterations[k] > iteration:
             return Step(iteration)
-        allowed = k < self.num_allowed
-        return Step(iteration, k + 1 if allowed else 0, is_exhausted=not allowed)
+        is_affordable = k < self.num_allowed
+        return Step(
+            iteration, k + 1 if is_affordable else 0, is_exhausted=not is_affordable
+        )
 
     def receive(self, step: Step, messages: Mapping[int, Any]) -> None:
         """Release the messages of a step, if it is one with a release.
@@ -212,6 +215,7 @@ class DPFTSDEServer(Server):
         Parameters
         ----------
         step : Step
+            The step that asked for the release.
         row : LedgerRow
             The release, and what the ledger says of it.
 

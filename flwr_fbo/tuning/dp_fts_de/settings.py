@@ -44,8 +44,8 @@ class DPFTSDESettings(SearchSettings):
         Parameters whose axes are cut into sub-regions: see `SearchSpace.sub_regions`.
         All continuous ones unless given.
     initial_region : {"sub-region", "whole"}
-        Where initial points are drawn: in the agent's sub-region, or in the whole
-        space, which leaves out one component of distributed exploration.
+        Region of the initial points: in the agent's sub-region, or in the whole space,
+        which leaves out one component of distributed exploration.
     random_starts : bool
         Whether the acquisition's optimiser starts from ``num_starts`` random points
         besides the candidates (DP-FTS-DE, appendix B.2.6). False: from the best

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from flwr_fbo._common.arrays import FloatArray, first_best, one_blas_thread
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo.space.search_space import SearchSpace, move_to_faces
-from flwr_fbo.tuning.fed_vote.even_votes import EvenVotes, even_votes
+from flwr_fbo.tuning.fed_vote.even_votes import even_votes
 from flwr_fbo.tuning.fed_vote.settings import (
     SHARED_CANDIDATES,
     FedVoteSettings,
@@ -70,11 +70,12 @@ def crowded_places(
     iteration : int
         Each looks at other places.
     votes : bytes
-        What the server released: M float64 numbers.
+        Released votes: M float64 numbers.
 
     Returns
     -------
     ndarray of shape (k, D)
+        Places on the unit cube; k may be 0.
     """
     even = even_votes(settings, count, space, feature_seed)
     weights = even.excess(np.frombuffer(votes)[None])
@@ -83,11 +84,11 @@ def crowded_places(
     move_to_faces(points, _SHARE_ON_FACES, 0.5, rng)
     places = space.snap_discrete(points)
     features = shared_features(settings, space.dim, feature_seed)
-    one = np.zeros(len(places), dtype=np.intp)
-    rough = features.rough_values(places, weights, one)
+    function = np.zeros(len(places), dtype=np.intp)
+    rough = features.rough_values(places, weights, function)
     crowded = np.flatnonzero(rough > even.threshold)
     best = features.largest(
-        places[crowded], weights, one[crowded], rough[crowded], len(crowded)
+        places[crowded], weights, function[crowded], rough[crowded], len(crowded)
     )
     return np.asarray(places[crowded[best]])
 
@@ -98,15 +99,15 @@ class FedVoteAgent(LeanAgent):
     Parameters
     ----------
     facts : VoteCount, optional
-        How votes are counted; given, where it receives any.
+        Facts of the count of votes; given, where it receives any.
     """
 
     settings: FedVoteSettings
 
     def __init__(
-        self, *about: Any, facts: VoteCount | None = None, **more: Any
+        self, *args: Any, facts: VoteCount | None = None, **kwargs: Any
     ) -> None:
-        super().__init__(*about, **more)
+        super().__init__(*args, **kwargs)
         self._count = facts
         self._made_after = 0
 
@@ -134,42 +135,37 @@ class FedVoteAgent(LeanAgent):
         """The settings of the votes that were received."""
         return self.settings.after(self._made_after, self.space.dim)
 
-    @property
-    def _even(self) -> EvenVotes:
+    @one_blas_thread
+    def _follow(self, vectors: FloatArray, iteration: int) -> FloatArray | None:
+        """Return the most voted new place, if its votes are significant."""
         # Only when there are votes to read: it takes longer than all else that the
         # fresh process of a deployment's message does.
         assert self._count is not None
-        return even_votes(self._reading, self._count, self.space, self._feature_seed)
-
-    @one_blas_thread
-    def _follow(self, vectors: FloatArray, iteration: int) -> FloatArray | None:
-        """Return the most voted place that is new here, if chance is no excuse."""
-        assert self._count is not None
-        about = self._reading, self._count, self.space, self._feature_seed
-        places = crowded_places(*about, iteration, vectors.tobytes())
+        places = crowded_places(
+            self._reading,
+            self._count,
+            self.space,
+            self._feature_seed,
+            iteration,
+            vectors.tobytes(),
+        )
         if len(places) == 0:
             return None
         # Of these places each agent looks at others, lest all go to the same.
         rng = generator(self.entropy, self.slot, iteration, Purpose.FOLLOW)
         places = places[rng.random(len(places)) < 1.0 / SHARED_CANDIDATES]
-        places = places[self._are_new(places)]
-        if len(places) == 0 or self._num_tries(vectors) >= self.settings.max_tries:
-            return None
-        return np.asarray(places[0])
-
-    def _num_tries(self, vectors: FloatArray) -> int:
-        """Return how many places above the threshold have been tried."""
-        even = self._even
-        votes = self._features(self._made_after)(self.points) @ even.excess(vectors)[0]
-        return int(np.count_nonzero(votes > even.threshold))
-
-    def _are_new(self, places: FloatArray) -> NDArray[np.bool_]:
-        """Return at which places nothing alike has been tried."""
         from scipy.spatial.distance import cdist
 
+        # New are places where nothing alike has been tried.
         length = self._reading.shared_lengthscale(self.space.dim)
         reach = length * math.sqrt(-2.0 * math.log(self.settings.max_similarity))
-        return np.asarray(np.all(cdist(places, self.points) >= reach, axis=1))
+        places = places[np.all(cdist(places, self.points) >= reach, axis=1)]
+        if len(places) == 0:
+            return None
+        even = even_votes(self._reading, self._count, self.space, self._feature_seed)
+        votes = self._features(self._made_after)(self.points) @ even.excess(vectors)[0]
+        num_tries = int(np.count_nonzero(votes > even.threshold))
+        return np.asarray(places[0]) if num_tries < self.settings.max_tries else None
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return the agent's memory; no generator is part of it."""

@@ -1,4 +1,4 @@
-"""What a count of votes would be if agents had nothing in common.
+"""Counts of votes to expect if agents had nothing in common.
 
 The server compares it with what it has released, and an agent before it follows.
 """
@@ -23,21 +23,22 @@ _NUM_DRAWS = 1000
 
 @dataclass(frozen=True, eq=False)
 class EvenVotes:
-    """What agents would see that have nothing in common; public.
+    """Law of the votes of agents that have nothing in common; public.
 
     Attributes
     ----------
     num_agents : int
         N.
     mean : ndarray of shape (M,)
-        Of a vote. Its count is less near the faces of the cube, where k is cut off.
+        Mean of a vote. Its count is less near the faces of the cube, where k is cut
+        off.
     deviation : float
         Standard deviation of the count at one place, by chance and noise.
     num_cells : int
         K, how many places votes can tell apart.
     smallest_crowd : int
-        How many agents must vote for one place for others to go there; more than N: no
-        vote can be told from chance and noise.
+        Number of agents that must vote for one place for others to go there; more than
+        N: no vote can be told from chance and noise.
     """
 
     num_agents: int

@@ -114,7 +114,7 @@ class FedVoteSettings(SearchSettings):
 
 @dataclass(frozen=True)
 class VoteCount(Facts):
-    """What it takes to read a count of votes; public.
+    """Facts that a count of votes is read with; public.
 
     Attributes
     ----------

@@ -54,15 +54,15 @@ class FedWarmStartAgent(LeanAgent):
     Parameters
     ----------
     facts : WarmStartFacts, optional
-        Who sends in which release, and what is known of earlier studies.
+        Senders of each release, and releases of earlier studies.
     """
 
     settings: FedWarmStartSettings
 
     def __init__(
-        self, *about: Any, facts: WarmStartFacts | None = None, **more: Any
+        self, *args: Any, facts: WarmStartFacts | None = None, **kwargs: Any
     ) -> None:
-        super().__init__(*about, **more)
+        super().__init__(*args, **kwargs)
         facts = WarmStartFacts() if facts is None else facts
         self._cohorts, self._known = facts.cohorts, facts.known
 
@@ -77,8 +77,8 @@ class FedWarmStartAgent(LeanAgent):
             If the shape is not that of K >= 1 releases, or an entry is not finite, or
             above 1e100.
         """
-        m, most = self.settings.num_features, self._num_cohorts
-        shape = np.shape(vectors)
+        m, shape = self.settings.num_features, np.shape(vectors)
+        most = 0 if self._cohorts is None else len(self._cohorts.cohort_sizes)
         fits = len(shape) == 2 and 1 <= shape[0] <= most and shape[1] == m
         if not fits or not np.all(np.abs(vectors) <= LARGEST):
             raise ValueError(
@@ -87,10 +87,6 @@ class FedWarmStartAgent(LeanAgent):
             )
         if not self.values:
             self._vectors = np.array(vectors, dtype=np.float64)
-
-    @property
-    def _num_cohorts(self) -> int:
-        return 0 if self._cohorts is None else len(self._cohorts.cohort_sizes)
 
     def _start(self) -> FloatArray:
         """Return h's maximiser; without a head start the centre."""
@@ -130,8 +126,10 @@ class FedWarmStartAgent(LeanAgent):
         none = np.full((1, self.space.dim + 2), np.nan)
         values = standardised(y)[None]
         model = MaternPosterior(x[None], values, fit(x[None], values, none))
-        known, about = self._known, (self.space, self._feature_seed)
-        pool = self.settings.pool(*about) if known is None else known.pool
+        if self._known is None:
+            pool = self.settings.pool(self.space, self._feature_seed)
+        else:
+            pool = self._known.pool
         beliefs, *_ = model.predict(pool[None])
         return rank_vector(beliefs[0])
 
@@ -147,7 +145,7 @@ class FedWarmStartAgent(LeanAgent):
 
     @property
     def _released(self) -> FloatArray:
-        """What the server of this study has released, shape (K, m), K >= 0."""
+        """Releases of this study's server, shape (K, m), K >= 0."""
         none = np.empty((0, self.settings.num_features))
         return none if self._vectors is None else self._vectors
 
@@ -156,8 +154,14 @@ class FedWarmStartAgent(LeanAgent):
         if self._vectors is None and self._known is None:
             return None
         cohorts = Cohorts(self.slot + 1) if self._cohorts is None else self._cohorts
-        about = self.settings, cohorts, self.space, self._feature_seed
-        start = head_start(*about, self._released.tobytes(), self._known)
+        start = head_start(
+            self.settings,
+            cohorts,
+            self.space,
+            self._feature_seed,
+            self._released.tobytes(),
+            self._known,
+        )
         is_followed = start.is_followed and start.is_above(self._given)
         return start if is_followed else None
 

@@ -1,4 +1,4 @@
-"""What all releases of FedWarmStart say together, the same for server and sites.
+"""Joint evidence of all releases of FedWarmStart, the same for server and sites.
 
 The posterior mean h of what sites share (`shared_function`), and where it is large.
 """
@@ -38,9 +38,9 @@ def head_start(
     Parameters
     ----------
     vectors : bytes
-        What the server released: K m float64 numbers, a row a cohort.
+        Released vectors: K m float64 numbers, one row per cohort.
     known : Knowledge, optional
-        Of earlier studies.
+        Releases of earlier studies.
     """
     from flwr_fbo.tuning.fed_warm_start.shared_function import shared_function
 

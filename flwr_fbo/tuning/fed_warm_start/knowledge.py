@@ -1,4 +1,4 @@
-"""What FedWarmStart has released, as a file: where another study may start.
+"""Releases of FedWarmStart as a file, from which another study may start.
 
 A file has the pool's points and, for each release, the mean of what a cohort's sites
 sent about these points, with its noise. Whoever has it starts from it at no epsilon:
@@ -76,7 +76,7 @@ class KnownRelease:
     Attributes
     ----------
     release_id : str
-        Of the study, ``/``, and which of its releases it is, from 1.
+        Id of the study, ``/``, and the number of the release in it, from 1.
     num_sites : int
         n from 1 to 100,000, the sites of the cohort, whether they answered or not.
     noise_multiplier : float
@@ -113,20 +113,19 @@ class KnownRelease:
     def __post_init__(self) -> None:
         check_fields(self)
         z = self.noise_multiplier
-        allowed = f"at least noise_multiplier={z:g}"
-        ok = z * (1 - 1e-9) <= self.noise_std
-        require(ok, "noise_std", self.noise_std, allowed)
-        ok = z > 0 or not self.private
-        require(ok, "private", self.private, "False where noise_multiplier is 0")
+        expected = f"at least noise_multiplier={z:g}"
+        require(z * (1 - 1e-9) <= self.noise_std, "noise_std", self.noise_std, expected)
+        is_valid = z > 0 or not self.private
+        require(is_valid, "private", self.private, "False where noise_multiplier is 0")
         vector = numbers_of("vector", self.vector)
         m, most = len(vector), self.num_points
-        allowed = f"{LEAST_POINTS} to num_points={most} numbers"
-        require(LEAST_POINTS <= m <= most, "len(vector)", m, allowed)
+        expected = f"{LEAST_POINTS} to num_points={most} numbers"
+        require(LEAST_POINTS <= m <= most, "len(vector)", m, expected)
         object.__setattr__(self, "vector", vector)
 
     @cached_property
     def epsilon(self) -> float:
-        """What the release costs each of its sites, at ``delta``."""
+        """Epsilon of the release for each of its sites, at ``delta``."""
         return composed_epsilon([Charge(self.noise_multiplier)], self.delta)
 
 
@@ -151,7 +150,9 @@ class Knowledge:
     Attributes
     ----------
     space : SearchSpace
+        Search space of the studies.
     direction : {"maximize", "minimize"}
+        Direction of the objectives.
     points : tuple of tuple of float
         The pool, m points of D coordinates in [0, 1], m from 8 to 1024.
     releases : tuple of KnownRelease
@@ -179,12 +180,12 @@ class Knowledge:
     def __post_init__(self) -> None:
         check_fields(self)
         m, dim = len(self.points), self.space.dim
-        allowed = f"{LEAST_POINTS} to {MOST_POINTS}"
-        require(LEAST_POINTS <= m <= MOST_POINTS, "len(points)", m, allowed)
+        expected = f"{LEAST_POINTS} to {MOST_POINTS}"
+        require(LEAST_POINTS <= m <= MOST_POINTS, "len(points)", m, expected)
         points = tuple(numbers_of(f"points[{i}]", p) for i, p in enumerate(self.points))
         for i, point in enumerate(points):
-            ok = len(point) == dim and all(0.0 <= u <= 1.0 for u in point)
-            require(ok, f"points[{i}]", point, f"{dim} numbers from 0 to 1")
+            is_valid = len(point) == dim and all(0.0 <= u <= 1.0 for u in point)
+            require(is_valid, f"points[{i}]", point, f"{dim} numbers from 0 to 1")
         object.__setattr__(self, "points", points)
         object.__setattr__(self, "releases", tuple(self.releases))
         require(len(self.releases) > 0, "releases", self.releases, "one at least")
@@ -192,12 +193,12 @@ class Knowledge:
             length, name = len(release.vector), f"len(releases[{k}].vector)"
             require(length == m, name, length, f"{m}, one number a point")
         ids = [release.release_id for release in self.releases]
-        allowed = "each release once, or it would count twice"
-        require(len(set(ids)) == len(ids), "releases", ids, allowed)
+        expected = "each release once, or it would count twice"
+        require(len(set(ids)) == len(ids), "releases", ids, expected)
 
     @property
     def private(self) -> bool:
-        """Whether all releases are."""
+        """True if all releases are."""
         return all(release.private for release in self.releases)
 
     @cached_property
@@ -217,7 +218,7 @@ class Knowledge:
     @cached_property
     def noise_std(self) -> FloatArray:
         """Standard deviation of the noise in each entry of `means`, shape (K,)."""
-        stds = [one.noise_std / one.num_sites for one in self.releases]
+        stds = [release.noise_std / release.num_sites for release in self.releases]
         return np.asarray(stds * self._scales)
 
     @cached_property
@@ -242,18 +243,18 @@ class Knowledge:
             If the direction differs; if a parameter is missing or of another kind; or
             if fewer than eight points are left. The message names the parameter.
         """
-        allowed = f"{self.direction!r}, as what is known"
-        require(direction == self.direction, "direction", direction, allowed)
+        expected = f"{self.direction!r}, as what is known"
+        require(direction == self.direction, "direction", direction, expected)
         if space == self.space:
             return self
         for name, known in self.space.distributions.items():
             new = space.distributions.get(name)
             kind = type(known).__name__
-            allowed = f"a {kind}, as in what is known"
-            require(type(new) is type(known), f"space[{name!r}]", new, allowed)
+            expected = f"a {kind}, as in what is known"
+            require(type(new) is type(known), f"space[{name!r}]", new, expected)
         for name, new in space.distributions.items():
-            ok = name in self.space.distributions
-            require(ok, f"space[{name!r}]", new, "a parameter of what is known")
+            is_valid = name in self.space.distributions
+            require(is_valid, f"space[{name!r}]", new, "a parameter of what is known")
         places: list[tuple[float, ...]] = []
         kept: list[int] = []
         outside: Counter[str] = Counter()
@@ -271,13 +272,13 @@ class Knowledge:
         if len(kept) < LEAST_POINTS:
             ((worst, _),) = outside.most_common(1)
             known = self.space.distributions[worst]
-            allowed = (
+            expected = (
                 f"more of the range that something is known of, {known}: "
                 f"{len(kept)} of {len(self.points)} points are in both spaces, and "
                 f"{LEAST_POINTS} are needed"
             )
             new = space.distributions[worst]
-            require(False, f"space[{worst!r}]", new, allowed)
+            require(False, f"space[{worst!r}]", new, expected)
         releases = tuple(
             replace(release, vector=tuple(release.vector[i] for i in kept))
             for release in self.releases
@@ -349,16 +350,16 @@ class Knowledge:
 
 def numbers_of(name: str, values: Any) -> tuple[float, ...]:
     """Return numbers as floats; raise ValueError if they are none."""
-    ok = isinstance(values, tuple | list)
-    ok = ok and all(is_number(v) and abs(v) <= _LARGEST for v in values)
-    require(ok, name, values, "a list of finite numbers")
+    is_valid = isinstance(values, tuple | list)
+    is_valid = is_valid and all(is_number(v) and abs(v) <= _LARGEST for v in values)
+    require(is_valid, name, values, "a list of finite numbers")
     return tuple(float(v) for v in values)
 
 
 def require_names(where: str, values: Any, kind: type) -> None:
     """Raise ValueError unless these are exactly the fields of a dataclass."""
     require(isinstance(values, Mapping), where, values, "names and values")
-    names = {one.name for one in fields(kind)}
+    names = {field.name for field in fields(kind)}
     for name in sorted(names - values.keys()):
         raise ValueError(f"{where} has no {name}.")
     for name in sorted(map(str, values.keys() - names)):
@@ -375,17 +376,19 @@ def known_from(known: str | Path | Knowledge) -> Knowledge:
     """
     if isinstance(known, Knowledge):
         return known
-    allowed = "a Knowledge, or the path of its file"
-    require_instance("known", known, str, Path, allowed=allowed)
+    expected = "a Knowledge, or the path of its file"
+    require_instance("known", known, str, Path, allowed=expected)
     return Knowledge.load(known)
 
 
 def _parsed(content: bytes) -> Knowledge:
     document = read_json(content.decode("utf-8"))
-    ok = isinstance(document, dict) and document.get("format") == _FORMAT
+    is_valid = isinstance(document, dict) and document.get("format") == _FORMAT
     found = document.get("format") if isinstance(document, dict) else None
-    require(ok, "format", found, f"{_FORMAT!r}, in a file of FedWarmStart's releases")
-    names = [one.name for one in fields(Knowledge)]
+    require(
+        is_valid, "format", found, f"{_FORMAT!r}, in a file of FedWarmStart's releases"
+    )
+    names = [field.name for field in fields(Knowledge)]
     values = {name: document[name] for name in names if name in document}
     knowledge = Knowledge.from_json(values)
     digests = document.get("digests")

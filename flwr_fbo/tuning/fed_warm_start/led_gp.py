@@ -32,7 +32,7 @@ _LEAST_DEVIATION = 1e-4
 
 
 class LedPosterior:
-    """What t observations and a leading function say of a site's own function.
+    """Posterior of a site's own function, by t observations and a leading function.
 
     In units of h: of y / a.
 

@@ -76,7 +76,7 @@ class FedWarmStartServer(DPFTSDEServer):
     Attributes
     ----------
     cohorts : Cohorts
-        Who sends in which of the planned releases; nobody until `plan_facts`.
+        Senders of each planned release; nobody until `plan_facts`.
     reported : dict of int to list of float
         Best values that a slot reports, a round each; in a study whose sites report
         them.
@@ -87,12 +87,12 @@ class FedWarmStartServer(DPFTSDEServer):
 
     def __init__(
         self,
-        *about: Any,
+        *args: Any,
         cohort_sizes: Sequence[int] = (),
         num_kept: int = 0,
-        **more: Any,
+        **kwargs: Any,
     ) -> None:
-        super().__init__(*about, **more)
+        super().__init__(*args, **kwargs)
         self._num_kept = num_kept
         self._wanted = Cohorts(self.num_agents, tuple(cohort_sizes))
         self.cohorts = Cohorts(self.num_agents)
@@ -191,7 +191,7 @@ def knowledge_of(
     Parameters
     ----------
     study : TuningStudy
-        Of `FedWarmStartSettings`.
+        Study with `FedWarmStartSettings`.
     ledger : sequence of LedgerRow
         Its releases.
     delta : float
@@ -208,7 +208,7 @@ def knowledge_of(
     cohorts, known = facts.cohorts or Cohorts(1), facts.known
     used = not any(row.facts["noise_only"] for row in ledger)
     require(used, "noise_only", True, "False, where releases are to be used again")
-    own = [
+    releases = [
         KnownRelease(
             release_id=f"{study.study_id}/{k}",
             num_sites=size,
@@ -225,11 +225,16 @@ def knowledge_of(
         )
     ]
     if known is not None:
-        return replace(known, releases=(*known.releases, *own))
-    require(len(own) > 0, "releases", own, "one at least: nothing has been released")
+        return replace(known, releases=(*known.releases, *releases))
+    require(
+        len(releases) > 0,
+        "releases",
+        releases,
+        "one at least: nothing has been released",
+    )
     pool = agent.pool(study.space, study.feature_seed)
     points = tuple(map(tuple, pool.tolist()))
-    return Knowledge(study.space, study.direction, points, tuple(own))
+    return Knowledge(study.space, study.direction, points, tuple(releases))
 
 
 def reported_in(state: Mapping[str, NDArray[Any]]) -> dict[int, list[float]]:
@@ -260,8 +265,8 @@ def verdict(study: TuningStudy, reported: Mapping[int, Sequence[float]]) -> str:
     pioneers, followers = map(np.array, means)
     sign = 1.0 if study.direction == "maximize" else -1.0
     gain = sign * float(followers.mean() - pioneers.mean())
-    variances = [one.var(ddof=1) / len(one) for one in (pioneers, followers)]
-    free = [v * v / (len(one) - 1) for v, one in zip(variances, means, strict=True)]
+    variances = [group.var(ddof=1) / len(group) for group in (pioneers, followers)]
+    free = [v * v / (len(group) - 1) for v, group in zip(variances, means, strict=True)]
     total = float(np.sum(variances))
     half = stdtrit(total**2 / np.sum(free), 0.975) * np.sqrt(total) if total else 0.0
     low, high = gain - half, gain + half
@@ -300,8 +305,9 @@ def released_function(
         return None
     released = b"".join(row.vectors.tobytes() for row in ledger)
     cohorts = facts.cohorts or Cohorts(1)
-    about = agent, cohorts, study.space, study.feature_seed
-    start = head_start(*about, released, facts.known)
+    start = head_start(
+        agent, cohorts, study.space, study.feature_seed, released, facts.known
+    )
     best = study.space.snap(start.tops[0])
     score = float(start(best[None])[0])
     p0 = start.null_probability

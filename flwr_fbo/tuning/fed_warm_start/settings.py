@@ -103,7 +103,7 @@ def _check_sizes(name: str, sizes: Sequence[int]) -> None:
 
 @dataclass(frozen=True)
 class Cohorts:
-    """Who sends in which release, and under which noise; public.
+    """Senders of each release, and its noise; public.
 
     Slots are in cohorts in their order: the first ``cohort_sizes[0]`` slots send in
     release 1, and so on. The slots after the last cohort send nothing.
@@ -128,9 +128,9 @@ class Cohorts:
         # From JSON it is a list.
         object.__setattr__(self, "cohort_sizes", tuple(self.cohort_sizes))
         check_fields(self)
-        ok = sum(self.cohort_sizes) < self.num_agents
-        allowed = f"fewer than num_agents={self.num_agents} together"
-        require(ok, "cohort_sizes", self.cohort_sizes, allowed)
+        is_valid = sum(self.cohort_sizes) < self.num_agents
+        expected = f"fewer than num_agents={self.num_agents} together"
+        require(is_valid, "cohort_sizes", self.cohort_sizes, expected)
 
     def cohort_of(self, slot: int) -> int:
         """Return the cohort of a slot, from 0; their number for who only follows."""
@@ -145,12 +145,12 @@ class Cohorts:
 
 @dataclass(frozen=True)
 class WarmStartFacts(Facts):
-    """What an agent of FedWarmStart is told besides its settings; public.
+    """Facts that an agent of FedWarmStart gets besides its settings; public.
 
     Attributes
     ----------
     cohorts : Cohorts, optional
-        Who sends in which release; given once the releases are planned.
+        Senders of each release; given once the releases are planned.
     known : Knowledge, optional
         Releases of earlier studies, about this space. Their points are the pool.
     """
@@ -166,12 +166,14 @@ class WarmStartFacts(Facts):
         if known is None:
             return
         require(known.space == space, "known.space", known.space, "the study's")
-        same, allowed = known.direction == direction, f"{direction!r}, the study's"
-        require(same, "known.direction", known.direction, allowed)
+        same, expected = known.direction == direction, f"{direction!r}, the study's"
+        require(same, "known.direction", known.direction, expected)
         m = len(known.points)
-        ok = isinstance(agent, FedWarmStartSettings) and agent.num_features == m
-        allowed = f"FedWarmStartSettings with num_features={m}, as many as known.points"
-        require(ok, "agent", agent, allowed)
+        is_valid = isinstance(agent, FedWarmStartSettings) and agent.num_features == m
+        expected = (
+            f"FedWarmStartSettings with num_features={m}, as many as known.points"
+        )
+        require(is_valid, "agent", agent, expected)
 
     @property
     def num_rows(self) -> int:

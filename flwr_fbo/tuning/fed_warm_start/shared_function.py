@@ -1,4 +1,4 @@
-"""What noisy sums of unit vectors say of a function that sites share, if they do.
+"""Posterior of a function that sites share, by noisy sums of unit vectors.
 
 Each site writes what it believes of its objective over a public pool of m points: a
 vector with mean 0 and norm 1. Cohort k of n_k sites releases the mean of its vectors
@@ -86,10 +86,11 @@ class SharedFunction:
     Attributes
     ----------
     pool : ndarray of shape (m, D)
+        Points of the pool on the unit cube.
     lengthscales : ndarray of shape (k, D)
-        Of the draws that it is averaged over.
+        Lengthscales of the draws that it is averaged over.
     weights : ndarray of shape (k, m)
-        Of the pool's points, in each draw.
+        Weights of the pool's points, in each draw.
     shares : ndarray of shape (k,)
         Posterior probability of each draw; together 1 less ``null_probability``.
     scales : ndarray of shape (k,)
@@ -119,12 +120,12 @@ class SharedFunction:
 
     @property
     def is_followed(self) -> bool:
-        """Whether enough is shared for agents to start from it."""
+        """True if enough is shared for agents to start from it."""
         certain = self.null_probability <= MOST_NULL
         return certain and self.variance >= _LEAST_FOLLOWED
 
     def is_above(self, given: FloatArray) -> bool:
-        """Whether the maximum is clearly above all given settings, shape (k, D)."""
+        """Return whether the maximum is clearly above settings, shape (k, D)."""
         above = self.probability_above(self.tops[0], given)
         return bool(np.all(above >= LEAST_ABOVE))
 
@@ -145,7 +146,9 @@ class SharedFunction:
         Parameters
         ----------
         x : ndarray of shape (D,)
+            Point of the unit cube.
         others : ndarray of shape (n, D)
+            Points that x is compared with.
         """
         found = np.zeros(len(others))
         for k, lengthscales in enumerate(self.lengthscales):
@@ -196,31 +199,38 @@ def shared_function(
     noise = np.maximum(m * noise_std[:, None] ** 2, _LEAST_NOISE)
     lengths = _MEDIAN * np.exp(_SPREAD * rng.standard_normal((_NUM_DRAWS, dim)))
     white = _log_density(u, noise)
-    own, shared, weights, bases = [], [], [], []
+    alone_logs, shared, weights, bases = [], [], [], []
     for lengthscales in lengths:
         eigenvalues, vectors, scale = _centred_kernel(pool, lengthscales)
         rotated = u @ vectors
         log_evidence, alone, *spectra = _evidence(rotated, eigenvalues, noise, sizes)
-        own.append(alone)
+        alone_logs.append(alone)
         shared.append(log_evidence)
         weights.append(scale * (vectors @ spectra[0]))
         bases.append((scale, vectors, spectra[1]))
     # Both kinds of r^2 = 0 have equal odds. An evidence is the mean over lengthscales,
     # which are drawn from their prior.
-    null = np.logaddexp(white, logsumexp(own) - np.log(_NUM_DRAWS)) - np.log(2.0)
+    null = np.logaddexp(white, logsumexp(alone_logs) - np.log(_NUM_DRAWS)) - np.log(2.0)
     something = logsumexp(shared) - np.log(_NUM_DRAWS)
     p0 = float(np.exp(null - np.logaddexp(null, something)))
     share = np.exp(np.array(shared) - logsumexp(shared))
     kept = np.argsort(-share, kind="stable")[:_NUM_KEPT]
     # Bayesian model averaging: where nothing is shared g is 0, with probability p0.
     share = (1.0 - p0) * share[kept] / share[kept].sum()
+    # Square roots of what is taken from the covariance, by rows of the pool's points. K
+    # is centred: the mean of a column says nothing.
+    roots = []
+    for k in kept:
+        scale, vectors, taken = bases[k]
+        root = scale * vectors * np.sqrt(taken)
+        roots.append(root - root.mean(axis=0))
     found = SharedFunction(
         pool,
         lengths[kept],
         np.array(weights)[kept] * share[:, None],
         share,
         np.array([bases[k][0] for k in kept]),
-        np.array([_root(*bases[k]) for k in kept]),
+        np.array(roots),
         offset=0.0,
         variance=0.0,
         null_probability=p0,
@@ -231,15 +241,6 @@ def shared_function(
     found = replace(found, offset=float(values.mean()), variance=variance)
     order = np.argsort(-found(grid), kind="stable")
     return replace(found, tops=grid[order[:_NUM_TOPS]])
-
-
-def _root(scale: float, vectors: FloatArray, taken: FloatArray) -> FloatArray:
-    """Return a square root of what is taken from the covariance, shape (m, m).
-
-    By rows of the pool's points. K is centred: the mean of a column says nothing.
-    """
-    root = scale * vectors * np.sqrt(taken)
-    return np.asarray(root - root.mean(axis=0))
 
 
 def _centred_kernel(

@@ -66,8 +66,12 @@ class FTSAgent(DPFTSDEAgent):
         if self.settings.weighting == "similarity":
             x, y = self._observations(iteration)
             if len(y) > 1 and np.ptp(y) > 0:
+                from scipy.stats import kendalltau
+
+                # Kendall's tau between each function and the observations, at least 0.
                 values = self._shared(x) @ vectors[there].T
-                weights[there] = [_agreement(column, y) for column in values.T]
+                taus = [float(kendalltau(column, y).statistic) for column in values.T]
+                weights[there] = [tau if tau > 0 else 0.0 for tau in taus]
         return weights
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
@@ -79,14 +83,6 @@ class FTSAgent(DPFTSDEAgent):
         """Continue from what ``state_dict`` returned."""
         super().load_state_dict(state)
         self._followed = {int(slot): int(t) for slot, t in state["followed"]}
-
-
-def _agreement(values: FloatArray, y: FloatArray) -> float:
-    """Return Kendall's tau between a function and observations, at least 0."""
-    from scipy.stats import kendalltau
-
-    tau = float(kendalltau(values, y).statistic)
-    return tau if tau > 0 else 0.0
 
 
 def others_present(vectors: FloatArray, slot: int) -> NDArray[np.bool_]:
@@ -114,11 +110,11 @@ def checked(vectors: FloatArray, length: int, slot: int) -> FloatArray:
         If the shape differs, or a row is neither finite, up to 1e100, nor NaN
         throughout.
     """
-    ok = vectors.ndim == 2 and vectors.shape[1] == length and len(vectors) > slot
-    if ok:  # a row is finite throughout, or NaN throughout
+    is_valid = vectors.ndim == 2 and vectors.shape[1] == length and len(vectors) > slot
+    if is_valid:  # a row is finite throughout, or NaN throughout
         finite, missing = np.abs(vectors) <= LARGEST, np.isnan(vectors)
-        ok = bool(np.all(finite.all(axis=1) | missing.all(axis=1)))
-    if not ok:
+        is_valid = bool(np.all(finite.all(axis=1) | missing.all(axis=1)))
+    if not is_valid:
         raise ValueError(
             f"The server sent vectors of shape {vectors.shape}; expected one of length "
             f"{length} an agent, of more than {slot} agents, each finite or missing."

@@ -32,7 +32,7 @@ class FTSServer(Server):
     Attributes
     ----------
     ledger : list of LedgerRow
-        What was passed on, newest last.
+        Messages that were passed on, newest last.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class FTSServer(Server):
         return Step(iteration, number if after is None else int(number == after))
 
     def receive(self, step: Step, messages: Mapping[int, Any]) -> None:
-        """Take the messages of a step; what is no message counts as missing."""
+        """Take the messages of a step; a malformed one counts as missing."""
         if not step.release:
             return
         vectors = np.full((self.num_agents, self._length), np.nan)

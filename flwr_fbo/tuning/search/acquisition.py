@@ -35,6 +35,7 @@ def maximize(
     Parameters
     ----------
     features : RandomFeatures
+        Features phi of the functions.
     weights : ndarray of shape (P, M)
         One function a sub-region.
     space : SearchSpace
@@ -49,6 +50,7 @@ def maximize(
     Returns
     -------
     ndarray of shape (D,)
+        Maximiser on the unit cube.
     """
     # L-BFGS stops at an absolute gradient: the surface must not be tiny, or huge.
     weights = weights / max(float(np.max(np.abs(weights))), np.finfo(np.float64).tiny)

@@ -45,13 +45,15 @@ class Agent(ABC):
     Parameters
     ----------
     space : SearchSpace
+        Search space of the study.
     direction : {"maximize", "minimize"}
+        Direction of the objective.
     sub_regions : SubRegions
         The agent's initial points lie in box ``slot mod P``.
     num_initial : int
         Initial points, >= 1.
     slot : int
-        Which of the study's N agents this is, from 0.
+        Number of this agent among the study's N, from 0.
     entropy : int
         Seed of all its draws, below 2**128.
 
@@ -60,11 +62,11 @@ class Agent(ABC):
     iterations : list of int
         The iteration of each trial, in the order of evaluation.
     points : ndarray of shape (t, D)
-        Where each trial was, failed ones too, on the unit cube.
+        Points of the trials on the unit cube, failed ones too.
     values : list of float
-        What the objective returned; NaN for a failed trial.
+        Values of the objective; NaN for a failed trial.
     sources : list of {"enqueued", "start", "own search", "federation"}
-        Where each of the points came from that `ask` returned last.
+        Origins of the points that `ask` returned last.
     """
 
     def __init__(
@@ -101,7 +103,7 @@ class Agent(ABC):
     def list_first(self, portfolio: Sequence[Params]) -> None:
         """Have a study's listed settings evaluated after the site's enqueued ones.
 
-        They are no part of the agent's memory: whoever makes the agent lists them.
+        The agent's journal does not keep them: whoever makes the agent lists them.
 
         Raises
         ------
@@ -130,6 +132,7 @@ class Agent(ABC):
         Parameters
         ----------
         vectors : ndarray of shape (P, M)
+            One released vector per sub-region.
         made_after : int
             Iteration whose messages were released; agents that vote read late votes
             otherwise.
@@ -275,10 +278,11 @@ class Agent(ABC):
         Returns
         -------
         tuple of ndarray of shape (t, D) and ndarray of shape (t,)
+            Points on the unit cube, and their values.
         """
         x, y = self._history(iteration)
-        ok = ~np.isnan(y)
-        return x[ok], winsorised(y[ok])
+        has_value = ~np.isnan(y)
+        return x[has_value], winsorised(y[has_value])
 
     def _all_trials(self, iteration: int) -> Trials:
         """Return `_observations` and, as bad ones, the failed trials up to then.
@@ -330,7 +334,7 @@ def evaluate(objective: Objective, trial: Trial, who: str) -> float:
     StudyMismatchError
         If the objective asks for another space: a fault of the app, not of a trial.
     AppFailedError
-        If what it returns is no number, but a tuple, say: likewise.
+        If it returns something else than a number, such as a tuple: likewise.
     OutOfTimeError
         If no more trials may begin.
     """
@@ -378,6 +382,7 @@ def play_round(
     Returns
     -------
     ndarray of shape (M,), or None where no message is wanted
+        Message of the agent.
     """
     if journal is not None:
         _finish_cut_off(agent, objective, iteration, journal)
@@ -428,8 +433,14 @@ def _finish_cut_off(
         journal.end_trial(cut_off.number, math.nan)
     elif cut_off.number >= agent.num_first and cut_off.iteration < iteration:
         assert cut_off.source is not None
-        about = cut_off.iteration, cut_off.point, cut_off.source
-        _evaluate_at(agent, objective, *about, journal)
+        _evaluate_at(
+            agent,
+            objective,
+            cut_off.iteration,
+            cut_off.point,
+            cut_off.source,
+            journal,
+        )
 
 
 def _evaluate_at(

@@ -43,6 +43,7 @@ def in_block(function: Callable[[Sequence[Item]], Sequence[T]], item: Item) -> T
         Takes a list of items and returns a list: of each item the same, whichever
         others there are.
     item : object
+        Argument of this caller.
     """
     current = getcurrent()
     if isinstance(current, _Work):
@@ -58,18 +59,15 @@ def run_together(works: Iterable[Callable[[], T]]) -> Iterator[T]:
     is raised here.
     """
     rest = iter(works)
-    while batch := list(islice(rest, _AT_ONCE)):
-        yield from _run_batch(batch)
-
-
-def _run_batch(works: Sequence[Callable[[], T]]) -> list[T]:
-    batch = [_Work(function) for function in works]
-    try:
-        return _run(batch)
-    finally:
-        for work in batch:
-            if not work.dead:  # another one has raised
-                work.throw()
+    while functions := list(islice(rest, _AT_ONCE)):
+        batch = [_Work(function) for function in functions]
+        try:
+            results = _run(batch)
+        finally:
+            for work in batch:
+                if not work.dead:  # another one has raised
+                    work.throw()
+        yield from results
 
 
 def _run(batch: Sequence[_Work]) -> list[Any]:

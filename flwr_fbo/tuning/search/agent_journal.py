@@ -36,11 +36,13 @@ def load_agent(
     journal : Journal
         With `agent_identity`.
     study : TuningStudy
+        The study, which says what kind of agent it is.
     slot : int
+        Slot of the agent, from 0.
     enqueue : sequence of dict
         Known-good settings, which a new agent evaluates first.
     state : mapping of str to ndarray, optional
-        What `Journal.load_unnumbered` returned; read unless given.
+        Arrays that `Journal.load_unnumbered` returned; read unless given.
     """
     seed = study.study_seed
     seed = secrets.randbits(128) if seed is None else seed

@@ -1,4 +1,4 @@
-"""Whether a tuned setting beats the default on data that the tuning has not seen.
+"""Comparison of a tuned setting and the default on data that the tuning has not seen.
 
 The best of many trials looks better than it is, and the default may be well chosen. So
 a site scores both once, by a function of its own, before it trains with one of them.
@@ -40,6 +40,7 @@ class Comparison:
     default_score, tuned_score : float
         NaN where the score failed.
     direction : {"maximize", "minimize"}
+        Direction of the scores.
     run_id : int
         The Flower run that made it.
     """
@@ -53,7 +54,7 @@ class Comparison:
 
     @property
     def tuned_is_better(self) -> bool:
-        """Whether the tuned setting scores better; a tie keeps the default."""
+        """True if the tuned setting scores better; a tie keeps the default."""
         if self.has_failed:
             return not math.isnan(self.tuned_score)
         gain = self.tuned_score - self.default_score
@@ -61,19 +62,22 @@ class Comparison:
 
     @property
     def has_failed(self) -> bool:
-        """Whether a score failed."""
+        """True if a score failed."""
         return math.isnan(self.default_score) or math.isnan(self.tuned_score)
 
     @property
     def is_alarming(self) -> bool:
-        """Whether somebody should look: tuning made it worse, or a score failed."""
+        """True if somebody should look: tuning made it worse, or a score failed."""
         is_worse = not self.tuned_is_better and self.tuned_score != self.default_score
         return self.has_failed or is_worse
 
     @property
     def outcome(self) -> str:
-        """Which setting is better at this site, as a sentence."""
-        tuned, default = map(_in_words, (self.tuned_score, self.default_score))
+        """Name of the better setting at this site, in a sentence."""
+        tuned, default = (
+            "could not be scored" if math.isnan(score) else f"scores {score:.4g}"
+            for score in (self.tuned_score, self.default_score)
+        )
         if self.tuned_is_better:
             return f"The tuned setting is better: it {tuned}, the default {default}."
         if self.tuned_score == self.default_score:
@@ -91,7 +95,7 @@ class Comparison:
         Parameters
         ----------
         tuning_score : float
-            Of the tuned setting, in the tuning; in the unit of the other scores.
+            Score of the tuned setting in the tuning, in the unit of the other scores.
         """
         if self.has_failed or not self.tuned_is_better:
             return ""
@@ -153,7 +157,3 @@ def _score_of(score: Score, params: Params, which: str) -> float:
             " ".join(str(error).split()),
         )
         return math.nan
-
-
-def _in_words(score: float) -> str:
-    return "could not be scored" if math.isnan(score) else f"scores {score:.4g}"

@@ -47,7 +47,7 @@ def log_unit_improvement(z: FloatArray) -> tuple[FloatArray, FloatArray]:
     Returns
     -------
     tuple of two ndarrays
-        Of the shape and precision of ``z``.
+        Values and derivatives, of the shape and precision of ``z``.
     """
     # h(z) = pdf(z) + z cdf(z) = pdf(z) (1 + z ratio(z)), of Mills' ratio, and h' = cdf.
     farthest = _FAR if z.dtype == np.float64 else _FAR_IN_SINGLE
@@ -89,8 +89,9 @@ class Search:
     is_due : bool
         Whether they are to be fitted again.
     space : SearchSpace
+        Search space of the agent.
     rng : numpy.random.Generator
-        Of the candidates.
+        Generator of the candidates.
     num_candidates, num_starts : int
         Uniform points, and how many of the best are refined; both >= 1.
     """
@@ -115,8 +116,8 @@ def search_all(searches: Sequence[Search]) -> list[Found]:
     An agent finds the same, to the last bit, whichever others are in the block.
     """
     blocks: dict[tuple[int, ...], list[int]] = defaultdict(list)
-    for i, one in enumerate(searches):
-        blocks[(*one.trials.x.shape, one.num_starts)].append(i)
+    for i, search in enumerate(searches):
+        blocks[(*search.trials.x.shape, search.num_starts)].append(i)
     found: dict[int, Found] = {}
     for (num, dim, _), members in blocks.items():
         size = max(1, _BLOCK_BYTES // (8 * (dim + 3) * num * num))
@@ -128,11 +129,13 @@ def search_all(searches: Sequence[Search]) -> list[Found]:
 
 def _search_block(searches: Sequence[Search]) -> list[Found]:
     """Return what agents find that have equally many trials."""
-    x = np.array([one.trials.x for one in searches])
-    y = np.array([standardised(one.trials.y) for one in searches])
+    x = np.array([search.trials.x for search in searches])
+    y = np.array([standardised(search.trials.y) for search in searches])
     none = np.full(x.shape[2] + 2, np.nan)
-    logs = np.array([none if one.logs is None else one.logs for one in searches])
-    due = np.array([one.is_due for one in searches])
+    logs = np.array(
+        [none if search.logs is None else search.logs for search in searches]
+    )
+    due = np.array([search.is_due for search in searches])
     if due.all():
         logs = fit(x, y, logs)
     elif due.any():
@@ -147,7 +150,7 @@ def suggest(model: MaternPosterior, searches: Sequence[Search]) -> FloatArray:
     Parameters
     ----------
     model : MaternPosterior
-        Of B agents.
+        Posterior of B agents.
     searches : sequence of Search
         One an agent, all with S starts; their hyperparameters are not looked at.
     """
@@ -164,7 +167,7 @@ def suggest(model: MaternPosterior, searches: Sequence[Search]) -> FloatArray:
         return -value[:, 0], -gradient[:, 0]
 
     starts = _starts(model, searches)
-    moves = np.array([one.space.continuous for one in searches])[agents]
+    moves = np.array([search.space.continuous for search in searches])[agents]
     lower, upper = np.where(moves, 0.0, starts[0]), np.where(moves, 1.0, starts[0])
     steps = _FIRST_STEP * model.lengthscales[agents]
     ends, values = minimize_all(
@@ -184,16 +187,16 @@ def _starts(
     differs between processors in its last digits, which decide now and then.
     """
     screened = []
-    for i, one in enumerate(searches):
-        uniform = one.rng.random((one.num_candidates, one.space.dim))
-        candidates = one.space.snap_discrete(uniform)
+    for i, search in enumerate(searches):
+        uniform = search.rng.random((search.num_candidates, search.space.dim))
+        candidates = search.space.snap_discrete(uniform)
         mean, deviation = model.rough(candidates, i)
         mean -= model.best[i].astype(np.float32)
         score = log_unit_improvement(mean / deviation)[0] + np.log(deviation)
-        if one.trials.fail_often:
+        if search.trials.fail_often:
             # The model learns slowly which of many axes it is that decides.
-            score[one.trials.near_failures(candidates)] = -np.inf
-        num = min(one.num_starts + _SPARE, len(score))
+            score[search.trials.near_failures(candidates)] = -np.inf
+        num = min(search.num_starts + _SPARE, len(score))
         screened.append(candidates[np.argpartition(score, -num)[-num:]])
     places = np.array(screened)
     values, gradients = _log_improvement(model, places)

@@ -57,6 +57,7 @@ class SearchAgent(Agent):
     Parameters
     ----------
     settings : SearchSettings
+        Settings of all agents of the study.
     feature_seed : int
         Public seed of the features that all agents share.
     """
@@ -89,7 +90,7 @@ class SearchAgent(Agent):
 
     @property
     def _random_starts(self) -> bool:
-        """Where the ascent of the acquisition begins: see `maximize`."""
+        """Starts of the acquisition's ascent: see `maximize`."""
         return False
 
     def receive(self, vectors: FloatArray, made_after: int = 0) -> None:
@@ -175,10 +176,12 @@ class SearchAgent(Agent):
         """Return the hyperparameters, fitted again after enough new observations."""
         from flwr_fbo.models.thompson_gp import fit_hyperparameters
 
-        old = self._hyperparameters if self._has_fitted(len(y)) else None
+        num = len(y)
+        # A fit of a longer history is none of this one.
+        old = self._hyperparameters if num >= self._num_fitted else None
         if old is None:
             self._warn_of_scale(y)
-        if old is None or self._fit_is_due(len(y)):
+        if old is None or self._fit_is_due(num):
             self._hyperparameters = fit_hyperparameters(
                 x,
                 y,
@@ -187,13 +190,9 @@ class SearchAgent(Agent):
                 _MANY_RESTARTS if old is None else _FEW_RESTARTS,
                 old,
             )
-            self._num_fitted = len(y)
+            self._num_fitted = num
         assert self._hyperparameters is not None
         return self._hyperparameters
-
-    def _has_fitted(self, num: int) -> bool:
-        """Return whether the last fit is of this history: none that is longer."""
-        return num >= self._num_fitted
 
     def _fit_is_due(self, num: int) -> bool:
         # A long history changes by a trial less than its fit costs.
@@ -256,8 +255,8 @@ class LeanAgent(SearchAgent):
         """Return where they are, shape (num_first, D): the given ones come first."""
         rng = generator(self.entropy, self.slot, 0, Purpose.INITIAL_POINTS)
         uniform = rng.random((self._num_initial - 1, self.space.dim))
-        own = [self._start(), *map(self.space.snap, uniform)]
-        points = np.array([*self._given, *own[len(self._enqueued) :]])
+        starts = [self._start(), *map(self.space.snap, uniform)]
+        points = np.array([*self._given, *starts[len(self._enqueued) :]])
         return self.space.each_once(points, len(self._given), rng)
 
     def _start(self) -> FloatArray:
@@ -271,7 +270,7 @@ class LeanAgent(SearchAgent):
         from flwr_fbo.tuning.search.expected_improvement import Search, search_all
 
         num = len(trials.y)
-        logs = self._log_hyperparameters if self._has_fitted(num) else None
+        logs = self._log_hyperparameters if num >= self._num_fitted else None
         is_due = logs is None or self._fit_is_due(num)
         rng = generator(self.entropy, self.slot, iteration, Purpose.SEARCH)
         C = self.settings.num_candidates

@@ -53,7 +53,7 @@ SIZE = 3
 
 @dataclass(frozen=True)
 class _Learner:
-    """What a learner's parameters are called, and a range for each.
+    """Names of a learner's parameters, and a range for each.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class _Learner:
     per_feature : tuple of str
         Parameters whose listed value is divided by the number of features.
     constants : mapping of str to value
-        What all listed settings have besides: the library's defaults.
+        Values that all listed settings have besides: the library's defaults.
     """
 
     title: str
@@ -234,6 +234,7 @@ class Portfolio:
         one standardised feature: with d features it is divided by d, which makes 1 what
         scikit-learn calls ``gamma="scale"``.
     per_feature : tuple of str
+        Names of the parameters whose values are divided by the number of features.
     sources : sequence of str
         The tables that the list is made from, with their licences.
     num_data_sets : int
@@ -292,11 +293,11 @@ class Portfolio:
         found = [learner for learner, count in counts.items() if count == most]
         if len(found) > 1 or 2 * most < len(names):
             several = len(found) > 1 and 2 * most >= len(names)
-            allowed = f"a learner out of {found if several else cls.known()}"
+            expected = f"a learner out of {found if several else cls.known()}"
             refuse(
                 "portfolio",
                 "auto",
-                f"{allowed}, since the names {list(names)} do not decide it",
+                f"{expected}, since the names {list(names)} do not decide it",
             )
         return cls.of(found[0])
 
@@ -337,11 +338,12 @@ class Portfolio:
         Parameters
         ----------
         space : mapping of str to Optuna distribution
+            Optuna distribution of each parameter, by name.
         num_features : int, optional
             Number of features; needed where the space has a numeric parameter
             ``per_feature``.
         size : int
-            How many settings, >= 1.
+            Number of settings, >= 1.
 
         Raises
         ------
@@ -354,16 +356,16 @@ class Portfolio:
         names = {name: learner.name_of(name) for name in whole.distributions}
         middle = whole.from_unit(whole.center)
         found: list[Params] = []
-        left_out = {name for name, own in names.items() if own is None}
+        left_out = {name for name, listed in names.items() if listed is None}
         for listed in self.settings:
             params = dict(middle)
             known = {**learner.constants, **listed}
-            for name, own in names.items():
-                if own not in known:
+            for name, entry in names.items():
+                if entry not in known:
                     continue
-                distribution, value = whole.distributions[name], known[own]
+                distribution, value = whole.distributions[name], known[entry]
                 if isinstance(distribution, CategoricalDistribution):
-                    choice = "scale" if own in self.per_feature else value
+                    choice = "scale" if entry in self.per_feature else value
                     if choice in distribution.choices:
                         params[name] = choice
                     else:
@@ -372,24 +374,24 @@ class Portfolio:
                 if not isinstance(value, int | float):  # a default such as None
                     left_out.add(name)
                     continue
-                if own in self.per_feature:
+                if entry in self.per_feature:
                     value /= self._divisor(name, num_features)
                 params[name] = nearest_number(distribution, value)
             if params not in found and len(found) < size:
                 found.append(params)
         if left_out:
-            about = sorted(left_out), self.learner
-            _log.info("%s: not in the list of %s, at the centre", *about)
+            text = "%s: not in the list of %s, at the centre"
+            _log.info(text, sorted(left_out), self.learner)
         return found
 
     def _divisor(self, name: str, num_features: int | None) -> int:
         if num_features is None:
-            allowed = (
+            expected = (
                 f"a number of features: the list's {name!r} is for one standardised "
                 f'feature, Portfolio.of("{self.learner}").settings_in(space, '
                 "num_features=...) divides it"
             )
-            refuse("num_features", None, allowed)
+            refuse("num_features", None, expected)
         require_int("num_features", num_features, 1)
         return num_features
 
@@ -421,6 +423,7 @@ def listed_settings(
         Settings of the space; ``"auto"``; a learner of `Portfolio.known`; a
         `StudyPortfolio`; or the path of its file, which ends in ``.json``.
     space : mapping of str to Optuna distribution
+        Optuna distribution of each parameter, by name.
     field : str
         Its name in errors.
 
@@ -445,8 +448,8 @@ def listed_settings(
         found = Portfolio.for_names(list(space)) if is_auto else Portfolio.of(portfolio)
         settings, whose = found.settings_in(space), found.learner
     else:
-        allowed = "a list of settings, a learner's name, or a file of listed settings"
-        require_instance(field, portfolio, Sequence, allowed=allowed)
+        expected = "a list of settings, a learner's name, or a file of listed settings"
+        require_instance(field, portfolio, Sequence, allowed=expected)
         return list(portfolio)
     _log.info("%d settings of the list of %s come first", len(settings), whose)
     return settings

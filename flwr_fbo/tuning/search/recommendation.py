@@ -71,12 +71,12 @@ class Recommendation:
 
     @property
     def purpose(self) -> str:
-        """What the setting is for, in words."""
+        """Purpose of the setting, in words."""
         return "Start for new sites" if self.is_start else "Recommended for all sites"
 
     @property
     def evidence(self) -> str:
-        """What speaks for the setting, in words; empty where nothing was released."""
+        """Evidence for the setting, in words; empty where nothing was released."""
         if math.isnan(self.score):
             return ""
         p = f"= {self.probability:.1g}" if self.probability >= 1e-4 else "< 0.0001"
@@ -93,7 +93,7 @@ class Recommendation:
 
 @dataclass(frozen=True, eq=False)
 class ReleasedFunction:
-    """What the last release says of the space; public.
+    """Scores of the space by the last release; public.
 
     Attributes
     ----------
@@ -102,6 +102,7 @@ class ReleasedFunction:
     best : ndarray of shape (D,)
         Its maximiser, also where it is not recommended.
     recommendation : Recommendation
+        Recommended setting, with its evidence.
     """
 
     function: Callable[[FloatArray], FloatArray]

@@ -37,7 +37,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """What agents have in common that exchange vectors and search on their own.
+    """Settings of agents that exchange vectors and search on their own.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What the server of a tuning study decides for all agents, and asks of one."""
+"""A tuning study, the same for all agents, and the instruction to one agent."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def _facts_in(values: Any) -> type[Facts]:
 
 
 def _check_portfolio(name: str, value: Any) -> None:
-    ok = isinstance(value, Sequence) and not isinstance(value, str)
-    ok = ok and all(isinstance(params, Mapping) for params in value)
-    require(ok, name, value, "a list of settings, each a dict")
-    allowed = f"at most {MOST_LISTED} settings"
-    require(len(value) <= MOST_LISTED, f"len({name})", len(value), allowed)
+    is_valid = isinstance(value, Sequence) and not isinstance(value, str)
+    is_valid = is_valid and all(isinstance(params, Mapping) for params in value)
+    require(is_valid, name, value, "a list of settings, each a dict")
+    expected = f"at most {MOST_LISTED} settings"
+    require(len(value) <= MOST_LISTED, f"len({name})", len(value), expected)
 
 
 def _plain(params: Params) -> Params:
@@ -69,12 +69,14 @@ def _secure_sums(values: Any) -> type[SecureSums]:
 
 @dataclass(frozen=True)
 class TuningStudy(Study):
-    """What all agents have in common.
+    """A tuning study, the same for all agents.
 
     Attributes
     ----------
     space : SearchSpace
+        Search space of all agents.
     direction : {"maximize", "minimize"}
+        Direction of the objectives.
     agent : SearchSettings
         Those of one kind of agent.
     study_seed : int, optional
@@ -87,12 +89,13 @@ class TuningStudy(Study):
     study_id : str
         Tells this study from any other at the same client.
     promise : Promise
-        What is released of a site at most, one charge a release; nothing is promised
-        unless the strategy says so.
+        Releases of a site at most, one charge per release; nothing is promised unless
+        the strategy says so.
     facts : Facts, optional
-        What the algorithm tells its agents besides their settings, once it is planned.
+        Facts that the algorithm tells its agents besides their settings, once it is
+        planned.
     secure : SecureSums, optional
-        How messages are summed, where the server is to learn their sums only.
+        Settings of the secure sums, where the server is to learn their sums only.
     portfolio : sequence of dict
         Settings that each agent evaluates after those that its site enqueued, and
         before its own first points.
@@ -121,8 +124,8 @@ class TuningStudy(Study):
         if self.facts is None:
             return
         named = algorithm_of(self.agent).facts
-        allowed = "None" if named is None else f"a {named.__name__}, or None"
-        require(type(self.facts) is named, "facts", self.facts, allowed)
+        expected = "None" if named is None else f"a {named.__name__}, or None"
+        require(type(self.facts) is named, "facts", self.facts, expected)
         self.facts.check(self.space, self.direction, self.agent)
 
     own: ClassVar[tuple[str, ...]] = ("study_id", "feature_seed", "promise")
@@ -147,15 +150,22 @@ def create_agent(study: TuningStudy, slot: int, entropy: int) -> Agent:
     """Return the agent of ``slot``; ``entropy`` is the seed of its draws."""
     algorithm = algorithm_of(study.agent)
     facts = {} if algorithm.facts is None else {"facts": study.facts}
-    about = study.space, study.direction, study.agent, slot, entropy
-    agent: Agent = load(algorithm.agent)(*about, study.feature_seed, **facts)
+    agent: Agent = load(algorithm.agent)(
+        study.space,
+        study.direction,
+        study.agent,
+        slot,
+        entropy,
+        study.feature_seed,
+        **facts,
+    )
     agent.list_first(study.portfolio)
     return agent
 
 
 @dataclass(frozen=True)
 class TuningInstruction(Instruction):
-    """What the server of a tuning study asks of one agent; see `Instruction`.
+    """The server's instruction to one agent of a tuning study; see `Instruction`.
 
     Attributes
     ----------
@@ -165,7 +175,7 @@ class TuningInstruction(Instruction):
         For which of the promised releases, from 1, the answer should carry a message;
         0 for none.
     num_released : int
-        How many releases the server has made.
+        Number of releases that the server has made.
     made_after : int
         Iteration whose messages are in the newest of them.
     num_iterations : int
@@ -196,10 +206,10 @@ class TuningInstruction(Instruction):
 
     @property
     def release_charged(self) -> int | None:
-        """Which of the promised releases is asked for, or None."""
+        """Number of the promised release that is asked for, or None."""
         return self.release or None
 
     @property
     def asks_unprotected(self) -> bool:
-        """Whether the metric is asked for."""
+        """True if the metric is asked for."""
         return self.report_best_value

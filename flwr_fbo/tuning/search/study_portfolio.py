@@ -58,8 +58,8 @@ _NOT_PRIVATE = (
 
 def _check_settings(name: str, values: Any) -> None:
     require_all(name, values, Mapping, allowed="a list of settings, each a dict")
-    allowed = f"1 to {MOST_LISTED} settings"
-    require(1 <= len(values) <= MOST_LISTED, f"len({name})", len(values), allowed)
+    expected = f"1 to {MOST_LISTED} settings"
+    require(1 <= len(values) <= MOST_LISTED, f"len({name})", len(values), expected)
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class PortfolioSource:
         Whether what it has released is differentially private; True as well where no
         client's scores are in it.
     epsilon : float or None
-        What it cost each client, at ``delta``: 0 where no client's scores are in it,
+        Epsilon for each client, at ``delta``: 0 where no client's scores are in it,
         None where it was not private.
     delta : float or None
         In (0, 1).
@@ -95,10 +95,10 @@ class PortfolioSource:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        ok = self.private or self.epsilon is None
-        require(ok, "epsilon", self.epsilon, "None where private is False")
-        ok = not self.private or self.epsilon is not None
-        require(ok, "epsilon", self.epsilon, "a number where private is True")
+        is_valid = self.private or self.epsilon is None
+        require(is_valid, "epsilon", self.epsilon, "None where private is False")
+        is_valid = not self.private or self.epsilon is not None
+        require(is_valid, "epsilon", self.epsilon, "a number where private is True")
 
     def __str__(self) -> str:
         """Return the study in words."""
@@ -130,7 +130,7 @@ class StudyPortfolio:
     Attributes
     ----------
     space : SearchSpace
-        Of all these studies.
+        Search space of all these studies.
     settings : tuple of dict
         1 to 100 settings of this space.
     sources : tuple of PortfolioSource
@@ -164,7 +164,7 @@ class StudyPortfolio:
 
     @property
     def private(self) -> bool:
-        """Whether all sources are."""
+        """True if all sources are."""
         return all(source.private for source in self.sources)
 
     def settings_in(
@@ -225,14 +225,14 @@ class StudyPortfolio:
         try:
             document = read_json(Path(path).read_text("utf-8"))
             found = document.get("format") if isinstance(document, dict) else None
-            allowed = f"{_FORMAT!r}, as `flwr-fbo portfolio` writes"
-            require(found == _FORMAT, "format", found, allowed)
+            expected = f"{_FORMAT!r}, as `flwr-fbo portfolio` writes"
+            require(found == _FORMAT, "format", found, expected)
             for name in ("format", "about"):
                 document.pop(name, None)
             private = document.pop("private", None)
             portfolio: StudyPortfolio = from_json(cls, document)
-            allowed = f"{portfolio.private}, as its sources are"
-            require(private is portfolio.private, "private", private, allowed)
+            expected = f"{portfolio.private}, as its sources are"
+            require(private is portfolio.private, "private", private, expected)
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             reason = error if isinstance(error, ValueError) else "it is damaged"
             raise ValueError(f"{path} cannot be used: {reason}") from None
@@ -242,12 +242,12 @@ class StudyPortfolio:
 def require_same_names(known: SearchSpace, other: SearchSpace, where: str) -> None:
     """Raise ValueError, naming the parameter, unless two spaces have the same."""
     for name, distribution in known.distributions.items():
-        allowed = f"{distribution}, as in {where}"
-        ok = name in other.distributions
-        require(ok, f"space[{name!r}]", other.distributions.get(name), allowed)
+        expected = f"{distribution}, as in {where}"
+        is_valid = name in other.distributions
+        require(is_valid, f"space[{name!r}]", other.distributions.get(name), expected)
     for name, distribution in other.distributions.items():
-        allowed = f"one of the parameters of {where}, {list(known.distributions)}"
-        require(name in known.distributions, f"space[{name!r}]", distribution, allowed)
+        expected = f"one of the parameters of {where}, {list(known.distributions)}"
+        require(name in known.distributions, f"space[{name!r}]", distribution, expected)
 
 
 def _fitting(name: str, distribution: BaseDistribution, value: Any) -> Any:
@@ -258,6 +258,6 @@ def _fitting(name: str, distribution: BaseDistribution, value: Any) -> Any:
     # 1 is no choice where True is listed.
     choices = getattr(distribution, "choices", ())
     if value not in [choice for choice in choices if type(choice) is type(value)]:
-        allowed = f"a parameter with the choice {value!r}, as in the list"
-        refuse(f"space[{name!r}]", distribution, allowed)
+        expected = f"a parameter with the choice {value!r}, as in the list"
+        refuse(f"space[{name!r}]", distribution, expected)
     return value

@@ -1,4 +1,4 @@
-"""What an objective receives: a dict of parameters that can also be asked for them.
+"""Trial of an objective: a dict of parameters that can also be asked for them.
 
 So ``SVC(**trial)``, ``trial["C"]`` and Optuna's ``trial.suggest_float("C", ...)`` all
 work, unchanged.
@@ -36,9 +36,9 @@ class Trial(dict[str, Any]):
     params : mapping
         All parameters of the space; an objective may use some of them.
     distributions : mapping of str to Optuna distribution
-        What the study declares.
+        Distributions that the study declares.
     number : int
-        Which of the agent's trials this is, from 0.
+        Number of this trial at its agent, from 0.
 
     Notes
     -----
@@ -77,20 +77,6 @@ class Trial(dict[str, Any]):
 
         return float(self._value(name, FloatDistribution(low, high, log, step)))
 
-    def suggest_uniform(self, name: str, low: float, high: float) -> float:
-        """Return the value of a float parameter, as the older Optuna."""
-        return self.suggest_float(name, low, high)
-
-    def suggest_loguniform(self, name: str, low: float, high: float) -> float:
-        """Return the value of a float parameter on a log scale, as the older Optuna."""
-        return self.suggest_float(name, low, high, log=True)
-
-    def suggest_discrete_uniform(
-        self, name: str, low: float, high: float, q: float
-    ) -> float:
-        """Return the value of a float parameter in steps, as the older Optuna."""
-        return self.suggest_float(name, low, high, step=q)
-
     def suggest_int(
         self, name: str, low: int, high: int, *, step: int = 1, log: bool = False
     ) -> int:
@@ -106,7 +92,7 @@ class Trial(dict[str, Any]):
         return self._value(name, CategoricalDistribution(list(map(plain, choices))))
 
     def __getattr__(self, name: str) -> Any:
-        # No failed trial, of which every one would be: the app's fault.
+        # Not a failed trial: all would fail. The app is at fault.
         raise UnknownAttributeError(
             f"The objective asks for trial.{name}, which a federated trial does not "
             "have."

@@ -33,11 +33,13 @@ class RecordedTuner(RecordedAgent):
     journal : Journal
         With `agent_identity`.
     study : TuningStudy
+        The study, as the server announced it.
     slot : int
+        Slot of the agent, from 0.
     enqueue : sequence of dict
         Known-good settings, evaluated first.
     num_released : int, optional
-        How many releases the server says that it has made.
+        Number of releases that the server says it has made.
     identity : SumIdentity, optional
         The site's key and roster in secure sums; by default it has none.
 
@@ -53,6 +55,7 @@ class RecordedTuner(RecordedAgent):
     made_after : dict of int to int
         For each release on record, from 1, the iteration of the agent's message.
     identity : SumIdentity
+        The site's key and roster in secure sums.
     """
 
     kind: ClassVar[str] = KIND
@@ -125,8 +128,15 @@ class RecordedTuner(RecordedAgent):
                 f"Release {release} comes too late: {last} is on record.",
                 public="A later release is on record.",
             )
-        about = iteration, vectors, False, self._journal, made_after
-        play_round(self.agent, objective, *about)
+        play_round(
+            self.agent,
+            objective,
+            iteration,
+            vectors,
+            send_message=False,
+            journal=self._journal,
+            made_after=made_after,
+        )
         if release:
             self.made_after[release] = iteration
             pairs = np.array([*self.made_after.items()])

@@ -155,6 +155,7 @@ def best_params(
     Parameters
     ----------
     context : flwr.app.Context
+        Context of the client's message; its node config names the folder.
     default : dict
         The setting to use without a better one. Not empty. It is returned where no
         trial has succeeded and, with a warning, where it is not known which journal is
@@ -174,13 +175,13 @@ def best_params(
     JournalError
         If the journal cannot be used.
     """
-    ok = isinstance(default, Mapping) and len(default) > 0
-    require(ok, "default", default, "a setting: a dict that is not empty")
-    allowed = "a function of a setting, or None"
-    require_function("compare", compare, allowed, optional=True)
+    is_valid = isinstance(default, Mapping) and len(default) > 0
+    require(is_valid, "default", default, "a setting: a dict that is not empty")
+    expected = "a function of a setting, or None"
+    require_function("compare", compare, expected, optional=True)
     uses_tuned = context.run_config.get(_USES_TUNED)
-    ok = uses_tuned is None or isinstance(uses_tuned, bool)
-    require(ok, _USES_TUNED, uses_tuned, "true or false, in the run config")
+    is_valid = uses_tuned is None or isinstance(uses_tuned, bool)
+    require(is_valid, _USES_TUNED, uses_tuned, "true or false, in the run config")
     # Compared in any case: a trial of FederationTuner finds it on record.
     better = _better_here(context, default, compare, warns=uses_tuned is None)
     return dict(default) if uses_tuned is False else better
@@ -224,7 +225,7 @@ def _better_here(
 
 @dataclass(frozen=True)
 class _Tuned:
-    """What the journal of a client's last study says of its best setting."""
+    """Best setting of a client's last study, as its journal has it."""
 
     params: Params
     score: float
@@ -249,11 +250,19 @@ def _tuned(context: Context) -> _Tuned | None:
         return None
     sign = 1.0 if identity["direction"] == "maximize" else -1.0
     best = max(trials, key=lambda trial: sign * trial.value)
-    about = identity["direction"], identity["slot"], identity["study_id"]
     doubt = ""
     if len(trials) > 1 and all(trial.value == best.value for trial in trials):
         doubt = _ALL_ALIKE.format(len(trials), best.value)
-    return _Tuned(best.params, best.value, *about, journal.path, comparison, doubt)
+    return _Tuned(
+        best.params,
+        best.value,
+        identity["direction"],
+        identity["slot"],
+        identity["study_id"],
+        journal.path,
+        comparison,
+        doubt,
+    )
 
 
 def recorded_comparison(journal: Journal) -> Comparison | None:

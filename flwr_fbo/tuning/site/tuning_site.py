@@ -50,7 +50,7 @@ _PATIENCE = 1.0
 
 @dataclass(frozen=True)
 class TuningSite(Site[TuningInstruction, RecordedTuner]):
-    """What a client brings to a tuning study.
+    """A client's side of a tuning study.
 
     Attributes
     ----------
@@ -59,9 +59,9 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
     enqueue : sequence of dict
         Known-good settings, evaluated first.
     space : mapping of str to Optuna distribution, optional
-        What the study's space must be, and in this order.
+        Search space that the study must have, in this order.
     direction : {"maximize", "minimize"}, optional
-        What the study's direction must be.
+        Direction that the study must have.
     limits : Limits, optional
         See `Site`. Without any the site takes part in any study of a usual size.
     """
@@ -199,7 +199,11 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
             level = logging.DEBUG if simulated else logging.INFO
             last = instruction.num_iterations
             objective = _logged(objective, agent.agent, last, level)
-            in_time = _in_time(objective, check_time)
+
+            def in_time(trial: Trial) -> float:
+                check_time()  # no trial begins too late
+                return objective(trial)
+
             agent.play(in_time, instruction.iteration, vectors, release, made_after)
 
     def reply(
@@ -274,12 +278,13 @@ def _logged(
     Parameters
     ----------
     objective : callable
+        Objective of the site.
     agent : Agent
-        Whose trials they are.
+        Agent of the trials.
     num_iterations : int
         T, the last iteration of the study.
     level : int
-        Of the log.
+        Level of the log.
     """
     num_trials = agent.num_first + num_iterations
 
@@ -307,13 +312,3 @@ def _logged(
         return returned
 
     return timed
-
-
-def _in_time(objective: Objective, check: CheckTime) -> Objective:
-    """Return the objective, as one that begins no trial too late."""
-
-    def limited(trial: Trial) -> float:
-        check()
-        return objective(trial)
-
-    return limited

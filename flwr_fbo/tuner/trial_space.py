@@ -15,13 +15,17 @@ from typing import Any
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 
-from flwr_fbo._common.validation import refuse, require, require_instance, require_known
+from flwr_fbo._common.validation import refuse, require, require_known
 from flwr_fbo.space.search_space import Params, SearchSpace
 
-# From a key to the keys that it needs, and the values that they may have.
-Conditions = Mapping[str, Mapping[str, list[Any] | tuple[Any, ...]]]
+# The keys that a key needs, and the values that they may have.
+Condition = Mapping[str, list[Any] | tuple[Any, ...]]
+# What a user writes: a distribution for each key, or a pair of one and a condition.
+ConditionalSpace = Mapping[str, BaseDistribution | tuple[BaseDistribution, Condition]]
 
-_FORM = "a dict as {'decay': {'schedule': ['exponential']}}"
+# Which parts of a pair are distributions.
+_PAIR = [True, False]
+_FORM = "a dict as {'schedule': ['exponential']}"
 
 
 class TrialSpace:
@@ -45,6 +49,7 @@ class TrialSpace:
     Parameters
     ----------
     space : SearchSpace
+        Distributions of all keys.
     conditions : mapping of str to mapping
         From a key to the keys that it needs, each with the values that it may have. A
         key is in force if all that it needs are in force and have such a value.
@@ -52,8 +57,9 @@ class TrialSpace:
     Attributes
     ----------
     space : SearchSpace
+        Distributions of all keys.
     conditions : dict of str to dict of str to list
-        The values in the order of the choices.
+        Keys that a key needs, with their values in the order of the choices.
 
     Raises
     ------
@@ -63,7 +69,7 @@ class TrialSpace:
     """
 
     def __init__(
-        self, space: SearchSpace, conditions: Conditions | None = None
+        self, space: SearchSpace, conditions: Mapping[str, Condition] | None = None
     ) -> None:
         self.space = space
         self._axes = {
@@ -71,11 +77,10 @@ class TrialSpace:
             for key, distribution in space.distributions.items()
         }
         conditions = {} if conditions is None else conditions
-        require_instance("conditions", conditions, Mapping, allowed=_FORM)
-        self.conditions: dict[str, dict[str, list[Any]]] = {}
-        for key, needed in conditions.items():
-            require_known("conditions", key, self._axes)
-            self.conditions[key] = self._checked(f"conditions[{key!r}]", needed)
+        self.conditions: dict[str, dict[str, list[Any]]] = {
+            key: self._checked(_field_of(key), needed)
+            for key, needed in conditions.items()
+        }
         for key in self.conditions:
             self._check_cycle(key, ())
         self._parents = [
@@ -84,7 +89,26 @@ class TrialSpace:
         found = {key for branch in self._branches() for key in self.in_force(branch)}
         for key in self.conditions:
             allowed = "a condition that holds in some setting"
-            require(key in found, f"conditions[{key!r}]", conditions[key], allowed)
+            require(key in found, _field_of(key), conditions[key], allowed)
+
+    @classmethod
+    def of(cls, space: ConditionalSpace) -> TrialSpace:
+        """Return the space of what a user has written: see `FederationTuner`.
+
+        Raises
+        ------
+        ValueError
+            If it is not allowed; the message names the key.
+        """
+        if not isinstance(space, Mapping):
+            return cls(SearchSpace(space))  # which says what is allowed
+        distributions: dict[str, Any] = dict(space)
+        conditions = {}
+        for key, value in space.items():
+            # A tuple of another kind is refused with the distributions.
+            if isinstance(value, tuple) and [*map(_is_distribution, value)] == _PAIR:
+                distributions[key], conditions[key] = value
+        return cls(SearchSpace(distributions), conditions)
 
     def in_force(self, settings: Mapping[str, Any]) -> list[str]:
         """Return the keys that have an effect in a setting, in the space's order.
@@ -189,9 +213,18 @@ class TrialSpace:
         """Raise ValueError if a key needs itself."""
         if key in path:
             circle = " needs ".join((*path[path.index(key) :], key))
-            refuse("conditions", circle, "keys that do not need one another")
+            refuse("space", circle, "keys that do not need one another")
         for parent in self.conditions.get(key, {}):
             self._check_cycle(parent, (*path, key))
+
+
+def _is_distribution(value: object) -> bool:
+    return isinstance(value, BaseDistribution)
+
+
+def _field_of(key: str) -> str:
+    """Return the name of a condition in an error: where the user has written it."""
+    return f"space[{key!r}][1]"
 
 
 def _is_among(value: Any, values: Any) -> bool:

@@ -48,6 +48,11 @@ GRID = {key: one for key, one in SPACE.items() if key != "decay"}
 GRID_CONDITIONS = {key: one for key, one in CONDITIONS.items() if key != "decay"}
 
 
+def _conditional(space: Any, conditions: Any) -> dict[str, Any]:
+    """Return the space with its conditions, as a user writes it."""
+    return {**space, **{key: (space[key], one) for key, one in conditions.items()}}
+
+
 def _space(space: Any = SPACE, conditions: Any = CONDITIONS) -> TrialSpace:
     return TrialSpace(SearchSpace(space), conditions)
 
@@ -122,32 +127,37 @@ def test_without_conditions_nothing_is_different() -> None:
 @pytest.mark.parametrize(
     ("conditions", "error"),
     [
-        (["decay"], r"^conditions=\['decay'\] .*\{'decay': \{'schedule'"),
-        ({"deacy": {"schedule": ["step"]}}, r"^conditions='deacy'.*mean 'decay'"),
-        ({"decay": "step"}, r"^conditions\['decay'\]='step'"),
-        ({"decay": {}}, r"^conditions\['decay'\]=\{\}"),
-        ({"decay": {"shedule": ["step"]}}, r"^conditions\['decay'\].*mean 'schedule'"),
-        ({"decay": {"every": [1]}}, r"^conditions\['decay'\]='every'.*with choices"),
+        ({"decay": "step"}, r"^space\['decay'\]\[1\]='step' .*\{'schedule': \["),
+        ({"decay": {}}, r"^space\['decay'\]\[1\]=\{\}"),
+        ({"decay": {"shedule": []}}, r"^space\['decay'\]\[1\].*mean 'schedule'"),
+        ({"decay": {"every": [1]}}, r"^space\['decay'\]\[1\]='every'.*with choices"),
         ({"decay": {"schedule": "step"}}, r"\['schedule'\]='step' .*: a list of some"),
         ({"decay": {"schedule": []}}, r"\['schedule'\]=\[\] .*: a list of some"),
         ({"decay": {"schedule": ["cosine"]}}, r"='cosine' .* one of \['constant'"),
         ({"shape": {"shape": ["soft"]}}, r"'shape needs shape'"),
         (
             {"shape": {"schedule": ["step"]}, "schedule": {"shape": ["soft"]}},
-            r"^conditions='shape needs schedule needs shape'",
+            r"^space='schedule needs shape needs schedule'",
         ),
         (
             {
                 "shape": {"schedule": ["step"]},
                 "edge": {"shape": ["hard"], "schedule": ["constant"]},
             },
-            r"^conditions\['edge'\]=.* a condition that holds in some setting",
+            r"^space\['edge'\]\[1\]=.* a condition that holds in some setting",
         ),
     ],
 )
 def test_bad_conditions_are_named(conditions: Any, error: str) -> None:
     with pytest.raises(ValueError, match=error):
-        tuner(space=SPACE, conditions=conditions)
+        tuner(space=_conditional(SPACE, conditions))
+
+
+def test_a_pair_needs_a_distribution_and_a_condition() -> None:
+    pair = SPACE["decay"], {"schedule": ["step"]}
+    for value in ((0.8, 0.99), (*pair, 3), list(pair), pair[::-1]):
+        with pytest.raises(ValueError, match=r"^space\['decay'\]="):
+            tuner(space={**SPACE, "decay": value})
 
 
 def test_one_is_not_true() -> None:
@@ -168,8 +178,7 @@ APP_DEFAULTS = {"schedule": "constant", "decay": 1.0}
 
 
 def _study(**options: Any) -> Any:
-    whole = {"space": APP_SPACE, "conditions": APP_CONDITIONS, **options}
-    return tuner(**whole)
+    return tuner(**{"space": _conditional(APP_SPACE, APP_CONDITIONS), **options})
 
 
 def _start(**options: Any) -> Any:
@@ -221,7 +230,7 @@ def test_conditions_are_part_of_the_record(tmp_path: Path) -> None:
     first = _start(folder=tmp_path)
     assert _start(folder=tmp_path) == first
     with pytest.raises(JournalError, match="conditions"):
-        _start(folder=tmp_path, conditions=None)
+        _start(folder=tmp_path, space=APP_SPACE)
 
 
 def test_a_key_that_is_nowhere_in_force_is_not_called_unread(

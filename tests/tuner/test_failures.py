@@ -32,7 +32,7 @@ from flwr_fbo.cli.report.tuner_page import tuner_page
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.tuner.trial_grid import TrainingFailedError
 from flwr_fbo.tuner.tuner_record import FILE_NAME
-from tests.tuner.apps import RecordingGrid
+from tests.tuner.apps import RecordingGrid, tuner
 
 NUM_CLIENTS = 6
 EVERYBODY = frozenset(range(NUM_CLIENTS))
@@ -110,7 +110,7 @@ of_both_schedules = pytest.mark.parametrize("schedule", [ONE_RUNG, TWO_RUNGS])
 
 
 def _study(path: str, schedule: Halving = ONE_RUNG, **options: Any) -> FederationTuner:
-    return FederationTuner(
+    return tuner(
         **{
             "space": {"rate": FloatDistribution(0.01, 10, log=True)},
             "metric": "score",

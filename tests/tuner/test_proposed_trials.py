@@ -159,16 +159,21 @@ def test_defaults_outside_of_the_space_are_a_trial_without_that_parameter() -> N
 
 
 def test_a_study_that_does_not_fit_is_refused() -> None:
+    def start(**options: Any) -> None:
+        tuner(**options).start(main_of(), grid, server_context())
+
+    grid = recording()
     with pytest.raises(ValueError, match=r"^privacy=.*None with a study"):
-        tuner(study=_study(), privacy=PrivateChoice(1.0, 1e-3))
+        start(study=_study(), privacy=PrivateChoice(1.0, 1e-3))
     with pytest.raises(ValueError, match=r"^study\.directions=\['minimize'\]"):
-        tuner(study=_study(), privacy=None, direction="maximize")
+        start(study=_study(), privacy=None, direction="maximize")
     with pytest.raises(ValueError, match=r"^study='TPE'"):
-        tuner(study="TPE", privacy=None)
+        start(study="TPE", privacy=None)
     study = _study()
     study.enqueue_trial({"learning-rate": 0.1})
     with pytest.raises(ValueError, match=r"^study='1 enqueued trials'.*enqueue"):
-        tuner(study=study, privacy=None)
+        start(study=study, privacy=None)
+    assert grid.sends == []
 
 
 def test_a_trial_that_fails_and_yet_goes_on_ends_as_failed() -> None:

@@ -17,7 +17,7 @@ from flwr_fbo.space.search_space import Params
 from flwr_fbo.tuner.evidence import Lead
 from flwr_fbo.tuner.schedule import Plan
 from flwr_fbo.tuner.settings_effect import MIN_DRAWN
-from flwr_fbo.tuner.trial_grid import TunedGrid
+from flwr_fbo.tuner.tuned_grid import TunedGrid
 
 
 @dataclass(frozen=True)

@@ -50,13 +50,14 @@ from flwr_fbo.tuner.choosers.making import ScoreSource, make_chooser
 from flwr_fbo.tuner.envelope import check_weights
 from flwr_fbo.tuner.evidence import check_evidence, too_few_clients
 from flwr_fbo.tuner.federation_result import FederationResult
+from flwr_fbo.tuner.live_trials import Federation
 from flwr_fbo.tuner.one_training import OneTraining
 from flwr_fbo.tuner.private_choice import PrivateChoice
 from flwr_fbo.tuner.proposed_trials import ProposedTrials, check_study
 from flwr_fbo.tuner.schedule import AppShape, Plan, Schedule
 from flwr_fbo.tuner.score import Score
 from flwr_fbo.tuner.trial_grid import Main, TrialGrid
-from flwr_fbo.tuner.trial_run import Federation, TrialRun
+from flwr_fbo.tuner.trial_run import TrialRun
 from flwr_fbo.tuner.trial_space import ConditionalSpace, TrialSpace
 from flwr_fbo.tuner.trial_thread import THREAD_NAME
 from flwr_fbo.tuner.tuner_record import TunerRecord, has_begun
@@ -445,7 +446,6 @@ class FederationTuner:
                     chooser=chooser,
                     score=self._score,
                     record=record,
-                    folder=folder,
                     callbacks=callbacks,
                     proposed=proposed,
                 )

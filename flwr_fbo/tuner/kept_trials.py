@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Collection
-from pathlib import Path
 
 from flwr_fbo.tuner.kept_rounds import KeptRounds
 from flwr_fbo.tuner.trial_thread import THREAD_NAME
@@ -19,13 +18,12 @@ class KeptTrials:
 
     Parameters
     ----------
-    folder : Path or None
-        Of the tuner.
     record : TunerRecord
+        The tuner's, whose folder has the files.
     """
 
-    def __init__(self, folder: Path | None, record: TunerRecord) -> None:
-        self._folder = folder and folder / "kept"
+    def __init__(self, record: TunerRecord) -> None:
+        self._folder = record.folder and record.folder / "kept"
         self._record = record
         self._may_keep = not record.clients_keep_state()
 

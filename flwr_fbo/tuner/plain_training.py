@@ -11,8 +11,9 @@ from flwr.serverapp import Grid
 
 from flwr_fbo.tuner.parked_arrays import ParkedArrays
 from flwr_fbo.tuner.trial_context import Overlay, trial_context
-from flwr_fbo.tuner.trial_grid import Main, TrialGrid, TunedGrid, most_clients
+from flwr_fbo.tuner.trial_grid import Main, TrialGrid, most_clients
 from flwr_fbo.tuner.trial_thread import Send, TrialThread
+from flwr_fbo.tuner.tuned_grid import TunedGrid
 
 
 def plain_training(

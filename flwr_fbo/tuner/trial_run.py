@@ -1,56 +1,35 @@
-"""The trials under way, rung by rung: trained, compared, and ended."""
+"""The trials of one run of a tuner, rung by rung: trained, compared, and ended."""
 
 from __future__ import annotations
 
 import logging
-import random
 import secrets
 import time
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
-from flwr.app import Context
-from flwr.serverapp import Grid
 from flwr.serverapp.exception import AggregationError
 
-from flwr_fbo.space.search_space import Params
 from flwr_fbo.study.callbacks import Callback, DecidedRung, tell
 from flwr_fbo.tuner.candidates import Candidates
 from flwr_fbo.tuner.choice import survivors_of
-from flwr_fbo.tuner.choosers.chooser import Chooser
+from flwr_fbo.tuner.choosers.chooser import Chooser, Comparison
 from flwr_fbo.tuner.envelope import BallotHeader, TrialsHeader
 from flwr_fbo.tuner.evidence import check_evidence
 from flwr_fbo.tuner.federation_result import Rung
-from flwr_fbo.tuner.kept_trials import KeptTrials
-from flwr_fbo.tuner.parked_arrays import ParkedArrays
+from flwr_fbo.tuner.live_trials import Federation, LiveTrials
 from flwr_fbo.tuner.progress import IS_PROGRESS, Progress, TrialLog
 from flwr_fbo.tuner.proposed_trials import ProposedTrials
-from flwr_fbo.tuner.schedule import Plan
+from flwr_fbo.tuner.schedule import Plan, PlannedRung
 from flwr_fbo.tuner.score import Score
 from flwr_fbo.tuner.shared_sends import SharedSends
-from flwr_fbo.tuner.trial_context import (
-    FederationTrial,
-    Overlay,
-    trial_context,
-)
-from flwr_fbo.tuner.trial_grid import (
-    Main,
-    Share,
-    TrainingFailedError,
-    TrialGrid,
-    TunedGrid,
-    most_clients,
-)
-from flwr_fbo.tuner.trial_thread import (
-    THREAD_NAME,
-    EvaluationFailedError,
-    Send,
-    TrialThread,
-)
+from flwr_fbo.tuner.standings import Standings
+from flwr_fbo.tuner.training_rounds import TrainingFailedError
+from flwr_fbo.tuner.trial_thread import EvaluationFailedError, TrialThread
+from flwr_fbo.tuner.tuned_grid import TunedGrid
+from flwr_fbo.tuner.tuner_clients import TunerClients
 from flwr_fbo.tuner.tuner_record import TunerRecord, rung_of
 
 _log = logging.getLogger("flwr.fbo")
@@ -62,15 +41,6 @@ _EARLY_STOPPING = (
 )
 
 
-@dataclass(frozen=True)
-class Federation:
-    """The app and its clients, as `FederationTuner.start` gets them."""
-
-    main: Main
-    grid: Grid
-    context: Context
-
-
 @dataclass(kw_only=True)
 class TrialRun:
     """The trials of one call of `FederationTuner.start`, as far as they have come.
@@ -78,18 +48,20 @@ class TrialRun:
     Attributes
     ----------
     app : Federation
+        The app that is tuned, and its clients.
     candidates : Candidates
         What each trial overlays the run config with, as far as it is known: `proposed`
         adds the others.
     plan : Plan
+        The rungs.
     chooser : Chooser
+        Compares the trials of a rung.
     score : Score
+        What is compared, in the metric's unit.
     record : TunerRecord
-        `climb` adds the rungs that are left.
-    folder : Path or None
-        In which each trial has its working directory.
+        Where `climb` adds the rungs that are left.
     callbacks : sequence of Callback
-        Told of each rung that is decided.
+        Objects that are told of each rung that is decided.
     proposed : ProposedTrials, optional
         Proposes the settings of the first rung, and shows its scores.
     """
@@ -100,44 +72,33 @@ class TrialRun:
     chooser: Chooser
     score: Score
     record: TunerRecord
-    folder: Path | None
     callbacks: Sequence[Callback]
     proposed: ProposedTrials | None = None
 
     def __post_init__(self) -> None:
-        self._rungs = self.record.rungs()
         self._attempt = secrets.token_hex(8)
-        # From the app's own generator, so that an app which seeds it repeats.
-        self._sample_seed = random.getrandbits(64)
-        self._first_rung = len(self._rungs)
-        self._overlays: dict[int, Overlay] = {}
-        self._alive = list(range(self.plan.rungs[0].num_trials))
-        # Whether the trial that was chosen goes on to the end of its main.
-        self._is_final = False
-        self._trials: dict[int, TrialThread] = {}
-        # Of each trial under way, what its training has come to.
-        self._grids: dict[int, TrialGrid] = {}
-        self._parked = ParkedArrays()
-        # The failures of trials that the log has already.
-        self._said: dict[int, str] = {}
-        self._log_of_trials = TrialLog()
-        self._progress = Progress(self.plan, len(self._rungs))
-        self._kept = KeptTrials(self.folder, self.record)
+        self._standings = Standings(self.plan, self.record.rungs())
+        # Rungs from here on are what this run promises to release.
+        self._first_rung = self._standings.number
+        self._trials = LiveTrials(
+            self.app, self._standings, self.chooser, self.record, self.score.weights
+        )
         self._ledgers = self.record.site_ledgers()
+        self._clients = TunerClients(
+            self.app.grid, self.chooser.num_clients, self._ledgers
+        )
         self._sends = SharedSends(
-            self.app.grid,
+            self._clients,
             self._header,
             parallel=self.plan.parallel,
-            num_agents=self.chooser.num_clients,
-            ledgers=self._ledgers,
             asks_all=self.chooser.clients_score,
             skips=self.plan.is_shared,
-            hear_state=self._kept.stop,
+            hear_state=self._trials.kept.stop,
         )
-
-    @property
-    def _settings(self) -> list[Params]:
-        return self.candidates.settings
+        self._log_of_trials = TrialLog()
+        self._progress = Progress(self.plan, self._first_rung)
+        # The failures of trials that the log has already.
+        self._said: dict[int, str] = {}
 
     def climb(self, exact_metrics: bool = False) -> Any:
         """Decide the rungs that are left, and train the chosen trial to its end.
@@ -156,72 +117,72 @@ class TrialRun:
         _log.info("study %s, as the ledger of each site has it", self._attempt)
         with self._log_of_trials:
             try:
-                for number in range(len(self.plan.rungs)):
-                    if number == len(self._rungs):
-                        self._decide(number)
-                    self._alive = list(self._rungs[number].survivors)
+                while (planned := self._standings.planned) is not None:
+                    self._decide(planned)
                 returned = self._finish(exact_metrics) if self.plan.hands_over else None
-                self._kept.end_all_but(())
+                self._trials.kept.end_all_but(())
                 return returned
             finally:
-                self._end_all_but(())
+                self._trials.end_all_but(())
                 if self.proposed is not None:
                     self.proposed.end()
 
-    def _decide(self, number: int) -> None:
+    def _decide(self, planned: PlannedRung) -> None:
         """Train the trials of a rung, compare them, and record what that gave."""
-        began = time.monotonic()
-        self._end_all_but(self._alive)
-        self._kept.end_all_but(self._alive)
+        began, alive = time.monotonic(), self._standings.alive
+        self._trials.end_all_but(alive)
+        self._trials.kept.end_all_but(alive)
         trials: list[TrialThread] = []
-        asked = self.chooser.open_ballot(self._sends, self.record)
+        # A sum that may have been unmasked is asked for again, and no trial is trained.
+        asked = self.chooser.open_ballot(self._clients, self.record)
         if asked is None:
-            trials = self._trained(number)
+            trials = self._trained(planned)
             self._sends.check_answers()
             self._say_failures(trials)
-            asked = self._ballot_header(number, trials)
-        row = self.chooser.compare(asked, trials, self._sends, self.record)
+            asked = self._ballot_header(trials)
+        compared = Comparison(asked, trials, self._clients, self.record)
+        row = self.chooser.compare(compared)
         if np.isneginf(row.vectors).all():
             raise AggregationError(
                 f"metric={str(self.score)!r}: there is no finite score, with a "
-                f"positive weight, in any trial of rung {number + 1}."
+                f"positive weight, in any trial of rung {asked.rung + 1}."
             )
-        planned = self.plan.rungs[number]
         # The study's name, as the ledger of each site has it.
         row.facts.update(study_id=asked.attempt, failed=list(asked.failed))
-        row.facts.update(rounds=planned.rounds, trials=self._alive)
+        row.facts.update(rounds=planned.rounds, trials=alive)
         order = survivors_of([*self.record.ledger(), row], planned.num_survivors)
-        row.facts["survivors"] = [self._alive[place] for place in order]
+        row.facts["survivors"] = [alive[place] for place in order]
         rung = rung_of(row, self.score.direction)
         if self.proposed is not None:
             going_on = rung.survivors if planned.num_survivors > 1 else ()
             scores = dict(zip(rung.trials, rung.scores, strict=True))
             self.proposed.report(rung.rounds, scores, going_on)
-        self._measure()
+        self._trials.save_measured()
+        # From here on the rung is decided, also if this process ends.
         self.record.add(row, self._ledgers)
-        self._rungs.append(rung)
+        self._standings.decide(rung)
         self._say_decided(trials, time.monotonic() - began)
         if trials:
             self._warn(trials, planned.rounds)
         else:  # an earlier run trained them, and promised that release
-            self._first_rung = len(self._rungs)
+            self._first_rung = self._standings.number
         self._tell_of(rung)
         check_evidence(row, self.chooser.num_clients)
 
     def _say_decided(self, trials: Sequence[TrialThread], seconds: float) -> None:
         """Log what the last rung has given."""
-        rung, number = self._rungs[-1], len(self._rungs)
-        left = self._progress.left(number - 1, trials)
-        outcome = f"{list(rung.survivors)} go on; {left}"
-        if number == len(self.plan.rungs):
-            outcome = f"trial {rung.survivors[0]} has the best score"
+        number, rung = self._standings.number, self._standings.rungs[-1]
+        outcome = f"trial {rung.survivors[0]} has the best score"
+        if self._standings.planned is not None:
+            left = self._progress.left(number - 1, trials)
+            outcome = f"{list(rung.survivors)} go on; {left}"
         _log.info(
             "rung %d of %d: %d trials at round %d after %d sends, %.0f s; %s",
             number,
             len(self.plan.rungs),
             len(rung.trials),
             rung.rounds,
-            self._sends.num_sends,
+            self._clients.num_sends,
             seconds,
             outcome,
             extra={IS_PROGRESS: "rung"},
@@ -229,10 +190,10 @@ class TrialRun:
 
     def _tell_of(self, rung: Rung) -> None:
         """Tell the callbacks of the last rung."""
-        spent = self.record.spent()
+        spent, settings = self.record.spent(), self.candidates.settings
         decided = DecidedRung(
-            number=len(self._rungs),
-            settings=tuple(dict(self._settings[trial]) for trial in rung.trials),
+            number=self._standings.number,
+            settings=tuple(dict(settings[trial]) for trial in rung.trials),
             epsilon=None if spent is None else spent.epsilon,
             rounds=rung.rounds,
             trials=rung.trials,
@@ -241,142 +202,65 @@ class TrialRun:
         )
         tell(self.callbacks, "on_rung", decided)
 
-    def _trained(self, number: int) -> list[TrialThread]:
+    def _trained(self, planned: PlannedRung) -> list[TrialThread]:
         """Return the trials of a rung, trained.
 
         In the first rung a sampler proposes as many trials as share a send, and learns
         their scores before it proposes the next.
         """
-        rounds, trials = self.plan.rungs[number].rounds, list[TrialThread]()
+        alive, trials = self._standings.alive, list[TrialThread]()
+        rung = self._standings.number
 
         def say(sent: Sequence[TrialThread]) -> None:
             for trial in sent:
                 self._log_of_trials.forget(trial)
-            self._progress.say(number, trials, sent, self._sends.num_sends)
+            self._progress.say(rung, trials, sent, self._clients.num_sends)
 
-        is_proposed = self.proposed is not None and number == 0
-        batches = [range(len(self._alive))]
-        if is_proposed and self.plan.is_shared:
-            batches = self.plan.turns(number)
-        elif is_proposed:
-            size, num = self.plan.parallel, len(self._alive)
+        sampler = self.proposed if rung == 0 else None
+        batches = [range(len(alive))]
+        if sampler is not None and self.plan.is_shared:
+            batches = self.plan.turns(rung)
+        elif sampler is not None:
+            size, num = self.plan.parallel, len(alive)
             batches = [range(i, min(i + size, num)) for i in range(0, num, size)]
         self._sends.begin_rung()
         for places in batches:
-            numbers = [self._alive[place] for place in places]
+            numbers = [alive[place] for place in places]
             self._propose(numbers)
-            batch = [self._trial(trial) for trial in numbers]
+            settings = self.candidates.settings
+            batch = [self._trials.get(trial, settings[trial]) for trial in numbers]
             trials += batch
-            self._sends.advance(batch, rounds, say)
-            if self.proposed is not None and is_proposed:
-                asked = self._ballot_header(number, batch)
-                found = self.chooser.compare(asked, batch, self._sends, self.record)
+            self._sends.advance(batch, planned.rounds, say)
+            if sampler is not None:
+                asked = self._ballot_header(batch)
+                compared = Comparison(asked, batch, self._clients, self.record)
+                found = self.chooser.compare(compared)
                 scores = self.score.signed(found.vectors)
                 for trial, score in zip(numbers, scores, strict=True):
-                    self.proposed.learn(trial, self._settings[trial], score)
+                    sampler.learn(trial, settings[trial], score)
         return trials
 
     def _propose(self, numbers: Sequence[int]) -> None:
         """Have settings for trials, on record before training, and show them."""
         if self.proposed is None:
             return
-        missing = range(len(self._settings), numbers[-1] + 1)
+        settings = self.candidates.settings
+        missing = range(len(settings), numbers[-1] + 1)
         for number in missing:
             self.proposed.propose(number, self.candidates)
         if missing:
-            self.record.save_settings(self._settings)
+            self.record.save_settings(settings)
         for number in numbers:
             if number not in self._trials:
-                self.proposed.show(number, self._settings[number])
-
-    def _trial(self, number: int) -> TrialThread:
-        """Return a trial, new unless it is under way, that knows its rung."""
-        if number not in self._trials:
-            run_config = {**self.app.context.run_config, **self.plan.overrides}
-            self._overlays[number] = Overlay(run_config, self._settings[number])
-            self._trials[number] = self._new_trial(number, self._overlays[number])
-        current, rung = None, len(self._rungs)
-        if rung < len(self.plan.rungs):
-            rounds, settings = self.plan.rungs[rung].rounds, self._settings[number]
-            current = FederationTrial(number, rung + 1, rounds, dict(settings))
-        self._overlays[number].trial = current
-        return self._trials[number]
-
-    def _new_trial(self, number: int, overlay: Overlay) -> TrialThread:
-        """Return a trial that has not begun: a call of `main` with its own Grid."""
-        context = trial_context(self.app.context, overlay)
-
-        def note(measured: Any) -> None:
-            score = self.chooser.server_score(measured)
-            if score is not None:
-                trial.note_score(score)
-
-        def share(grid: Grid, round_number: int) -> Share:
-            return self._share_of(trial, grid, round_number)
-
-        def run(send: Send) -> Any:
-            grid = TrialGrid(
-                self.app.grid,
-                send,
-                is_hidden=self.chooser.adds_noise,
-                note=note,
-                wanted=self.score.weights,
-                share=share if self.plan.is_shared or self.plan.hands_over else None,
-                kept=self._kept.rounds(number),
-                note_round=trial.note_round,
-                sample_seed=self._sample_seed,
-            )
-            self._grids[number] = grid
-            try:
-                returned = self.app.main(cast(Grid, grid), context)
-                grid.finish()
-            except Exception as error:
-                grid.check_error(error)
-                raise
-            finally:
-                grid.close()
-            note(returned)
-            return returned
-
-        trial = TrialThread(
-            number,
-            run,
-            folder=self.folder and self.folder / f"{THREAD_NAME}{number}",
-            parked=self._parked,
-            clients_score=self.chooser.clients_score,
-            most_clients=most_clients(self.app.grid),
-        )
-        return trial
-
-    def _share_of(self, trial: TrialThread, grid: Grid, round_number: int) -> Share:
-        """Return who trains a trial in a round; wait at the end of a rung.
-
-        A trial that is trained again has the groups of its first training, so that a
-        run which goes on comes to the same models.
-        """
-        if not self._is_final and len(self._rungs) < len(self.plan.rungs):
-            trial.hold(self.plan.rungs[len(self._rungs)].rounds)
-        nodes = list(grid.get_node_ids())
-        ends = [planned.rounds for planned in self.plan.rungs]
-        rung = bisect_left(ends, round_number)
-        if not self._is_final:  # main may train on before it is scored
-            rung = min(rung, len(self._rungs))
-        if rung == len(ends) or not self.plan.is_shared:
-            return Share(nodes)
-        is_decided = rung < len(self._rungs)
-        trials = self._rungs[rung].trials if is_decided else self._alive
-        place = trials.index(trial.number)
-        share = self.plan.share(nodes, rung, place, round_number)
-        spares = self.plan.spares(nodes, rung, place, round_number)
-        return Share(share, self.plan.min_clients, spares)
+                self.proposed.show(number, settings[number])
 
     def _finish(self, exact_metrics: bool) -> Any:
         """Train the trial that was chosen to the end of its main, with all clients."""
-        self._is_final = True
-        (number,) = self._alive
-        self._end_all_but(self._alive)
-        self._kept.end_all_but(self._alive)
-        trial = self._trial(number)
+        (number,) = self._standings.alive
+        self._trials.end_all_but([number])
+        self._trials.kept.end_all_but([number])
+        settings = self.candidates.settings[number]
+        trial = self._trials.get(number, settings)
         # Where the last rung ends with the app's last round, metrics stayed hidden.
         has_ended = trial.has_ended
         shows_metrics = not self.chooser.adds_noise or (exact_metrics and not has_ended)
@@ -391,7 +275,7 @@ class TrialRun:
         trial.come_forward()
         grid = TunedGrid(
             self.app.grid,
-            {**self._settings[number], **self.plan.overrides},
+            {**settings, **self.plan.overrides},
             is_hidden=not shows_metrics,
             attempt=self._attempt,
             trial=number,
@@ -402,19 +286,9 @@ class TrialRun:
             trial.answer(list(replies))
         if trial.error is not None:
             raise trial.error
-        self._measure()
+        self._trials.save_measured()
         self.record.hand_over(shows_metrics)
         return trial.returned
-
-    def _measure(self) -> None:
-        """Record what the server's own evaluation gave in the trials under way."""
-        found = {trial: grid.measured() for trial, grid in self._grids.items()}
-        self.record.save_measured({t: rounds for t, rounds in found.items() if rounds})
-
-    def _end_all_but(self, alive: Sequence[int]) -> None:
-        for number in [number for number in self._trials if number not in alive]:
-            self._trials.pop(number).end()
-            self._grids.pop(number, None)
 
     def _say_failures(self, trials: Sequence[TrialThread]) -> None:
         """Log why trials cannot be compared; raise it if none can."""
@@ -434,23 +308,26 @@ class TrialRun:
             _log.warning("trial%s %s: %s", "s" * (len(numbers) > 1), names, text)
 
     def _header(self, numbers: list[int]) -> TrialsHeader:
-        number = len(self._rungs)
+        """Return the header of a message with what some trials ask."""
+        planned, settings = self._standings.planned, self.candidates.settings
+        assert planned is not None  # then no trial shares a message
+        overrides = self.plan.overrides
         return TrialsHeader(
             attempt=self._attempt,
             trials=tuple(numbers),
-            settings=tuple(
-                {**self._settings[number], **self.plan.overrides} for number in numbers
-            ),
-            alive=tuple(self._alive),
+            settings=tuple({**settings[number], **overrides} for number in numbers),
+            alive=tuple(self._standings.alive),
             metric=self.score.weights if self.chooser.clients_score else {},
             is_hidden=self.chooser.adds_noise,
             promise=self.chooser.promise(self._first_rung),
-            sums=self.chooser.sums(len(self._alive)),
-            rung=number + 1,
-            rounds=self.plan.rungs[number].rounds,
+            sums=self.chooser.sums(len(self._standings.alive)),
+            rung=self._standings.number + 1,
+            rounds=planned.rounds,
         )
 
-    def _ballot_header(self, rung: int, trials: Sequence[TrialThread]) -> BallotHeader:
+    def _ballot_header(self, trials: Sequence[TrialThread]) -> BallotHeader:
+        """Return the header of a message that asks for a ballot on trials."""
+        rung = self._standings.number
         return BallotHeader(
             attempt=self._attempt,
             rung=rung,
@@ -464,8 +341,7 @@ class TrialRun:
 
     def _warn(self, trials: Sequence[TrialThread], rounds: int) -> None:
         """Say which keys nothing reads, and that trials ended before their rung."""
-        overlays = self._overlays.values()
-        read = self._sends.read.union(*(overlay.read for overlay in overlays))
+        read = self._sends.read | self._trials.read_keys
         if unread := sorted(self.candidates.keys - read):
             _log.warning(
                 "Nothing has read %s from a run config so far, at the server or at a "

@@ -58,6 +58,7 @@ class TunerRecord:
     def __init__(
         self, folder: Path | None, identity: Mapping[str, Any], patience: float
     ) -> None:
+        self.folder = folder
         self._identity = identity
         whole = {"kind": KIND, **identity}
         if folder is None:

@@ -16,7 +16,7 @@ from flwr_fbo.models import ellipsoid
 from flwr_fbo.privacy.spending import SpendingLedger
 from flwr_fbo.secure_sum.terms import Exchange
 from flwr_fbo.site import sum_member
-from flwr_fbo.tuner import client_mod, hidden_metrics
+from flwr_fbo.tuner import ballot_replies, client_mod, hidden_metrics, trial_replies
 from flwr_fbo.tuning.site.recorded_tuner import RecordedTuner
 from tests.adversaries.honest_servers import Tuning
 from tests.adversaries.two_worlds import KINDS, prove
@@ -71,7 +71,8 @@ def _send_a_metric(patch: pytest.MonkeyPatch) -> None:
             found[name]["is-good"] = int(np.nanmax([*_numbers(record), 0]) > 0.5)
         return found
 
-    patch.setattr(client_mod, "hide_evaluate_metrics", hidden)
+    for module in (client_mod, trial_replies):
+        patch.setattr(module, "hide_evaluate_metrics", hidden)
 
 
 def _numbers(record: Any) -> list[float]:
@@ -122,7 +123,7 @@ def _mark_a_key(patch: pytest.MonkeyPatch) -> None:
         return sent
 
     patch.setattr(sum_member, "sum_reply", marked)
-    patch.setattr(client_mod, "sum_reply", marked)
+    patch.setattr(ballot_replies, "sum_reply", marked)
 
 
 @pytest.mark.parametrize(

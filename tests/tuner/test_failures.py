@@ -30,7 +30,7 @@ from flwr_fbo import (
 from flwr_fbo.cli import app as cli_app
 from flwr_fbo.cli.report.tuner_page import tuner_page
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.tuner.trial_grid import TrainingFailedError
+from flwr_fbo.tuner.training_rounds import TrainingFailedError
 from flwr_fbo.tuner.tuner_record import FILE_NAME
 from tests.tuner.apps import RecordingGrid, tuner
 

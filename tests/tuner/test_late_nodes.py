@@ -10,7 +10,7 @@ from flwr.app import Message
 
 from flwr_fbo import Halving, InProcessGrid, PrivateChoice
 from flwr_fbo.tuner.envelope import BallotHeader, read_header
-from flwr_fbo.tuner.shared_sends import Voters
+from flwr_fbo.tuner.voters import Voters
 from tests.tuner.apps import (
     NUM_CLIENTS,
     RUN_CONFIG,

@@ -10,7 +10,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
 from flwr_fbo._compat import ensure_task_identity
-from flwr_fbo.tuner import parked_arrays, shared_sends
+from flwr_fbo.tuner import parked_arrays, send_order, shared_sends
 from flwr_fbo.tuner.parked_arrays import ParkedArrays
 from flwr_fbo.tuner.trial_grid import Main
 from tests.tuner.apps import TWO_RUNGS, in_process, main_of, server_context, tuner
@@ -105,7 +105,7 @@ def test_results_do_not_depend_on_what_is_put_away(
     found = []
     for few, most in ((10**9, 10**9), (0, 10**9), (0, 0)):
         monkeypatch.setattr(parked_arrays, "_FEW_BYTES", few)
-        monkeypatch.setattr(shared_sends, "_MOST_BYTES", most)
+        monkeypatch.setattr(send_order, "_MOST_BYTES", most)
         result = tuner(schedule=TWO_RUNGS).start(main, in_process(), server_context())
         found.append(result.rungs)
     assert found[0] == found[1] == found[2]
@@ -129,7 +129,7 @@ def test_no_trial_keeps_the_models_of_all_clients_while_it_waits() -> None:
 
 def test_large_models_do_not_share_a_send(monkeypatch: pytest.MonkeyPatch) -> None:
     shared: list[int] = []
-    next_trials = shared_sends.next_trials
+    next_trials = send_order.next_trials
 
     def noting(*about: Any) -> Any:
         trials = next_trials(*about)
@@ -139,6 +139,6 @@ def test_large_models_do_not_share_a_send(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(shared_sends, "next_trials", noting)
     for most, largest in ((10**9, 2), (6 * len(BYTES), 1), (0, 1)):
         shared.clear()
-        monkeypatch.setattr(shared_sends, "_MOST_BYTES", most)
+        monkeypatch.setattr(send_order, "_MOST_BYTES", most)
         tuner(schedule=TWO_RUNGS).start(main_of(), in_process(), server_context())
         assert max(shared) == largest

@@ -9,7 +9,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from flwr_fbo import Halving
 from flwr_fbo.tuner.parked_arrays import ParkedArrays
-from flwr_fbo.tuner.shared_sends import next_trials
+from flwr_fbo.tuner.send_order import next_trials
 from flwr_fbo.tuner.trial_thread import TrialThread
 from tests.tuner.apps import (
     NUM_CLIENTS,

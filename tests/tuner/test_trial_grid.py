@@ -14,8 +14,9 @@ from flwr_fbo import InProcessGrid, tuner_mod
 from flwr_fbo.privacy.spending import Charge, Promise
 from flwr_fbo.tuner.envelope import SettingsHeader, TrialsHeader, pack, read_header
 from flwr_fbo.tuner.trial_context import FederationTrial, Overlay
-from flwr_fbo.tuner.trial_grid import TrialGrid, TunedGrid
+from flwr_fbo.tuner.trial_grid import TrialGrid
 from flwr_fbo.tuner.trial_thread import random_states, restore_random_states
+from flwr_fbo.tuner.tuned_grid import TunedGrid
 from tests.tuner.apps import in_process
 
 SETTINGS = {"learning-rate": 0.5}

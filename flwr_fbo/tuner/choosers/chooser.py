@@ -5,17 +5,40 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.spending import Promise
 from flwr_fbo.study.secure_sums import SecureSums
 from flwr_fbo.tuner.envelope import BallotHeader
-from flwr_fbo.tuner.shared_sends import SharedSends
 from flwr_fbo.tuner.trial_thread import TrialThread
+from flwr_fbo.tuner.tuner_clients import TunerClients
 from flwr_fbo.tuner.tuner_record import TunerRecord
 
 _log = logging.getLogger("flwr.fbo")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Trials of a rung that are to be compared.
+
+    Attributes
+    ----------
+    asked : BallotHeader
+        Which trials are compared, and what clients are asked about them.
+    trials : sequence of TrialThread
+        The same trials; empty if an earlier run has trained them.
+    clients : TunerClients
+        Gives ballots.
+    record : TunerRecord
+        Keeps what may not be lost before the rung is decided.
+    """
+
+    asked: BallotHeader
+    trials: Sequence[TrialThread]
+    clients: TunerClients
+    record: TunerRecord
 
 
 class Chooser(ABC):
@@ -71,28 +94,11 @@ class Chooser(ABC):
         return None
 
     def open_ballot(
-        self, sends: SharedSends, record: TunerRecord
+        self, clients: TunerClients, record: TunerRecord
     ) -> BallotHeader | None:
         """Return what a comparison that an earlier run has begun must be about."""
         return None
 
     @abstractmethod
-    def compare(
-        self,
-        asked: BallotHeader,
-        trials: Sequence[TrialThread],
-        sends: SharedSends,
-        record: TunerRecord,
-    ) -> LedgerRow:
-        """Return one score a trial, larger is better: all that is released of a rung.
-
-        Parameters
-        ----------
-        asked : BallotHeader
-            Which trials are compared, and what clients are asked about them.
-        trials : sequence of TrialThread
-            The same trials; empty if an earlier run has trained them.
-        sends : SharedSends
-            Asks the clients.
-        record : TunerRecord
-        """
+    def compare(self, rung: Comparison) -> LedgerRow:
+        """Return one score per trial, larger is better: all that a rung releases."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,11 +11,7 @@ import numpy as np
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.version import __version__
 from flwr_fbo.journal.tables import LedgerRow
-from flwr_fbo.tuner.choosers.chooser import Chooser
-from flwr_fbo.tuner.envelope import BallotHeader
-from flwr_fbo.tuner.shared_sends import SharedSends
-from flwr_fbo.tuner.trial_thread import TrialThread
-from flwr_fbo.tuner.tuner_record import TunerRecord
+from flwr_fbo.tuner.choosers.chooser import Chooser, Comparison
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -30,15 +26,10 @@ class ExactChooser(Chooser):
         super().say()
         _log.warning("NOT PRIVATE: the server reads every client's exact scores")
 
-    def compare(
-        self,
-        asked: BallotHeader,
-        trials: Sequence[TrialThread],
-        sends: SharedSends,
-        record: TunerRecord,
-    ) -> LedgerRow:
+    def compare(self, rung: Comparison) -> LedgerRow:
         """Return the means of the scores that the clients send."""
-        return self.choose(asked.rung, sends.ballots(asked), len(asked.trials))
+        asked = rung.asked
+        return self.choose(asked.rung, rung.clients.ballots(asked), len(asked.trials))
 
     def choose(
         self, rung: int, messages: Mapping[int, Any], num_trials: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from flwr_fbo._common.validation import require
@@ -14,12 +14,8 @@ from flwr_fbo.privacy.release import Release, ReleaseSettings
 from flwr_fbo.privacy.spending import Charge, Promise
 from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.tuner.ballots import capped
-from flwr_fbo.tuner.choosers.chooser import Chooser
-from flwr_fbo.tuner.envelope import BallotHeader
+from flwr_fbo.tuner.choosers.chooser import Chooser, Comparison
 from flwr_fbo.tuner.private_choice import PrivateChoice
-from flwr_fbo.tuner.shared_sends import SharedSends
-from flwr_fbo.tuner.trial_thread import TrialThread
-from flwr_fbo.tuner.tuner_record import TunerRecord
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -124,15 +120,10 @@ class PrivateChooser(NoisyChooser):
         if self.settings.noise_only:
             _log.warning("noise-only: ballots are zeroed, the choice is random")
 
-    def compare(
-        self,
-        asked: BallotHeader,
-        trials: Sequence[TrialThread],
-        sends: SharedSends,
-        record: TunerRecord,
-    ) -> LedgerRow:
+    def compare(self, rung: Comparison) -> LedgerRow:
         """Return the mean of the ballots with noise."""
-        return self.choose(asked.rung, sends.ballots(asked), len(asked.trials))
+        asked = rung.asked
+        return self.choose(asked.rung, rung.clients.ballots(asked), len(asked.trials))
 
     def choose(
         self, rung: int, messages: Mapping[int, Any], num_trials: int

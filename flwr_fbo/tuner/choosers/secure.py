@@ -26,11 +26,11 @@ from flwr_fbo.strategies.secure_aggregation import (
     exchanged_sum,
 )
 from flwr_fbo.study.secure_sums import SecureSums
+from flwr_fbo.tuner.choosers.chooser import Comparison
 from flwr_fbo.tuner.choosers.private import NoisyChooser
 from flwr_fbo.tuner.envelope import BallotHeader, SumHeader
 from flwr_fbo.tuner.private_choice import PrivateChoice
-from flwr_fbo.tuner.shared_sends import SharedSends
-from flwr_fbo.tuner.trial_thread import TrialThread
+from flwr_fbo.tuner.tuner_clients import TunerClients
 from flwr_fbo.tuner.tuner_record import TunerRecord
 
 _log = logging.getLogger("flwr.fbo")
@@ -92,13 +92,13 @@ class SecureChooser(NoisyChooser):
         return SecureSums(self._planned, num_trials, (self._group,), roster)
 
     def open_ballot(
-        self, sends: SharedSends, record: TunerRecord
+        self, clients: TunerClients, record: TunerRecord
     ) -> BallotHeader | None:
         """Return what the ballots of an open sum are about; None if none is open."""
         kept = record.open_sum()
         if kept is None:
             return None
-        sends.voters.slots = dict(kept["nodes"])
+        clients.voters.slots = dict(kept["nodes"])
         asked: BallotHeader = from_json(BallotHeader, kept["ballot"])
         _log.warning(
             "The ballots of rung %d were being summed: the same clients are asked for "
@@ -107,13 +107,7 @@ class SecureChooser(NoisyChooser):
         )
         return asked
 
-    def compare(
-        self,
-        asked: BallotHeader,
-        trials: Sequence[TrialThread],
-        sends: SharedSends,
-        record: TunerRecord,
-    ) -> LedgerRow:
+    def compare(self, rung: Comparison) -> LedgerRow:
         """Return the mean of the ballots with the clients' noise.
 
         Raises
@@ -121,8 +115,8 @@ class SecureChooser(NoisyChooser):
         AggregationError
             If too few clients answer.
         """
-        num_trials = len(asked.trials)
-        summed = self._summed(asked, self.sums(num_trials), sends, record)
+        asked, num_trials = rung.asked, len(rung.asked.trials)
+        summed = self._summed(rung, self.sums(num_trials))
         return self.choose(asked.rung, summed, num_trials)
 
     def choose(self, rung: int, summed: SecureTotal, num_trials: int) -> LedgerRow:
@@ -133,21 +127,16 @@ class SecureChooser(NoisyChooser):
         facts["num_ballots"] = len(summed.slots)
         return LedgerRow(rung, {"mechanism": "gaussian", **facts}, scores)
 
-    def _summed(
-        self,
-        ballot: BallotHeader,
-        sums: SecureSums,
-        sends: SharedSends,
-        record: TunerRecord,
-    ) -> SecureTotal:
+    def _summed(self, rung: Comparison, sums: SecureSums) -> SecureTotal:
         """Return the sum of the ballots of a rung."""
+        ballot, clients, record = rung.asked, rung.clients, rung.record
 
         def open_sum() -> bytes:
             kept = record.open_sum()
             return b"" if kept is None else kept["sum"].encode()
 
         def keep(state: bytes) -> None:
-            nodes = list(sends.voters.slots.items())
+            nodes = list(clients.voters.slots.items())
             kept = {"ballot": to_json(ballot), "nodes": nodes, "sum": state.decode()}
             record.save_open_sum(kept)
 
@@ -158,14 +147,14 @@ class SecureChooser(NoisyChooser):
                 slot: (SumHeader(ballot, sums, slot, exchange, attempt), request)
                 for slot, request in requests.items()
             }
-            return sends.exchange(asked)
+            return clients.exchange(asked)
 
         about = SumHeader(ballot, sums, 0, 1, 0).about
         was_open, reason = bool(open_sum()), ""
         for _ in range(_MOST_ATTEMPTS):
             opened = open_sum()
             if not opened:
-                sends.assign_slots()
+                clients.assign_slots()
             try:
                 total = exchanged_sum(
                     sums,
@@ -182,7 +171,7 @@ class SecureChooser(NoisyChooser):
                 _log.warning("Rung %d: %s", ballot.rung + 1, reason)
                 continue
             if was_open:  # the slots were an earlier run's
-                sends.voters.slots = {}
+                clients.voters.slots = {}
             return total
         if open_sum():
             reason += (

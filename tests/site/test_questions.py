@@ -218,11 +218,12 @@ def test_a_first_charge_writes_the_book_once(
         raise OSError("no space left")
 
     monkeypatch.setattr(Questions, "keep", keep_and_count)
-    node = Node(tmp_path)
     with monkeypatch.context() as broken:
         broken.setattr(SpendingLedger, "add", full)
         with pytest.raises(OSError, match="no space left"):
-            node.ask(_site(LIMITS), _asked(_study((Charge(4.0),)), 0, 1))
+            Node(tmp_path).ask(_site(LIMITS), _asked(_study((Charge(4.0),)), 0, 1))
     assert num_asked == [1]
-    node.ask(_site(LIMITS), _asked(_study((Charge(4.0),)), 0, 1))
-    assert num_asked == [1, 0]
+    for folder in (tmp_path, tmp_path / "new"):
+        num_asked.clear()
+        Node(folder).ask(_site(LIMITS), _asked(_study((Charge(4.0),)), 0, 1))
+        assert num_asked == [0]

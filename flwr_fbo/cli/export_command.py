@@ -13,8 +13,8 @@ from flwr_fbo._common.validation import require
 from flwr_fbo.cli.output import check_output, plain_errors
 from flwr_fbo.integrations.optuna_export import export_journal
 from flwr_fbo.strategies.fed_warm_start import recorded_knowledge
-from flwr_fbo.tuner.optuna_export import export_tuner
-from flwr_fbo.tuner.tuner_record import FILE_NAME as TUNER_FILE
+from flwr_fbo.tuner.records.trials_record import FILE_NAME as TUNER_FILE
+from flwr_fbo.tuner.records.tuner_export import export_tuner
 
 
 def export(

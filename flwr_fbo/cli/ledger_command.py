@@ -35,8 +35,8 @@ from flwr_fbo.strategies.study_record import (
     read_ledger,
     recorded_book,
 )
-from flwr_fbo.tuner.tuner_record import FILE_NAME as TUNER_FILE_NAME
-from flwr_fbo.tuner.tuner_record import recorded_site_ledgers
+from flwr_fbo.tuner.records.trials_record import FILE_NAME as TUNER_FILE_NAME
+from flwr_fbo.tuner.records.trials_record import recorded_site_ledgers
 
 app = group()
 

@@ -37,7 +37,7 @@ from flwr_fbo.strategies.study_record import (
     read_ledger,
 )
 from flwr_fbo.tuner.envelope import KIND as TUNER_KIND
-from flwr_fbo.tuner.tuner_record import recorded_spent
+from flwr_fbo.tuner.records.trials_record import recorded_spent
 
 Cell = Callable[[LedgerRow], str]
 Numbering = Mapping[str, Callable[[LedgerRow], int]]

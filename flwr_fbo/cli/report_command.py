@@ -21,8 +21,8 @@ from flwr_fbo.site.study_journals import LINEAR_KIND as POLICY_KIND
 from flwr_fbo.site.study_journals import NEURAL_KIND as NEURAL_KIND
 from flwr_fbo.strategies.study_record import FILE_NAME as SERVER_FILE
 from flwr_fbo.tuner.envelope import KIND as TUNER_KIND
-from flwr_fbo.tuner.tuner_record import FILE_NAME as TUNER_FILE
-from flwr_fbo.tuner.tuner_record import has_ended
+from flwr_fbo.tuner.records.trials_record import FILE_NAME as TUNER_FILE
+from flwr_fbo.tuner.records.trials_record import has_ended
 
 # What an experiment of the lab leaves in a folder.
 _RESULTS_FILE = "results.jsonl"

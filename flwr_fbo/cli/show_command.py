@@ -16,7 +16,7 @@ from flwr_fbo.cli.report.server_page import spent_in_words
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.conditions import WITHOUT_TRAINING, after_epsilon
 from flwr_fbo.strategies.study_record import FILE_NAME as SERVER_FILE_NAME
-from flwr_fbo.tuner.tuner_record import (
+from flwr_fbo.tuner.records.trials_record import (
     FILE_NAME,
     not_private_because,
     recorded_result,

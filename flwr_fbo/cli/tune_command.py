@@ -42,8 +42,7 @@ from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.tuner.first_round import FirstRound
 from flwr_fbo.tuner.own_app import AppError, OwnApp, with_tuner_mod
 from flwr_fbo.tuner.plain_training import plain_training
-from flwr_fbo.tuner.tune_settings import TuneSettings, save_model, server_context
-from flwr_fbo.tuner.tuner_record import (
+from flwr_fbo.tuner.records.trials_record import (
     FILE_NAME,
     has_begun,
     has_ended,
@@ -51,6 +50,7 @@ from flwr_fbo.tuner.tuner_record import (
     recorded_result,
     save_plain,
 )
+from flwr_fbo.tuner.tune_settings import TuneSettings, save_model, server_context
 
 # Of the records, in the user's home: others may be able to write where an app is.
 _FOLDER = Path(".flwr-fbo") / "tune"

@@ -14,10 +14,10 @@ from flwr_fbo._common.conversion import frame_of
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.conditions import WITHOUT_TRAINING, after_epsilon
 from flwr_fbo.space.search_space import Params
-from flwr_fbo.tuner.evidence import Lead
-from flwr_fbo.tuner.schedule import Plan
-from flwr_fbo.tuner.settings_effect import MIN_DRAWN
-from flwr_fbo.tuner.tuned_grid import TunedGrid
+from flwr_fbo.tuner.decisions.leads import Lead
+from flwr_fbo.tuner.decisions.settings_effect import MIN_DRAWN
+from flwr_fbo.tuner.schedules.schedule import Plan
+from flwr_fbo.tuner.trials.tuned_grid import TunedGrid
 
 
 @dataclass(frozen=True)

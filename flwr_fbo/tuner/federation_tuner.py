@@ -39,28 +39,28 @@ from flwr_fbo.study.callbacks import (
 )
 from flwr_fbo.study.codec import fresh_seed
 from flwr_fbo.tuner.app_shape import app_shape
-from flwr_fbo.tuner.candidates import (
+from flwr_fbo.tuner.candidates.candidates import (
     Candidates,
     app_defaults,
     check_enqueued,
     check_keys,
 )
+from flwr_fbo.tuner.candidates.proposed_trials import ProposedTrials, check_study
+from flwr_fbo.tuner.candidates.trial_space import ConditionalSpace, TrialSpace
 from flwr_fbo.tuner.choosers.chooser import Chooser
 from flwr_fbo.tuner.choosers.making import ScoreSource, make_chooser
+from flwr_fbo.tuner.choosers.score import Score
+from flwr_fbo.tuner.decisions.leads import check_evidence, too_few_clients
 from flwr_fbo.tuner.envelope import check_weights
-from flwr_fbo.tuner.evidence import check_evidence, too_few_clients
 from flwr_fbo.tuner.federation_result import FederationResult
-from flwr_fbo.tuner.live_trials import Federation
-from flwr_fbo.tuner.one_training import OneTraining
 from flwr_fbo.tuner.private_choice import PrivateChoice
-from flwr_fbo.tuner.proposed_trials import ProposedTrials, check_study
-from flwr_fbo.tuner.schedule import AppShape, Plan, Schedule
-from flwr_fbo.tuner.score import Score
-from flwr_fbo.tuner.trial_grid import Main, TrialGrid
-from flwr_fbo.tuner.trial_run import TrialRun
-from flwr_fbo.tuner.trial_space import ConditionalSpace, TrialSpace
-from flwr_fbo.tuner.trial_thread import THREAD_NAME
-from flwr_fbo.tuner.tuner_record import TunerRecord, has_begun
+from flwr_fbo.tuner.records.trials_record import TrialsRecord, has_begun
+from flwr_fbo.tuner.rungs.live_trials import Federation
+from flwr_fbo.tuner.rungs.trial_run import TrialRun
+from flwr_fbo.tuner.schedules.one_training import OneTraining
+from flwr_fbo.tuner.schedules.schedule import AppShape, Plan, Schedule
+from flwr_fbo.tuner.trials.trial_grid import Main, TrialGrid
+from flwr_fbo.tuner.trials.trial_thread import THREAD_NAME
 from flwr_fbo.tuning.search.portfolios import Listed, listed_settings
 from flwr_fbo.tuning.search.settings import Direction
 
@@ -401,7 +401,7 @@ class FederationTuner:
         if is_new:
             self._check_nodes(grid)
         identity = self._identity(defaults, has_study=study is not None)
-        with TunerRecord(folder, identity, _PATIENCE) as record:
+        with TrialsRecord(folder, identity, _PATIENCE) as record:
             record.check_app(self._app_of(grid, context), ignored=[str(folder)])
             candidates = self._candidates(
                 record, defaults, is_proposed=study is not None
@@ -473,7 +473,7 @@ class FederationTuner:
         }
 
     def _candidates(
-        self, record: TunerRecord, defaults: Params, is_proposed: bool
+        self, record: TrialsRecord, defaults: Params, is_proposed: bool
     ) -> Candidates:
         """Return the settings of all trials, as far as they are known.
 

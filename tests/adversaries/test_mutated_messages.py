@@ -12,8 +12,8 @@ from flwr_fbo.bandits.site.neural_bandit_site import NeuralBanditSite
 from flwr_fbo.site import site
 from flwr_fbo.site.gate import Gate
 from flwr_fbo.site.limits import Limits
-from flwr_fbo.tuner import ballot_replies
 from flwr_fbo.tuner.envelope import BallotHeader
+from flwr_fbo.tuner.site import ballot_replies
 from tests.adversaries.mutated_messages import KINDS, attack, be_honest
 
 

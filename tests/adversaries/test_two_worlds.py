@@ -16,7 +16,12 @@ from flwr_fbo.models import ellipsoid
 from flwr_fbo.privacy.spending import SpendingLedger
 from flwr_fbo.secure_sum.terms import Exchange
 from flwr_fbo.site import sum_member
-from flwr_fbo.tuner import ballot_replies, client_mod, hidden_metrics, trial_replies
+from flwr_fbo.tuner.site import (
+    ballot_replies,
+    client_mod,
+    hidden_metrics,
+    trial_replies,
+)
 from flwr_fbo.tuning.site.recorded_tuner import RecordedTuner
 from tests.adversaries.honest_servers import Tuning
 from tests.adversaries.two_worlds import KINDS, prove

@@ -33,7 +33,7 @@ from flwr_fbo import (
     tuner_mod,
 )
 from flwr_fbo.tuner.private_choice import PrivateChoice
-from flwr_fbo.tuner.trial_grid import Main
+from flwr_fbo.tuner.trials.trial_grid import Main
 
 NUM_CLIENTS, TARGET = 6, np.array([1.0, -2.0, 0.5])
 RUN_CONFIG: dict[str, Any] = {

@@ -26,7 +26,7 @@ from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.tuner.envelope import KIND
 from flwr_fbo.tuner.federation_result import FederationResult
-from flwr_fbo.tuner.tuner_record import (
+from flwr_fbo.tuner.records.trials_record import (
     metric_in_words,
     not_private_because,
     plan_of,

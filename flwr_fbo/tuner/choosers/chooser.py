@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.spending import Promise
 from flwr_fbo.study.secure_sums import SecureSums
+from flwr_fbo.tuner.choosers.tuner_clients import TunerClients
 from flwr_fbo.tuner.envelope import BallotHeader
-from flwr_fbo.tuner.trial_thread import TrialThread
-from flwr_fbo.tuner.tuner_clients import TunerClients
-from flwr_fbo.tuner.tuner_record import TunerRecord
+from flwr_fbo.tuner.records.trials_record import TrialsRecord
+from flwr_fbo.tuner.trials.trial_thread import TrialThread
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -31,14 +31,14 @@ class Comparison:
         The same trials; empty if an earlier run has trained them.
     clients : TunerClients
         Gives ballots.
-    record : TunerRecord
+    record : TrialsRecord
         Keeps what may not be lost before the rung is decided.
     """
 
     asked: BallotHeader
     trials: Sequence[TrialThread]
     clients: TunerClients
-    record: TunerRecord
+    record: TrialsRecord
 
 
 class Chooser(ABC):
@@ -94,7 +94,7 @@ class Chooser(ABC):
         return None
 
     def open_ballot(
-        self, clients: TunerClients, record: TunerRecord
+        self, clients: TunerClients, record: TrialsRecord
     ) -> BallotHeader | None:
         """Return what a comparison that an earlier run has begun must be about."""
         return None

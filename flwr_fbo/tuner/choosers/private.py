@@ -13,9 +13,9 @@ from flwr_fbo.privacy.noise import OsEntropy, SeededEntropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
 from flwr_fbo.privacy.spending import Charge, Promise
 from flwr_fbo.privacy.weights import WeightSchedule
-from flwr_fbo.tuner.ballots import capped
 from flwr_fbo.tuner.choosers.chooser import Chooser, Comparison
 from flwr_fbo.tuner.private_choice import PrivateChoice
+from flwr_fbo.tuner.site.ballots import capped
 
 _log = logging.getLogger("flwr.fbo")
 

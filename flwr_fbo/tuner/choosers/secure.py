@@ -28,10 +28,10 @@ from flwr_fbo.strategies.secure_aggregation import (
 from flwr_fbo.study.secure_sums import SecureSums
 from flwr_fbo.tuner.choosers.chooser import Comparison
 from flwr_fbo.tuner.choosers.private import NoisyChooser
+from flwr_fbo.tuner.choosers.tuner_clients import TunerClients
 from flwr_fbo.tuner.envelope import BallotHeader, SumHeader
 from flwr_fbo.tuner.private_choice import PrivateChoice
-from flwr_fbo.tuner.tuner_clients import TunerClients
-from flwr_fbo.tuner.tuner_record import TunerRecord
+from flwr_fbo.tuner.records.trials_record import TrialsRecord
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -92,7 +92,7 @@ class SecureChooser(NoisyChooser):
         return SecureSums(self._planned, num_trials, (self._group,), roster)
 
     def open_ballot(
-        self, clients: TunerClients, record: TunerRecord
+        self, clients: TunerClients, record: TrialsRecord
     ) -> BallotHeader | None:
         """Return what the ballots of an open sum are about; None if none is open."""
         kept = record.open_sum()

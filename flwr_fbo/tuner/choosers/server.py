@@ -11,7 +11,7 @@ import numpy as np
 from flwr_fbo._common.version import __version__
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.tuner.choosers.chooser import Chooser, Comparison
-from flwr_fbo.tuner.score import Score
+from flwr_fbo.tuner.choosers.score import Score
 
 _SOURCE = "the server's evaluation"
 

@@ -30,7 +30,7 @@ from flwr_fbo._compat import (
     secure_aggregation_stage,
 )
 from flwr_fbo.tuner.candidates.candidates import rounds_keys
-from flwr_fbo.tuner.rungs.progress import TrialLog
+from flwr_fbo.tuner.rungs.trial_log import TrialLog
 from flwr_fbo.tuner.schedules.schedule import AppShape, Schedule
 from flwr_fbo.tuner.trial_context import Overlay, trial_context
 from flwr_fbo.tuner.trials.parked_arrays import ParkedArrays

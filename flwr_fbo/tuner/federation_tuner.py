@@ -50,7 +50,8 @@ from flwr_fbo.tuner.candidates.trial_space import ConditionalSpace, TrialSpace
 from flwr_fbo.tuner.choosers.chooser import Chooser
 from flwr_fbo.tuner.choosers.making import ScoreSource, make_chooser
 from flwr_fbo.tuner.choosers.score import Score
-from flwr_fbo.tuner.decisions.leads import check_evidence, too_few_clients
+from flwr_fbo.tuner.decisions.enough_clients import too_few_clients
+from flwr_fbo.tuner.decisions.rung_evidence import check_evidence
 from flwr_fbo.tuner.envelope import check_weights
 from flwr_fbo.tuner.federation_result import FederationResult
 from flwr_fbo.tuner.private_choice import PrivateChoice

@@ -1,23 +1,18 @@
-"""What the log says while trials run: how far they are, and whose a line is."""
+"""Progress of a tuner in the log: how far trials are, and the time that is left."""
 
 from __future__ import annotations
 
-import copy
 import logging
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Self
 
-from flwr_fbo._common.errors import log_once
 from flwr_fbo._common.text import counted
 from flwr_fbo.strategies.round_progress import duration
 from flwr_fbo.tuner.schedules.schedule import Plan
-from flwr_fbo.tuner.trials.trial_thread import CHOSEN_TRIAL, THREAD_NAME, TrialThread
+from flwr_fbo.tuner.trials.trial_thread import TrialThread
 
 _log = logging.getLogger("flwr.fbo")
-_flower_log = logging.getLogger("flwr")
 
 # What progress is marked with in the log: "passing", of a rung under way, or "rung".
 IS_PROGRESS = "fbo_progress"
@@ -25,11 +20,6 @@ IS_PROGRESS = "fbo_progress"
 _SECONDS_A_LINE = 30.0
 # Sends that say nothing of how long others take: a training and an evaluation.
 _NUM_FIRST_SENDS = 2
-
-# Lines of a trial that are kept.
-_MOST_LINES = 1000
-# In Flower's line about a reply that is an error.
-_ERROR_REPLY = "Received error in reply from node"
 
 
 class Progress:
@@ -129,51 +119,3 @@ class Progress:
         part = 1 - left / (num * length)
         before = sum(n for r, n in self._shared_rounds.items() if r < rung)
         return before + part * self._shared_rounds[rung]
-
-
-class TrialLog(logging.Filter):
-    """Says in Flower's log which trial a line is of; counts error replies that repeat.
-
-    Below a warning it is at level DEBUG: sixteen trainings would fill the log. The
-    lines of a `main` that has ended can be shown later as the app's own. It is in use
-    within a ``with`` statement.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._lines: dict[str, deque[logging.LogRecord]] = {}
-
-    def __enter__(self) -> Self:
-        _flower_log.addFilter(self)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        _flower_log.removeFilter(self)
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Change a line of a trial; return whether it is logged."""
-        name = record.threadName or ""
-        if not name.startswith(THREAD_NAME):
-            return True
-        own = self._lines.setdefault(name, deque(maxlen=_MOST_LINES))
-        own.append(copy.copy(record))
-        line = f"[{name}] {record.getMessage()}"
-        if _ERROR_REPLY in line:
-            reason = line.partition(": ")[2]
-            log_once(f"error reply {reason}: the same", line, record.levelno)
-            return False
-        record.msg, record.args = line, None
-        if record.levelno < logging.WARNING:
-            record.levelno, record.levelname = logging.DEBUG, "DEBUG"
-        return True
-
-    def forget(self, trial: TrialThread) -> None:
-        """Forget the lines of a trial whose `main` goes on."""
-        if not trial.has_ended:
-            self._lines.pop(f"{THREAD_NAME}{trial.number}", None)
-
-    def show(self, trial: TrialThread) -> None:
-        """Log the last lines of a trial as those of the app's own training."""
-        for record in self._lines.pop(f"{THREAD_NAME}{trial.number}", ()):
-            record.threadName = CHOSEN_TRIAL
-            _flower_log.handle(record)

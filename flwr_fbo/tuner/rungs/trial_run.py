@@ -18,15 +18,16 @@ from flwr_fbo.tuner.candidates.proposed_trials import ProposedTrials
 from flwr_fbo.tuner.choosers.chooser import Chooser, Comparison
 from flwr_fbo.tuner.choosers.score import Score
 from flwr_fbo.tuner.choosers.tuner_clients import TunerClients
-from flwr_fbo.tuner.decisions.leads import check_evidence
+from flwr_fbo.tuner.decisions.rung_evidence import check_evidence
 from flwr_fbo.tuner.decisions.survivors import survivors_of
 from flwr_fbo.tuner.envelope import BallotHeader, TrialsHeader
 from flwr_fbo.tuner.federation_result import Rung
 from flwr_fbo.tuner.records.trials_record import TrialsRecord, rung_of
 from flwr_fbo.tuner.rungs.live_trials import Federation, LiveTrials
-from flwr_fbo.tuner.rungs.progress import IS_PROGRESS, Progress, TrialLog
+from flwr_fbo.tuner.rungs.progress import IS_PROGRESS, Progress
 from flwr_fbo.tuner.rungs.shared_sends import SharedSends
 from flwr_fbo.tuner.rungs.standings import Standings
+from flwr_fbo.tuner.rungs.trial_log import TrialLog
 from flwr_fbo.tuner.schedules.schedule import Plan, PlannedRung
 from flwr_fbo.tuner.trials.training_rounds import TrainingFailedError
 from flwr_fbo.tuner.trials.trial_thread import EvaluationFailedError, TrialThread

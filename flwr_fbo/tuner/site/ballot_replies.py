@@ -38,7 +38,7 @@ from flwr_fbo.tuner.envelope import (
 from flwr_fbo.tuner.site.asked_site import AskedSite
 from flwr_fbo.tuner.site.ballots import make_ballot, no_scores
 from flwr_fbo.tuner.site.trial_replies import EXACT_SCORES
-from flwr_fbo.tuner.trial_context import KEPT_SUM, TrialStates
+from flwr_fbo.tuner.site.trial_states import KEPT_SUM, TrialStates
 
 # Seconds to wait for another process of this client to let go of its sums.
 _PATIENCE = 1.0

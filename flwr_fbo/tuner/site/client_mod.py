@@ -26,7 +26,8 @@ from flwr_fbo.tuner.site.asked_site import AskedSite
 from flwr_fbo.tuner.site.ballot_replies import ballot_reply, sum_reply_of
 from flwr_fbo.tuner.site.hidden_metrics import hide_evaluate_metrics, hide_train_metrics
 from flwr_fbo.tuner.site.trial_replies import call_app, trial_replies
-from flwr_fbo.tuner.trial_context import Overlay, TrialStates
+from flwr_fbo.tuner.site.trial_states import TrialStates
+from flwr_fbo.tuner.trial_context import Overlay
 
 
 def tuner_mod(

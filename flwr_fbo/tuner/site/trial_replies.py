@@ -31,7 +31,8 @@ from flwr_fbo.tuner.site.hidden_metrics import (
     score_of,
     weight_of,
 )
-from flwr_fbo.tuner.trial_context import FederationTrial, Overlay, TrialStates
+from flwr_fbo.tuner.site.trial_states import TrialStates
+from flwr_fbo.tuner.trial_context import FederationTrial, Overlay
 
 # Where a `NumPyClient` reads its config.
 _NUMPY_CONFIGS = ("fitins.config", "evaluateins.config")

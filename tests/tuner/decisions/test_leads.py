@@ -26,12 +26,8 @@ from flwr_fbo import Halving, InProcessGrid, PrivateChoice, Seeds, tuner_mod
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.tuner.choosers.exact import ExactChooser
 from flwr_fbo.tuner.choosers.private import PrivateChooser
-from flwr_fbo.tuner.decisions.leads import (
-    Lead,
-    _drawn_tuners,
-    _std_of_lead,
-    lead_over_defaults,
-)
+from flwr_fbo.tuner.decisions.drawn_tuners import drawn_tuners, std_of_lead
+from flwr_fbo.tuner.decisions.leads import Lead, lead_over_defaults
 from flwr_fbo.tuner.decisions.survivors import head_start, survivors_of
 from flwr_fbo.tuner.federation_result import FederationResult, Rung
 from flwr_fbo.tuner.site.ballots import make_ballot
@@ -96,7 +92,7 @@ def test_tuners_that_are_drawn_decide_as_tuners_do() -> None:
     plans = tuple(
         (len(r.vectors), r.facts["num_ballots"], r.facts["noise_std"][0]) for r in rows
     )
-    drawn = _drawn_tuners(plans, 20)[1]
+    drawn = drawn_tuners(plans, 20)[1]
     share = float(np.isneginf(drawn).mean())
     assert num_best / 500 == pytest.approx(share, abs=0.07)
 
@@ -216,7 +212,7 @@ def test_a_lead_is_measured_in_standard_deviations() -> None:
         choice = chooser.choose(0, ballots, 2)
         choice.facts["trials"] = [0, 1]
         ahead = choice.vectors[1] - choice.vectors[0]
-        found.append(ahead / _std_of_lead(2, 20, choice.facts["noise_std"][0], 20))
+        found.append(ahead / std_of_lead(2, 20, choice.facts["noise_std"][0], 20))
         lead = lead_over_defaults([choice], 20)
         assert lead is None or lead.deviations == pytest.approx(found[-1])
     assert np.mean(np.square(found)) == pytest.approx(1.0, abs=0.35)

@@ -1,4 +1,4 @@
-"""What tuner and client mod write into Flower's messages.
+"""Headers that tuner and client mod write into Flower's messages.
 
 A message of the tuner has a record ``fbo-tuner`` that says what it is for. One that
 carries trials has the records of each of them under ``"0:arrays"``, ``"1:arrays"`` and
@@ -109,7 +109,7 @@ _PROMISE = instance(Promise, part=Promise)
 
 @dataclass(frozen=True)
 class TrialsHeader:
-    """Of a message that carries one or several trials' messages to a node.
+    """Header of a message that carries one or several trials' messages to a node.
 
     Attributes
     ----------
@@ -118,7 +118,7 @@ class TrialsHeader:
     trials : tuple of int
         Whose messages they are, in order.
     settings : tuple of dict
-        What each overlays the run config with.
+        Values of each that replace those of the run config.
     alive : tuple of int
         All trials that may still come; what clients have of others is forgotten.
     metric : dict of str to float
@@ -127,7 +127,7 @@ class TrialsHeader:
     is_hidden : bool
         Whether scores stay at the client.
     promise : Promise
-        What the rungs that are left release.
+        All releases of the rungs that are left.
     sums : SecureSums, optional
         How ballots are summed. None: the server reads each.
     rung, rounds : int
@@ -151,13 +151,14 @@ class TrialsHeader:
 
 @dataclass(frozen=True)
 class BallotHeader:
-    """Of a message that asks for a client's ballot at the end of a rung.
+    """Header of a message that asks for a client's ballot at the end of a rung.
 
     Attributes
     ----------
     attempt : str
+        Name of this run of the tuner.
     rung : int
-        From 0.
+        Number of the rung, from 0.
     trials : tuple of int
         The candidates, in the order of the ballot's entries.
     failed : tuple of int
@@ -165,10 +166,11 @@ class BallotHeader:
     is_exact : bool
         Whether scores and their weights are asked for, which is not private.
     maximize : bool
+        Whether larger scores are better.
     promise : Promise
         As in `TrialsHeader`.
     release : int
-        Which of the releases that are promised this is, from 1. A ballot is always
+        Number among the releases that are promised, from 1. A ballot is always
         about the client: there is none without a number.
     """
 
@@ -185,17 +187,18 @@ class BallotHeader:
 
 @dataclass(frozen=True)
 class SumHeader:
-    """Of a message that is one exchange of the secure sum of a rung's ballots.
+    """Header of one exchange of the secure sum of a rung's ballots.
 
     Attributes
     ----------
     ballot : BallotHeader
-        That of the rung.
+        Header that asks for the ballots of the rung.
     sums : SecureSums
+        How ballots are summed, and the noise that clients add.
     slot : int
         The client's.
     exchange : int
-        From 1 to 5.
+        Number of the exchange, from 1 to 5.
     attempt : int
         At the sum; the server draws it.
     """
@@ -209,25 +212,26 @@ class SumHeader:
 
     @property
     def about(self) -> str:
-        """What is summed, as JSON: the same for all clients, in all exchanges."""
+        """Subject of the sum, as JSON: the same for all clients, in all exchanges."""
         about = {"ballot": to_json(self.ballot), "sums": to_json(self.sums)}
         return json.dumps(about, sort_keys=True)
 
 
 @dataclass(frozen=True)
 class SettingsHeader:
-    """Of a message of the real training: the settings that were chosen.
+    """Header of a message of the real training: the settings that were chosen.
 
     Attributes
     ----------
     settings : dict
+        Values that replace those of the run config.
     is_hidden : bool
         Whether metrics stay at the client, as they did while settings were compared.
     attempt : str
         Names the run of the tuner whose trial goes on in this training: the app finds
         the state that it had in the trial. Empty: a training of its own.
     trial : int
-        That goes on.
+        Number of the trial that goes on.
     """
 
     kind: ClassVar[str] = "settings"
@@ -239,7 +243,7 @@ class SettingsHeader:
 
 @dataclass(frozen=True)
 class ReplyHeader:
-    """Of a client's reply.
+    """Header of a client's reply.
 
     Attributes
     ----------
@@ -303,6 +307,7 @@ def read_header(content: RecordDict, most_characters: float = inf) -> Header | N
     Parameters
     ----------
     content : RecordDict
+        Content of the message.
     most_characters : float
         A longer header is not parsed.
 

@@ -1,4 +1,4 @@
-"""What a `FederationTuner` gives back."""
+"""The result of a `FederationTuner`."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from flwr_fbo.tuner.trials.tuned_grid import TunedGrid
 
 @dataclass(frozen=True)
 class Rung:
-    """How the trials of a rung were compared.
+    """A comparison of trials that is decided.
 
     Attributes
     ----------
     rounds : int
-        Of training, at its end.
+        Rounds of training at its end.
     trials : tuple of int
         The candidates, from 0.
     scores : tuple of float
@@ -101,16 +101,17 @@ class FederationResult:
     Attributes
     ----------
     settings : tuple of dict
-        What each trial was run with. Trial 0 is the app's own defaults.
+        Settings of each trial. Trial 0 is the app's own defaults.
     rungs : tuple of Rung
+        Comparisons, in order.
     privacy_spent : PrivacySpent or None
         Epsilon at delta of all releases; None without privacy. See `PrivateChoice` for
         what it covers. With ``Seeds(noise=...)`` it is what the choices would have
         spent with real noise.
     trust : str
-        What the server learned of a client's ballots.
+        Words for what the server learned of a client's ballots.
     over_defaults : Lead or None
-        How far the model of the chosen trial is ahead of that of the app's defaults.
+        Lead of the chosen trial's model over that of the app's defaults.
         None where these are chosen or have failed, and where it is not known: without
         privacy.
     num_rungs : int, optional
@@ -173,7 +174,7 @@ class FederationResult:
 
     @property
     def verdict(self) -> str:
-        """How the app's defaults did, in words."""
+        """The outcome for the app's defaults, in words."""
         trial, lead = self.best_trial, self.over_defaults
         if trial == 0:
             return "were chosen"
@@ -227,7 +228,9 @@ class FederationResult:
         Parameters
         ----------
         plan : Plan or None
+            Schedule of the trials; None where it is not known.
         metric : str
+            Name of the metric.
 
         Returns
         -------
@@ -336,7 +339,9 @@ class FederationResult:
         Parameters
         ----------
         grid : Grid
+            The Grid of the ServerApp.
         context : Context
+            The context of the ServerApp.
         exact_metrics : bool
             Whether clients send their metrics all the same. They are not covered by
             epsilon then, and a site with limits still hides them.

@@ -140,10 +140,11 @@ class FederationTuner:
         Number N >= 1 of clients that give a ballot at most; the release is divided by
         it. A node that joins while N others are there is trained with, and not asked.
     privacy : PrivateChoice or None
-        How trials are chosen. None: by exact means of the clients' scores, weighted by
-        ``num-examples``, which is *not private*; or by the scores of the server.
+        Private choice among the trials. None: by exact means of the clients' scores,
+        weighted by ``num-examples``, which is *not private*; or by the scores of the
+        server.
     schedule : OneTraining or Halving
-        How many trials there are, and how they are trained. By default a race inside
+        Number of trials, and how they are trained. By default a race inside
         one training. `Halving` only chooses, by trials that all clients train.
     score : {"clients", "server"}
         Who scores the trials. ``"server"``: what Flower's strategies keep of each
@@ -152,7 +153,7 @@ class FederationTuner:
         ``server_score(grid, evaluate_fn)``, or returns the score, or a dict with it.
         No score of a client is released: ``privacy`` is None.
     aggregation : SecureAggregation, optional
-        How the clients sum their ballots, so that the server learns the noisy sum of
+        Secure sums of the ballots, so that the server learns the noisy sum of
         each rung alone. It takes five more exchanges per rung. Without it the server is
         trusted: it reads each ballot and adds the noise.
     enqueue : sequence of dict, str, Path or StudyPortfolio

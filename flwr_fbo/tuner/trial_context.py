@@ -17,9 +17,9 @@ class FederationTrial:
     Attributes
     ----------
     number : int
-        From 0, the app's defaults; as in ``result.settings`` and in the log.
+        Number from 0, the app's defaults; as in ``result.settings`` and in the log.
     rung : int
-        From 1, the one that the trial is trained for.
+        Rung, from 1, that the trial is trained for.
     rounds : int
         Rounds of training, from the trial's start, at the end of this rung.
     settings : dict
@@ -51,7 +51,7 @@ def current_trial(context: Context) -> FederationTrial | None:
     Parameters
     ----------
     context : Context
-        That of `main`, or of a client's ``train`` and ``evaluate``; a `NumPyClient`
+        Context of `main`, or of a client's ``train`` and ``evaluate``; a `NumPyClient`
         gets it in its ``client_fn``. Its run config knows the trial, and a plain dict
         made of it does not. At the server the trial changes from rung to rung: call
         this where it is needed.
@@ -79,6 +79,7 @@ class Overlay(dict[str, Any]):
     Parameters
     ----------
     run_config : mapping
+        The app's own run config.
     settings : mapping
         Replaces some of its values.
     trial : FederationTrial, optional
@@ -87,7 +88,9 @@ class Overlay(dict[str, Any]):
     Attributes
     ----------
     trial : FederationTrial or None
+        The trial that is running.
     settings : dict
+        Values that replace those of the run config.
     read : set of str
         The keys of the settings that were read; whoever reads all reads each of them.
     """

@@ -163,16 +163,17 @@ class Candidates:
     Parameters
     ----------
     space : TrialSpace
+        The settings that are possible, and which keys are in force.
     num_trials : int
         K, at most: where the space has fewer settings, so many are tried.
     defaults : dict
-        Of the app, inside the space or not.
+        Settings of the app itself, inside the space or not.
     enqueued : sequence of dict
         At most K - 1; each may have some of the keys, and the rest are the defaults. An
         int is a float where the parameter is. One that is there already is left out. So
         is the value of a key that is not in force, which the log says.
     seed : int
-        Of the Latin hypercube.
+        Seed of the Latin hypercube.
 
     Attributes
     ----------

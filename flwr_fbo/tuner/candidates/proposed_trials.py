@@ -130,9 +130,9 @@ class ProposedTrials:
         Parameters
         ----------
         rounds : int
-            Of training, at its end.
+            Rounds of training at its end.
         scores : dict of int to float
-            By trial, in the metric's unit; not finite where it has none.
+            Scores by trial, in the metric's unit; not finite where it has none.
         going_on : sequence of int
             The trials of the next rung. Empty: this was the last, and all are complete.
         """

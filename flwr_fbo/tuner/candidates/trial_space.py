@@ -51,8 +51,8 @@ class TrialSpace:
     space : SearchSpace
         Distributions of all keys.
     conditions : mapping of str to mapping
-        From a key to the keys that it needs, each with the values that it may have. A
-        key is in force if all that it needs are in force and have such a value.
+        Mapping from a key to the keys that it needs, each with the values that it may
+        have. A key is in force if all that it needs are in force and have such a value.
 
     Attributes
     ----------

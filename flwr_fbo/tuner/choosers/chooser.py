@@ -1,4 +1,4 @@
-"""What a `FederationTuner` asks of a chooser, whichever it is."""
+"""Base of the choosers: the comparison of a rung's trials."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Chooser(ABC):
     Attributes
     ----------
     trust : str
-        What the server learns of a client's scores.
+        Words for what the server learns of a client's scores.
     clients_score : bool
         Whether clients score the trials: each evaluates all of them at a rung's end.
     adds_noise : bool

@@ -39,9 +39,9 @@ class ExactChooser(Chooser):
         Parameters
         ----------
         rung : int
-            From 0.
+            Number of the rung, from 0.
         messages : mapping of slot to ndarray
-            What clients have sent, whatever it is.
+            Replies of the clients, of any kind: a client may send anything.
         num_trials : int
             K >= 1, the candidates.
         """

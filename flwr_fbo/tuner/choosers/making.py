@@ -38,6 +38,7 @@ def make_chooser(
     num_clients : int
         N >= 1, the most clients that take part.
     score : Score
+        Weighted sum of metrics that a trial is compared by.
     score_source : {"clients", "server"}
         Whose scores trials are compared by. The server's need no release.
     privacy : PrivateChoice or None

@@ -26,6 +26,7 @@ class NoisyChooser(Chooser):
     Parameters
     ----------
     settings : PrivateChoice
+        Budget of all rungs together.
     num_clients : int
         N >= 1, by which the sums are divided, whoever answers.
     num_rungs : int
@@ -82,6 +83,7 @@ class PrivateChooser(NoisyChooser):
     Parameters
     ----------
     settings : PrivateChoice
+        Budget of all rungs together.
     num_clients, num_rungs : int
         See `NoisyChooser`.
     noise_seed : int, optional
@@ -133,9 +135,9 @@ class PrivateChooser(NoisyChooser):
         Parameters
         ----------
         rung : int
-            From 0.
+            Number of the rung, from 0.
         messages : mapping of slot to ndarray
-            What clients have sent, whatever it is.
+            Replies of the clients, of any kind: a client may send anything.
         num_trials : int
             K >= 1, the candidates.
 

@@ -1,4 +1,4 @@
-"""What trials are compared by, in the metric's unit."""
+"""Scores: weighted sums of metrics that trials are compared by."""
 
 from __future__ import annotations
 

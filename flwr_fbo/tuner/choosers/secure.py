@@ -47,11 +47,13 @@ class SecureChooser(NoisyChooser):
     Parameters
     ----------
     settings : PrivateChoice
+        Budget of all rungs together.
     num_clients : int
         See `NoisyChooser`.
     sizes : sequence of int
         Number of trials of each rung.
     aggregation : SecureAggregation
+        How many clients must answer, and the roster of their keys.
 
     Raises
     ------

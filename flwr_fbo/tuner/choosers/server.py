@@ -22,8 +22,9 @@ class ServerChooser(Chooser):
     Parameters
     ----------
     num_clients : int
+        Number N >= 1 of clients that take part at most.
     score : Score
-        Of what the app's ``evaluate_fn``, or its `main`, returns.
+        Weighted sum of what the app's ``evaluate_fn``, or its `main`, returns.
     """
 
     trust = "the server scores the models itself: clients send no ballots"

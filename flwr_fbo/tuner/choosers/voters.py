@@ -1,4 +1,4 @@
-"""Which nodes give a ballot, and under which slot in secure sums."""
+"""Voters: the nodes that give a ballot, and their slots in secure sums."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _log = logging.getLogger("flwr.fbo")
 
 
 class Voters:
-    """Who gives a ballot where more nodes come than expected, and under which slot.
+    """The nodes that give a ballot where more come than expected, and their slots.
 
     Of the connected nodes, those N give a ballot that were seen first. So they are the
     same in all rungs, while they stay connected, and a release is over N ballots at

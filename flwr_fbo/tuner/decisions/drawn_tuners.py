@@ -45,7 +45,7 @@ def drawn_tuners(
     Parameters
     ----------
     plans : tuple of tuple
-        Of each rung: trials, ballots, and the noise of a score.
+        Numbers of trials and ballots of each rung, and the noise of a score.
     num_agents : int
         N.
     agree : bool

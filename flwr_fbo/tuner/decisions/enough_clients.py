@@ -37,6 +37,7 @@ def lost_if_all_agree(
     num_agents : int
         N >= 1, all of which give a ballot.
     privacy : PrivateChoice
+        Budget of all rungs together.
 
     Returns
     -------

@@ -26,7 +26,7 @@ _BEATEN_LEVEL = 0.02
 
 @dataclass(frozen=True)
 class Lead:
-    """How far the model of one trial is ahead of that of the app's defaults.
+    """The lead of one trial's model over that of the app's defaults.
 
     That is one question, and whether its *settings* are better is another: training
     twice with the same settings gives two models, and one of them is ahead.
@@ -36,8 +36,8 @@ class Lead:
     trial : int
         The one that is ahead, from 1.
     deviations : float
-        In standard deviations of chance, over all rungs that both were in. Chance is
-        the noise, and the ballots of clients that order the trials at random.
+        Lead in standard deviations of chance, over all rungs that both were in. Chance
+        is the noise, and the ballots of clients that order the trials at random.
     p_value : float
         How often, at most, the defaults would be beaten by so much if no model were
         better than another for any client. Clients whose trials tie add less chance
@@ -77,7 +77,7 @@ def lead_over_defaults(
     Parameters
     ----------
     rows : sequence of LedgerRow
-        What each rung released, and of which trials.
+        Scores that each rung released, and their trials.
     num_agents : int
         N, by which the sums of ballots were divided.
     trials : DrawnTrials, optional

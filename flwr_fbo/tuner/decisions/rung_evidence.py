@@ -64,7 +64,7 @@ def check_evidence(row: LedgerRow, num_agents: int) -> None:
     Parameters
     ----------
     row : LedgerRow
-        What the rung released.
+        Scores that the rung released.
     num_agents : int
         N, by which the sum of the ballots was divided.
 

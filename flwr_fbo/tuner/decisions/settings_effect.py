@@ -1,4 +1,4 @@
-"""Whether settings matter: what the scores of a tuner's trials say of their settings.
+"""Evidence that settings matter, in the scores of a tuner's trials.
 
 Two trainings with the same settings give two models, and one of them is better. A score
 is about a model. That settings are better shows in other trials: those with settings
@@ -49,6 +49,7 @@ class DrawnTrials:
     num_fixed : int
         Number of settings, >= 1, that were not drawn: the first ones.
     space : SearchSpace
+        Distributions that they were drawn from.
     """
 
     settings: Sequence[Params]
@@ -70,6 +71,7 @@ def settings_p_value(
     rows : sequence of LedgerRow
         What each rung released; the first has the first trials, in their order.
     trials : DrawnTrials
+        Settings of all trials.
     chosen : int
         A trial, not the first.
 

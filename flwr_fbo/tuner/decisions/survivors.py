@@ -1,4 +1,4 @@
-"""Which trials of a rung go on: decided by what was released, and by nothing else."""
+"""Survivors: the trials that go on, by what was released and by nothing else."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def decision_scores(rows: Sequence[LedgerRow]) -> FloatArray:
     Parameters
     ----------
     rows : sequence of LedgerRow
-        What each of these rungs released, and of which trials.
+        Scores that each of these rungs released, and their trials.
     """
     scores: FloatArray = rows[-1].vectors
     if rows[-1].facts.get("mechanism") != "gaussian":
@@ -89,9 +89,9 @@ def survivors_of(rows: Sequence[LedgerRow], num_survivors: int) -> list[int]:
     Parameters
     ----------
     rows : sequence of LedgerRow
-        What each of these rungs released, and of which trials.
+        Scores that each of these rungs released, and their trials.
     num_survivors : int
-        From 1 to K.
+        Number of trials that go on, from 1 to K.
     """
     scores, last = decision_scores(rows), rows[-1].facts
     if last.get("mechanism") != "gaussian" or 0 not in last["trials"]:
@@ -112,8 +112,9 @@ def survivors(scores: FloatArray, num_survivors: int) -> list[int]:
     Parameters
     ----------
     scores : ndarray of shape (K,)
+        Scores of the trials, larger is better.
     num_survivors : int
-        From 1 to K.
+        Number of trials that go on, from 1 to K.
     """
     order: list[int] = np.argsort(-scores, kind="stable").tolist()
     return order[:num_survivors]

@@ -53,9 +53,11 @@ class Finding:
     Attributes
     ----------
     space : SearchSpace
+        Search space of the study.
     settings : list of dict
         The best ones first.
     source : PortfolioSource
+        Study that it is from.
     reason : str
         Why there are no settings; empty where there are.
     """

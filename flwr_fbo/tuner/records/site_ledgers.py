@@ -1,4 +1,4 @@
-"""What the server of a tuner knows of its sites' ledgers, and the receipts it gives.
+"""The sites' ledgers as the server of a tuner knows them, and its receipts.
 
 Each run of a tuner is a study of its own to a site. So there is a book for each run:
 a site that has lost its folder between two runs lacks what it was charged in the first.
@@ -38,8 +38,7 @@ class SiteLedgers:
     Parameters
     ----------
     stored : iterable of mapping
-        What `to_json` returned.
-
+        Books that `to_json` returned.
     """
 
     def __init__(self, stored: Iterable[Mapping[str, Any]] = ()) -> None:
@@ -72,13 +71,17 @@ class SiteLedgers:
         Parameters
         ----------
         node : int
+            Id of the node.
         reply : ReplyHeader
+            Header of its reply, with the newest mark of its ledger.
         attempt : str
             The run of the tuner that it was asked in.
         promise : Promise
+            All releases of the study.
         releases : iterable of int
             What the answer has cost: releases, or `UNPROTECTED`.
         connected : collection of int
+            Ids of the nodes that are there: twins of others do not count.
         """
         self._heard.add(node)
         if reply.charges < 0:

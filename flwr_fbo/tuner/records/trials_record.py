@@ -42,9 +42,9 @@ class TrialsRecord:
     Parameters
     ----------
     folder : Path or None
-        Of this tuner alone.
+        Folder of this tuner alone; None keeps the record in memory.
     identity : mapping of str to JSON value
-        What may not change while the tuner goes on.
+        Settings that may not change while the tuner goes on.
     patience : float
         Seconds to wait for another process to let go of it.
 
@@ -102,9 +102,9 @@ class TrialsRecord:
         Parameters
         ----------
         app : mapping of str to JSON value
-            By their names.
+            Values of the app, by name.
         ignored : collection of JSON value
-            What may come or go: the tuner's own folder.
+            Values that may come or go: the tuner's own folder.
 
         Raises
         ------

@@ -38,7 +38,7 @@ def export_tuner(folder: str | Path, storage: Storage) -> optuna.Study:
     Parameters
     ----------
     folder : str or Path
-        Of a `FederationTuner`.
+        Folder of a `FederationTuner`.
     storage : str, Path or optuna.storages.BaseStorage
         An Optuna storage, such as ``"sqlite:///trials.db"``; or the path of an SQLite
         file.

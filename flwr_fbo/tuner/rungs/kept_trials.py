@@ -1,4 +1,4 @@
-"""Which trials of a tuner keep their rounds in files, and for how long."""
+"""The trials of a tuner that keep their rounds in files."""
 
 from __future__ import annotations
 

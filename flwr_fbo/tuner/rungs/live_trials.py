@@ -47,7 +47,7 @@ class LiveTrials:
     Parameters
     ----------
     app : Federation
-        What each trial calls.
+        The app that each trial calls.
     standings : Standings
         Says which rung a trial is trained for, and by whom.
     chooser : Chooser

@@ -32,8 +32,10 @@ class Progress:
     Parameters
     ----------
     plan : Plan
+        The rungs, and how many trials share a send.
     first_rung : int
-        From 0, where this run begins: its trials are trained from the start.
+        Number of the rung, from 0, where this run begins: its trials are trained from
+        the start.
     clock : callable
         Returns seconds.
     """
@@ -70,13 +72,13 @@ class Progress:
         Parameters
         ----------
         rung : int
-            From 0.
+            Number of the rung, from 0.
         trials : sequence of TrialThread
-            Of the rung.
+            All trials of the rung.
         sent : sequence of TrialThread
-            Those that shared the last send.
+            Trials that shared the last send.
         num_sends : int
-            So far.
+            Number of sends so far.
         """
         now = self._clock()
         if num_sends <= _NUM_FIRST_SENDS:

@@ -1,4 +1,4 @@
-"""Which trials share the next send."""
+"""The order of sends: the trials that share the next one."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class SharedSends:
     Parameters
     ----------
     clients : TunerClients
-        Who is asked.
+        The clients that are asked.
     header_of : callable
         Function from the trials of a message to its header.
     parallel : int

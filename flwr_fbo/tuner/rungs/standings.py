@@ -1,4 +1,4 @@
-"""How far the rungs of a tuner have come, and who trains which trial."""
+"""Standings of a tuner: decided rungs, trials that are left, who trains them."""
 
 from __future__ import annotations
 

@@ -51,14 +51,13 @@ class TrialRun:
     app : Federation
         The app that is tuned, and its clients.
     candidates : Candidates
-        What each trial overlays the run config with, as far as it is known: `proposed`
-        adds the others.
+        Settings of the trials, as far as they are known: `proposed` adds the others.
     plan : Plan
         The rungs.
     chooser : Chooser
         Compares the trials of a rung.
     score : Score
-        What is compared, in the metric's unit.
+        Weighted sum of metrics that trials are compared by.
     record : TrialsRecord
         Where `climb` adds the rungs that are left.
     callbacks : sequence of Callback

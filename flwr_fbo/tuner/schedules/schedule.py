@@ -74,6 +74,7 @@ class Plan:
     Attributes
     ----------
     rungs : tuple of PlannedRung
+        Comparisons, in order.
     parallel : int
         Trials that share a send.
     hands_over : bool
@@ -143,7 +144,7 @@ class Plan:
 
     @property
     def overrides(self) -> dict[str, int]:
-        """What the run config of a trial has in place of the app's own values."""
+        """Values that the run config of a trial has in place of the app's own."""
         return {} if self.num_rounds is None else {self.rounds_key: self.num_rounds}
 
     def share(
@@ -160,11 +161,11 @@ class Plan:
         nodes : sequence of int
             The connected nodes.
         rung : int
-            From 0.
+            Number of the rung, from 0.
         place : int
-            Of the trial, among those of the rung, from 0.
+            Place of the trial among those of the rung, from 0.
         round_number : int
-            Of the trial's training, from 1.
+            Round of the trial's training, from 1.
         """
         nodes = sorted(nodes)
         if not self.is_shared:
@@ -215,7 +216,7 @@ def num_rung_rounds(rungs: Sequence[PlannedRung]) -> int:
 
 @runtime_checkable
 class Schedule(Protocol):
-    """What `FederationTuner` needs of a schedule."""
+    """Interface of a schedule, as `FederationTuner` needs it."""
 
     @property
     def trials(self) -> int:

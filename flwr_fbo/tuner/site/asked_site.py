@@ -37,11 +37,11 @@ class AskedSite:
     Attributes
     ----------
     message : Message
-        What the server has sent.
+        The message of the server.
     gate : Gate
         Answers whether a reply may leave.
     header : Header or None
-        What is asked; None if the record with its name has none.
+        The request; None if the record with its name has none.
     """
 
     message: Message

@@ -1,4 +1,4 @@
-"""What a client says of a rung's trials: its ballot, alone or in a secure sum."""
+"""Replies about the trials of a rung: a ballot, alone or in a secure sum."""
 
 from __future__ import annotations
 

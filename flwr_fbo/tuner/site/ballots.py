@@ -1,4 +1,4 @@
-"""What a client says about the trials of a rung: one bounded vector.
+"""Ballots: one bounded vector of a client about the trials of a rung.
 
 They are capped ranks. Replayed on real accuracies (`python -m
 benchmarks.private_choice`) these are as good as votes where all clients are honest, and

@@ -1,4 +1,4 @@
-"""What of an app's own reply may reach the server where its metrics are private.
+"""Replies of an app without its private metrics.
 
 That is while trials are compared privately, in the training after that, and at a site
 with limits whenever its app answers.
@@ -52,7 +52,9 @@ def number_of(metrics: Mapping[str, Any], key: str, source: str) -> float:
     Parameters
     ----------
     metrics : mapping
+        Metrics of a reply, by name.
     key : str
+        Name of the metric.
     source : str
         Where the metrics are from, for the error.
 

@@ -1,4 +1,4 @@
-"""What a client replies to the trials of a message: each run in turn, as if alone."""
+"""Replies to the trials of a message: each is run in turn, as if alone."""
 
 from __future__ import annotations
 

@@ -17,16 +17,16 @@ KEPT_SUM = f"{_PREFIX}:sum"
 
 
 class TrialStates:
-    """What a client keeps of trials in ``context.state``: app states, last scores.
+    """The part of ``context.state`` that is of trials: app states, last scores.
 
     Parameters
     ----------
     state : RecordDict
         ``context.state``; changed in place.
     attempt : str
-        What belongs to another run of the tuner is forgotten.
+        Name of the run of the tuner: what belongs to others is forgotten.
     alive : collection of int, optional
-        What belongs to other trials is forgotten. None: nothing is.
+        Trials whose state stays. None: all.
 
     Attributes
     ----------

@@ -25,7 +25,7 @@ Send = Callable[[list[Message], float | None], list[Message]]
 
 
 class _Call:
-    """What one thread has sent."""
+    """The send of one thread."""
 
     def __init__(self, messages: list[Message], timeout: float | None) -> None:
         self.messages, self.timeout = messages, timeout
@@ -40,13 +40,13 @@ class GatheredSends:
     Parameters
     ----------
     send : callable
-        From messages of one type, and a timeout, to their replies.
+        Function from messages of one type, and a timeout, to their replies.
 
     Attributes
     ----------
     error : BaseException or None
-        What the first send of such a thread has raised. Flower counts it as a client
-        that has failed, and goes on.
+        Error that the first send of such a thread has raised. Flower counts it as a
+        client that has failed, and goes on.
     """
 
     def __init__(self, send: Send) -> None:

@@ -58,16 +58,16 @@ _ABOUT = "about"
 
 @dataclass(frozen=True)
 class KeptReply:
-    """What the replies of clients to a round's messages came to.
+    """The mean of the replies of clients to a round's messages.
 
     Attributes
     ----------
     content : RecordDict
-        Of one reply that stands for all.
+        Content of one reply that stands for all.
     is_empty : bool
         Whether none had come.
     basis : str
-        What it follows from: the strategy, and the arrays that were sent.
+        Digest of what it follows from: the strategy, and the arrays that were sent.
     """
 
     content: RecordDict
@@ -117,7 +117,7 @@ class KeptRounds:
     Parameters
     ----------
     folder : Path
-        Of this trial; made when there is something to keep.
+        Folder of this trial; made when there is something to keep.
     may_keep : callable
         Says whether rounds may be kept.
     """
@@ -137,7 +137,7 @@ class KeptRounds:
         Parameters
         ----------
         number : int
-            Of the round, from 1.
+            Number of the round, from 1.
         asked : sequence of Message
             All of one type.
         """

@@ -44,6 +44,7 @@ class ParkedArrays:
         Parameters
         ----------
         trial : int
+            Number of the trial.
         but : iterable of Message
             Whose arrays stay.
         """

@@ -418,7 +418,7 @@ def server_score(grid: Grid, evaluate_fn: Callable[P, R]) -> Callable[P, R]:
     Parameters
     ----------
     grid : Grid
-        That `main` gets.
+        The Grid that `main` gets.
     evaluate_fn : callable
         Returns metrics, or None; its parameters are as Flower's strategies give them.
     """

@@ -60,14 +60,14 @@ class TrialThread:
     Parameters
     ----------
     number : int
-        From 0.
+        Number of the trial, from 0.
     run : callable
         Called once, in the thread, with a function from messages to replies.
     folder : Path or None
         The working directory that it begins with, which is made anew. None: it has none
         of its own, and works where the process does.
     parked : ParkedArrays
-        Of all trials.
+        Arrays of all trials that are on disk.
     clients_score : bool
         Whether a trial is scored by clients that evaluate it; else by the server.
     most_clients : int, optional
@@ -76,27 +76,28 @@ class TrialThread:
     Attributes
     ----------
     pending : list of Message
-        What it waits for the replies to, all of one type; empty before it begins, and
-        once it has ended.
+        Messages whose replies it waits for, all of one type; empty before it begins,
+        and once it has ended.
     num_bytes : int
-        Of the arrays in these messages.
+        Size of the arrays in these messages.
     timeout : float or None
-        How long it waits, in seconds.
+        Seconds that it waits; None: as long as it takes.
     is_held : bool
         Whether it waits for the next rung: see `hold`.
     returned : Any
-        What its `main` has returned.
+        Value that its `main` has returned.
     error : Exception, SystemExit or None
-        What ended it, unless it came to its end.
+        Error that ended it, unless it came to its end.
     num_sends, num_train : int
         Sends that were answered, and rounds of training that are complete.
     num_scores : int
-        How often it was scored after training: by an answered evaluation at the
+        Number of scores after training: by an answered evaluation at the
         clients, or by the server.
     server_score : float
         The last score of the server; NaN before there is one.
     last_error : str
-        What clients gave in place of their scores, if all failed to evaluate it last.
+        Error that clients gave in place of their scores, if all failed to evaluate it
+        last.
     """
 
     def __init__(
@@ -247,7 +248,7 @@ class TrialThread:
 
     @property
     def failure(self) -> Exception | SystemExit | None:
-        """Why there is nothing to compare it by: its error, or no score."""
+        """The reason why it has no score: its error, or that nobody scores it."""
         if self.error is None and self._was_trained and self.num_train == 0:
             return RuntimeError(
                 "Flower's secure aggregation halted in every round: too few clients "

@@ -1,4 +1,4 @@
-"""What the server measures while a `main` trains: the scores of Flower's strategies."""
+"""Metrics that the server knows while a `main` trains."""
 
 from __future__ import annotations
 

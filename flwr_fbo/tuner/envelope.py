@@ -44,8 +44,10 @@ _MOST_RELEASES = 10_000
 
 
 def _check_attempt(name: str, attempt: Any) -> None:
-    ok = isinstance(attempt, str) and 1 <= len(attempt) <= 64 and attempt.isprintable()
-    require(ok, name, attempt, "1 to 64 printable characters")
+    is_valid = (
+        isinstance(attempt, str) and 1 <= len(attempt) <= 64 and attempt.isprintable()
+    )
+    require(is_valid, name, attempt, "1 to 64 printable characters")
 
 
 def _check_no_attempt(name: str, attempt: Any) -> None:
@@ -54,37 +56,37 @@ def _check_no_attempt(name: str, attempt: Any) -> None:
 
 
 def _check_trials(name: str, trials: Any) -> None:
-    ok = isinstance(trials, tuple) and all(
+    is_valid = isinstance(trials, tuple) and all(
         type(t) is int and 0 <= t < 2**63 for t in trials
     )
-    ok = ok and len(set(trials)) == len(trials)
-    require(ok, name, trials, "numbers of trials, each once")
+    is_valid = is_valid and len(set(trials)) == len(trials)
+    require(is_valid, name, trials, "numbers of trials, each once")
 
 
 def _check_settings(name: str, settings: Any) -> None:
-    ok = isinstance(settings, dict) and all(
+    is_valid = isinstance(settings, dict) and all(
         isinstance(value, bool | int | float | str) for value in settings.values()
     )
     # A site's ledger would be in another folder with each message.
-    ok = ok and "fbo-folder" not in settings
-    require(ok, name, settings, "values as in a run config, and no fbo-folder")
+    is_valid = is_valid and "fbo-folder" not in settings
+    require(is_valid, name, settings, "values as in a run config, and no fbo-folder")
 
 
 def _check_all_settings(name: str, settings: Any) -> None:
     require(isinstance(settings, tuple), name, settings, "one for each trial")
-    for one in settings:
-        _check_settings(name, one)
+    for trial_settings in settings:
+        _check_settings(name, trial_settings)
 
 
 def check_weights(name: str, weights: Any) -> None:
     """Raise ValueError unless it is weights of at least one metric."""
-    ok = isinstance(weights, dict) and len(weights) > 0
-    ok = ok and all(
+    is_valid = isinstance(weights, dict) and len(weights) > 0
+    is_valid = is_valid and all(
         isinstance(key, str) and key != "" and is_number(w) and 1e-9 <= abs(w) <= 1e9
         for key, w in weights.items()
     )
     allowed = "names of metrics, each with a weight of size 1e-9 to 1e9"
-    require(ok, name, weights, allowed)
+    require(is_valid, name, weights, allowed)
 
 
 def _check_metric(name: str, weights: Any) -> None:
@@ -93,13 +95,15 @@ def _check_metric(name: str, weights: Any) -> None:
 
 
 def _check_errors(name: str, errors: Any) -> None:
-    ok = isinstance(errors, dict) and all(isinstance(e, str) for e in errors.values())
-    require(ok, name, errors, "texts by place")
+    is_valid = isinstance(errors, dict) and all(
+        isinstance(e, str) for e in errors.values()
+    )
+    require(is_valid, name, errors, "texts by place")
 
 
 def _check_keys(name: str, keys: Any) -> None:
-    ok = isinstance(keys, tuple) and all(isinstance(key, str) for key in keys)
-    require(ok, name, keys, "a list of keys")
+    is_valid = isinstance(keys, tuple) and all(isinstance(key, str) for key in keys)
+    require(is_valid, name, keys, "a list of keys")
 
 
 _ATTEMPT = ruled(_check_attempt)
@@ -213,8 +217,8 @@ class SumHeader:
     @property
     def about(self) -> str:
         """Subject of the sum, as JSON: the same for all clients, in all exchanges."""
-        about = {"ballot": to_json(self.ballot), "sums": to_json(self.sums)}
-        return json.dumps(about, sort_keys=True)
+        subject = {"ballot": to_json(self.ballot), "sums": to_json(self.sums)}
+        return json.dumps(subject, sort_keys=True)
 
 
 @dataclass(frozen=True)
@@ -326,6 +330,7 @@ def read_header(content: RecordDict, most_characters: float = inf) -> Header | N
     require(length <= most_characters, "length", length, f"to {most_characters:g}")
     try:
         header: Header = from_json(_KINDS[str(kind)], read_json(str(text)))
+        # Each field by itself, and then fields that must fit together.
         _check(header)
     except (AttributeError, KeyError, RecursionError, TypeError) as error:
         raise ValueError(f"The header is not one of {kind!r}: {error!r}.") from None

@@ -278,7 +278,8 @@ class FederationResult:
                 "trial": trial,
                 **{f"params_{name}": value for name, value in setting.items()},
                 **{
-                    f"score_rung_{n}": one.get(trial) for n, one in enumerate(scores, 1)
+                    f"score_rung_{number}": by_trial.get(trial)
+                    for number, by_trial in enumerate(scores, 1)
                 },
                 "outcome": self.outcome(trial),
             }

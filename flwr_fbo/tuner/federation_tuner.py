@@ -402,6 +402,7 @@ class FederationTuner:
         is_new = not has_begun(folder)
         if is_new:
             self._check_nodes(grid)
+        # A folder goes on only with the same settings: its rungs were decided for them.
         identity = self._identity(defaults, has_study=study is not None)
         with TrialsRecord(folder, identity, _PATIENCE) as record:
             record.check_app(self._app_of(grid, context), ignored=[str(folder)])
@@ -422,9 +423,10 @@ class FederationTuner:
                 if warning:
                     _log.warning(warning)
             num_decided = len(record.rungs())
+            # What decided rungs say was logged by an earlier run: it is said again.
             for row in record.ledger():
                 check_evidence(row, self.num_agents)
-            self._say(plan, chooser, num_decided, folder)
+            _say(plan, chooser, num_decided, folder)
             # Seeds are not public.
             public = {k: v for k, v in identity.items() if k != "noise_seed"}
             started = Started(
@@ -436,6 +438,8 @@ class FederationTuner:
             )
             tell(callbacks, "on_start", started)
             returned = None
+            # A run may have been killed after the choice, and before its training
+            # ended.
             is_left = plan.hands_over and not record.is_handed_over()
             if num_decided < len(plan.rungs) or is_left:
                 proposed = None
@@ -576,57 +580,56 @@ class FederationTuner:
         plain: dict[str, Any] = json.loads(json.dumps(identity))
         return plain
 
-    def _say(
-        self, plan: Plan, chooser: Chooser, num_decided: int, folder: Path | None
-    ) -> None:
-        """Log what is about to happen, and what is not private about it."""
-        rungs = plan.rungs
-        _log.info(
-            "FederationTuner: %s, %d at a time",
-            ", ".join(f"{r.num_trials} trials to round {r.rounds}" for r in rungs),
-            plan.parallel,
-        )
-        if plan.hands_over:
-            self._say_cost(plan)
-        chooser.say()
-        if chooser.adds_noise:
-            _log.warning(
-                "Metrics stay at the clients while trials are compared: main sees NaN "
-                "for each. num-examples of a reply to train is exact at the server."
-            )
-        if num_decided:
-            what = "is complete" if num_decided == len(rungs) else "goes on"
-            _log.warning(
-                "The tuner in %s %s: %d of %d rungs are decided, and stay so.",
-                folder,
-                what,
-                num_decided,
-                len(rungs),
-            )
 
-    def _say_cost(self, plan: Plan) -> None:
-        """Log how long a race takes beside the app's own training."""
-        last = plan.rungs[-1].rounds
-        _log.info(
-            "The rungs take %d rounds of the app%s; then the chosen trial is trained "
-            "from round %d to %s.",
-            plan.num_rung_rounds,
-            "" if not plan.is_shared else ", in which trials share the clients out",
-            last,
-            "the end of main" if plan.num_rounds is None else f"{plan.num_rounds}",
+def _say(plan: Plan, chooser: Chooser, num_decided: int, folder: Path | None) -> None:
+    """Log what is about to happen, and what is not private about it."""
+    rungs = plan.rungs
+    _log.info(
+        "FederationTuner: %s, %d at a time",
+        ", ".join(f"{r.num_trials} trials to round {r.rounds}" for r in rungs),
+        plan.parallel,
+    )
+    if plan.hands_over:
+        _say_cost(plan)
+    chooser.say()
+    if chooser.adds_noise:
+        _log.warning(
+            "Metrics stay at the clients while trials are compared: main sees NaN "
+            "for each. num-examples of a reply to train is exact at the server."
         )
-        if plan.reason:
-            _log.warning(
-                "All clients train each trial, which takes longer than one training: "
-                "%s.",
-                plan.reason,
-            )
-        elif plan.num_rounds is None and plan.num_rung_rounds > last:
-            _log.warning(
-                "main trains for its own number of rounds after the rungs, %d more in "
-                "all than without a tuner: no key of the run config has that number.",
-                plan.num_rung_rounds - last,
-            )
+    if num_decided:
+        what = "is complete" if num_decided == len(rungs) else "goes on"
+        _log.warning(
+            "The tuner in %s %s: %d of %d rungs are decided, and stay so.",
+            folder,
+            what,
+            num_decided,
+            len(rungs),
+        )
+
+
+def _say_cost(plan: Plan) -> None:
+    """Log how long a race takes beside the app's own training."""
+    last = plan.rungs[-1].rounds
+    _log.info(
+        "The rungs take %d rounds of the app%s; then the chosen trial is trained "
+        "from round %d to %s.",
+        plan.num_rung_rounds,
+        "" if not plan.is_shared else ", in which trials share the clients out",
+        last,
+        "the end of main" if plan.num_rounds is None else f"{plan.num_rounds}",
+    )
+    if plan.reason:
+        _log.warning(
+            "All clients train each trial, which takes longer than one training: %s.",
+            plan.reason,
+        )
+    elif plan.num_rounds is None and plan.num_rung_rounds > last:
+        _log.warning(
+            "main trains for its own number of rounds after the rungs, %d more in "
+            "all than without a tuner: no key of the run config has that number.",
+            plan.num_rung_rounds - last,
+        )
 
 
 def _check_choices(key: str, distribution: BaseDistribution) -> None:

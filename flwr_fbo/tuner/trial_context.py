@@ -128,9 +128,11 @@ class Overlay(dict[str, Any]):
     values = _reads_all("values")
 
 
-def _overlay(*about: Any) -> Overlay:
+def _overlay(
+    run_config: dict[str, Any], settings: dict[str, Any], trial: FederationTrial | None
+) -> Overlay:
     """Return a copy of a run config that was pickled, or is copied."""
-    return Overlay(*about)
+    return Overlay(run_config, settings, trial)
 
 
 def trial_context(context: Context, overlay: Overlay) -> Context:

@@ -213,13 +213,14 @@ class Candidates:
                     key,
                     space.conditions[key],
                 )
-        outside = sum(bool(space.outside(one)) for one in self.settings)
+        outside = sum(bool(space.outside(settings)) for settings in self.settings)
         self.num_trials = int(min(num_trials, outside + space.num_settings))
 
     @property
     def keys(self) -> set[str]:
         """The keys that are in force in any setting so far."""
-        return {key for one in self.settings for key in self._space.in_force(one)}
+        keys = (self._space.in_force(settings) for settings in self.settings)
+        return set[str]().union(*keys)
 
     def add(self, settings: Params) -> bool:
         """Add settings unless they are there; return whether they are new.
@@ -227,6 +228,7 @@ class Candidates:
         With the app's defaults where a key is not in force.
         """
         settings = self._space.applied(settings, self._defaults)
+        # A key without an effect has the default: it tells no two settings apart.
         place = self._space.place(settings)
         is_new = place not in self._places
         if is_new:

@@ -30,7 +30,7 @@ _TUNER, _NUMBER, _SETTINGS = "tuner", "trial", "settings"
 def check_study(study: optuna.Study, direction: Direction) -> None:
     """Raise ValueError if a study is not one that trials can be in."""
     require_instance("study", study, optuna.Study)
-    directions = [one.name.lower() for one in study.directions]
+    directions = [direction.name.lower() for direction in study.directions]
     allowed = f"[{direction!r}], as direction"
     require(directions == [direction], "study.directions", directions, allowed)
     waiting = len(study.get_trials(deepcopy=False, states=[TrialState.WAITING]))
@@ -67,6 +67,7 @@ class ProposedTrials:
             )
         finally:
             optuna.logging.set_verbosity(verbosity)
+        # Nobody else would ever end them.
         for left in study.get_trials(deepcopy=False, states=[TrialState.RUNNING]):
             if left.user_attrs.get(_TUNER) == tuner:
                 study.tell(left.number, state=TrialState.FAIL)

@@ -106,7 +106,10 @@ class TrialSpace:
         conditions = {}
         for key, value in space.items():
             # A tuple of another kind is refused with the distributions.
-            if isinstance(value, tuple) and [*map(_is_distribution, value)] == _PAIR:
+            if (
+                isinstance(value, tuple)
+                and [isinstance(part, BaseDistribution) for part in value] == _PAIR
+            ):
                 distributions[key], conditions[key] = value
         return cls(SearchSpace(distributions), conditions)
 
@@ -218,10 +221,6 @@ class TrialSpace:
             self._check_cycle(parent, (*path, key))
 
 
-def _is_distribution(value: object) -> bool:
-    return isinstance(value, BaseDistribution)
-
-
 def _field_of(key: str) -> str:
     """Return the name of a condition in an error: where the user has written it."""
     return f"space[{key!r}][1]"
@@ -229,4 +228,4 @@ def _field_of(key: str) -> str:
 
 def _is_among(value: Any, values: Any) -> bool:
     """Return whether it is one of them: 1 is not True."""
-    return any(type(value) is type(one) and value == one for one in values)
+    return any(type(value) is type(other) and value == other for other in values)

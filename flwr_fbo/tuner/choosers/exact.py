@@ -75,6 +75,8 @@ def exact_scores(messages: Mapping[int, Any], num_trials: int) -> FloatArray:
     is_failed = is_asked & ~is_scored & (num_scores > 0)
     if is_failed.any():
         own_weights = weights.sum(axis=1, keepdims=True) / np.maximum(num_scores, 1)
+        # A raised error comes with the weight 1: the client's own mean weight stands
+        # for it.
         weights = np.where(is_failed, own_weights, weights)
         values = np.where(is_failed, values[is_scored].min(), values)
     with np.errstate(invalid="ignore", over="ignore"):

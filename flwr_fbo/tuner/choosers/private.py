@@ -151,6 +151,7 @@ class PrivateChooser(NoisyChooser):
         require(enough, "num_agents", self.num_clients, allowed)
         # Whatever a client says of one trial, it says no more than an honest one may.
         ballots = {slot: capped(m, num_trials) for slot, m in messages.items()}
+        # Clips each ballot to norm 1, sums, and adds noise that is made for norm 1.
         scores = self.release.release(rung, ballots, num_trials)[0]
         facts = {**self.release.facts(rung), "num_ballots": len(messages)}
         return LedgerRow(rung, {"mechanism": "gaussian", **facts}, scores)

@@ -145,6 +145,7 @@ class TunerClients:
             If less than half of the nodes that are asked do.
         """
         voters = self.voters.among(self.look())
+        # A site that lacks charges in its ledger would spend twice: it is not asked.
         nodes = [node for node in voters if self._ledgers.may_vote(node)]
         record = header_record(header)
         messages = [self.message(node, RecordDict({HEADER: record})) for node in nodes]
@@ -153,6 +154,7 @@ class TunerClients:
             for node, reply in self.send(messages).items()
             if not reply.has_error() and self.hear(node, reply_header(reply), header)
         ]
+        # Who answers is public. A sum of few ballots is nearly the noise alone.
         if 2 * len(ballots) < len(nodes) or not nodes:
             raise AggregationError(
                 f"{len(ballots)} of {len(nodes)} nodes gave a ballot, and at least "

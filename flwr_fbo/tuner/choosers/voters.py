@@ -47,6 +47,7 @@ class Voters:
         nodes = set(connected)
         self._seen += sorted(nodes - set(self._seen))
         in_order = [node for node in self._seen if node in nodes]
+        # The release is divided by N: more ballots would have more weight than that.
         voters, others = in_order[: self._num_agents], in_order[self._num_agents :]
         self._warn(
             others,
@@ -66,6 +67,7 @@ class Voters:
         for node in heard:
             slot = self._said[node]
             is_new = node not in self.slots.values()
+            # A slot whose node is gone is free for the one that comes back.
             is_free = self.slots.get(slot) not in voters
             if 0 <= slot < self._num_agents and is_new and is_free:
                 self.slots[slot] = node
@@ -84,6 +86,6 @@ class Voters:
 
     def _warn(self, nodes: Iterable[int], line: str) -> None:
         if unnamed := sorted(set(nodes) - self._named):
-            about = {"nodes": unnamed, "num_agents": self._num_agents}
-            _log.warning(line, about)
+            values = {"nodes": unnamed, "num_agents": self._num_agents}
+            _log.warning(line, values)
         self._named |= set(nodes)

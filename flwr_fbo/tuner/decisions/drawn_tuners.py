@@ -67,12 +67,14 @@ def drawn_tuners(
         else:
             for _ in range(num_drawn):
                 sums += rng.permuted(entries, axis=1)
+            # More ballots than were drawn: their sum is wider by the root of the ratio.
             sums *= math.sqrt(num_ballots / max(num_drawn, 1))
         scores = sums / num_agents + rng.normal(0.0, noise_std, sums.shape)
         is_default = trials == 0
         has_default = is_default.any(axis=1)
         of_default = np.where(is_default, scores, 0.0).sum(axis=1, keepdims=True)
         std = std_of_lead(num_trials, num_ballots, noise_std, num_agents)
+        # Rungs without the defaults say nothing of a lead over them.
         lead += np.where(has_default[:, None], (scores - of_default) / std, 0.0)
         num_shared += has_default
         # As in `survivors_of`.

@@ -46,8 +46,10 @@ def lost_if_all_agree(
     kept : float
         How often the defaults are chosen, from 0 to 1.
     """
-    about = privacy.epsilon, privacy.delta, 1.0, len(sizes)
-    noise_std = calibrate_noise_multiplier(*about) / num_agents
+    noise_multiplier = calibrate_noise_multiplier(
+        privacy.epsilon, privacy.delta, 1.0, len(sizes)
+    )
+    noise_std = noise_multiplier / num_agents
     plans = tuple((num_trials, num_agents, noise_std) for num_trials in sizes)
     chosen, _ = drawn_tuners(plans, num_agents, agree=True)
     return 1 - float(chosen.mean()) / (sizes[0] - 1), float(np.mean(chosen == 0))

@@ -96,8 +96,10 @@ def lead_over_defaults(
         rung = dict(zip(row.facts["trials"], row.vectors, strict=True))
         if 0 in rung:
             parts.append((rung[best] - rung[0]) / std_of_lead(*plan, num_agents))
+    # Each part has variance 1 if trials are alike, and noise of its own.
     lead = float(sum(parts)) / math.sqrt(len(parts))
     drawn = drawn_tuners(plans, num_agents)[1]
+    # The tuner itself is one of those that are counted: so p is never 0, nor too small.
     p_of_model = (1 + int(np.sum(drawn >= lead))) / (1 + len(drawn))
     p_of_settings = None
     if trials is not None:

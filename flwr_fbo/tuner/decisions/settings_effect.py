@@ -89,6 +89,7 @@ def settings_p_value(
     # Each row is an order: the place at which each of the drawn settings is tried.
     places = _orders(num_trials - num_fixed)
     is_other = places != chosen - num_fixed
+    # The chosen trial's own score is about its model, and no evidence of its settings.
     of_others = np.where(is_other, outcomes[num_fixed:][places], 0.0)
     nearby = (of_others @ similar) / (is_other @ similar)
     # What is tried at the place that was chosen.
@@ -96,6 +97,7 @@ def settings_p_value(
     if chosen >= num_fixed:
         best = num_fixed + np.argmin(is_other, axis=1)
     leads = nearby[np.arange(len(places)), best] - nearby[:, 0]
+    # The first order is the one that was drawn.
     least = leads[0] - _ROUNDING * abs(leads[0])
     return float(np.mean(leads >= least))
 
@@ -127,7 +129,7 @@ def _similarities(space: SearchSpace, settings: Sequence[Params]) -> FloatArray:
     """Return how similar settings are, shape (K, K), from 0 to 1: a Gaussian kernel."""
     squares = np.zeros((len(settings), len(settings)))
     for key, distribution in space.distributions.items():
-        places = [_place(key, distribution, one) for one in settings]
+        places = [_place(key, distribution, params) for params in settings]
         squares += [[_distance(a, b) ** 2 for b in places] for a in places]
     width = 2 * _LENGTHSCALE**2 * space.dim
     similar: FloatArray = np.exp(-squares / width)

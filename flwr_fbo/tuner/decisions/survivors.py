@@ -41,6 +41,7 @@ def decision_scores(rows: Sequence[LedgerRow]) -> FloatArray:
     before: dict[int, float] = {}
     for row in rows:
         trials = row.facts["trials"]
+        # Trials without a score before, in the first rung, have nothing to carry.
         carried = np.array([before.get(trial, 0.0) for trial in trials])
         scores = carry(row.vectors, carried)
         before = dict(zip(trials, scores.tolist(), strict=True))

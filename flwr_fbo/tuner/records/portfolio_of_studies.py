@@ -108,8 +108,8 @@ def portfolio_of_studies(
     they tell.
     """
     is_list = isinstance(folders, list | tuple) and len(folders) > 0
-    ok = is_list and all(isinstance(folder, str | Path) for folder in folders)
-    require(ok, "folders", folders, "a list of folders, one at least")
+    is_valid = is_list and all(isinstance(folder, str | Path) for folder in folders)
+    require(is_valid, "folders", folders, "a list of folders, one at least")
     require_int("size", size, 1, MOST_LISTED)
     require_bool("exact", exact)
     paths = [Path(folder) for folder in folders]

@@ -42,7 +42,9 @@ class SiteLedgers:
     """
 
     def __init__(self, stored: Iterable[Mapping[str, Any]] = ()) -> None:
-        self._books = {one["study"][1]: ReceiptBook.from_json(one) for one in stored}
+        self._books = {
+            values["study"][1]: ReceiptBook.from_json(values) for values in stored
+        }
         self._agents: dict[int, int] = {}  # of nodes that have said it
         self._marks: dict[int, Mark] = {}  # of nodes, the newest of this run
         self._heard: set[int] = set()  # nodes that have answered in this run
@@ -54,6 +56,7 @@ class SiteLedgers:
         Not one that has said nothing yet, where others have ledgers: a site that has
         come back without its folder would be charged as if it were another one.
         """
+        # Silence is suspicious only where others keep ledgers.
         is_known = node in self._heard or not any(b.sites for b in self._books.values())
         return is_known and node not in self._refused
 
@@ -97,6 +100,7 @@ class SiteLedgers:
         if twin is not None:
             self._refuse(_CLONE, node, twin)
             return False
+        # Its ledger must have all that its earlier answers to this tuner have cost.
         if book.is_behind(self._site(node), mark):
             self._refuse(_BEHIND, node)
             return False
@@ -104,9 +108,9 @@ class SiteLedgers:
         book.note(self._site(node), mark, releases)
         return True
 
-    def _refuse(self, line: str, node: int, *about: int) -> None:
+    def _refuse(self, line: str, node: int, *others: int) -> None:
         if node not in self._refused:
-            _log.warning(line, node, *about)
+            _log.warning(line, node, *others)
         self._refused.add(node)
 
     def _twin(self, node: int, connected: Collection[int]) -> int | None:

@@ -136,8 +136,12 @@ class TrialsRecord:
     def save_measured(self, measured: Mapping[int, Mapping[int, Any]]) -> None:
         """Save what the server's own evaluation gave in some trials, by round."""
         if measured:
-            known = _measured_in(self._journal)
-            self._put(_MEASURED, _with_texts({**known, **measured}))
+            known = {**_measured_in(self._journal), **measured}
+            texts = {  # JSON has no other keys
+                str(trial): {str(number): metrics for number, metrics in rounds.items()}
+                for trial, rounds in known.items()
+            }
+            self._put(_MEASURED, texts)
 
     def is_handed_over(self) -> bool:
         """Return whether the chosen trial was trained to its end."""
@@ -195,6 +199,7 @@ class TrialsRecord:
 
         With what is known of the sites' ledgers, which receipts are then given of.
         """
+        # In one transaction: neither a release without its sum's end, nor twice a rung.
         arrays = {_LEDGERS: to_json_array(ledgers.to_json())}
         self._journal.change_state(arrays, [_OPEN_SUM], [row])
         ledgers.commit()
@@ -235,14 +240,6 @@ def _by_round(rounds: Mapping[str, Any]) -> dict[int, dict[str, float]]:
     return {int(number): metrics for number, metrics in rounds.items()}
 
 
-def _with_texts(measured: Mapping[int, Mapping[int, Any]]) -> dict[str, Any]:
-    """Return it with keys as JSON has them."""
-    return {
-        str(trial): {str(number): metrics for number, metrics in rounds.items()}
-        for trial, rounds in measured.items()
-    }
-
-
 def _json_of(journal: Journal, name: str) -> Any:
     stored = journal.load_array(name)
     return None if stored is None else from_json_array(stored)
@@ -277,8 +274,9 @@ def recorded_result(journal: Journal, trust: str = "") -> FederationResult:
     is_known = identity["privacy"] is not None and len(ledger) == num_rungs
     over_defaults: Lead | None = None
     if is_known:
-        about = identity["num_agents"], _drawn_trials(journal)
-        over_defaults = lead_over_defaults(ledger, *about)
+        over_defaults = lead_over_defaults(
+            ledger, identity["num_agents"], _drawn_trials(journal)
+        )
     return FederationResult(
         tuple(recorded_settings(journal)),
         tuple(rung_of(row, identity["direction"]) for row in ledger),
@@ -320,6 +318,7 @@ def recorded_spent(
     if identity["privacy"] is None:
         return None
     accountant = ReleaseAccountant(1.0, identity["privacy"]["delta"])
+    # Each rung once, in the order of their release.
     for row in rows:
         accountant.charge(row.facts["noise_multiplier"])
     return accountant.spent()

@@ -37,6 +37,7 @@ class KeptTrials:
     def stop(self) -> None:
         """Keep nothing any more: clients keep a state."""
         self._may_keep = False
+        # On record, as a later run cannot see it before it has asked clients.
         self._record.note_state()
         self.end_all_but(())
 

@@ -90,7 +90,7 @@ class LiveTrials:
     @property
     def read_keys(self) -> set[str]:
         """Tuned keys that any `main` has read from its run config."""
-        return set[str]().union(*(one.read for one in self._overlays.values()))
+        return set[str]().union(*(overlay.read for overlay in self._overlays.values()))
 
     def get(self, number: int, settings: Params) -> TrialThread:
         """Return a trial, new unless it is under way, that knows its rung."""
@@ -121,6 +121,8 @@ class LiveTrials:
         def share(grid: Grid, round_number: int) -> Share:
             planned = self._standings.planned
             if planned is not None:
+                # Who trains it in the next rung is not known before this one is
+                # decided.
                 trial.hold(planned.rounds)
             nodes = list(grid.get_node_ids())
             return self._standings.share(number, nodes, round_number)
@@ -143,10 +145,12 @@ class LiveTrials:
                 returned = self._app.main(cast(Grid, grid), context)
                 grid.finish()
             except Exception as error:
+                # What main raises may follow from NaN that it was given.
                 grid.check_error(error)
                 raise
             finally:
                 grid.close()
+            # A main with a loop of its own may return its score.
             note(returned)
             return returned
 

@@ -81,6 +81,7 @@ class Progress:
             Number of sends so far.
         """
         now = self._clock()
+        # An engine may start its workers in these sends.
         if num_sends <= _NUM_FIRST_SENDS:
             self._began, self._done_before = now, self._done(rung, trials)
         level = logging.DEBUG  # for who shows one line that moves

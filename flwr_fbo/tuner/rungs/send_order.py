@@ -40,6 +40,7 @@ def next_trials(
         }
         by_type = evaluations or by_type
     groups = [sorted(group, key=progress)[:parallel] for group in by_type.values()]
+    # Of large models fewer share a send.
     groups = [_small(group) for group in groups]
     return min(
         groups,

@@ -93,6 +93,8 @@ class SharedSends:
             trial.begin()
             self._skip(trial, rounds)
         while waiting := [t for t in trials if not t.has_reached(rounds)]:
+            # Until there is any score, those that come first show whether there are
+            # scores.
             shared = next_trials(waiting, self._parallel, not self.has_score)
             for trial in trials:
                 trial.prepare() if trial in shared else trial.put_away()
@@ -155,6 +157,7 @@ class SharedSends:
             for node, reply in answered.items()
             if reply.has_content() and headers[node] is None
         ]
+        # One node without the mod counts as one that fails; all are an app without it.
         if bare and len(bare) == len(answered):
             raise AggregationError(_without_mod(bare[0]))
         for node, reply in answered.items():
@@ -171,6 +174,8 @@ class SharedSends:
                 errors = [m.error.reason for m in found if m.has_error()]
                 has_failed = 0 < len(found) == len(errors)
                 trial.last_error = str(errors[-1]) if has_failed else ""
+            # Main sees the replies of nodes that it has asked, and not those of other
+            # voters.
             trial.answer([m for m in found if m.metadata.src_node_id in asked])
             trial.put_away()  # the others have their models to use yet
 

@@ -67,6 +67,7 @@ class Standings:
             return Share(nodes)
         is_decided = rung < self.number
         trials = self.rungs[rung].trials if is_decided else self.alive
+        # Its place among all trials of that rung, also of those that have ended since.
         place = trials.index(trial)
         share = self.plan.share(nodes, rung, place, round_number)
         spares = self.plan.spares(nodes, rung, place, round_number)

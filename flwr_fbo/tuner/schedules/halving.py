@@ -11,10 +11,10 @@ from flwr_fbo.tuner.schedules.schedule import AppShape, Plan, PlannedRung
 
 
 def _check_rounds(name: str, rounds: Any) -> None:
-    ok = isinstance(rounds, tuple) and len(rounds) > 0
-    require(ok, name, rounds, "a tuple of at least one integer")
-    for one in rounds:
-        require_int(name, one, 1)
+    is_valid = isinstance(rounds, tuple) and len(rounds) > 0
+    require(is_valid, name, rounds, "a tuple of at least one integer")
+    for number in rounds:
+        require_int(name, number, 1)
     grows = list(rounds) == sorted(set(rounds))
     require(grows, name, rounds, "growing from rung to rung")
 

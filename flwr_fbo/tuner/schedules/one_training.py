@@ -123,6 +123,7 @@ class OneTraining:
         """Return the plan for so many distinct trials."""
         num_rounds = shape.num_rounds if self.rounds is None else self.rounds
         group_size = self.min_group(shape)
+        # One group is no race: all clients train each trial, one after another.
         if group_size == 0 or shape.num_nodes < 2 * group_size:
             reason = shape.reason or (
                 f"main asks {shape.num_asked} clients to train in a round, and two "
@@ -141,10 +142,14 @@ class OneTraining:
             )
         num_groups = shape.num_nodes // group_size
         # The last rounds are for all clients.
-        most = None if num_rounds is None else num_rounds - _num_last(num_rounds)
+        most = None
+        if num_rounds is not None:
+            most = num_rounds - max(1, round(_FINISH * num_rounds))
         rungs = _race(min(num_trials, self.trials), num_groups, most)
         told = None
         if num_rounds is not None and shape.rounds_key:
+            # The winner trains for what is left of the app's rounds once the rungs are
+            # paid.
             told = max(num_rounds - num_rung_rounds(rungs) + rungs[-1].rounds, 1)
         return Plan(
             rungs,
@@ -166,10 +171,6 @@ def _sizes(num_trials: int) -> tuple[int, ...]:
         cut = _FIRST_CUT if len(sizes) == 1 else 2
         sizes.append(max(2, sizes[-1] // cut))
     return tuple(sizes)
-
-
-def _num_last(num_rounds: int) -> int:
-    return max(1, round(_FINISH * num_rounds))
 
 
 def _race(

@@ -170,8 +170,11 @@ class Plan:
         nodes = sorted(nodes)
         if not self.is_shared:
             return nodes
-        turn, seat, num = self._seat(rung, place)
+        turns = self.turns(rung)
+        (turn,) = (turn for turn, places in enumerate(turns) if place in places)
+        seat, num = place - turns[turn].start, len(turns[turn])
         # Where nodes have left, fewer groups: two trials have the same one.
+        # A group may not be smaller than planned: its model would show more of each.
         num = max(1, min(num, len(nodes) // self.group_size))
         group = (seat + turn + round_number) % num
         return nodes[group::num]
@@ -196,13 +199,6 @@ class Plan:
         sizes = [small + (turn < rest) for turn in range(planned.turns)]
         ends = [sum(sizes[: turn + 1]) for turn in range(planned.turns)]
         return [range(end - size, end) for end, size in zip(ends, sizes, strict=True)]
-
-    def _seat(self, rung: int, place: int) -> tuple[int, int, int]:
-        """Return a trial's turn, its place in it, and the trials that share it."""
-        for turn, places in enumerate(self.turns(rung)):
-            if place in places:
-                return turn, place - places.start, len(places)
-        raise IndexError(place)
 
 
 def num_rung_rounds(rungs: Sequence[PlannedRung]) -> int:

@@ -72,6 +72,8 @@ class AskedSite:
         except ValueError as error:  # it quotes what the server has sent itself
             text = str(error)[:_LONGEST_QUOTE]
             raise StudyMismatchError.told(text) from None
+        # What a message makes a site do grows with these numbers: they are bounded
+        # first.
         if isinstance(header, TrialsHeader):
             sizes.check_size("max_trials", len(header.trials), "trials of a message")
             sizes.check_size("max_trials", len(header.alive), "trials of a tuner")
@@ -85,6 +87,7 @@ class AskedSite:
             agents = [sums.settings.num_agents, *(g.slots.stop for g in sums.groups)]
             sizes.check_size("max_agents", max(agents), "num_agents")
             sizes.check_size("max_features", sums.num_features, "num_features")
+            # A ballot is one vector of norm 1: no other sum has its sensitivity.
             if len(sums.groups) != 1 or sums.settings.num_sub_regions != 1:
                 raise refused("a secure sum is of one bounded ballot")
         if isinstance(header, SumHeader):
@@ -92,6 +95,7 @@ class AskedSite:
             check_numbers(sizes, [len(array.data) / 8 for array in arrays])
         receipts = message.content.config_records.get(RECEIPTS) or ConfigRecord()
         sizes.check_size("max_trials", len(receipts), "receipts of a message")
+        # Before anything is answered: they may prove that this folder is an older copy.
         gate.hear([*receipts.values()], configured_slot(context), KIND)
         return cls(message, gate, header)
 

@@ -52,6 +52,7 @@ def ballot_reply(site: AskedSite, header: BallotHeader) -> Message:
     site.admit(header, None, unprotected)
     # No noise of a server covers exact scores, whatever it promises.
     promise = Promise() if header.is_exact else header.promise
+    # On disk before the ballot is even computed: a crash cannot undo a release.
     gate.charge(site.key(header), promise, header.release)
     vector = gate.of_data(partial(ballot_of, site.context, header))
     assert vector is not None
@@ -83,6 +84,7 @@ def sum_reply_of(site: AskedSite, header: SumHeader) -> Message:
     own = identity.own_slot(context)
     if own < 0:
         own = noted_slot(context, KEPT_SUM, asked.attempt)
+    # Under two slots this client's ballot would be summed twice.
     if own not in (-1, header.slot):
         raise of_another_slot(own, header.slot)
     with _held(context, asked.attempt, header.slot) as journal:
@@ -123,11 +125,11 @@ def sum_reply_of(site: AskedSite, header: SumHeader) -> Message:
 def _is_known(journal: Journal, header: SumHeader, may_begin: bool) -> bool:
     """Return whether the ballot that is asked for is on record; refuse another one."""
     stored = journal.load_array(_ABOUT)
-    about, release = None if stored is None else str(stored), header.ballot.release
-    if about == header.about:
+    known, release = None if stored is None else str(stored), header.ballot.release
+    if known == header.about:
         return True
-    if about is not None:
-        last = json.loads(about)["ballot"]["release"]
+    if known is not None:
+        last = json.loads(known)["ballot"]["release"]
         if release <= last:
             raise RefusedError.told(
                 f"Release {release}: release {last} was asked for in other words."
@@ -162,8 +164,10 @@ def ballot_of(context: Context, header: BallotHeader) -> FloatArray:
     sign = 1.0 if header.maximize else -1.0
     known, failed = states.scores, set(header.failed)
     scores = np.array([known.get(t, (0.0, 0.0)) for t in header.trials])
+    # The server knows which trials have failed: all clients rank them last.
     scores[[t in failed for t in header.trials]] = math.nan, 1.0
     values, weights = sign * scores[:, 0], scores[:, 1]
+    # Asked, and without a finite score: its ballot says so, and ranks nothing.
     is_silent = bool(known) and not np.isfinite(values[weights > 0]).any()
     if is_silent:
         client = context.node_config.get("partition-id", context.node_id)

@@ -123,6 +123,7 @@ def _own_reply(
         if not is_bound or isinstance(failure, SiteError):
             raise failure
         reported(partial(_raise, AppFailedError.told(NO_ANSWER), failure))
+    # A reply that the gate has let go was charged: an agent of the same app made it.
     if passed or not (is_bound or is_hidden):
         return reply
     if is_bound:
@@ -134,6 +135,7 @@ def _own_reply(
         )
     if reply.has_error():
         return sent(message, Error(reply.error.code, NO_ANSWER))
+    # What has a model keeps its weight, as the server could not aggregate it else.
     with_model = MessageType.TRAIN, GET_PARAMETERS
     has_model = message.metadata.message_type.startswith(with_model)
     hide = hide_train_metrics if has_model else hide_evaluate_metrics

@@ -64,6 +64,7 @@ def trial_replies(
     unprotected = "" if header.is_hidden else EXACT_SCORES
     identity = site.admit(header, header.sums, unprotected)
     slot = -1 if header.sums is None else identity.own_slot(context)
+    # A trial finds what it has kept itself, and nothing of the others.
     states = TrialStates(context.state, header.attempt, header.alive)
     contents = unpack(message.content, range(len(header.trials)))
     replies: dict[int, RecordDict] = {}
@@ -90,6 +91,7 @@ def trial_replies(
         except SiteError as error:
             # At a bound site not even the type of an exception leaves.
             errors[str(place)] = NO_ANSWER if gate.is_bound else str(error)
+        # A failure is a score: else a client could be silent about a bad trial.
         if str(place) in errors and _is_evaluate(message):
             states.score(trial, math.nan, 1.0)
         states.save(trial, state)
@@ -177,6 +179,7 @@ def _kept(
         return hide_train_metrics(content)
     configs, found = content.config_records.values(), content.metric_records.values()
     metrics = {**merged(configs), **merged(found)}
+    # The score stays here, whatever of the reply is sent.
     if header.metric:  # else the server scores its own model
         score = score_of(metrics, header.metric, _REPLY)
         states.score(trial, score, weight_of(metrics, _REPLY))

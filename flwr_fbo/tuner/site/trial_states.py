@@ -38,6 +38,7 @@ class TrialStates:
         self, state: RecordDict, attempt: str, alive: Collection[int] | None = None
     ) -> None:
         known = cast(ConfigRecord, state.get(_ATTEMPT, ConfigRecord()))
+        # Another run of the tuner trains anew: scores of old models must not be ranked.
         if known.get("attempt") != attempt:
             self.forget(state)
             state[_ATTEMPT] = ConfigRecord({"attempt": attempt})
@@ -94,6 +95,7 @@ class TrialStates:
             for name, record in self._state.items():
                 is_app = not name.startswith(f"{_PREFIX}:")
                 if is_app and name != SECURE_AGGREGATION_STATE:
+                    # Trials must not see what others of them change.
                     own[name] = copy.deepcopy(record)
             return own
         names = [name for name in self._state if name.startswith(f"{mine}own:")]

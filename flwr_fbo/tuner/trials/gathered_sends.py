@@ -110,7 +110,7 @@ class GatheredSends:
                     return math.inf
                 futures = frame.f_locals.get("fs")
                 if isinstance(futures, list | set | frozenset):
-                    found = [one for one in futures if isinstance(one, Future)]
+                    found = [item for item in futures if isinstance(item, Future)]
                     return sum(future.running() for future in found)
             frame = frame.f_back
         return None
@@ -123,8 +123,10 @@ class GatheredSends:
             by_type.setdefault(kind, []).append(call)
         for joined in by_type.values():
             timeouts = [c.timeout for c in joined if c.timeout is not None]
+            # A client that may take as long as it likes must not be cut off by another.
             timeout = max(timeouts) if len(timeouts) == len(joined) else None
             asked = [message for call in joined for message in call.messages]
+            # Threads come in any order; what follows from a send must not.
             asked.sort(key=lambda message: message.metadata.dst_node_id)
             try:
                 replies = self._send(asked, timeout)

@@ -82,14 +82,14 @@ class KeptReply:
         """Return it as the content of a file."""
         records = self.content.array_records
         named = [(r, name) for r, record in records.items() for name in record]
-        about = {
+        description = {
             "basis": self.basis,
             "is_empty": self.is_empty,
             "arrays": named,
             "metrics": {r: dict(m) for r, m in self.content.metric_records.items()},
         }
         arrays = {str(i): records[r][name].numpy() for i, (r, name) in enumerate(named)}
-        arrays[_ABOUT] = np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)
+        arrays[_ABOUT] = np.frombuffer(json.dumps(description).encode(), dtype=np.uint8)
         file = io.BytesIO()
         np.savez(file, allow_pickle=False, **arrays)
         return file.getvalue()
@@ -100,15 +100,15 @@ class KeptReply:
         content = RecordDict()
         try:
             with np.load(path, allow_pickle=False) as file:
-                about = json.loads(file[_ABOUT].tobytes())
-                for number, (record, name) in enumerate(about["arrays"]):
+                description = json.loads(file[_ABOUT].tobytes())
+                for number, (record, name) in enumerate(description["arrays"]):
                     arrays = content.array_records.setdefault(record, ArrayRecord())
                     arrays[name] = Array(file[str(number)])
         except (OSError, ValueError, KeyError, BadZipFile):
             return None
-        for record, metrics in about["metrics"].items():
+        for record, metrics in description["metrics"].items():
             content[record] = MetricRecord(metrics)
-        return cls(content, about["is_empty"], about["basis"])
+        return cls(content, description["is_empty"], description["basis"])
 
 
 class KeptRounds:
@@ -147,6 +147,7 @@ class KeptRounds:
             has_gone_on = self._trained(number + 1).exists()
             kept = KeptReply.from_file(self._evaluated(number))
             return kept.replies(asked) if kept is not None and has_gone_on else None
+        # Another strategy, or another first model, is another training.
         strategy = _strategy_of_means(number, "train")
         kept = KeptReply.from_file(self._trained(number))
         if (
@@ -168,6 +169,7 @@ class KeptRounds:
         """
         is_train = not is_evaluation(asked)
         strategy = _strategy_of_means(number, "train" if is_train else "evaluate")
+        # Without a gap: a run that goes on answers rounds from the first one on.
         before = self._trained(number - 1 if is_train else number)
         is_next = before.exists() or (is_train and number == 1)
         if strategy is None or not is_next or not self._may_keep():
@@ -179,6 +181,7 @@ class KeptRounds:
         except Exception:  # of many kinds: main fails of such replies, too
             return
         basis = _basis(strategy, number, asked)
+        # Whole or not at all: a killed run must not leave half a mean.
         path = self._trained(number) if is_train else self._evaluated(number)
         try:
             make_folder(self._folder)
@@ -235,6 +238,7 @@ def _mean(contents: list[RecordDict], weight_key: str, is_train: bool) -> Record
     (metrics_name,) = contents[0].metric_records
     metrics = aggregate_metricrecords(contents, weight_key)
     weights = [content.metric_records[metrics_name][weight_key] for content in contents]
+    # The one reply weighs as much as all: strategies may use the sum of weights.
     metrics[weight_key] = float(np.sum(weights))
     mean = RecordDict({metrics_name: metrics})
     if is_train:

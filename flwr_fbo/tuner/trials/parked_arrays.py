@@ -51,6 +51,7 @@ class ParkedArrays:
         if trial in self._files or len(self._sent) == 1:
             return  # of one trial alone it is not known what others will send
         kept = {id(array) for message in but for array in _arrays_of(message)}
+        # What two trials have sent is one object: emptied, the other one would lose it.
         others = [sent for number, sent in self._sent.items() if number != trial]
         found = [
             (ref, array)

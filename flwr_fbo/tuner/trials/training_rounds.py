@@ -46,6 +46,7 @@ class TrainingRounds:
     def is_finite(self, message: Message) -> bool:
         """Return whether no array of a message was finite before, and is not now."""
         finite, others = _by_finiteness(_arrays_of(message))
+        # An array that was never finite may be meant so, as a mask of -inf.
         if not self._finite_arrays.isdisjoint(others):
             return False
         self._finite_arrays |= finite
@@ -56,6 +57,7 @@ class TrainingRounds:
         kind = asked[0].metadata.message_type
         stage = secure_aggregation_stage(asked[0].content)
         this_send = kind, asked[0].metadata.group_id
+        # Servers of `flwr.server` name a round by its group; strategies have no groups.
         goes_on = this_send[1] != "" and this_send == self._last_send
         self._last_send = this_send
         if not goes_on or stage is not None:

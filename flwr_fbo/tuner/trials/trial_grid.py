@@ -224,6 +224,7 @@ class TrialGrid:
                 "there are: min_available_nodes and its like"
             )
         size = asked_sample_size()
+        # A strategy that asks all clients draws nothing.
         if self._sample_seed is None or size is None:
             return nodes
         return _ordered(list(nodes), size, f"{self._sample_seed} {self._num_sends}")
@@ -271,9 +272,11 @@ class TrialGrid:
         """Return the replies to what was gathered; see `send_and_receive`."""
         is_train = asked[0].metadata.message_type.startswith(MessageType.TRAIN)
         self._looks, self._last_look = 0, time.monotonic()
+        # Before clients are asked: training from NaN gives NaN.
         if not self._rounds.is_finite(asked[0]):
             self._raise_diverged()
         goes_on = self._rounds.begin_send(asked)
+        # Other messages may change something at the clients: they are sent again.
         kept = self._kept if is_train or is_evaluation(asked) else None
         replies = None if kept is None else kept.replies(self._rounds.number, asked)
         if replies is None:
@@ -453,6 +456,7 @@ def _ordered(nodes: list[int], sample_size: int, seed: str) -> list[int]:
     if sample_size > len(nodes):
         return nodes
     state = random.getstate()
+    # The places that the strategy will draw next, from the same state.
     places = random.sample(range(len(nodes)), sample_size)
     random.setstate(state)
     sample = random.Random(seed).sample(sorted(nodes), sample_size)

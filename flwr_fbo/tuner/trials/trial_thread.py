@@ -385,9 +385,9 @@ def for_others(messages: Sequence[Message], nodes: Iterable[int]) -> list[Messag
         is_same = message.content is first.content or message.content == first.content
         if not is_same:
             return []
-    about = first.metadata
+    metadata = first.metadata
     return [
-        Message(first.content, node, about.message_type, ttl=about.ttl)
+        Message(first.content, node, metadata.message_type, ttl=metadata.ttl)
         for node in nodes
         if node not in asked
     ]

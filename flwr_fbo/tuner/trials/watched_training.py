@@ -78,6 +78,7 @@ class WatchedTraining:
     def _note_server(self) -> None:
         for number, metrics in sorted(self.training.all_metrics().items()):
             # A round may not be complete yet.
+            # Each round counts once, with all metrics that the score is made of.
             if number not in self._noted and metrics.keys() >= self._wanted:
                 self._noted.add(number)
                 self.note(metrics)
@@ -116,8 +117,8 @@ def _means(replies: Iterable[Message]) -> dict[str, float]:
     if not sum(weights) > 0:
         return {}
     numbers = [numbers_of(metrics) for metrics in found]
-    names = set.intersection(*({*one} for one in numbers))
+    names = set.intersection(*({*metrics} for metrics in numbers))
     return {
-        name: float(np.average([one[name] for one in numbers], weights=weights))
+        name: float(np.average([metrics[name] for metrics in numbers], weights=weights))
         for name in names
     }

@@ -288,6 +288,7 @@ def _check(header: Header) -> None:
     check_fields(header)
     if isinstance(header, TrialsHeader):
         trials, settings = header.trials, header.settings
+        # A site forgets what is not alive: a trial that is sent must be.
         is_alive = set(trials) <= set(header.alive)
         require(is_alive, "trials", trials, "some of those that are alive")
         is_paired = len(settings) == len(trials)
@@ -326,6 +327,7 @@ def read_header(content: RecordDict, most_characters: float = inf) -> Header | N
     kind, text = record.get("kind"), record.get("fields")
     require(isinstance(kind, str) and kind in _KINDS, "kind", kind, f"{[*_KINDS]}")
     require(isinstance(text, str), "fields", type(text), "JSON")
+    # Before it is parsed: parsing takes time that grows with it.
     length = len(str(text))
     require(length <= most_characters, "length", length, f"to {most_characters:g}")
     try:

@@ -175,6 +175,7 @@ class FederationResult:
     @property
     def verdict(self) -> str:
         """The outcome for the app's defaults, in words."""
+        # Chosen is what has the smallest expected loss; claimed is what is significant.
         trial, lead = self.best_trial, self.over_defaults
         if trial == 0:
             return "were chosen"
@@ -248,6 +249,8 @@ class FederationResult:
                 for number in sorted(rounds)
                 if metric in rounds[number]
             ]
+            # Rounds of the whole federation: a trial of a race has had a part of the
+            # clients.
             if plan is not None and name != "plain":
                 points = [(plan.work(number), value) for number, value in points]
             if points:
@@ -349,6 +352,7 @@ class FederationResult:
         """
         tuned = copy.copy(context)
         tuned.run_config = {**context.run_config, **self.best}
+        # Else the server would read each client's exact score of the chosen setting.
         is_hidden = self.privacy_spent is not None and not exact_metrics
         return cast(Grid, TunedGrid(grid, self.best, is_hidden)), tuned
 

@@ -302,6 +302,7 @@ class FederationTuner:
         self._seeds = seeds
         self._aggregation, self._score_source = aggregation, score
         self._score = Score(weights, direction == "maximize")
+        # Now, as it raises where its arguments do not fit together.
         self._chooser = self._chooser_of(schedule.sizes)
 
     def _chooser_of(self, sizes: Sequence[int]) -> Chooser:
@@ -399,6 +400,7 @@ class FederationTuner:
             allowed = "None with a study: its sampler learns from exact scores"
             require(self.privacy is None, "privacy", self.privacy, allowed)
         defaults = app_defaults(self.space, context.run_config)
+        # A tuner that goes on has its nodes, and its warnings, from before.
         is_new = not has_begun(folder)
         if is_new:
             self._check_nodes(grid)
@@ -490,6 +492,7 @@ class FederationTuner:
         found = Candidates(space, self.schedule.trials, defaults, self._enqueue, seed)
         for settings in recorded:
             found.add(settings)
+        # They are drawn once: a run that goes on has the same trials.
         if not recorded:
             if not is_proposed:
                 found.fill()
@@ -513,6 +516,7 @@ class FederationTuner:
         self, app: Federation, candidates: Candidates, folder: Path | None
     ) -> Plan:
         """Return how the trials are trained; `main` may write files into the folder."""
+        # A schedule that does not depend on the app needs no call of main.
         shape = AppShape(len(list(app.grid.get_node_ids())))
         if self.schedule.is_shaped:
             settings = candidates.settings[0]

@@ -58,6 +58,7 @@ def app_defaults(space: SearchSpace, run_config: Mapping[str, Any]) -> Params:
         have: training with the others could not be what it is with this one.
     """
     missing = [key for key in space.distributions if key not in run_config]
+    # A trial could not be what the training with these settings is later.
     if missing:
         refuse("space", missing[0], _how_to_add(space, missing, run_config))
     for key, distribution in space.distributions.items():
@@ -194,6 +195,7 @@ class Candidates:
         self._defaults = defaults
         self._rng = generator(seed, Purpose.INITIAL_POINTS)
         self._places: set[tuple[Any, ...]] = set()
+        # Trial 0, so that every choice is also one against the app as it is.
         self.add(defaults)
         floats = {
             key
@@ -213,6 +215,7 @@ class Candidates:
                     key,
                     space.conditions[key],
                 )
+        # Defaults and settings that were given may be outside: they are trials besides.
         outside = sum(bool(space.outside(settings)) for settings in self.settings)
         self.num_trials = int(min(num_trials, outside + space.num_settings))
 

@@ -114,6 +114,7 @@ class ProposedTrials:
         """Tell the sampler the score of a trial of the first rung; NaN: it failed."""
         value = score if math.isfinite(score) else None
         state = TrialState.FAIL if value is None else TrialState.COMPLETE
+        # Settings that were given, or filled up, are known to the sampler all the same.
         if number in self._asked:
             self._learned.tell(self._asked[number], value, state)
         elif value is not None:

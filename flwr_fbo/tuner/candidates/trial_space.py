@@ -86,6 +86,7 @@ class TrialSpace:
         self._parents = [
             key for key in self._axes if any(key in c for c in self.conditions.values())
         ]
+        # A key that is never in force would be tuned for nothing.
         found = {key for branch in self._branches() for key in self.in_force(branch)}
         for key in self.conditions:
             allowed = "a condition that holds in some setting"
@@ -174,6 +175,8 @@ class TrialSpace:
         for values in product(*(self._values(key) for key in self._parents)):
             settings = dict(zip(self._parents, values, strict=True))
             branch = {k: v for k, v in settings.items() if self._holds(k, settings)}
+            # Parents that are not in force have no value: several products are one
+            # branch.
             if (place := tuple(branch.items())) not in seen:
                 seen.add(place)
                 yield branch

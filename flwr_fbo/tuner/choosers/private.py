@@ -50,6 +50,7 @@ class NoisyChooser(Chooser):
         self._planned = ReleaseSettings(
             num_agents=num_clients,
             clip_norm=1.0,
+            # All rungs together keep epsilon: their releases compose.
             noise_multiplier=calibrate_noise_multiplier(
                 settings.epsilon, settings.delta, 1.0, num_rungs
             ),
@@ -147,6 +148,7 @@ class PrivateChooser(NoisyChooser):
             If more than N clients gave a ballot.
         """
         allowed = f"at least the {len(messages)} clients that gave a ballot"
+        # The sum is divided by N, and one ballot more would weigh more than 1 / N.
         enough = len(messages) <= self.num_clients
         require(enough, "num_agents", self.num_clients, allowed)
         # Whatever a client says of one trial, it says no more than an honest one may.

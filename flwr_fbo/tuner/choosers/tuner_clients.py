@@ -187,6 +187,7 @@ class TunerClients:
                 content = RecordDict({HEADER: header_record(header), SUM: record})
                 messages.append(self.message(nodes[slot], content))
         answered = self.send(messages) if messages else {}
+        # The ledger of a site is heard also where its reply is of no use to the sum.
         for slot, (header, _) in asked.items():
             reply = answered.get(nodes.get(slot, -1))
             if reply is not None and not reply.has_error():

@@ -74,6 +74,7 @@ class TrialsRecord:
 
     def name(self) -> str:
         """Return the name of the tuner; drawn, and on disk when this returns."""
+        # Callbacks, and an Optuna study, know a tuner by it in all its runs.
         stored = self._journal.load_array(_NAME)
         if stored is None:
             stored = np.frombuffer(secrets.token_hex(8).encode(), dtype=np.uint8)
@@ -256,6 +257,7 @@ def rung_of(row: LedgerRow, direction: Direction) -> Rung:
 
     In a row larger scores are better. Exact ones get the sign of the metric back.
     """
+    # Ranks have no sign of the metric: a larger one is better anyway.
     is_exact = row.facts["mechanism"] != "gaussian"
     sign = -1.0 if is_exact and direction == "minimize" else 1.0
     return Rung(
@@ -271,6 +273,7 @@ def recorded_result(journal: Journal, trust: str = "") -> FederationResult:
     """Return what a tuner has chosen, as far as its rungs are decided."""
     identity, ledger, plan = journal.identity, journal.ledger(), plan_of(journal)
     num_rungs = len(identity["sizes"]) if plan is None else len(plan.rungs)
+    # Of exact scores the noise is not known, and a lead is over all rungs.
     is_known = identity["privacy"] is not None and len(ledger) == num_rungs
     over_defaults: Lead | None = None
     if is_known:

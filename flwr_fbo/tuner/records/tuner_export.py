@@ -88,6 +88,7 @@ def export_tuner(folder: str | Path, storage: Storage) -> optuna.Study:
         _frozen(trial, settings[trial], space, ledger[:num], rungs[:num], num == most)
         for trial, num in ended
     ]
+    # Released ranks are larger for better trials, whatever the metric's direction.
     is_exact = any(row.facts["mechanism"] != "gaussian" for row in ledger)
     study = add_trials(target, name, direction if is_exact else "maximize", frozen)
     study.set_user_attr("private", not_private_because(identity) == "")

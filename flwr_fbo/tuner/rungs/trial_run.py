@@ -142,6 +142,7 @@ class TrialRun:
             asked = self._ballot_header(trials)
         compared = Comparison(asked, trials, self._clients, self.record)
         row = self.chooser.compare(compared)
+        # To choose among trials without a score would be to choose at random.
         if np.isneginf(row.vectors).all():
             raise AggregationError(
                 f"metric={str(self.score)!r}: there is no finite score, with a "
@@ -150,6 +151,7 @@ class TrialRun:
         # The study's name, as the ledger of each site has it.
         row.facts.update(study_id=asked.attempt, failed=list(asked.failed))
         row.facts.update(rounds=planned.rounds, trials=alive)
+        # By what was released alone: which trials go on is public.
         order = survivors_of([*self.record.ledger(), row], planned.num_survivors)
         row.facts["survivors"] = [alive[place] for place in order]
         rung = rung_of(row, self.score.direction)
@@ -226,6 +228,8 @@ class TrialRun:
         self._sends.begin_rung()
         for places in batches:
             numbers = [alive[place] for place in places]
+            # On record before they are trained: a killed run goes on with the same
+            # settings.
             self._propose(numbers)
             settings = self.candidates.settings
             batch = [self._trials.get(trial, settings[trial]) for trial in numbers]
@@ -263,6 +267,8 @@ class TrialRun:
         trial = self._trials.get(number, settings)
         # Where the last rung ends with the app's last round, metrics stayed hidden.
         has_ended = trial.has_ended
+        # With noise an exact metric of the chosen setting would undo the private
+        # choice.
         shows_metrics = not self.chooser.adds_noise or (exact_metrics and not has_ended)
         if has_ended:
             hidden = "" if shows_metrics else ", whose metrics stayed at the clients"

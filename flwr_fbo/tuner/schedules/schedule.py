@@ -176,6 +176,7 @@ class Plan:
         # Where nodes have left, fewer groups: two trials have the same one.
         # A group may not be smaller than planned: its model would show more of each.
         num = max(1, min(num, len(nodes) // self.group_size))
+        # Each trial moves on, so that no group's data decides about it alone.
         group = (seat + turn + round_number) % num
         return nodes[group::num]
 
@@ -189,6 +190,7 @@ class Plan:
         """
         share = set(self.share(nodes, rung, place, round_number))
         others = [node for node in sorted(nodes) if node not in share]
+        # Not always the same spares: they would train more than others.
         first = (place + round_number) % max(len(others), 1)
         return others[first:] + others[:first]
 

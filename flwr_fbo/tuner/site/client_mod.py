@@ -103,6 +103,7 @@ def tuner_mod(
             call_app, message, content, context, call_next, overlay, context.state
         )
         is_hidden = header.is_hidden
+    # A message that is no trial's ends the trials of this client.
     TrialStates.forget(context.state)
     return _own_reply(message, gate, answer, is_hidden)
 

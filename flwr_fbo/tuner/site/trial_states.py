@@ -104,6 +104,7 @@ class TrialStates:
     def save(self, trial: int, state: RecordDict) -> None:
         """Keep the app's state in a trial."""
         mine = f"{_PREFIX}:{trial}:own:"
+        # What the app has removed from its state must not come back.
         for name in [name for name in self._state if name.startswith(mine)]:
             del self._state[name]
         for name, record in state.items():

@@ -20,9 +20,9 @@ from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
-from flwr_fbo.tuner.ballots import ballot_entries, make_ballot
 from flwr_fbo.tuner.choosers.private import PrivateChooser
 from flwr_fbo.tuner.private_choice import PrivateChoice
+from flwr_fbo.tuner.site.ballots import ballot_entries, make_ballot
 
 DELTA, NUM_TOP = 1e-3, 5
 

@@ -86,8 +86,8 @@ from benchmarks.tune_fedavg import (
 from flwr_fbo import Halving, PrivateChoice
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.journal.tables import LedgerRow
-from flwr_fbo.tuner.ballots import ballot_entries, capped, make_ballot, no_scores
-from flwr_fbo.tuner.choice import decision_scores
+from flwr_fbo.tuner.decisions.survivors import decision_scores
+from flwr_fbo.tuner.site.ballots import ballot_entries, capped, make_ballot, no_scores
 
 NUM_CLIENTS, NEW = 20, ("magic", "shuttle")
 RANKS = METHODS["ranks (ours)"]

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from benchmarks.choice_methods import DELTA, Design, by_ballots
 from benchmarks.trained_trials import SPACE
 from benchmarks.tune_fedavg import SCHEDULE, Climbed, Trials, climb, read_trials
-from flwr_fbo.tuner.portfolio_of_studies import Finding, merged, ordered_trials
+from flwr_fbo.tuner.records.portfolio_of_studies import Finding, merged, ordered_trials
 from flwr_fbo.tuning.search.study_portfolio import SIZE, PortfolioSource
 
 NUM_CLIENTS, EPSILONS, EARLIER = 20, (1.0, 2.0, 8.0), (1, 2, 4)

@@ -45,7 +45,7 @@ from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo.lab.datasets import digits, emnist, har, magic, shuttle
 from flwr_fbo.lab.datasets.base import Split
 from flwr_fbo.space.search_space import Params, SearchSpace
-from flwr_fbo.tuner.candidates import candidate_settings
+from flwr_fbo.tuner.candidates.candidates import candidate_settings
 
 Model = list[NDArray[np.float32]]
 Examples = tuple[NDArray[np.float32], NDArray[np.int64]]

@@ -33,7 +33,7 @@ from benchmarks.trained_trials import RUNGS, SPACE, read_lines
 from flwr_fbo import Halving
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.journal.tables import LedgerRow
-from flwr_fbo.tuner.choice import decision_scores, survivors, survivors_of
+from flwr_fbo.tuner.decisions.survivors import decision_scores, survivors, survivors_of
 
 SCHEDULE = Halving(trials=16, rounds=RUNGS)
 

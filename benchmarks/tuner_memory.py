@@ -36,7 +36,7 @@ from flwr_fbo import (
     PrivateChoice,
     tuner_mod,
 )
-from flwr_fbo.tuner.schedule import Schedule
+from flwr_fbo.tuner.schedules.schedule import Schedule
 
 NUM_ARRAYS = 4
 CONFIG: dict[str, Any] = {"rate": 0.1, "num-server-rounds": 15}

@@ -62,16 +62,18 @@ from .strategies.options import Seeds as Seeds
 from .strategies.result import BanditResult as BanditResult
 from .strategies.result import TuningResult as TuningResult
 from .study.callbacks import Callback as Callback
-from .tuner.client_mod import tuner_mod as tuner_mod
 from .tuner.federation_result import FederationResult as FederationResult
 from .tuner.federation_tuner import FederationTuner as FederationTuner
-from .tuner.halving import Halving as Halving
-from .tuner.one_training import OneTraining as OneTraining
-from .tuner.portfolio_of_studies import portfolio_of_studies as portfolio_of_studies
 from .tuner.private_choice import PrivateChoice as PrivateChoice
+from .tuner.records.portfolio_of_studies import (
+    portfolio_of_studies as portfolio_of_studies,
+)
+from .tuner.schedules.halving import Halving as Halving
+from .tuner.schedules.one_training import OneTraining as OneTraining
+from .tuner.site.client_mod import tuner_mod as tuner_mod
 from .tuner.trial_context import FederationTrial as FederationTrial
 from .tuner.trial_context import current_trial as current_trial
-from .tuner.trial_grid import server_score as server_score
+from .tuner.trials.trial_grid import server_score as server_score
 from .tuning.dp_fts_de.settings import DPFTSDESettings as DPFTSDESettings
 from .tuning.fed_vote.settings import FedVoteSettings as FedVoteSettings
 from .tuning.fed_warm_start.knowledge import Knowledge as Knowledge

@@ -68,7 +68,11 @@ PYTHON: list[tuple[Callable[[], Any], str, str]] = [
     (lambda: _vote(folder="here"), "folder='here'", "absolute path"),
     (lambda: _vote(seeds=3), "seeds=3", "Seeds"),
     (lambda: _vote(callbacks=[Callback]), "callbacks=[<class", "Callback objects"),
-    (lambda: _tuner(callbacks=Callback()), "callbacks=<", "a list or tuple"),
+    (
+        lambda: _tuner(callbacks=Callback()).start(print, None, _context()),
+        "callbacks=<",
+        "a list or tuple",
+    ),
     (lambda: _vote(client_api="grpc"), "client_api='grpc'", "message"),
     (lambda: _vote(metrics=["loss"]), "metrics=['loss']", "best-value"),
     (

@@ -9,7 +9,7 @@ import typer
 
 from flwr_fbo._common.text import counted
 from flwr_fbo.cli.output import check_output, plain_errors
-from flwr_fbo.tuner.portfolio_of_studies import portfolio_of_studies
+from flwr_fbo.tuner.records.portfolio_of_studies import portfolio_of_studies
 from flwr_fbo.tuning.search.study_portfolio import SIZE
 
 

@@ -42,8 +42,7 @@ from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.tuner.first_round import FirstRound
 from flwr_fbo.tuner.own_app import AppError, OwnApp, with_tuner_mod
 from flwr_fbo.tuner.plain_training import plain_training
-from flwr_fbo.tuner.tune_settings import TuneSettings, save_model, server_context
-from flwr_fbo.tuner.tuner_record import (
+from flwr_fbo.tuner.records.trials_record import (
     FILE_NAME,
     has_begun,
     has_ended,
@@ -51,6 +50,7 @@ from flwr_fbo.tuner.tuner_record import (
     recorded_result,
     save_plain,
 )
+from flwr_fbo.tuner.tune_settings import TuneSettings, save_model, server_context
 
 # Of the records, in the user's home: others may be able to write where an app is.
 _FOLDER = Path(".flwr-fbo") / "tune"
@@ -337,7 +337,7 @@ def _job(path: Path, own: OwnApp, given: dict[str, Any], folder: Path | None) ->
     if settings.score == "server":
         allowed = "left out with --score server: no score of a client is released"
         require(settings.epsilon is None, "epsilon", settings.epsilon, allowed)
-    settings.tuner(None)  # raises ValueError where a setting is not allowed
+    settings.tuner()  # raises ValueError where a setting is not allowed
     if folder is None:  # one for each app and its settings
         about = f"{own.folder} {settings.to_json()}".encode()
         name = f"{own.folder.name}-{hashlib.sha256(about).hexdigest()[:8]}"
@@ -364,7 +364,7 @@ def _run_here(job: _Job, compare: bool, dry_run: bool) -> list[str]:
     num, config = settings.num_agents, own.run_config
     grid = InProcessGrid(with_tuner_mod(lambda: client), num, run_config=config)
     if dry_run:
-        plan = settings.tuner(None).plan(main, grid, context)
+        plan = settings.tuner().plan(main, grid, context)
         return dry_run_lines(settings, plan)
     path = job.folder / FILE_NAME
     if has_begun(job.folder) and has_ended(path):
@@ -377,7 +377,7 @@ def _run_here(job: _Job, compare: bool, dry_run: bool) -> list[str]:
         _check_metric(job, first)
     make_folder(job.folder)
     try:
-        result = settings.tuner(job.folder).start(main, grid, context)
+        result = settings.tuner().start(main, grid, context, folder=job.folder)
     except KeyboardInterrupt:
         text = "Stopped. The same command goes on after the last rung that was decided."
         typer.echo(text, err=True)

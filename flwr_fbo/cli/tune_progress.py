@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from shutil import get_terminal_size
 
-from flwr_fbo.tuner.progress import IS_PROGRESS
+from flwr_fbo.tuner.rungs.progress import IS_PROGRESS
 
 # Clears a line of a terminal.
 _CLEAR = "\r\x1b[K"

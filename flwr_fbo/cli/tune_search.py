@@ -15,7 +15,7 @@ from optuna.distributions import (
 )
 
 from flwr_fbo._common.validation import nearest, refuse, require
-from flwr_fbo.tuner.candidates import rounds_keys
+from flwr_fbo.tuner.candidates.candidates import rounds_keys
 
 _RANGE = re.compile(r"(?P<low>[^\s:]+?)\.\.(?P<high>[^\s:]+?)(?P<log>:log)?")
 _FORMS = "LOW..HIGH, LOW..HIGH:log for a log scale, or a list: a,b,c"

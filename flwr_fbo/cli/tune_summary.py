@@ -11,10 +11,14 @@ from typing import Any
 from flwr_fbo.cli.run_config import run_config_option
 from flwr_fbo.privacy.conditions import WITHOUT_TRAINING, after_epsilon
 from flwr_fbo.space.search_space import Params
-from flwr_fbo.tuner.evidence import LITTLE, enough_to_gain, lost_if_all_agree
+from flwr_fbo.tuner.decisions.enough_clients import (
+    LITTLE,
+    enough_to_gain,
+    lost_if_all_agree,
+)
 from flwr_fbo.tuner.federation_result import FederationResult
 from flwr_fbo.tuner.private_choice import PrivateChoice
-from flwr_fbo.tuner.schedule import Plan
+from flwr_fbo.tuner.schedules.schedule import Plan
 from flwr_fbo.tuner.tune_settings import MODEL, TuneSettings, default_delta
 
 

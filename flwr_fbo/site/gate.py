@@ -171,6 +171,8 @@ class Gate:
 
     Attributes
     ----------
+    context : flwr.app.Context
+        The context of the client.
     sizes : Limits
         Limits on the size of a message.
     """
@@ -178,15 +180,20 @@ class Gate:
     def __init__(
         self, context: Context, folder: Path | None = None, own: Limits | None = None
     ) -> None:
+        self.context = context
         self._state = context.state.config_records
         self._folder = folder
-        self._context = context
-        self._all = site_limits(context, own)
-        self._limits = [limits for limits in self._all if limits.bound_anything]
-        self.sizes = size_limits(self._all)
+        self._own = own
         self._is_charged = False
         self._receipts: list[SignedReceipt] = []
         self._mark: Mark | None = None
+        self.renew()
+
+    def renew(self) -> None:
+        """Read the limits again: an app's own are known once it has run."""
+        self._all = site_limits(self.context, self._own)
+        self._limits = [limits for limits in self._all if limits.bound_anything]
+        self.sizes = size_limits(self._all)
 
     @property
     def is_bound(self) -> bool:
@@ -197,7 +204,7 @@ class Gate:
         is_limited = any(
             limits.bound_anything or limits.of_sums for limits in self._all
         )
-        return is_limited or SumIdentity.pins_roster(self._context.node_config)
+        return is_limited or SumIdentity.pins_roster(self.context.node_config)
 
     def of_data(self, work: Callable[[], ResultT]) -> ResultT | None:
         """Do a piece of work that touches the site's data.
@@ -227,7 +234,7 @@ class Gate:
     @property
     def _owner(self) -> int:
         """Owner that is charged: the configured slot."""
-        return configured_slot(self._context)
+        return configured_slot(self.context)
 
     @property
     def _counted(self) -> int:
@@ -332,7 +339,7 @@ class Gate:
         NodeConfigError
             If the site's roster or key cannot be used.
         """
-        identity = SumIdentity.of(self._context.node_config)
+        identity = SumIdentity.of(self.context.node_config)
         identity.check(sums, known_slot)
         for limits in self._all:
             limits.check_secure(sums, promise)
@@ -363,7 +370,9 @@ class Gate:
         if self._limits:
             with self._ledger() as ledger:
                 self._mark = mark_of(ledger, key, self._owner)
-                refusal = self._refusal(ledger, key, promise)
+                book, refusal = self._asked_about(ledger, key, promise)
+                if book is not None:
+                    book.keep(ledger, self._counted)
             if refusal is not None:  # once the question is on disk
                 raise refusal
         else:  # without limits only an own folder's ledger is looked at
@@ -373,10 +382,14 @@ class Gate:
                     self._mark = mark_of(ledger, key, self._owner)
         self._say_joined(key, promise, strategy)
 
-    def _refusal(
+    def _asked_about(
         self, ledger: SpendingLedger, key: StudyKey, promise: Promise
-    ) -> RefusedError | None:
-        """Return why a study, as a whole, is refused; note that it was asked about."""
+    ) -> tuple[Questions | None, RefusedError | None]:
+        """Return the book with this question, and why a study, as a whole, is refused.
+
+        No book where it stays as it was. Else it must be kept before the server learns
+        of the answer.
+        """
         charged = ledger.facts(self._counted)
         planned = Spent.of(charged, key, promise.charges)
 
@@ -388,15 +401,13 @@ class Gate:
             try:
                 check()
             except RefusedError as error:
-                return error
-            return None
+                return None, error
+            return None, None
         before = Questions.of(ledger, self._counted)
         share, most = share_of(promise, self._limits), self.sizes.max_questions
         assert most is not None
         book, refusal = before.under(self._limits).ask(share, most, check)
-        if book != before:
-            book.keep(ledger, self._counted)
-        return refusal
+        return (None if book == before else book), refusal
 
     def check_total(self, key: StudyKey, promise: Promise) -> None:
         """Raise the errors of `admit`; nothing is logged, and the study does not begin.
@@ -425,7 +436,7 @@ class Gate:
         study = {"study": f"{key[0]} {key[1]}"}
         if _JOINED in self._state and dict(self._state[_JOINED]) == study:
             return
-        if not any(name in self._context.node_config for name in _OF_AN_OPERATOR):
+        if not any(name in self.context.node_config for name in _OF_AN_OPERATOR):
             return
         self._state[_JOINED] = ConfigRecord({**study})
         delta = promise.delta
@@ -526,19 +537,23 @@ class Gate:
                 return
             charged = ledger.facts(self._counted)
             new = promise if self._limits and not _has(charged, key) else None
+            book = None
             if new is not None:  # a server need not have asked for an enrolment
-                refusal = self._refusal(ledger, key, new)
-            if refusal is None:
-                spent = Spent.of([*charged, facts]) if self._limits else Spent()
-                for limits in self._limits:
-                    limits.check_sum(spent)
-                self._record(ledger, key, facts, agent)
-                self._is_charged = True
-                if new is not None:
-                    share = share_of(new, self._limits)
-                    book = Questions.of(ledger, self._counted).settle(share)
+                book, refusal = self._asked_about(ledger, key, new)
+            try:
+                if refusal is None:
+                    spent = Spent.of([*charged, facts]) if self._limits else Spent()
+                    for limits in self._limits:
+                        limits.check_sum(spent)
+                    self._record(ledger, key, facts, agent)
+                    self._is_charged = True
+                    if new is not None:  # a study that is charged is no open question
+                        book = book or Questions.of(ledger, self._counted)
+                        book = book.settle(share_of(new, self._limits))
+            finally:  # whatever the server learns: the question is on disk before
+                if book is not None:
                     book.keep(ledger, self._counted)
-        if refusal is not None:  # once the question is on disk
+        if refusal is not None:
             raise refusal
 
     def _record(
@@ -579,8 +594,8 @@ class Gate:
     @property
     def _has_own_folder(self) -> bool:
         """True if the site has a folder that the server did not choose."""
-        of_run = self._context.run_config.get("fbo-folder")
-        is_own = "fbo-folder" in self._context.node_config or not of_run
+        of_run = self.context.run_config.get("fbo-folder")
+        is_own = "fbo-folder" in self.context.node_config or not of_run
         return self._folder is not None and (is_own or str(self._folder) != str(of_run))
 
     @property

@@ -29,13 +29,13 @@ from flwr_fbo._compat import (
     has_plain_rounds,
     secure_aggregation_stage,
 )
-from flwr_fbo.tuner.candidates import rounds_keys
-from flwr_fbo.tuner.parked_arrays import ParkedArrays
-from flwr_fbo.tuner.progress import TrialLog
-from flwr_fbo.tuner.schedule import AppShape, Schedule
+from flwr_fbo.tuner.candidates.candidates import rounds_keys
+from flwr_fbo.tuner.rungs.trial_log import TrialLog
+from flwr_fbo.tuner.schedules.schedule import AppShape, Schedule
 from flwr_fbo.tuner.trial_context import Overlay, trial_context
-from flwr_fbo.tuner.trial_grid import Main, Share, TrialGrid, most_clients
-from flwr_fbo.tuner.trial_thread import Send, TrialThread
+from flwr_fbo.tuner.trials.parked_arrays import ParkedArrays
+from flwr_fbo.tuner.trials.trial_grid import Main, Share, TrialGrid, most_clients
+from flwr_fbo.tuner.trials.trial_thread import Send, TrialThread
 
 # Strategies whose result depends on how many models there are.
 _OF_MANY = (

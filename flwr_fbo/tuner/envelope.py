@@ -1,4 +1,4 @@
-"""What tuner and client mod write into Flower's messages.
+"""Headers that tuner and client mod write into Flower's messages.
 
 A message of the tuner has a record ``fbo-tuner`` that says what it is for. One that
 carries trials has the records of each of them under ``"0:arrays"``, ``"1:arrays"`` and
@@ -45,8 +45,10 @@ _MOST_RELEASES = 10_000
 
 
 def _check_attempt(name: str, attempt: Any) -> None:
-    ok = isinstance(attempt, str) and 1 <= len(attempt) <= 64 and attempt.isprintable()
-    require(ok, name, attempt, "1 to 64 printable characters")
+    is_valid = (
+        isinstance(attempt, str) and 1 <= len(attempt) <= 64 and attempt.isprintable()
+    )
+    require(is_valid, name, attempt, "1 to 64 printable characters")
 
 
 def _check_no_attempt(name: str, attempt: Any) -> None:
@@ -55,37 +57,37 @@ def _check_no_attempt(name: str, attempt: Any) -> None:
 
 
 def _check_trials(name: str, trials: Any) -> None:
-    ok = isinstance(trials, tuple) and all(
+    is_valid = isinstance(trials, tuple) and all(
         type(t) is int and 0 <= t < 2**63 for t in trials
     )
-    ok = ok and len(set(trials)) == len(trials)
-    require(ok, name, trials, "numbers of trials, each once")
+    is_valid = is_valid and len(set(trials)) == len(trials)
+    require(is_valid, name, trials, "numbers of trials, each once")
 
 
 def _check_settings(name: str, settings: Any) -> None:
-    ok = isinstance(settings, dict) and all(
+    is_valid = isinstance(settings, dict) and all(
         isinstance(value, bool | int | float | str) for value in settings.values()
     )
     # A site's ledger would be in another folder with each message.
-    ok = ok and "fbo-folder" not in settings
-    require(ok, name, settings, "values as in a run config, and no fbo-folder")
+    is_valid = is_valid and "fbo-folder" not in settings
+    require(is_valid, name, settings, "values as in a run config, and no fbo-folder")
 
 
 def _check_all_settings(name: str, settings: Any) -> None:
     require(isinstance(settings, tuple), name, settings, "one for each trial")
-    for one in settings:
-        _check_settings(name, one)
+    for trial_settings in settings:
+        _check_settings(name, trial_settings)
 
 
 def check_weights(name: str, weights: Any) -> None:
     """Raise ValueError unless it is weights of at least one metric."""
-    ok = isinstance(weights, dict) and len(weights) > 0
-    ok = ok and all(
+    is_valid = isinstance(weights, dict) and len(weights) > 0
+    is_valid = is_valid and all(
         isinstance(key, str) and key != "" and is_number(w) and 1e-9 <= abs(w) <= 1e9
         for key, w in weights.items()
     )
     allowed = "names of metrics, each with a weight of size 1e-9 to 1e9"
-    require(ok, name, weights, allowed)
+    require(is_valid, name, weights, allowed)
 
 
 def _check_metric(name: str, weights: Any) -> None:
@@ -94,13 +96,15 @@ def _check_metric(name: str, weights: Any) -> None:
 
 
 def _check_errors(name: str, errors: Any) -> None:
-    ok = isinstance(errors, dict) and all(isinstance(e, str) for e in errors.values())
-    require(ok, name, errors, "texts by place")
+    is_valid = isinstance(errors, dict) and all(
+        isinstance(e, str) for e in errors.values()
+    )
+    require(is_valid, name, errors, "texts by place")
 
 
 def _check_keys(name: str, keys: Any) -> None:
-    ok = isinstance(keys, tuple) and all(isinstance(key, str) for key in keys)
-    require(ok, name, keys, "a list of keys")
+    is_valid = isinstance(keys, tuple) and all(isinstance(key, str) for key in keys)
+    require(is_valid, name, keys, "a list of keys")
 
 
 _ATTEMPT = ruled(_check_attempt)
@@ -110,7 +114,7 @@ _PROMISE = instance(Promise, part=Promise)
 
 @dataclass(frozen=True)
 class TrialsHeader:
-    """Of a message that carries one or several trials' messages to a node.
+    """Header of a message that carries one or several trials' messages to a node.
 
     Attributes
     ----------
@@ -119,7 +123,7 @@ class TrialsHeader:
     trials : tuple of int
         Whose messages they are, in order.
     settings : tuple of dict
-        What each overlays the run config with.
+        Values of each that replace those of the run config.
     alive : tuple of int
         All trials that may still come; what clients have of others is forgotten.
     metric : dict of str to float
@@ -128,7 +132,7 @@ class TrialsHeader:
     is_hidden : bool
         Whether scores stay at the client.
     promise : Promise
-        What the rungs that are left release.
+        All releases of the rungs that are left.
     sums : SecureSums, optional
         How ballots are summed. None: the server reads each.
     rung, rounds : int
@@ -152,13 +156,14 @@ class TrialsHeader:
 
 @dataclass(frozen=True)
 class BallotHeader:
-    """Of a message that asks for a client's ballot at the end of a rung.
+    """Header of a message that asks for a client's ballot at the end of a rung.
 
     Attributes
     ----------
     attempt : str
+        Name of this run of the tuner.
     rung : int
-        From 0.
+        Number of the rung, from 0.
     trials : tuple of int
         The candidates, in the order of the ballot's entries.
     failed : tuple of int
@@ -166,10 +171,11 @@ class BallotHeader:
     is_exact : bool
         Whether scores and their weights are asked for, which is not private.
     maximize : bool
+        Whether larger scores are better.
     promise : Promise
         As in `TrialsHeader`.
     release : int
-        Which of the releases that are promised this is, from 1. A ballot is always
+        Number among the releases that are promised, from 1. A ballot is always
         about the client: there is none without a number.
     """
 
@@ -186,17 +192,18 @@ class BallotHeader:
 
 @dataclass(frozen=True)
 class SumHeader:
-    """Of a message that is one exchange of the secure sum of a rung's ballots.
+    """Header of one exchange of the secure sum of a rung's ballots.
 
     Attributes
     ----------
     ballot : BallotHeader
-        That of the rung.
+        Header that asks for the ballots of the rung.
     sums : SecureSums
+        How ballots are summed, and the noise that clients add.
     slot : int
         The client's.
     exchange : int
-        From 1 to 5.
+        Number of the exchange, from 1 to 5.
     attempt : int
         At the sum; the server draws it.
     """
@@ -210,25 +217,26 @@ class SumHeader:
 
     @property
     def about(self) -> str:
-        """What is summed, as JSON: the same for all clients, in all exchanges."""
-        about = {"ballot": to_json(self.ballot), "sums": to_json(self.sums)}
-        return json.dumps(about, sort_keys=True)
+        """Subject of the sum, as JSON: the same for all clients, in all exchanges."""
+        subject = {"ballot": to_json(self.ballot), "sums": to_json(self.sums)}
+        return json.dumps(subject, sort_keys=True)
 
 
 @dataclass(frozen=True)
 class SettingsHeader:
-    """Of a message of the real training: the settings that were chosen.
+    """Header of a message of the real training: the settings that were chosen.
 
     Attributes
     ----------
     settings : dict
+        Values that replace those of the run config.
     is_hidden : bool
         Whether metrics stay at the client, as they did while settings were compared.
     attempt : str
         Names the run of the tuner whose trial goes on in this training: the app finds
         the state that it had in the trial. Empty: a training of its own.
     trial : int
-        That goes on.
+        Number of the trial that goes on.
     """
 
     kind: ClassVar[str] = "settings"
@@ -240,7 +248,7 @@ class SettingsHeader:
 
 @dataclass(frozen=True)
 class ReplyHeader:
-    """Of a client's reply.
+    """Header of a client's reply.
 
     Attributes
     ----------
@@ -281,6 +289,7 @@ def _check(header: Header) -> None:
     check_fields(header)
     if isinstance(header, TrialsHeader):
         trials, settings = header.trials, header.settings
+        # A site forgets what is not alive: a trial that is sent must be.
         is_alive = set(trials) <= set(header.alive)
         require(is_alive, "trials", trials, "some of those that are alive")
         is_paired = len(settings) == len(trials)
@@ -304,6 +313,7 @@ def read_header(content: RecordDict, most_characters: float = inf) -> Header | N
     Parameters
     ----------
     content : RecordDict
+        Content of the message.
     most_characters : float
         A longer header is not parsed.
 
@@ -318,10 +328,12 @@ def read_header(content: RecordDict, most_characters: float = inf) -> Header | N
     kind, text = record.get("kind"), record.get("fields")
     require(isinstance(kind, str) and kind in _KINDS, "kind", kind, f"{[*_KINDS]}")
     require(isinstance(text, str), "fields", type(text), "JSON")
+    # Before it is parsed: parsing takes time that grows with it.
     length = len(str(text))
     require(length <= most_characters, "length", length, f"to {most_characters:g}")
     try:
         header: Header = from_json(_KINDS[str(kind)], read_json(str(text)))
+        # Each field by itself, and then fields that must fit together.
         _check(header)
     except (AttributeError, KeyError, RecursionError, TypeError) as error:
         raise ValueError(f"The header is not one of {kind!r}: {error!r}.") from None

@@ -1,4 +1,4 @@
-"""What a `FederationTuner` gives back."""
+"""The result of a `FederationTuner`."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from flwr_fbo._common.conversion import frame_of
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.conditions import WITHOUT_TRAINING, after_epsilon
 from flwr_fbo.space.search_space import Params
-from flwr_fbo.tuner.evidence import Lead
-from flwr_fbo.tuner.schedule import Plan
-from flwr_fbo.tuner.settings_effect import MIN_DRAWN
-from flwr_fbo.tuner.trial_grid import TunedGrid
+from flwr_fbo.tuner.decisions.leads import Lead
+from flwr_fbo.tuner.decisions.settings_effect import MIN_DRAWN
+from flwr_fbo.tuner.schedules.schedule import Plan
+from flwr_fbo.tuner.trials.tuned_grid import TunedGrid
 
 
 @dataclass(frozen=True)
 class Rung:
-    """How the trials of a rung were compared.
+    """A comparison of trials that is decided.
 
     Attributes
     ----------
     rounds : int
-        Of training, at its end.
+        Rounds of training at its end.
     trials : tuple of int
         The candidates, from 0.
     scores : tuple of float
@@ -101,16 +101,17 @@ class FederationResult:
     Attributes
     ----------
     settings : tuple of dict
-        What each trial was run with. Trial 0 is the app's own defaults.
+        Settings of each trial. Trial 0 is the app's own defaults.
     rungs : tuple of Rung
+        Comparisons, in order.
     privacy_spent : PrivacySpent or None
         Epsilon at delta of all releases; None without privacy. See `PrivateChoice` for
         what it covers. With ``Seeds(noise=...)`` it is what the choices would have
         spent with real noise.
     trust : str
-        What the server learned of a client's ballots.
+        Words for what the server learned of a client's ballots.
     over_defaults : Lead or None
-        How far the model of the chosen trial is ahead of that of the app's defaults.
+        Lead of the chosen trial's model over that of the app's defaults.
         None where these are chosen or have failed, and where it is not known: without
         privacy.
     num_rungs : int, optional
@@ -173,7 +174,8 @@ class FederationResult:
 
     @property
     def verdict(self) -> str:
-        """How the app's defaults did, in words."""
+        """The outcome for the app's defaults, in words."""
+        # Chosen is what has the smallest expected loss; claimed is what is significant.
         trial, lead = self.best_trial, self.over_defaults
         if trial == 0:
             return "were chosen"
@@ -227,7 +229,9 @@ class FederationResult:
         Parameters
         ----------
         plan : Plan or None
+            Schedule of the trials; None where it is not known.
         metric : str
+            Name of the metric.
 
         Returns
         -------
@@ -245,6 +249,8 @@ class FederationResult:
                 for number in sorted(rounds)
                 if metric in rounds[number]
             ]
+            # Rounds of the whole federation: a trial of a race has had a part of the
+            # clients.
             if plan is not None and name != "plain":
                 points = [(plan.work(number), value) for number, value in points]
             if points:
@@ -275,7 +281,8 @@ class FederationResult:
                 "trial": trial,
                 **{f"params_{name}": value for name, value in setting.items()},
                 **{
-                    f"score_rung_{n}": one.get(trial) for n, one in enumerate(scores, 1)
+                    f"score_rung_{number}": by_trial.get(trial)
+                    for number, by_trial in enumerate(scores, 1)
                 },
                 "outcome": self.outcome(trial),
             }
@@ -336,13 +343,16 @@ class FederationResult:
         Parameters
         ----------
         grid : Grid
+            The Grid of the ServerApp.
         context : Context
+            The context of the ServerApp.
         exact_metrics : bool
             Whether clients send their metrics all the same. They are not covered by
             epsilon then, and a site with limits still hides them.
         """
         tuned = copy.copy(context)
         tuned.run_config = {**context.run_config, **self.best}
+        # Else the server would read each client's exact score of the chosen setting.
         is_hidden = self.privacy_spent is not None and not exact_metrics
         return cast(Grid, TunedGrid(grid, self.best, is_hidden)), tuned
 

@@ -28,7 +28,7 @@ from flwr_fbo._common.validation import (
 )
 from flwr_fbo.privacy.conditions import WITHOUT_TRAINING
 from flwr_fbo.secure_sum import SecureAggregation
-from flwr_fbo.space.search_space import Params, SearchSpace
+from flwr_fbo.space.search_space import Params
 from flwr_fbo.strategies.options import Seeds
 from flwr_fbo.study.callbacks import (
     Callback,
@@ -39,27 +39,29 @@ from flwr_fbo.study.callbacks import (
 )
 from flwr_fbo.study.codec import fresh_seed
 from flwr_fbo.tuner.app_shape import app_shape
-from flwr_fbo.tuner.candidates import (
+from flwr_fbo.tuner.candidates.candidates import (
     Candidates,
     app_defaults,
     check_enqueued,
     check_keys,
 )
+from flwr_fbo.tuner.candidates.proposed_trials import ProposedTrials, check_study
+from flwr_fbo.tuner.candidates.trial_space import ConditionalSpace, TrialSpace
 from flwr_fbo.tuner.choosers.chooser import Chooser
 from flwr_fbo.tuner.choosers.making import ScoreSource, make_chooser
+from flwr_fbo.tuner.choosers.score import Score
+from flwr_fbo.tuner.decisions.enough_clients import too_few_clients
+from flwr_fbo.tuner.decisions.rung_evidence import check_evidence
 from flwr_fbo.tuner.envelope import check_weights
-from flwr_fbo.tuner.evidence import check_evidence, too_few_clients
 from flwr_fbo.tuner.federation_result import FederationResult
-from flwr_fbo.tuner.one_training import OneTraining
 from flwr_fbo.tuner.private_choice import PrivateChoice
-from flwr_fbo.tuner.proposed_trials import ProposedTrials, check_study
-from flwr_fbo.tuner.schedule import AppShape, Plan, Schedule
-from flwr_fbo.tuner.score import Score
-from flwr_fbo.tuner.trial_grid import Main, TrialGrid
-from flwr_fbo.tuner.trial_run import Federation, TrialRun
-from flwr_fbo.tuner.trial_space import Conditions, TrialSpace
-from flwr_fbo.tuner.trial_thread import THREAD_NAME
-from flwr_fbo.tuner.tuner_record import TunerRecord, has_begun
+from flwr_fbo.tuner.records.trials_record import TrialsRecord, has_begun
+from flwr_fbo.tuner.rungs.live_trials import Federation
+from flwr_fbo.tuner.rungs.trial_run import TrialRun
+from flwr_fbo.tuner.schedules.one_training import OneTraining
+from flwr_fbo.tuner.schedules.schedule import AppShape, Plan, Schedule
+from flwr_fbo.tuner.trials.trial_grid import Main, TrialGrid
+from flwr_fbo.tuner.trials.trial_thread import THREAD_NAME
 from flwr_fbo.tuning.search.portfolios import Listed, listed_settings
 from flwr_fbo.tuning.search.settings import Direction
 
@@ -122,26 +124,27 @@ class FederationTuner:
     ----------
     space : mapping of str to Optuna distribution
         The search space. Its keys are keys of the app's run config; server and clients
-        find a trial's values there.
+        find a trial's values there. A key that has an effect only where others have
+        certain values has a pair of its distribution and that condition: ``{"decay":
+        (FloatDistribution(0.8, 0.99), {"schedule": ["exponential"]})}`` for a decay of
+        the learning rate that only one schedule reads. Elsewhere a trial has the app's
+        default for it. If a key needs several others, all must have such a value. They
+        are keys with choices, and may have conditions of their own.
     metric : str or mapping of str to float
         Key of the score in a client's reply to ``evaluate``; or keys of several
         metrics with their weights: ``{"accuracy": 1, "seconds": -0.01}`` is maximised
         for a high accuracy in little time.
     direction : {"maximize", "minimize"}
-        Of the score, or of the weighted sum.
+        Whether larger or smaller scores are better.
     num_agents : int
-        N >= 1, the most clients that give a ballot; the release is divided by it. A
-        node that joins while N others are there is trained with, and not asked.
-    conditions : mapping of str to mapping, optional
-        Where a key has an effect: ``{"decay": {"schedule": ["exponential"]}}`` for a
-        decay of the learning rate that only one schedule reads. Elsewhere a trial has
-        the app's default for it. Of several keys that are needed all must have such a
-        value; they are keys with choices, and may have conditions of their own.
+        Number N >= 1 of clients that give a ballot at most; the release is divided by
+        it. A node that joins while N others are there is trained with, and not asked.
     privacy : PrivateChoice or None
-        How trials are chosen. None: by exact means of the clients' scores, weighted by
-        ``num-examples``, which is *not private*; or by the scores of the server.
+        Private choice among the trials. None: by exact means of the clients' scores,
+        weighted by ``num-examples``, which is *not private*; or by the scores of the
+        server.
     schedule : OneTraining or Halving
-        How many trials there are, and how they are trained. By default a race inside
+        Number of trials, and how they are trained. By default a race inside
         one training. `Halving` only chooses, by trials that all clients train.
     score : {"clients", "server"}
         Who scores the trials. ``"server"``: what Flower's strategies keep of each
@@ -150,31 +153,17 @@ class FederationTuner:
         ``server_score(grid, evaluate_fn)``, or returns the score, or a dict with it.
         No score of a client is released: ``privacy`` is None.
     aggregation : SecureAggregation, optional
-        How the clients sum their ballots, so that the server learns the noisy sum of
-        each rung alone. It takes five more exchanges a rung. Without it the server is
+        Secure sums of the ballots, so that the server learns the noisy sum of
+        each rung alone. It takes five more exchanges per rung. Without it the server is
         trusted: it reads each ballot and adds the noise.
-    folder : str or Path, optional
-        An absolute path: where the tuner keeps what it has released, one folder a
-        tuner. A run that is killed can be started again with it: rungs that are decided
-        stay so, and no rung is released twice. Trials go on after their last round
-        where this gives the same model, and are trained again elsewhere: see the notes.
-        A run config with another value of any key is refused: it is of another
-        training. Here is each trial's working directory, too.
     enqueue : sequence of dict, str, Path or StudyPortfolio
         Settings that are tried in any case, besides the app's defaults: a list, or what
         strategies take as ``portfolio``, such as the file that `portfolio_of_studies`
         makes of earlier tuners. What one leaves out is as in the defaults. No setting
         is tried twice: of a space with fewer settings than trials, each is tried once.
-    study : optuna.Study, optional
-        Its sampler proposes the settings, in place of a Latin hypercube, as many as
-        share a send, from the scores of those before; trials that are enqueued in it
-        are not allowed. It shows the trials as they go on, in its own storage: those
-        that do not survive are pruned. It needs exact scores: ``privacy`` is None.
     seeds : Seeds, optional
-        ``study`` makes settings repeat. ``noise`` is for experiments only. No
-        ``features``: there are none.
-    callbacks : list or tuple of Callback
-        Told of each rung and of the result. See `Callback`.
+        Seeds that make a tuner repeat: ``study`` its settings; ``noise`` is for
+        experiments only. No ``features``: there are none.
 
     Raises
     ------
@@ -229,8 +218,8 @@ class FederationTuner:
     way; without it the server must follow the protocol. It can still choose who takes
     part, stop, and send models of its own making; ``fbo-min-agents`` and its like bound
     the former. A rung is summed once. A sum that may have been unmasked is asked for
-    again when a tuner with ``folder`` is started again: clients with an ``fbo-folder``
-    answer as they did. If too few do, the tuner ends with an error.
+    again when a tuner is started again with its ``folder``: clients with an
+    ``fbo-folder`` answer as they did. If too few do, the tuner ends with an error.
 
     Trials take turns in one process. Each has its own random states of Python, NumPy
     and PyTorch, drawn from those that `start` finds: no two trials, nor the training
@@ -265,28 +254,23 @@ class FederationTuner:
     @takes_plain
     def __init__(
         self,
-        space: Mapping[str, BaseDistribution],
+        space: ConditionalSpace,
         metric: str | Mapping[str, float],
         direction: Direction,
         num_agents: int,
         *,
-        conditions: Conditions | None = None,
         privacy: PrivateChoice | None,
         schedule: Schedule | None = None,
         score: ScoreSource = "clients",
         aggregation: SecureAggregation | None = None,
-        folder: str | Path | None = None,
         enqueue: Listed = (),
-        study: optuna.Study | None = None,
         seeds: Seeds | None = None,
-        callbacks: Sequence[Callback] = (),
     ) -> None:
-        self.space = SearchSpace(space)
+        self._trial_space = TrialSpace.of(space)
+        self.space = self._trial_space.space
         check_keys(self.space)
         for key, distribution in self.space.distributions.items():
             _check_choices(key, distribution)
-        self._trial_space = TrialSpace(self.space, conditions)
-        self.conditions = self._trial_space.conditions
         metric = dict(metric) if isinstance(metric, Mapping) else metric
         weights = {metric: 1.0} if isinstance(metric, str) else metric
         check_weights("metric", weights)
@@ -309,22 +293,16 @@ class FederationTuner:
         require(seeds.features is None, "seeds.features", seeds.features, "None")
         enqueue = listed_settings(enqueue, self.space.distributions, "enqueue")
         check_enqueued(self.space, enqueue, schedule.trials)
-        if study is not None:
-            check_study(study, direction)
-            allowed = "None with a study: its sampler learns from exact scores"
-            require(privacy is None, "privacy", privacy, allowed)
         self.metric = metric
         self.direction = direction
         self.num_agents = num_agents
         self.schedule: Schedule = schedule
         self.privacy = privacy
-        self._folder = check_folder("folder", folder)
-        self._study = study
         self._enqueue = [dict(params) for params in enqueue]
         self._seeds = seeds
-        self._callbacks = check_callbacks(callbacks)
         self._aggregation, self._score_source = aggregation, score
         self._score = Score(weights, direction == "maximize")
+        # Now, as it raises where its arguments do not fit together.
         self._chooser = self._chooser_of(schedule.sizes)
 
     def _chooser_of(self, sizes: Sequence[int]) -> Chooser:
@@ -339,22 +317,47 @@ class FederationTuner:
         )
 
     def start(
-        self, main: Main, grid: Grid, context: Context, *, exact_metrics: bool = False
+        self,
+        main: Main,
+        grid: Grid,
+        context: Context,
+        *,
+        folder: str | Path | None = None,
+        study: optuna.Study | None = None,
+        callbacks: Sequence[Callback] = (),
+        exact_metrics: bool = False,
     ) -> FederationResult:
         """Run the trials, choose, and train the chosen trial to its end.
 
         Parameters
         ----------
         main : callable
-            The app's own, from Grid and context; called once a trial. It may raise an
+            The app's own, from Grid and context; called once per trial. It may raise an
             exception, or end without an evaluation at the clients: then the trial has
             failed, and is worse than all that have not. So has a trial whose training
             diverges, or fails at all clients in a round. With `OneTraining` it is
             called once or twice more, and ended before its first message, to learn how
             the app trains; what it returns in the chosen trial is ``result.returned``.
         grid : Grid
+            The Grid that the ServerApp gets.
         context : Context
-            Of the ServerApp.
+            The context of the ServerApp.
+        folder : str or Path, optional
+            An absolute path of a folder for this tuner alone, which keeps what it has
+            released. A run that is killed can be started again with it: rungs that are
+            decided stay so, and no rung is released twice. Trials go on after their
+            last round where this gives the same model, and are trained again elsewhere:
+            see the notes of the class. A run config with another value of any key is
+            refused: it is of another training. It has each trial's working directory,
+            too.
+        study : optuna.Study, optional
+            A study whose sampler proposes the settings, in place of a Latin hypercube,
+            as many as share a send, from the scores of those before; trials that are
+            enqueued in it are not allowed. It shows the trials as they go on, in its
+            own storage: those that do not survive are pruned. It needs exact scores:
+            ``privacy`` is None.
+        callbacks : list or tuple of Callback
+            Objects that are told of each rung and of the result. See `Callback`.
         exact_metrics : bool
             Whether clients send their metrics in the last part of a `OneTraining`,
             after the choice. They are not covered by epsilon then, and a site with
@@ -364,9 +367,9 @@ class FederationTuner:
         Raises
         ------
         ValueError
-            If a key of the space is not in the run config, if more than ``num_agents``
-            nodes are there when the tuner begins, or if ``main`` does not evaluate at
-            the clients in any trial of a rung.
+            If an argument is not allowed, if a key of the space is not in the run
+            config, if more than ``num_agents`` nodes are there when the tuner begins,
+            or if ``main`` does not evaluate at the clients in any trial of a rung.
         AggregationError
             If no client has a finite score, or too few give a ballot. With ``privacy``
             the server learns it from what a rung releases, see `PrivateChoice`.
@@ -391,23 +394,41 @@ class FederationTuner:
             "itself: give that tuner, or `flwr-fbo tune`, the app without a tuner"
         )
         require(not isinstance(grid, TrialGrid), "grid", grid, allowed)
+        folder, callbacks = check_folder("folder", folder), check_callbacks(callbacks)
+        if study is not None:
+            check_study(study, self.direction)
+            allowed = "None with a study: its sampler learns from exact scores"
+            require(self.privacy is None, "privacy", self.privacy, allowed)
         defaults = app_defaults(self.space, context.run_config)
-        is_new = not has_begun(self._folder)
+        # A tuner that goes on has its nodes, and its warnings, from before.
+        is_new = not has_begun(folder)
         if is_new:
             self._check_nodes(grid)
-        identity = self._identity(defaults)
-        with TunerRecord(self._folder, identity, _PATIENCE) as record:
-            record.check_app(self._app_of(grid, context), [str(self._folder)])
-            candidates = self._candidates(record, defaults)
-            plan = self._plan(record, candidates, main, grid, context)
+        # A folder goes on only with the same settings: its rungs were decided for them.
+        identity = self._identity(defaults, has_study=study is not None)
+        with TrialsRecord(folder, identity, _PATIENCE) as record:
+            record.check_app(self._app_of(grid, context), ignored=[str(folder)])
+            candidates = self._candidates(
+                record, defaults, is_proposed=study is not None
+            )
+            plan = record.plan()
+            if plan is None:  # settled before the first message
+                app = Federation(main, grid, context)
+                first_folder = folder and folder / f"{THREAD_NAME}0"
+                plan = self._planned(app, candidates, first_folder)
+                record.save_plan(plan)
+            # Epsilon is shared by the rungs that there are: the plan may have fewer.
             sizes = tuple(rung.num_trials for rung in plan.rungs)
-            self._chooser = self._chooser_of(sizes)
-            if is_new:
-                self._check_power(sizes)
+            chooser = self._chooser_of(sizes)
+            if is_new and self.privacy is not None:
+                warning = too_few_clients(sizes, self.num_agents, self.privacy)
+                if warning:
+                    _log.warning(warning)
             num_decided = len(record.rungs())
+            # What decided rungs say was logged by an earlier run: it is said again.
             for row in record.ledger():
                 check_evidence(row, self.num_agents)
-            self._say(plan, num_decided)
+            _say(plan, chooser, num_decided, folder)
             # Seeds are not public.
             public = {k: v for k, v in identity.items() if k != "noise_seed"}
             started = Started(
@@ -415,33 +436,37 @@ class FederationTuner:
                 FederationTuner.__name__,
                 public,
                 num_decided,
-                WITHOUT_TRAINING if self._chooser.adds_noise else "",
+                WITHOUT_TRAINING if chooser.adds_noise else "",
             )
-            tell(self._callbacks, "on_start", started)
+            tell(callbacks, "on_start", started)
             returned = None
+            # A run may have been killed after the choice, and before its training
+            # ended.
             is_left = plan.hands_over and not record.is_handed_over()
             if num_decided < len(plan.rungs) or is_left:
+                proposed = None
+                if study is not None:
+                    proposed = ProposedTrials(study, self._trial_space, record.name())
                 run = TrialRun(
                     app=Federation(main, grid, context),
                     candidates=candidates,
                     plan=plan,
-                    chooser=self._chooser,
+                    chooser=chooser,
                     score=self._score,
                     record=record,
-                    folder=self._folder,
-                    callbacks=self._callbacks,
-                    proposed=self._proposed(record.name()),
+                    callbacks=callbacks,
+                    proposed=proposed,
                 )
                 try:
                     returned = run.climb(exact_metrics)
                 except BaseException as error:
-                    tell_of_end(self._callbacks, record.name(), self._folder, error)
+                    tell_of_end(callbacks, record.name(), folder, error)
                     raise
                 finally:
                     end_of_faults()
-            result = replace(record.result(self._chooser.trust), returned=returned)
+            result = replace(record.result(chooser.trust), returned=returned)
         _log.info("chosen: %s; the app's defaults %s", result.best, result.verdict)
-        tell(self._callbacks, "on_end", result)
+        tell(callbacks, "on_end", result)
         return result
 
     def _app_of(self, grid: Grid, context: Context) -> dict[str, Any]:
@@ -455,15 +480,21 @@ class FederationTuner:
             if key not in tuned
         }
 
-    def _candidates(self, record: TunerRecord, defaults: Params) -> Candidates:
-        """Return the settings of all trials, as far as they are known."""
+    def _candidates(
+        self, record: TrialsRecord, defaults: Params, is_proposed: bool
+    ) -> Candidates:
+        """Return the settings of all trials, as far as they are known.
+
+        A sampler proposes the others later, if ``is_proposed``.
+        """
         seed = fresh_seed() if self._seeds.study is None else self._seeds.study
         space, recorded = self._trial_space, record.settings()
         found = Candidates(space, self.schedule.trials, defaults, self._enqueue, seed)
         for settings in recorded:
             found.add(settings)
+        # They are drawn once: a run that goes on has the same trials.
         if not recorded:
-            if self._study is None:
+            if not is_proposed:
                 found.fill()
             record.save_settings(found.settings)
             if outside := space.outside(defaults):
@@ -481,34 +512,17 @@ class FederationTuner:
             )
         return found
 
-    def _plan(
-        self,
-        record: TunerRecord,
-        candidates: Candidates,
-        main: Main,
-        grid: Grid,
-        context: Context,
-    ) -> Plan:
-        """Return the plan on record; settle it before the first message."""
-        plan = record.plan()
-        if plan is None:
-            folder = self._folder and self._folder / f"{THREAD_NAME}0"
-            plan = self._planned(candidates, main, grid, context, folder)
-            record.save_plan(plan)
-        return plan
-
     def _planned(
-        self,
-        candidates: Candidates,
-        main: Main,
-        grid: Grid,
-        context: Context,
-        folder: Path | None,
+        self, app: Federation, candidates: Candidates, folder: Path | None
     ) -> Plan:
-        shape = AppShape(len(list(grid.get_node_ids())))
+        """Return how the trials are trained; `main` may write files into the folder."""
+        # A schedule that does not depend on the app needs no call of main.
+        shape = AppShape(len(list(app.grid.get_node_ids())))
         if self.schedule.is_shaped:
             settings = candidates.settings[0]
-            shape = app_shape(self.schedule, main, grid, context, settings, folder)
+            shape = app_shape(
+                self.schedule, app.main, app.grid, app.context, settings, folder
+            )
         return self.schedule.plan(candidates.num_trials, shape)
 
     def plan(self, main: Main, grid: Grid, context: Context) -> Plan:
@@ -519,8 +533,9 @@ class FederationTuner:
         main : callable
             The app's own. It is called, and ended before its first message.
         grid : Grid
+            The Grid that the ServerApp gets.
         context : Context
-            Of the ServerApp.
+            The context of the ServerApp.
 
         Raises
         ------
@@ -531,13 +546,9 @@ class FederationTuner:
         defaults = app_defaults(self.space, context.run_config)
         space, num = self._trial_space, self.schedule.trials
         candidates = Candidates(space, num, defaults, self._enqueue, seed=0)
+        app = Federation(main, grid, context)
         with tempfile.TemporaryDirectory() as folder:  # main may write files
-            return self._planned(candidates, main, grid, context, Path(folder) / "0")
-
-    def _proposed(self, name: str) -> ProposedTrials | None:
-        if self._study is None:
-            return None
-        return ProposedTrials(self._study, self._trial_space, name)
+            return self._planned(app, candidates, Path(folder) / "0")
 
     def _check_nodes(self, grid: Grid) -> None:
         num_nodes = len(list(grid.get_node_ids()))
@@ -551,18 +562,11 @@ class FederationTuner:
                 num_nodes,
             )
 
-    def _check_power(self, sizes: tuple[int, ...]) -> None:
-        """Warn if much of the gain is lost even if all clients agree."""
-        if self.privacy is None:
-            return
-        if warning := too_few_clients(sizes, self.num_agents, self.privacy):
-            _log.warning(warning)
-
-    def _identity(self, defaults: Params) -> dict[str, Any]:
+    def _identity(self, defaults: Params, has_study: bool) -> dict[str, Any]:
         """Return what may not change while the tuner goes on, as JSON values."""
         identity = {
             "space": self.space.to_json(),
-            "conditions": self.conditions,
+            "conditions": self._trial_space.conditions,
             "metric": self.metric,
             "score": self._score_source,
             "direction": self.direction,
@@ -574,61 +578,62 @@ class FederationTuner:
             "noise_seed": self._seeds.noise,
             "defaults": defaults,
             "enqueue": self._enqueue,
-            "study": self._study is not None,
+            "study": has_study,
             **self._chooser.identity(),
         }
         plain: dict[str, Any] = json.loads(json.dumps(identity))
         return plain
 
-    def _say(self, plan: Plan, num_decided: int) -> None:
-        """Log what is about to happen, and what is not private about it."""
-        rungs = plan.rungs
-        _log.info(
-            "FederationTuner: %s, %d at a time",
-            ", ".join(f"{r.num_trials} trials to round {r.rounds}" for r in rungs),
-            plan.parallel,
-        )
-        if plan.hands_over:
-            self._say_cost(plan)
-        self._chooser.say()
-        if self._chooser.adds_noise:
-            _log.warning(
-                "Metrics stay at the clients while trials are compared: main sees NaN "
-                "for each. num-examples of a reply to train is exact at the server."
-            )
-        if num_decided:
-            what = "is complete" if num_decided == len(rungs) else "goes on"
-            _log.warning(
-                "The tuner in %s %s: %d of %d rungs are decided, and stay so.",
-                self._folder,
-                what,
-                num_decided,
-                len(rungs),
-            )
 
-    def _say_cost(self, plan: Plan) -> None:
-        """Log how long a race takes beside the app's own training."""
-        last = plan.rungs[-1].rounds
-        _log.info(
-            "The rungs take %d rounds of the app%s; then the chosen trial is trained "
-            "from round %d to %s.",
-            plan.num_rung_rounds,
-            "" if not plan.is_shared else ", in which trials share the clients out",
-            last,
-            "the end of main" if plan.num_rounds is None else f"{plan.num_rounds}",
+def _say(plan: Plan, chooser: Chooser, num_decided: int, folder: Path | None) -> None:
+    """Log what is about to happen, and what is not private about it."""
+    rungs = plan.rungs
+    _log.info(
+        "FederationTuner: %s, %d at a time",
+        ", ".join(f"{r.num_trials} trials to round {r.rounds}" for r in rungs),
+        plan.parallel,
+    )
+    if plan.hands_over:
+        _say_cost(plan)
+    chooser.say()
+    if chooser.adds_noise:
+        _log.warning(
+            "Metrics stay at the clients while trials are compared: main sees NaN "
+            "for each. num-examples of a reply to train is exact at the server."
         )
-        if plan.reason:
-            _log.warning(
-                "All clients train each trial, which takes longer than one training: "
-                "%s.",
-                plan.reason,
-            )
-        elif plan.num_rounds is None and plan.num_rung_rounds > last:
-            _log.warning(
-                "main trains for its own number of rounds after the rungs, %d more in "
-                "all than without a tuner: no key of the run config has that number.",
-                plan.num_rung_rounds - last,
-            )
+    if num_decided:
+        what = "is complete" if num_decided == len(rungs) else "goes on"
+        _log.warning(
+            "The tuner in %s %s: %d of %d rungs are decided, and stay so.",
+            folder,
+            what,
+            num_decided,
+            len(rungs),
+        )
+
+
+def _say_cost(plan: Plan) -> None:
+    """Log how long a race takes beside the app's own training."""
+    last = plan.rungs[-1].rounds
+    _log.info(
+        "The rungs take %d rounds of the app%s; then the chosen trial is trained "
+        "from round %d to %s.",
+        plan.num_rung_rounds,
+        "" if not plan.is_shared else ", in which trials share the clients out",
+        last,
+        "the end of main" if plan.num_rounds is None else f"{plan.num_rounds}",
+    )
+    if plan.reason:
+        _log.warning(
+            "All clients train each trial, which takes longer than one training: %s.",
+            plan.reason,
+        )
+    elif plan.num_rounds is None and plan.num_rung_rounds > last:
+        _log.warning(
+            "main trains for its own number of rounds after the rungs, %d more in "
+            "all than without a tuner: no key of the run config has that number.",
+            plan.num_rung_rounds - last,
+        )
 
 
 def _check_choices(key: str, distribution: BaseDistribution) -> None:

@@ -16,11 +16,11 @@ from flwr.app import Context, Message, MessageType
 from flwr.serverapp import Grid
 
 from flwr_fbo._compat import secure_aggregation_stage
-from flwr_fbo.tuner.hidden_metrics import merged, numbers_of
-from flwr_fbo.tuner.parked_arrays import ParkedArrays
+from flwr_fbo.tuner.site.hidden_metrics import merged, numbers_of
 from flwr_fbo.tuner.trial_context import Overlay, trial_context
-from flwr_fbo.tuner.trial_grid import Main, TrialGrid, most_clients
-from flwr_fbo.tuner.trial_thread import Send, TrialThread
+from flwr_fbo.tuner.trials.parked_arrays import ParkedArrays
+from flwr_fbo.tuner.trials.trial_grid import Main, TrialGrid, most_clients
+from flwr_fbo.tuner.trials.trial_thread import Send, TrialThread
 
 # Clients that answer: a strategy gets no replies of the others.
 _NUM_CLIENTS = 2

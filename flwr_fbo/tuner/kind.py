@@ -13,8 +13,8 @@ RECORD = JournalKind(
     ledger=f"{_REPORT}.ledger:TUNER",
     page=f"{_REPORT}.page:tuner_page",
     listing=f"{_REPORT}.listing:tuner_listing",
-    export="flwr_fbo.tuner.optuna_export:export_tuner",
-    receipts="flwr_fbo.tuner.tuner_record:recorded_receipts",
-    has_ended="flwr_fbo.tuner.tuner_record:has_ended",
+    export="flwr_fbo.tuner.records.tuner_export:export_tuner",
+    receipts="flwr_fbo.tuner.records.trials_record:recorded_receipts",
+    has_ended="flwr_fbo.tuner.records.trials_record:has_ended",
 )
 TUNER = Kind("federation-tuner", (RECORD,), condition=WITHOUT_TRAINING)

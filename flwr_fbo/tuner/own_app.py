@@ -21,8 +21,8 @@ from flwr.serverapp import Grid, ServerApp
 from flwr_fbo._common.errors import PublicError
 from flwr_fbo._common.validation import require
 from flwr_fbo._compat import AroundClient, checked_project, flat_config, main_of
-from flwr_fbo.tuner.client_mod import tuner_mod
-from flwr_fbo.tuner.trial_grid import Main
+from flwr_fbo.tuner.site.client_mod import tuner_mod
+from flwr_fbo.tuner.trials.trial_grid import Main
 
 App = TypeVar("App", ServerApp, ClientApp)
 

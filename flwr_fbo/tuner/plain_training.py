@@ -9,10 +9,11 @@ from typing import Any, cast
 from flwr.app import Context
 from flwr.serverapp import Grid
 
-from flwr_fbo.tuner.parked_arrays import ParkedArrays
 from flwr_fbo.tuner.trial_context import Overlay, trial_context
-from flwr_fbo.tuner.trial_grid import Main, TrialGrid, TunedGrid, most_clients
-from flwr_fbo.tuner.trial_thread import Send, TrialThread
+from flwr_fbo.tuner.trials.parked_arrays import ParkedArrays
+from flwr_fbo.tuner.trials.trial_grid import Main, TrialGrid, most_clients
+from flwr_fbo.tuner.trials.trial_thread import Send, TrialThread
+from flwr_fbo.tuner.trials.tuned_grid import TunedGrid
 
 
 def plain_training(

@@ -10,7 +10,7 @@ from flwr_fbo.privacy.gaussian import check_delta, check_epsilon
 
 @dataclass(frozen=True)
 class PrivateChoice:
-    """How trials are chosen privately.
+    """A private choice among trials.
 
     Examples
     --------
@@ -23,7 +23,7 @@ class PrivateChoice:
     epsilon : float
         Privacy budget of all choices together, from 1e-3 to 1e3; the rungs share it.
     delta : float
-        In (0, 1), at which epsilon holds.
+        Delta in (0, 1) at which epsilon holds.
     noise_only : bool
         The control: every ballot is replaced by zero, so that scores are noise alone.
 

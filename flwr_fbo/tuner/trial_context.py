@@ -1,20 +1,13 @@
-"""What a trial finds in its context: run config and state, each a trial's own."""
+"""The context of a trial, at the server and at a client: its run config, its number."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
-from flwr.app import ConfigRecord, Context, MetricRecord, RecordDict
-
-from flwr_fbo._compat import SECURE_AGGREGATION_STATE
-
-_PREFIX = "fbo-tuner"
-_ATTEMPT, _SCORES = f"{_PREFIX}:attempt", f"{_PREFIX}:scores"
-# Where the client's part in secure sums is kept: it is forgotten with the scores.
-KEPT_SUM = f"{_PREFIX}:sum"
+from flwr.app import Context
 
 
 @dataclass(frozen=True)
@@ -24,9 +17,9 @@ class FederationTrial:
     Attributes
     ----------
     number : int
-        From 0, the app's defaults; as in ``result.settings`` and in the log.
+        Number from 0, the app's defaults; as in ``result.settings`` and in the log.
     rung : int
-        From 1, the one that the trial is trained for.
+        Rung, from 1, that the trial is trained for.
     rounds : int
         Rounds of training, from the trial's start, at the end of this rung.
     settings : dict
@@ -58,7 +51,7 @@ def current_trial(context: Context) -> FederationTrial | None:
     Parameters
     ----------
     context : Context
-        That of `main`, or of a client's ``train`` and ``evaluate``; a `NumPyClient`
+        Context of `main`, or of a client's ``train`` and ``evaluate``; a `NumPyClient`
         gets it in its ``client_fn``. Its run config knows the trial, and a plain dict
         made of it does not. At the server the trial changes from rung to rung: call
         this where it is needed.
@@ -86,6 +79,7 @@ class Overlay(dict[str, Any]):
     Parameters
     ----------
     run_config : mapping
+        The app's own run config.
     settings : mapping
         Replaces some of its values.
     trial : FederationTrial, optional
@@ -94,7 +88,9 @@ class Overlay(dict[str, Any]):
     Attributes
     ----------
     trial : FederationTrial or None
+        The trial that is running.
     settings : dict
+        Values that replace those of the run config.
     read : set of str
         The keys of the settings that were read; whoever reads all reads each of them.
     """
@@ -132,9 +128,11 @@ class Overlay(dict[str, Any]):
     values = _reads_all("values")
 
 
-def _overlay(*about: Any) -> Overlay:
+def _overlay(
+    run_config: dict[str, Any], settings: dict[str, Any], trial: FederationTrial | None
+) -> Overlay:
     """Return a copy of a run config that was pickled, or is copied."""
-    return Overlay(*about)
+    return Overlay(run_config, settings, trial)
 
 
 def trial_context(context: Context, overlay: Overlay) -> Context:
@@ -143,102 +141,3 @@ def trial_context(context: Context, overlay: Overlay) -> Context:
     own.state = copy.deepcopy(context.state)
     own.run_config = overlay
     return own
-
-
-class TrialStates:
-    """What a client keeps of trials in ``context.state``: app states, last scores.
-
-    Parameters
-    ----------
-    state : RecordDict
-        ``context.state``; changed in place.
-    attempt : str
-        What belongs to another run of the tuner is forgotten.
-    alive : collection of int, optional
-        What belongs to other trials is forgotten. None: nothing is.
-
-    Attributes
-    ----------
-    scores : dict of int to tuple of float
-        Score and weight of each trial that has one.
-    """
-
-    def __init__(
-        self, state: RecordDict, attempt: str, alive: Collection[int] | None = None
-    ) -> None:
-        known = cast(ConfigRecord, state.get(_ATTEMPT, ConfigRecord()))
-        if known.get("attempt") != attempt:
-            self.forget(state)
-            state[_ATTEMPT] = ConfigRecord({"attempt": attempt})
-            state[_SCORES] = MetricRecord()
-        self._state = state
-        self._stored = cast(MetricRecord, state[_SCORES])
-        if alive is None:
-            return
-        kept: set[int | None] = {None, *alive}
-        for name in [name for name in self._stored if int(name) not in kept]:
-            del self._stored[name]
-        for name in [name for name in state if self._trial_of(name) not in kept]:
-            del state[name]
-
-    @classmethod
-    def adopt(cls, state: RecordDict, attempt: str, trial: int) -> None:
-        """Make the app's state in a trial its own: that trial goes on as no trial.
-
-        Nothing is changed where there is none, as after the first such message.
-        """
-        known = cast(ConfigRecord, state.get(_ATTEMPT, ConfigRecord()))
-        if known.get("attempt") != attempt or f"{_PREFIX}:{trial}:begun" not in state:
-            return
-        own = cls(state, attempt).load(trial)
-        state.clear()
-        state.update(own)
-
-    @staticmethod
-    def forget(state: RecordDict) -> None:
-        """Remove everything that belongs to trials."""
-        for name in [name for name in state if name.startswith(f"{_PREFIX}:")]:
-            del state[name]
-
-    @property
-    def scores(self) -> dict[int, tuple[float, float]]:
-        """Score and weight of each trial that has one."""
-        pairs = {int(name): cast(list[float], v) for name, v in self._stored.items()}
-        return {trial: (score, weight) for trial, (score, weight) in pairs.items()}
-
-    def score(self, trial: int, score: float, weight: float) -> None:
-        """Keep a trial's last score."""
-        self._stored[str(trial)] = [score, weight]
-
-    def load(self, trial: int) -> RecordDict:
-        """Return the app's state in a trial; at first what it is outside of trials.
-
-        But for Flower's secure aggregation: a client that answers its last stage twice,
-        from two copies of a state, can be asked for the keys of both masks of a model.
-        """
-        mine = f"{_PREFIX}:{trial}:"
-        if f"{mine}begun" not in self._state:
-            self._state[f"{mine}begun"] = ConfigRecord()
-            own = RecordDict()
-            for name, record in self._state.items():
-                is_app = not name.startswith(f"{_PREFIX}:")
-                if is_app and name != SECURE_AGGREGATION_STATE:
-                    own[name] = copy.deepcopy(record)
-            return own
-        names = [name for name in self._state if name.startswith(f"{mine}own:")]
-        return RecordDict({n.split(":", 3)[3]: self._state[n] for n in names})
-
-    def save(self, trial: int, state: RecordDict) -> None:
-        """Keep the app's state in a trial."""
-        mine = f"{_PREFIX}:{trial}:own:"
-        for name in [name for name in self._state if name.startswith(mine)]:
-            del self._state[name]
-        for name, record in state.items():
-            self._state[f"{mine}{name}"] = record
-
-    @staticmethod
-    def _trial_of(name: str) -> int | None:
-        """Return whose record it is; None for the app's own outside of trials."""
-        prefix, _, rest = name.partition(":")
-        number = rest.partition(":")[0]
-        return int(number) if prefix == _PREFIX and number.isdecimal() else None

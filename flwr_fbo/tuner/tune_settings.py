@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,12 @@ from flwr.serverapp.strategy import Result
 
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.options import Seeds
-from flwr_fbo.study.callbacks import Callback
 from flwr_fbo.tuner.choosers.making import ScoreSource
 from flwr_fbo.tuner.federation_result import FederationResult
 from flwr_fbo.tuner.federation_tuner import FederationTuner
-from flwr_fbo.tuner.one_training import OneTraining
 from flwr_fbo.tuner.own_app import component, fresh_main, with_tuner_mod
 from flwr_fbo.tuner.private_choice import PrivateChoice
+from flwr_fbo.tuner.schedules.one_training import OneTraining
 from flwr_fbo.tuning.search.settings import Direction
 
 _log = logging.getLogger("flwr.fbo")
@@ -68,9 +66,7 @@ class TuneSettings:
     trials: int = 16
     seed: int | None = None
 
-    def tuner(
-        self, folder: Path | None, callbacks: Sequence[Callback] = ()
-    ) -> FederationTuner:
+    def tuner(self) -> FederationTuner:
         """Return the tuner.
 
         Raises
@@ -91,9 +87,7 @@ class TuneSettings:
             privacy=privacy,
             schedule=OneTraining(trials=self.trials),
             score=self.score,
-            folder=folder,
             seeds=Seeds(study=self.seed),
-            callbacks=callbacks,
         )
 
     def to_json(self) -> str:
@@ -140,8 +134,8 @@ def tuned_server(reference: str, settings: str, folder: str = "") -> ServerApp:
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         path = Path(folder) if folder else None
-        tuner = TuneSettings.from_json(settings).tuner(path)
-        result = tuner.start(fresh_main(reference), grid, context)
+        tuner = TuneSettings.from_json(settings).tuner()
+        result = tuner.start(fresh_main(reference), grid, context, folder=path)
         for line in str(result).splitlines():
             _log.info("%s", line)
         if path is not None:

@@ -12,8 +12,8 @@ from flwr_fbo.bandits.site.neural_bandit_site import NeuralBanditSite
 from flwr_fbo.site import site
 from flwr_fbo.site.gate import Gate
 from flwr_fbo.site.limits import Limits
-from flwr_fbo.tuner import client_mod
 from flwr_fbo.tuner.envelope import BallotHeader
+from flwr_fbo.tuner.site import ballot_replies
 from tests.adversaries.mutated_messages import KINDS, attack, be_honest
 
 
@@ -54,7 +54,7 @@ def _see_no_exploration(patch: pytest.MonkeyPatch) -> None:
 
 
 def _search_ballots_of_any_size(patch: pytest.MonkeyPatch) -> None:
-    vector: Any = client_mod._vector
+    ballot_of: Any = ballot_replies.ballot_of
     check: Any = Limits.check_size
 
     def check_others(limits: Limits, limit: str, size: float, what: str) -> None:
@@ -63,10 +63,10 @@ def _search_ballots_of_any_size(patch: pytest.MonkeyPatch) -> None:
 
     def searched(context: Context, header: BallotHeader) -> Any:
         assert len([t in header.failed for t in header.trials])
-        return vector(context, header)
+        return ballot_of(context, header)
 
     patch.setattr(Limits, "check_size", check_others)
-    patch.setattr(client_mod, "_vector", searched)
+    patch.setattr(ballot_replies, "ballot_of", searched)
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from flwr_fbo.bandits.linear import own_data
 from flwr_fbo.models import ellipsoid
 from flwr_fbo.privacy.spending import SpendingLedger
 from flwr_fbo.secure_sum import SumIdentity
-from flwr_fbo.tuner import client_mod, hidden_metrics
+from flwr_fbo.tuner.site import client_mod, hidden_metrics, trial_replies
 from flwr_fbo.tuning.site.recorded_tuner import RecordedTuner
 from tests.adversaries.honest_servers import Tuning
 from tests.adversaries.two_worlds import KINDS, prove
@@ -70,7 +70,8 @@ def _send_a_metric(patch: pytest.MonkeyPatch) -> None:
             found[name]["is-good"] = int(np.nanmax([*_numbers(record), 0]) > 0.5)
         return found
 
-    patch.setattr(client_mod, "hide_evaluate_metrics", hidden)
+    for module in (client_mod, trial_replies):
+        patch.setattr(module, "hide_evaluate_metrics", hidden)
 
 
 def _numbers(record: Any) -> list[float]:

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from flwr_fbo.cli.tune_progress import tuning_log
-from flwr_fbo.tuner.progress import IS_PROGRESS
+from flwr_fbo.tuner.rungs.progress import IS_PROGRESS
 
 _log = logging.getLogger("flwr.fbo")
 

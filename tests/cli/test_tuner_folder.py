@@ -20,7 +20,7 @@ from tests.cli.pages import (
     page,
 )
 from tests.tuner.apps import in_process, main_of, server_context, tuner
-from tests.tuner.records import OPTIONS, record, record_first_rung
+from tests.tuner.tuner_folders import OPTIONS, record, record_first_rung
 
 
 @pytest.fixture(scope="module")

@@ -442,9 +442,8 @@ def test_no_reply_about_a_site_is_let_go_without_a_charge() -> None:
 def test_replies_of_a_site_are_made_at_the_gate_alone() -> None:
     """Nothing else could answer without the question whether it is charged."""
     package = Path(flwr_fbo.__file__).parent
-    wings = ("site", "clients", "tuning", "bandits")
+    wings = ("site", "clients", "tuning", "bandits", "tuner/site")
     files = [path for wing in wings for path in (package / wing).rglob("*.py")]
-    files.append(package / "tuner" / "client_mod.py")
     makers = {
         path.relative_to(package).as_posix()
         for path in files

@@ -200,3 +200,29 @@ def test_the_book_is_in_the_ledger_and_costs_no_release(tmp_path: Path) -> None:
     with SpendingLedger.held(tmp_path) as ledger:
         assert ledger.charges() == []
         assert len(Questions.of(ledger, -1).asked) == 1
+
+
+def test_a_first_charge_writes_the_book_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the question in it if the charge fails: whatever a server learns counts."""
+    num_asked: list[int] = []
+    keep = Questions.keep
+
+    def keep_and_count(book: Questions, ledger: SpendingLedger, owner: int) -> None:
+        num_asked.append(len(book.asked))
+        keep(book, ledger, owner)
+
+    def full(*_: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(Questions, "keep", keep_and_count)
+    with monkeypatch.context() as broken:
+        broken.setattr(SpendingLedger, "add", full)
+        with pytest.raises(OSError, match="no space left"):
+            Node(tmp_path).ask(_site(LIMITS), _asked(_study((Charge(4.0),)), 0, 1))
+    assert num_asked == [1]
+    for folder in (tmp_path, tmp_path / "new"):
+        num_asked.clear()
+        Node(folder).ask(_site(LIMITS), _asked(_study((Charge(4.0),)), 0, 1))
+        assert num_asked == [0]

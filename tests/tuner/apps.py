@@ -24,9 +24,16 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Strategy
 from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
 
-from flwr_fbo import FederationTuner, Halving, InProcessGrid, Seeds, tuner_mod
+from flwr_fbo import (
+    FederationResult,
+    FederationTuner,
+    Halving,
+    InProcessGrid,
+    Seeds,
+    tuner_mod,
+)
 from flwr_fbo.tuner.private_choice import PrivateChoice
-from flwr_fbo.tuner.trial_grid import Main
+from flwr_fbo.tuner.trials.trial_grid import Main
 
 NUM_CLIENTS, TARGET = 6, np.array([1.0, -2.0, 0.5])
 RUN_CONFIG: dict[str, Any] = {
@@ -161,8 +168,30 @@ def in_process(app: ClientApp | None = None, **options: Any) -> InProcessGrid:
     return InProcessGrid(app, NUM_CLIENTS, run_config=RUN_CONFIG, **options)
 
 
-def tuner(**options: Any) -> FederationTuner:
-    """Return a tuner that repeats; ``options`` replace its defaults."""
+# What a host decides: arguments of `FederationTuner.start`.
+_OF_HOSTS = ("folder", "study", "callbacks")
+
+
+class HostedTuner(FederationTuner):
+    """A tuner that is started with the same host's arguments each time."""
+
+    def __init__(self, host: dict[str, Any], **options: Any) -> None:
+        super().__init__(**options)
+        self._host = host
+
+    def start(
+        self, main: Main, grid: Grid, context: Context, **options: Any
+    ) -> FederationResult:
+        """Start it for its host."""
+        return super().start(main, grid, context, **{**self._host, **options})
+
+
+def tuner(**options: Any) -> HostedTuner:
+    """Return a tuner that repeats; ``options`` replace its defaults.
+
+    Among them may be what `start` takes of a host.
+    """
+    host = {name: options.pop(name) for name in _OF_HOSTS if name in options}
     defaults: dict[str, Any] = {
         "space": SPACE,
         "metric": "distance",
@@ -172,7 +201,7 @@ def tuner(**options: Any) -> FederationTuner:
         "privacy": PrivateChoice(epsilon=1000.0, delta=1e-3),
         "seeds": Seeds(study=1, noise=2),
     }
-    return FederationTuner(**{**defaults, **options})
+    return HostedTuner(host, **{**defaults, **options})
 
 
 class RecordingGrid(InProcessGrid):

@@ -12,19 +12,19 @@ from flwr_fbo.journal.journal import open_patiently
 from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.spending import SpendingLedger
 from flwr_fbo.secure_sum.roster import Roster, SigningKey
-from flwr_fbo.tuner.tuner_record import FILE_NAME, recorded_settings
+from flwr_fbo.tuner.records.trials_record import FILE_NAME, recorded_settings
 from tests.deployed import await_condition, begun, process_named
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tune-fedavg-sklearn" / "after"
 NUM_SITES, NUM_TRIALS = 2, 3
 # What the example's tuner has, and what makes it short, and durable.
 LONG = "20, privacy=privacy"
-SHORT = "{}, schedule=Halving({}, (1, 2)), privacy=privacy, folder={!r}"
+SHORT = "{}, schedule=Halving({}, (1, 2)), privacy=privacy"
 # Kills the ServerApp once, when all clients have answered the last exchange of a sum.
 START = "tuner.start(main, grid, context)"
-DYING_START = "tuner.start(main, dying(grid), context)"
+DURABLE_START = "tuner.start(main, grid, context, folder={!r})"
 # A training of its own follows.
-THEN_TRAIN = f"main(*{START}.apply(grid, context))"
+THEN_TRAIN = f"main(*{DURABLE_START}.apply(grid, context))"
 DYING = """
 
 def dying(grid: Grid) -> Grid:
@@ -49,9 +49,10 @@ def _short_app(folder: Path, record: Path) -> Path:
     app = folder / "app"
     shutil.copytree(EXAMPLE, app, ignore=shutil.ignore_patterns("__pycache__"))
     server = app / "digits_sgd" / "server_app.py"
-    short = SHORT.format(NUM_SITES, NUM_TRIALS, str(record))
+    short = SHORT.format(NUM_SITES, NUM_TRIALS)
     assert LONG in server.read_text()
-    text = server.read_text().replace(LONG, short).replace(START, THEN_TRAIN)
+    then_train = THEN_TRAIN.format(str(record))
+    text = server.read_text().replace(LONG, short).replace(START, then_train)
     text = text.replace("import FederationTuner", "import FederationTuner, Halving")
     server.write_text(text)
     return app
@@ -62,8 +63,9 @@ def _dying_app(folder: Path, record: Path, roster: Path) -> Path:
     app = _short_app(folder, record)
     server = app / "digits_sgd" / "server_app.py"
     text = server.read_text()
-    assert START in text
-    text = text.replace(START, DYING_START)
+    start = DURABLE_START.format(str(record))
+    assert start in text
+    text = text.replace(start, start.replace("grid", "dying(grid)"))
     secure = f"aggregation=SecureAggregation(roster={str(roster)!r})"
     text = text.replace("privacy=privacy", f"privacy=privacy, {secure}")
     text = text.replace(

@@ -20,7 +20,7 @@ from flwr_fbo import (
     current_trial,
     tuner_mod,
 )
-from flwr_fbo.tuner.trial_grid import Main
+from flwr_fbo.tuner.trials.trial_grid import Main
 from tests.tuner.apps import (
     assert_all_end,
     in_process,

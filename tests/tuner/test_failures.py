@@ -29,10 +29,10 @@ from flwr_fbo import (
 )
 from flwr_fbo.cli import app as cli_app
 from flwr_fbo.journal.journal import Journal
+from flwr_fbo.tuner.records.trials_record import FILE_NAME
 from flwr_fbo.tuner.report.page import tuner_page
-from flwr_fbo.tuner.trial_grid import TrainingFailedError
-from flwr_fbo.tuner.tuner_record import FILE_NAME
-from tests.tuner.apps import RecordingGrid
+from flwr_fbo.tuner.trials.training_rounds import TrainingFailedError
+from tests.tuner.apps import RecordingGrid, tuner
 
 NUM_CLIENTS = 6
 EVERYBODY = frozenset(range(NUM_CLIENTS))
@@ -110,7 +110,7 @@ of_both_schedules = pytest.mark.parametrize("schedule", [ONE_RUNG, TWO_RUNGS])
 
 
 def _study(path: str, schedule: Halving = ONE_RUNG, **options: Any) -> FederationTuner:
-    return FederationTuner(
+    return tuner(
         **{
             "space": {"rate": FloatDistribution(0.01, 10, log=True)},
             "metric": "score",
@@ -478,7 +478,7 @@ def test_a_metric_that_no_client_has_is_an_error_at_once(
 
 @pytest.mark.parametrize("value", ["0.9", True, b"1"])
 def test_a_metric_that_is_no_number_is_named_with_its_type(value: Any) -> None:
-    from flwr_fbo.tuner.hidden_metrics import MetricError, number_of
+    from flwr_fbo.tuner.site.hidden_metrics import MetricError, number_of
 
     kind = type(value).__name__
     with pytest.raises(MetricError, match=f"'acc' in a reply to .* is a {kind}, not"):

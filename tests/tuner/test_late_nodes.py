@@ -9,8 +9,8 @@ import pytest
 from flwr.app import Message
 
 from flwr_fbo import Halving, InProcessGrid, PrivateChoice
+from flwr_fbo.tuner.choosers.voters import Voters
 from flwr_fbo.tuner.envelope import BallotHeader, read_header
-from flwr_fbo.tuner.shared_sends import Voters
 from tests.tuner.apps import (
     NUM_CLIENTS,
     RUN_CONFIG,

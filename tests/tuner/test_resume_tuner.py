@@ -15,7 +15,7 @@ from flwr_fbo import FederationResult, Halving, PrivateChoice, Seeds
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.tuner.envelope import KIND
-from flwr_fbo.tuner.tuner_record import FILE_NAME
+from flwr_fbo.tuner.records.trials_record import FILE_NAME
 from tests.killing import killed_after
 from tests.tuner.apps import (
     RUN_CONFIG,

@@ -11,7 +11,7 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.serverapp.strategy.strategy_utils import sample_nodes
 
 from flwr_fbo import Halving, current_trial
-from flwr_fbo.tuner.trial_grid import TrialGrid, _ordered
+from flwr_fbo.tuner.trials.trial_grid import TrialGrid, _ordered
 from tests.tuner.apps import in_process, main_of, server_context, tuner
 from tests.tuner.races import NUM_NODES, RaceGrid, race, race_context
 

@@ -33,10 +33,10 @@ from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.spending import SpendingLedger
 from flwr_fbo.secure_sum.roster import Roster, SigningKey
-from flwr_fbo.tuner.ballots import ballot_entries
 from flwr_fbo.tuner.choosers.secure import SecureChooser
-from flwr_fbo.tuner.shared_sends import Voters
-from flwr_fbo.tuner.tuner_record import FILE_NAME
+from flwr_fbo.tuner.choosers.voters import Voters
+from flwr_fbo.tuner.records.trials_record import FILE_NAME
+from flwr_fbo.tuner.site.ballots import ballot_entries
 from tests.tuner.apps import (
     NUM_CLIENTS,
     ONE_RUNG,

@@ -12,7 +12,7 @@ from flwr.serverapp.exception import AggregationError
 from flwr.serverapp.strategy import FedAvg
 
 from flwr_fbo import Halving, InProcessGrid, PrivateChoice, server_score
-from flwr_fbo.tuner.trial_grid import Main
+from flwr_fbo.tuner.trials.trial_grid import Main
 from tests.tuner.apps import (
     EXACT_LOSS,
     NUM_CLIENTS,

@@ -12,8 +12,8 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
 from flwr_fbo import FederationResult, Halving, tuner_mod
-from flwr_fbo.tuner.trial_grid import Main
-from flwr_fbo.tuner.tuner_record import FILE_NAME
+from flwr_fbo.tuner.records.trials_record import FILE_NAME
+from flwr_fbo.tuner.trials.trial_grid import Main
 from tests.tuner.apps import (
     NUM_CLIENTS,
     RUN_CONFIG,

@@ -19,7 +19,7 @@ from flwr.app import (
 )
 
 from flwr_fbo import Halving, PrivateChoice, tuner_mod
-from flwr_fbo.tuner.hidden_metrics import hide_evaluate_metrics
+from flwr_fbo.tuner.site.hidden_metrics import hide_evaluate_metrics
 from tests.tuner.apps import (
     EXACT_LOSS,
     NUM_CLIENTS,

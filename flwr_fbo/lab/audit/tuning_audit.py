@@ -34,9 +34,9 @@ from flwr_fbo.lab.audit.study_audit import Progress, StreamEntropy, StudyPlan
 from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
 from flwr_fbo.privacy.noise import Entropy
 from flwr_fbo.privacy.release import PlannedRelease, Release, ReleaseSettings
-from flwr_fbo.tuner.ballots import ballot_entries
 from flwr_fbo.tuner.choosers.private import PrivateChooser
 from flwr_fbo.tuner.private_choice import PrivateChoice
+from flwr_fbo.tuner.site.ballots import ballot_entries
 from flwr_fbo.tuning.dp_fts_de.server import DPFTSDEServer
 from flwr_fbo.tuning.fed_warm_start.server import FedWarmStartServer
 from flwr_fbo.tuning.fed_warm_start.settings import Cohorts

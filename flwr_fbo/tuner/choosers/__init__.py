@@ -1,1 +1,1 @@
-"""How the trials of a rung are compared: four choosers behind one interface."""
+"""Choosers: four ways to compare the trials of a rung, behind one interface."""

@@ -1,21 +1,44 @@
-"""What a `FederationTuner` asks of a chooser, whichever it is."""
+"""Base of the choosers: the comparison of a rung's trials."""
 
 from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.spending import Promise
 from flwr_fbo.secure_sum import SecureSums
+from flwr_fbo.tuner.choosers.tuner_clients import TunerClients
 from flwr_fbo.tuner.envelope import BallotHeader
-from flwr_fbo.tuner.shared_sends import SharedSends
-from flwr_fbo.tuner.trial_thread import TrialThread
-from flwr_fbo.tuner.tuner_record import TunerRecord
+from flwr_fbo.tuner.records.trials_record import TrialsRecord
+from flwr_fbo.tuner.trials.trial_thread import TrialThread
 
 _log = logging.getLogger("flwr.fbo")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Trials of a rung that are to be compared.
+
+    Attributes
+    ----------
+    asked : BallotHeader
+        Which trials are compared, and what clients are asked about them.
+    trials : sequence of TrialThread
+        The same trials; empty if an earlier run has trained them.
+    clients : TunerClients
+        Gives ballots.
+    record : TrialsRecord
+        Keeps what may not be lost before the rung is decided.
+    """
+
+    asked: BallotHeader
+    trials: Sequence[TrialThread]
+    clients: TunerClients
+    record: TrialsRecord
 
 
 class Chooser(ABC):
@@ -32,7 +55,7 @@ class Chooser(ABC):
     Attributes
     ----------
     trust : str
-        What the server learns of a client's scores.
+        Words for what the server learns of a client's scores.
     clients_score : bool
         Whether clients score the trials: each evaluates all of them at a rung's end.
     adds_noise : bool
@@ -71,28 +94,11 @@ class Chooser(ABC):
         return None
 
     def open_ballot(
-        self, sends: SharedSends, record: TunerRecord
+        self, clients: TunerClients, record: TrialsRecord
     ) -> BallotHeader | None:
         """Return what a comparison that an earlier run has begun must be about."""
         return None
 
     @abstractmethod
-    def compare(
-        self,
-        asked: BallotHeader,
-        trials: Sequence[TrialThread],
-        sends: SharedSends,
-        record: TunerRecord,
-    ) -> LedgerRow:
-        """Return one score a trial, larger is better: all that is released of a rung.
-
-        Parameters
-        ----------
-        asked : BallotHeader
-            Which trials are compared, and what clients are asked about them.
-        trials : sequence of TrialThread
-            The same trials; empty if an earlier run has trained them.
-        sends : SharedSends
-            Asks the clients.
-        record : TunerRecord
-        """
+    def compare(self, rung: Comparison) -> LedgerRow:
+        """Return one score per trial, larger is better: all that a rung releases."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,11 +11,7 @@ import numpy as np
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.version import __version__
 from flwr_fbo.journal.tables import LedgerRow
-from flwr_fbo.tuner.choosers.chooser import Chooser
-from flwr_fbo.tuner.envelope import BallotHeader
-from flwr_fbo.tuner.shared_sends import SharedSends
-from flwr_fbo.tuner.trial_thread import TrialThread
-from flwr_fbo.tuner.tuner_record import TunerRecord
+from flwr_fbo.tuner.choosers.chooser import Chooser, Comparison
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -30,15 +26,10 @@ class ExactChooser(Chooser):
         super().say()
         _log.warning("NOT PRIVATE: the server reads every client's exact scores")
 
-    def compare(
-        self,
-        asked: BallotHeader,
-        trials: Sequence[TrialThread],
-        sends: SharedSends,
-        record: TunerRecord,
-    ) -> LedgerRow:
+    def compare(self, rung: Comparison) -> LedgerRow:
         """Return the means of the scores that the clients send."""
-        return self.choose(asked.rung, sends.ballots(asked), len(asked.trials))
+        asked = rung.asked
+        return self.choose(asked.rung, rung.clients.ballots(asked), len(asked.trials))
 
     def choose(
         self, rung: int, messages: Mapping[int, Any], num_trials: int
@@ -48,9 +39,9 @@ class ExactChooser(Chooser):
         Parameters
         ----------
         rung : int
-            From 0.
+            Number of the rung, from 0.
         messages : mapping of slot to ndarray
-            What clients have sent, whatever it is.
+            Replies of the clients, of any kind: a client may send anything.
         num_trials : int
             K >= 1, the candidates.
         """
@@ -84,6 +75,8 @@ def exact_scores(messages: Mapping[int, Any], num_trials: int) -> FloatArray:
     is_failed = is_asked & ~is_scored & (num_scores > 0)
     if is_failed.any():
         own_weights = weights.sum(axis=1, keepdims=True) / np.maximum(num_scores, 1)
+        # A raised error comes with the weight 1: the client's own mean weight stands
+        # for it.
         weights = np.where(is_failed, own_weights, weights)
         values = np.where(is_failed, values[is_scored].min(), values)
     with np.errstate(invalid="ignore", over="ignore"):

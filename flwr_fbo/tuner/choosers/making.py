@@ -10,10 +10,10 @@ from flwr_fbo.secure_sum import SecureAggregation
 from flwr_fbo.tuner.choosers.chooser import Chooser
 from flwr_fbo.tuner.choosers.exact import ExactChooser
 from flwr_fbo.tuner.choosers.private import PrivateChooser
+from flwr_fbo.tuner.choosers.score import Score
 from flwr_fbo.tuner.choosers.secure import SecureChooser
 from flwr_fbo.tuner.choosers.server import ServerChooser
 from flwr_fbo.tuner.private_choice import PrivateChoice
-from flwr_fbo.tuner.score import Score
 
 # Who scores the trials: the clients that evaluate a model, or the server itself.
 ScoreSource = Literal["clients", "server"]
@@ -38,6 +38,7 @@ def make_chooser(
     num_clients : int
         N >= 1, the most clients that take part.
     score : Score
+        Weighted sum of metrics that a trial is compared by.
     score_source : {"clients", "server"}
         Whose scores trials are compared by. The server's need no release.
     privacy : PrivateChoice or None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from flwr_fbo._common.validation import require
@@ -13,13 +13,9 @@ from flwr_fbo.privacy.noise import OsEntropy, SeededEntropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
 from flwr_fbo.privacy.spending import Charge, Promise
 from flwr_fbo.privacy.weights import WeightSchedule
-from flwr_fbo.tuner.ballots import capped
-from flwr_fbo.tuner.choosers.chooser import Chooser
-from flwr_fbo.tuner.envelope import BallotHeader
+from flwr_fbo.tuner.choosers.chooser import Chooser, Comparison
 from flwr_fbo.tuner.private_choice import PrivateChoice
-from flwr_fbo.tuner.shared_sends import SharedSends
-from flwr_fbo.tuner.trial_thread import TrialThread
-from flwr_fbo.tuner.tuner_record import TunerRecord
+from flwr_fbo.tuner.site.ballots import capped
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -30,6 +26,7 @@ class NoisyChooser(Chooser):
     Parameters
     ----------
     settings : PrivateChoice
+        Budget of all rungs together.
     num_clients : int
         N >= 1, by which the sums are divided, whoever answers.
     num_rungs : int
@@ -53,6 +50,7 @@ class NoisyChooser(Chooser):
         self._planned = ReleaseSettings(
             num_agents=num_clients,
             clip_norm=1.0,
+            # All rungs together keep epsilon: their releases compose.
             noise_multiplier=calibrate_noise_multiplier(
                 settings.epsilon, settings.delta, 1.0, num_rungs
             ),
@@ -86,6 +84,7 @@ class PrivateChooser(NoisyChooser):
     Parameters
     ----------
     settings : PrivateChoice
+        Budget of all rungs together.
     num_clients, num_rungs : int
         See `NoisyChooser`.
     noise_seed : int, optional
@@ -124,15 +123,10 @@ class PrivateChooser(NoisyChooser):
         if self.settings.noise_only:
             _log.warning("noise-only: ballots are zeroed, the choice is random")
 
-    def compare(
-        self,
-        asked: BallotHeader,
-        trials: Sequence[TrialThread],
-        sends: SharedSends,
-        record: TunerRecord,
-    ) -> LedgerRow:
+    def compare(self, rung: Comparison) -> LedgerRow:
         """Return the mean of the ballots with noise."""
-        return self.choose(asked.rung, sends.ballots(asked), len(asked.trials))
+        asked = rung.asked
+        return self.choose(asked.rung, rung.clients.ballots(asked), len(asked.trials))
 
     def choose(
         self, rung: int, messages: Mapping[int, Any], num_trials: int
@@ -142,9 +136,9 @@ class PrivateChooser(NoisyChooser):
         Parameters
         ----------
         rung : int
-            From 0.
+            Number of the rung, from 0.
         messages : mapping of slot to ndarray
-            What clients have sent, whatever it is.
+            Replies of the clients, of any kind: a client may send anything.
         num_trials : int
             K >= 1, the candidates.
 
@@ -154,10 +148,12 @@ class PrivateChooser(NoisyChooser):
             If more than N clients gave a ballot.
         """
         allowed = f"at least the {len(messages)} clients that gave a ballot"
+        # The sum is divided by N, and one ballot more would weigh more than 1 / N.
         enough = len(messages) <= self.num_clients
         require(enough, "num_agents", self.num_clients, allowed)
         # Whatever a client says of one trial, it says no more than an honest one may.
         ballots = {slot: capped(m, num_trials) for slot, m in messages.items()}
+        # Clips each ballot to norm 1, sums, and adds noise that is made for norm 1.
         scores = self.release.release(rung, ballots, num_trials)[0]
         facts = {**self.release.facts(rung), "num_ballots": len(messages)}
         return LedgerRow(rung, {"mechanism": "gaussian", **facts}, scores)

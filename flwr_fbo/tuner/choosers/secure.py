@@ -20,12 +20,12 @@ from flwr_fbo._common.fields import from_json, to_json
 from flwr_fbo._common.validation import require
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.secure_sum import SecureAggregation, SecureSums, SumRequest
+from flwr_fbo.tuner.choosers.chooser import Comparison
 from flwr_fbo.tuner.choosers.private import NoisyChooser
+from flwr_fbo.tuner.choosers.tuner_clients import TunerClients
 from flwr_fbo.tuner.envelope import BallotHeader, SumHeader
 from flwr_fbo.tuner.private_choice import PrivateChoice
-from flwr_fbo.tuner.shared_sends import SharedSends
-from flwr_fbo.tuner.trial_thread import TrialThread
-from flwr_fbo.tuner.tuner_record import TunerRecord
+from flwr_fbo.tuner.records.trials_record import TrialsRecord
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -41,11 +41,13 @@ class SecureChooser(NoisyChooser):
     Parameters
     ----------
     settings : PrivateChoice
+        Budget of all rungs together.
     num_clients : int
         See `NoisyChooser`.
     sizes : sequence of int
         Number of trials of each rung.
     aggregation : SecureAggregation
+        How many clients must answer, and the roster of their keys.
 
     Raises
     ------
@@ -83,13 +85,13 @@ class SecureChooser(NoisyChooser):
         return self._collector.sums(self._planned, num_trials)
 
     def open_ballot(
-        self, sends: SharedSends, record: TunerRecord
+        self, clients: TunerClients, record: TrialsRecord
     ) -> BallotHeader | None:
         """Return what the ballots of an open sum are about; None if none is open."""
         kept = record.open_sum()
         if kept is None:
             return None
-        sends.voters.slots = dict(kept["nodes"])
+        clients.voters.slots = dict(kept["nodes"])
         asked: BallotHeader = from_json(BallotHeader, kept["ballot"])
         _log.warning(
             "The ballots of rung %d were being summed: the same clients are asked for "
@@ -98,13 +100,7 @@ class SecureChooser(NoisyChooser):
         )
         return asked
 
-    def compare(
-        self,
-        asked: BallotHeader,
-        trials: Sequence[TrialThread],
-        sends: SharedSends,
-        record: TunerRecord,
-    ) -> LedgerRow:
+    def compare(self, rung: Comparison) -> LedgerRow:
         """Return the mean of the ballots with the clients' noise.
 
         Raises
@@ -112,6 +108,7 @@ class SecureChooser(NoisyChooser):
         AggregationError
             If too few clients answer.
         """
+        asked, clients, record = rung.asked, rung.clients, rung.record
         sums, collector = self.sums(len(asked.trials)), self._collector
         about = SumHeader(asked, sums, 0, 1, 0).about
         kept = record.open_sum()
@@ -120,25 +117,27 @@ class SecureChooser(NoisyChooser):
             collector.open_sum = kept["sum"].encode()
 
         def keep() -> None:
-            nodes = list(sends.voters.slots.items())
+            nodes = list(clients.voters.slots.items())
             text = collector.open_sum.decode()
             kept = {"ballot": to_json(asked), "nodes": nodes, "sum": text}
             record.save_open_sum(kept)
 
         def ask(requests: Sequence[SumRequest]) -> dict[int, Any]:
             exchanged = {
-                one.slot: (
-                    SumHeader(asked, sums, one.slot, one.exchange, one.attempt),
-                    one.payload,
+                request.slot: (
+                    SumHeader(
+                        asked, sums, request.slot, request.exchange, request.attempt
+                    ),
+                    request.payload,
                 )
-                for one in requests
+                for request in requests
             }
-            return sends.exchange(exchanged)
+            return clients.exchange(exchanged)
 
         for _ in range(_MOST_ATTEMPTS):
             # Of an open sum the members are fixed: it is asked of the same nodes.
             if not collector.open_sum:
-                sends.assign_slots()
+                clients.assign_slots()
             summed = collector.collect(sums, about, asked.release, ask=ask, keep=keep)
             if summed is not None:
                 break
@@ -155,7 +154,7 @@ class SecureChooser(NoisyChooser):
                 f"The ballots of rung {asked.rung + 1} were not summed: {reason}"
             )
         if was_open:  # the slots were an earlier run's
-            sends.voters.slots = {}
+            clients.voters.slots = {}
         return self.choose(asked.rung, sums, summed.slots, summed.total)
 
     def choose(

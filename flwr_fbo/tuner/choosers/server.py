@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from flwr_fbo._common.version import __version__
 from flwr_fbo.journal.tables import LedgerRow
-from flwr_fbo.tuner.choosers.chooser import Chooser
-from flwr_fbo.tuner.envelope import BallotHeader
-from flwr_fbo.tuner.score import Score
-from flwr_fbo.tuner.shared_sends import SharedSends
-from flwr_fbo.tuner.trial_thread import TrialThread
-from flwr_fbo.tuner.tuner_record import TunerRecord
+from flwr_fbo.tuner.choosers.chooser import Chooser, Comparison
+from flwr_fbo.tuner.choosers.score import Score
 
 _SOURCE = "the server's evaluation"
 
@@ -26,8 +22,9 @@ class ServerChooser(Chooser):
     Parameters
     ----------
     num_clients : int
+        Number N >= 1 of clients that take part at most.
     score : Score
-        Of what the app's ``evaluate_fn``, or its `main`, returns.
+        Weighted sum of what the app's ``evaluate_fn``, or its `main`, returns.
     """
 
     trust = "the server scores the models itself: clients send no ballots"
@@ -46,16 +43,10 @@ class ServerChooser(Chooser):
         is_number = isinstance(measured, int | float) and not isinstance(measured, bool)
         return float(measured) if is_number else None
 
-    def compare(
-        self,
-        asked: BallotHeader,
-        trials: Sequence[TrialThread],
-        sends: SharedSends,
-        record: TunerRecord,
-    ) -> LedgerRow:
+    def compare(self, rung: Comparison) -> LedgerRow:
         """Return the last score of each trial; -inf if it failed, or has none."""
-        found = [math.nan if t.failure else t.server_score for t in trials]
+        found = [math.nan if t.failure else t.server_score for t in rung.trials]
         scores = self._score.signed(found)
         values = np.where(np.isfinite(scores), scores, -np.inf)
         facts = {"mechanism": "server", "flwr_fbo": __version__}
-        return LedgerRow(asked.rung, facts, values)
+        return LedgerRow(rung.asked.rung, facts, values)

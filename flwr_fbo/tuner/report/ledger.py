@@ -5,7 +5,7 @@ from __future__ import annotations
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.conditions import WITHOUT_TRAINING, after_epsilon
 from flwr_fbo.study.report.ledger_view import LedgerView, committed, fact
-from flwr_fbo.tuner.tuner_record import recorded_spent
+from flwr_fbo.tuner.records.trials_record import recorded_spent
 
 
 def _noise(row: LedgerRow) -> str:

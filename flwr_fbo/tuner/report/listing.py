@@ -9,7 +9,7 @@ from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.conditions import WITHOUT_TRAINING, after_epsilon
 from flwr_fbo.study.report.listing import Listing
 from flwr_fbo.study.report.releases import spent_in_words
-from flwr_fbo.tuner.tuner_record import (
+from flwr_fbo.tuner.records.trials_record import (
     not_private_because,
     recorded_result,
     score_in_words,

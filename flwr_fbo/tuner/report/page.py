@@ -21,14 +21,14 @@ from flwr_fbo.study.report.page import (
 )
 from flwr_fbo.study.report.releases import releases_section, spent_lines
 from flwr_fbo.tuner.federation_result import FederationResult
-from flwr_fbo.tuner.report.ledger import TUNER
-from flwr_fbo.tuner.tuner_record import (
+from flwr_fbo.tuner.records.trials_record import (
     metric_in_words,
     not_private_because,
     plan_of,
     recorded_result,
     score_in_words,
 )
+from flwr_fbo.tuner.report.ledger import TUNER
 
 _COVERED = (
     "Epsilon covers what the releases reveal of one client's scores, given the models "

@@ -1,0 +1,1 @@
+"""Candidates: the settings that are tried."""

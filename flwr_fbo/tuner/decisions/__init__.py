@@ -1,0 +1,1 @@
+"""Decisions: which trials go on, and how sure that is."""

@@ -1,0 +1,104 @@
+"""Evidence in what one rung released: of different trials, and of silent clients.
+
+Released scores are means of ballots with Gaussian noise. The ballot of a client with
+scores sums to zero, and that of a client without any is the same for all trials
+(`no_scores`). So the sum of the released scores counts the clients without scores, and
+what is left shows whether trials differ by more than the noise. It is post-processing
+of what was released, and costs no epsilon.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+from flwr.serverapp.exception import AggregationError
+
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo.journal.tables import LedgerRow
+
+_log = logging.getLogger("flwr.fbo")
+
+# Trials that noise alone makes as different more often than this are not told apart.
+_ERROR_LEVEL = 0.01
+# Standard deviations above what a count may be: exceeded with probability 0.01.
+_SURE = 2.33
+
+
+def rung_evidence(
+    scores: FloatArray, noise_std: float, num_agents: int
+) -> tuple[float, float, float]:
+    """Return what the scores of one rung say.
+
+    Parameters
+    ----------
+    scores : ndarray of shape (K,)
+        Sums of ballots over N, with noise; K >= 2.
+    noise_std : float
+        > 0, of each score.
+    num_agents : int
+        N.
+
+    Returns
+    -------
+    p_value : float
+        Probability that noise alone makes the trials as different as they are.
+    num_silent : float
+        Estimated number of clients without a finite score.
+    std : float
+        Of this estimate.
+    """
+    from scipy.special import chdtrc
+
+    energy = float(np.sum((scores - scores.mean()) ** 2)) / noise_std**2
+    p_value = float(chdtrc(len(scores) - 1, energy))
+    in_common = float(scores.sum()) / len(scores) ** 0.5
+    return p_value, num_agents * in_common, num_agents * noise_std
+
+
+def check_evidence(row: LedgerRow, num_agents: int) -> None:
+    """Warn if clients have no scores; raise if most have none.
+
+    How sure the choice is, the result says once, of all rungs together.
+
+    Parameters
+    ----------
+    row : LedgerRow
+        Scores that the rung released.
+    num_agents : int
+        N, by which the sum of the ballots was divided.
+
+    Raises
+    ------
+    AggregationError
+        If more than half of the clients have none, and the trials do not differ by more
+        than noise. An error where at least half of the clients have scores has
+        probability 0.01 at most.
+    """
+    scores, facts = row.vectors, row.facts
+    is_sum = facts.get("mechanism") == "gaussian" and not facts["noise_only"]
+    if not is_sum or len(scores) < 2:
+        return
+    noise_std = facts["noise_std"][0]
+    p_value, num_silent, std = rung_evidence(scores, noise_std, num_agents)
+    num_ballots, rung = facts["num_ballots"], row.iteration + 1
+    silent = min(round(num_silent), num_ballots)
+    is_most = num_silent > num_ballots / 2 + _SURE * std
+    if is_most and p_value > _ERROR_LEVEL:
+        raise AggregationError(
+            f"The scores that rung {rung} released do not differ from noise alone (p = "
+            f"{p_value:.2f}), and about {silent} of {num_ballots} clients have no "
+            "finite score in any trial: there is nothing to choose by. Is the metric "
+            "NaN? "
+            "The log of each site says whether it has scores. With folder=, another "
+            "try needs a new folder."
+        )
+    if num_silent > _SURE * std:
+        _log.warning(
+            "About %d of %d clients have no finite score in any trial of rung %d "
+            "(standard error %.1f).",
+            silent,
+            num_ballots,
+            rung,
+            std,
+        )

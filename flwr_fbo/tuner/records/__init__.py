@@ -1,0 +1,1 @@
+"""Records: what a tuner keeps in its folder, and what is made of it."""

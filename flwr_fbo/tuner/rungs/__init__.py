@@ -1,0 +1,1 @@
+"""All trials of a run: trained together, compared, and ended rung by rung."""

@@ -1,0 +1,1 @@
+"""The client's half: `tuner_mod`, and what leaves a site."""

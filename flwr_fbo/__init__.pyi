@@ -48,6 +48,7 @@ from .privacy.continual_settings import ContinualSettings as ContinualSettings
 from .privacy.weights import WeightSchedule as WeightSchedule
 from .site.limits import Limits as Limits
 from .space.search_space import SearchSpace as SearchSpace
+from .strategies.bandit_result import BanditResult as BanditResult
 from .strategies.decentralized_fed_ucb import DecentralizedFedUCB as DecentralizedFedUCB
 from .strategies.dp_fts_de import DPFTSDE as DPFTSDE
 from .strategies.fed_go_ucb import FedGOUCB as FedGOUCB
@@ -58,9 +59,8 @@ from .strategies.fts import FTS as FTS
 from .strategies.options import Durability as Durability
 from .strategies.options import Privacy as Privacy
 from .strategies.options import Seeds as Seeds
-from .strategies.result import BanditResult as BanditResult
-from .strategies.result import TuningResult as TuningResult
 from .strategies.secure_aggregation import SecureAggregation as SecureAggregation
+from .strategies.tuning_result import TuningResult as TuningResult
 from .study.callbacks import Callback as Callback
 from .tuner.client_mod import tuner_mod as tuner_mod
 from .tuner.federation_result import FederationResult as FederationResult

@@ -49,6 +49,7 @@ from .privacy.weights import WeightSchedule as WeightSchedule
 from .secure_sum import SecureAggregation as SecureAggregation
 from .site.limits import Limits as Limits
 from .space.search_space import SearchSpace as SearchSpace
+from .strategies.bandit_result import BanditResult as BanditResult
 from .strategies.decentralized_fed_ucb import DecentralizedFedUCB as DecentralizedFedUCB
 from .strategies.dp_fts_de import DPFTSDE as DPFTSDE
 from .strategies.fed_go_ucb import FedGOUCB as FedGOUCB
@@ -59,8 +60,7 @@ from .strategies.fts import FTS as FTS
 from .strategies.options import Durability as Durability
 from .strategies.options import Privacy as Privacy
 from .strategies.options import Seeds as Seeds
-from .strategies.result import BanditResult as BanditResult
-from .strategies.result import TuningResult as TuningResult
+from .strategies.tuning_result import TuningResult as TuningResult
 from .study.callbacks import Callback as Callback
 from .tuner.federation_result import FederationResult as FederationResult
 from .tuner.federation_tuner import FederationTuner as FederationTuner

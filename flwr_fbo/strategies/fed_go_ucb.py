@@ -32,9 +32,9 @@ from flwr_fbo.bandits.fed_go_ucb.study import (
 from flwr_fbo.bandits.kind import NEURAL_SERVER
 from flwr_fbo.models.network import Network, RewardModel
 from flwr_fbo.privacy.accounting import PrivacySpent
+from flwr_fbo.strategies.bandit_result import BanditResult
 from flwr_fbo.strategies.base import StudyStrategy, vectors_record
 from flwr_fbo.strategies.options import Durability
-from flwr_fbo.strategies.result import BanditResult
 from flwr_fbo.study.callbacks import Callback
 from flwr_fbo.study.codec import fresh_seed
 from flwr_fbo.study.server import Step

@@ -34,8 +34,8 @@ from flwr_fbo.bandits.linear.study import (
 )
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.conditions import after_epsilon
+from flwr_fbo.strategies.bandit_result import BanditResult
 from flwr_fbo.strategies.base import StudyStrategy
-from flwr_fbo.strategies.result import BanditResult
 from flwr_fbo.study.server import Step
 
 _log = logging.getLogger("flwr.fbo")

@@ -31,8 +31,8 @@ from flwr_fbo.strategies.base import StudyStrategy
 from flwr_fbo.strategies.enrolment import first_line, matched, one_array
 from flwr_fbo.strategies.options import Preset, Seeds
 from flwr_fbo.strategies.release_plan import ReleasePlan
-from flwr_fbo.strategies.result import TuningResult
 from flwr_fbo.strategies.round_progress import Waiting
+from flwr_fbo.strategies.tuning_result import TuningResult
 from flwr_fbo.study.kinds import JournalKind
 from flwr_fbo.study.server import Step
 from flwr_fbo.tuning.kind import SERVER

@@ -2,7 +2,7 @@
 
 A wing declares its `Kind` in a small module. Whatever serves all kinds asks here, and
 names none: commands, a site's folder and its proofs, the server's record. A kind of
-another package registers by an entry point:
+another package registers by an entry point::
 
     [project.entry-points."flwr_fbo.kinds"]
     my-kind = "my_package.kind:KIND"
@@ -21,7 +21,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
-from flwr_fbo._common.validation import require
+from flwr_fbo.journal.journal_file import JournalError
 
 GROUP = "flwr_fbo.kinds"
 # The record of a study's server, of whatever kind.
@@ -181,14 +181,17 @@ def _theirs(entry: EntryPoint) -> Kind:
 
     Raises
     ------
-    ValueError
-        If it is not a `Kind` of that name, or takes a name of this package. It is not
-        left out: a site would overlook the charges in its journals.
+    JournalError
+        If it cannot be imported, is not a `Kind` of that name, or takes a name of this
+        package. It is not left out: a site would overlook the charges in its journals.
     """
-    allowed = f"another name than those of flwr_fbo, in {entry.value}"
-    require(entry.name not in _OURS, GROUP, entry.name, allowed)
-    kind = entry.load()
-    is_kind = isinstance(kind, Kind) and kind.name == entry.name
-    require(is_kind, entry.value, kind, f"a Kind of the name {entry.name!r}")
-    assert isinstance(kind, Kind)
+    about = f"The entry point {entry.name!r} of {GROUP}, {entry.value}, cannot be used"
+    if entry.name in _OURS:
+        raise JournalError(f"{about}: flwr_fbo has a kind of that name.")
+    try:
+        kind = entry.load()
+    except Exception as error:  # of code that is not ours
+        raise JournalError(f"{about}: {error!r}.") from error
+    if not isinstance(kind, Kind) or kind.name != entry.name:
+        raise JournalError(f"{about}: it is not a Kind of that name.")
     return kind

@@ -35,7 +35,7 @@ from flwr_fbo.privacy.release import Release, ReleaseSettings
 from flwr_fbo.privacy.spending import Charge, SpendingLedger
 from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.strategies.fed_warm_start import FedWarmStart
-from flwr_fbo.strategies.result import TuningResult
+from flwr_fbo.strategies.tuning_result import TuningResult
 from flwr_fbo.study.server import Step
 from flwr_fbo.tuning.fed_warm_start.head_start import head_start
 from flwr_fbo.tuning.fed_warm_start.server import FedWarmStartServer, verdict

@@ -90,7 +90,8 @@ def test_what_serves_all_kinds_imports_no_wing() -> None:
         assert len(wings - {"tuner"}) <= 1, f"{file} imports {wings}"
     asking = [f"cli/{name}_command.py" for name in ("ledger", "report", "show")]
     asking += ["cli/server_page.py", "cli/check_site_command.py"]
-    asking += [f"strategies/{name}.py" for name in ("base", "study_record")]
+    shared_modules = ("base", "enrolment", "result", "study_record")
+    asking += [f"strategies/{name}.py" for name in shared_modules]
     assert not importing.keys() & {*asking}
 
 
@@ -364,9 +365,10 @@ def test_without_the_package_its_journals_are_no_results(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("name", "value", "reason"),
     [
-        ("linear-bandit", "KIND", "another name than those of flwr_fbo"),
-        ("another", "KIND", "a Kind of the name 'another'"),
-        ("epsilon-greedy", "LEDGER", "a Kind of the name 'epsilon-greedy'"),
+        ("linear-bandit", "KIND", "flwr_fbo has a kind of that name"),
+        ("another", "KIND", "not a Kind of that name"),
+        ("epsilon-greedy", "LEDGER", "not a Kind of that name"),
+        ("epsilon-greedy", "LOST", "AttributeError"),
     ],
 )
 def test_a_registration_that_does_not_fit_is_an_error(
@@ -376,8 +378,12 @@ def test_a_registration_that_does_not_fit_is_an_error(
     info = outsider.parent / "site" / "greedy_kind-1.0.dist-info"
     text = f"[{GROUP}]\n{name} = greedy_kind:{value}\n"
     (info / "entry_points.txt").write_text(text)
-    with pytest.raises(ValueError, match=reason):
-        kinds.kinds()
+    with pytest.raises(JournalError, match=reason):
+        check_journals(outsider, None)
+    told = RUNNER.invoke(app, ["ledger", "show", str(outsider)])
+    assert told.exit_code == 1
+    assert reason in " ".join(told.output.split())
+    assert name in told.output
 
 
 def test_our_own_kinds_are_found_without_metadata(

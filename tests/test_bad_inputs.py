@@ -20,13 +20,13 @@ from flwr_fbo import (
     Callback,
     ContinualSettings,
     DPFTSDESettings,
-    Durability,
     FedGOUCB,
     FedGOUCBSettings,
     FedUCB,
     FedVote,
     FedVoteSettings,
     FTSSettings,
+    Host,
     InProcessGrid,
     Limits,
     LinearUCBSettings,
@@ -36,7 +36,7 @@ from flwr_fbo import (
     tuning_app,
 )
 from flwr_fbo.cli import app
-from tests.federation import SPACE, make_objective, numpy_app, strategy
+from tests.federation import SPACE, make_objective, numpy_app
 from tests.tuner.apps import tuner as _tuner
 
 LINEAR = LinearUCBSettings(ContinualSettings(3, 2, 1.0, 1e-3), local_data="released")
@@ -53,6 +53,11 @@ def _vote(**options: Any) -> FedVote:
     )
 
 
+def _start(**options: Any) -> Any:
+    grid = InProcessGrid(numpy_app(), 4)
+    return _vote().start(grid, **{"num_rounds": 3} | options)
+
+
 PYTHON: list[tuple[Callable[[], Any], str, str]] = [
     (lambda: _vote(space={}), "space={}", "a non-empty dict"),
     (
@@ -65,30 +70,29 @@ PYTHON: list[tuple[Callable[[], Any], str, str]] = [
     (lambda: _vote(epsilon=-1, delta=0.01), "epsilon=-1", "number"),
     (lambda: _vote(delta=2.0), "delta=2.0", "below"),
     (lambda: _vote(agent=DPFTSDESettings()), "agent=", "FedVoteSettings"),
-    (lambda: _vote(folder="here"), "folder='here'", "absolute path"),
+    (lambda: _start(folder="here"), "folder='here'", "absolute path"),
     (lambda: _vote(seeds=3), "seeds=3", "Seeds"),
-    (lambda: _vote(callbacks=[Callback]), "callbacks=[<class", "Callback objects"),
+    (lambda: Host(callbacks=[Callback]), "callbacks=[<class", "Callback objects"),
     (lambda: _tuner(callbacks=Callback()), "callbacks=<", "a list or tuple"),
-    (lambda: _vote(client_api="grpc"), "client_api='grpc'", "message"),
-    (lambda: _vote(metrics=["loss"]), "metrics=['loss']", "best-value"),
+    (lambda: Host(client_api="grpc"), "client_api='grpc'", "message"),
+    (lambda: Host(metrics=["loss"]), "metrics=['loss']", "best-value"),
+    (lambda: _start(num_rounds=1), "num_rounds=1", ">= 2"),
+    (lambda: _start(timeout=-1), "timeout=-1", "> 0"),
+    (lambda: _start(host=5), "host=5", "Host"),
+    (lambda: _start(host=Host(min_agents=5)), "min_agents=5", "num_agents=4"),
     (
-        lambda: _vote().start(InProcessGrid(numpy_app(), 4), num_rounds=1),
-        "num_rounds=1",
-        ">= 2",
-    ),
-    (
-        lambda: strategy().start(
-            InProcessGrid(numpy_app(), 4), num_rounds=3, timeout=-1
+        lambda: FedUCB(LINEAR, 4, interval=1.0).start(
+            InProcessGrid(numpy_app(), 4), host=Host(metrics=["best-value"])
         ),
-        "timeout=-1",
-        "> 0",
+        "metrics=['best-value']",
+        "empty, with FedUCB",
     ),
     (
         lambda: DPFTSDE(SPACE, "maximize", 4, preset="papr"),
         "preset='papr'",
         "did you mean 'paper'",
     ),
-    (lambda: Durability(patience=-1), "patience=-1", "number"),
+    (lambda: Host(patience=-1), "patience=-1", "number"),
     (lambda: Seeds(study=-1), "study=-1", ">= 0"),
     (lambda: Limits(max_epsilon=3.0), "max_delta=None", "together"),
     (lambda: FedVoteSettings(num_initial=0), "num_initial=0", ">= 1"),

@@ -22,6 +22,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.exception import AggregationError
 
 from flwr_fbo._common.text import agents_text, counted, printable
+from flwr_fbo._common.validation import require
 from flwr_fbo._compat import (
     ClientApi,
     instruction_content,
@@ -33,7 +34,7 @@ from flwr_fbo._compat import (
 )
 from flwr_fbo.privacy.spending import Promise
 from flwr_fbo.site.receipts import Mark, ReceiptBook, read_mark
-from flwr_fbo.strategies.options import Durability
+from flwr_fbo.strategies.host import Host
 from flwr_fbo.study.codec import RECEIPT_ENTRY, Config
 
 _log = logging.getLogger("flwr.fbo")
@@ -100,23 +101,29 @@ class Enrolment:
     Parameters
     ----------
     num_agents : int
-        N, the number of slots.
-    client_api : {"both", "message", "numpy", "action"}
-    durability : Durability
-        How long to wait for enough agents, and whether they prove who they are.
+        Number N >= 1 of slots.
+    host : Host
+        How long to wait for enough agents, whether they prove who they are, and the
+        kind of client that they are.
+
+    Raises
+    ------
+    ValueError
+        If the host's agents or keys do not fit so many slots.
     """
 
-    def __init__(
-        self,
-        num_agents: int,
-        client_api: ClientApi,
-        durability: Durability,
-    ) -> None:
+    def __init__(self, num_agents: int, host: Host) -> None:
+        least, keys = host.min_agents, host.keys
+        is_small = least is None or least <= num_agents
+        require(is_small, "min_agents", least, f"at most num_agents={num_agents}")
+        fits = keys is None or keys.keys() == set(range(num_agents))
+        require(fits, "keys", keys, f"one for each slot, 0 to {num_agents - 1}")
+        self.min_agents = num_agents if least is None else least
         self._num_agents = num_agents
-        self._patience = durability.patience
-        self._client_api = client_api
-        self._authenticated = durability.authenticated
-        self._keys = durability.keys
+        self._patience = host.patience
+        self._client_api: ClientApi = host.client_api
+        self._authenticated = host.authenticated
+        self._keys = host.keys
         self._said: set[_Trouble] = set()
         self._failures: dict[int, list[str]] = {}  # node id -> what its client raised
         self._refused: dict[int, str] = {}  # node id -> why it never gets a slot
@@ -274,9 +281,9 @@ class Enrolment:
         def name(node: int) -> str:
             key = keys.get(node)
             slot = slots.get(key or "", self.slots.get(node))
-            about = [] if slot is None else [f"slot {slot}"]
-            about += [] if key is None else [f"key {key}"]
-            return f"node {node} ({', '.join(about)})" if about else f"node {node}"
+            facts = [] if slot is None else [f"slot {slot}"]
+            facts += [] if key is None else [f"key {key}"]
+            return f"node {node} ({', '.join(facts)})" if facts else f"node {node}"
 
         lines = []
         for reason, of_reason in sorted(nodes.items()):
@@ -298,8 +305,7 @@ class Enrolment:
             if slot in self._keys and self._keys[slot] != found.get(node):
                 key = found.get(node, "no key")
                 self._refused[node] = (
-                    f"agent-id={slot} came with {key}, not with its key in "
-                    "Durability(keys=)"
+                    f"agent-id={slot} came with {key}, not with its key in Host(keys=)"
                 )
                 trouble.append((node, self._refused[node]))
             else:
@@ -363,6 +369,24 @@ class Enrolment:
         if messages:  # what they answer is an error
             list(grid.send_and_receive(messages, timeout=_PATIENCE_OF_TOLD))
 
+    def has_forgotten(self, slot: int, reply: Message, releases: Iterable[int]) -> bool:
+        """Return whether a site's ledger lacks earlier releases; else note the charges.
+
+        Parameters
+        ----------
+        slot : int
+            Slot of the agent that has answered.
+        reply : Message
+            Its answer.
+        releases : iterable of int
+            Releases, from 1, that the answer is charged as.
+        """
+        mark = read_mark(reply_metrics(reply.content))
+        if mark is not None and self.book.is_behind(slot, mark):
+            return True
+        self.book.note(slot, mark, releases)
+        return False
+
     def _conflict(
         self, slot: int, journal: int | None, owner: int, is_held: bool
     ) -> str:
@@ -375,8 +399,7 @@ class Enrolment:
             if self._keys is not None:
                 return why
             return (
-                f"{why}. Or another node took the slot first; Durability(keys=) "
-                "prevents this"
+                f"{why}. Or another node took the slot first; Host(keys=) prevents this"
             )
         if owner not in (-1, slot) or (is_held and owner == slot):
             return (

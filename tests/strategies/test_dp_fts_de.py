@@ -28,7 +28,7 @@ import flwr_fbo._compat as compat
 from flwr_fbo import (
     Callback,
     DPFTSDESettings,
-    Durability,
+    Host,
     InProcessGrid,
     tuning_app,
 )
@@ -458,10 +458,9 @@ def test_controls_share_nothing() -> None:
     study = TuningStudy(
         SearchSpace(SPACE), "maximize", RandomSearchSettings(), study_seed=1
     )
-    durability = Durability(patience=0.0)
-    control = TuningStrategy(LocalServer(NUM_AGENTS), study, durability=durability)
+    control = TuningStrategy(LocalServer(NUM_AGENTS), study)
     grid = InProcessGrid(numpy_app(), NUM_AGENTS)
-    result = control.start(grid, num_rounds=3)
+    result = control.start(grid, num_rounds=3, host=Host(patience=0.0))
     assert len(result.arrays) == 0
     assert result.recommended is None
     assert result.privacy_spent is None

@@ -144,8 +144,8 @@ def test_methods_without_releases_go_on_too(tmp_path: Path) -> None:
         config = {"fbo-folder": str(folder)}
         grid = DyingGrid(numpy_app(), NUM_AGENTS, run_config=dict(config))
         grid.dies_in = dies_in
-        method = TuningStrategy(LocalServer(NUM_AGENTS), study, folder=folder)
-        method.start(grid, num_rounds=4)
+        method = TuningStrategy(LocalServer(NUM_AGENTS), study)
+        method.start(grid, num_rounds=4, folder=folder)
         return grid.agents(method.study)
 
     with pytest.raises(Ended):

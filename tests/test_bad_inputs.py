@@ -53,6 +53,10 @@ def _vote(**options: Any) -> FedVote:
     )
 
 
+def _host(**options: Any) -> Host:
+    return Host(**options)
+
+
 def _start(**options: Any) -> Any:
     grid = InProcessGrid(numpy_app(), 4)
     return _vote().start(grid, **{"num_rounds": 3} | options)
@@ -72,9 +76,9 @@ PYTHON: list[tuple[Callable[[], Any], str, str]] = [
     (lambda: _vote(agent=DPFTSDESettings()), "agent=", "FedVoteSettings"),
     (lambda: _start(folder="here"), "folder='here'", "absolute path"),
     (lambda: _vote(seeds=3), "seeds=3", "Seeds"),
-    (lambda: Host(callbacks=[Callback]), "callbacks=[<class", "Callback objects"),
+    (lambda: _host(callbacks=[Callback]), "callbacks=[<class", "Callback objects"),
     (lambda: _tuner(callbacks=Callback()), "callbacks=<", "a list or tuple"),
-    (lambda: Host(client_api="grpc"), "client_api='grpc'", "message"),
+    (lambda: _host(client_api="grpc"), "client_api='grpc'", "message"),
     (lambda: Host(metrics=["loss"]), "metrics=['loss']", "best-value"),
     (lambda: _start(num_rounds=1), "num_rounds=1", ">= 2"),
     (lambda: _start(timeout=-1), "timeout=-1", "> 0"),

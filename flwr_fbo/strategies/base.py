@@ -37,11 +37,10 @@ from flwr_fbo.site.limits import (
 from flwr_fbo.site.receipts import ReceiptBook
 from flwr_fbo.strategies.enrolment import (
     Enrolment,
-    first_line,
-    matched,
     one_array,
 )
 from flwr_fbo.strategies.host import Host
+from flwr_fbo.strategies.open_round import OpenRound
 from flwr_fbo.strategies.result import StudyResult
 from flwr_fbo.strategies.round_progress import RoundLog, ToldGrid
 from flwr_fbo.strategies.study_record import (
@@ -49,6 +48,7 @@ from flwr_fbo.strategies.study_record import (
     StudyProgress,
     StudyRecord,
     refuse_twin,
+    tell_of_resuming,
 )
 from flwr_fbo.study.callbacks import Round, Started, tell, tell_of_end
 from flwr_fbo.study.codec import RECEIPT_ENTRY, Instruction, Study, kind_of
@@ -92,11 +92,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         self._log = RoundLog("", 0, 1)
         self._rounds: list[Round] = []  # of the whole study
         self._up_to_date: set[int] = set()  # nodes that have the last release
-        # Of its open round:
-        self._step = Step(-1)
-        self._asked: list[Message] = []
-        self._charged: dict[int, list[int]] = {}  # by slot, what an answer costs
-        self._absent: list[int] = []  # slots that the round is for, and are not there
+        self._round = OpenRound(Step(-1))
 
     @takes_plain
     def start(
@@ -172,7 +168,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         if self._has_started:
             raise ValueError("This strategy has run already: make a new one.")
         self._has_started, self._timeout = True, timeout
-        self._open(grid, num_rounds, folder, host)
+        self._open(num_rounds, folder, host)
         warn_of_refusal(self.study)
         identity = self._identity(num_rounds)
         if folder is not None and host.authenticated and not host.new:
@@ -182,21 +178,18 @@ class StudyStrategy(Strategy, Generic[ResultT]):
             name, num_done = self.study.study_id, len(self._rounds)
             _log.info("study %s, as the ledger of each site has it", name)
             self._log = RoundLog(name, num_rounds, host.max_empty_rounds)
-            settings = {
-                entry: value
-                for entry, value in identity.items()
-                if entry != "kind" and "seed" not in entry  # seeds are not public
-            }
+            settings = _public(identity)
             condition = self.study.promise.condition
             method = type(self).__name__
             started = Started(name, method, settings, num_done, condition)
             tell(host.callbacks, "on_start", started)
+            # Slots are given while it runs: the grid asks for them at each send.
+            self._grid = ToldGrid(grid, lambda: self._enrolment.slots)
             try:
                 if num_done == num_rounds:  # a study that was complete
                     arrays = vectors_record(self.server.vectors) or ArrayRecord()
                     result = self.result_type(arrays=arrays, rounds=self._rounds)
                 else:
-                    assert self._grid is not None
                     flower = super().start(
                         cast(Grid, self._grid),  # registered as one
                         ArrayRecord(),
@@ -216,17 +209,13 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         tell(host.callbacks, "on_end", result)
         return result
 
-    def _open(
-        self, grid: Grid, num_rounds: int, folder: Path | None, host: Host
-    ) -> None:
+    def _open(self, num_rounds: int, folder: Path | None, host: Host) -> None:
         """Take note of where a run is hosted, and plan its rounds."""
         asked_for = set(host.metrics) - set(self.metrics)
         method = type(self).__name__
         require(not asked_for, "metrics", host.metrics, f"empty, with {method}")
         self._enrolment = Enrolment(self.server.num_agents, host)
         self._host, self._folder = host, folder
-        # Slots are given while it runs: the grid asks for them at each send.
-        self._grid = ToldGrid(grid, lambda: self._enrolment.slots)
         self.plan(num_rounds - 1)
 
     def _identity(self, num_rounds: int) -> dict[str, Any]:
@@ -253,43 +242,25 @@ class StudyStrategy(Strategy, Generic[ResultT]):
             return
         self.server.resume(progress.ledger)
         self.server.load_state_dict(progress.state)
-        self.study = progress.study
+        self.study, self._rounds = progress.study, progress.rounds
         self._enrolment.resume(progress.slots, progress.journals)
         self._enrolment.book = ReceiptBook.from_json(progress.receipts)
-        self._rounds = progress.rounds
-        num_done = len(self._rounds)
-        enough = f"at least {num_done}, the rounds of the study in {self._folder}"
-        require(num_rounds >= num_done, "num_rounds", num_rounds, enough)
-        if num_done == num_rounds:
-            _log.warning(
-                "The study in %s is complete: its result is returned without any "
-                "message. A new study needs another folder.",
-                self._folder,
-            )
-            return
-        _log.warning(
-            "Resuming the study in %s after round %d of %d. Flower counts rounds from "
-            "1 again.",
-            self._folder,
-            num_done,
-            num_rounds,
-        )
+        tell_of_resuming(self._folder, len(self._rounds), num_rounds)
 
     def _commit(self, is_round_done: bool = True) -> None:
         """Put all that a new run would need on disk."""
         book = self._enrolment.book
         num_rounds = len(self._rounds) if is_round_done else len(self._rounds) - 1
-        self._record.save(
-            StudyProgress(
-                self.study,
-                self.server.ledger,
-                self._enrolment.slots,
-                self._enrolment.journals,
-                self._rounds[:num_rounds],
-                self.server.state_dict(),
-                book.to_json(),
-            )
+        progress = StudyProgress(
+            self.study,
+            self.server.ledger,
+            self._enrolment.slots,
+            self._enrolment.journals,
+            self._rounds[:num_rounds],
+            self.server.state_dict(),
+            book.to_json(),
         )
+        self._record.save(progress)
         book.commit()
 
     def configure_train(
@@ -315,7 +286,8 @@ class StudyStrategy(Strategy, Generic[ResultT]):
             )
         # Those before are of an earlier run, and Flower counts from 1 again.
         is_first = server_round == 1
-        self._step = step = self._decide(len(self._rounds))
+        step = self._decide(len(self._rounds))
+        self._round = OpenRound(step)
         if step.is_over:
             return []
         self._before_round(step)
@@ -333,22 +305,22 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         client_api = self._host.client_api
         kind = message_type(client_api)
         number = step.iteration + 1
-        self._asked = []
         playing = filter(self.server.plays, range(self.server.num_agents))
-        self._absent = sorted(set(playing) - set(slots.values()))
+        self._round.absent = sorted(set(playing) - set(slots.values()))
         for node, slot in slots.items():
             if not self.server.plays(slot):
                 continue
             instruction = self.instruction(node, slot, step)
-            self._charged[slot] = instruction.releases_charged
+            self._round.charged[slot] = instruction.releases_charged
             entries = instruction.to_config()
             if receipt := self._enrolment.book.receipt(slot):
                 entries[RECEIPT_ENTRY] = receipt
             record = ConfigRecord({**config, "server-round": number, **entries})
             content = instruction_content(outgoing[node], record, client_api)
-            self._asked.append(Message(content, node, kind, group_id=str(number)))
+            message = Message(content, node, kind, group_id=str(number))
+            self._round.asked.append(message)
         self._grid.send_name = self._log.name_of(number)
-        return self._asked
+        return self._round.asked
 
     def _decide(self, iteration: int) -> Step:
         """Return what the server half does in an iteration."""
@@ -379,13 +351,26 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         Failed and unreadable replies count as zero contributions. What is returned has
         been committed: no other vectors can leave for this round.
         """
-        step, num_before = self._step, len(self.server.ledger)
+        step, num_before = self._round.step, len(self.server.ledger)
         if step.is_over:
             self._rounds.append(Round(step.iteration + 1, 0, 0, 0, 0))
             self._commit()
             tell(self._host.callbacks, "on_round", self._rounds[-1])
             return None, None
-        answers = self._answers(step, replies)
+        slots, book = self._enrolment.slots, self._enrolment.book
+        found = self._round.sort_replies(replies, slots, book)
+        answers = found.answers
+        self._up_to_date |= {node for node, slot in slots.items() if slot in answers}
+        self._rounds.append(self._round.finished(found))
+        assert self._grid is not None
+        self._log.end_round(
+            self._rounds[-1],
+            self._grid.seconds,
+            self._exchanges_of_sums(),
+            failures=found.failures,
+            late=found.late,
+            absent=self._round.absent,
+        )
         try:
             self._take(step, answers)
             self._after_round(step, answers)
@@ -399,45 +384,6 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         if len(self.server.ledger) > num_before:
             self._up_to_date.clear()
         return vectors_record(self.server.vectors), self._reported(answers)
-
-    def _answers(self, step: Step, replies: Iterable[Message]) -> dict[int, Message]:
-        """Return the first good reply of each slot, in slot order; log the others."""
-        slots = self._enrolment.slots
-        late = {slots[message.metadata.dst_node_id] for message in self._asked}
-        answers: dict[int, Message] = {}
-        failures = []
-        for node, reply in matched(self._asked, replies):
-            if node is None:
-                _log.warning("Ignored an unexpected or repeated reply.")
-                continue
-            slot = slots[node]
-            late.remove(slot)
-            if reply.has_error():
-                failures.append(f"agent {slot}: {first_line(reply.error.reason)}")
-            elif self._enrolment.has_forgotten(slot, reply, self._charged[slot]):
-                failures.append(f"agent {slot}: its ledger lacks earlier releases")
-            else:
-                answers[slot] = reply
-                self._up_to_date.add(node)
-        finished = Round(
-            step.iteration + 1,
-            len(answers),
-            len(failures),
-            len(late),
-            len(self._absent),
-            release=step.release,
-        )
-        self._rounds.append(finished)
-        assert self._grid is not None
-        self._log.end_round(
-            finished,
-            self._grid.seconds,
-            self._exchanges_of_sums(),
-            failures=failures,
-            late=sorted(late),
-            absent=self._absent,
-        )
-        return dict(sorted(answers.items()))
 
     def _take(self, step: Step, answers: Mapping[int, Message]) -> None:
         """Hand what agents have answered to the server half.
@@ -500,6 +446,15 @@ class StudyStrategy(Strategy, Generic[ResultT]):
     def _lines(self) -> list[str]:
         """Return what else `summary` logs: the plan, whom to trust, what is lost."""
         return []
+
+
+def _public(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a study that callbacks are told: no seeds."""
+    return {
+        name: value
+        for name, value in identity.items()
+        if name != "kind" and "seed" not in name
+    }
 
 
 def warn_of_refusal(study: Study) -> None:

@@ -119,8 +119,7 @@ class Enrolment:
         fits = keys is None or keys.keys() == set(range(num_agents))
         require(fits, "keys", keys, f"one for each slot, 0 to {num_agents - 1}")
         self.min_agents = num_agents if least is None else least
-        self._num_agents = num_agents
-        self._patience = host.patience
+        self._num_agents, self._patience = num_agents, host.patience
         self._client_api: ClientApi = host.client_api
         self._authenticated = host.authenticated
         self._keys = host.keys
@@ -254,8 +253,7 @@ class Enrolment:
         content = instruction_content(probe, config, self._client_api)
         kind = message_type(self._client_api)
         messages = [Message(content, node, kind) for node in nodes]
-        replies = list(grid.send_and_receive(messages, timeout=timeout))
-        pairs = matched(messages, replies)
+        pairs = matched(messages, grid.send_and_receive(messages, timeout=timeout))
         claims, trouble, failures = _read_claims(nodes, pairs, self._client_api)
         for node, failure in failures.items():
             often = _MAX_FAILURES if _FINAL.search(failure) else 1
@@ -276,22 +274,13 @@ class Enrolment:
         named = set().union(*nodes.values())
         proven = self._authenticated or self._keys is not None
         keys = key_fingerprints(grid, named) if proven and named else {}
-        slots = {key: slot for slot, key in (self._keys or {}).items()}
-
-        def name(node: int) -> str:
+        slot_of_key = {key: slot for slot, key in (self._keys or {}).items()}
+        names = {}
+        for node in named:
             key = keys.get(node)
-            slot = slots.get(key or "", self.slots.get(node))
-            facts = [] if slot is None else [f"slot {slot}"]
-            facts += [] if key is None else [f"key {key}"]
-            return f"node {node} ({', '.join(facts)})" if facts else f"node {node}"
-
-        lines = []
-        for reason, of_reason in sorted(nodes.items()):
-            names = [name(node) for node in sorted(of_reason)[:_MOST_NAMES]]
-            more = len(of_reason) - len(names)
-            names += [f"{more} more nodes"] if more else []
-            lines.append(f"{', '.join(names)}: {reason}" if names else reason)
-        return lines
+            slot = slot_of_key.get(key or "", self.slots.get(node))
+            names[node] = _name_of(node, slot, key)
+        return _lines_of(nodes, names)
 
     def _proven(
         self, grid: Grid, claims: dict[int, _Claim], trouble: list[_Trouble]
@@ -369,24 +358,6 @@ class Enrolment:
         if messages:  # what they answer is an error
             list(grid.send_and_receive(messages, timeout=_PATIENCE_OF_TOLD))
 
-    def has_forgotten(self, slot: int, reply: Message, releases: Iterable[int]) -> bool:
-        """Return whether a site's ledger lacks earlier releases; else note the charges.
-
-        Parameters
-        ----------
-        slot : int
-            Slot of the agent that has answered.
-        reply : Message
-            Its answer.
-        releases : iterable of int
-            Releases, from 1, that the answer is charged as.
-        """
-        mark = read_mark(reply_metrics(reply.content))
-        if mark is not None and self.book.is_behind(slot, mark):
-            return True
-        self.book.note(slot, mark, releases)
-        return False
-
     def _conflict(
         self, slot: int, journal: int | None, owner: int, is_held: bool
     ) -> str:
@@ -433,6 +404,26 @@ class Enrolment:
                 "SuperLink that has lost its database (authenticated=True)"
             )
         return ""
+
+
+def _name_of(node: int, slot: int | None, key: str | None) -> str:
+    """Return how a line names a node: with its slot and its key, where it has them."""
+    facts = [] if slot is None else [f"slot {slot}"]
+    facts += [] if key is None else [f"key {key}"]
+    return f"node {node} ({', '.join(facts)})" if facts else f"node {node}"
+
+
+def _lines_of(
+    nodes: Mapping[str, Iterable[int]], names: Mapping[int, str]
+) -> list[str]:
+    """Return a line for each reason: the names of its nodes, and the reason."""
+    lines = []
+    for reason, of_reason in sorted(nodes.items()):
+        all_names = [names[node] for node in sorted(of_reason)]
+        listed, num_more = all_names[:_MOST_NAMES], len(all_names) - _MOST_NAMES
+        listed += [f"{num_more} more nodes"] if num_more > 0 else []
+        lines.append(f"{', '.join(listed)}: {reason}" if listed else reason)
+    return lines
 
 
 def _read_claims(

@@ -99,6 +99,7 @@ class ReleasePlan:
         Parameters
         ----------
         study : TuningStudy
+            The study, before its releases are planned.
         horizon : int
             T, the last iteration.
         """

@@ -7,6 +7,7 @@ its seeds, the ledger of its releases, who holds which slot, and how each round 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,12 +16,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fbo._common.validation import require
 from flwr_fbo.journal.journal import Journal, open_patiently
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.site.receipts import ReceiptBook
 from flwr_fbo.study.callbacks import Round
 from flwr_fbo.study.codec import Study
+
+_log = logging.getLogger("flwr.fbo")
 
 FILE_NAME = "server.sqlite"
 KIND, BANDIT_KIND, RELAY_KIND = "server", "bandit-server", "relay-server"
@@ -203,6 +207,41 @@ def refuse_twin(folder: Path, identity: Mapping[str, Any]) -> None:
             "it is meant, give Host(new=True), or new=true in the run config of an app "
             "that passes it on."
         )
+
+
+def tell_of_resuming(folder: Path | None, num_done: int, num_rounds: int) -> None:
+    """Log that a study goes on, or is complete.
+
+    Parameters
+    ----------
+    folder : Path or None
+        Folder with its record.
+    num_done : int
+        Number of rounds that earlier runs have completed.
+    num_rounds : int
+        Number of rounds of the whole study.
+
+    Raises
+    ------
+    ValueError
+        If more rounds are completed than the study is to have.
+    """
+    enough = f"at least {num_done}, the rounds of the study in {folder}"
+    require(num_rounds >= num_done, "num_rounds", num_rounds, enough)
+    if num_done == num_rounds:
+        _log.warning(
+            "The study in %s is complete: its result is returned without any "
+            "message. A new study needs another folder.",
+            folder,
+        )
+        return
+    _log.warning(
+        "Resuming the study in %s after round %d of %d. Flower counts rounds from 1 "
+        "again.",
+        folder,
+        num_done,
+        num_rounds,
+    )
 
 
 def read_ledger(journal: Journal) -> tuple[dict[str, Any], list[LedgerRow]]:

@@ -209,7 +209,8 @@ class TuningStrategy(StudyStrategy[TuningResult]):
         """
         assert self.releases is not None
         assert self._grid is not None
-        server, step, slots = self.releases.server, self._step, self._enrolment.slots
+        server, step = self.releases.server, self._round.step
+        slots = self._enrolment.slots
         if server.open_sum:
             self._commit(is_round_done=False)
         instruction = TuningInstruction(

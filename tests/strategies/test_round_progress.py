@@ -31,7 +31,7 @@ SPACE = {"x": FloatDistribution(0.0, 1.0)}
 class SlowGrid(InProcessGrid):
     """A grid with the loop of Flower's own, whose replies come one by one."""
 
-    send_and_receive = InMemoryGrid.send_and_receive
+    send_and_receive: Any = InMemoryGrid.send_and_receive
     pull_interval = 0.05
 
     def pull_messages(self, message_ids: Any) -> Any:
@@ -101,7 +101,7 @@ def test_a_grid_is_left_as_it_is(
     assert vars(grid).keys() == own.keys()
 
 
-def test_a_loop_of_its_own_is_used() -> None:
+def test_a_loop_of_its_own_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where it is given to one grid alone."""
     grid, sent = SlowGrid(numpy_app(), NUM_AGENTS), []
 
@@ -109,7 +109,7 @@ def test_a_loop_of_its_own_is_used() -> None:
         sent.append(list(messages))
         return SlowGrid.send_and_receive(grid, sent[-1], timeout=timeout)
 
-    grid.send_and_receive = send_and_receive  # type: ignore[method-assign]
+    monkeypatch.setattr(grid, "send_and_receive", send_and_receive)
     strategy().start(grid, num_rounds=2)
     assert [*map(len, sent)].count(NUM_AGENTS) == 3  # and for the enrolment
 

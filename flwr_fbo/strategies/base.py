@@ -175,6 +175,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
             refuse_twin(folder, identity)
         with StudyRecord(folder, identity, host.patience) as self._record:
             self._resume(num_rounds)
+            self._resumed()
             name, num_done = self.study.study_id, len(self._rounds)
             _log.info("study %s, as the ledger of each site has it", name)
             self._log = RoundLog(name, num_rounds, host.max_empty_rounds)
@@ -246,6 +247,9 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         self._enrolment.resume(progress.slots, progress.journals)
         self._enrolment.book = ReceiptBook.from_json(progress.receipts)
         tell_of_resuming(self._folder, len(self._rounds), num_rounds)
+
+    def _resumed(self) -> None:
+        """Take note of where the study goes on, or that it begins."""
 
     def _commit(self, is_round_done: bool = True) -> None:
         """Put all that a new run would need on disk."""

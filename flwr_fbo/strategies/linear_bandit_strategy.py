@@ -135,8 +135,7 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
         plan = SharingPlan(settings.releases, self.study.num_agents, trials, times)
         return plan.lines()
 
-    def _resume(self, num_rounds: int) -> None:
-        super()._resume(num_rounds)
+    def _resumed(self) -> None:
         ledger = self.server.ledger
         if self._rounds:  # else none is waited for
             self._last_round = ledger[-1].committed if ledger else time.time()

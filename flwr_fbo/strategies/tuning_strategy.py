@@ -112,8 +112,7 @@ class TuningStrategy(StudyStrategy[TuningResult]):
         if self.releases is not None:
             self.study = self.releases.plan(self.study, horizon)
 
-    def _resume(self, num_rounds: int) -> None:
-        super()._resume(num_rounds)
+    def _resumed(self) -> None:
         if self.releases is not None:
             self.releases.resume(self.study)
 

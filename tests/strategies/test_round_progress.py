@@ -3,6 +3,7 @@
 import logging
 import math
 import re
+import time
 from threading import Event, Thread
 from typing import Any
 
@@ -121,7 +122,9 @@ def test_a_reply_that_does_not_come_ends_the_wait() -> None:
             return [r for r in replies if r.metadata.group_id != "2"]
 
     grid, study = Deaf(numpy_app(), NUM_AGENTS), strategy(max_empty_rounds=2)
+    began = time.monotonic()
     result = study.start(grid, num_rounds=3, timeout=1.0)
+    assert time.monotonic() - began < 5.0
     assert [finished.late for finished in result.rounds] == [0, NUM_AGENTS, 0]
 
 

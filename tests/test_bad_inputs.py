@@ -25,13 +25,16 @@ from flwr_fbo import (
     FedUCB,
     FedVote,
     FedVoteSettings,
+    FedWarmStart,
     FTSSettings,
     Host,
     InProcessGrid,
     Limits,
     LinearUCBSettings,
     NeuralPrivacy,
+    Privacy,
     Seeds,
+    WeightSchedule,
     best_params,
     tuning_app,
 )
@@ -40,6 +43,7 @@ from tests.federation import SPACE, make_objective, numpy_app
 from tests.tuner.apps import tuner as _tuner
 
 LINEAR = LinearUCBSettings(ContinualSettings(3, 2, 1.0, 1e-3), local_data="released")
+UNEVEN = Privacy(weights=WeightSchedule())
 X = {"x": FloatDistribution(0.0, 1.0)}
 
 
@@ -51,6 +55,10 @@ def _vote(**options: Any) -> FedVote:
     return FedVote(
         **{"space": SPACE, "direction": "maximize", "num_agents": 4} | options
     )
+
+
+def _privacy(**options: Any) -> Privacy:
+    return Privacy(**options)
 
 
 def _host(**options: Any) -> Host:
@@ -76,6 +84,13 @@ PYTHON: list[tuple[Callable[[], Any], str, str]] = [
     (lambda: _vote(agent=DPFTSDESettings()), "agent=", "FedVoteSettings"),
     (lambda: _start(folder="here"), "folder='here'", "absolute path"),
     (lambda: _vote(seeds=3), "seeds=3", "Seeds"),
+    (lambda: _privacy(weights=3), "weights=3", "WeightSchedule"),
+    (lambda: _vote(privacy=UNEVEN), "weights=Weight", "all votes weigh the same"),
+    (
+        lambda: FedWarmStart(SPACE, "maximize", 4, privacy=UNEVEN),
+        "weights=Weight",
+        "None, with FedWarmStart",
+    ),
     (lambda: _host(callbacks=[Callback]), "callbacks=[<class", "Callback objects"),
     (lambda: _tuner(callbacks=Callback()), "callbacks=<", "a list or tuple"),
     (lambda: _host(client_api="grpc"), "client_api='grpc'", "message"),

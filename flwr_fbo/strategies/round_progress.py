@@ -129,7 +129,6 @@ class ToldGrid:
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
         """Send messages, and return their replies."""
-        # First: Flower configures a round as it reads them, and that gives the name.
         asked = list(messages)
         name, self.send_name = self.send_name, ""
         if not name:

@@ -77,12 +77,7 @@ STUDY_SEED, FEATURE_SEED, NOISE_SEED = 11, 12, 13
 # What decides no number, and what only real noise has.
 _OF_RUNS = {
     "budget",
-    "callbacks",
-    "client_api",
-    "durability",
-    "folder",
     "max_epsilon",
-    "metrics",
     "min_answers",
     "noise_multiplier",
     "when_exhausted",
@@ -213,17 +208,19 @@ def _dp_fts_de(agent: FedVoteSettings | DPFTSDESettings, **options: Any) -> Step
         "release_after": (2, 4) if votes else None,
         "min_follow_probability": None if votes else 0.0,
         "noise_only": False,
+        "weights": None,
     }
     epsilon = options.pop("epsilon", 20.0)
-    weights = explicit(
-        WeightSchedule,
-        peak=15.0,
-        num_constant_rounds=10,
-        num_decay_rounds=30,
-        form="softmax",
-        adaptive=True,
-    )
-    published = {} if votes else {"preset": "paper", "weights": weights}
+    if not votes:
+        usual["weights"] = explicit(
+            WeightSchedule,
+            peak=15.0,
+            num_constant_rounds=10,
+            num_decay_rounds=30,
+            form="softmax",
+            adaptive=True,
+        )
+    published = {} if votes else {"preset": "paper"}
     strategy = explicit(
         FedVote if votes else DPFTSDE,
         space=SPACE,

@@ -70,7 +70,7 @@ def read_rooms(package: Path = PACKAGE) -> dict[str, Room]:
             continue
         room, text = rooms.setdefault(name, Room()), path.read_text()
         tree = ast.parse(text)
-        room.num_lines += _num_lines(text, tree)
+        room.num_lines += lines_of_code(text, tree)
         nodes = list(ast.walk(tree))
         room.num_classes += sum(isinstance(node, ast.ClassDef) for node in nodes)
         modules = [n.module or "" for n in nodes if isinstance(n, ast.ImportFrom)]
@@ -85,7 +85,7 @@ def read_rooms(package: Path = PACKAGE) -> dict[str, Room]:
     return rooms
 
 
-def _num_lines(text: str, tree: ast.Module) -> int:
+def lines_of_code(text: str, tree: ast.Module) -> int:
     """Return the number of lines with code: no comments, docstrings or blank lines."""
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     lines: set[int] = set()

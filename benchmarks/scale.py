@@ -33,6 +33,7 @@ from benchmarks.study import SPACE, objective
 from flwr_fbo import (
     FedVote,
     FedVoteSettings,
+    Host,
     InProcessGrid,
     Privacy,
     tuning_app,
@@ -155,14 +156,13 @@ def play(num_agents: int, num_rounds: int, num_workers: int, folder: str) -> Rea
             agent=FedVoteSettings(),
             privacy=Privacy(noise_multiplier=1.0, min_follow_probability=0.0),
             delta=1e-6,
-            client_api="message",
-            folder=Path(record) / "record",
         )
         config: UserConfig | None = {"fbo-folder": folder} if folder else None
         app = tuning_app(make_objective)
         grid = _MeteredGrid(app, num_agents, run_config=config, num_workers=num_workers)
         strategy.meter = grid.meter = meter
-        strategy.start(grid, num_rounds=num_rounds)
+        host, kept = Host(client_api="message"), Path(record) / "record"
+        strategy.start(grid, num_rounds=num_rounds, folder=kept, host=host)
     meter.mark()
     wall, server, transport, workers, wire = np.diff(np.array(meter.marks), axis=0).T
     peak = peak_memory()

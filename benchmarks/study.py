@@ -28,6 +28,7 @@ from benchmarks.measure import Bar, Row, Section, alternate, compare
 from flwr_fbo import (
     DPFTSDESettings,
     FedVote,
+    Host,
     InProcessGrid,
     Privacy,
     Seeds,
@@ -119,14 +120,14 @@ def play(
             num_agents,
             epsilon=2,
             delta=1e-3,
-            folder=folder / "record",
         )
         grid = InProcessGrid(
             tuning_app(make_objective),
             num_agents,
             run_config={"fbo-folder": str(folder / "clients")},
         )
-        clock.timed("transport", strategy.start)(grid, num_rounds=num_rounds)
+        start = clock.timed("transport", strategy.start)
+        start(grid, num_rounds=num_rounds, folder=folder / "record")
     return clock.read()
 
 
@@ -288,9 +289,9 @@ def _study_of_echoes(releases: Collection[int]) -> None:
         privacy=Privacy(noise_multiplier=1.0, release_after=releases),
         delta=1e-3,
         seeds=Seeds(noise=1),
-        client_api="message",
     )
-    strategy.start(_grid(), num_rounds=ROUNDS_OF_FEDAVG)
+    host = Host(client_api="message")
+    strategy.start(_grid(), num_rounds=ROUNDS_OF_FEDAVG, host=host)
 
 
 def _fedavg_of_echoes() -> None:

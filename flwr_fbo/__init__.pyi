@@ -57,7 +57,7 @@ from .strategies.fed_ucb import FedUCB as FedUCB
 from .strategies.fed_vote import FedVote as FedVote
 from .strategies.fed_warm_start import FedWarmStart as FedWarmStart
 from .strategies.fts import FTS as FTS
-from .strategies.options import Durability as Durability
+from .strategies.host import Host as Host
 from .strategies.options import Privacy as Privacy
 from .strategies.options import Seeds as Seeds
 from .strategies.tuning_result import TuningResult as TuningResult

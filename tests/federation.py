@@ -23,7 +23,7 @@ from flwr_fbo import (
 from flwr_fbo._compat import reply_arrays
 from flwr_fbo.privacy.spending import FILE_NAME, Charge, SpendingLedger
 from flwr_fbo.tuning.search.agent import Agent
-from tests.grouped import grouped
+from tests.grouped import grouped, hosted
 
 NUM_AGENTS, NUM_ITERATIONS = 4, 5
 # With these a study's releases are exact, and something is recommended.
@@ -129,7 +129,9 @@ def strategy(**options: Any) -> DPFTSDE | FedVote:
         "min_follow_probability": 0.0,
     }
     votes = isinstance(options.get("agent"), FedVoteSettings)
-    return (FedVote if votes else DPFTSDE)(**grouped({**defaults, **options}))
+    kind: Any = FedVote if votes else DPFTSDE
+    study: DPFTSDE | FedVote = hosted(kind, **grouped({**defaults, **options}))
+    return study
 
 
 def run(

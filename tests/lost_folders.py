@@ -41,7 +41,7 @@ from flwr_fbo.tuner.envelope import BALLOT, BallotHeader, read_header
 from flwr_fbo.tuning.search.study import TuningInstruction
 from tests.bandits.fed_go_ucb import test_private_agent as neural_study
 from tests.federation import make_objective, strategy
-from tests.grouped import waiting
+from tests.grouped import hosted
 from tests.strategies import bandit_sites
 from tests.tuner import apps
 
@@ -240,14 +240,15 @@ def _linear(folder: Path) -> tuple[Sites, Callable[[Sites], Any]]:
     settings = LinearUCBSettings(releases, local_data="released")
 
     def start(grid: Sites) -> Any:
-        options = waiting({"patience": 0.0, "min_agents": 1})
-        study = FedUCB(
+        study = hosted(
+            FedUCB,
             settings,
             NUM_SITES,
             schedule=[3, 6, 9],
             num_trials=12,
             folder=folder / "server",
-            **options,
+            patience=0.0,
+            min_agents=1,
         )
         study.start(grid, num_rounds=study.default_rounds())
         return study
@@ -258,15 +259,16 @@ def _linear(folder: Path) -> tuple[Sites, Callable[[Sites], Any]]:
 
 def _neural(folder: Path) -> tuple[Sites, Callable[[Sites], Any]]:
     def start(grid: Sites) -> Any:
-        options = waiting({"patience": 0.0, "min_agents": 1})
-        study = FedGOUCB(
+        study = hosted(
+            FedGOUCB,
             neural_study.SETTINGS,
             neural_study.MODEL,
             NUM_SITES,
             num_evaluations=neural_study.T,
             seed=1,
             folder=folder / "server",
-            **options,
+            patience=0.0,
+            min_agents=1,
         )
         study.start(grid)
         return study

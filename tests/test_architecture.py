@@ -16,6 +16,7 @@ from benchmarks.rooms import (
     PlanError,
     draw,
     floors_of,
+    lines_of_code,
     read_rooms,
 )
 from flwr_fbo import secure_sum
@@ -191,3 +192,35 @@ def test_circles_and_imports_upwards_are_named(tmp_path: Path) -> None:
     rooms["a"].imports.clear()
     with pytest.raises(PlanError, match="b imports a, which is above it"):
         floors_of(rooms, {"a": 1, "b": 0})
+
+
+# Rooms whose classes have one idea each.
+FLAT_ROOMS = {"strategies"}
+MOST_METHODS, MOST_LINES, MOST_POSITIONAL = 25, 250, 6
+# Whose signature is that of a method of Flower.
+OF_FLOWER = {"StudyStrategy.start"}
+
+
+@pytest.mark.parametrize("room", FLAT_ROOMS)
+def test_classes_and_signatures_are_small(room: str) -> None:
+    for path in sorted((PACKAGE / room).rglob("*.py")):
+        text = path.read_text()
+        tree = ast.parse(text)
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.ClassDef):
+                continue
+            methods = [part for part in node.body if isinstance(part, ast.FunctionDef)]
+            assert len(methods) <= MOST_METHODS, f"{path.name}: {node.name}"
+            source = ast.get_source_segment(text, node) or ""
+            num_lines = lines_of_code(source, ast.parse(source))
+            assert num_lines <= MOST_LINES, f"{path.name}: {node.name}: {num_lines}"
+            for method in methods:
+                if f"{node.name}.{method.name}" not in OF_FLOWER:
+                    assert _num_positional(method) <= MOST_POSITIONAL + 1, method.name
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef):
+                assert _num_positional(node) <= MOST_POSITIONAL, node.name
+
+
+def _num_positional(function: ast.FunctionDef) -> int:
+    return len(function.args.posonlyargs) + len(function.args.args)

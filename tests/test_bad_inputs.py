@@ -20,26 +20,30 @@ from flwr_fbo import (
     Callback,
     ContinualSettings,
     DPFTSDESettings,
-    Durability,
     FedGOUCB,
     FedGOUCBSettings,
     FedUCB,
     FedVote,
     FedVoteSettings,
+    FedWarmStart,
     FTSSettings,
+    Host,
     InProcessGrid,
     Limits,
     LinearUCBSettings,
     NeuralPrivacy,
+    Privacy,
     Seeds,
+    WeightSchedule,
     best_params,
     tuning_app,
 )
 from flwr_fbo.cli import app
-from tests.federation import SPACE, make_objective, numpy_app, strategy
+from tests.federation import SPACE, make_objective, numpy_app
 from tests.tuner.apps import tuner as _tuner
 
 LINEAR = LinearUCBSettings(ContinualSettings(3, 2, 1.0, 1e-3), local_data="released")
+UNEVEN = Privacy(weights=WeightSchedule())
 X = {"x": FloatDistribution(0.0, 1.0)}
 
 
@@ -51,6 +55,19 @@ def _vote(**options: Any) -> FedVote:
     return FedVote(
         **{"space": SPACE, "direction": "maximize", "num_agents": 4} | options
     )
+
+
+def _privacy(**options: Any) -> Privacy:
+    return Privacy(**options)
+
+
+def _host(**options: Any) -> Host:
+    return Host(**options)
+
+
+def _start(**options: Any) -> Any:
+    grid = InProcessGrid(numpy_app(), 4)
+    return _vote().start(grid, **{"num_rounds": 3} | options)
 
 
 PYTHON: list[tuple[Callable[[], Any], str, str]] = [
@@ -65,34 +82,36 @@ PYTHON: list[tuple[Callable[[], Any], str, str]] = [
     (lambda: _vote(epsilon=-1, delta=0.01), "epsilon=-1", "number"),
     (lambda: _vote(delta=2.0), "delta=2.0", "below"),
     (lambda: _vote(agent=DPFTSDESettings()), "agent=", "FedVoteSettings"),
-    (lambda: _vote(folder="here"), "folder='here'", "absolute path"),
+    (lambda: _start(folder="here"), "folder='here'", "absolute path"),
     (lambda: _vote(seeds=3), "seeds=3", "Seeds"),
-    (lambda: _vote(callbacks=[Callback]), "callbacks=[<class", "Callback objects"),
+    (lambda: _privacy(weights=3), "weights=3", "WeightSchedule"),
+    (lambda: _vote(privacy=UNEVEN), "weights=Weight", "all votes weigh the same"),
     (
-        lambda: _tuner(callbacks=Callback()).start(print, None, _context()),
-        "callbacks=<",
-        "a list or tuple",
+        lambda: FedWarmStart(SPACE, "maximize", 4, privacy=UNEVEN),
+        "weights=Weight",
+        "None, with FedWarmStart",
     ),
-    (lambda: _vote(client_api="grpc"), "client_api='grpc'", "message"),
-    (lambda: _vote(metrics=["loss"]), "metrics=['loss']", "best-value"),
+    (lambda: _host(callbacks=[Callback]), "callbacks=[<class", "Callback objects"),
+    (lambda: _tuner(callbacks=Callback()), "callbacks=<", "a list or tuple"),
+    (lambda: _host(client_api="grpc"), "client_api='grpc'", "message"),
+    (lambda: Host(metrics=["loss"]), "metrics=['loss']", "best-value"),
+    (lambda: _start(num_rounds=1), "num_rounds=1", ">= 2"),
+    (lambda: _start(timeout=-1), "timeout=-1", "> 0"),
+    (lambda: _start(host=5), "host=5", "Host"),
+    (lambda: _start(host=Host(min_agents=5)), "min_agents=5", "num_agents=4"),
     (
-        lambda: _vote().start(InProcessGrid(numpy_app(), 4), num_rounds=1),
-        "num_rounds=1",
-        ">= 2",
-    ),
-    (
-        lambda: strategy().start(
-            InProcessGrid(numpy_app(), 4), num_rounds=3, timeout=-1
+        lambda: FedUCB(LINEAR, 4, interval=1.0).start(
+            InProcessGrid(numpy_app(), 4), host=Host(metrics=["best-value"])
         ),
-        "timeout=-1",
-        "> 0",
+        "metrics=['best-value']",
+        "empty, with FedUCB",
     ),
     (
         lambda: DPFTSDE(SPACE, "maximize", 4, preset="papr"),
         "preset='papr'",
         "did you mean 'paper'",
     ),
-    (lambda: Durability(patience=-1), "patience=-1", "number"),
+    (lambda: Host(patience=-1), "patience=-1", "number"),
     (lambda: Seeds(study=-1), "study=-1", ">= 0"),
     (lambda: Limits(max_epsilon=3.0), "max_delta=None", "together"),
     (lambda: FedVoteSettings(num_initial=0), "num_initial=0", ">= 1"),

@@ -100,7 +100,7 @@ WARM_SERVER = """
 from flwr.serverapp import ServerApp
 from optuna.distributions import FloatDistribution
 
-from flwr_fbo import Durability, FedWarmStart, Privacy, Seeds, FedWarmStartSettings
+from flwr_fbo import FedWarmStart, FedWarmStartSettings, Host, Privacy, Seeds
 
 app = ServerApp()
 
@@ -117,11 +117,10 @@ def main(grid, context):
         privacy=Privacy(noise_multiplier=0.001),
         delta=1e-3,
         seeds=Seeds(study=1, features=2, noise=3),
-        durability=Durability(min_agents=3),
-        folder=record,
     )
-    rounds = int(context.run_config["num-rounds"])
-    print(strategy.start(grid, num_rounds=rounds).recommendation)
+    rounds, host = int(context.run_config["num-rounds"]), Host(min_agents=3)
+    result = strategy.start(grid, num_rounds=rounds, folder=record, host=host)
+    print(result.recommendation)
 """
 
 

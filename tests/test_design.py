@@ -48,8 +48,8 @@ app = ServerApp()
 def main(grid, context):
     s = FedVote(space={"C": FloatDistribution(1e-3, 1e3, log=True)},
                 direction="maximize", num_agents=20,
-                epsilon=2, delta=1e-3, folder="/var/lib/fbo")
-    result = s.start(grid, num_rounds=40)
+                epsilon=2, delta=1e-3)
+    result = s.start(grid, num_rounds=40, folder="/var/lib/fbo")
     print(result.recommended, result.privacy_spent)
 """
 FOLDER = "/var/lib/fbo"

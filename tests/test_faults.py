@@ -19,7 +19,7 @@ from flwr_fbo import FedVote, FedVoteSettings, InProcessGrid, Privacy, tuning_ap
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.spending import SpendingLedger
-from flwr_fbo.strategies.options import Durability
+from flwr_fbo.strategies.host import Host
 from tests.federation import SPACE, objective_of
 
 ROOT = Path(__file__).parents[1]
@@ -70,11 +70,11 @@ def play(
         delta=1e-3,
         agent=AGENT,
         privacy=Privacy(release_after=(3, 5)),
-        durability=Durability(min_agents=3, patience=0.0, max_empty_rounds=2),
-        folder=folder / "record",
     )
+    host = Host(min_agents=3, patience=0.0, max_empty_rounds=2)
     grid = FaultyGrid(folder, during, away)
-    return strategy.start(grid, num_rounds=NUM_ROUNDS)
+    record = folder / "record"
+    return strategy.start(grid, num_rounds=NUM_ROUNDS, folder=record, host=host)
 
 
 def assert_whole(

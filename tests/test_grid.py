@@ -43,6 +43,7 @@ from tests.federation import (
     objective_of,
     strategy,
 )
+from tests.grouped import hosted
 
 
 def _echo() -> ClientApp:
@@ -147,9 +148,9 @@ def improving() -> FedVote:
     """Return a study whose agents search by expected improvement."""
     agent = FedVoteSettings(num_initial=3, num_candidates=50)
     seeds = Seeds(study=1, features=3, noise=2)
-    more: dict[str, Any] = {"seeds": seeds, "client_api": "numpy"}
-    return FedVote(
-        SPACE, "maximize", NUM_AGENTS, agent=agent, epsilon=2, delta=1e-3, **more
+    more: dict[str, Any] = {"seeds": seeds, "client_api": "numpy", "delta": 1e-3}
+    return hosted(
+        FedVote, SPACE, "maximize", NUM_AGENTS, agent=agent, epsilon=2, **more
     )
 
 

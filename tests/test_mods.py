@@ -31,7 +31,6 @@ from flwr.serverapp.strategy import (
 
 from flwr_fbo import (
     FTS,
-    Durability,
     FTSSettings,
     InProcessGrid,
     add_tuning,
@@ -49,6 +48,7 @@ from tests.federation import (
     run,
     strategy,
 )
+from tests.grouped import hosted
 from tests.strategies.bandit_sites import fed_ucb, make_environment
 
 PAGE = (ROOT / "docs/app/mods.md").read_text()
@@ -273,13 +273,7 @@ def test_each_stage_counts_its_own_releases() -> None:
 
 
 def _fts() -> FTS:
-    return FTS(
-        SPACE,
-        "maximize",
-        NUM_AGENTS,
-        agent=FTSSettings(),
-        durability=Durability(patience=0.0),
-    )
+    return hosted(FTS, SPACE, "maximize", NUM_AGENTS, agent=FTSSettings(), patience=0.0)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Every public constructor and function says what it takes."""
 
 import inspect
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,13 @@ import flwr_fbo
 from flwr_fbo import (
     DPFTSDE,
     FTS,
-    Durability,
     FedGOUCB,
     FedUCB,
     FedVote,
     FedWarmStart,
     FTSSettings,
     Halving,
+    Host,
     InProcessGrid,
     Privacy,
     PrivateChoice,
@@ -64,9 +65,14 @@ def test_no_parameter_hides_behind_others(name: str, function: Any) -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_what_every_study_takes_is_in_each_signature(strategy: Any) -> None:
-    names = inspect.signature(strategy).parameters
-    assert {"folder", "durability", "client_api", "callbacks"} <= names.keys()
+def test_what_the_host_decides_is_given_to_start(strategy: Any) -> None:
+    parameters = inspect.signature(strategy).parameters
+    # FedWarmStart has cohorts and known releases besides, DPFTSDE presets.
+    most = {"FedWarmStart": 12, "DPFTSDE": 11}.get(strategy.__name__, 10)
+    assert len(parameters) <= most
+    hosts = {"folder", "host", *(field.name for field in fields(Host))}
+    assert not hosts & parameters.keys()
+    assert {"folder", "host"} <= inspect.signature(strategy.start).parameters.keys()
 
 
 @pytest.mark.parametrize("strategy", [FedVote, FedWarmStart, DPFTSDE])
@@ -93,14 +99,18 @@ def test_a_strategy_has_two_levels_of_ours_above_it_at_most(strategy: Any) -> No
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize(
     ("wrong", "right"),
-    [("foldr", "folder"), ("call_backs", "callbacks"), ("client_ap", "client_api")],
+    [("foldr", "folder"), ("hosts", "host"), ("num_round", "num_rounds")],
 )
 def test_a_wrong_keyword_is_answered_with_the_right_one(
     strategy: Any, wrong: str, right: str
 ) -> None:
-    words = rf"\(\) has no parameter '{wrong}'.*did you mean '{right}'"
+    words = rf"\.start\(\) has no parameter '{wrong}'.*did you mean '{right}'"
     with pytest.raises(TypeError, match=words):
-        strategy(**{wrong: 1})
+        strategy.start(None, **{wrong: 1})
+    name = list(inspect.signature(strategy).parameters)[-1]
+    words = rf"\(\) has no parameter '{name}_'.*did you mean '{name}'"
+    with pytest.raises(TypeError, match=words):
+        strategy(**{f"{name}_": 1})
 
 
 def test_numpy_numbers_are_numbers() -> None:
@@ -113,12 +123,12 @@ def test_numpy_numbers_are_numbers() -> None:
         four,
         epsilon=eight,
         delta=np.float64(1e-3),
-        durability=Durability(min_agents=two, patience=np.float64(0)),
         seeds=Seeds(study=two),
         privacy=Privacy(min_answers=two),
     )
     app = tuning_app(lambda context: lambda trial: trial["x"])
-    result = study.start(InProcessGrid(app, 4), num_rounds=rounds)
+    host = Host(min_agents=two, patience=np.float64(0))
+    result = study.start(InProcessGrid(app, 4), num_rounds=rounds, host=host)
     assert result.privacy_spent is not None
     assert type(study.study.study_seed) is int
     assert type(Halving(four, (1,)).trials) is int
@@ -130,11 +140,10 @@ def test_what_sites_refuse_by_default_is_said_before_they_are_asked(
 ) -> None:
     agent = FTSSettings(num_candidates=10_000, num_starts=2_000, num_features=2_048)
     space = {f"x{d}": FloatDistribution(0, 1) for d in range(200)}
-    durability = Durability(patience=0.0)
-    study = FTS(space, "maximize", 4, agent=agent, durability=durability)
+    study = FTS(space, "maximize", 4, agent=agent)
     app = tuning_app(lambda context: lambda trial: trial["x0"])
     with pytest.raises(AggregationError, match="more than max_steps"):
-        study.start(InProcessGrid(app, 4), num_rounds=3)
+        study.start(InProcessGrid(app, 4), num_rounds=3, host=Host(patience=0.0))
     assert "Sites refuse this study, but for those that allow more" in caplog.text
     first = caplog.text.index("Sites refuse this study")
     assert first < caplog.text.index("could not answer its server")

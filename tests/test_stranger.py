@@ -21,9 +21,9 @@ from optuna.distributions import FloatDistribution
 from typer.testing import CliRunner
 
 from flwr_fbo import (
-    Durability,
     FedVote,
     FedVoteSettings,
+    Host,
     InProcessGrid,
     Privacy,
     PrometheusCallback,
@@ -80,11 +80,14 @@ def play(folder: Path, end: Callable[[], Any]) -> Any:
         delta=1e-3,
         agent=FedVoteSettings(num_features=16, num_candidates=20),
         privacy=Privacy(release_after=(3, 9)),
-        durability=Durability(min_agents=8, patience=0.0),
-        folder=folder / "record",
-        callbacks=[PrometheusCallback(folder / "metrics")],
     )
-    strategy.start(NightGrid(folder, end), num_rounds=NUM_ROUNDS)
+    callbacks = [PrometheusCallback(folder / "metrics")]
+    strategy.start(
+        NightGrid(folder, end),
+        num_rounds=NUM_ROUNDS,
+        folder=folder / "record",
+        host=Host(min_agents=8, patience=0.0, callbacks=callbacks),
+    )
     return strategy
 
 

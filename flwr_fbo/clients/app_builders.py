@@ -100,15 +100,15 @@ def add_tuning(
 ) -> ClientApp:
     """Add a tuning stage to a Message-API app; its own ``train`` is left alone.
 
-    The strategy reaches it with ``client_api="action"``. Other parameters are those
-    of `tuning_app`.
+    The strategy reaches it with ``Host(client_api="action")``. Other parameters are
+    those of `tuning_app`.
 
     Examples
     --------
     >>> from flwr.app import Message
     >>> from flwr.clientapp import ClientApp
     >>> from optuna.distributions import FloatDistribution
-    >>> from flwr_fbo import FedVote, InProcessGrid, add_tuning
+    >>> from flwr_fbo import FedVote, Host, InProcessGrid, add_tuning
     >>> app = ClientApp()
     >>> @app.train()
     ... def train(message, context):
@@ -120,9 +120,10 @@ def add_tuning(
     >>> app = add_tuning(app, make_objective, compare)
     >>> strategy = FedVote(
     ...     {"x": FloatDistribution(0, 1)}, "maximize", num_agents=4,
-    ...     epsilon=8, delta=1e-3, client_api="action",
+    ...     epsilon=8, delta=1e-3,
     ... )
-    >>> result = strategy.start(InProcessGrid(app, num_nodes=4), num_rounds=4)
+    >>> grid, host = InProcessGrid(app, num_nodes=4), Host(client_api="action")
+    >>> result = strategy.start(grid, num_rounds=4, host=host)
     >>> len(result.rounds)
     4
 

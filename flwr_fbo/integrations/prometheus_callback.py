@@ -38,7 +38,9 @@ class PrometheusCallback(Callback):
     >>> import tempfile
     >>> from pathlib import Path
     >>> from optuna.distributions import FloatDistribution
-    >>> from flwr_fbo import FedVote, InProcessGrid, PrometheusCallback, tuning_app
+    >>> from flwr_fbo import (
+    ...     FedVote, Host, InProcessGrid, PrometheusCallback, tuning_app
+    ... )
     >>> folder = tempfile.mkdtemp()
     >>> strategy = FedVote(
     ...     space={"x": FloatDistribution(0, 1)},
@@ -46,10 +48,11 @@ class PrometheusCallback(Callback):
     ...     num_agents=4,
     ...     epsilon=2,
     ...     delta=1e-3,
-    ...     callbacks=[PrometheusCallback(folder)],
     ... )
     >>> app = tuning_app(lambda context: lambda trial: trial.suggest_float("x", 0, 1))
-    >>> result = strategy.start(InProcessGrid(app, num_nodes=4), num_rounds=2)
+    >>> host = Host(callbacks=[PrometheusCallback(folder)])
+    >>> grid = InProcessGrid(app, num_nodes=4)
+    >>> result = strategy.start(grid, num_rounds=2, host=host)
     >>> [file] = Path(folder).glob("*.prom")
     >>> "flwr_fbo_rounds_done" in file.read_text()
     True

@@ -29,10 +29,10 @@ class WeightSchedule:
     Examples
     --------
     >>> from optuna.distributions import FloatDistribution
-    >>> from flwr_fbo import DPFTSDE, WeightSchedule
+    >>> from flwr_fbo import DPFTSDE, Privacy, WeightSchedule
     >>> space = {"C": FloatDistribution(1e-3, 1e3, log=True)}
-    >>> weights = WeightSchedule(peak=1000.0, form="linear")
-    >>> strategy = DPFTSDE(space, "maximize", num_agents=20, weights=weights)
+    >>> privacy = Privacy(weights=WeightSchedule(peak=1000.0, form="linear"))
+    >>> strategy = DPFTSDE(space, "maximize", num_agents=20, privacy=privacy)
 
     Attributes
     ----------

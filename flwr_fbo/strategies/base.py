@@ -10,62 +10,46 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.exception import AggregationError
 from flwr.serverapp.strategy import Strategy
 
-from flwr_fbo._common.conversion import plain
+from flwr_fbo._common.conversion import takes_plain
 from flwr_fbo._common.errors import RefusedError
-from flwr_fbo._common.text import agents_text
 from flwr_fbo._common.validation import (
     check_folder,
     require,
-    require_choice,
     require_instance,
     require_int,
     require_positive,
 )
-from flwr_fbo._compat import (
-    ClientApi,
-    instruction_content,
-    message_type,
-    reply_metrics,
-    to_array_record,
-)
+from flwr_fbo._compat import instruction_content, message_type, to_array_record
 from flwr_fbo.site.limits import (
     check_config,
     check_steps,
     size_limits,
 )
-from flwr_fbo.site.receipts import ReceiptBook, read_mark
+from flwr_fbo.site.receipts import ReceiptBook
 from flwr_fbo.strategies.enrolment import (
     Enrolment,
-    first_line,
-    matched,
     one_array,
 )
-from flwr_fbo.strategies.options import Durability, documented
+from flwr_fbo.strategies.host import Host
+from flwr_fbo.strategies.open_round import OpenRound
 from flwr_fbo.strategies.result import StudyResult
-from flwr_fbo.strategies.round_progress import Waiting, duration
+from flwr_fbo.strategies.round_progress import RoundLog, ToldGrid
 from flwr_fbo.strategies.study_record import (
-    Progress,
+    StudyProgress,
     StudyRecord,
-    studies_beside,
+    refuse_twin,
+    tell_of_resuming,
 )
-from flwr_fbo.study.callbacks import (
-    Callback,
-    Round,
-    Started,
-    check_callbacks,
-    tell,
-    tell_of_end,
-)
+from flwr_fbo.study.callbacks import Round, Started, tell, tell_of_end
 from flwr_fbo.study.codec import RECEIPT_ENTRY, Instruction, Study, kind_of
 from flwr_fbo.study.kinds import JournalKind
 from flwr_fbo.study.server import Server, Step
@@ -78,66 +62,40 @@ ResultT = TypeVar("ResultT", bound=StudyResult)
 class StudyStrategy(Strategy, Generic[ResultT]):
     """Runs one server half over Flower's Message API.
 
+    Who holds which slot is kept by an `Enrolment`, what must outlive the run by a
+    `StudyRecord`, and what is said of the rounds by a `RoundLog`.
+
     Parameters
     ----------
     server : Server
+        The algorithm's server half.
     study : Study
         The study's settings, which all agents are told.
-    folder, durability, client_api, callbacks
-        See `FedVote`.
     """
 
     # Of the results, and of the server's record.
     result_type: type[ResultT]
     record_kind: JournalKind
+    # Metrics that clients can be asked to report.
+    metrics: ClassVar[tuple[str, ...]] = ()
 
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        cls.__doc__ = documented(cls.__doc__)
-
-    def __init__(
-        self,
-        server: Server,
-        study: Study,
-        folder: str | Path | None = None,
-        durability: Durability | None = None,
-        client_api: ClientApi = "both",
-        callbacks: Sequence[Callback] = (),
-    ) -> None:
-        require_choice("client_api", client_api, ClientApi)
-        durability = Durability() if durability is None else durability
-        require_instance("durability", durability, Durability)
-        num_agents, least = server.num_agents, durability.min_agents
-        fits = least is None or least <= num_agents
-        require(fits, "min_agents", least, f"at most num_agents={num_agents}")
-        keys, slots = durability.keys, range(num_agents)
-        fits = keys is None or keys.keys() == set(slots)
-        require(fits, "keys", keys, f"one for each slot, 0 to {num_agents - 1}")
+    def __init__(self, server: Server, study: Study) -> None:
         self.server = server
         self.study = study
-        self._callbacks = check_callbacks(callbacks)
-        self._client_api: ClientApi = client_api
-        self._durability = durability
-        self._enrolment = Enrolment(num_agents, client_api, durability)
-        self._min_agents = num_agents if least is None else least
-        self._folder = check_folder("folder", folder)
-        self._record = StudyRecord(None, {})
-        self._started = self._running = False
+        self._has_started = False
+        # Of this run:
+        self._host = Host()
+        self._folder: Path | None = None
+        self._grid: ToldGrid | None = None  # while `start` runs
         self._timeout = 3600.0
-        self._num_rounds = 0  # of the whole study
-        self._horizon: int | None = None  # T, the last iteration
-        self._rounds: list[Round] = []
-        # Of this run, and of its open round:
-        self._grid: Grid | None = None
-        self._step = Step(-1)
-        self._asked: list[Message] = []
-        self._charged: dict[int, list[int]] = {}  # by slot, what an answer costs
-        self._absent: list[int] = []  # slots that the round is for, and are not there
-        self._waiting: Waiting | None = None
-        self._seconds: list[float] = []  # that each round has taken
-        self._num_empty = 0  # rounds in a row without a result
+        self._enrolment = Enrolment(server.num_agents, self._host)
+        self._record = StudyRecord(None, {})
+        self._log = RoundLog("", 0, 1)
+        self._rounds: list[Round] = []  # of the whole study
         self._up_to_date: set[int] = set()  # nodes that have the last release
+        self._round = OpenRound(Step(-1))
 
+    @takes_plain
     def start(
         self,
         grid: Grid,
@@ -147,25 +105,37 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        *,
+        folder: str | Path | None = None,
+        host: Host | None = None,
     ) -> ResultT:
         """Run the study.
 
         Parameters
         ----------
         grid : Grid
+            Grid of Flower, with the nodes of the sites.
         initial_arrays : ArrayRecord, optional
             Must be empty: the server itself releases the first vectors.
         num_rounds : int, optional
             Number of Flower's rounds, >= 2: iterations 0 to ``num_rounds - 1``. See
             `default_rounds`.
         timeout : float
-            Seconds to wait for the replies of a round. A missing reply counts as zero.
+            Seconds, > 0, to wait for the replies of a round. A missing reply counts as
+            zero.
         train_config : ConfigRecord, optional
             Extra config that is sent to the clients.
         evaluate_config : ConfigRecord, optional
             Not used: there is no model for clients to evaluate.
         evaluate_fn : callable, optional
             Called by Flower with the released vectors after each round.
+        folder : str or Path, optional
+            Absolute path of the folder with the server's durable record, one folder a
+            study. If the run is killed, a new run with the same folder and settings
+            continues after the last completed round.
+        host : Host, optional
+            How the study is hosted: which agents it waits for, when it gives up, and
+            which callbacks are told.
 
         Raises
         ------
@@ -184,54 +154,48 @@ class StudyStrategy(Strategy, Generic[ResultT]):
             Result of the whole study. If the folder holds a complete study, its result
             is returned again without any message.
         """
-        num_rounds, timeout = plain(num_rounds), plain(timeout)
-        if num_rounds is None:
-            num_rounds = self.default_rounds()
+        num_rounds = self.default_rounds() if num_rounds is None else num_rounds
         require_int("num_rounds", num_rounds, 2)
-        allowed = "empty (the server releases the first vectors itself)"
-        require(not initial_arrays, "initial_arrays", initial_arrays, allowed)
+        none_yet = "empty (the server releases the first vectors itself)"
+        require(not initial_arrays, "initial_arrays", initial_arrays, none_yet)
         require_positive("timeout", timeout)
-        ok = self._folder is not None or not self._durability.authenticated
-        allowed = "an absolute path, with authenticated=True: without a record a run "
-        allowed += "that starts again is another study, and is charged again"
-        require(ok, "folder", self._folder, allowed)
-        if self._started:
+        host = Host() if host is None else host
+        require_instance("host", host, Host)
+        folder = check_folder("folder", folder)
+        is_recorded = folder is not None or not host.authenticated
+        kept = "an absolute path, with authenticated=True: without a record a run that "
+        kept += "starts again is another study, and is charged again"
+        require(is_recorded, "folder", folder, kept)
+        if self._has_started:
             raise ValueError("This strategy has run already: make a new one.")
-        self._started = True
-        self._timeout = timeout
-        self._num_rounds = num_rounds
-        self.plan(num_rounds - 1)
-        self._warn_of_refusal()
+        self._has_started, self._timeout = True, timeout
+        self._open(num_rounds, folder, host)
+        warn_of_refusal(self.study)
         identity = self._identity(num_rounds)
-        self._check_is_meant(identity)
-        patience = self._durability.patience
-        with StudyRecord(self._folder, identity, patience) as self._record:
+        if folder is not None and host.authenticated and not host.new:
+            refuse_twin(folder, identity)
+        with StudyRecord(folder, identity, host.patience) as self._record:
             self._resume(num_rounds)
-            name, done = self.study.study_id, len(self._rounds)
+            self._resumed()
+            name, num_done = self.study.study_id, len(self._rounds)
             _log.info("study %s, as the ledger of each site has it", name)
-            settings = {
-                entry: value
-                for entry, value in identity.items()
-                if entry != "kind" and "seed" not in entry  # seeds are not public
-            }
-            started = Started(
-                name,
-                type(self).__name__,
-                settings,
-                done,
-                self.study.promise.condition,
-            )
-            tell(self._callbacks, "on_start", started)
-            self._running = True
+            self._log = RoundLog(name, num_rounds, host.max_empty_rounds)
+            settings = _public(identity)
+            condition = self.study.promise.condition
+            method = type(self).__name__
+            started = Started(name, method, settings, num_done, condition)
+            tell(host.callbacks, "on_start", started)
+            # Slots are given while it runs: the grid asks for them at each send.
+            self._grid = ToldGrid(grid, lambda: self._enrolment.slots)
             try:
-                if done == num_rounds:  # a study that was complete
+                if num_done == num_rounds:  # a study that was complete
                     arrays = vectors_record(self.server.vectors) or ArrayRecord()
                     result = self.result_type(arrays=arrays, rounds=self._rounds)
                 else:
                     flower = super().start(
-                        grid,
+                        cast(Grid, self._grid),  # registered as one
                         ArrayRecord(),
-                        num_rounds=num_rounds - done,
+                        num_rounds=num_rounds - num_done,
                         timeout=timeout,
                         train_config=train_config,
                         evaluate_config=evaluate_config,
@@ -239,40 +203,22 @@ class StudyStrategy(Strategy, Generic[ResultT]):
                     )
                     result = self.result_type(**vars(flower), rounds=self._rounds)
             except BaseException as error:
-                tell_of_end(self._callbacks, name, self._folder, error)
+                tell_of_end(host.callbacks, name, folder, error)
                 raise
             finally:
-                self._running = False
-                self._stop_waiting()
+                self._grid = None
         self._end(result)
-        tell(self._callbacks, "on_end", result)
+        tell(host.callbacks, "on_end", result)
         return result
 
-    def _warn_of_refusal(self) -> None:
-        """Say now what sites would refuse that have set no limits of their own."""
-        sizes = size_limits(())
-        try:
-            check_config(sizes, self.study.enrolment(), type(self.study))
-            check_steps(sizes, self.study)
-        except RefusedError as error:
-            _log.warning(
-                "Sites refuse this study, but for those that allow more: %s",
-                str(error).removeprefix("This site takes no part: "),
-            )
-
-    def _check_is_meant(self, identity: Mapping[str, Any]) -> None:
-        """Raise ValueError if a new study may be an old one under a misspelled path."""
-        folder, durability = self._folder, self._durability
-        if folder is None or not durability.authenticated or durability.new:
-            return
-        for twin, done in studies_beside(folder, identity):
-            raise ValueError(
-                f"folder={str(folder)!r} has no study, and {twin} has one with the "
-                f"same settings, after round {done} of {identity['num_rounds']}. Name "
-                "that folder to go on with it. Another study charges the sites again: "
-                "if it is meant, give Durability(new=True), or new=true in the run "
-                "config of an app that passes it on."
-            )
+    def _open(self, num_rounds: int, folder: Path | None, host: Host) -> None:
+        """Take note of where a run is hosted, and plan its rounds."""
+        asked_for = set(host.metrics) - set(self.metrics)
+        method = type(self).__name__
+        require(not asked_for, "metrics", host.metrics, f"empty, with {method}")
+        self._enrolment = Enrolment(self.server.num_agents, host)
+        self._host, self._folder = host, folder
+        self.plan(num_rounds - 1)
 
     def _identity(self, num_rounds: int) -> dict[str, Any]:
         """Return the settings that may not change while a study goes on, as JSON."""
@@ -290,51 +236,36 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         """Go on with what the folder holds, if it holds anything."""
         progress = self._record.load(self.study)
         if progress is None:
-            about = kind_of(self.study.enrolment()), self.study.study_id
-            self._enrolment.book = ReceiptBook(about, self.study.promise)
+            key = kind_of(self.study.enrolment()), self.study.study_id
+            self._enrolment.book = ReceiptBook(key, self.study.promise)
             # Before a client hears of the study: one that keeps its journal of it
             # would refuse a new run that had begun another.
             self._commit()
             return
         self.server.resume(progress.ledger)
         self._load_state(progress.state)
-        self.study = progress.study
+        self.study, self._rounds = progress.study, progress.rounds
         self._enrolment.resume(progress.slots, progress.journals)
         self._enrolment.book = ReceiptBook.from_json(progress.receipts)
-        self._rounds = progress.rounds
-        done = len(self._rounds)
-        allowed = f"at least {done}, the rounds of the study in {self._folder}"
-        require(num_rounds >= done, "num_rounds", num_rounds, allowed)
-        if done == num_rounds:
-            _log.warning(
-                "The study in %s is complete: its result is returned without any "
-                "message. A new study needs another folder.",
-                self._folder,
-            )
-            return
-        _log.warning(
-            "Resuming the study in %s after round %d of %d. Flower counts rounds from "
-            "1 again.",
-            self._folder,
-            done,
-            num_rounds,
-        )
+        tell_of_resuming(self._folder, len(self._rounds), num_rounds)
+
+    def _resumed(self) -> None:
+        """Take note of where the study goes on, or that it begins."""
 
     def _commit(self, is_round_done: bool = True) -> None:
         """Put all that a new run would need on disk."""
         book = self._enrolment.book
         num_rounds = len(self._rounds) if is_round_done else len(self._rounds) - 1
-        self._record.save(
-            Progress(
-                self.study,
-                self.server.ledger,
-                self._enrolment.slots,
-                self._enrolment.journals,
-                self._rounds[:num_rounds],
-                self._state(),
-                book.to_json(),
-            )
+        progress = StudyProgress(
+            self.study,
+            self.server.ledger,
+            self._enrolment.slots,
+            self._enrolment.journals,
+            self._rounds[:num_rounds],
+            self._state(),
+            book.to_json(),
         )
+        self._record.save(progress)
         book.commit()
 
     def _state(self) -> dict[str, np.ndarray[Any, Any]]:
@@ -360,22 +291,22 @@ class StudyStrategy(Strategy, Generic[ResultT]):
             as Flower's ``DifferentialPrivacy...``, leaves out what fixes the noise and
             counts epsilon.
         """
-        if not self._running:
+        if self._grid is None:
             raise ValueError(
                 f"Call start() of {type(self).__name__} itself. Other strategies, such "
                 "as Flower's DifferentialPrivacy wrappers, cannot wrap it. It does not "
                 "need them: set its own noise and epsilon."
             )
-        self._grid = grid
         # Those before are of an earlier run, and Flower counts from 1 again.
         is_first = server_round == 1
-        self._step = step = self._decide(len(self._rounds))
+        step = self._decide(len(self._rounds))
+        self._round = OpenRound(step)
         if step.is_over:
             return []
         self._before_round(step)
         # Once the study has begun an absent agent contributes zero; after a restart the
         # nodes still need time to come back.
-        wanted = self._min_agents if is_first else 1
+        wanted = self._enrolment.min_agents if is_first else 1
         needed = 1 if self._rounds else wanted
         question = self.study.enrolment()
         slots = self._enrolment.update(
@@ -384,40 +315,25 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         if not self._record.has(self._enrolment.slots, self._enrolment.journals):
             self._commit()  # before an agent hears of the slot that it was given
         outgoing = self._outgoing(slots, step)
-        kind = message_type(self._client_api)
+        client_api = self._host.client_api
+        kind = message_type(client_api)
         number = step.iteration + 1
-        self._asked = []
         playing = filter(self.server.plays, range(self.server.num_agents))
-        self._absent = sorted(set(playing) - set(slots.values()))
+        self._round.absent = sorted(set(playing) - set(slots.values()))
         for node, slot in slots.items():
             if not self.server.plays(slot):
                 continue
             instruction = self.instruction(node, slot, step)
-            self._charged[slot] = instruction.releases_charged
+            self._round.charged[slot] = instruction.releases_charged
             entries = instruction.to_config()
             if receipt := self._enrolment.book.receipt(slot):
                 entries[RECEIPT_ENTRY] = receipt
             record = ConfigRecord({**config, "server-round": number, **entries})
-            content = instruction_content(outgoing[node], record, self._client_api)
-            self._asked.append(Message(content, node, kind, group_id=str(number)))
-        if self._num_rounds:  # it is `start` that ends the wait
-            self._stop_waiting()
-            of_agents = [(m, slots[m.metadata.dst_node_id]) for m in self._asked]
-            self._waiting = Waiting(grid, self._named(number), of_agents)
-        return self._asked
-
-    def _named(self, number: int) -> str:
-        """Return how the log names a round."""
-        return f"round {number} of {self._num_rounds} of study {self.study.study_id}"
-
-    def _stop_waiting(self) -> float:
-        """Stop telling who has answered; return how long it took."""
-        if self._waiting is None:
-            return 0.0
-        seconds = self._waiting.seconds
-        self._waiting.close()
-        self._waiting = None
-        return seconds
+            content = instruction_content(outgoing[node], record, client_api)
+            message = Message(content, node, kind, group_id=str(number))
+            self._round.asked.append(message)
+        self._grid.send_name = self._log.name_of(number)
+        return self._round.asked
 
     def _decide(self, iteration: int) -> Step:
         """Return what the server half does in an iteration."""
@@ -448,25 +364,37 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         Failed and unreadable replies count as zero contributions. What is returned has
         been committed: no other vectors can leave for this round.
         """
-        step, before = self._step, len(self.server.ledger)
+        step, num_before = self._round.step, len(self.server.ledger)
         if step.is_over:
             self._rounds.append(Round(step.iteration + 1, 0, 0, 0, 0))
             self._commit()
-            tell(self._callbacks, "on_round", self._rounds[-1])
+            tell(self._host.callbacks, "on_round", self._rounds[-1])
             return None, None
-        self._seconds.append(self._stop_waiting())
-        answers = self._answers(step, replies)
+        slots, book = self._enrolment.slots, self._enrolment.book
+        found = self._round.sort_replies(replies, slots, book)
+        answers = found.answers
+        self._up_to_date |= {node for node, slot in slots.items() if slot in answers}
+        self._rounds.append(self._round.finished(found))
+        assert self._grid is not None
+        self._log.end_round(
+            self._rounds[-1],
+            self._grid.seconds,
+            self._exchanges_of_sums(),
+            failures=found.failures,
+            late=found.late,
+            absent=self._round.absent,
+        )
         try:
             self._take(step, answers)
             self._after_round(step, answers)
             self._commit()
         except BaseException:
             # What is not on disk must not be seen: a new run would draw it again.
-            self.server.resume(self.server.ledger[:before])
+            self.server.resume(self.server.ledger[:num_before])
             raise
         # Once it is on disk: a new run would report this round again.
-        tell(self._callbacks, "on_round", self._rounds[-1])
-        if len(self.server.ledger) > before:
+        tell(self._host.callbacks, "on_round", self._rounds[-1])
+        if len(self.server.ledger) > num_before:
             self._up_to_date.clear()
         return vectors_record(self.server.vectors), self._reported(answers)
 
@@ -479,83 +407,13 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         if messages:
             self.server.receive(step, messages)
 
-    def _answers(self, step: Step, replies: Iterable[Message]) -> dict[int, Message]:
-        """Return the first good reply of each slot, in slot order; log the others."""
-        late = {message.metadata.dst_node_id for message in self._asked}
-        answers: dict[int, Message] = {}
-        failures = []
-        for node, reply in matched(self._asked, replies):
-            if node is None:
-                _log.warning("Ignored an unexpected or repeated reply.")
-                continue
-            late.remove(node)
-            slot = self._enrolment.slots[node]
-            if reply.has_error():
-                failures.append(f"agent {slot}: {first_line(reply.error.reason)}")
-            elif not self._note_charges(slot, reply):
-                failures.append(f"agent {slot}: its ledger lacks earlier releases")
-            else:
-                answers[slot] = reply
-                self._up_to_date.add(node)
-        self._note(step, answers, failures, late)
-        return dict(sorted(answers.items()))
-
-    def _note_charges(self, slot: int, reply: Message) -> bool:
-        """Note what a site has been charged; return False if it had forgotten some."""
-        book, mark = self._enrolment.book, read_mark(reply_metrics(reply.content))
-        if mark is not None and book.is_behind(slot, mark):
-            return False
-        book.note(slot, mark, self._charged[slot])
-        return True
-
-    def _note(
-        self,
-        step: Step,
-        answers: Collection[int],
-        failures: list[str],
-        late: Collection[int],
-    ) -> None:
-        """Log how a round went, and end the run if nobody is there any more."""
-        counts = len(answers), len(failures), len(late), len(self._absent)
-        number = step.iteration + 1
-        self._rounds.append(Round(number, *counts, release=step.release))
-        exchanges = self._num_rounds - number + self._exchanges_of_sums()
-        left = exchanges * float(np.mean(self._seconds))
-        _log.info(
-            "%s: %d of %d agents answered in %s (%d failed, %d late, %d absent), about "
-            "%s left",
-            self._named(number),
-            counts[0],
-            sum(counts),
-            duration(self._seconds[-1]),
-            *counts[1:],
-            duration(left),
-        )
-        slots = sorted(self._enrolment.slots[node] for node in late)
-        lines = sorted(failures) + [f"agent {slot}: no reply in time" for slot in slots]
-        if self._absent:
-            lines.append(f"absent: {agents_text(self._absent)}")
-        for line in lines:
-            _log.warning("\t> %s", line)
-        self._num_empty = 0 if answers else self._num_empty + 1
-        if self._num_empty == self._durability.max_empty_rounds:
-            first_of_all = min(failures, default="").removesuffix(".")
-            failure = f" First failure: {first_of_all}." if failures else ""
-            empty = self._num_empty
-            rounds = f" (after {empty} such rounds)" if empty > 1 else ""
-            raise AggregationError(
-                f"Round {number}: none of {sum(counts)} agents gave a result "
-                f"({counts[1]} failed, {counts[2]} late, {counts[3]} absent){rounds}."
-                f"{failure}"
-            )
+    def _read(self, slot: int, reply: Message, step: Step) -> Any:
+        """Return what the server half takes of a reply."""
+        return one_array(slot, reply, step.release > 0)
 
     def _exchanges_of_sums(self) -> int:
         """Return how many exchanges secure sums still take, besides the rounds."""
         return 0
-
-    def _read(self, slot: int, reply: Message, step: Step) -> Any:
-        """Return what the server half takes of a reply."""
-        return one_array(slot, reply, step.release > 0)
 
     def _after_round(self, step: Step, answers: Mapping[int, Message]) -> None:
         """Take note of a round, before it is committed."""
@@ -581,34 +439,53 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         """Return how many rounds there are unless `start` is told."""
 
     def plan(self, horizon: int) -> None:
-        """Fix what depends on T, the last iteration; `start` does it first."""
-        self._horizon = horizon
-        self._plan(horizon)
+        """Fix what depends on the number of rounds, or refuse it; `start` does it.
 
-    def _plan(self, horizon: int) -> None:
-        """Fix it, or refuse the number of rounds."""
-
-    def _has_asked(self) -> bool:
-        """Return whether agents have been asked for a release, arrived or not."""
-        return any(one.release for one in self._rounds)
+        Parameters
+        ----------
+        horizon : int
+            T >= 1, the last iteration.
+        """
 
     def _end(self, result: ResultT) -> None:
         """Add what the method knows, after the last round."""
 
     def summary(self) -> None:
         """Log the settings, and what is not private about them."""
-        lines = [*self.server.summary(), *self._plans(), *self._notes()]
-        for line in lines:
+        for line in (*self.server.summary(), *self._lines()):
             is_warning = line.startswith(("WARNING", "NOT PRIVATE"))
             _log.log(logging.WARNING if is_warning else logging.INFO, "\t├──> %s", line)
 
-    def _plans(self) -> list[str]:
-        """Return what the rounds come to, once it is known how many there are."""
+    def _lines(self) -> list[str]:
+        """Return what else `summary` logs: the plan, whom to trust, what is lost."""
         return []
 
-    def _notes(self) -> list[str]:
-        """Return what else `summary` logs: whom to trust, what is not on disk."""
-        return []
+
+def _public(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a study that callbacks are told: no seeds."""
+    return {
+        name: value
+        for name, value in identity.items()
+        if name != "kind" and "seed" not in name
+    }
+
+
+def warn_of_refusal(study: Study) -> None:
+    """Say now what sites would refuse that have set no limits of their own."""
+    sizes = size_limits(())
+    try:
+        check_config(sizes, study.enrolment(), type(study))
+        check_steps(sizes, study)
+    except RefusedError as error:
+        _log.warning(
+            "Sites refuse this study, but for those that allow more: %s",
+            str(error).removeprefix("This site takes no part: "),
+        )
+
+
+def num_asked_for(rounds: Iterable[Round]) -> int:
+    """Return 1 if agents have been asked for a release, arrived or not; else 0."""
+    return int(any(finished.release for finished in rounds))
 
 
 def vectors_record(vectors: np.ndarray[Any, Any] | None) -> ArrayRecord | None:

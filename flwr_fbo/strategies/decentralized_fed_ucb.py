@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from flwr.app import ArrayRecord, Message
 
 from flwr_fbo._common.conversion import takes_plain
 from flwr_fbo._common.validation import require, require_instance
-from flwr_fbo._compat import ClientApi, reply_arrays, reply_metrics, to_array_record
+from flwr_fbo._compat import reply_arrays, reply_metrics, to_array_record
 from flwr_fbo.bandits.decentralized_fed_ucb.server import (
     DecentralizedFedUCBServer,
     PeerReply,
@@ -23,11 +22,9 @@ from flwr_fbo.bandits.linear.settings import LinearUCBSettings
 from flwr_fbo.bandits.linear.study import LinearBanditStudy
 from flwr_fbo.strategies.linear_bandit_strategy import (
     LinearBanditStrategy,
-    Schedule,
+    TrialSchedule,
     check_trigger,
 )
-from flwr_fbo.strategies.options import Durability
-from flwr_fbo.study.callbacks import Callback
 from flwr_fbo.study.server import Step
 
 _log = logging.getLogger("flwr.fbo")
@@ -74,18 +71,20 @@ class DecentralizedFedUCB(LinearBanditStrategy):
     graph : PeerGraph
         The graph of the agents, and how far messages travel: gamma hops.
     interval : float, optional
-        Seconds before each synchronisation. The gamma rounds after it carry its
-        messages. There are (gamma + 1) n + 1 rounds; the first one enrols the sites.
+        Seconds before each synchronisation, from 0 to ten years. The gamma rounds after
+        it carry its messages. There are (gamma + 1) n + 1 rounds; the first one enrols
+        the sites.
     schedule : sequence of int, or DeterminantTrigger, optional
         Numbers of trials after which agents send their sums, at least gamma apart.
         There is one round for each of them and for each of the gamma trials after it. A
         last round plays on up to ``num_trials``. Or the paper's trigger, with one trial
         a round and the threshold D / (1 + L^2): *not private*.
     num_trials : int, optional
-        Number T of trials of an agent; by default gamma after the last synchronisation.
-    noise_seed
-        See `FedUCB`.
-    {options}
+        Number T of trials of an agent; by default, and at least, gamma after the last
+        synchronisation. Only with a list as ``schedule``.
+    noise_seed : int, optional
+        Seed, >= 0, of the agents' noise, *for experiments only*: the study is then not
+        private. By default the operating system draws the noise.
 
     Raises
     ------
@@ -112,24 +111,26 @@ class DecentralizedFedUCB(LinearBanditStrategy):
         graph: PeerGraph,
         *,
         interval: float | None = None,
-        schedule: Schedule | None = None,
+        schedule: TrialSchedule | None = None,
         num_trials: int | None = None,
         noise_seed: int | None = None,
-        folder: str | Path | None = None,
-        durability: Durability | None = None,
-        client_api: ClientApi = "both",
-        callbacks: Sequence[Callback] = (),
     ) -> None:
         trigger = check_trigger(settings, schedule)
         require_instance("graph", graph, PeerGraph)
         releases = replace(settings.releases, num_streams=graph.streams)
         settings = replace(settings, releases=releases)
-        agents = graph.num_agents
-        study = LinearBanditStudy(settings, agents, trigger, noise_seed, graph)
-        self._hops = self._shortest_gap = self._trials_after_last = graph.hops
+        study = LinearBanditStudy(
+            settings, graph.num_agents, trigger, noise_seed, graph
+        )
+        self._hops = graph.hops
         server = DecentralizedFedUCBServer(study)
-        super().__init__(server, study, folder, durability, client_api, callbacks)
-        self._schedule(interval, schedule, num_trials)
+        super().__init__(
+            server,
+            study,
+            interval=interval,
+            schedule=schedule,
+            num_trials=num_trials,
+        )
         # After how many trials there is a round, where there is a schedule.
         after = {t + hop for t in self._times for hop in range(self._hops + 1)}
         self._played = sorted(after | {self._num_trials}) if self._times else []
@@ -146,17 +147,23 @@ class DecentralizedFedUCB(LinearBanditStrategy):
         planned = self.study.settings.releases.max_releases
         return len(self._played) if self._times else (self._hops + 1) * planned + 1
 
-    def _plan(self, horizon: int) -> None:
-        """Refuse a number of rounds that leaves messages under way."""
+    def plan(self, horizon: int) -> None:
+        """Refuse a number of rounds that leaves messages under way.
+
+        Parameters
+        ----------
+        horizon : int
+            T >= 1, the last iteration.
+        """
         if self._times:
             wanted = len(self._played)
             require(horizon + 1 == wanted, "num_rounds", horizon + 1, f"{wanted}")
         elif self.study.trigger is None:
             rounds = self._hops + 1  # of a synchronisation
             most = rounds * self.study.settings.releases.max_releases
-            ok = horizon % rounds == 0 and horizon <= most
-            allowed = f"1 more than a multiple of {rounds}, at most {most + 1}"
-            require(ok, "num_rounds", horizon + 1, allowed)
+            is_whole = horizon % rounds == 0 and horizon <= most
+            whole = f"1 more than a multiple of {rounds}, at most {most + 1}"
+            require(is_whole, "num_rounds", horizon + 1, whole)
 
     def _decide(self, iteration: int) -> Step:
         return Step(iteration, self._asked_in(iteration)["synchronisation"])
@@ -197,8 +204,8 @@ class DecentralizedFedUCB(LinearBanditStrategy):
         """Return the mail of a reply, unopened."""
         count: Any = reply_metrics(reply.content).get("num-releases")
         planned = self.study.settings.releases.max_releases
-        ok = type(count) is int and 0 <= count <= planned
-        return _arrays_of(slot, reply), count if ok else 0
+        is_count = type(count) is int and 0 <= count <= planned
+        return _arrays_of(slot, reply), count if is_count else 0
 
 
 def _arrays_of(slot: int, reply: Message) -> list[Any]:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import ClassVar
 
 from optuna.distributions import BaseDistribution
 
 from flwr_fbo._common.conversion import takes_plain
-from flwr_fbo._common.validation import require, require_instance, require_known
-from flwr_fbo._compat import ClientApi
+from flwr_fbo._common.validation import require, require_known
 from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.secure_sum import SecureAggregation
-from flwr_fbo.strategies.options import Durability, Preset, Privacy, Seeds
+from flwr_fbo.strategies.options import Preset, Privacy, Seeds
 from flwr_fbo.strategies.release_plan import private_study
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
-from flwr_fbo.study.callbacks import Callback
 from flwr_fbo.tuning.dp_fts_de.server import DPFTSDEServer
 from flwr_fbo.tuning.dp_fts_de.settings import DPFTSDESettings
 from flwr_fbo.tuning.search.portfolios import Listed
@@ -45,7 +42,20 @@ class DPFTSDE(TuningStrategy):
 
     Parameters
     ----------
-    {space, direction, num_agents, epsilon, delta}
+    space : mapping of str to Optuna distribution
+        Search space of all agents: the tuned parameters, by name.
+    direction : {"maximize", "minimize"}
+        Whether the objective's largest or smallest value is sought.
+    num_agents : int
+        Number N >= 1 of agents, the slots of the study.
+    epsilon : float, optional
+        Epsilon that the whole study may spend at ``delta``, from 1e-3 to 1e3. The noise
+        is computed from it: the smallest noise multiplier for the planned releases.
+        ``privacy`` may give the noise in its place.
+    delta : float, optional
+        Delta of the guarantee, in (0, 1), and far below 1 / N. Must be given where
+        ``epsilon`` is; else it is the published 1 / N^1.1, which is too large for a
+        small federation: 0.17 for five agents.
     preset : {"paper", "paper-synthetic"}
         Published settings: those for real data, or those for synthetic functions.
     agent : DPFTSDESettings, optional
@@ -55,9 +65,18 @@ class DPFTSDE(TuningStrategy):
         How releases are made, counted and limited. The default is the preset's: as
         published, until one agent in twenty would follow. FTS-DE is
         ``Privacy(noise_multiplier=0, sampling_probability=1, clip_norm=math.inf)``.
-    weights : WeightSchedule, optional
-        Weights of the agents in each sub-region, by iteration; by default the preset's.
-    {portfolio, aggregation, seeds, metrics, options}
+    portfolio : sequence of dict, str, Path or StudyPortfolio
+        Settings that each site evaluates before its own search, which learns from them:
+        after those that the site enqueued, and before the centre or the initial points.
+        A list of settings; a learner of `Portfolio.known`; ``"auto"``, the learner that
+        the names in ``space`` decide; or a list of earlier studies, see
+        `StudyPortfolio`, or the path of its file, which ends in ``.json``. By default
+        there are none.
+    aggregation : SecureAggregation, optional
+        How the sites sum their messages, so that the server learns the noisy sum alone.
+        Without it the server is trusted: it reads each message and adds the noise.
+    seeds : Seeds, optional
+        Seeds of draws, features and noise; by default the operating system draws them.
 
     Raises
     ------
@@ -80,9 +99,11 @@ class DPFTSDE(TuningStrategy):
         "paper": Preset(
             DPFTSDESettings(),
             Privacy(
-                clip_norm=22.0, sampling_probability=0.35, min_follow_probability=0.05
+                clip_norm=22.0,
+                sampling_probability=0.35,
+                min_follow_probability=0.05,
+                weights=WeightSchedule(),
             ),
-            WeightSchedule(),
         ),
         "paper-synthetic": Preset(
             DPFTSDESettings(
@@ -93,9 +114,11 @@ class DPFTSDE(TuningStrategy):
                 follow="inverse-sqrt",
             ),
             Privacy(
-                clip_norm=11.0, sampling_probability=0.25, min_follow_probability=0.05
+                clip_norm=11.0,
+                sampling_probability=0.25,
+                min_follow_probability=0.05,
+                weights=WeightSchedule(num_constant_rounds=5, num_decay_rounds=5),
             ),
-            WeightSchedule(num_constant_rounds=5, num_decay_rounds=5),
         ),
     }
 
@@ -111,36 +134,25 @@ class DPFTSDE(TuningStrategy):
         preset: str = "paper",
         agent: DPFTSDESettings | None = None,
         privacy: Privacy | None = None,
-        weights: WeightSchedule | None = None,
         portfolio: Listed = (),
         aggregation: SecureAggregation | None = None,
         seeds: Seeds | None = None,
-        metrics: Collection[str] = (),
-        folder: str | Path | None = None,
-        durability: Durability | None = None,
-        client_api: ClientApi = "both",
-        callbacks: Sequence[Callback] = (),
     ) -> None:
         require_known("preset", preset, self.presets)
         base = self.presets[preset]
         settings = base.agent if agent is None else agent
-        ok = type(settings) is DPFTSDESettings
-        require(ok, "agent", settings, "a DPFTSDESettings")
-        weights = base.weights if weights is None else weights
-        require_instance("weights", weights, WeightSchedule)
+        is_own = type(settings) is DPFTSDESettings
+        require(is_own, "agent", settings, "a DPFTSDESettings")
         study, releases = private_study(
             space,
             direction,
             num_agents,
             agent=settings,
             privacy=base.privacy_with(privacy),
-            weights=weights,
             epsilon=epsilon,
             delta=delta,
             portfolio=portfolio,
             aggregation=aggregation,
             seeds=seeds,
         )
-        server = releases.server
-        super().__init__(server, study, folder, durability, client_api, callbacks)
-        self._compose(metrics, seeds, releases)
+        super().__init__(releases.server, study, seeds, releases)

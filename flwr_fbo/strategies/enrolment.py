@@ -22,6 +22,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.exception import AggregationError
 
 from flwr_fbo._common.text import agents_text, counted, printable
+from flwr_fbo._common.validation import require
 from flwr_fbo._compat import (
     ClientApi,
     instruction_content,
@@ -33,7 +34,7 @@ from flwr_fbo._compat import (
 )
 from flwr_fbo.privacy.spending import Promise
 from flwr_fbo.site.receipts import Mark, ReceiptBook, read_mark
-from flwr_fbo.strategies.options import Durability
+from flwr_fbo.strategies.host import Host
 from flwr_fbo.study.codec import RECEIPT_ENTRY, Config
 
 _log = logging.getLogger("flwr.fbo")
@@ -100,23 +101,28 @@ class Enrolment:
     Parameters
     ----------
     num_agents : int
-        N, the number of slots.
-    client_api : {"both", "message", "numpy", "action"}
-    durability : Durability
-        How long to wait for enough agents, and whether they prove who they are.
+        Number N >= 1 of slots.
+    host : Host
+        How long to wait for enough agents, whether they prove who they are, and the
+        kind of client that they are.
+
+    Raises
+    ------
+    ValueError
+        If the host's agents or keys do not fit so many slots.
     """
 
-    def __init__(
-        self,
-        num_agents: int,
-        client_api: ClientApi,
-        durability: Durability,
-    ) -> None:
-        self._num_agents = num_agents
-        self._patience = durability.patience
-        self._client_api = client_api
-        self._authenticated = durability.authenticated
-        self._keys = durability.keys
+    def __init__(self, num_agents: int, host: Host) -> None:
+        least, keys = host.min_agents, host.keys
+        is_small = least is None or least <= num_agents
+        require(is_small, "min_agents", least, f"at most num_agents={num_agents}")
+        fits = keys is None or keys.keys() == set(range(num_agents))
+        require(fits, "keys", keys, f"one for each slot, 0 to {num_agents - 1}")
+        self.min_agents = num_agents if least is None else least
+        self._num_agents, self._patience = num_agents, host.patience
+        self._client_api: ClientApi = host.client_api
+        self._authenticated = host.authenticated
+        self._keys = host.keys
         self._said: set[_Trouble] = set()
         self._failures: dict[int, list[str]] = {}  # node id -> what its client raised
         self._refused: dict[int, str] = {}  # node id -> why it never gets a slot
@@ -247,8 +253,7 @@ class Enrolment:
         content = instruction_content(probe, config, self._client_api)
         kind = message_type(self._client_api)
         messages = [Message(content, node, kind) for node in nodes]
-        replies = list(grid.send_and_receive(messages, timeout=timeout))
-        pairs = matched(messages, replies)
+        pairs = matched(messages, grid.send_and_receive(messages, timeout=timeout))
         claims, trouble, failures = _read_claims(nodes, pairs, self._client_api)
         for node, failure in failures.items():
             often = _MAX_FAILURES if _FINAL.search(failure) else 1
@@ -269,22 +274,13 @@ class Enrolment:
         named = set().union(*nodes.values())
         proven = self._authenticated or self._keys is not None
         keys = key_fingerprints(grid, named) if proven and named else {}
-        slots = {key: slot for slot, key in (self._keys or {}).items()}
-
-        def name(node: int) -> str:
+        slot_of_key = {key: slot for slot, key in (self._keys or {}).items()}
+        names = {}
+        for node in named:
             key = keys.get(node)
-            slot = slots.get(key or "", self.slots.get(node))
-            about = [] if slot is None else [f"slot {slot}"]
-            about += [] if key is None else [f"key {key}"]
-            return f"node {node} ({', '.join(about)})" if about else f"node {node}"
-
-        lines = []
-        for reason, of_reason in sorted(nodes.items()):
-            names = [name(node) for node in sorted(of_reason)[:_MOST_NAMES]]
-            more = len(of_reason) - len(names)
-            names += [f"{more} more nodes"] if more else []
-            lines.append(f"{', '.join(names)}: {reason}" if names else reason)
-        return lines
+            slot = slot_of_key.get(key or "", self.slots.get(node))
+            names[node] = _name_of(node, slot, key)
+        return _lines_of(nodes, names)
 
     def _proven(
         self, grid: Grid, claims: dict[int, _Claim], trouble: list[_Trouble]
@@ -298,8 +294,7 @@ class Enrolment:
             if slot in self._keys and self._keys[slot] != found.get(node):
                 key = found.get(node, "no key")
                 self._refused[node] = (
-                    f"agent-id={slot} came with {key}, not with its key in "
-                    "Durability(keys=)"
+                    f"agent-id={slot} came with {key}, not with its key in Host(keys=)"
                 )
                 trouble.append((node, self._refused[node]))
             else:
@@ -375,8 +370,7 @@ class Enrolment:
             if self._keys is not None:
                 return why
             return (
-                f"{why}. Or another node took the slot first; Durability(keys=) "
-                "prevents this"
+                f"{why}. Or another node took the slot first; Host(keys=) prevents this"
             )
         if owner not in (-1, slot) or (is_held and owner == slot):
             return (
@@ -410,6 +404,26 @@ class Enrolment:
                 "SuperLink that has lost its database (authenticated=True)"
             )
         return ""
+
+
+def _name_of(node: int, slot: int | None, key: str | None) -> str:
+    """Return how a line names a node: with its slot and its key, where it has them."""
+    facts = [] if slot is None else [f"slot {slot}"]
+    facts += [] if key is None else [f"key {key}"]
+    return f"node {node} ({', '.join(facts)})" if facts else f"node {node}"
+
+
+def _lines_of(
+    nodes: Mapping[str, Iterable[int]], names: Mapping[int, str]
+) -> list[str]:
+    """Return a line for each reason: the names of its nodes, and the reason."""
+    lines = []
+    for reason, of_reason in sorted(nodes.items()):
+        all_names = [names[node] for node in sorted(of_reason)]
+        listed, num_more = all_names[:_MOST_NAMES], len(all_names) - _MOST_NAMES
+        listed += [f"{num_more} more nodes"] if num_more > 0 else []
+        lines.append(f"{', '.join(listed)}: {reason}" if listed else reason)
+    return lines
 
 
 def _read_claims(

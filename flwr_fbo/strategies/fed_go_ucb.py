@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import compress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from flwr_fbo._common.validation import (
     require_int,
     require_seed,
 )
-from flwr_fbo._compat import ClientApi, reply_metrics, to_array_record
+from flwr_fbo._compat import reply_metrics, to_array_record
 from flwr_fbo.bandits.fed_go_ucb.server import (
     FedGOUCBServer,
     spent_by_neural_agent,
@@ -33,9 +32,7 @@ from flwr_fbo.bandits.kind import NEURAL_SERVER
 from flwr_fbo.models.network import Network, RewardModel
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.strategies.bandit_result import BanditResult
-from flwr_fbo.strategies.base import StudyStrategy, vectors_record
-from flwr_fbo.strategies.options import Durability
-from flwr_fbo.study.callbacks import Callback
+from flwr_fbo.strategies.base import StudyStrategy, num_asked_for, vectors_record
 from flwr_fbo.study.codec import fresh_seed
 from flwr_fbo.study.server import Step
 
@@ -76,14 +73,13 @@ class FedGOUCB(StudyStrategy[BanditResult]):
     num_agents : int
         Number N >= 2 of agents, the slots of the study.
     num_evaluations : int
-        Number T of evaluations of each agent, including phase I.
+        Number T of evaluations of each agent, including phase I; more than phase I has.
     seed : int, optional
-        Seed of exploration, initial parameters and the regression's noise; the agents
-        are told it. By default the operating system draws it.
+        Seed, >= 0, of exploration, initial parameters and the regression's noise; the
+        agents are told it. By default the operating system draws it.
     noise_seed : int, optional
-        Seed of the agents' noise, *for experiments only*: the study is then not
-        private.
-    {options}
+        Seed, >= 0, of the agents' noise, *for experiments only*: the study is then not
+        private. By default the operating system draws the noise.
 
     Raises
     ------
@@ -120,10 +116,6 @@ class FedGOUCB(StudyStrategy[BanditResult]):
         num_evaluations: int = 100,
         seed: int | None = None,
         noise_seed: int | None = None,
-        folder: str | Path | None = None,
-        durability: Durability | None = None,
-        client_api: ClientApi = "both",
-        callbacks: Sequence[Callback] = (),
     ) -> None:
         require_instance("settings", settings, FedGOUCBSettings)
         is_model = hasattr(model, "values_and_gradients")
@@ -142,7 +134,7 @@ class FedGOUCB(StudyStrategy[BanditResult]):
             noise_seed,
         )
         server = FedGOUCBServer(study, model, num_evaluations)
-        super().__init__(server, study, folder, durability, client_api, callbacks)
+        super().__init__(server, study)
         self._given_seed = seed
         self._num_evaluations = num_evaluations
         self._informed: set[int] = set()  # nodes that have w0
@@ -154,8 +146,14 @@ class FedGOUCB(StudyStrategy[BanditResult]):
         steps = settings.regression.num_iterations if explored else 0
         return steps + self._num_evaluations - explored
 
-    def _plan(self, horizon: int) -> None:
-        """Refuse any other number of rounds."""
+    def plan(self, horizon: int) -> None:
+        """Refuse any number of rounds but `default_rounds`.
+
+        Parameters
+        ----------
+        horizon : int
+            T >= 1, the last iteration.
+        """
         rounds = self.default_rounds()
         require(horizon + 1 == rounds, "num_rounds", horizon + 1, f"{rounds}")
 
@@ -209,18 +207,17 @@ class FedGOUCB(StudyStrategy[BanditResult]):
         """Return what the server half takes of a reply."""
         metrics = reply_metrics(reply.content)
         count: Any = metrics.get("num-evaluations")
-        ok = type(count) is int and 0 <= count <= self._num_evaluations
+        is_count = type(count) is int and 0 <= count <= self._num_evaluations
         wants = metrics.get("wants-synchronisation") == 1
         array = super()._read(slot, reply, step)
-        return AgentReply(count if ok else 0, array if ok else None, wants)
+        return AgentReply(count if is_count else 0, array if is_count else None, wants)
 
-    def _answers(self, step: Step, replies: Iterable[Message]) -> dict[int, Message]:
-        """Return the answers, and note who has w0 now."""
-        answers = super()._answers(step, replies)
-        if not self.server.regresses:
+    def _take(self, step: Step, answers: Mapping[int, Message]) -> None:
+        """Hand the answers to the server half, and note who has w0 now."""
+        if not self.server.regresses:  # the server half goes on as it takes them
             slots = self._enrolment.slots.items()
             self._informed |= {node for node, slot in slots if slot in answers}
-        return answers
+        super()._take(step, answers)
 
     def _identity(self, num_rounds: int) -> dict[str, Any]:
         return {
@@ -247,4 +244,4 @@ class FedGOUCB(StudyStrategy[BanditResult]):
         if privacy is None:
             return None
         arrived = len(self.server.ledger)
-        return spent_by_neural_agent(privacy, arrived or int(self._has_asked()))
+        return spent_by_neural_agent(privacy, arrived or num_asked_for(self._rounds))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from flwr.app import Message
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.conversion import takes_plain
 from flwr_fbo._common.validation import require
-from flwr_fbo._compat import ClientApi, reply_metrics
+from flwr_fbo._compat import reply_metrics
 from flwr_fbo.bandits.fed_ucb.server import FedUCBServer
 from flwr_fbo.bandits.kind import LINEAR_SERVER
 from flwr_fbo.bandits.linear.confidence import Confidence
@@ -23,11 +22,9 @@ from flwr_fbo.bandits.linear.settings import LinearUCBSettings
 from flwr_fbo.bandits.linear.study import LinearBanditStudy
 from flwr_fbo.strategies.linear_bandit_strategy import (
     LinearBanditStrategy,
-    Schedule,
+    TrialSchedule,
     check_trigger,
 )
-from flwr_fbo.strategies.options import Durability
-from flwr_fbo.study.callbacks import Callback
 from flwr_fbo.study.server import Step
 
 _log = logging.getLogger("flwr.fbo")
@@ -81,11 +78,11 @@ class FedUCB(LinearBanditStrategy):
         Or the paper's trigger, with one trial a round: *not private*, whatever the
         noise.
     num_trials : int, optional
-        Number T of trials of an agent; by default that of the last synchronisation.
+        Number T of trials of an agent, at least those before the last synchronisation,
+        which is the default. Only with a list as ``schedule``.
     noise_seed : int, optional
-        Seed of the agents' noise, *for experiments only*: the study is then not
-        private.
-    {options}
+        Seed, >= 0, of the agents' noise, *for experiments only*: the study is then not
+        private. By default the operating system draws the noise.
 
     Raises
     ------
@@ -103,7 +100,7 @@ class FedUCB(LinearBanditStrategy):
     refused: it could draw its noise again. So it could with an older copy of its
     journal, if the last release had been made and had not come here: never go on with
     an older copy, of a backup, a snapshot or a cloned machine. Without
-    ``Durability(keys=...)`` whoever is first to name a slot, with a journal of its own,
+    ``Host(keys=...)`` whoever is first to name a slot, with a journal of its own,
     locks its true agent out.
     """
 
@@ -117,19 +114,20 @@ class FedUCB(LinearBanditStrategy):
         num_agents: int,
         *,
         interval: float | None = None,
-        schedule: Schedule | None = None,
+        schedule: TrialSchedule | None = None,
         num_trials: int | None = None,
         noise_seed: int | None = None,
-        folder: str | Path | None = None,
-        durability: Durability | None = None,
-        client_api: ClientApi = "both",
-        callbacks: Sequence[Callback] = (),
     ) -> None:
         trigger = check_trigger(settings, schedule)
         study = LinearBanditStudy(settings, num_agents, trigger, noise_seed)
         server = FedUCBServer(study)
-        super().__init__(server, study, folder, durability, client_api, callbacks)
-        self._schedule(interval, schedule, num_trials)
+        super().__init__(
+            server,
+            study,
+            interval=interval,
+            schedule=schedule,
+            num_trials=num_trials,
+        )
 
     def default_rounds(self) -> int:
         """Return as many as all planned synchronisations take.
@@ -143,24 +141,29 @@ class FedUCB(LinearBanditStrategy):
             return len(self._times) + 1
         planned = self.study.settings.releases.num_releases
         require(self.study.trigger is None, "num_rounds", None, "given, with a trigger")
-        allowed = "given, where num_releases is None"
-        require(planned is not None, "num_rounds", None, allowed)
+        is_known = planned is not None
+        require(is_known, "num_rounds", None, "given, where num_releases is None")
         return 2 * (planned or 0) + 1
 
-    def _plan(self, horizon: int) -> None:
-        """Fix after which iterations agents are asked for a release."""
+    def plan(self, horizon: int) -> None:
+        """Fix after which iterations agents are asked for a release.
+
+        Parameters
+        ----------
+        horizon : int
+            T >= 1, the last iteration.
+        """
         planned = self.study.settings.releases.max_releases
         if self._times:
             wanted = len(self._times)
             require(horizon == wanted, "num_rounds", horizon + 1, f"{wanted + 1}")
             self.server.iterations = range(wanted)
         elif self.study.trigger is None:
-            most = 2 * planned + 1
-            allowed = f"at most {most}, for {planned} releases"
-            require(horizon < most, "num_rounds", horizon + 1, allowed)
-            odd = horizon % 2 == 0
-            allowed = "odd, or no agent would use the last release"
-            require(odd, "num_rounds", horizon + 1, allowed)
+            rounds, most = horizon + 1, 2 * planned + 1
+            enough = f"at most {most}, for {planned} releases"
+            require(rounds <= most, "num_rounds", rounds, enough)
+            used = "odd, or no agent would use the last release"
+            require(rounds % 2 == 1, "num_rounds", rounds, used)
             self.server.iterations = range(1, horizon + 1, 2)
 
     def _fields_for(self, step: Step) -> dict[str, Any]:

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import ClassVar
 
 from optuna.distributions import BaseDistribution
 
 from flwr_fbo._common.conversion import takes_plain
 from flwr_fbo._common.validation import require, require_instance
-from flwr_fbo._compat import ClientApi
 from flwr_fbo.secure_sum import SecureAggregation
-from flwr_fbo.strategies.options import Durability, Preset, Privacy, Seeds
+from flwr_fbo.strategies.options import Preset, Privacy, Seeds
 from flwr_fbo.strategies.release_plan import private_study
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
-from flwr_fbo.study.callbacks import Callback
 from flwr_fbo.tuning.fed_vote.even_votes import even_votes
 from flwr_fbo.tuning.fed_vote.server import FedVoteServer
 from flwr_fbo.tuning.fed_vote.settings import (
@@ -64,9 +61,22 @@ class FedVote(TuningStrategy):
 
     Parameters
     ----------
-    {space, direction, num_agents, epsilon, delta}
+    space : mapping of str to Optuna distribution
+        Search space of all agents: the tuned parameters, by name.
+    direction : {"maximize", "minimize"}
+        Whether the objective's largest or smallest value is sought.
+    num_agents : int
+        Number N >= 1 of agents, the slots of the study.
+    epsilon : float, optional
+        Epsilon that the whole study may spend at ``delta``, from 1e-3 to 1e3. The noise
+        is computed from it: the smallest noise multiplier for the planned releases.
+        ``privacy`` may give the noise in its place.
+    delta : float, optional
+        Delta of the guarantee, in (0, 1), and far below 1 / N. Must be given where
+        ``epsilon`` is; else it is the published 1 / N^1.1, which is too large for a
+        small federation: 0.17 for five agents.
     agent : FedVoteSettings, optional
-        The agents' settings.
+        The agents' settings; by default ``FedVoteSettings()``.
     privacy : Privacy, optional
         How releases are made, counted and limited. By default all agents take part in
         each release. Releases follow evaluations 6 and 10, or earlier in a study of
@@ -74,7 +84,18 @@ class FedVote(TuningStrategy):
         recommended, comes one round before the last. Votes after at least 20
         evaluations have a kernel a third as wide. ``clip_norm`` is 1, the length of a
         vote.
-    {portfolio, aggregation, seeds, metrics, options}
+    portfolio : sequence of dict, str, Path or StudyPortfolio
+        Settings that each site evaluates before its own search, which learns from them:
+        after those that the site enqueued, and before the centre or the initial points.
+        A list of settings; a learner of `Portfolio.known`; ``"auto"``, the learner that
+        the names in ``space`` decide; or a list of earlier studies, see
+        `StudyPortfolio`, or the path of its file, which ends in ``.json``. By default
+        there are none.
+    aggregation : SecureAggregation, optional
+        How the sites sum their messages, so that the server learns the noisy sum alone.
+        Without it the server is trusted: it reads each message and adds the noise.
+    seeds : Seeds, optional
+        Seeds of draws, features and noise; by default the operating system draws them.
 
     Raises
     ------
@@ -113,40 +134,34 @@ class FedVote(TuningStrategy):
         portfolio: Listed = (),
         aggregation: SecureAggregation | None = None,
         seeds: Seeds | None = None,
-        metrics: Collection[str] = (),
-        folder: str | Path | None = None,
-        durability: Durability | None = None,
-        client_api: ClientApi = "both",
-        callbacks: Sequence[Callback] = (),
     ) -> None:
         base = self.presets[""]
         agent = FedVoteSettings() if agent is None else agent
         require_instance("agent", agent, FedVoteSettings)
         filled = base.privacy_with(privacy)
         norm, least = filled.clip_norm, filled.min_follow_probability
-        allowed = "1, the length of a vote, or inf without noise"
-        require(norm in (1, math.inf), "clip_norm", norm, allowed)
-        allowed = "None or 0: agents that vote look at each vector"
-        require(least in (None, 0), "min_follow_probability", least, allowed)
-        scheduled = privacy is not None and privacy.has_schedule
+        lengths = "1, the length of a vote, or inf without noise"
+        require(norm in (1, math.inf), "clip_norm", norm, lengths)
+        always = "None or 0: agents that vote look at each vector"
+        require(least in (None, 0), "min_follow_probability", least, always)
+        weights = filled.weights
+        require(weights is None, "weights", weights, "None: all votes weigh the same")
+        is_scheduled = privacy is not None and privacy.has_schedule
         study, releases = private_study(
             space,
             direction,
             num_agents,
             agent=agent,
             privacy=filled,
-            weights=base.weights,
             epsilon=epsilon,
             delta=delta,
             portfolio=portfolio,
             aggregation=aggregation,
             seeds=seeds,
             server_type=FedVoteServer,
-            schedule=None if scheduled else votes_after,
+            schedule=None if is_scheduled else votes_after,
         )
-        server = releases.server
-        super().__init__(server, study, folder, durability, client_api, callbacks)
-        self._compose(metrics, seeds, releases)
+        super().__init__(releases.server, study, seeds, releases)
 
     @property
     def smallest_crowd(self) -> int:

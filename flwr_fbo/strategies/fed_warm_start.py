@@ -7,7 +7,7 @@ what a site sends, once, and what those who start later make of it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
@@ -19,14 +19,12 @@ from optuna.distributions import BaseDistribution
 from flwr_fbo._common.conversion import takes_plain
 from flwr_fbo._common.text import agents_text
 from flwr_fbo._common.validation import require, require_instance, require_int
-from flwr_fbo._compat import ClientApi
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
 from flwr_fbo.secure_sum import SecureAggregation
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.options import (
     SCHEDULES,
-    Durability,
     Preset,
     Privacy,
     Seeds,
@@ -34,7 +32,6 @@ from flwr_fbo.strategies.options import (
 from flwr_fbo.strategies.release_plan import private_study
 from flwr_fbo.strategies.study_record import FILE_NAME, read_ledger
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
-from flwr_fbo.study.callbacks import Callback
 from flwr_fbo.tuning.fed_warm_start.knowledge import Knowledge, known_from
 from flwr_fbo.tuning.fed_warm_start.server import (
     FedWarmStartServer,
@@ -56,7 +53,7 @@ _log = logging.getLogger("flwr.fbo")
 
 # What the strategy fixes itself: all sites of a cohort send once, with norm 1, after
 # `share_after` evaluations, and half of them are enough.
-_FIXED = ("clip_norm", "sampling_probability", "budget", "min_answers")
+_FIXED = ("clip_norm", "sampling_probability", "budget", "min_answers", "weights")
 
 
 class FedWarmStart(TuningStrategy):
@@ -87,30 +84,47 @@ class FedWarmStart(TuningStrategy):
 
     Parameters
     ----------
-    {space, direction}
+    space : mapping of str to Optuna distribution
+        Search space of all agents: the tuned parameters, by name.
+    direction : {"maximize", "minimize"}
+        Whether the objective's largest or smallest value is sought.
     num_agents : int
-        Number N of agents, the slots of the study. The server issues slots in order of
-        joining.
-    epsilon, delta : float, optional
-        Epsilon and delta that a site's one message may spend; see
-        `TuningStrategy`.
+        Number N >= 1 of agents, the slots of the study. The server issues slots in
+        order of joining.
+    epsilon : float, optional
+        Epsilon that a site's one message may spend at ``delta``, from 1e-3 to 1e3. The
+        noise is computed from it. ``privacy`` may give the noise in its place.
+    delta : float, optional
+        Delta of the guarantee, in (0, 1), and far below 1 / N. Must be given where
+        ``epsilon`` is; else it is 1 / N^1.1, which is too large for a small federation.
     agent : FedWarmStartSettings, optional
-        The agents' settings.
+        The agents' settings; by default ``FedWarmStartSettings()``.
     privacy : Privacy, optional
         How releases are made, counted and limited. Only ``noise_multiplier``,
         ``accountant``, ``max_epsilon``, ``when_exhausted``, ``calibration`` and
         ``noise_only`` may be given.
     cohorts : sequence of int, optional
-        Sizes of the cohorts that send a message, in the order of slots; together fewer
-        than N. By default max(4, ceil(6 z)) pioneers, then half of the other agents if
-        these are more. If no followers are left, or with ``()``, no agent sends a
-        message: every agent searches alone or starts from what is ``known``.
+        Sizes >= 1 of the cohorts that send a message, in the order of slots; together
+        fewer than N. By default max(4, ceil(6 z)) pioneers, then half of the other
+        agents if these are more. If no followers are left, or with ``()``, no agent
+        sends a message: every agent searches alone or starts from what is ``known``.
     known : Knowledge, str or Path, optional
         Releases of earlier studies, or their file. All agents start from them, at no
         epsilon. They are combined with this study's releases by precision. Their points
         inside ``space`` are the pool, and ``agent.num_features`` is the number of these
         points.
-    {portfolio, aggregation, seeds, metrics, options}
+    portfolio : sequence of dict, str, Path or StudyPortfolio
+        Settings that each site evaluates before its own search, which learns from them:
+        after those that the site enqueued, and before the centre or the initial points.
+        A list of settings; a learner of `Portfolio.known`; ``"auto"``, the learner that
+        the names in ``space`` decide; or a list of earlier studies, see
+        `StudyPortfolio`, or the path of its file, which ends in ``.json``. By default
+        there are none.
+    aggregation : SecureAggregation, optional
+        How the sites sum their messages, so that the server learns the noisy sum alone.
+        Without it the server is trusted: it reads each message and adds the noise.
+    seeds : Seeds, optional
+        Seeds of draws, features and noise; by default the operating system draws them.
 
     Raises
     ------
@@ -129,7 +143,7 @@ class FedWarmStart(TuningStrategy):
     `SecureRelease`); who answers and when; and reported metrics.
 
     Agents of a later cohort wait for the releases before theirs. Give
-    ``Durability(min_agents=...)`` if sites are to join while the study runs.
+    ``Host(min_agents=...)`` if sites are to join while the study runs.
     """
 
     server: FedWarmStartServer
@@ -159,11 +173,6 @@ class FedWarmStart(TuningStrategy):
         portfolio: Listed = (),
         aggregation: SecureAggregation | None = None,
         seeds: Seeds | None = None,
-        metrics: Collection[str] = (),
-        folder: str | Path | None = None,
-        durability: Durability | None = None,
-        client_api: ClientApi = "both",
-        callbacks: Sequence[Callback] = (),
     ) -> None:
         agent = FedWarmStartSettings() if agent is None else agent
         require_instance("agent", agent, FedWarmStartSettings)
@@ -175,8 +184,9 @@ class FedWarmStart(TuningStrategy):
         for field in (*_FIXED, *SCHEDULES):
             value = getattr(privacy, field)
             require(value is None, field, value, "None, with FedWarmStart")
-        poisson = privacy.sampling == "poisson"
-        require(poisson, "sampling", privacy.sampling, "'poisson', with FedWarmStart")
+        sampling = privacy.sampling
+        is_poisson = sampling == "poisson"
+        require(is_poisson, "sampling", sampling, "'poisson', with FedWarmStart")
         z = privacy.noise_multiplier
         if epsilon is not None and z is None and delta is not None:
             # Of one release, however many there are: a site is in one of them.
@@ -184,8 +194,8 @@ class FedWarmStart(TuningStrategy):
             z = calibrate_noise_multiplier(epsilon, delta, 1.0, 1, method)
             privacy, epsilon = replace(privacy, noise_multiplier=z), None
         require_int("num_agents", num_agents, 1)
-        allowed = "a list of sizes, or None"
-        require_instance("cohorts", cohorts, Sequence, optional=True, allowed=allowed)
+        sizes = "a list of sizes, or None"
+        require_instance("cohorts", cohorts, Sequence, optional=True, allowed=sizes)
         if cohorts is None:
             cohorts = default_cohorts(num_agents, 1.0 if z is None else z)
         self.cohort_sizes = Cohorts(num_agents, tuple(cohorts)).cohort_sizes
@@ -197,7 +207,6 @@ class FedWarmStart(TuningStrategy):
             num_agents,
             agent=agent,
             privacy=replace(privacy, release_after=tuple(due)).filled(base.privacy),
-            weights=base.weights,
             epsilon=epsilon,
             delta=delta,
             portfolio=portfolio,
@@ -210,11 +219,9 @@ class FedWarmStart(TuningStrategy):
             ),
             facts=WarmStartFacts(known=known),
         )
-        server = releases.server
-        super().__init__(server, study, folder, durability, client_api, callbacks)
-        self._compose(metrics, seeds, releases)
+        super().__init__(releases.server, study, seeds, releases)
 
-    def _note_best(self, values: Mapping[int, float]) -> None:
+    def _take_best_values(self, values: Mapping[int, float]) -> None:
         self.server.note_best(values)
 
     @property
@@ -281,6 +288,7 @@ def recorded_knowledge(folder: Path) -> Knowledge:
         identity = journal.identity
     study = TuningStudy.from_dict(stored["study"])
     agent = study.agent
-    ok = isinstance(agent, FedWarmStartSettings)
-    require(ok, "folder", str(folder), f"that of FedWarmStart (its agents: {agent})")
+    is_warm_start = isinstance(agent, FedWarmStartSettings)
+    expected = f"that of FedWarmStart (its agents: {agent})"
+    require(is_warm_start, "folder", str(folder), expected)
     return knowledge_of(study, ledger, identity["delta"])

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 
 from optuna.distributions import BaseDistribution
 
 from flwr_fbo._common.conversion import takes_plain
 from flwr_fbo._common.validation import require_instance
-from flwr_fbo._compat import ClientApi
-from flwr_fbo.strategies.options import Durability, Seeds
+from flwr_fbo.strategies.options import Seeds
 from flwr_fbo.strategies.release_plan import tuning_study
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
-from flwr_fbo.study.callbacks import Callback
 from flwr_fbo.tuning.fts.server import FTSServer
 from flwr_fbo.tuning.fts.settings import FTSSettings
 from flwr_fbo.tuning.kind import RELAY
@@ -40,12 +37,25 @@ class FTS(TuningStrategy):
 
     Parameters
     ----------
-    {space, direction, num_agents}
+    space : mapping of str to Optuna distribution
+        Search space of all agents: the tuned parameters, by name.
+    direction : {"maximize", "minimize"}
+        Whether the objective's largest or smallest value is sought.
+    num_agents : int
+        Number N >= 1 of agents, the slots of the study.
     agent : FTSSettings, optional
-        The agents' settings: when they send, whom they follow, and how often.
+        The agents' settings: when they send, whom they follow, and how often; by
+        default ``FTSSettings()``.
+    portfolio : sequence of dict, str, Path or StudyPortfolio
+        Settings that each site evaluates before its own search, which learns from them:
+        after those that the site enqueued, and before the centre or the initial points.
+        A list of settings; a learner of `Portfolio.known`; ``"auto"``, the learner that
+        the names in ``space`` decide; or a list of earlier studies, see
+        `StudyPortfolio`, or the path of its file, which ends in ``.json``. By default
+        there are none.
     seeds : Seeds, optional
-        Seeds of the agents' draws and features; there is no noise to seed.
-    {portfolio, metrics, options}
+        Seeds of the agents' draws and features; there is no noise to seed. By default
+        the operating system draws them.
 
     Raises
     ------
@@ -73,16 +83,10 @@ class FTS(TuningStrategy):
         agent: FTSSettings | None = None,
         portfolio: Listed = (),
         seeds: Seeds | None = None,
-        metrics: Collection[str] = (),
-        folder: str | Path | None = None,
-        durability: Durability | None = None,
-        client_api: ClientApi = "both",
-        callbacks: Sequence[Callback] = (),
     ) -> None:
         agent = FTSSettings() if agent is None else agent
         require_instance("agent", agent, FTSSettings)
         seeds = Seeds() if seeds is None else seeds
         study = tuning_study(space, direction, agent, seeds, portfolio)
         server = FTSServer(num_agents, agent.message_length, agent.share_after)
-        super().__init__(server, study, folder, durability, client_api, callbacks)
-        self._compose(metrics, seeds)
+        super().__init__(server, study, seeds)

@@ -35,14 +35,15 @@ from flwr_fbo.bandits.linear.study import (
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.conditions import after_epsilon
 from flwr_fbo.strategies.bandit_result import BanditResult
-from flwr_fbo.strategies.base import StudyStrategy
+from flwr_fbo.strategies.base import StudyStrategy, num_asked_for
 from flwr_fbo.study.server import Step
 
 _log = logging.getLogger("flwr.fbo")
 
 _LONGEST_INTERVAL = 10 * 365 * 86400.0
 
-Schedule = Sequence[int] | DeterminantTrigger
+# Numbers of trials after which agents synchronise, or what decides it.
+TrialSchedule = Sequence[int] | DeterminantTrigger
 
 
 class LinearBanditStrategy(StudyStrategy[BanditResult]):
@@ -51,9 +52,15 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
     Parameters
     ----------
     server : FedUCBServer or DecentralizedFedUCBServer
+        The server half.
     study : LinearBanditStudy
-    folder, durability, client_api, callbacks
-        See `FedUCB`.
+        The study's settings, which all agents are told.
+    interval : float, optional
+        Seconds, from 0 to ten years, between two synchronisations; see `FedUCB`.
+    schedule : sequence of int, or DeterminantTrigger, optional
+        Numbers of trials after which agents synchronise; see `FedUCB`.
+    num_trials : int, optional
+        Number T >= 1 of trials of an agent, with a schedule only.
 
     Raises
     ------
@@ -65,32 +72,33 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
     study: LinearBanditStudy
     result_type = BanditResult
 
-    # Trials, at least, from one synchronisation to the next, and after the last.
-    _shortest_gap = 1
-    _trials_after_last = 0
-
-    def _schedule(
+    def __init__(
         self,
+        server: FedUCBServer | DecentralizedFedUCBServer,
+        study: LinearBanditStudy,
+        *,
         interval: float | None,
-        schedule: Schedule | None,
+        schedule: TrialSchedule | None,
         num_trials: int | None,
     ) -> None:
-        """Set when agents synchronise; see `FedUCB`."""
+        super().__init__(server, study)
         either = "a number of seconds without schedule=, and None with it"
         require((interval is None) != (schedule is None), "interval", interval, either)
         if interval is not None:
             is_short = is_number(interval) and 0 <= interval <= _LONGEST_INTERVAL
-            allowed = "a number of seconds, 0 to ten years"
-            require(is_short, "interval", interval, allowed)
+            bounds = "a number of seconds, 0 to ten years"
+            require(is_short, "interval", interval, bounds)
         self._interval = interval
+        # A message is under way for as many trials as it has hops to travel.
+        num_hops = 0 if study.graph is None else study.graph.hops
         self._times: tuple[int, ...] = ()
-        if schedule is not None and self.study.trigger is None:
-            planned = self.study.settings.releases.max_releases
-            self._times = _check_times(schedule, planned, self._shortest_gap)
-        last = self._times[-1] + self._trials_after_last if self._times else 0
+        if schedule is not None and study.trigger is None:
+            planned = study.settings.releases.max_releases
+            self._times = _check_times(schedule, planned, max(num_hops, 1))
+        last = self._times[-1] + num_hops if self._times else 0
         if num_trials is not None:
-            is_planned, allowed = bool(self._times), "None without a schedule"
-            require(is_planned, "num_trials", num_trials, allowed)
+            is_planned = bool(self._times)
+            require(is_planned, "num_trials", num_trials, "None without a schedule")
             require_int("num_trials", num_trials, last)
         self._num_trials = last if num_trials is None else num_trials
         self._last_round = 0.0  # Unix time
@@ -111,17 +119,13 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
     def _fields_for(self, step: Step) -> dict[str, Any]:
         """Return an instruction's fields that differ with and without a centre."""
 
-    def _notes(self) -> list[str]:
-        if self._interval is None or self._folder is not None:
-            return self._expected
-        return [
-            "WARNING: no folder: if this run ends early, its study cannot be "
-            "resumed, and the sites have spent their epsilon"
-        ]
-
-    @property
-    def _expected(self) -> list[str]:
-        """What the others will be worth to a site, where that can be planned."""
+    def _lines(self) -> list[str]:
+        if self._interval is not None and self._folder is None:
+            return [
+                "WARNING: no folder: if this run ends early, its study cannot be "
+                "resumed, and the sites have spent their epsilon"
+            ]
+        # What the others will be worth to a site, where that can be planned.
         settings, times = self.study.settings, self._times
         planned = settings.releases.num_releases
         has_centre = self.study.graph is None
@@ -131,8 +135,7 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
         plan = SharingPlan(settings.releases, self.study.num_agents, trials, times)
         return plan.lines()
 
-    def _resume(self, num_rounds: int) -> None:
-        super()._resume(num_rounds)
+    def _resumed(self) -> None:
         ledger = self.server.ledger
         if self._rounds:  # else none is waited for
             self._last_round = ledger[-1].committed if ledger else time.time()
@@ -197,11 +200,11 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
         ``noise_seed`` it is what real noise would have spent.
         """
         arrived = max(self.server.num_releases)
-        return spent_by_agent(self.study, arrived or int(self._has_asked()))
+        return spent_by_agent(self.study, arrived or num_asked_for(self._rounds))
 
 
 def check_trigger(
-    settings: Any, schedule: Schedule | None
+    settings: Any, schedule: TrialSchedule | None
 ) -> DeterminantTrigger | None:
     """Return the trigger, if there is one, once the settings are of their type."""
     require_instance("settings", settings, LinearUCBSettings)
@@ -211,12 +214,12 @@ def check_trigger(
 def _check_times(schedule: Any, planned: int, gap: int) -> tuple[int, ...]:
     """Return the schedule, if it increases and there are releases for it."""
     times = tuple(schedule) if isinstance(schedule, Sequence) else ()
-    ok = len(times) > 0 and all(isinstance(t, int) for t in times)
-    ok = ok and all(a < b for a, b in pairwise((0, *times)))
-    require(ok, "schedule", schedule, "a list of increasing integers >= 1")
-    ok = all(b - a >= gap for a, b in pairwise(times))
-    allowed = f"at least {gap} trials, the hops of a message, from one to the next"
-    require(ok, "schedule", schedule, allowed)
-    allowed = f"at most {planned} synchronisations, the releases planned"
-    require(len(times) <= planned, "len(schedule)", len(times), allowed)
+    are_whole = len(times) > 0 and all(isinstance(t, int) for t in times)
+    do_increase = are_whole and all(a < b for a, b in pairwise((0, *times)))
+    require(do_increase, "schedule", schedule, "a list of increasing integers >= 1")
+    are_apart = all(b - a >= gap for a, b in pairwise(times))
+    hops = f"at least {gap} trials, the hops of a message, from one to the next"
+    require(are_apart, "schedule", schedule, hops)
+    most = f"at most {planned} synchronisations, the releases planned"
+    require(len(times) <= planned, "len(schedule)", len(times), most)
     return times

@@ -47,7 +47,7 @@ _log = logging.getLogger("flwr.fbo")
 _MOST_LISTED = 4
 
 # Takes T, the last iteration; returns the iterations after which a release is due.
-Schedule = Callable[[int], tuple[int, ...]]
+ReleaseSchedule = Callable[[int], tuple[int, ...]]
 
 
 class ReleasePlan:
@@ -74,7 +74,7 @@ class ReleasePlan:
         self,
         server: DPFTSDEServer,
         aggregation: SecureAggregation | None,
-        schedule: Schedule,
+        schedule: ReleaseSchedule,
         privacy: Privacy,
         epsilon: float | None,
         seeds: Seeds,
@@ -88,8 +88,8 @@ class ReleasePlan:
         self._epsilon = epsilon
         self._seeds = seeds
         budget = check_folder("budget", privacy.budget)
-        real = budget is None or seeds.noise is None
-        require(real, "seeds.noise", seeds.noise, "None, where budget is given")
+        is_real = budget is None or seeds.noise is None
+        require(is_real, "seeds.noise", seeds.noise, "None, where budget is given")
         self._budget = None if privacy.noise_only else budget  # it spends nothing
         self._said_exhausted = False
 
@@ -99,6 +99,7 @@ class ReleasePlan:
         Parameters
         ----------
         study : TuningStudy
+            The study, before its releases are planned.
         horizon : int
             T, the last iteration.
         """
@@ -171,8 +172,8 @@ class ReleasePlan:
         with SpendingLedger.held(self._budget) as ledger:
             if ledger.has(_key(study), step.release):
                 return True  # of a run that was ended before the release left
-            about = _key(study), step.release, charge
-            facts = charge_facts(*about, promised=planned.charges)
+            key, promised = _key(study), planned.charges
+            facts = charge_facts(key, step.release, charge, promised=promised)
             if not Spent.of([*ledger.facts(), facts]).exceeds(most, self.server.delta):
                 ledger.add(facts)
                 return True
@@ -291,13 +292,12 @@ def private_study(
     *,
     agent: SearchSettings,
     privacy: Privacy,
-    weights: WeightSchedule,
     epsilon: float | None,
     delta: float | None,
     aggregation: SecureAggregation | None,
     seeds: Seeds | None,
     server_type: Callable[..., DPFTSDEServer] = DPFTSDEServer,
-    schedule: Schedule | None = None,
+    schedule: ReleaseSchedule | None = None,
     facts: Facts | None = None,
     portfolio: Listed = (),
 ) -> tuple[TuningStudy, ReleasePlan]:
@@ -312,8 +312,6 @@ def private_study(
     privacy : Privacy
         How releases are made, counted and limited. ``sampling_probability`` and
         ``clip_norm`` must be given.
-    weights : WeightSchedule
-        Weights of the agents in each sub-region, by iteration.
     server_type : callable
         Class of the server half.
     schedule : callable, optional
@@ -338,8 +336,8 @@ def private_study(
     assert q is not None
     assert norm is not None
     if epsilon is not None:
-        allowed = "None where noise_multiplier is given, which decides it"
-        require(z is None, "epsilon", epsilon, allowed)
+        undecided = "None where noise_multiplier is given, which decides it"
+        require(z is None, "epsilon", epsilon, undecided)
         require(delta is not None, "delta", delta, "given, where epsilon is")
         check_epsilon(epsilon)
     if privacy.max_epsilon is not None:
@@ -354,18 +352,18 @@ def private_study(
         sampling=privacy.sampling,
         calibration=privacy.calibration,
         noise_only=privacy.noise_only,
-        weights=weights,
+        weights=privacy.weights or WeightSchedule(peak=0.0),  # all the same
     )
     delta = published_delta(num_agents) if delta is None else delta
     if settings.noise_multiplier > 0:
         require_below(delta, q)
     least = privacy.min_answers
-    ok = least is None or least <= num_agents
-    require(ok, "min_answers", least, f"at most num_agents={num_agents}")
+    is_small = least is None or least <= num_agents
+    require(is_small, "min_answers", least, f"at most num_agents={num_agents}")
     if aggregation is not None:
         require_instance("aggregation", aggregation, SecureAggregation)
-        allowed = "None, where the sites draw the noise"
-        require(seeds.noise is None, "seeds.noise", seeds.noise, allowed)
+        unseeded = "None, where the sites draw the noise"
+        require(seeds.noise is None, "seeds.noise", seeds.noise, unseeded)
     release: PlannedRelease = (
         Release(settings, _entropy(settings, seeds.noise))
         if aggregation is None
@@ -407,9 +405,9 @@ def require_below(delta: float, sampling_probability: float) -> None:
 
     Above it "never sampled" explains everything: epsilon would be 0.
     """
-    allowed = f"below sampling_probability={sampling_probability}"
-    ok = is_number(delta) and delta < sampling_probability
-    require(ok, "delta", delta, allowed)
+    is_below = is_number(delta) and delta < sampling_probability
+    bound = f"below sampling_probability={sampling_probability}"
+    require(is_below, "delta", delta, bound)
 
 
 def published_delta(num_agents: int) -> float:

@@ -23,6 +23,7 @@ class StudyResult(Result):
     privacy_spent : PrivacySpent or None
         Epsilon at delta of all releases; None where the method releases nothing.
     rounds : list of Round
+        How the agents answered in each round.
     condition : str
         Under which epsilon holds, such as "for a finished table"; empty without one.
     """
@@ -46,8 +47,8 @@ class StudyResult(Result):
         ImportError
             If pandas is not installed; the message names the extra.
         """
-        columns = [one.name for one in fields(Round)]
-        frame = frame_of([asdict(one) for one in self.rounds], columns)
+        columns = [column.name for column in fields(Round)]
+        frame = frame_of([asdict(finished) for finished in self.rounds], columns)
         return frame.astype({"epsilon": float})
 
     def __repr__(self) -> str:
@@ -55,7 +56,7 @@ class StudyResult(Result):
         return "\n".join(self._lines())
 
     def _lines(self) -> list[str]:
-        answers = sum(one.answered for one in self.rounds)
+        answers = sum(finished.answered for finished in self.rounds)
         lines = [f"{len(self.rounds)} rounds, {answers} answers of agents"]
         if self.privacy_spent is not None:
             spent = self.privacy_spent

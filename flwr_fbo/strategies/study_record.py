@@ -7,7 +7,8 @@ its seeds, the ledger of its releases, who holds which slot, and how each round 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fbo._common.validation import require
 from flwr_fbo.journal.journal import Journal, open_patiently
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.tables import LedgerRow
@@ -23,9 +25,12 @@ from flwr_fbo.study.callbacks import Round
 from flwr_fbo.study.codec import Study
 from flwr_fbo.study.kinds import SERVER_FILE
 
+_log = logging.getLogger("flwr.fbo")
+
 FILE_NAME = SERVER_FILE
 
-# The names under which the journal keeps `Progress`; all others are the server half's.
+# Names under which the journal keeps `StudyProgress`; all others are those of the
+# server half.
 _PROGRESS = "progress"
 _SLOTS, _JOURNALS = "progress-slots", "progress-journals"
 _RECEIPTS = "progress-receipts"
@@ -33,12 +38,13 @@ _ROUND = "progress-round-"
 
 
 @dataclass
-class Progress:
+class StudyProgress:
     """How far a study is.
 
     Attributes
     ----------
     study : Study
+        The study's settings, with its seeds.
     ledger : sequence of LedgerRow
         What the server half has released.
     slots : dict of int to int
@@ -46,6 +52,7 @@ class Progress:
     journals : dict of int to int
         Slot to the journal that its agent keeps, where that matters.
     rounds : list of Round
+        How each round went.
     state : dict of str to ndarray
         What the server half needs besides its ledger.
     receipts : mapping
@@ -62,7 +69,7 @@ class Progress:
 
 
 class StudyRecord:
-    """Keeps `Progress` in a journal; without a folder, nowhere.
+    """Keeps `StudyProgress` in a journal; without a folder, nowhere.
 
     Parameters
     ----------
@@ -93,7 +100,7 @@ class StudyRecord:
             return
         self._journal = open_patiently(identity, folder / FILE_NAME, patience)
 
-    def save(self, progress: Progress) -> None:
+    def save(self, progress: StudyProgress) -> None:
         """Commit the progress; it is on disk when this returns."""
         if self._journal is None:
             return
@@ -107,24 +114,24 @@ class StudyRecord:
             changed[_JOURNALS] = _text(list(progress.journals.items()))
         changed[_RECEIPTS] = _text(progress.receipts)
         rounds = enumerate(progress.rounds[self._num_rounds :], self._num_rounds)
-        changed |= {f"{_ROUND}{i:06}": _text(asdict(one)) for i, one in rounds}
+        changed |= {f"{_ROUND}{i:06}": _text(asdict(entry)) for i, entry in rounds}
         gone = self._state - progress.state.keys()
         new = progress.ledger[self._num_releases :]
         self._journal.change_state(changed, gone, new)
-        self._note(progress)
+        self._remember(progress)
 
     def has(self, slots: Mapping[int, int], journals: Mapping[int, int]) -> bool:
         """Return whether these are the slots and journals that were saved last."""
         return self._journal is None or self._enrolled == (slots, journals)
 
-    def _note(self, progress: Progress) -> None:
-        """Remember what the journal has."""
+    def _remember(self, progress: StudyProgress) -> None:
+        """Take note of what the journal has."""
         self._num_releases = len(progress.ledger)
         self._num_rounds = len(progress.rounds)
         self._enrolled = dict(progress.slots), dict(progress.journals)
         self._state = set(progress.state)
 
-    def load(self, study: Study) -> Progress | None:
+    def load(self, study: Study) -> StudyProgress | None:
         """Return what was saved last, or None; ``study`` is one of the same kind.
 
         Raises
@@ -140,7 +147,7 @@ class StudyRecord:
         stored, ledger = read_ledger(self._journal)
         state = {n: array for n, array in state.items() if not n.startswith(_PROGRESS)}
         try:
-            progress = Progress(
+            progress = StudyProgress(
                 study=type(study).from_dict(stored["study"]),
                 ledger=ledger,
                 slots={int(node): int(slot) for node, slot in stored["slots"]},
@@ -152,7 +159,7 @@ class StudyRecord:
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             path = self._journal.path
             raise JournalError(f"{path} is damaged: {error!r}.") from error
-        self._note(progress)
+        self._remember(progress)
         return progress
 
     def __enter__(self) -> StudyRecord:
@@ -163,26 +170,77 @@ class StudyRecord:
             self._journal.close()
 
 
-def studies_beside(
-    folder: Path, identity: Mapping[str, Any]
-) -> Iterator[tuple[Path, int]]:
-    """Yield folders near one without a record that have a study of the same settings.
+def refuse_twin(folder: Path, identity: Mapping[str, Any]) -> None:
+    """Raise ValueError if a new study may be an old one under a misspelled path.
 
-    In it, above it, and beside it; with how many rounds that study has done. Records
-    that cannot be read are left out.
+    Parameters
+    ----------
+    folder : Path
+        Folder that the study is started with.
+    identity : mapping of str to JSON value
+        Settings of the study.
+
+    Raises
+    ------
+    ValueError
+        If the folder has no record, and one in it, above it or beside it has a study
+        of the same settings. Records that cannot be read are left out.
     """
     if (folder / FILE_NAME).exists():
         return
-    same = json.loads(json.dumps(dict(identity)))
+    settings = json.loads(json.dumps(dict(identity)))
     above = folder.parent
-    paths = (above / FILE_NAME, *above.glob(f"*/{FILE_NAME}"))
+    paths = {above / FILE_NAME, *above.glob(f"*/{FILE_NAME}")}
     for path in sorted({*paths, *folder.glob(f"*/{FILE_NAME}")}):
         try:
             with Journal.snapshot(path) as journal:
-                if journal.identity == same:
-                    yield path.parent, len(read_ledger(journal)[0]["rounds"])
+                if journal.identity != settings:
+                    continue
+                num_done = len(read_ledger(journal)[0]["rounds"])
         except JournalError:
             continue
+        raise ValueError(
+            f"folder={str(folder)!r} has no study, and {path.parent} has one with the "
+            f"same settings, after round {num_done} of {identity['num_rounds']}. Name "
+            "that folder to go on with it. Another study charges the sites again: if "
+            "it is meant, give Host(new=True), or new=true in the run config of an app "
+            "that passes it on."
+        )
+
+
+def tell_of_resuming(folder: Path | None, num_done: int, num_rounds: int) -> None:
+    """Log that a study goes on, or is complete.
+
+    Parameters
+    ----------
+    folder : Path or None
+        Folder with its record.
+    num_done : int
+        Number of rounds that earlier runs have completed.
+    num_rounds : int
+        Number of rounds of the whole study.
+
+    Raises
+    ------
+    ValueError
+        If more rounds are completed than the study is to have.
+    """
+    enough = f"at least {num_done}, the rounds of the study in {folder}"
+    require(num_rounds >= num_done, "num_rounds", num_rounds, enough)
+    if num_done == num_rounds:
+        _log.warning(
+            "The study in %s is complete: its result is returned without any "
+            "message. A new study needs another folder.",
+            folder,
+        )
+        return
+    _log.warning(
+        "Resuming the study in %s after round %d of %d. Flower counts rounds from 1 "
+        "again.",
+        folder,
+        num_done,
+        num_rounds,
+    )
 
 
 def read_ledger(journal: Journal) -> tuple[dict[str, Any], list[LedgerRow]]:

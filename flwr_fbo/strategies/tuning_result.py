@@ -40,8 +40,8 @@ class TuningResult(StudyResult):
         privacy.
     verdict : str
         Whether sites that started from releases did better or worse than those that
-        searched alone. Only `FedWarmStart` with ``metrics=["best-value"]`` can tell, of
-        two sites of each kind or more; else it is empty.
+        searched alone. Only `FedWarmStart` with ``Host(metrics=["best-value"])`` can
+        tell, of two sites of each kind or more; else it is empty.
     """
 
     recommendation: Recommendation = field(default_factory=Recommendation)

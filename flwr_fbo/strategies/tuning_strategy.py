@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -18,7 +18,7 @@ import numpy as np
 from flwr.app import ConfigRecord, Message, MetricRecord, MetricRecordValues
 
 from flwr_fbo._common.text import counted
-from flwr_fbo._common.validation import is_number, require
+from flwr_fbo._common.validation import is_number
 from flwr_fbo._compat import (
     instruction_content,
     message_type,
@@ -29,12 +29,12 @@ from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.secure_sum import SumRequest
 from flwr_fbo.strategies.base import StudyStrategy
 from flwr_fbo.strategies.enrolment import first_line, matched, one_array
+from flwr_fbo.strategies.host import BEST_VALUE, METRICS
 from flwr_fbo.strategies.options import Preset, Seeds
 from flwr_fbo.strategies.release_plan import ReleasePlan
-from flwr_fbo.strategies.round_progress import Waiting
 from flwr_fbo.strategies.tuning_result import TuningResult
 from flwr_fbo.study.kinds import JournalKind
-from flwr_fbo.study.server import Step
+from flwr_fbo.study.server import Server, Step
 from flwr_fbo.tuning.kind import SERVER
 from flwr_fbo.tuning.search.recommendation import (
     NOTHING,
@@ -45,8 +45,6 @@ from flwr_fbo.tuning.search.study import TuningInstruction, TuningStudy
 
 _log = logging.getLogger("flwr.fbo")
 
-BEST_VALUE = "best-value"
-METRICS = (BEST_VALUE,)
 # Values that are larger in size are left out.
 _LARGEST_REPORTED = 1e100
 # Seconds for one exchange of a secure sum; no trial is played in it.
@@ -63,9 +61,13 @@ class TuningStrategy(StudyStrategy[TuningResult]):
     Parameters
     ----------
     server : Server
+        The algorithm's server half.
     study : TuningStudy
-    folder, durability, client_api, callbacks
-        See `FedVote`.
+        The study's settings, which all agents are told.
+    seeds : Seeds, optional
+        Seeds that were given, for the record; by default none.
+    releases : ReleasePlan, optional
+        Plan of private releases; by default nothing private is released.
 
     Notes
     -----
@@ -81,6 +83,7 @@ class TuningStrategy(StudyStrategy[TuningResult]):
     study: TuningStudy
     result_type = TuningResult
     record_kind: JournalKind = SERVER
+    metrics = METRICS
 
     presets: ClassVar[Mapping[str, Preset]] = {}
     # Whether a setting that is recommended is a start for new sites, not one to keep.
@@ -88,48 +91,32 @@ class TuningStrategy(StudyStrategy[TuningResult]):
     # From which round on an agent plays, where that is not the first.
     _from_when = ""
 
-    # See `_compose`.
-    releases: ReleasePlan | None = None
-    _metrics: tuple[str, ...] = ()
-    _given_seed: int | None = None
     # Messages of the release that is open, by slot.
     _collected: Mapping[int, Any] = MappingProxyType({})
 
-    def _compose(
+    def __init__(
         self,
-        metrics: Collection[str],
-        seeds: Seeds | None,
+        server: Server,
+        study: TuningStudy,
+        seeds: Seeds | None = None,
         releases: ReleasePlan | None = None,
     ) -> None:
-        """Say what the study has besides its server.
-
-        Parameters
-        ----------
-        metrics : collection of str
-            Metrics that clients report, averaged and logged: ``"best-value"`` or
-            nothing. No privacy guarantee covers them.
-        seeds : Seeds or None
-            Those that were given, for the record.
-        releases : ReleasePlan, optional
-            Plan of private releases.
-        """
-        ok = isinstance(metrics, Collection) and not isinstance(metrics, str)
-        ok = ok and all(name in METRICS for name in metrics)
-        require(ok, "metrics", metrics, f"a collection of names out of {METRICS}")
-        self._metrics = tuple(metrics)
-        self._given_seed = None if seeds is None else seeds.features
+        super().__init__(server, study)
         self.releases = releases
+        self._given_seed = None if seeds is None else seeds.features
+        self._horizon: int | None = None  # T, once it is planned
 
     def default_rounds(self) -> int:
         """Return 41: what comes first, and 40 queries of an agent."""
         return 41
 
-    def _plan(self, horizon: int) -> None:
+    def plan(self, horizon: int) -> None:
+        """Fix when releases are made, and their noise; see `StudyStrategy.plan`."""
+        self._horizon = horizon
         if self.releases is not None:
             self.study = self.releases.plan(self.study, horizon)
 
-    def _resume(self, num_rounds: int) -> None:
-        super()._resume(num_rounds)
+    def _resumed(self) -> None:
         if self.releases is not None:
             self.releases.resume(self.study)
 
@@ -167,7 +154,7 @@ class TuningStrategy(StudyStrategy[TuningResult]):
             num_released=len(self.server.ledger),
             made_after=self.server.made_after,
             num_iterations=self._horizon or 0,
-            report_best_value=BEST_VALUE in self._metrics,
+            report_best_value=BEST_VALUE in self._host.metrics,
         )
 
     def _take(self, step: Step, answers: Mapping[int, Message]) -> None:
@@ -206,7 +193,7 @@ class TuningStrategy(StudyStrategy[TuningResult]):
         server = self.releases.server
         planned = len(server.groups()[server.group_of(step.release)])
         share = num_answered / planned
-        if share < self._min_agents / server.num_agents:
+        if share < self._enrolment.min_agents / server.num_agents:
             _log.warning(
                 "Release %d is of %d of the %d agents that it was planned for: it "
                 "costs as much epsilon as planned, and what it says stands out of the "
@@ -233,9 +220,11 @@ class TuningStrategy(StudyStrategy[TuningResult]):
         """
         assert self.releases is not None
         assert self._grid is not None
-        server, step, slots = self.releases.server, self._step, self._enrolment.slots
+        server, step = self.releases.server, self._round.step
+        slots = self._enrolment.slots
         of_slot = {request.slot: request for request in requests}
         present, messages = set(self._grid.get_node_ids()), []
+        client_api = self._host.client_api
         for node, slot in slots.items():
             if node in present and slot in of_slot:
                 request = of_slot[slot]
@@ -252,18 +241,14 @@ class TuningStrategy(StudyStrategy[TuningResult]):
                 ).to_config()
                 arrays = to_array_record([request.payload])
                 record = ConfigRecord({**config})
-                content = instruction_content(arrays, record, self._client_api)
-                messages.append(Message(content, node, message_type(self._client_api)))
+                content = instruction_content(arrays, record, client_api)
+                messages.append(Message(content, node, message_type(client_api)))
+        self._grid.send_name = (
+            f"release {step.release} of study {self.study.study_id}, exchange "
+            f"{requests[0].exchange} of {SumRequest.num_exchanges} of its secure sum"
+        )
         timeout = min(self._timeout, _EXCHANGE_TIMEOUT)
-        named = f"release {step.release} of study {self.study.study_id}, exchange "
-        exchange = f"{requests[0].exchange} of {SumRequest.num_exchanges}"
-        named += f"{exchange} of its secure sum"
-        of_agents = [(m, slots[m.metadata.dst_node_id]) for m in messages]
-        waiting = Waiting(self._grid, named, of_agents)
-        try:
-            replies = list(self._grid.send_and_receive(messages, timeout=timeout))
-        finally:
-            waiting.close()
+        replies = self._grid.send_and_receive(messages, timeout=timeout)
         found: dict[int, Any] = {}
         for asked, reply in matched(messages, replies):
             if asked is None:
@@ -279,8 +264,8 @@ class TuningStrategy(StudyStrategy[TuningResult]):
     def _after_round(self, step: Step, answers: Mapping[int, Message]) -> None:
         if self.releases is None:
             return
-        if self._metrics:
-            self._note_best(_metric(BEST_VALUE, answers))
+        if self._host.metrics:
+            self._take_best_values(_metric(BEST_VALUE, answers))
         spent = self.privacy_spent
         epsilon = spent.epsilon if math.isfinite(spent.epsilon) else None
         self._rounds[-1] = replace(self._rounds[-1], epsilon=epsilon)
@@ -291,13 +276,13 @@ class TuningStrategy(StudyStrategy[TuningResult]):
             counted(spent.num_releases, "release"),
         )
 
-    def _note_best(self, values: Mapping[int, float]) -> None:
+    def _take_best_values(self, values: Mapping[int, float]) -> None:
         """Take note of the best values that agents report, by slot; see `verdict`."""
 
     def _reported(self, answers: Mapping[int, Message]) -> MetricRecord | None:
         """Return the mean of the metrics that were asked for."""
         means: dict[str, MetricRecordValues] = {}
-        for name in self._metrics:
+        for name in self._host.metrics:
             if found := _metric(name, answers):
                 means[f"mean-{name}"] = float(np.mean(list(found.values())))
         return MetricRecord(means) if means else None
@@ -328,25 +313,23 @@ class TuningStrategy(StudyStrategy[TuningResult]):
             "" if server.release.private else "; NOT PRIVATE, see the summary",
         )
 
-    def _plans(self) -> list[str]:
-        if self._horizon is None:
-            return []
-        first = self.study.agent.num_initial + len(self.study.portfolio)
-        rounds = self._horizon + 1
-        line = f"{rounds} rounds: an agent evaluates "
-        if first == 1:
-            line += f"one setting in each{self._from_when}"
-        else:
-            line += (
-                f"{first} initial settings in the first, and one in each other, "
-                f"{first + self._horizon} in all"
-            )
-        return [line, *(self.releases.lines() if self.releases is not None else ())]
-
-    def _notes(self) -> list[str]:
+    def _lines(self) -> list[str]:
         lines = []
-        if self._metrics:
-            named = ", ".join(self._metrics)
+        if self._horizon is not None:
+            first = self.study.agent.num_initial + len(self.study.portfolio)
+            rounds = self._horizon + 1
+            line = f"{rounds} rounds: an agent evaluates "
+            if first == 1:
+                line += f"one setting in each{self._from_when}"
+            else:
+                line += (
+                    f"{first} initial settings in the first, and one in each other, "
+                    f"{first + self._horizon} in all"
+                )
+            lines.append(line)
+            lines += self.releases.lines() if self.releases is not None else ()
+        if self._host.metrics:
+            named = ", ".join(self._host.metrics)
             lines.append(f"metrics reported without any privacy guarantee: {named}")
         if self.releases is None:
             return lines

@@ -115,7 +115,7 @@ class Callback:
     Examples
     --------
     >>> from optuna.distributions import FloatDistribution
-    >>> from flwr_fbo import Callback, FedVote, InProcessGrid, tuning_app
+    >>> from flwr_fbo import Callback, FedVote, Host, InProcessGrid, tuning_app
     >>> class Printed(Callback):
     ...     def on_round(self, finished):
     ...         print(f"round {finished.server_round}: {finished.answered} agents")
@@ -125,10 +125,10 @@ class Callback:
     ...     num_agents=4,
     ...     epsilon=2,
     ...     delta=1e-3,
-    ...     callbacks=[Printed()],
     ... )
     >>> app = tuning_app(lambda context: lambda trial: trial.suggest_float("x", 0, 1))
-    >>> result = strategy.start(InProcessGrid(app, num_nodes=4), num_rounds=2)
+    >>> grid, host = InProcessGrid(app, num_nodes=4), Host(callbacks=[Printed()])
+    >>> result = strategy.start(grid, num_rounds=2, host=host)
     round 1: 4 agents
     round 2: 4 agents
     """

@@ -56,11 +56,10 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         num_agents=3,
         epsilon=8.0,
         delta=1e-3,
-        folder=server,
     )
     clients = tuning_app(lambda context: lambda trial: trial[EVIL])
     grid = InProcessGrid(clients, 3, run_config={"fbo-folder": str(sites)})
-    study.start(grid, num_rounds=3)
+    study.start(grid, num_rounds=3, folder=server)
     return server, sites
 
 

@@ -42,7 +42,7 @@ from flwr_fbo import (
     DPFTSDE,
     ContinualSettings,
     DPFTSDESettings,
-    Durability,
+    Host,
     InProcessGrid,
     LinearUCBSettings,
     Privacy,
@@ -131,9 +131,7 @@ def _tuning(folder: Path) -> Iterator[Record]:
         epsilon=20.0,
         delta=1e-3,
         privacy=Privacy(min_follow_probability=0.0),
-        folder=folder / "server",
         seeds=Seeds(study=_SEED, features=_SEED, noise=_SEED),
-        durability=Durability(patience=0.0),
     )
     app = tuning_app(_make_objective)
     config: Any = {"fbo-folder": str(folder / "clients")}
@@ -149,7 +147,8 @@ def _tuning(folder: Path) -> Iterator[Record]:
         shutil.copy(site(), older_site)
 
     grid.copies = copies
-    strategy.start(grid, num_rounds=_NUM_ROUNDS)
+    host = Host(patience=0.0)
+    strategy.start(grid, num_rounds=_NUM_ROUNDS, folder=folder / "server", host=host)
     study = strategy.study
     assert isinstance(study, TuningStudy)
     with Journal(None, server) as journal:

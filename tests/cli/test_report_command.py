@@ -153,8 +153,8 @@ def studies(tmp_path_factory: pytest.TempPathFactory) -> Path:
     grid = InProcessGrid(numpy_app(), NUM_AGENTS)
     folder = root / "fts" / "server"
     seeds = Seeds(study=1, features=2)
-    fts = FTS(SPACE, "maximize", NUM_AGENTS, seeds=seeds, folder=folder)
-    fts.start(grid, num_rounds=3)
+    fts = FTS(SPACE, "maximize", NUM_AGENTS, seeds=seeds)
+    fts.start(grid, num_rounds=3, folder=folder)
     (root / "bandit").mkdir()
     sites = bandit.Sites(root / "bandit")
 
@@ -310,10 +310,10 @@ def test_a_server_shows_what_it_recommends(epsilon: float, tmp_path: Path) -> No
         delta=1e-3,
         agent=FedVoteSettings(num_candidates=50),
         seeds=Seeds(study=1, features=2, noise=3),
-        folder=tmp_path / "server",
     )
     client = tuning_app(lambda context: lambda trial: -abs(trial["x"] - trial["n"] / 8))
-    result = study.start(InProcessGrid(client, 12), num_rounds=21)
+    grid = InProcessGrid(client, 12)
+    result = study.start(grid, num_rounds=21, folder=tmp_path / "server")
     text = page(tmp_path / "server", tmp_path / "a.html")
     assert_self_contained(text)
     assert_figures_can_be_read(text)

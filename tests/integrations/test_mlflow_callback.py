@@ -16,6 +16,7 @@ from flwr_fbo import (
     ContinualSettings,
     FedUCB,
     Halving,
+    Host,
     InProcessGrid,
     LinearUCBSettings,
     MlflowCallback,
@@ -83,8 +84,8 @@ def test_what_is_recommended(uri: str) -> None:
 
 def test_where_nothing_is_private_there_is_no_epsilon(uri: str) -> None:
     told = MlflowCallback("open", tracking_uri=uri)
-    study = FTS(SPACE, "maximize", NUM_AGENTS, callbacks=[told])
-    study.start(InProcessGrid(numpy_app(), NUM_AGENTS), num_rounds=2)
+    study, grid = FTS(SPACE, "maximize", NUM_AGENTS), InProcessGrid(numpy_app(), 4)
+    study.start(grid, num_rounds=2, host=Host(callbacks=[told]))
     (run,) = _runs(uri, "open")
     assert set(run.data.metrics) == {"answered", "failed", "late", "absent", "release"}
 
@@ -128,9 +129,9 @@ def test_a_bandit_that_goes_on_after_its_end_ends_again(
     app = linear_bandit_app(make_environment=lambda context: Ward())
     grid = InProcessGrid(app, num_nodes=2)
     for num_rounds in (3, 7):
-        told = [MlflowCallback("goes-on", tracking_uri=uri)]
-        study = FedUCB(settings, 2, interval=0, folder=tmp_path, callbacks=told)
-        study.start(grid, num_rounds=num_rounds)
+        host = Host(callbacks=[MlflowCallback("goes-on", tracking_uri=uri)])
+        study = FedUCB(settings, 2, interval=0)
+        study.start(grid, num_rounds=num_rounds, folder=tmp_path, host=host)
     (run,) = _runs(uri, "goes-on")
     assert run.info.status == "FINISHED"
     assert _metric(uri, run, "epsilon") == dict.fromkeys(range(2, 8), 4.0)

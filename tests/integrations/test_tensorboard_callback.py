@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flwr_fbo import FTS, Halving, InProcessGrid, TensorBoardCallback
+from flwr_fbo import FTS, Halving, Host, InProcessGrid, TensorBoardCallback
 from flwr_fbo.integrations import tensorboard_callback
 from flwr_fbo.study.callbacks import Started
 from tests.federation import NUM_AGENTS, SPACE, WITHOUT_NOISE, numpy_app, strategy
@@ -81,8 +81,8 @@ def test_what_is_recommended(tmp_path: Path) -> None:
 
 def test_where_nothing_is_private_there_is_no_epsilon(tmp_path: Path) -> None:
     told = TensorBoardCallback(tmp_path)
-    study = FTS(SPACE, "maximize", NUM_AGENTS, callbacks=[told])
-    study.start(InProcessGrid(numpy_app(), NUM_AGENTS), num_rounds=2)
+    study, grid = FTS(SPACE, "maximize", NUM_AGENTS), InProcessGrid(numpy_app(), 4)
+    study.start(grid, num_rounds=2, host=Host(callbacks=[told]))
     scalars, texts = _read(tmp_path)
     assert set(scalars) == {"answered", "failed", "late", "absent", "release"}
     assert "epsilon" not in texts["result"]

@@ -17,6 +17,7 @@ from flwr_fbo import (
     ContinualSettings,
     FedUCB,
     FedVote,
+    Host,
     InProcessGrid,
     LinearBanditPolicy,
     LinearUCBSettings,
@@ -79,24 +80,25 @@ class Study:
             {"agent-id": slot, "partition-id": slot, "fbo-folder": str(site)}
             for slot, site in enumerate(self.sites)
         ]
-        callbacks = [PrometheusCallback(self.metrics)]
-        self.common: dict[str, Any] = {"folder": self.server, "callbacks": callbacks}
+        self.callbacks = [PrometheusCallback(self.metrics)]
         self.result = str(getattr(self, f"_{name}")())
         self.log = "\n".join(log.messages)
 
     def _tuner(self) -> Any:
         private = PrivateChoice(epsilon=4, delta=1e-3)
-        study = tuner(privacy=private, seeds=Seeds(study=1), **self.common)
+        common: dict[str, Any] = {"folder": self.server, "callbacks": self.callbacks}
+        study = tuner(privacy=private, seeds=Seeds(study=1), **common)
         grid = in_process(node_configs=self.node_configs)
         return study.start(main_of(), grid, server_context())
 
     def _bandit(self, local_data: Any) -> Any:
         releases = ContinualSettings(2, 3, epsilon=4.0, delta=1e-5)
         settings = LinearUCBSettings(releases, local_data=local_data)
-        study = FedUCB(settings, NUM_CLIENTS, schedule=[5, 10], **self.common)
+        study = FedUCB(settings, NUM_CLIENTS, schedule=[5, 10])
         bandit = linear_bandit_app(make_environment=lambda context: Ward())
         grid = InProcessGrid(bandit, NUM_CLIENTS, node_configs=self.node_configs)
-        return study.start(grid)
+        host = Host(callbacks=self.callbacks)
+        return study.start(grid, folder=self.server, host=host)
 
     def _own(self) -> Any:
         return self._bandit("own")
@@ -106,12 +108,11 @@ class Study:
 
     def _vote(self) -> Any:
         space = {"x": FloatDistribution(0, 1)}
-        study = FedVote(
-            space, "maximize", NUM_CLIENTS, epsilon=8, delta=1e-3, **self.common
-        )
+        study = FedVote(space, "maximize", NUM_CLIENTS, epsilon=8, delta=1e-3)
         voting = tuning_app(lambda context: lambda trial: -abs(trial["x"] - 0.3))
         grid = InProcessGrid(voting, NUM_CLIENTS, node_configs=self.node_configs)
-        return study.start(grid, num_rounds=3)
+        host = Host(callbacks=self.callbacks)
+        return study.start(grid, num_rounds=3, folder=self.server, host=host)
 
 
 CONDITIONS = {

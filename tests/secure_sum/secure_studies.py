@@ -17,7 +17,6 @@ from optuna.distributions import FloatDistribution
 from flwr_fbo import (
     DPFTSDE,
     DPFTSDESettings,
-    Durability,
     FedVote,
     FedVoteSettings,
     FedWarmStart,
@@ -33,6 +32,7 @@ from flwr_fbo.secure_sum.roster import Roster, SigningKey
 from flwr_fbo.secure_sum.secure_release import SecureRelease
 from flwr_fbo.secure_sum.sums import SecureSums
 from flwr_fbo.tuning.fed_warm_start.settings import FedWarmStartSettings
+from tests.grouped import hosted
 
 N, NUM_FEATURES = 5, 16
 SPACE = {"x": FloatDistribution(0.0, 1.0)}
@@ -95,13 +95,15 @@ def node_configs(num_sites: int = N, **entries: Any) -> list[UserConfig]:
 
 def fed_vote(**options: Any) -> FedVote:
     agent = FedVoteSettings(num_initial=2, **_SIZES)
-    return FedVote(SPACE, "maximize", N, agent=agent, **_defaults(PRIVACY, options))
+    options = _defaults(PRIVACY, options)
+    return hosted(FedVote, SPACE, "maximize", N, agent=agent, **options)
 
 
 def dp_fts_de(**options: Any) -> DPFTSDE:
     agent = DPFTSDESettings(num_initial=2, num_sub_regions=2, **_SIZES)
     privacy = replace(PRIVACY, sampling_probability=1.0)
-    return DPFTSDE(SPACE, "maximize", N, agent=agent, **_defaults(privacy, options))
+    options = _defaults(privacy, options)
+    return hosted(DPFTSDE, SPACE, "maximize", N, agent=agent, **options)
 
 
 def fed_warm_start(**options: Any) -> FedWarmStart:
@@ -110,7 +112,7 @@ def fed_warm_start(**options: Any) -> FedWarmStart:
     options = {"aggregation": SecureAggregation(), "cohorts": (3, 2), **options}
     privacy = Privacy(noise_multiplier=1.0)
     defaults = _defaults(privacy, options)
-    return FedWarmStart(SPACE, "maximize", N + 2, agent=agent, **defaults)
+    return hosted(FedWarmStart, SPACE, "maximize", N + 2, agent=agent, **defaults)
 
 
 def _defaults(privacy: Privacy, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,7 +121,8 @@ def _defaults(privacy: Privacy, options: Mapping[str, Any]) -> dict[str, Any]:
         "aggregation": AGGREGATION,
         "delta": 1e-3,
         "seeds": Seeds(study=1, features=2),
-        "durability": Durability(patience=0.0, max_empty_rounds=100),
+        "patience": 0.0,
+        "max_empty_rounds": 100,
         **options,
     }
 

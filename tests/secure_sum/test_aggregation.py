@@ -18,7 +18,6 @@ from flwr.clientapp import ClientApp
 from scipy.stats import chi2
 
 from flwr_fbo import (
-    Durability,
     Limits,
     Privacy,
     SecureAggregation,
@@ -320,7 +319,8 @@ def test_a_site_with_other_files_takes_no_part(
     change(configs[2], tmp_path)
     strategy = fed_vote(
         aggregation=replace(AGGREGATION, roster=keys.roster_path),
-        durability=Durability(min_agents=4, patience=0.0),
+        min_agents=4,
+        max_empty_rounds=1,
     )
     grid = SumGrid(configs)
     strategy.start(grid, num_rounds=2)

@@ -84,7 +84,7 @@ from pathlib import Path
 from flwr.serverapp import ServerApp
 from optuna.distributions import FloatDistribution
 
-from flwr_fbo import Durability, FedVote, Privacy, SecureAggregation, FedVoteSettings
+from flwr_fbo import FedVote, FedVoteSettings, Host, Privacy, SecureAggregation
 
 app = ServerApp()
 
@@ -123,11 +123,15 @@ def main(grid, context):
         aggregation=SecureAggregation(
             threshold=3, honest=3, roster=str(context.run_config["roster"])
         ),
-        durability=Durability(authenticated=True, max_empty_rounds=4),
-        folder=record,
     )
-    rounds = int(context.run_config["num-rounds"])
-    print(strategy.start(grid, num_rounds=rounds, timeout=180.0).recommendation)
+    result = strategy.start(
+        grid,
+        num_rounds=int(context.run_config["num-rounds"]),
+        timeout=180.0,
+        folder=record,
+        host=Host(authenticated=True, max_empty_rounds=4),
+    )
+    print(result.recommendation)
 """
 
 

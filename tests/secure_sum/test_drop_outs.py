@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from flwr.app import Message
 
-from flwr_fbo import Durability
 from tests.secure_sum.secure_studies import (
     AGGREGATION,
     PRIVACY,
@@ -223,7 +222,7 @@ def test_a_site_that_restarts_between_exchanges_goes_on(
         return True
 
     grid._arrives = forget
-    strategy = fed_vote(durability=Durability(patience=0.0))
+    strategy = fed_vote(max_empty_rounds=1)
     strategy.start(grid, num_rounds=3)
     assert len(strategy.server.ledger) == 2
     contributions.assert_right(strategy)

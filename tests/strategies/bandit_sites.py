@@ -25,7 +25,7 @@ from flwr_fbo.bandits.site.environment import BanditEnvironment
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.lab.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTask
 from flwr_fbo.site.study_journals import last_journal
-from tests.grouped import waiting
+from tests.grouped import hosted
 
 TASK = LinearBanditTask(dimension=3, num_actions=6)
 M, T, SCHEDULE, SEED, NOISE_SEED = 4, 30, [5, 12, 22], 7, 8
@@ -74,7 +74,7 @@ def fed_ucb(settings: LinearUCBSettings = SETTINGS, **options: Any) -> FedUCB:
     defaults = {"schedule": SCHEDULE, "num_trials": T, "noise_seed": NOISE_SEED}
     if "interval" in options:
         defaults = {}
-    return FedUCB(settings, M, **waiting({"patience": 0.0, **defaults, **options}))
+    return hosted(FedUCB, settings, M, **{"patience": 0.0, **defaults, **options})
 
 
 # Sites that play at their own pace.

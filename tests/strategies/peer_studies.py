@@ -18,7 +18,7 @@ from flwr_fbo import (
 )
 from flwr_fbo.bandits.site.environment import BanditEnvironment
 from flwr_fbo.lab.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTask
-from tests.grouped import waiting
+from tests.grouped import hosted
 
 TASK = LinearBanditTask(dimension=3, num_actions=6)
 M, T, SCHEDULE, SEED, NOISE_SEED = 6, 19, [4, 9, 14], 7, 8
@@ -45,9 +45,8 @@ def strategy_of(
     defaults = {"schedule": SCHEDULE, "num_trials": T, "noise_seed": NOISE_SEED}
     if "interval" in options:
         defaults = {}
-    return DecentralizedFedUCB(
-        settings, graph, **waiting({"patience": 0.0, **defaults, **options})
-    )
+    options = {"patience": 0.0, **defaults, **options}
+    return hosted(DecentralizedFedUCB, settings, graph, **options)
 
 
 def folders_of(tmp_path: Path) -> list[Path]:

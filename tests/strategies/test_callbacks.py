@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from flwr_fbo import FTS, Callback, InProcessGrid, TuningResult
+from flwr_fbo import FTS, Callback, Host, InProcessGrid, TuningResult
 from flwr_fbo.strategies.study_record import StudyRecord
 from flwr_fbo.study.callbacks import Round, Started
 from tests.federation import NUM_AGENTS, SPACE, numpy_app, strategy
@@ -102,8 +102,8 @@ def test_bandits_and_relays_have_them_too() -> None:
     assert told.rounds == result.rounds
     assert told.results == [result]
     relayed = Recorded()
-    relay = FTS(SPACE, "maximize", NUM_AGENTS, callbacks=[relayed])
-    relay.start(InProcessGrid(numpy_app(), NUM_AGENTS), num_rounds=2)
+    relay, grid = FTS(SPACE, "maximize", NUM_AGENTS), InProcessGrid(numpy_app(), 4)
+    relay.start(grid, num_rounds=2, host=Host(callbacks=[relayed]))
     assert [one.epsilon for one in relayed.rounds] == [None, None]
 
 

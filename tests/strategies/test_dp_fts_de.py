@@ -28,7 +28,7 @@ import flwr_fbo._compat as compat
 from flwr_fbo import (
     Callback,
     DPFTSDESettings,
-    Durability,
+    Host,
     InProcessGrid,
     tuning_app,
 )
@@ -92,7 +92,6 @@ def spoiled(
         ({"noise_only": "no"}, "noise_only='no'"),
         ({"authenticated": "yes"}, "authenticated='yes'"),
         ({"max_empty_rounds": 0}, "max_empty_rounds=0"),
-        ({"min_agents": 5}, "min_agents=5"),
         ({"patience": -1.0}, "patience=-1.0"),
         ({"noise_seed": -1}, "noise=-1"),
         ({"study_seed": "a"}, "study='a'"),
@@ -110,6 +109,10 @@ def test_bad_arguments_are_named(options: dict[str, Any], words: str) -> None:
         ({"num_rounds": 1}, "num_rounds=1"),
         ({"num_rounds": 2.5}, "num_rounds=2.5"),
         ({"timeout": "x"}, "timeout='x'"),
+        ({"folder": "relative/path"}, "folder='relative/path'"),
+        ({"folder": 3}, "folder=3"),
+        ({"host": {"patience": 1.0}}, "host={'patience': 1.0}"),
+        ({"host": Host(min_agents=5)}, "min_agents=5"),
         ({"initial_arrays": ArrayRecord({"0": Array(np.ones(2))})}, "initial_arrays"),
     ],
 )
@@ -458,10 +461,9 @@ def test_controls_share_nothing() -> None:
     study = TuningStudy(
         SearchSpace(SPACE), "maximize", RandomSearchSettings(), study_seed=1
     )
-    durability = Durability(patience=0.0)
-    control = TuningStrategy(LocalServer(NUM_AGENTS), study, durability=durability)
+    control = TuningStrategy(LocalServer(NUM_AGENTS), study)
     grid = InProcessGrid(numpy_app(), NUM_AGENTS)
-    result = control.start(grid, num_rounds=3)
+    result = control.start(grid, num_rounds=3, host=Host(patience=0.0))
     assert len(result.arrays) == 0
     assert result.recommended is None
     assert result.privacy_spent is None

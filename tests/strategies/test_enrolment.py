@@ -22,9 +22,10 @@ from flwr.clientapp import ClientApp
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp.exception import AggregationError
 
-from flwr_fbo import InProcessGrid, add_tuning, tuning_app
+from flwr_fbo import Host, InProcessGrid, add_tuning, tuning_app
 from flwr_fbo._compat import fingerprint_of
-from flwr_fbo.strategies.enrolment import first_line
+from flwr_fbo.strategies.enrolment import Enrolment, first_line
+from flwr_fbo.strategies.round_progress import ToldGrid
 from tests.federation import (
     NUM_AGENTS,
     counting,
@@ -182,11 +183,16 @@ def test_more_nodes_than_slots_leave_some_out(
     assert "all 4 slots are taken" in caplog.text
 
 
+def _open(study: Any, grid: InProcessGrid, host: Host) -> None:
+    """Begin a study whose rounds the test asks for itself."""
+    study._open(5, None, host)
+    study._grid = ToldGrid(grid, lambda: study._enrolment.slots)
+
+
 def test_an_agent_that_comes_back_keeps_its_slot() -> None:
     """A SuperNode restarts under another node id; nobody counts twice."""
     grid, study = InProcessGrid(numpy_app(), 4), strategy()
-    study.plan(4)
-    study._running = True
+    _open(study, grid, Host())
     for server_round in (1, 2, 3):
         if server_round == 2:
             context = grid.contexts.pop(1003)
@@ -222,9 +228,8 @@ def test_a_slot_is_bound_to_a_key(
 ) -> None:
     """Another node that claims it, while its node is away, may be anybody."""
     grid = InProcessGrid(numpy_app(), 4)
-    study = strategy(authenticated=authenticated)
-    study.plan(4)
-    study._running = True
+    study = strategy()
+    _open(study, grid, Host(authenticated=authenticated, patience=0.0))
     nobody = ConfigRecord()
     list(study.configure_train(1, ArrayRecord(), nobody, grid))
     context = grid.contexts.pop(1003)
@@ -305,9 +310,9 @@ def test_a_slot_is_given_to_the_key_that_is_listed_for_it(
     first, *rest = grid.contexts
     grid.keys = dict(zip([*rest, first], KEYS, strict=True))
     late = grid.contexts.pop(rest[-1])  # of slot 3: the stranger is before it
-    study = strategy(authenticated=True, keys=LISTED, min_agents=3)
-    study.plan(4)
-    study._running = True
+    study = strategy()
+    host = Host(authenticated=True, keys=LISTED, min_agents=3, patience=0.0)
+    _open(study, grid, host)
     nobody = ConfigRecord()
     assert len(list(study.configure_train(1, ArrayRecord(), nobody, grid))) == 3
     assert f"agent-id=3 came with {PRINTS[-1]}, not with its key" in caplog.text
@@ -324,9 +329,9 @@ def test_who_is_missing_is_told_by_the_listed_keys(
     grid = KeyGrid(NUM_AGENTS)
     grid.is_complete = False
     del grid.contexts[next(iter(grid.contexts))]
-    study = strategy(authenticated=True, keys=LISTED, patience=0.1)
-    study.plan(4)
-    study._running = True
+    study = strategy()
+    host = Host(authenticated=True, keys=LISTED, patience=0.1)
+    _open(study, grid, host)
     with pytest.raises(AggregationError, match="too few nodes; missing: agent 0"):
         list(study.configure_train(1, ArrayRecord(), ConfigRecord(), grid))
     assert not grid.asked
@@ -336,9 +341,8 @@ def test_who_is_missing_is_told_by_the_listed_keys(
 def test_a_listed_key_keeps_its_slot_under_another_node_id() -> None:
     """Such as after the SuperLink's database was lost."""
     grid = KeyGrid(NUM_AGENTS)
-    study = strategy(authenticated=True, keys=LISTED)
-    study.plan(4)
-    study._running = True
+    study = strategy()
+    _open(study, grid, Host(authenticated=True, keys=LISTED, patience=0.0))
     nobody = ConfigRecord()
     list(study.configure_train(1, ArrayRecord(), nobody, grid))
     context = grid.contexts.pop(1003)
@@ -376,7 +380,7 @@ def test_a_squatter_loses_its_slot_when_keys_are_listed(
 )
 def test_wrong_keys_are_named(keys: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        strategy(authenticated=True, keys=keys)
+        Enrolment(NUM_AGENTS, Host(authenticated=True, keys=keys))
 
 
 def test_keys_that_nobody_proves_are_refused(tmp_path: Path) -> None:

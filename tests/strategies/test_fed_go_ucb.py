@@ -37,7 +37,7 @@ from flwr_fbo.site.site_journal import record_name
 from flwr_fbo.site.study_journals import last_journal
 from tests.bandits.fed_go_ucb.servers import server_of
 from tests.federation import shuffled
-from tests.grouped import waiting
+from tests.grouped import hosted
 
 TASK = FunctionBanditTask(num_actions=12)
 N, T0, STEPS, T, SEED = 3, 2, 4, 9, 5
@@ -64,7 +64,8 @@ def numpy_app() -> ClientApp:
 
 def strategy_of(settings: FedGOUCBSettings = SETTINGS, **options: Any) -> FedGOUCB:
     defaults = {"num_evaluations": T, "seed": SEED, "patience": 0.0, "model": MODEL}
-    return FedGOUCB(settings, **waiting({**defaults, "num_agents": N, **options}))
+    options = {**defaults, "num_agents": N, **options}
+    return hosted(FedGOUCB, settings, **options)
 
 
 def state_of(context: Context) -> dict[str, NDArray[Any]]:

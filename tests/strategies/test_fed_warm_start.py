@@ -18,7 +18,6 @@ from optuna.distributions import FloatDistribution
 from typer.testing import CliRunner
 
 from flwr_fbo import (
-    Durability,
     InProcessGrid,
     Limits,
     Privacy,
@@ -47,6 +46,7 @@ from flwr_fbo.tuning.fed_warm_start.settings import (
 from flwr_fbo.tuning.search.agent import Agent
 from flwr_fbo.tuning.search.study import create_agent
 from tests.federation import assert_same
+from tests.grouped import hosted
 
 SPACE = {"x": FloatDistribution(0.0, 1.0), "y": FloatDistribution(0.0, 1.0)}
 AGENT = FedWarmStartSettings(
@@ -73,7 +73,7 @@ def strategy(**options: Any) -> FedWarmStart:
         "delta": 1e-3,
         "seeds": SEEDS,
     }
-    return FedWarmStart(SPACE, "maximize", N, **{**defaults, **options})
+    return hosted(FedWarmStart, SPACE, "maximize", N, **{**defaults, **options})
 
 
 def round_of(message: Message) -> int:
@@ -420,7 +420,7 @@ OPEN: dict[str, Any] = {
 def test_a_site_that_joins_when_the_others_have_finished_has_their_head_start() -> None:
     """Its trials are the loop's, the first of them h's maximiser."""
     num_rounds = 14
-    study = strategy(durability=Durability(min_agents=6, patience=60.0), **OPEN)
+    study = strategy(min_agents=6, patience=60.0, **OPEN)
     grid = late_grid(looks=10, away=(6,))
     study.start(grid, num_rounds=num_rounds)
     late = grid.agents(study.study)[6]
@@ -440,14 +440,14 @@ def test_a_site_that_joins_when_the_others_have_finished_has_their_head_start() 
 @pytest.mark.usefixtures("no_naps")
 def test_sites_that_only_wait_do_not_begin_a_study() -> None:
     """Those of the first cohort come later than the others."""
-    study = strategy(durability=Durability(min_agents=3, patience=60.0))
+    study = strategy(min_agents=3, patience=60.0)
     study.start(late_grid(looks=6), num_rounds=ROUNDS)
     assert len(study.server.ledger) == 2
 
 
 @pytest.mark.usefixtures("no_naps")
 def test_a_study_of_sites_that_only_wait_ends_with_the_reason() -> None:
-    study = strategy(durability=Durability(min_agents=3, patience=0.2))
+    study = strategy(min_agents=3, patience=0.2)
     with pytest.raises(AggregationError, match="the release of a cohort that is abs"):
         study.start(late_grid(looks=10**9), num_rounds=ROUNDS)
 
@@ -455,7 +455,7 @@ def test_a_study_of_sites_that_only_wait_ends_with_the_reason() -> None:
 @pytest.mark.usefixtures("no_naps")
 def test_a_cohort_of_which_most_never_joined_is_not_spent() -> None:
     """One of three pioneers is there: its release waits."""
-    study = strategy(durability=Durability(min_agents=1, patience=0.2))
+    study = strategy(min_agents=1, patience=0.2)
     study.start(late_grid(looks=10**9, away=(1, 2)), num_rounds=ROUNDS)
     assert study.server.ledger == []
 

@@ -39,7 +39,7 @@ from tests.federation import (
     numpy_app,
     objective_of,
 )
-from tests.grouped import grouped
+from tests.grouped import grouped, hosted
 
 SETTINGS = FTSSettings(
     num_initial=4, num_features=30, num_candidates=100, follow="inverse-sqrt"
@@ -49,9 +49,8 @@ ONCE = replace(SETTINGS, share_after=2)
 
 def _strategy(agent: FTSSettings = SETTINGS, **options: Any) -> FTS:
     seeds = {"study_seed": 11, "feature_seed": 12, "patience": 0.0}
-    return FTS(
-        SPACE, "maximize", NUM_AGENTS, agent=agent, **grouped({**seeds, **options})
-    )
+    options = grouped({**seeds, **options})
+    return hosted(FTS, SPACE, "maximize", NUM_AGENTS, agent=agent, **options)
 
 
 def _run(client_app: Any, agent: FTSSettings) -> tuple[FTS, list[Agent], list[Any]]:

@@ -31,6 +31,7 @@ from flwr_fbo.tuning.fed_warm_start.head_start import head_start
 from flwr_fbo.tuning.fed_warm_start.settings import Cohorts, WarmStartFacts
 from flwr_fbo.tuning.search.agent import Agent, play_round
 from flwr_fbo.tuning.search.study import create_agent
+from tests.grouped import hosted
 from tests.strategies.test_fed_warm_start import SPACE, make_objective, objective_of
 
 AGENT = FedWarmStartSettings(num_candidates=60, share_after=4, num_led=2)
@@ -49,7 +50,7 @@ def study_of(*, private: bool = False, **options: Any) -> FedWarmStart:
         "delta": 1e-3,
         "seeds": Seeds(study=1, features=2, noise=None if private else 3),
     }
-    return FedWarmStart(**{**defaults, **options})
+    return hosted(FedWarmStart, **{**defaults, **options})
 
 
 def grid_of(folder: Path | None = None) -> InProcessGrid:
@@ -245,9 +246,9 @@ def test_the_command_exports_what_the_server_released(
 
 
 def test_the_command_refuses_other_folders(tmp_path: Path) -> None:
-    votes = FedVote(SPACE, "maximize", 3, epsilon=8.0, delta=1e-3, folder=tmp_path)
+    votes = FedVote(SPACE, "maximize", 3, epsilon=8.0, delta=1e-3)
     grid = InProcessGrid(tuning_app(make_objective), 3)
-    votes.start(grid, num_rounds=3)
+    votes.start(grid, num_rounds=3, folder=tmp_path)
     done = _export(tmp_path, "--knowledge", tmp_path / "file")
     assert done.exit_code == 1
     assert "that of FedWarmStart" in done.output

@@ -8,12 +8,13 @@ from threading import Event, Thread
 from typing import Any
 
 import pytest
+from flwr.app import Message, RecordDict
+from flwr.superlink.grid.inmemory_grid import InMemoryGrid
 from optuna.distributions import FloatDistribution
 
 from flwr_fbo import (
     DPFTSDE,
     FTS,
-    Durability,
     FedVote,
     InProcessGrid,
     Privacy,
@@ -21,11 +22,22 @@ from flwr_fbo import (
     Seeds,
     tuning_app,
 )
-from flwr_fbo.strategies import base, round_progress
+from flwr_fbo.strategies import round_progress
 from flwr_fbo.strategies.round_progress import Waiting, duration
 from tests.federation import NUM_AGENTS, numpy_app, strategy
 
 SPACE = {"x": FloatDistribution(0.0, 1.0)}
+
+
+class SlowGrid(InProcessGrid):
+    """A grid with the loop of Flower's own, whose replies come one by one."""
+
+    send_and_receive: Any = InMemoryGrid.send_and_receive
+    pull_interval = 0.05
+
+    def pull_messages(self, message_ids: Any) -> Any:
+        waiting = next(iter(set(message_ids) & self._replies.keys()), None)
+        return [] if waiting is None else super().pull_messages([waiting])
 
 
 def test_who_has_answered_is_told_while_others_are_awaited(
@@ -34,40 +46,86 @@ def test_who_has_answered_is_told_while_others_are_awaited(
     caplog.set_level(logging.INFO, "flwr.fbo")
     monkeypatch.setattr(round_progress, "_FIRST_PAUSE", 0.02)
     lines: list[str] = []
+    note = Waiting.note
 
-    class Slow(InProcessGrid):
-        def send_and_receive(self, messages: Any, *, timeout: Any = None) -> Any:
-            ids, replies = list(self.push_messages(messages)), []
-            for one in ids:
-                replies += list(self.pull_messages([one]))
-                if study._waiting is not None:
-                    lines.append(study._waiting._line())
-                time.sleep(0.05)
-            return replies
+    def noted(waiting: Waiting, replies: Any) -> None:
+        note(waiting, replies)
+        lines.append(re.sub(r", \d+ s|; awaited.*", "", waiting.line()))
 
+    monkeypatch.setattr(Waiting, "note", noted)
     study = strategy()
-    study.start(Slow(numpy_app(), NUM_AGENTS), num_rounds=2)
+    study.start(SlowGrid(numpy_app(), NUM_AGENTS), num_rounds=2)
     for number in (1, 2):
         begin = f"round {number} of 2 of study {study.study.study_id}: "
-        told = [re.sub(r", \d+ s", "", m) for m in lines if m.startswith(begin)]
+        told = [line for line in lines if line.startswith(begin)]
         assert told == [
-            f"{begin}1 of 4 agents have answered; awaited: agents 1 to 3",
-            f"{begin}2 of 4 agents have answered; awaited: agents 2 to 3",
-            f"{begin}3 of 4 agents have answered; awaited: agent 3",
-            f"{begin}4 of 4 agents have answered",
+            f"{begin}{n} of 4 agents have answered" for n in range(1, NUM_AGENTS + 1)
         ]
         said = [m for m in caplog.messages if m.startswith(begin)]
-        assert any(" agents have answered, " in line for line in said)
+        assert any(
+            re.search(r"\d of 4 agents have answered, \d+ s; awaited: agent", line)
+            for line in said
+        )
         assert said[-1].startswith(f"{begin}4 of 4 agents answered in ")
     assert said[-1].endswith("about 0 s left")
 
 
-def test_a_grid_is_as_it_was_afterwards() -> None:
-    grid = InProcessGrid(numpy_app(), 1)
-    one = Waiting(grid, "round 1 of 1", [])
-    assert list(grid.pull_messages(["nobody"])) == []
-    one.close()
-    assert grid.pull_messages.__func__ is InProcessGrid.pull_messages  # type: ignore[attr-defined]
+def test_agents_that_are_awaited_are_named() -> None:
+    grid = InProcessGrid(numpy_app(), 3)
+    nodes = enumerate(grid.get_node_ids())
+    asked = [(Message(RecordDict(), node, "train"), slot) for slot, node in nodes]
+    grid.push_messages([message for message, _ in asked])
+    with Waiting("round 1 of 1", asked) as waiting:
+        assert waiting.line().endswith(" s; awaited: agents 0 to 2")
+        waiting.note(grid.pull_messages([asked[1][0].metadata.message_id]))
+        words = r"1: 1 of 3 agents have answered, 0 s; awaited: agents 0, 2"
+        assert re.search(words, waiting.line())
+
+
+@pytest.mark.parametrize("kind", [InProcessGrid, SlowGrid])
+def test_a_grid_is_left_as_it_is(
+    kind: type[InProcessGrid], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread may use it, and so may whoever started the study, afterwards."""
+    grid = kind(numpy_app(), NUM_AGENTS)
+    own, names = dict(vars(grid)), []
+    send = kind.send_and_receive
+
+    def note(self: Any, messages: Any, *, timeout: Any = None) -> Any:
+        names.append(vars(self).keys() - own.keys())
+        return send(self, messages, timeout=timeout)
+
+    monkeypatch.setattr(kind, "send_and_receive", note)
+    strategy().start(grid, num_rounds=2)
+    assert names
+    assert not any(names)
+    assert vars(grid).keys() == own.keys()
+
+
+def test_a_loop_of_its_own_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it is given to one grid alone."""
+    grid, sent = SlowGrid(numpy_app(), NUM_AGENTS), []
+
+    def send_and_receive(messages: Any, *, timeout: Any = None) -> Any:
+        sent.append(list(messages))
+        return SlowGrid.send_and_receive(grid, sent[-1], timeout=timeout)
+
+    monkeypatch.setattr(grid, "send_and_receive", send_and_receive)
+    strategy().start(grid, num_rounds=2)
+    assert [*map(len, sent)].count(NUM_AGENTS) == 3  # and for the enrolment
+
+
+def test_a_reply_that_does_not_come_ends_the_wait() -> None:
+    class Deaf(SlowGrid):
+        def pull_messages(self, message_ids: Any) -> Any:
+            replies = super().pull_messages(message_ids)
+            return [r for r in replies if r.metadata.group_id != "2"]
+
+    grid, study = Deaf(numpy_app(), NUM_AGENTS), strategy(max_empty_rounds=2)
+    began = time.monotonic()
+    result = study.start(grid, num_rounds=3, timeout=1.0)
+    assert time.monotonic() - began < 5.0
+    assert [finished.late for finished in result.rounds] == [0, NUM_AGENTS, 0]
 
 
 def test_the_log_of_a_long_round_is_short(
@@ -87,8 +145,8 @@ def test_the_log_of_a_long_round_is_short(
     monkeypatch.setattr(Event, "wait", wait)
     with monkeypatch.context() as started:
         started.setattr(Thread, "start", lambda _: None)
-        one = Waiting(InProcessGrid(numpy_app(), 1), "round 1 of 1", [])
-    one._tell()
+        waiting = Waiting("round 1 of 1", [])
+    waiting._tell()
     assert pauses[:2] == [5.0, 60.0]
     assert min(pauses[1:]) == 60.0
     assert len(caplog.messages) < 12 + 12 * 8
@@ -98,13 +156,7 @@ def test_time_left_counts_the_exchanges_of_secure_sums(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO, "flwr.fbo")
-    stop = base.StudyStrategy._stop_waiting
-
-    def stop_after_ten_seconds(study: base.StudyStrategy[Any]) -> float:
-        stop(study)  # its thread would write into the logs of other tests
-        return 10.0
-
-    monkeypatch.setattr(base.StudyStrategy, "_stop_waiting", stop_after_ten_seconds)
+    monkeypatch.setattr(Waiting, "seconds", 10.0)
     seeds = Seeds(study=1, features=0)
     study = FedVote(
         SPACE,
@@ -114,7 +166,6 @@ def test_time_left_counts_the_exchanges_of_secure_sums(
         delta=0.01,
         aggregation=SecureAggregation(0),
         seeds=seeds,
-        durability=Durability(patience=0),
     )
     app = tuning_app(lambda context: lambda trial: -(trial["x"] ** 2))
     study.start(InProcessGrid(app, 3), num_rounds=3)

@@ -17,7 +17,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp.exception import AggregationError
 
-from flwr_fbo import Durability, InProcessGrid, Seeds, tuning_app
+from flwr_fbo import InProcessGrid, Seeds, tuning_app
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.tables import LedgerRow
@@ -190,8 +190,7 @@ def test_sites_that_wait_do_not_notice_it_and_nothing_is_released(
     copy.rename(tmp_path / "server")
     grid = LateGrid(tuning_app(make_objective), N)
     grid.looks, grid.away = 10**9, (0, 1, 2)
-    patience = Durability(patience=0.2)
-    study = strategy(folder=tmp_path / "server", seeds=REAL_NOISE, durability=patience)
+    study = strategy(folder=tmp_path / "server", seeds=REAL_NOISE, patience=0.2)
     with pytest.raises(AggregationError, match="the release of a cohort that is abs"):
         study.start(grid, num_rounds=ROUNDS)
     assert check_what_left_is_empty(tmp_path)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import flwr_fbo
-from benchmarks.rooms import _num_lines
+from benchmarks.rooms import lines_of_code
 from flwr_fbo import FederationTuner
 
 PACKAGE = Path(flwr_fbo.__file__).parent / "tuner"
@@ -32,7 +32,7 @@ def test_a_class_has_few_methods_and_lines_of_code() -> None:
         methods = [part for part in node.body if isinstance(part, ast.FunctionDef)]
         assert len(methods) <= MOST_METHODS, f"{path.name}: {node.name}"
         source = ast.get_source_segment(SOURCES[path], node) or ""
-        lines = _num_lines(source, ast.parse(source))
+        lines = lines_of_code(source, ast.parse(source))
         assert lines <= MOST_LINES, f"{path.name}: {node.name}"
 
 

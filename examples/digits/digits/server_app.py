@@ -7,7 +7,7 @@ from flwr.app import Context, Message, MessageType, RecordDict
 from flwr.serverapp import Grid, ServerApp
 from optuna.distributions import FloatDistribution
 
-from flwr_fbo import FedWarmStart, Seeds
+from flwr_fbo import FedWarmStart, Host, Seeds
 
 app = ServerApp()
 
@@ -33,15 +33,18 @@ def main(grid: Grid, context: Context) -> None:
         # Sites that search alone, and send a message. The default, as few as the noise
         # allows, often finds no start that it can tell from chance.
         cohorts=[2 * num_agents // 3] if num_agents >= 15 else None,
-        client_api="action",
-        folder=folder,
         seeds=Seeds(
             study=1 if seeded else None,
             features=2 if seeded else None,
             noise=3 if seeded else None,
         ),
     )
-    result = strategy.start(grid, num_rounds=int(config["num-rounds"]))
+    result = strategy.start(
+        grid,
+        num_rounds=int(config["num-rounds"]),
+        folder=folder,
+        host=Host(client_api="action"),  # the clients' `add_tuning`
+    )
     print(result.recommendation)
     if config["report-accuracy"]:
         print_accuracy(grid)

@@ -38,13 +38,13 @@ def main(grid: Grid, context: Context) -> None:
         ),
         "num_trials": num_trials,
         "noise_seed": 1 if config["experiment"] else None,
-        "folder": str(config["server-folder"]) or None,
     }
+    folder = str(config["server-folder"]) or None
     if config["graph"]:  # agents talk along it, and the server only carries
         graph = PeerGraph.named(
             str(config["graph"]), num_agents, pooling="neighbourhood"
         )
-        DecentralizedFedUCB(settings, graph, **options).start(grid)
+        DecentralizedFedUCB(settings, graph, **options).start(grid, folder=folder)
         return
-    result = FedUCB(settings, num_agents, **options).start(grid)
+    result = FedUCB(settings, num_agents, **options).start(grid, folder=folder)
     print(f"Estimate: {result.estimate}")

@@ -18,13 +18,13 @@ def main(grid: Grid, context: Context) -> None:
         regression=LangevinSettings(num_iterations=10),
         privacy=NeuralPrivacy(epsilon, delta=1e-3) if epsilon else None,
     )
-    result = FedGOUCB(
+    strategy = FedGOUCB(
         settings,
         Network(dimension=6, width=int(config["width"])),
         num_agents=int(config["num-agents"]),
         num_evaluations=int(config["num-evaluations"]),
         seed=1 if config["experiment"] else None,
         noise_seed=1 if config["experiment"] else None,
-        folder=str(config["server-folder"]) or None,
-    ).start(grid)
+    )
+    result = strategy.start(grid, folder=str(config["server-folder"]) or None)
     print(f"Synchronisations: {result.num_synchronisations}")

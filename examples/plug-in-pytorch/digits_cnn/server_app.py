@@ -11,6 +11,7 @@ from flwr_fbo import (
     FederationTuner,
     FedVote,
     Halving,
+    Host,
     Privacy,
     PrivateChoice,
     Seeds,
@@ -49,10 +50,10 @@ def tune(grid: Grid, context: Context) -> None:
         epsilon=6,
         delta=1e-3,
         privacy=Privacy(noise_only=bool(config["noise-only"])),
-        client_api="action",  # the clients' `add_tuning`
         seeds=Seeds(study=seed, features=seed, noise=seed),
     )
-    strategy.start(grid, num_rounds=int(config["tuning-rounds"]))
+    host = Host(client_api="action")  # the clients' `add_tuning`
+    strategy.start(grid, num_rounds=int(config["tuning-rounds"]), host=host)
 
 
 def with_better_average(grid: Grid, context: Context) -> tuple[Grid, Context]:

@@ -17,7 +17,6 @@ def main(grid: Grid, context: Context) -> None:
         settings(float(config["epsilon"]), int(config["num-releases"])),
         num_agents=int(config["num-agents"]),
         interval=float(config["interval-weeks"]) * WEEK,
-        folder=str(config["server-folder"]) or None,
     )
-    result = strategy.start(grid)
+    result = strategy.start(grid, folder=str(config["server-folder"]) or None)
     print(f"Spent: {result.privacy_spent}")

@@ -326,8 +326,7 @@ def _federated(
     strategy_type = private_strategies()[strategy]
     build: Callable[..., TuningStrategy] = strategy_type
     if strategy == "DPFTSDE":  # after every iteration, as published
-        options = replace(options, min_follow_probability=0.0)
-        build = partial(build, weights=curve.weights)
+        options = replace(options, min_follow_probability=0.0, weights=curve.weights)
     if "" not in strategy_type.presets:
         preset = experiment.preset or next(iter(strategy_type.presets))
         build = partial(build, preset=preset)

@@ -44,7 +44,7 @@ from flwr_fbo.site.site_journal import record_name
 from flwr_fbo.study.codec import PROTOCOL_VERSION
 from tests.bandits.fed_go_ucb.servers import server_of
 from tests.federation import Unheard, shuffled
-from tests.grouped import waiting
+from tests.grouped import hosted
 
 TASK = FunctionBanditTask(num_actions=12)
 N, T, SEED = 3, 9, 5
@@ -65,9 +65,8 @@ APP = neural_bandit_app(make_environment)
 
 def strategy_of(settings: FedGOUCBSettings = SETTINGS, **options: Any) -> FedGOUCB:
     defaults = {"num_evaluations": T, "seed": SEED, "patience": 0.0, "model": MODEL}
-    return FedGOUCB(
-        settings, num_agents=N, **waiting({**defaults, "noise_seed": SEED, **options})
-    )
+    options = {**defaults, "noise_seed": SEED, **options}
+    return hosted(FedGOUCB, settings, num_agents=N, **options)
 
 
 def agent_of(slot: int = 0, **fields: Any) -> FedGOUCBAgent:

@@ -12,7 +12,7 @@ import pytest
 from optuna.distributions import FloatDistribution, IntDistribution
 from scipy.stats import norm
 
-from flwr_fbo import Durability, SearchSpace
+from flwr_fbo import Host, SearchSpace
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.lab.baselines.transfer import (
     Posterior,
@@ -240,11 +240,11 @@ def test_through_flower_and_without(
             SearchSpace(SPACE), "maximize", settings, study_seed=11, feature_seed=12
         )
         server = FTSServer(NUM_AGENTS, settings.message_length, settings.share_after)
-        return TuningStrategy(server, study, durability=Durability(patience=0.0))
+        return TuningStrategy(server, study)
 
     with_flower, without = strategy(), strategy()
     grid = CountingGrid(numpy_app(), NUM_AGENTS)
-    with_flower.start(grid, num_rounds=3)
+    with_flower.start(grid, num_rounds=3, host=Host(patience=0.0))
     agents = [create_agent(without.study, n, 11) for n in range(NUM_AGENTS)]
     objectives = [objective_of(n) for n in range(NUM_AGENTS)]
     run_loop(without.server, agents, objectives, 2)

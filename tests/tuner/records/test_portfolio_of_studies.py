@@ -53,9 +53,10 @@ def _hill(context: Context) -> Callable[[Any], float]:
 
 def _vote(folder: Path, **options: Any) -> Any:
     """Let the sites of a federation vote to the end."""
-    about: dict[str, Any] = {"epsilon": 100.0, "delta": 1e-3, "folder": folder}
-    strategy = FedVote(SITES, "maximize", 6, **{**about, **options})
-    return strategy.start(InProcessGrid(tuning_app(_hill), 6), num_rounds=21)
+    budget: dict[str, Any] = {"epsilon": 100.0, "delta": 1e-3}
+    strategy = FedVote(SITES, "maximize", 6, **{**budget, **options})
+    grid = InProcessGrid(tuning_app(_hill), 6)
+    return strategy.start(grid, num_rounds=21, folder=folder)
 
 
 @pytest.fixture(scope="module")
@@ -281,22 +282,22 @@ def test_a_study_that_began_with_releases_that_were_not_private_is_refused(
         delta=1e-3,
         cohorts=(),  # nobody sends
         known=first.knowledge,
-        folder=tmp_path,
     )
-    second.start(InProcessGrid(tuning_app(_hill), 8), num_rounds=3)
+    grid = InProcessGrid(tuning_app(_hill), 8)
+    second.start(grid, num_rounds=3, folder=tmp_path)
     with pytest.raises(ValueError, match="private=False is not allowed"):
         portfolio_of_studies([tmp_path])
 
 
 def test_strategies_without_private_releases_are_refused(tmp_path: Path) -> None:
     grid = InProcessGrid(tuning_app(_hill), 2)
-    FTS(SITES, "maximize", 2, folder=tmp_path / "fts").start(grid, num_rounds=3)
+    FTS(SITES, "maximize", 2).start(grid, num_rounds=3, folder=tmp_path / "fts")
     with pytest.raises(JournalError, match=r"is of kind 'relay-server', not 'server'"):
         portfolio_of_studies([tmp_path / "fts"])
 
 
 def test_a_study_that_goes_on_is_refused(tmp_path: Path) -> None:
-    strategy = FedVote(SITES, "maximize", 2, epsilon=8, delta=1e-3, folder=tmp_path)
+    strategy = FedVote(SITES, "maximize", 2, epsilon=8, delta=1e-3)
 
     class Killed(InProcessGrid):
         num_sends = 0
@@ -308,7 +309,7 @@ def test_a_study_that_goes_on_is_refused(tmp_path: Path) -> None:
             return super().send_and_receive(messages, timeout=timeout)
 
     with pytest.raises(KeyboardInterrupt):
-        strategy.start(Killed(tuning_app(_hill), 2), num_rounds=9)
+        strategy.start(Killed(tuning_app(_hill), 2), num_rounds=9, folder=tmp_path)
     with pytest.raises(
         ValueError, match=r"rounds=\d is not allowed: 9: the study is n"
     ):

@@ -26,7 +26,7 @@ from flwr_fbo.tuning.fed_vote.even_votes import even_votes
 from flwr_fbo.tuning.fed_vote.settings import VoteCount
 from flwr_fbo.tuning.search.study import TuningStudy, create_agent
 from tests.federation import NUM_AGENTS, numpy_app, run
-from tests.grouped import grouped
+from tests.grouped import grouped, hosted
 
 NARROWER = 3  # the kernel of late votes, as the documents say
 PLANE = SearchSpace({"a": FloatDistribution(0, 1), "b": FloatDistribution(0, 1)})
@@ -284,7 +284,7 @@ CONTINUOUS = {"x": FloatDistribution(-1.0, 1.0)}
 
 def strategy(**options: Any) -> FedVote:
     defaults = {"epsilon": 2.0, "delta": 1e-3, "noise_seed": 1, "num_agents": 30}
-    return FedVote(CONTINUOUS, "maximize", **grouped({**defaults, **options}))
+    return hosted(FedVote, CONTINUOUS, "maximize", **grouped({**defaults, **options}))
 
 
 def test_it_is_the_default_and_keeps_to_its_budget() -> None:

@@ -4,7 +4,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from optuna.distributions import FloatDistribution
 
-from flwr_fbo import Durability, FedVote, SecureAggregation, Seeds
+from flwr_fbo import FedVote, Host, SecureAggregation, Seeds
 
 app = ServerApp()
 
@@ -26,14 +26,6 @@ def main(grid: Grid, context: Context) -> None:
         epsilon=8,
         delta=1e-3,
         aggregation=secure,
-        durability=Durability(
-            authenticated=bool(config["authenticated"]),
-            keys=dict(enumerate(str(config["keys"]).split())) or None,
-            new=bool(config["new"]),
-            max_empty_rounds=3,
-            patience=float(config["patience"]),
-        ),
-        folder=str(config["record"]) or None,
         seeds=Seeds(
             study=1 if seeded else None,
             features=2 if seeded else None,
@@ -44,6 +36,14 @@ def main(grid: Grid, context: Context) -> None:
         grid,
         num_rounds=int(config["num-rounds"]),
         timeout=float(config["deadline"]),
+        folder=str(config["record"]) or None,
+        host=Host(
+            authenticated=bool(config["authenticated"]),
+            keys=dict(enumerate(str(config["keys"]).split())) or None,
+            new=bool(config["new"]),
+            max_empty_rounds=3,
+            patience=float(config["patience"]),
+        ),
     )
     print(result.recommendation)
     print(f"Spent: {result.privacy_spent}")

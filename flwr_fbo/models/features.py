@@ -98,7 +98,7 @@ class RandomFeatures:
     def function(self, x: FloatArray, weights: FloatArray) -> FloatArray:
         """Return phi(x)'w of shape (n,).
 
-        ``weights`` has shape (M,), or (n, M) for one function a point.
+        ``weights`` has shape (M,), or (n, M) for one function per point.
         """
         return np.asarray(np.sum(self(x) * weights, axis=1))
 
@@ -121,7 +121,7 @@ class RandomFeatures:
         x : ndarray of shape (n, D)
             Points to choose among.
         weights : ndarray of shape (P, M)
-            One function a row.
+            One function per row.
         index : ndarray of shape (n,)
             Number of the function that each point belongs to.
         rough : ndarray of shape (n,)

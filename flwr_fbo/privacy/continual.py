@@ -116,7 +116,7 @@ class ContinualRelease:
         self._released: dict[int, FloatArray] = {}
         self._triangle = np.triu_indices(settings.dimension + 1)
         draw_length = settings.num_streams * len(self._triangle[0])
-        self._draws = np.empty((0, draw_length))  # a row a release, and room for more
+        self._draws = np.empty((0, draw_length))  # a row per release, and spare rows
         if journal is not None:
             self._restore(journal)
 

@@ -152,7 +152,7 @@ class OsEntropy:
     ) -> FloatArray:
         """Add fresh noise; ``iteration`` plays no part."""
         noised = np.empty_like(rows)
-        # One draw for all rows of a deviation: OpenDP takes one scale a vector.
+        # One draw for all rows of a deviation: OpenDP takes one scale per vector.
         for deviation in set(std.tolist()):
             alike = std == deviation
             values = rows[alike]

@@ -51,7 +51,7 @@ class DecentralizedFedUCBServer(Server):
     num_releases : list of int
         Number of releases of each agent, as it says.
     ledger : list of LedgerRow
-        One a round in which anything was sent: by whom, and its digest.
+        One per round in which anything was sent: its sender, and its digest.
 
     Notes
     -----

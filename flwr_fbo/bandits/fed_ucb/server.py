@@ -42,7 +42,7 @@ class FedUCBServer(Server):
     iterations : sequence of int
         Increasing: after which iterations agents are asked for a release.
     ledger : list of LedgerRow
-        One a synchronisation: every agent's last release, shape (M, d + 1, d + 1), with
+        One per synchronisation: all last releases, shape (M, d + 1, d + 1), with
         how many each has made; `vectors` follows from it.
 
     Notes

@@ -29,7 +29,7 @@ from flwr_fbo.privacy.noise import Entropy, OsEntropy
 from flwr_fbo.privacy.release import Calibration
 
 _TUNING = ("FedVote", "DPFTSDE")
-_MOST_WEIGHTS = 10**6  # one an agent and sub-region
+_MOST_WEIGHTS = 10**6  # one per agent and sub-region
 _FAULTS = sorted({*FAULTS, *COHORT_FAULTS, *CONTINUAL_FAULTS, *SECURE_FAULTS})
 
 

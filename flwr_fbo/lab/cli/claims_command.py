@@ -162,7 +162,7 @@ class _Found:
         )
 
     def details(self) -> list[str]:
-        """Return a row a claim."""
+        """Return one row per claim."""
         cells = [self._cells(claim) for claim in self.plan.claims]
         return [f"| {' | '.join(texts)} |" for _, *texts in cells]
 

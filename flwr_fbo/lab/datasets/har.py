@@ -1,4 +1,4 @@
-"""Human activity recognition: smartphones worn by 30 subjects, one a client.
+"""Human activity recognition: smartphones worn by 30 subjects, one per client.
 
 Anguita, Ghio, Oneto, Parra & Reyes-Ortiz, A public domain dataset for human activity
 recognition using smartphones, ESANN 2013. Halved by the rule of the code that Dai, Low

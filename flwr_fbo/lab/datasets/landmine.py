@@ -1,4 +1,4 @@
-"""Landmine detection: 29 fields seen by radar, one a client.
+"""Landmine detection: 29 fields seen by radar, one per client.
 
 Xue, Liao, Carin & Krishnapuram, Multi-task learning for classification with Dirichlet
 process priors, JMLR 8, 2007. Halved as by Dai, Low & Jaillet (2020, 2021).

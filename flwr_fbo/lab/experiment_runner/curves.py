@@ -51,7 +51,7 @@ def epsilon_of(runs: Sequence[Run], method: str) -> float:
 def summarize(
     experiment: Experiment, runs: Sequence[Run], until: int | None = None
 ) -> dict[str, Row]:
-    """Return a row a method, by name, over the seeds that all methods have run.
+    """Return one row per method, by name, over the seeds that all methods have run.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def _index_of(experiment: Experiment, until: int | None) -> int:
 def rows_by_seed(
     experiment: Experiment, runs: Sequence[Run], until: int | None
 ) -> list[dict[str, Any]]:
-    """Return a row a method and seed, over the seeds that all methods have run.
+    """Return one row per method and seed, over the seeds that all methods have run.
 
     It has the run's epsilon, and a value for each estimate of a row; None where there
     is nothing to compare. The mean over seeds is the estimate.

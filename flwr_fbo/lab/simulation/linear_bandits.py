@@ -284,7 +284,7 @@ def play_together(
     Returns
     -------
     list of BanditRun
-        One a simulation.
+        One per simulation.
 
     Raises
     ------

@@ -30,7 +30,7 @@ def run_loop(
     agents : sequence of Agent
         Agent n holds slot n.
     objectives : sequence of callable
-        One an agent.
+        One per agent.
     num_iterations : int
         T, the queries of an agent after its initial points.
     num_evaluations : int, optional

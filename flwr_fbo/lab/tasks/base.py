@@ -62,7 +62,7 @@ class ObservationNoise:
 
 
 class Task(ABC):
-    """A search space and one objective a client; its settings are its fields.
+    """A search space and one objective per client; its settings are its fields.
 
     A task is a frozen dataclass of plain values, so that an experiment's file can hold
     it, and its data are loaded where they are used: tasks travel to worker processes.

@@ -1,4 +1,4 @@
-"""Look up what others have computed: a table of many data sets, one a client.
+"""Look up what others have computed: a table of many data sets, one per client.
 
 The tables are the files of ``surfaces/`` in the folder FLWR_FBO_DATA: real data sets,
 or surrogates of real runs, at some hundred settings of D hyperparameters each.

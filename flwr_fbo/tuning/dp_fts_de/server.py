@@ -41,7 +41,7 @@ _NUM_PLACES = 1000
 
 
 class DPFTSDEServer(Server):
-    """Releases one private vector a sub-region from the agents' messages.
+    """Releases one private vector per sub-region from the agents' messages.
 
     Releases are planned, and made in this order: one that could not be made when it was
     due is made later, under the noise and the weights that were planned for it.

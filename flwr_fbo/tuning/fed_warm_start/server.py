@@ -149,7 +149,7 @@ class FedWarmStartServer(DPFTSDEServer):
 
     @property
     def vectors(self) -> FloatArray | None:
-        """All that has been released, shape (K, M), a row a cohort; None if nothing."""
+        """Releases so far, shape (K, M), one row per cohort; None without one."""
         if not self.ledger:
             return None
         return np.vstack([row.vectors for row in self.ledger])

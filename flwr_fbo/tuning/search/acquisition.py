@@ -37,7 +37,7 @@ def maximize(
     features : RandomFeatures
         Features phi of the functions.
     weights : ndarray of shape (P, M)
-        One function a sub-region.
+        One function per sub-region.
     space : SearchSpace
         D axes.
     sub_regions : SubRegions

@@ -152,7 +152,7 @@ def suggest(model: MaternPosterior, searches: Sequence[Search]) -> FloatArray:
     model : MaternPosterior
         Posterior of B agents.
     searches : sequence of Search
-        One an agent, all with S starts; their hyperparameters are not looked at.
+        One per agent, all with S starts; their hyperparameters are not looked at.
     """
     num_agents, num_starts = len(searches), searches[0].num_starts
     agents = np.repeat(np.arange(num_agents), num_starts)

@@ -425,7 +425,7 @@ def _check_metric(job: _Job, first: FirstRound) -> None:
         raise AppError(f"No client could answer in the first round: {first.error}")
     if first.failure is not None:
         text = f"{type(first.failure).__name__}: {first.failure}"
-        if "main waits for " in text:
+        if "the server waits for " in text:
             text += ". --num-supernodes sets how many sites there are"
         raise AppError(f"The app has failed in its first round: {text}")
     if metric in known:
@@ -447,9 +447,10 @@ def _check_metric(job: _Job, first: FirstRound) -> None:
         )
     if not first.has_trained:
         raise ValueError(
-            "Nothing is trained: main sends no message of type train to a client, so "
-            "no setting of a training can be tuned. Where main computes something else "
-            "with clients, have it return a number, and pass --score server"
+            "Nothing is trained: the server sends no message of type train to a "
+            "client, so no setting of a training can be tuned. Where it computes "
+            "something else with clients, let the function at @app.main return a "
+            "number, and pass --score server"
         )
     if first.has_evaluated:
         refuse("metric", metric, "a number in the reply to evaluate: it has none")
@@ -457,8 +458,8 @@ def _check_metric(job: _Job, first: FirstRound) -> None:
     raise ValueError(
         f"Nothing scores the models: no client is asked to evaluate.{train} Let "
         "clients evaluate (FedAvg(fraction_evaluate=1.0), and an evaluate function "
-        "that reports a number); or have main give its strategy an evaluate_fn, or "
-        "return a number, and pass --score server"
+        "that reports a number); or give the strategy an evaluate_fn, or let the "
+        "function at @app.main return a number, and pass --score server"
     )
 
 

@@ -177,37 +177,39 @@ def app_shape(
     size = schedule.min_group(shape)
     if not 0 < size <= len(nodes) // 2:
         return shape
+    waits = f"the server waits for more than {size} nodes"
     if is_legacy:  # main could wait in a way that nothing ends
         _, waits_for = clients_of_a_part(whole.strategy, size) or (0, len(nodes))
         if waits_for > size:
-            return replace(shape, reason=f"main waits for more than {size} nodes")
+            return replace(shape, reason=waits)
         return shape
     part = begun(nodes[:size])
     asked = {message.metadata.dst_node_id for message in part.asked}
     least = -(-size * shape.num_asked // len(nodes))
     if isinstance(part.error, _WaitsForNodesError) or not asked:
-        return replace(shape, reason=f"main waits for more than {size} nodes")
+        return replace(shape, reason=waits)
     if not asked <= set(nodes[:size]):
-        return replace(shape, reason="main asks other nodes than grid.get_node_ids()")
-    if len(asked) > least:
-        text = f"main asks {len(asked)} of {size} nodes, and {least} would be its part"
+        text = "the server asks other nodes than grid.get_node_ids()"
         return replace(shape, reason=text)
+    if len(asked) > least:
+        text = f"the server asks {len(asked)} of {size} nodes"
+        return replace(shape, reason=f"{text}, and {least} would be its part")
     return shape
 
 
 def _reason(begun: _Beginning) -> str:
     """Return why the clients cannot be shared out; empty where they can."""
     if not begun.asked:
-        return "main has ended before it asked clients to train"
+        return "the server has ended before it asked clients to train"
     strategy, kind = begun.strategy, begun.asked[0].metadata.message_type
     if secure_aggregation_stage(begun.asked[0].content) is not None:
         return "Flower's secure aggregation sums the models of all clients"
     if strategy is None:
-        return "main trains without a strategy of Flower's"
+        return "the server trains without a strategy of Flower's"
     if not kind.startswith((MessageType.TRAIN, GET_PARAMETERS)):
-        return f"main asks clients for {kind!r} before they train"
+        return f"the server asks clients for {kind!r} before they train"
     if not has_plain_rounds(begun.server):
-        return "main has a Server with rounds of its own"
+        return "the Server has rounds of its own"
     while hasattr(strategy, "strategy"):  # Flower's wrappers for privacy
         if hasattr(strategy, "num_sampled_clients"):
             name = type(strategy).__name__

@@ -79,7 +79,7 @@ def _how_to_add(
         f"a key of the app's run config, {nearest(missing[0], run_config)}. If the "
         "value is in the app's code: write below [tool.flwr.app.config] in "
         f"pyproject.toml {lines}, with the value that the code has, and in the code "
-        f"{reads} in its place, in main as well as in train and evaluate (of a "
+        f"{reads} in its place, at the server as well as in train and evaluate (of a "
         "NumPyClient: in client_fn, which gets the context)"
     )
 

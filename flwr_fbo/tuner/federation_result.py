@@ -291,7 +291,7 @@ class FederationResult:
         if self.exact_metrics is not None:
             sent = "sent" if self.exact_metrics else "did not send"
             lines.append(
-                "It was trained to the end of main, and handed over; in that part the "
+                "It was trained to its end, and handed over; in that part the "
                 f"clients {sent} exact metrics."
             )
         if self.privacy_spent is None:

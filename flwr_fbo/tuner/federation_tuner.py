@@ -387,7 +387,7 @@ class FederationTuner:
         require_function("main", main, "a function of grid and context")
         require_bool("exact_metrics", exact_metrics)
         allowed = (
-            "that of a federation. This is a trial of another tuner, whose main tunes "
+            "that of a federation. This is a trial of another tuner, whose app tunes "
             "itself: give that tuner, or `flwr-fbo tune`, the app without a tuner"
         )
         require(not isinstance(grid, TrialGrid), "grid", grid, allowed)
@@ -593,8 +593,9 @@ class FederationTuner:
         self._chooser.say()
         if self._chooser.adds_noise:
             _log.warning(
-                "Metrics stay at the clients while trials are compared: main sees NaN "
-                "for each. num-examples of a reply to train is exact at the server."
+                "Metrics stay at the clients while trials are compared: the server "
+                "sees NaN for each. num-examples of a reply to train is exact at the "
+                "server."
             )
         if num_decided:
             what = "is complete" if num_decided == len(rungs) else "goes on"
@@ -615,7 +616,7 @@ class FederationTuner:
             plan.num_rung_rounds,
             "" if not plan.is_shared else ", in which trials share the clients out",
             last,
-            "the end of main" if plan.num_rounds is None else f"{plan.num_rounds}",
+            "its end" if plan.num_rounds is None else f"{plan.num_rounds}",
         )
         if plan.reason:
             _log.warning(
@@ -625,8 +626,9 @@ class FederationTuner:
             )
         elif plan.num_rounds is None and plan.num_rung_rounds > last:
             _log.warning(
-                "main trains for its own number of rounds after the rungs, %d more in "
-                "all than without a tuner: no key of the run config has that number.",
+                "The app trains for its own number of rounds after the rungs, %d more "
+                "in all than without a tuner: no key of the run config has that "
+                "number.",
                 plan.num_rung_rounds - last,
             )
 

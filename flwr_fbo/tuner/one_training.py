@@ -120,8 +120,9 @@ class OneTraining:
         group_size = self.min_group(shape)
         if group_size == 0 or shape.num_nodes < 2 * group_size:
             reason = shape.reason or (
-                f"main asks {shape.num_asked} clients to train in a round, and two "
-                f"groups of min_clients={self.min_clients} are {2 * self.min_clients}"
+                f"the server asks {shape.num_asked} clients to train in a round, and "
+                f"two groups of min_clients={self.min_clients} are "
+                f"{2 * self.min_clients}"
             )
             num, first = min(num_trials, self.trials), 1
             if shape.num_nodes < 2 * self.min_clients:

@@ -151,7 +151,7 @@ def test_an_app_that_does_not_train_is_told_so(tmp_path: Path) -> None:
         file = next(folder.glob(f"*/{name}_app.py"))
         text = file.read_text().replace("app.train", "app.query")
         file.write_text(text.replace("MessageType.TRAIN", "MessageType.QUERY"))
-    text = "Nothing is trained: main sends no message of type train"
+    text = "Nothing is trained: the server sends no message of type train"
     assert text in _error("app", "--metric", "AUC", *SEARCH)
 
 
@@ -344,7 +344,7 @@ def test_an_app_that_reports_something_else_is_told_what_to_pass(
     ("options", "words"),
     [
         ("fraction_evaluate=0.0", b"Nothing scores the models: no client is asked"),
-        ("min_available_clients=99", b"main waits for 99 clients, and 20 are all"),
+        ("min_available_clients=99", b"server waits for 99 clients, and 20 are all"),
     ],
 )
 def test_the_process_ends_though_a_server_left_threads(

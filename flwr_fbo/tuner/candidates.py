@@ -68,6 +68,17 @@ def app_defaults(space: SearchSpace, run_config: Mapping[str, Any]) -> Params:
     return {key: run_config[key] for key in space.distributions}
 
 
+def warn_outside(space: TrialSpace, defaults: Params) -> None:
+    """Log which of the app's own values are outside the space."""
+    if outside := space.outside(defaults):
+        values = ", ".join(f"{key}={defaults[key]!r}" for key in outside)
+        _log.warning(
+            "The app's own %s: outside of the space that is searched. It is tried as "
+            "trial 0 all the same, and nothing is tried near it.",
+            values,
+        )
+
+
 def _how_to_add(
     space: SearchSpace, missing: Sequence[str], run_config: Mapping[str, Any]
 ) -> str:
@@ -106,8 +117,8 @@ def check_keys(space: SearchSpace) -> None:
     """Raise ValueError if a key is the number of rounds, which the schedule sets."""
     for key in space.distributions:
         allowed = (
-            "a setting of the training: the number of rounds is set by the schedule, "
-            "as in Halving(trials=16, rounds=(3, 9, 27))"
+            "a setting of the training: the number of rounds is not searched. The run "
+            "config says how long the app trains, and the schedule when trials end"
         )
         require(not _is_number_of_rounds(key), "space", key, allowed)
 

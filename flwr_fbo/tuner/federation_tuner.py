@@ -46,6 +46,7 @@ from flwr_fbo.tuner.candidates import (
     app_defaults,
     check_enqueued,
     check_keys,
+    warn_outside,
 )
 from flwr_fbo.tuner.choosers.chooser import Chooser
 from flwr_fbo.tuner.choosers.making import ScoreSource, make_chooser
@@ -466,12 +467,7 @@ class FederationTuner:
             if self._study is None:
                 found.fill()
             record.save_settings(found.settings)
-            if outside := space.outside(defaults):
-                _log.warning(
-                    "The app's defaults are outside the space in %s: they are a trial "
-                    "all the same.",
-                    outside,
-                )
+            warn_outside(space, defaults)
         if found.num_trials < self.schedule.trials:
             _log.warning(
                 "%d distinct settings are all that there are: so many trials, and not "
@@ -530,6 +526,7 @@ class FederationTuner:
         require_function("main", main, "a function of grid and context")
         defaults = app_defaults(self.space, context.run_config)
         space, num = self._trial_space, self.schedule.trials
+        warn_outside(space, defaults)
         candidates = Candidates(space, num, defaults, self._enqueue, seed=0)
         with tempfile.TemporaryDirectory() as folder:  # main may write files
             return self._planned(candidates, main, grid, context, Path(folder) / "0")

@@ -25,6 +25,7 @@ from flwr_fbo.tuner.federation_tuner import FederationTuner
 from flwr_fbo.tuner.one_training import OneTraining
 from flwr_fbo.tuner.own_app import component, fresh_main, with_tuner_mod
 from flwr_fbo.tuner.private_choice import PrivateChoice
+from flwr_fbo.tuner.trial_space import TrialSpace
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -95,6 +96,11 @@ class TuneSettings:
             seeds=Seeds(study=self.seed),
             callbacks=callbacks,
         )
+
+    @property
+    def trial_space(self) -> TrialSpace:
+        """What is searched."""
+        return TrialSpace(SearchSpace.from_json(self.space))
 
     def to_json(self) -> str:
         """Return the settings as JSON."""

@@ -260,6 +260,9 @@ def test_without_a_search_it_proposes_one_and_runs_nothing(tmp_path: Path) -> No
     assert "fraction-sample=0.1..1.0" in line
     assert "seed" not in line
     assert "rounds" not in line
+    assert "Each range is around the app's own value." in done.stdout
+    assert "  --search optimizer=slow,OTHER\n" in done.stdout
+    assert "  --search nesterov=true,false\n" in done.stdout
     asked = _tune("app", *METRIC, "--epsilon", 2, "--num-supernodes", 12)
     line_of_asked = asked.stdout.splitlines()[-1]
     assert "--epsilon 2.0" in line_of_asked
@@ -275,11 +278,15 @@ def test_without_a_search_it_proposes_one_and_runs_nothing(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "direction=None is not allowed: minimize or maximize"),
         (("--metric", "eval_acc", "--epsilon", 0), "--epsilon=0.0 is not allowed"),
         (("--metric", "eval_acc", "--trials", 1), "--trials=1 is not allowed"),
         (("--metric", "eval_acc", "--delta", 0.1), "--delta=0.1 is not allowed"),
         (("--metric", "eval_acc", "--search", "learn-rate=1..2"), "did you mean"),
+        (
+            ("--metric", "eval_acc", "--search", "num-server-rounds=1..2"),
+            "not searched. Candidates share the app's own rounds; for more or fewer of "
+            "them pass --run-config num-server-rounds=6",
+        ),
         (("--metric", "eval_acc", "--search", "optimizer=1..2"), "is not a number"),
         (("--metric", "eval_acc", "--search", "nesterov=1,2"), "true or false"),
         (("--metric", "eval_acc", "--search", "learning-rate=2..1"), "LOW below HIGH"),
@@ -300,9 +307,8 @@ def test_a_wrong_option_is_an_error_before_any_work(
     tmp_path: Path, arguments: Any, words: str
 ) -> None:
     message_app(tmp_path / "app", client="raise RuntimeError('was loaded')")
-    metric = arguments or ("--metric", "quality")
     searched = () if "--search" in arguments else SEARCH
-    assert words in _error("app", *metric, *searched)
+    assert words in _error("app", *arguments, *searched)
     assert not (tmp_path / ".flwr-fbo").exists()
 
 
@@ -338,6 +344,56 @@ def test_an_app_that_reports_something_else_is_told_what_to_pass(
     began = time.monotonic()
     assert words in _error("app", *arguments, *SEARCH)
     assert time.monotonic() - began < 60
+
+
+def test_a_direction_is_asked_for_once_the_metric_is_known(tmp_path: Path) -> None:
+    """A misspelt name has no direction, either."""
+    client = MESSAGE_CLIENT.replace("eval_acc", "distance")
+    message_app(tmp_path / "app", client=client)
+    words = "what clients report, one of ['distance'] (did you mean 'distance'?)"
+    assert words in _error("app", "--metric", "distence", *SEARCH)
+    asked = "direction=None is not allowed: minimize or maximize"
+    metric = ("--metric", "distance")
+    assert asked in _error("app", *metric, *SEARCH)
+    assert asked in _error("app", *metric, *SEARCH, "--bundle-only")
+    assert not (tmp_path / ".flwr-fbo").exists()
+    _tuned("app", *metric, *SEARCH, "--direction", "maximize")
+    assert asked in _error("app", *metric, *SEARCH)
+
+
+def test_own_values_outside_of_the_search_are_told_before_any_work(
+    tmp_path: Path,
+) -> None:
+    """Once, though the tuner says so, too."""
+    message_app(tmp_path / "app")
+    search = ("--search", "learning-rate=0.01..1:log", "--search", "optimizer=fast,a")
+    told = "The app's own learning-rate=0.001, optimizer='slow': outside of the space"
+    dry = _tune("app", *METRIC, *search, "--dry-run")
+    assert dry.output.count(told) == 1
+    assert told in _tune("app", *METRIC, *search, "--bundle-only").output
+    broken = MESSAGE_CLIENT.replace(
+        "w = w - factor", "raise OSError\n    w = w - factor"
+    )
+    message_app(tmp_path / "broken", client=broken)
+    assert told in _tune("broken", *METRIC, *search).output
+    real = _tune("app", *METRIC, "--search", "learning-rate=0.01..1", "--trials", 4)
+    assert real.exit_code == 0, real.output
+    assert real.stderr.count("outside of the space") == 1
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+def test_what_is_told_is_as_wide_as_the_terminal(tmp_path: Path, columns: int) -> None:
+    """But for paths, and for lines that are copied."""
+    message_app(tmp_path / "app")
+    search = ("--search", "learning-rate=0.01..1:log", "--epsilon", "2")
+    for more in ((), ("--dry-run",), ("--num-supernodes", "5", "--dry-run")):
+        command = ["tune", "app", *METRIC, *search, *more]
+        done = CliRunner().invoke(app, command, env={"COLUMNS": f"{columns}"})
+        assert done.exit_code == 0, done.output
+        long = [line for line in done.output.splitlines() if len(line) > columns]
+        assert [
+            one for one in long if not one.startswith("  ") and "/" not in one
+        ] == []
 
 
 @pytest.mark.parametrize(

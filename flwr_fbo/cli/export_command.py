@@ -11,6 +11,7 @@ import typer
 from flwr_fbo._common.text import counted
 from flwr_fbo._common.validation import require
 from flwr_fbo.cli.output import check_output, plain_errors
+from flwr_fbo.cli.tune_record import check_no_app
 from flwr_fbo.integrations.optuna_export import export_journal
 from flwr_fbo.strategies.fed_warm_start import recorded_knowledge
 from flwr_fbo.tuner.optuna_export import export_tuner
@@ -64,6 +65,7 @@ def _check_folder(source: Path) -> None:
     """Raise ValueError for a site's folder: it may have journals of many studies."""
     if not source.is_dir() or (source / TUNER_FILE).exists():
         return
+    check_no_app(source)
     journals = sorted(path.name for path in source.glob("study-*-agent-*.sqlite"))
     allowed = "a client's journal, or the folder of a tuner"
     if journals:

@@ -17,6 +17,7 @@ from flwr_fbo.cli.commands import add, group
 from flwr_fbo.cli.ledger_kinds import LEDGER_KINDS, LedgerKind, committed_text
 from flwr_fbo.cli.output import RULED, json_of, plain_errors, wide_console
 from flwr_fbo.cli.report.page import identity_in_words
+from flwr_fbo.cli.tune_record import check_no_app
 from flwr_fbo.clients.bandits.bandit_files import LINEAR_KIND as SITE_KIND
 from flwr_fbo.clients.bandits.bandit_files import NEURAL_KIND as NEURAL_SITE_KIND
 from flwr_fbo.clients.bandits.bandit_files import bandit_journals
@@ -83,7 +84,8 @@ def show(
     with plain_errors(ValueError):
         if delta is not None:
             check_delta(delta)
-    with plain_errors():
+    with plain_errors(ValueError):
+        check_no_app(folder)
         found = [_read(path, delta) for path in _ledgers_in(folder)]
     if as_json:
         typer.echo(json_of([_json(one) for one in found]))

@@ -16,6 +16,7 @@ from flwr_fbo.cli.output import check_output, plain_errors
 from flwr_fbo.cli.report.server_page import server_page
 from flwr_fbo.cli.report.site_page import SITE_PAGES
 from flwr_fbo.cli.report.tuner_page import tuner_page
+from flwr_fbo.cli.tune_record import check_no_app
 from flwr_fbo.clients.bandits.bandit_files import LINEAR_KIND as POLICY_KIND
 from flwr_fbo.clients.bandits.bandit_files import NEURAL_KIND as NEURAL_KIND
 from flwr_fbo.journal.journal import Journal
@@ -106,6 +107,7 @@ def _file_of(results: Path) -> Path:
             f"{results} has results of several kinds or agents: {names}. Name one."
         )
     if not found:
+        check_no_app(results)
         raise ValueError(f"There are no results in {results}: RESULTS is {_ALLOWED}.")
     return found[0]
 

@@ -6,7 +6,6 @@ federation is named, a bundle in which one more module wraps them is run there.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shlex
 import subprocess
@@ -33,6 +32,7 @@ from flwr_fbo.cli.output import echo, json_of, plain_errors
 from flwr_fbo.cli.run_config import write_run_config
 from flwr_fbo.cli.tune_bundle import write_bundle
 from flwr_fbo.cli.tune_progress import tuning_log
+from flwr_fbo.cli.tune_record import changed_files, note_files, record_folder
 from flwr_fbo.cli.tune_search import (
     as_options,
     left_out,
@@ -58,8 +58,6 @@ from flwr_fbo.tuner.tuner_record import (
     save_plain,
 )
 
-# Of the records, in the user's home: others may be able to write where an app is.
-_FOLDER = Path(".flwr-fbo") / "tune"
 _NUM_SUPERNODES = 20
 
 Direction = Literal["maximize", "minimize"]
@@ -238,6 +236,11 @@ class _Job:
         keys = SearchSpace.from_json(self.settings.space).distributions
         return {key: self.app.run_config[key] for key in keys}
 
+    @property
+    def changed(self) -> list[str]:
+        """Files of the app that have changed since the tuning began, in words."""
+        return changed_files(self.app.folder, self.folder)
+
     def check_direction(self) -> None:
         """Raise ValueError if it has to be asked for."""
         metric = self.settings.metric
@@ -366,9 +369,7 @@ def _job(path: Path, own: OwnApp, given: dict[str, Any], folder: Path | None) ->
         require(settings.epsilon is None, "epsilon", settings.epsilon, allowed)
     settings.tuner(None)  # raises ValueError where a setting is not allowed
     if folder is None:  # one for each app and its settings
-        about = f"{own.folder} {settings.to_json()}".encode()
-        name = f"{own.folder.name}-{hashlib.sha256(about).hexdigest()[:8]}"
-        folder = Path.home() / _FOLDER / name
+        folder = record_folder(own.folder, settings.to_json())
     has_direction = direction is not None
     return _Job(path, own, settings, folder.absolute(), has_direction)
 
@@ -394,9 +395,12 @@ def _run_here(job: _Job, compare: bool, dry_run: bool) -> list[str]:
         plan = settings.tuner(None).plan(main, grid, context)
         return dry_run_lines(settings, plan)
     path = job.folder / FILE_NAME
-    if has_begun(job.folder) and has_ended(path):
-        text = f"This tuning has ended before. Remove {job.folder} to tune anew."
-        typer.echo(text, err=True)
+    if has_begun(job.folder):
+        if has_ended(path):
+            text = f"This tuning has ended before. Remove {job.folder} to tune anew."
+            typer.echo(text, err=True)
+        allowed = "left out where the app's files have changed since the tuning"
+        require(not (compare and job.changed), "compare", compare, allowed)
     if not has_begun(job.folder) or not job.has_direction:
         warn_outside(settings.trial_space, job.defaults)
         first = FirstRound.of(
@@ -405,6 +409,7 @@ def _run_here(job: _Job, compare: bool, dry_run: bool) -> list[str]:
         _check_metric(job, first)
         job.check_direction()
     make_folder(job.folder)
+    note_files(own.folder, job.folder)
     try:
         result = settings.tuner(job.folder).start(main, grid, context)
     except KeyboardInterrupt:
@@ -496,7 +501,8 @@ def _report(job: _Job, as_json: bool, write: bool) -> None:
     """Print what the record has, and what follows from it."""
     with Journal.snapshot(job.folder / FILE_NAME) as journal:
         result, plan = recorded_result(journal), plan_of(journal)
-    summary = Summary(job.path, job.folder, job.settings, job.defaults, result, plan)
+    about = job.path, job.folder, job.settings, job.defaults
+    summary = Summary(*about, result, plan, job.changed)
     if as_json:
         typer.echo(json_of(summary.values()))
     else:
@@ -517,6 +523,7 @@ def _run_bundle(
     with tuning_log(verbose=False):
         warn_outside(job.settings.trial_space, job.defaults)
     make_folder(job.folder)
+    note_files(job.app.folder, job.folder)
     bundle = write_bundle(job.app, job.settings, job.folder)
     command = bundle_command(bundle, federation, job.settings.num_agents)
     typer.echo(f"Wrote the bundle: {bundle}", err=as_json)

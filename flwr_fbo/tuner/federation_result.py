@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -251,6 +252,13 @@ class FederationResult:
                 found[name] = points
         return found
 
+    def final(self, metric: str) -> tuple[int, float] | None:
+        """Return the last round of the trained model, and its metric in the app.
+
+        None where the app does not measure it, or it stays at the clients.
+        """
+        return last_of(self.measured.get(self.best_trial, {}), metric)
+
     def outcome(self, trial: int) -> str:
         """Return what has become of a trial, in words."""
         if self.is_decided and trial == self.best_trial:
@@ -345,6 +353,15 @@ class FederationResult:
         tuned.run_config = {**context.run_config, **self.best}
         is_hidden = self.privacy_spent is not None and not exact_metrics
         return cast(Grid, TunedGrid(grid, self.best, is_hidden)), tuned
+
+
+def last_of(
+    rounds: Mapping[int, Mapping[str, float]], metric: str
+) -> tuple[int, float] | None:
+    """Return the last round of a training, and a metric then; None without it."""
+    last = max(rounds, default=0)
+    value = rounds.get(last, {}).get(metric)
+    return None if value is None else (last, value)
 
 
 def _text_of(p_value: float) -> str:

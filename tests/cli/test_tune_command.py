@@ -525,6 +525,52 @@ def test_killed_three_times_it_chooses_the_same(tmp_path: Path, epsilon: Any) ->
     assert found["epsilon"] == alone["epsilon"]
 
 
+def test_a_result_of_an_app_that_has_changed_is_told_so(tmp_path: Path) -> None:
+    folder = message_app(tmp_path / "app", "", ", evaluate_fn=test")
+    about = ("app", "--metric", "loss", "--score", "server", *SEARCH, "--seed", 1)
+    first = _tune(*about)
+    assert "OUTDATED" not in first.output
+    (folder / "README.md").write_text("No part of it.\n")
+    assert _tune(*about).stdout == first.stdout
+    package = next(folder.glob("*/server_app.py")).parent
+    server = package / "server_app.py"
+    server.write_text(f"{server.read_text()}\n# changed\n")
+    (package / "more.py").write_text("")
+    told = _tune(*about)
+    assert told.exit_code == 0, told.output
+    names = f"{package.name}/more.py (new), {package.name}/server_app.py (changed)"
+    text = " ".join(told.stdout.split())
+    [record] = (tmp_path / ".flwr-fbo" / "tune").iterdir()
+    assert f"OUTDATED: the app has changed since this tuning began: {names}." in text
+    assert f"remove {record}, or pass another --folder." in text
+    assert len(_tuned(*about)["app_changed"]) == 2
+    assert "the app's files have changed" in _error(*about, "--compare")
+    options = ("--folder", tmp_path / "anew")
+    assert "OUTDATED" not in _tune(*about, *options).output
+
+
+def test_an_app_in_place_of_its_record_is_told_where_that_is(tmp_path: Path) -> None:
+    message_app(tmp_path / "app")
+    kept = tmp_path / ".flwr-fbo" / "tune"
+    commands = [["show"], ["report"], ["export", "sqlite:///x.db"], ["ledger", "show"]]
+
+    def errors() -> Iterator[str]:
+        for command in commands:
+            words = [*command[:1], "app", *command[1:]]
+            if command[0] == "ledger":
+                words = [*command, "app"]
+            done = CliRunner().invoke(app, words)
+            assert done.exit_code == 1, done.output
+            yield done.stderr
+
+    none = f"`flwr-fbo tune` keeps those in {kept}, or in --folder: none is of this app"
+    assert all(none in error for error in errors())
+    _tuned("app", *METRIC, *SEARCH, "--trials", 3)
+    [record] = kept.iterdir()
+    assert all(f"the latest first, in {record}." in error for error in errors())
+    assert CliRunner().invoke(app, ["show", str(record)]).exit_code == 0
+
+
 def test_a_bundle_is_the_app_and_one_module(tmp_path: Path) -> None:
     folder = message_app(tmp_path / "app", "", ", evaluate_fn=test")
     record = tmp_path / "record"

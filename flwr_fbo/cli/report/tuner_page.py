@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from flwr_fbo._common.pictures import BLUE, ORANGE
+from flwr_fbo._common.text import short_value
 from flwr_fbo.cli.ledger_kinds import LEDGER_KINDS
 from flwr_fbo.cli.report import figures
 from flwr_fbo.cli.report.page import (
     Section,
     Table,
     journal_page,
-    short_value,
 )
 from flwr_fbo.cli.report.server_page import (
     releases_section,
@@ -131,7 +131,7 @@ def _course(
 def _score_name(identity: Mapping[str, Any]) -> str:
     """Return what a score is, in a word or two."""
     metric = metric_in_words(identity["metric"])
-    return metric if identity["privacy"] is None else f"rank by {metric}"
+    return metric if identity["privacy"] is None else f"rank score by {metric}"
 
 
 def _privacy(

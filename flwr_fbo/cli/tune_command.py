@@ -6,6 +6,7 @@ federation is named, a bundle in which one more module wraps them is run there.
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 import subprocess
@@ -39,7 +40,7 @@ from flwr_fbo.cli.tune_search import (
     proposed_search,
     search_space,
 )
-from flwr_fbo.cli.tune_summary import Summary, dry_run_lines
+from flwr_fbo.cli.tune_summary import Summary, changed_in_words, dry_run_lines
 from flwr_fbo.grid import InProcessGrid
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
@@ -57,6 +58,8 @@ from flwr_fbo.tuner.tuner_record import (
     recorded_result,
     save_plain,
 )
+
+_log = logging.getLogger("flwr.fbo")
 
 _NUM_SUPERNODES = 20
 
@@ -324,7 +327,8 @@ def _propose(path: Path, own: OwnApp, given: dict[str, Any]) -> None:
         )
         for key, text in others.items():
             typer.echo(f"  --search {shlex.quote(f'{key}={text}')}")
-    typer.echo("Take out what you do not want to tune, and run:")
+    guess = "" if given["metric"] else ", give your metric in place of accuracy"
+    echo(f"Take out what you do not want to tune{guess}, and run:")
     options = {**given, "metric": given["metric"] or "accuracy", "search": None}
     words = [
         f"--{name.replace('_', '-')} {shlex.quote(str(value))}"
@@ -399,6 +403,8 @@ def _run_here(job: _Job, compare: bool, dry_run: bool) -> list[str]:
         if has_ended(path):
             text = f"This tuning has ended before. Remove {job.folder} to tune anew."
             typer.echo(text, err=True)
+        elif job.changed:
+            _log.warning("%s", changed_in_words(job.changed, job.folder))
         allowed = "left out where the app's files have changed since the tuning"
         require(not (compare and job.changed), "compare", compare, allowed)
     if not has_begun(job.folder) or not job.has_direction:

@@ -114,11 +114,7 @@ class Summary:
         lines, plain = [""], last_of(result.plain, metric)
         final = result.final(metric)
         if self.changed:
-            lines.append(
-                "OUTDATED: the app has changed since this tuning began: "
-                f"{', '.join(self.changed)}. What follows is of the app as it was. To "
-                f"tune it as it is now, remove {self.folder}, or pass another --folder."
-            )
+            lines.append(f"OUTDATED: {changed_in_words(self.changed, self.folder)}")
         if final is not None and plain is not None:
             text = f"{metric}: {short_value(plain[1])} with the app's own settings, "
             lines.append(f"{text}{short_value(final[1])} tuned.")
@@ -133,7 +129,7 @@ class Summary:
         compared = self.compared()
         if compared is not None and not result.defaults_stayed_best:
             whose, rounds, old, new = compared
-            text = f"{metric} {whose} after {_rounds(rounds)} of training: "
+            text = f"{metric}, {whose}, after {_rounds(rounds)} of training: "
             lines.append(f"{text}{short_value(old)} before, {short_value(new)} after.")
         elif compared is None and self.settings.epsilon is not None:
             lines.append(
@@ -249,6 +245,15 @@ def dry_run_lines(settings: TuneSettings, plan: Plan) -> list[str]:
             f"With {' or '.join(enough)} at most {100 * LITTLE:.0f} % would be lost."
         )
     return lines
+
+
+def changed_in_words(changed: Sequence[str], folder: Path) -> str:
+    """Return that files of the app have changed since the tuning in a folder began."""
+    return (
+        f"the app has changed since this tuning began: {', '.join(changed)}. The rungs "
+        "that were decided before are of the app as it was. To tune it as it is now, "
+        f"remove {folder}, or pass another --folder."
+    )
 
 
 def final_in_words(metric: str, rounds: int, value: float) -> str:

@@ -73,8 +73,8 @@ def warn_outside(space: TrialSpace, defaults: Params) -> None:
     if outside := space.outside(defaults):
         values = ", ".join(f"{key}={defaults[key]!r}" for key in outside)
         _log.warning(
-            "The app's own %s: outside of the space that is searched. It is tried as "
-            "trial 0 all the same, and nothing is tried near it.",
+            "Outside of the space that is searched: the app's own %s. It is trial 0 "
+            "all the same, and no other trial is near it.",
             values,
         )
 

@@ -367,7 +367,7 @@ def test_own_values_outside_of_the_search_are_told_before_any_work(
     """Once, though the tuner says so, too."""
     message_app(tmp_path / "app")
     search = ("--search", "learning-rate=0.01..1:log", "--search", "optimizer=fast,a")
-    told = "The app's own learning-rate=0.001, optimizer='slow': outside of the space"
+    told = "searched: the app's own learning-rate=0.001, optimizer='slow'. It is trial"
     dry = _tune("app", *METRIC, *search, "--dry-run")
     assert dry.output.count(told) == 1
     assert told in _tune("app", *METRIC, *search, "--bundle-only").output
@@ -378,7 +378,7 @@ def test_own_values_outside_of_the_search_are_told_before_any_work(
     assert told in _tune("broken", *METRIC, *search).output
     real = _tune("app", *METRIC, "--search", "learning-rate=0.01..1", "--trials", 4)
     assert real.exit_code == 0, real.output
-    assert real.stderr.count("outside of the space") == 1
+    assert real.stderr.count("Outside of the space") == 1
 
 
 @pytest.mark.parametrize("columns", [80, 100])

@@ -3,6 +3,7 @@
 import importlib
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from tests.cli.tuned_apps import legacy_app, message_app
 from tests.documents import ROOT, blocks_of
 
 PAGE = ROOT / "docs/app/tune-in-python.md"
-RUN_CONFIG = {
+RUN_CONFIG: dict[str, Any] = {
     "num-server-rounds": 6,
     "learning-rate": 0.001,
     "optimizer": "fast",

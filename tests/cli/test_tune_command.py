@@ -28,6 +28,7 @@ from flwr_fbo import FederationResult, InProcessGrid, SearchSpace
 from flwr_fbo.cli import app
 from flwr_fbo.cli.tune_summary import Summary
 from flwr_fbo.tuner.federation_result import Rung
+from flwr_fbo.tuner.trial_run import TrialRun
 from flwr_fbo.tuner.tune_settings import TuneSettings, server_context
 from tests.cli.tuned_apps import (
     MESSAGE_CLIENT,
@@ -547,6 +548,29 @@ def test_a_result_of_an_app_that_has_changed_is_told_so(tmp_path: Path) -> None:
     assert "the app's files have changed" in _error(*about, "--compare")
     options = ("--folder", tmp_path / "anew")
     assert "OUTDATED" not in _tune(*about, *options).output
+
+
+def test_an_app_that_changes_before_a_tuning_goes_on_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = message_app(tmp_path / "app")
+    about = ("app", *METRIC, *SEARCH, "--seed", 1)
+    finish = TrialRun._finish
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(TrialRun, "_finish", stop)
+    stopped = _tune(*about)
+    assert "Stopped. The same command goes on" in stopped.output
+    monkeypatch.setattr(TrialRun, "_finish", finish)
+    client = next(folder.glob("*/client_app.py"))
+    client.write_text(f"{client.read_text()}# changed\n")
+    done = _tune(*about)
+    assert done.exit_code == 0, done.output
+    told = f"the app has changed since this tuning began: {client.parent.name}/client"
+    assert f"Warning: {told}" in done.stderr
+    assert f"OUTDATED: {told}" in done.stdout
 
 
 def test_an_app_in_place_of_its_record_is_told_where_that_is(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from flwr_fbo.cli.output import RULED, csv_of, json_of, plain_errors, wide_conso
 from flwr_fbo.cli.report.page import params_text
 from flwr_fbo.cli.report.server_page import spent_in_words
 from flwr_fbo.cli.tune_record import check_no_app
-from flwr_fbo.cli.tune_summary import final_in_words
+from flwr_fbo.cli.tune_summary import best_round_in_words, final_in_words
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.conditions import WITHOUT_TRAINING, after_epsilon
 from flwr_fbo.strategies.study_record import FILE_NAME as SERVER_FILE_NAME
@@ -123,6 +123,8 @@ def _show_tuner(path: Path, as_json: bool, as_csv: bool) -> None:
         console.print(f"The app's defaults {found.verdict}.")
         if final is not None:
             console.print(final_in_words(metric, *final))
+            for line in best_round_in_words(found, metric, identity["direction"]):
+                console.print(line)
         elif found.exact_metrics is False:
             console.print(f"{metric} of the trained model stays at the clients.")
     if spent is not None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flwr_fbo._common.text import short_value
+from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.cli.run_config import run_config_option
 from flwr_fbo.privacy.conditions import WITHOUT_TRAINING, after_epsilon
 from flwr_fbo.space.search_space import Params
@@ -137,6 +138,7 @@ class Summary:
             )
         if final is not None and plain is None:
             lines.append(final_in_words(metric, *final))
+        lines += best_round_in_words(result, metric, self.settings.direction)
         trainings = None if self.plan is None else self.plan.num_trainings
         if trainings is not None:
             cost = f"Cost: {trainings[0]} rounds of training at a client"
@@ -173,7 +175,9 @@ class Summary:
     def values(self) -> dict[str, Any]:
         """Return the result as JSON values."""
         result, compared = self.result, self.compared()
-        final = result.final(self.settings.metric)
+        metric = self.settings.metric
+        final = result.final(metric)
+        best = result.best_round(metric, self.settings.direction)
         spent = result.privacy_spent
         trainings = None if self.plan is None else self.plan.num_trainings
         named = None
@@ -190,6 +194,9 @@ class Summary:
             "direction": self.settings.direction,
             "compared": named,
             "final": None if final is None else {"round": final[0], "value": final[1]},
+            "best_round": None
+            if best is None
+            else {"round": best[0], "value": best[1]},
             "worse_than_defaults": self.is_worse,
             "app_changed": list(self.changed),
             "curves": result.curves(self.plan, self.settings.metric),
@@ -260,6 +267,20 @@ def final_in_words(metric: str, rounds: int, value: float) -> str:
     """Return the score of the trained model, as `FederationResult.final` has it."""
     text = f"{metric} of the trained model, as the app has it, after its own "
     return f"{text}{_rounds(rounds)}: {short_value(value)}."
+
+
+def best_round_in_words(
+    result: FederationResult, metric: str, direction: Direction
+) -> list[str]:
+    """Return a line if the trained model was better before its end."""
+    final, best = result.final(metric), result.best_round(metric, direction)
+    if final is None or best is None:
+        return []
+    rounds, value = best
+    if short_value(value) == short_value(final[1]):
+        return []
+    text = f"It was best after {_rounds(rounds)} of its own: {short_value(value)}"
+    return [f"{text}. The model is that of the last round."]
 
 
 def _rounds(number: int) -> str:

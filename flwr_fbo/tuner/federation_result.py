@@ -12,6 +12,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid
 
 from flwr_fbo._common.conversion import frame_of
+from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.conditions import WITHOUT_TRAINING, after_epsilon
 from flwr_fbo.space.search_space import Params
@@ -258,6 +259,23 @@ class FederationResult:
         None where the app does not measure it, or it stays at the clients.
         """
         return last_of(self.measured.get(self.best_trial, {}), metric)
+
+    def best_round(self, metric: str, direction: Direction) -> tuple[int, float] | None:
+        """Return the round after which the chosen trial was best, and its metric then.
+
+        The first of several. None where the app does not measure it.
+        """
+        rounds = self.measured.get(self.best_trial, {})
+        sign = 1.0 if direction == "maximize" else -1.0
+        found = [
+            (sign * metrics[metric], -number)
+            for number, metrics in rounds.items()
+            if number > 0 and math.isfinite(metrics.get(metric, math.nan))
+        ]
+        if not found:
+            return None
+        value, number = max(found)
+        return -number, sign * value
 
     def outcome(self, trial: int) -> str:
         """Return what has become of a trial, in words."""

@@ -249,6 +249,32 @@ def test_a_trained_model_that_is_worse_is_told(
     assert any("WORSE" in line for line in found.lines()) == is_worse
 
 
+@pytest.mark.parametrize("direction", ["maximize", "minimize"])
+def test_a_trained_model_that_was_better_before_its_end_is_told(
+    direction: Any,
+) -> None:
+    sign = 1 if direction == "maximize" else -1
+    values = {0: 9.0, 1: 0.5, 3: 0.9, 4: 0.9, 5: math.nan, 6: 0.7}
+    measured = {number: {"m": sign * value} for number, value in values.items()}
+
+    def lines(rounds: dict[int, dict[str, float]]) -> list[str]:
+        result = FederationResult(
+            settings=({"a": 1}, {"a": 2}),
+            rungs=(Rung(1, (0, 1), (0.5, 0.5), (1,)),),
+            privacy_spent=None,
+            measured={1: rounds},
+        )
+        space = SearchSpace({"a": IntDistribution(1, 2)}).to_json()
+        settings = TuneSettings(space, "m", direction, 10)
+        return Summary(Path("app"), Path("x"), settings, {"a": 1}, result, None).lines()
+
+    found = [line for line in lines(measured) if "It was best" in line]
+    told = f"It was best after 3 rounds of its own: {sign * 0.9}. The model is that of"
+    assert found == [f"{told} the last round."]
+    del measured[6], measured[5], measured[4]
+    assert not [line for line in lines(measured) if "It was best" in line]
+
+
 def test_without_a_search_it_proposes_one_and_runs_nothing(tmp_path: Path) -> None:
     message_app(tmp_path / "app", toml=_MORE)
     done = _tune("app", *METRIC)

@@ -63,7 +63,7 @@ def test_the_tables_of_losses_are_what_the_command_prints(
     rows = [row for row in section.splitlines() if " ± " in row and row[0] == "|"]
     assert len(rows) > len(one_training.METHODS)
     assert [row for row in rows if row not in printed] == []
-    tutorial = (ROOT / "docs/app/tune-in-python.md").read_text()
+    tutorial = (ROOT / "docs/app/federation-tuner.md").read_text()
     for heading, num_numbers in (("## What is chosen", 4), ("## Beside a loop", 7)):
         section = tutorial.split(heading)[1].split("\n## ")[0]
         numbers = re.findall(r"0\.\d{4} ± 0\.\d{4}", " ".join(section.split()))

@@ -291,14 +291,15 @@ def test_only_last_digits_may_differ(got: str, wanted: str, ok: bool) -> None:
 
 def test_first_pages_lead_to_the_tuner_of_a_federation_first() -> None:
     """With the same command, in README and index; and so do tutorials and ways."""
-    first, readme = (
+    index_command, readme_command = (
         next(b for b in blocks_of(ROOT / page) if "flwr-fbo tune" in b.text)
         for page in ("docs/index.md", "README.md")
     )
-    assert first.text == readme.text
+    assert index_command.text == readme_command.text
     index = (ROOT / "docs/index.md").read_text()
     apps = re.findall(r"^app/(.*)$", index, re.MULTILINE)
-    assert apps[:3] == ["tune-your-fedavg", "tune-in-python", "put-it-in-your-app"]
+    first = ["tune-your-fedavg", "tune-in-python", "federation-tuner"]
+    assert apps[:4] == [*first, "put-it-in-your-app"]
     for page in ("README.md", "docs/index.md"):
         text = (ROOT / page).read_text()
         doors = (

@@ -52,6 +52,13 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def short_value(value: Any) -> str:
+    """Return a value for reading: numbers with four digits, bools as in TOML."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
 def humanised(value: float, error: float = math.nan, sign: str = "") -> str:
     """Return a count by three digits and a unit: 81.5 M, or with an error 81.5 ± 1.2 M.
 

@@ -11,6 +11,7 @@ import typer
 from flwr_fbo._common.text import counted
 from flwr_fbo._common.validation import refuse, require
 from flwr_fbo.cli.output import check_output, plain_errors
+from flwr_fbo.cli.tune_record import check_no_app
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.strategies.fed_warm_start import recorded_knowledge
 from flwr_fbo.study.kinds import journal_kind, journal_kinds, load
@@ -67,6 +68,7 @@ def _file_of(source: Path) -> Path:
         if kind.is_of_one_study and (source / kind.files).exists():
             return source / kind.files
     journals = sorted(path.name for kind in exported for path in kind.files_in(source))
+    check_no_app(source)
     allowed = "a client's journal, or the folder of a tuner"
     if journals:
         allowed = f"one of its journals: {', '.join(journals)}"

@@ -15,6 +15,7 @@ from flwr_fbo._common.conversion import finite
 from flwr_fbo._common.text import counted, printable
 from flwr_fbo.cli.commands import add, group
 from flwr_fbo.cli.output import RULED, json_of, plain_errors, wide_console
+from flwr_fbo.cli.tune_record import check_no_app
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.tables import LedgerRow
@@ -76,7 +77,8 @@ def show(
     with plain_errors(ValueError):
         if delta is not None:
             check_delta(delta)
-    with plain_errors():
+    with plain_errors(ValueError):
+        check_no_app(folder)
         found = [_read(path, delta) for path in _ledgers_in(folder)]
     if as_json:
         typer.echo(json_of([_json(one) for one in found]))

@@ -8,11 +8,13 @@ import json
 import os
 import signal
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
+from shutil import get_terminal_size
+from typing import Any, TextIO
 
 import click
 import typer
@@ -132,6 +134,35 @@ def wide_console() -> TextConsole:
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = 160
     return console
+
+
+def columns_of(stream: TextIO) -> int | None:
+    """Return how wide a stream is: as COLUMNS says, or its terminal; None elsewhere."""
+    if os.environ.get("COLUMNS", "").isdecimal():
+        return int(os.environ["COLUMNS"])
+    return get_terminal_size().columns if stream.isatty() else None
+
+
+def wrapped(text: str, columns: int | None) -> str:
+    """Return a text in lines of so many columns, the later ones indented.
+
+    A line that begins with two spaces stays whole: it is there to be copied.
+    """
+    if columns is None or text.startswith("  ") or len(text) <= columns:
+        return text
+    lines = textwrap.wrap(
+        text,
+        columns,
+        subsequent_indent="  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join(lines)
+
+
+def echo(text: str) -> None:
+    """Print a line that is for reading: as wide as the terminal."""
+    typer.echo(wrapped(text, columns_of(sys.stdout)))
 
 
 def json_of(values: Any) -> str:

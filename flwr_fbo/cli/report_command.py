@@ -13,6 +13,7 @@ from flwr_fbo._common.text import write_whole
 from flwr_fbo.cli.commands import EXPERIMENT_PAGE, loaded
 from flwr_fbo.cli.output import check_output, plain_errors
 from flwr_fbo.cli.server_page import server_page
+from flwr_fbo.cli.tune_record import check_no_app
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.study.kinds import JournalKind, journal_kind, journal_kinds, load
 
@@ -96,6 +97,7 @@ def _file_of(results: Path) -> Path:
             f"{results} has results of several kinds or agents: {names}. Name one."
         )
     if not found:
+        check_no_app(results)
         raise ValueError(f"There are no results in {results}: RESULTS is {_ALLOWED}.")
     return found[0]
 

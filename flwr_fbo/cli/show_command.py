@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 
+from flwr_fbo._common.text import short_value
 from flwr_fbo.cli.commands import SHOW_EXPERIMENT, AsCsv, AsJson, loaded
 from flwr_fbo.cli.output import RULED, csv_of, json_of, plain_errors, wide_console
+from flwr_fbo.cli.tune_record import check_no_app
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.study.kinds import journal_kinds, load
 from flwr_fbo.study.report.listing import Listing
+
+# What a table may measure at most: more than any terminal has.
+_WIDEST = 10_000
 
 
 def show(
@@ -61,6 +69,7 @@ def show(
                 f"{results} is a study's record: `flwr-fbo report {results}` makes a "
                 f"page of it, and `flwr-fbo ledger show {results}` lists its releases."
             )
+        check_no_app(results)
         loaded(SHOW_EXPERIMENT)(results, until, as_json, as_csv)
 
 
@@ -71,20 +80,45 @@ def _print(listing: Listing, as_json: bool, as_csv: bool) -> None:
     if as_csv:
         typer.echo(csv_of(listing.rows), nl=False)
         return
-    table = Table(box=RULED, padding=(0, 1, 0, 0))
-    for name in listing.rows[0] if listing.rows else ():
-        table.add_column(listing.headings.get(name, name))
-    for row in listing.rows:
-        table.add_row(*map(_cell, row.values()))
     console = wide_console()
     console.print(listing.title)
-    console.print(table)
+    for table in _tables(listing, console):
+        console.print(table)
     for note in listing.notes:
-        console.print(note, soft_wrap=True)
+        console.print(note)
 
 
-def _cell(value: Any) -> str:
-    """Return four digits of a number; a dash where there is none."""
-    if value is None:
-        return "-"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+def _tables(listing: Listing, console: Console) -> Iterator[Table]:
+    """Yield tables with a line per trial, none wider than the console.
+
+    The first has the scores and the outcome; settings for which there is no room are in
+    tables of their own.
+    """
+    names = list(listing.rows[0]) if listing.rows else ["trial"]
+    settings = [name for name in names if name.startswith("params_")]
+
+    def fits(names: Sequence[str]) -> bool:
+        options = console.options.update(width=_WIDEST)
+        table = _table(listing, names)
+        return Measurement.get(console, options, table).maximum <= console.width
+
+    if fits(names):
+        yield _table(listing, names)
+        return
+    yield _table(listing, [name for name in names if name not in settings])
+    while settings:
+        number = len(settings)
+        while number > 1 and not fits(["trial", *settings[:number]]):
+            number -= 1
+        yield _table(listing, ["trial", *settings[:number]])
+        settings = settings[number:]
+
+
+def _table(listing: Listing, names: Sequence[str]) -> Table:
+    table = Table(box=RULED, padding=(0, 1, 0, 0))
+    for name in names:
+        table.add_column(listing.headings.get(name, name))
+    for row in listing.rows:
+        cells = (row[name] for name in names)
+        table.add_row(*("-" if v is None else short_value(v) for v in cells))
+    return table

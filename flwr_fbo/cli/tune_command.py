@@ -6,7 +6,7 @@ federation is named, a bundle in which one more module wraps them is run there.
 
 from __future__ import annotations
 
-import hashlib
+import logging
 import os
 import shlex
 import subprocess
@@ -29,16 +29,23 @@ from flwr_fbo._common.validation import (
 )
 from flwr_fbo._compat import parsed_run_config
 from flwr_fbo.cli.commands import AsJson
-from flwr_fbo.cli.output import json_of, plain_errors
+from flwr_fbo.cli.output import echo, json_of, plain_errors
 from flwr_fbo.cli.run_config import write_run_config
 from flwr_fbo.cli.tune_bundle import write_bundle
 from flwr_fbo.cli.tune_progress import tuning_log
-from flwr_fbo.cli.tune_search import as_options, proposed_search, search_space
-from flwr_fbo.cli.tune_summary import Summary, dry_run_lines
+from flwr_fbo.cli.tune_record import changed_files, note_files, record_folder
+from flwr_fbo.cli.tune_search import (
+    as_options,
+    left_out,
+    proposed_search,
+    search_space,
+)
+from flwr_fbo.cli.tune_summary import Summary, changed_in_words, dry_run_lines
 from flwr_fbo.grid import InProcessGrid
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.space.search_space import SearchSpace
+from flwr_fbo.tuner.candidates.candidates import warn_outside
 from flwr_fbo.tuner.first_round import FirstRound
 from flwr_fbo.tuner.own_app import AppError, OwnApp, with_tuner_mod
 from flwr_fbo.tuner.plain_training import plain_training
@@ -52,8 +59,8 @@ from flwr_fbo.tuner.records.trials_record import (
 )
 from flwr_fbo.tuner.tune_settings import TuneSettings, save_model, server_context
 
-# Of the records, in the user's home: others may be able to write where an app is.
-_FOLDER = Path(".flwr-fbo") / "tune"
+_log = logging.getLogger("flwr.fbo")
+
 _NUM_SUPERNODES = 20
 
 Direction = Literal["maximize", "minimize"]
@@ -208,25 +215,40 @@ def tune(
         with tuning_log(verbose), redirect_stdout(sys.stderr):
             lines = _run_here(job, compare, dry_run)
         for line in lines:
-            typer.echo(line)
+            echo(line)
         if not dry_run:
             _report(job, as_json, write)
 
 
 @dataclass(frozen=True)
 class _Job:
-    """One tuning: the app, how, and where its record is."""
+    """One tuning: the app, how, and where its record is.
+
+    Without a direction that is known, the settings have any.
+    """
 
     path: Path
     app: OwnApp
     settings: TuneSettings
     folder: Path
+    has_direction: bool
 
     @property
     def defaults(self) -> dict[str, Any]:
         """The app's own values of the keys that are tuned."""
         keys = SearchSpace.from_json(self.settings.space).distributions
         return {key: self.app.run_config[key] for key in keys}
+
+    @property
+    def changed(self) -> list[str]:
+        """Files of the app that have changed since the tuning began, in words."""
+        return changed_files(self.app.folder, self.folder)
+
+    def check_direction(self) -> None:
+        """Raise ValueError if it has to be asked for."""
+        metric = self.settings.metric
+        allowed = f"minimize or maximize: it does not follow from the name {metric!r}"
+        require(self.has_direction, "direction", None, allowed)
 
 
 def _with_values(own: OwnApp, values: dict[str, Any]) -> OwnApp:
@@ -294,7 +316,19 @@ def _propose(path: Path, own: OwnApp, given: dict[str, Any]) -> None:
     typer.echo("No --search: these numbers of the run config could be tuned.")
     for key, text in found.items():
         typer.echo(f"  {key} = {own.run_config[key]}: try {text}")
-    typer.echo("Take out what you do not want to tune, and run:")
+    echo(
+        "Each range is around the app's own value. If that is far off, so is the "
+        "range: widen it where you are not sure."
+    )
+    if others := left_out(own.run_config):
+        echo(
+            "Left out are texts, whose other values are not known, and bools. Those "
+            "that change the training you can add:"
+        )
+        for key, text in others.items():
+            typer.echo(f"  --search {shlex.quote(f'{key}={text}')}")
+    guess = "" if given["metric"] else ", give your metric in place of accuracy"
+    echo(f"Take out what you do not want to tune{guess}, and run:")
     options = {**given, "metric": given["metric"] or "accuracy", "search": None}
     words = [
         f"--{name.replace('_', '-')} {shlex.quote(str(value))}"
@@ -318,11 +352,11 @@ def _job(path: Path, own: OwnApp, given: dict[str, Any], folder: Path | None) ->
     if metric is not None:
         is_name = isinstance(metric, str) and metric != ""
         require(is_name, "metric", metric, "a name")
-    known = given["direction"] or (_direction_of(metric) if metric else "maximize")
+    direction = given["direction"] or (metric and _direction_of(metric))
     settings = TuneSettings(
         space=SearchSpace(space).to_json(),
         metric=metric or "?",
-        direction=known,
+        direction=direction or "maximize",
         num_agents=num,
         epsilon=given["epsilon"],
         delta=given["delta"],
@@ -339,20 +373,18 @@ def _job(path: Path, own: OwnApp, given: dict[str, Any], folder: Path | None) ->
         require(settings.epsilon is None, "epsilon", settings.epsilon, allowed)
     settings.tuner()  # raises ValueError where a setting is not allowed
     if folder is None:  # one for each app and its settings
-        about = f"{own.folder} {settings.to_json()}".encode()
-        name = f"{own.folder.name}-{hashlib.sha256(about).hexdigest()[:8]}"
-        folder = Path.home() / _FOLDER / name
-    return _Job(path, own, settings, folder.absolute())
+        folder = record_folder(own.folder, settings.to_json())
+    has_direction = direction is not None
+    return _Job(path, own, settings, folder.absolute(), has_direction)
 
 
-def _direction_of(metric: str) -> Direction:
-    """Return the direction of a metric with a known name."""
+def _direction_of(metric: str) -> Direction | None:
+    """Return the direction of a metric with a known name; None of others."""
     words = set(metric.lower().replace("-", "_").replace(" ", "_").split("_"))
     words |= set(metric.lower().replace("/", "_").split("_"))
     is_smaller, is_larger = bool(words & _SMALLER), bool(words & _LARGER)
     if is_smaller == is_larger:
-        text = f"minimize or maximize: it does not follow from the name {metric!r}"
-        refuse("direction", None, text)
+        return None
     return "minimize" if is_smaller else "maximize"
 
 
@@ -367,15 +399,23 @@ def _run_here(job: _Job, compare: bool, dry_run: bool) -> list[str]:
         plan = settings.tuner().plan(main, grid, context)
         return dry_run_lines(settings, plan)
     path = job.folder / FILE_NAME
-    if has_begun(job.folder) and has_ended(path):
-        text = f"This tuning has ended before. Remove {job.folder} to tune anew."
-        typer.echo(text, err=True)
-    if not has_begun(job.folder):
+    if has_begun(job.folder):
+        if has_ended(path):
+            text = f"This tuning has ended before. Remove {job.folder} to tune anew."
+            typer.echo(text, err=True)
+        elif job.changed:
+            _log.warning("%s", changed_in_words(job.changed, job.folder))
+        allowed = "left out where the app's files have changed since the tuning"
+        require(not (compare and job.changed), "compare", compare, allowed)
+    if not has_begun(job.folder) or not job.has_direction:
+        warn_outside(settings.trial_space, job.defaults)
         first = FirstRound.of(
             main, InProcessGrid(client, num, run_config=config), context
         )
         _check_metric(job, first)
+        job.check_direction()
     make_folder(job.folder)
+    note_files(own.folder, job.folder)
     try:
         result = settings.tuner().start(main, grid, context, folder=job.folder)
     except KeyboardInterrupt:
@@ -425,7 +465,7 @@ def _check_metric(job: _Job, first: FirstRound) -> None:
         raise AppError(f"No client could answer in the first round: {first.error}")
     if first.failure is not None:
         text = f"{type(first.failure).__name__}: {first.failure}"
-        if "main waits for " in text:
+        if "the server waits for " in text:
             text += ". --num-supernodes sets how many sites there are"
         raise AppError(f"The app has failed in its first round: {text}")
     if metric in known:
@@ -447,9 +487,10 @@ def _check_metric(job: _Job, first: FirstRound) -> None:
         )
     if not first.has_trained:
         raise ValueError(
-            "Nothing is trained: main sends no message of type train to a client, so "
-            "no setting of a training can be tuned. Where main computes something else "
-            "with clients, have it return a number, and pass --score server"
+            "Nothing is trained: the server sends no message of type train to a "
+            "client, so no setting of a training can be tuned. Where it computes "
+            "something else with clients, let the function at @app.main return a "
+            "number, and pass --score server"
         )
     if first.has_evaluated:
         refuse("metric", metric, "a number in the reply to evaluate: it has none")
@@ -457,8 +498,8 @@ def _check_metric(job: _Job, first: FirstRound) -> None:
     raise ValueError(
         f"Nothing scores the models: no client is asked to evaluate.{train} Let "
         "clients evaluate (FedAvg(fraction_evaluate=1.0), and an evaluate function "
-        "that reports a number); or have main give its strategy an evaluate_fn, or "
-        "return a number, and pass --score server"
+        "that reports a number); or give the strategy an evaluate_fn, or let the "
+        "function at @app.main return a number, and pass --score server"
     )
 
 
@@ -466,12 +507,13 @@ def _report(job: _Job, as_json: bool, write: bool) -> None:
     """Print what the record has, and what follows from it."""
     with Journal.snapshot(job.folder / FILE_NAME) as journal:
         result, plan = recorded_result(journal), plan_of(journal)
-    summary = Summary(job.path, job.folder, job.settings, job.defaults, result, plan)
+    about = job.path, job.folder, job.settings, job.defaults
+    summary = Summary(*about, result, plan, job.changed)
     if as_json:
         typer.echo(json_of(summary.values()))
     else:
         for line in summary.lines():
-            typer.echo(line)
+            echo(line)
     if write and result.best != job.defaults:
         write_run_config(job.app.folder / "pyproject.toml", result.best)
         typer.echo(f"Wrote them into {job.path / 'pyproject.toml'}.", err=as_json)
@@ -483,7 +525,11 @@ def _run_bundle(
     """Write the bundle, and run it at a federation as ``flwr run`` would."""
     if job.settings.metric == "?":
         refuse("metric", None, "given with --federation: as the clients report it")
+    job.check_direction()
+    with tuning_log(verbose=False):
+        warn_outside(job.settings.trial_space, job.defaults)
     make_folder(job.folder)
+    note_files(job.app.folder, job.folder)
     bundle = write_bundle(job.app, job.settings, job.folder)
     command = bundle_command(bundle, federation, job.settings.num_agents)
     typer.echo(f"Wrote the bundle: {bundle}", err=as_json)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from shutil import get_terminal_size
 
+from flwr_fbo.cli.output import columns_of, wrapped
 from flwr_fbo.tuner.rungs.progress import IS_PROGRESS
 
 # Clears a line of a terminal.
@@ -24,6 +25,7 @@ class _Lines(logging.Handler):
         super().__init__(logging.DEBUG)
         self._is_terminal = sys.stderr.isatty()
         self._is_open = False
+        self._warned: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record, if it is for the user."""
@@ -37,9 +39,14 @@ class _Lines(logging.Handler):
         if record.levelno >= logging.ERROR and " ends without a result: " in text:
             return  # the error itself ends the command
         if progress is None:
+            if text in self._warned:  # the command had it before the tuner
+                return
+            self._warned.add(text)
             text = f"Warning: {text}"
         if is_passing and self._is_terminal:  # a longer line could not be replaced
             text = text[: get_terminal_size().columns - 1]
+        else:
+            text = wrapped(text, columns_of(sys.stderr))
         if self._is_terminal:
             text = f"{_CLEAR}{text}"
         self._is_open = self._is_terminal and is_passing

@@ -48,6 +48,13 @@ def search_space(
                 key,
                 f"a key of the app's run config, {_near(key, run_config)}",
             )
+        if key in rounds_keys(run_config):
+            allowed = (
+                "a setting of the training: the number of rounds is not searched. "
+                "Candidates share the app's own rounds; for more or fewer of them pass "
+                f"--run-config {key}={run_config[key]}"
+            )
+            refuse("search", key, allowed)
         space[key] = _distribution(field, text.strip(), run_config[key])
     return space
 
@@ -128,6 +135,18 @@ def proposed_search(run_config: Mapping[str, Any]) -> dict[str, str]:
         elif value > 0:
             found[key] = f"{value / 4:.2g}..{4 * value:.2g}"
     return found
+
+
+def left_out(run_config: Mapping[str, Any]) -> dict[str, str]:
+    """Return lists for the texts and bools of a run config, to be completed.
+
+    A text's other values are not known, and a bool need not be a setting.
+    """
+    return {
+        key: "true,false" if isinstance(value, bool) else f"{value},OTHER"
+        for key, value in run_config.items()
+        if isinstance(value, bool | str)
+    }
 
 
 def as_options(search: Mapping[str, str]) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flwr_fbo._common.text import short_value
 from flwr_fbo.cli.run_config import run_config_option
 from flwr_fbo.privacy.conditions import WITHOUT_TRAINING, after_epsilon
 from flwr_fbo.space.search_space import Params
@@ -16,8 +17,13 @@ from flwr_fbo.tuner.decisions.enough_clients import (
     enough_to_gain,
     lost_if_all_agree,
 )
-from flwr_fbo.tuner.federation_result import FederationResult
+from flwr_fbo.tuner.federation_result import FederationResult, last_of
 from flwr_fbo.tuner.private_choice import PrivateChoice
+from flwr_fbo.tuner.report.listing import (
+    best_round_in_words,
+    final_in_words,
+    rounds_in_words,
+)
 from flwr_fbo.tuner.schedules.schedule import Plan
 from flwr_fbo.tuner.tune_settings import MODEL, TuneSettings, default_delta
 
@@ -37,6 +43,8 @@ class Summary:
         Values of the app for the keys that were tuned.
     result : FederationResult
     plan : Plan or None
+    changed : sequence of str
+        Files of the app that have changed since the tuning began.
     """
 
     path: Path
@@ -45,6 +53,7 @@ class Summary:
     defaults: Params
     result: FederationResult
     plan: Plan | None
+    changed: Sequence[str] = ()
 
     @property
     def command(self) -> str:
@@ -88,10 +97,6 @@ class Summary:
         last = max(rounds)
         return "at the server", last, found[0][last][metric], found[1][last][metric]
 
-    def final(self) -> tuple[int, float] | None:
-        """Return the last round of the trained model, and its score in the app."""
-        return self._last(self.result.measured.get(self.result.best_trial, {}))
-
     @property
     def is_worse(self) -> bool:
         """Whether the trained model is known to be worse than the app's own settings.
@@ -99,7 +104,7 @@ class Summary:
         By what the app has measured of them, alone or in a rung.
         """
         result, metric = self.result, self.settings.metric
-        final, plain = self.final(), self._last(result.plain)
+        final, plain = result.final(metric), last_of(result.plain, metric)
         if final is None or result.defaults_stayed_best:
             return False
         in_rungs = result.measured.get(0, {})
@@ -108,22 +113,20 @@ class Summary:
         sign = 1.0 if self.settings.direction == "maximize" else -1.0
         return any(not sign * final[1] >= sign * value for value in known)
 
-    def _last(
-        self, rounds: Mapping[int, Mapping[str, float]]
-    ) -> tuple[int, float] | None:
-        last = max(rounds, default=0)
-        value = rounds.get(last, {}).get(self.settings.metric)
-        return None if value is None else (last, value)
-
     def lines(self) -> list[str]:
         """Return the result in words, a line each."""
         result, metric = self.result, self.settings.metric
-        chosen = ", ".join(f"{key}={_short(v)}" for key, v in result.best.items())
-        before = ", ".join(f"{key}={_short(v)}" for key, v in self.defaults.items())
-        lines, final, plain = [""], self.final(), self._last(result.plain)
+        chosen, before = (
+            ", ".join(f"{key}={short_value(value)}" for key, value in settings.items())
+            for settings in (result.best, self.defaults)
+        )
+        lines, plain = [""], last_of(result.plain, metric)
+        final = result.final(metric)
+        if self.changed:
+            lines.append(f"OUTDATED: {changed_in_words(self.changed, self.folder)}")
         if final is not None and plain is not None:
-            text = f"{metric}: {_short(plain[1])} with the app's own settings, "
-            lines.append(f"{text}{_short(final[1])} tuned.")
+            text = f"{metric}: {short_value(plain[1])} with the app's own settings, "
+            lines.append(f"{text}{short_value(final[1])} tuned.")
         if self.is_worse:
             lines.append(
                 f"WORSE: the trained model has a worse {metric} in the app than the "
@@ -135,16 +138,15 @@ class Summary:
         compared = self.compared()
         if compared is not None and not result.defaults_stayed_best:
             whose, rounds, old, new = compared
-            text = f"{metric} {whose} after {_rounds(rounds)} of training: "
-            lines.append(f"{text}{_short(old)} before, {_short(new)} after.")
+            text = f"{metric}, {whose}, after {rounds_in_words(rounds)} of training: "
+            lines.append(f"{text}{short_value(old)} before, {short_value(new)} after.")
         elif compared is None and self.settings.epsilon is not None:
             lines.append(
                 f"{metric}: stays at the clients; they compared models by ranks."
             )
         if final is not None and plain is None:
-            rounds, value = final
-            text = f"{metric} of the trained model, as the app has it, after its own "
-            lines.append(f"{text}{_rounds(rounds)}: {_short(value)}.")
+            lines.append(final_in_words(metric, *final))
+        lines += best_round_in_words(result, metric, self.settings.direction)
         trainings = None if self.plan is None else self.plan.num_trainings
         if trainings is not None:
             cost = f"Cost: {trainings[0]} rounds of training at a client"
@@ -180,7 +182,10 @@ class Summary:
 
     def values(self) -> dict[str, Any]:
         """Return the result as JSON values."""
-        result, compared, final = self.result, self.compared(), self.final()
+        result, compared = self.result, self.compared()
+        metric = self.settings.metric
+        final = result.final(metric)
+        best = result.best_round(metric, self.settings.direction)
         spent = result.privacy_spent
         trainings = None if self.plan is None else self.plan.num_trainings
         named = None
@@ -197,7 +202,11 @@ class Summary:
             "direction": self.settings.direction,
             "compared": named,
             "final": None if final is None else {"round": final[0], "value": final[1]},
+            "best_round": None
+            if best is None
+            else {"round": best[0], "value": best[1]},
             "worse_than_defaults": self.is_worse,
+            "app_changed": list(self.changed),
             "curves": result.curves(self.plan, self.settings.metric),
             "trainings": None if trainings is None else trainings[0],
             "plain_trainings": None if trainings is None else trainings[1],
@@ -253,11 +262,10 @@ def dry_run_lines(settings: TuneSettings, plan: Plan) -> list[str]:
     return lines
 
 
-def _rounds(number: int) -> str:
-    return f"{number} round{'s' * (number > 1)}"
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+def changed_in_words(changed: Sequence[str], folder: Path) -> str:
+    """Return that files of the app have changed since the tuning in a folder began."""
+    return (
+        f"the app has changed since this tuning began: {', '.join(changed)}. The rungs "
+        "that were decided before are of the app as it was. To tune it as it is now, "
+        f"remove {folder}, or pass another --folder."
+    )

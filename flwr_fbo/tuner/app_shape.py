@@ -7,9 +7,9 @@ asks, for how many rounds, and whether a part of the clients would do.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self
 
 from flwr.app import Context, Message, MessageType
 from flwr.server import strategy as legacy
@@ -25,17 +25,16 @@ from flwr.serverapp.strategy import (
 
 from flwr_fbo._compat import (
     GET_PARAMETERS,
+    Training,
     clients_of_a_part,
     has_plain_rounds,
     secure_aggregation_stage,
 )
 from flwr_fbo.tuner.candidates.candidates import rounds_keys
+from flwr_fbo.tuner.lone_trial import LoneTrial
 from flwr_fbo.tuner.rungs.trial_log import TrialLog
 from flwr_fbo.tuner.schedules.schedule import AppShape, Schedule
-from flwr_fbo.tuner.trial_context import Overlay, trial_context
-from flwr_fbo.tuner.trials.parked_arrays import ParkedArrays
-from flwr_fbo.tuner.trials.trial_grid import Main, Share, TrialGrid, most_clients
-from flwr_fbo.tuner.trials.trial_thread import Send, TrialThread
+from flwr_fbo.tuner.trials.trial_grid import Main, Share
 
 # Strategies whose result depends on how many models there are.
 _OF_MANY = (
@@ -52,46 +51,39 @@ class _WaitsForNodesError(RuntimeError):
     """`main` waits for more nodes than it has been given."""
 
 
+@dataclass(frozen=True)
 class _Beginning:
     """The first training of `main`, up to its first message.
-
-    Parameters
-    ----------
-    main : callable
-    grid : Grid
-    context : Context
-        Its run config is that of a trial.
-    folder : Path or None
-        The working directory.
-    nodes : sequence of int, optional
-        What `main` sees. None: all, and it may wait for more.
 
     Attributes
     ----------
     asked : list of Message
         Of the first training; empty where `main` has ended before.
-    strategy : object
-        Of Flower, that has asked; None where there is none.
-    server : object
-        That of `flwr.server`; None where there is none.
-    num_rounds : int or None
-        That the strategy was given.
+    training : Training
+        Of Flower's, as far as it is known.
     error : BaseException or None
         What has ended `main`.
     """
 
-    def __init__(
-        self,
+    asked: list[Message]
+    training: Training
+    error: BaseException | None
+
+    @classmethod
+    def of(
+        cls,
         main: Main,
         grid: Grid,
         context: Context,
         folder: Path | None,
+        settings: Mapping[str, Any],
         nodes: Sequence[int] | None = None,
-    ) -> None:
-        self.asked: list[Message] = []
-        self.strategy: object = None
-        self.server: object = None
-        self.num_rounds: int | None = None
+    ) -> Self:
+        """Call `main` with settings, and end it at its first message.
+
+        It sees the nodes that are given. Without any it sees all, and may wait for
+        more.
+        """
         looks = [0]
 
         def share(_grid: Grid, _round: int) -> Share:
@@ -100,33 +92,15 @@ class _Beginning:
                 raise _WaitsForNodesError
             return Share(list(nodes or ()))
 
-        def run(send: Send) -> None:
-            def noted(messages: list[Message], timeout: float | None) -> Any:
-                training = trial_grid.training
-                self.strategy, self.num_rounds = training.strategy, training.num_rounds
-                self.server = training.server
-                return send(messages, timeout)
-
-            trial_grid = TrialGrid(
-                grid,
-                noted,
-                is_hidden=False,
-                note=lambda _metrics: None,
-                share=None if nodes is None else share,
-            )
-            try:
-                main(cast(Grid, trial_grid), context)
-            finally:
-                trial_grid.close()
-
-        most = most_clients(grid)
-        trial = TrialThread(0, run, folder, ParkedArrays(), most_clients=most)
+        shown = None if nodes is None else share
+        trial = LoneTrial(main, grid, context, folder, settings=settings, share=shown)
         with TrialLog():
             trial.begin()
             while trial.waits_for_evaluate:
                 trial.skip()
-            self.asked, self.error = trial.pending, trial.error
+            found = cls(trial.pending, trial.grid.training, trial.error)
             trial.end()
+        return found
 
 
 def app_shape(
@@ -154,16 +128,15 @@ def app_shape(
     """
 
     def begun(nodes: Sequence[int] | None = None) -> _Beginning:
-        tried = trial_context(context, Overlay(context.run_config, settings))
-        return _Beginning(main, grid, tried, folder, nodes)
+        return _Beginning.of(main, grid, context, folder, settings, nodes)
 
     nodes = sorted(grid.get_node_ids())
     keys = rounds_keys(context.run_config)
     whole = begun()
     nodes = sorted(grid.get_node_ids())  # main may have waited for more
-    is_legacy = isinstance(whole.strategy, legacy.Strategy)
-    known = clients_of_a_part(whole.strategy, len(nodes))
-    num_rounds = whole.num_rounds
+    strategy, num_rounds = whole.training.strategy, whole.training.num_rounds
+    is_legacy = isinstance(strategy, legacy.Strategy)
+    known = clients_of_a_part(strategy, len(nodes))
     if num_rounds is None and len(keys) == 1:
         num_rounds = int(context.run_config[keys[0]])
     same = [key for key in keys if context.run_config[key] == num_rounds]
@@ -177,37 +150,40 @@ def app_shape(
     size = schedule.min_group(shape)
     if not 0 < size <= len(nodes) // 2:
         return shape
+    waits = f"the server waits for more than {size} nodes"
     if is_legacy:  # main could wait in a way that nothing ends
-        _, waits_for = clients_of_a_part(whole.strategy, size) or (0, len(nodes))
+        _, waits_for = clients_of_a_part(strategy, size) or (0, len(nodes))
         if waits_for > size:
-            return replace(shape, reason=f"main waits for more than {size} nodes")
+            return replace(shape, reason=waits)
         return shape
     part = begun(nodes[:size])
     asked = {message.metadata.dst_node_id for message in part.asked}
     least = -(-size * shape.num_asked // len(nodes))
     if isinstance(part.error, _WaitsForNodesError) or not asked:
-        return replace(shape, reason=f"main waits for more than {size} nodes")
+        return replace(shape, reason=waits)
     if not asked <= set(nodes[:size]):
-        return replace(shape, reason="main asks other nodes than grid.get_node_ids()")
-    if len(asked) > least:
-        text = f"main asks {len(asked)} of {size} nodes, and {least} would be its part"
+        text = "the server asks other nodes than grid.get_node_ids()"
         return replace(shape, reason=text)
+    if len(asked) > least:
+        text = f"the server asks {len(asked)} of {size} nodes"
+        return replace(shape, reason=f"{text}, and {least} would be its part")
     return shape
 
 
 def _reason(begun: _Beginning) -> str:
     """Return why the clients cannot be shared out; empty where they can."""
     if not begun.asked:
-        return "main has ended before it asked clients to train"
-    strategy, kind = begun.strategy, begun.asked[0].metadata.message_type
+        return "the server has ended before it asked clients to train"
+    strategy: Any = begun.training.strategy
+    kind = begun.asked[0].metadata.message_type
     if secure_aggregation_stage(begun.asked[0].content) is not None:
         return "Flower's secure aggregation sums the models of all clients"
     if strategy is None:
-        return "main trains without a strategy of Flower's"
+        return "the server trains without a strategy of Flower's"
     if not kind.startswith((MessageType.TRAIN, GET_PARAMETERS)):
-        return f"main asks clients for {kind!r} before they train"
-    if not has_plain_rounds(begun.server):
-        return "main has a Server with rounds of its own"
+        return f"the server asks clients for {kind!r} before they train"
+    if not has_plain_rounds(begun.training.server):
+        return "the Server has rounds of its own"
     while hasattr(strategy, "strategy"):  # Flower's wrappers for privacy
         if hasattr(strategy, "num_sampled_clients"):
             name = type(strategy).__name__

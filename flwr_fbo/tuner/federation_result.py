@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -18,6 +19,7 @@ from flwr_fbo.tuner.decisions.leads import Lead
 from flwr_fbo.tuner.decisions.settings_effect import MIN_DRAWN
 from flwr_fbo.tuner.schedules.schedule import Plan
 from flwr_fbo.tuner.trials.tuned_grid import TunedGrid
+from flwr_fbo.tuning.search.settings import Direction
 
 
 @dataclass(frozen=True)
@@ -257,6 +259,30 @@ class FederationResult:
                 found[name] = points
         return found
 
+    def final(self, metric: str) -> tuple[int, float] | None:
+        """Return the last round of the trained model, and its metric in the app.
+
+        None where the app does not measure it, or it stays at the clients.
+        """
+        return last_of(self.measured.get(self.best_trial, {}), metric)
+
+    def best_round(self, metric: str, direction: Direction) -> tuple[int, float] | None:
+        """Return the round after which the chosen trial was best, and its metric then.
+
+        The first of several. None where the app does not measure it.
+        """
+        rounds = self.measured.get(self.best_trial, {})
+        sign = 1.0 if direction == "maximize" else -1.0
+        found = [
+            (sign * metrics[metric], -number)
+            for number, metrics in rounds.items()
+            if number > 0 and math.isfinite(metrics.get(metric, math.nan))
+        ]
+        if not found:
+            return None
+        value, number = max(found)
+        return -number, sign * value
+
     def outcome(self, trial: int) -> str:
         """Return what has become of a trial, in words."""
         if self.is_decided and trial == self.best_trial:
@@ -298,7 +324,7 @@ class FederationResult:
         if self.exact_metrics is not None:
             sent = "sent" if self.exact_metrics else "did not send"
             lines.append(
-                "It was trained to the end of main, and handed over; in that part the "
+                "It was trained to its end, and handed over; in that part the "
                 f"clients {sent} exact metrics."
             )
         if self.privacy_spent is None:
@@ -355,6 +381,15 @@ class FederationResult:
         # Else the server would read each client's exact score of the chosen setting.
         is_hidden = self.privacy_spent is not None and not exact_metrics
         return cast(Grid, TunedGrid(grid, self.best, is_hidden)), tuned
+
+
+def last_of(
+    rounds: Mapping[int, Mapping[str, float]], metric: str
+) -> tuple[int, float] | None:
+    """Return the last round of a training, and a metric then; None without it."""
+    last = max(rounds, default=0)
+    value = rounds.get(last, {}).get(metric)
+    return None if value is None else (last, value)
 
 
 def _text_of(p_value: float) -> str:

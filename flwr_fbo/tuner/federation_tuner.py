@@ -44,6 +44,7 @@ from flwr_fbo.tuner.candidates.candidates import (
     app_defaults,
     check_enqueued,
     check_keys,
+    warn_outside,
 )
 from flwr_fbo.tuner.candidates.proposed_trials import ProposedTrials, check_study
 from flwr_fbo.tuner.candidates.trial_space import ConditionalSpace, TrialSpace
@@ -390,7 +391,7 @@ class FederationTuner:
         require_function("main", main, "a function of grid and context")
         require_bool("exact_metrics", exact_metrics)
         allowed = (
-            "that of a federation. This is a trial of another tuner, whose main tunes "
+            "that of a federation. This is a trial of another tuner, whose app tunes "
             "itself: give that tuner, or `flwr-fbo tune`, the app without a tuner"
         )
         require(not isinstance(grid, TrialGrid), "grid", grid, allowed)
@@ -497,12 +498,7 @@ class FederationTuner:
             if not is_proposed:
                 found.fill()
             record.save_settings(found.settings)
-            if outside := space.outside(defaults):
-                _log.warning(
-                    "The app's defaults are outside the space in %s: they are a trial "
-                    "all the same.",
-                    outside,
-                )
+            warn_outside(space, defaults)
         if found.num_trials < self.schedule.trials:
             _log.warning(
                 "%d distinct settings are all that there are: so many trials, and not "
@@ -545,6 +541,7 @@ class FederationTuner:
         require_function("main", main, "a function of grid and context")
         defaults = app_defaults(self.space, context.run_config)
         space, num = self._trial_space, self.schedule.trials
+        warn_outside(space, defaults)
         candidates = Candidates(space, num, defaults, self._enqueue, seed=0)
         app = Federation(main, grid, context)
         with tempfile.TemporaryDirectory() as folder:  # main may write files
@@ -598,8 +595,8 @@ def _say(plan: Plan, chooser: Chooser, num_decided: int, folder: Path | None) ->
     chooser.say()
     if chooser.adds_noise:
         _log.warning(
-            "Metrics stay at the clients while trials are compared: main sees NaN "
-            "for each. num-examples of a reply to train is exact at the server."
+            "Metrics stay at the clients while trials are compared: the server sees "
+            "NaN for each. num-examples of a reply to train is exact at the server."
         )
     if num_decided:
         what = "is complete" if num_decided == len(rungs) else "goes on"
@@ -621,7 +618,7 @@ def _say_cost(plan: Plan) -> None:
         plan.num_rung_rounds,
         "" if not plan.is_shared else ", in which trials share the clients out",
         last,
-        "the end of main" if plan.num_rounds is None else f"{plan.num_rounds}",
+        "its end" if plan.num_rounds is None else f"{plan.num_rounds}",
     )
     if plan.reason:
         _log.warning(
@@ -630,7 +627,7 @@ def _say_cost(plan: Plan) -> None:
         )
     elif plan.num_rounds is None and plan.num_rung_rounds > last:
         _log.warning(
-            "main trains for its own number of rounds after the rungs, %d more in "
+            "The app trains for its own number of rounds after the rungs, %d more in "
             "all than without a tuner: no key of the run config has that number.",
             plan.num_rung_rounds - last,
         )

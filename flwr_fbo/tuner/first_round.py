@@ -10,17 +10,16 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from flwr.app import Context, Message, MessageType
 from flwr.serverapp import Grid
 
 from flwr_fbo._compat import secure_aggregation_stage
+from flwr_fbo.tuner.lone_trial import LoneTrial
 from flwr_fbo.tuner.site.hidden_metrics import merged, numbers_of
-from flwr_fbo.tuner.trial_context import Overlay, trial_context
-from flwr_fbo.tuner.trials.parked_arrays import ParkedArrays
-from flwr_fbo.tuner.trials.trial_grid import Main, TrialGrid, most_clients
-from flwr_fbo.tuner.trials.trial_thread import Send, TrialThread
+from flwr_fbo.tuner.trials.trial_grid import Main
+from flwr_fbo.tuner.trials.trial_thread import TrialThread
 
 # Clients that answer: a strategy gets no replies of the others.
 _NUM_CLIENTS = 2
@@ -70,38 +69,18 @@ class FirstRound:
         num_clients : int, optional
             That answer. None: all; so it is tried, too, if `main` fails with a few.
         """
-        found, grids = cls(), list[TrialGrid]()
+        found = cls()
 
         def note(metrics: Any) -> None:
             if isinstance(metrics, Mapping):
                 found.server |= {*numbers_of(metrics)}
 
-        def run(send: Send) -> Any:
-            own_grid = TrialGrid(
-                grid,
-                send,
-                is_hidden=False,
-                note=note,
-                note_round=trial.note_round,
-            )
-            grids.append(own_grid)
-            try:
-                returned = main(cast(Grid, grids[0]), own)
-                grids[0].finish()
-                note(returned)
-            finally:
-                grids[0].close()
-
-        own = trial_context(context, Overlay(context.run_config, {}))
-        most = most_clients(grid)
         with tempfile.TemporaryDirectory() as folder:  # main may write files
-            place = Path(folder) / "0"
-            trial = TrialThread(0, run, place, ParkedArrays(), most_clients=most)
+            trial = LoneTrial(main, grid, context, Path(folder) / "0", note=note)
             found._go_through(trial, grid, num_clients)
             # What the server has evaluated since is known once `main` has gone on.
-            for one in grids:
-                for metrics in one.training.all_metrics().values():
-                    note(metrics)
+            for metrics in trial.grid.training.all_metrics().values():
+                note(metrics)
             trial.end()
         found.failure = trial.error
         was_asked = trial.num_sends > 0

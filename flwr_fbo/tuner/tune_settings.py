@@ -16,6 +16,7 @@ from flwr.serverapp.strategy import Result
 
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.options import Seeds
+from flwr_fbo.tuner.candidates.trial_space import TrialSpace
 from flwr_fbo.tuner.choosers.making import ScoreSource
 from flwr_fbo.tuner.federation_result import FederationResult
 from flwr_fbo.tuner.federation_tuner import FederationTuner
@@ -89,6 +90,11 @@ class TuneSettings:
             score=self.score,
             seeds=Seeds(study=self.seed),
         )
+
+    @property
+    def trial_space(self) -> TrialSpace:
+        """What is searched."""
+        return TrialSpace(SearchSpace.from_json(self.space))
 
     def to_json(self) -> str:
         """Return the settings as JSON."""

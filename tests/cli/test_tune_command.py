@@ -28,6 +28,7 @@ from flwr_fbo import FederationResult, InProcessGrid, SearchSpace
 from flwr_fbo.cli import app
 from flwr_fbo.cli.tune_summary import Summary
 from flwr_fbo.tuner.federation_result import Rung
+from flwr_fbo.tuner.rungs.trial_run import TrialRun
 from flwr_fbo.tuner.tune_settings import TuneSettings, server_context
 from tests.cli.tuned_apps import (
     MESSAGE_CLIENT,
@@ -151,7 +152,7 @@ def test_an_app_that_does_not_train_is_told_so(tmp_path: Path) -> None:
         file = next(folder.glob(f"*/{name}_app.py"))
         text = file.read_text().replace("app.train", "app.query")
         file.write_text(text.replace("MessageType.TRAIN", "MessageType.QUERY"))
-    text = "Nothing is trained: main sends no message of type train"
+    text = "Nothing is trained: the server sends no message of type train"
     assert text in _error("app", "--metric", "AUC", *SEARCH)
 
 
@@ -248,6 +249,32 @@ def test_a_trained_model_that_is_worse_is_told(
     assert any("WORSE" in line for line in found.lines()) == is_worse
 
 
+@pytest.mark.parametrize("direction", ["maximize", "minimize"])
+def test_a_trained_model_that_was_better_before_its_end_is_told(
+    direction: Any,
+) -> None:
+    sign = 1 if direction == "maximize" else -1
+    values = {0: 9.0, 1: 0.5, 3: 0.9, 4: 0.9, 5: math.nan, 6: 0.7}
+    measured = {number: {"m": sign * value} for number, value in values.items()}
+
+    def lines(rounds: dict[int, dict[str, float]]) -> list[str]:
+        result = FederationResult(
+            settings=({"a": 1}, {"a": 2}),
+            rungs=(Rung(1, (0, 1), (0.5, 0.5), (1,)),),
+            privacy_spent=None,
+            measured={1: rounds},
+        )
+        space = SearchSpace({"a": IntDistribution(1, 2)}).to_json()
+        settings = TuneSettings(space, "m", direction, 10)
+        return Summary(Path("app"), Path("x"), settings, {"a": 1}, result, None).lines()
+
+    found = [line for line in lines(measured) if "It was best" in line]
+    told = f"It was best after 3 rounds of its own: {sign * 0.9}. The model is that of"
+    assert found == [f"{told} the last round."]
+    del measured[6], measured[5], measured[4]
+    assert not [line for line in lines(measured) if "It was best" in line]
+
+
 def test_without_a_search_it_proposes_one_and_runs_nothing(tmp_path: Path) -> None:
     message_app(tmp_path / "app", toml=_MORE)
     done = _tune("app", *METRIC)
@@ -260,6 +287,9 @@ def test_without_a_search_it_proposes_one_and_runs_nothing(tmp_path: Path) -> No
     assert "fraction-sample=0.1..1.0" in line
     assert "seed" not in line
     assert "rounds" not in line
+    assert "Each range is around the app's own value." in done.stdout
+    assert "  --search optimizer=slow,OTHER\n" in done.stdout
+    assert "  --search nesterov=true,false\n" in done.stdout
     asked = _tune("app", *METRIC, "--epsilon", 2, "--num-supernodes", 12)
     line_of_asked = asked.stdout.splitlines()[-1]
     assert "--epsilon 2.0" in line_of_asked
@@ -275,11 +305,15 @@ def test_without_a_search_it_proposes_one_and_runs_nothing(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "direction=None is not allowed: minimize or maximize"),
         (("--metric", "eval_acc", "--epsilon", 0), "--epsilon=0.0 is not allowed"),
         (("--metric", "eval_acc", "--trials", 1), "--trials=1 is not allowed"),
         (("--metric", "eval_acc", "--delta", 0.1), "--delta=0.1 is not allowed"),
         (("--metric", "eval_acc", "--search", "learn-rate=1..2"), "did you mean"),
+        (
+            ("--metric", "eval_acc", "--search", "num-server-rounds=1..2"),
+            "not searched. Candidates share the app's own rounds; for more or fewer of "
+            "them pass --run-config num-server-rounds=6",
+        ),
         (("--metric", "eval_acc", "--search", "optimizer=1..2"), "is not a number"),
         (("--metric", "eval_acc", "--search", "nesterov=1,2"), "true or false"),
         (("--metric", "eval_acc", "--search", "learning-rate=2..1"), "LOW below HIGH"),
@@ -300,9 +334,8 @@ def test_a_wrong_option_is_an_error_before_any_work(
     tmp_path: Path, arguments: Any, words: str
 ) -> None:
     message_app(tmp_path / "app", client="raise RuntimeError('was loaded')")
-    metric = arguments or ("--metric", "quality")
     searched = () if "--search" in arguments else SEARCH
-    assert words in _error("app", *metric, *searched)
+    assert words in _error("app", *arguments, *searched)
     assert not (tmp_path / ".flwr-fbo").exists()
 
 
@@ -340,11 +373,61 @@ def test_an_app_that_reports_something_else_is_told_what_to_pass(
     assert time.monotonic() - began < 60
 
 
+def test_a_direction_is_asked_for_once_the_metric_is_known(tmp_path: Path) -> None:
+    """A misspelt name has no direction, either."""
+    client = MESSAGE_CLIENT.replace("eval_acc", "distance")
+    message_app(tmp_path / "app", client=client)
+    words = "what clients report, one of ['distance'] (did you mean 'distance'?)"
+    assert words in _error("app", "--metric", "distence", *SEARCH)
+    asked = "direction=None is not allowed: minimize or maximize"
+    metric = ("--metric", "distance")
+    assert asked in _error("app", *metric, *SEARCH)
+    assert asked in _error("app", *metric, *SEARCH, "--bundle-only")
+    assert not (tmp_path / ".flwr-fbo").exists()
+    _tuned("app", *metric, *SEARCH, "--direction", "maximize")
+    assert asked in _error("app", *metric, *SEARCH)
+
+
+def test_own_values_outside_of_the_search_are_told_before_any_work(
+    tmp_path: Path,
+) -> None:
+    """Once, though the tuner says so, too."""
+    message_app(tmp_path / "app")
+    search = ("--search", "learning-rate=0.01..1:log", "--search", "optimizer=fast,a")
+    told = "searched: the app's own learning-rate=0.001, optimizer='slow'. It is trial"
+    dry = _tune("app", *METRIC, *search, "--dry-run")
+    assert dry.output.count(told) == 1
+    assert told in _tune("app", *METRIC, *search, "--bundle-only").output
+    broken = MESSAGE_CLIENT.replace(
+        "w = w - factor", "raise OSError\n    w = w - factor"
+    )
+    message_app(tmp_path / "broken", client=broken)
+    assert told in _tune("broken", *METRIC, *search).output
+    real = _tune("app", *METRIC, "--search", "learning-rate=0.01..1", "--trials", 4)
+    assert real.exit_code == 0, real.output
+    assert real.stderr.count("Outside of the space") == 1
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+def test_what_is_told_is_as_wide_as_the_terminal(tmp_path: Path, columns: int) -> None:
+    """But for paths, and for lines that are copied."""
+    message_app(tmp_path / "app")
+    search = ("--search", "learning-rate=0.01..1:log", "--epsilon", "2")
+    for more in ((), ("--dry-run",), ("--num-supernodes", "5", "--dry-run")):
+        command = ["tune", "app", *METRIC, *search, *more]
+        done = CliRunner().invoke(app, command, env={"COLUMNS": f"{columns}"})
+        assert done.exit_code == 0, done.output
+        long = [line for line in done.output.splitlines() if len(line) > columns]
+        assert [
+            one for one in long if not one.startswith("  ") and "/" not in one
+        ] == []
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ("fraction_evaluate=0.0", b"Nothing scores the models: no client is asked"),
-        ("min_available_clients=99", b"main waits for 99 clients, and 20 are all"),
+        ("min_available_clients=99", b"server waits for 99 clients, and 20 are all"),
     ],
 )
 def test_the_process_ends_though_a_server_left_threads(
@@ -467,6 +550,75 @@ def test_killed_three_times_it_chooses_the_same(tmp_path: Path, epsilon: Any) ->
     alone = _tuned(*arguments[1:-1], "--folder", tmp_path / "alone")
     assert found["chosen"] == alone["chosen"]
     assert found["epsilon"] == alone["epsilon"]
+
+
+def test_a_result_of_an_app_that_has_changed_is_told_so(tmp_path: Path) -> None:
+    folder = message_app(tmp_path / "app", "", ", evaluate_fn=test")
+    about = ("app", "--metric", "loss", "--score", "server", *SEARCH, "--seed", 1)
+    first = _tune(*about)
+    assert "OUTDATED" not in first.output
+    (folder / "README.md").write_text("No part of it.\n")
+    assert _tune(*about).stdout == first.stdout
+    package = next(folder.glob("*/server_app.py")).parent
+    server = package / "server_app.py"
+    server.write_text(f"{server.read_text()}\n# changed\n")
+    (package / "more.py").write_text("")
+    told = _tune(*about)
+    assert told.exit_code == 0, told.output
+    names = f"{package.name}/more.py (new), {package.name}/server_app.py (changed)"
+    text = " ".join(told.stdout.split())
+    [record] = (tmp_path / ".flwr-fbo" / "tune").iterdir()
+    assert f"OUTDATED: the app has changed since this tuning began: {names}." in text
+    assert f"remove {record}, or pass another --folder." in text
+    assert len(_tuned(*about)["app_changed"]) == 2
+    assert "the app's files have changed" in _error(*about, "--compare")
+    options = ("--folder", tmp_path / "anew")
+    assert "OUTDATED" not in _tune(*about, *options).output
+
+
+def test_an_app_that_changes_before_a_tuning_goes_on_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = message_app(tmp_path / "app")
+    about = ("app", *METRIC, *SEARCH, "--seed", 1)
+    finish = TrialRun._finish
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(TrialRun, "_finish", stop)
+    stopped = _tune(*about)
+    assert "Stopped. The same command goes on" in stopped.output
+    monkeypatch.setattr(TrialRun, "_finish", finish)
+    client = next(folder.glob("*/client_app.py"))
+    client.write_text(f"{client.read_text()}# changed\n")
+    done = _tune(*about)
+    assert done.exit_code == 0, done.output
+    told = f"the app has changed since this tuning began: {client.parent.name}/client"
+    assert f"Warning: {told}" in done.stderr
+    assert f"OUTDATED: {told}" in done.stdout
+
+
+def test_an_app_in_place_of_its_record_is_told_where_that_is(tmp_path: Path) -> None:
+    message_app(tmp_path / "app")
+    kept = tmp_path / ".flwr-fbo" / "tune"
+    commands = [["show"], ["report"], ["export", "sqlite:///x.db"], ["ledger", "show"]]
+
+    def errors() -> Iterator[str]:
+        for command in commands:
+            words = [*command[:1], "app", *command[1:]]
+            if command[0] == "ledger":
+                words = [*command, "app"]
+            done = CliRunner().invoke(app, words)
+            assert done.exit_code == 1, done.output
+            yield done.stderr
+
+    none = f"`flwr-fbo tune` keeps those in {kept}, or in --folder: none is of this app"
+    assert all(none in error for error in errors())
+    _tuned("app", *METRIC, *SEARCH, "--trials", 3)
+    [record] = kept.iterdir()
+    assert all(f"the latest first, in {record}." in error for error in errors())
+    assert CliRunner().invoke(app, ["show", str(record)]).exit_code == 0
 
 
 def test_a_bundle_is_the_app_and_one_module(tmp_path: Path) -> None:

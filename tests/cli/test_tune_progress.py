@@ -34,6 +34,7 @@ def _printed(is_terminal: bool, monkeypatch: pytest.MonkeyPatch) -> str:
         _log.info("round 2", extra={IS_PROGRESS: "passing"})
         _log.info("rung 1", extra={IS_PROGRESS: "rung"})
         _log.warning("careful")
+        _log.warning("%s", "careful")  # said once
         _log.debug("round 3", extra={IS_PROGRESS: "passing"})
     return stream.getvalue()
 
@@ -46,6 +47,13 @@ def test_in_a_terminal_one_line_moves(monkeypatch: pytest.MonkeyPatch) -> None:
     clear = "\r\x1b[K"
     parts = ["", "round 1", "round 2", "rung 1\n", "Warning: careful\n", "round 3", ""]
     assert _printed(True, monkeypatch) == clear.join(parts)
+
+
+def test_a_warning_is_as_wide_as_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "16")
+    assert "Warning: careful\n" in _printed(False, monkeypatch)
+    monkeypatch.setenv("COLUMNS", "12")
+    assert "Warning:\n  careful\n" in _printed(False, monkeypatch)
 
 
 def test_the_log_is_as_before_afterwards() -> None:

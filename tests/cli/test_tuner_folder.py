@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from optuna.distributions import FloatDistribution
 from typer.testing import CliRunner
 
-from flwr_fbo import FederationResult, Halving, PrivateChoice, Seeds
+from flwr_fbo import FederationResult, Halving, OneTraining, PrivateChoice, Seeds
 from flwr_fbo.cli import app
 from tests.cli.pages import (
     assert_figures_can_be_read,
@@ -144,6 +145,51 @@ def test_show_needs_a_line_a_trial_at_100_columns(tmp_path: Path) -> None:
     assert begins == list(range(begins[0], begins[0] + 9))
     assert "round 4" in lines[begins[0] - 2]
     assert max(map(len, lines[: begins[-1] + 1])) <= 100
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+def test_show_fits_the_terminal_with_many_settings(
+    columns: int, tmp_path: Path
+) -> None:
+    """Each trial has a line in each table, and each value is whole."""
+    names = [f"a-setting-with-a-name-{number}" for number in range(9)]
+    space = {name: FloatDistribution(0, 1) for name in names}
+    space |= {"learning-rate": FloatDistribution(1e-3, 1, log=True)}
+    config = {**dict.fromkeys(names, 0.5), "learning-rate": 0.123456}
+    study = {"schedule": Halving(6, (1, 3)), "space": space}
+    trials = tuner(**study, folder=tmp_path, seeds=Seeds(study=3))
+    found = trials.start(main_of(), in_process(), server_context(**config))
+    text = _printed("show", tmp_path, columns=columns)
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= columns
+    rows = [line for line in lines if re.match(r" *\d+  ", line)]
+    assert len(rows) % 6 == 0
+    for trial, settings in enumerate(found.settings):
+        own = " ".join(row for row in rows if int(row.split()[0]) == trial)
+        assert all(f"{value:.4g}" in own.split() for value in settings.values())
+    assert all(name in text for name in names)
+
+
+def test_show_says_how_good_the_trained_model_is(tmp_path: Path) -> None:
+    """Unless that stays at the clients."""
+    for number, privacy in enumerate((None, PrivateChoice(1000.0, 1e-3))):
+        folder = tmp_path / str(number)
+        study = {"schedule": OneTraining(trials=3), "privacy": privacy}
+        trials = tuner(**study, folder=folder, seeds=Seeds(study=3))
+        found = trials.start(main_of(), in_process(), server_context())
+        text = " ".join(_printed("show", folder, columns=80).split())
+        assert f"Chosen: trial {found.best_trial}, learning-rate = " in text
+        values = json.loads(_printed("show", folder, "--json"))
+        final = found.final("distance")
+        if privacy is None:
+            assert final is not None
+            assert "distance of the trained model, as the app has it, after" in text
+            assert f"{final[0]} rounds: {final[1]:.4g}." in text
+            assert values["final"] == {"round": final[0], "value": final[1]}
+        else:
+            assert "distance of the trained model stays at the clients." in text
+            assert "final" not in values
+            assert "0 is the middle, larger is better" in text
 
 
 def test_show_prints_json_without_infinity(tuners: Path) -> None:

@@ -78,7 +78,8 @@ def test_a_trial_that_nobody_has_evaluated_is_worst(
     with caplog.at_level(logging.WARNING, "flwr.fbo"):
         result = _start(main, privacy, Halving(3, (rounds,), parallel=2))
     assert result.best_trial == 2
-    assert "trial 1: main has failed: ValueError('main asks no client" in caplog.text
+    failure = "trial 1: the app has failed: ValueError('the server asks no client"
+    assert failure in caplog.text
     assert "trial 2: main" not in caplog.text
 
 
@@ -182,9 +183,9 @@ def test_early_stopping_on_metrics_that_stay_at_the_clients_is_explained(
     with caplog.at_level(logging.WARNING, "flwr.fbo"):
         result = _start(_stopping_main(2), PRIVATE, LONG)
     assert result.best == _start(main_of(), PRIVATE, LONG).best
-    warned = [line for line in caplog.messages if "main ended before" in line]
+    warned = [line for line in caplog.messages if "The training ended before" in line]
     assert len(warned) == 1
-    assert "main ended before round 3" in warned[0]
+    assert "The training ended before round 3" in warned[0]
     assert "NaN" in warned[0]
     assert "current_trial(context) is None" in warned[0]
     assert_all_end(before)
@@ -196,7 +197,7 @@ def test_early_stopping_outside_of_trials_only_is_not_warned_of(
     with caplog.at_level(logging.WARNING, "flwr.fbo"):
         result = _start(_stopping_main(2, True), PRIVATE, LONG)
     assert result.best == _start(main_of(), PRIVATE, LONG).best
-    assert "main ended before" not in caplog.text
+    assert "The training ended before" not in caplog.text
 
 
 def test_early_stopping_on_exact_metrics_is_compared_as_the_app_would_end(

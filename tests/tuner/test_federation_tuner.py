@@ -206,7 +206,7 @@ def test_a_main_that_reads_metrics_gets_nan_and_a_warning(
         study.start(main_of(seen=seen), in_process(), server_context())
     metrics = [m for one in seen for m in one["metrics"].values()]
     assert all(np.isnan(m["distance"]) for m in metrics)
-    assert "main sees NaN" in caplog.text
+    assert "the server sees NaN" in caplog.text
     assert "does not cover the training" in caplog.text
 
 
@@ -412,7 +412,7 @@ def test_a_main_that_ends_early_is_compared_and_warned_of(
     with caplog.at_level(logging.WARNING, "flwr.fbo"):
         result = tuner().start(main_of(), in_process(), short)
     assert result.best_trial == _exactly_best(ONE_RUNG).best_trial
-    assert "main ended before round 2" in caplog.text
+    assert "The training ended before round 2" in caplog.text
 
 
 def test_lines_of_trials_do_not_fill_the_log(

@@ -157,13 +157,13 @@ def test_clients_of_a_server_fn_are_shared_out_where_it_waits_for_few() -> None:
     LONG = Context(1, 1, {}, RecordDict(), {**RUN_CONFIG, "num-server-rounds": 15})
     assert (plan().group_size, plan().reason) == (5, "")
     assert plan().num_trainings == (15 * NUM_SITES, 15 * NUM_SITES)
-    assert plan(min_fit_clients=11).reason == "main waits for more than 5 nodes"
+    assert plan(min_fit_clients=11).reason == "the server waits for more than 5 nodes"
     assert plan(fraction_fit=0.5).group_size == 10
     assert plan(server=Saver).group_size == 5
     own = plan(server=OneByOne)
     assert (own.group_size, own.reason) == (
         0,
-        "main has a Server with rounds of its own",
+        "the Server has rounds of its own",
     )
     app, grid = server_app(), Counting()
     result = _tuner(schedule=OneTraining()).start(app, grid, LONG)

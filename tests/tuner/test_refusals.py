@@ -42,17 +42,17 @@ BAD: dict[str, tuple[Callable[[], dict[str, Any]], dict[str, Any], str]] = {
     "num-server-rounds": (
         lambda: _keyed("num-server-rounds"),
         {},
-        "space='num-server-rounds' is not allowed: .* set by the schedule",
+        "space='num-server-rounds' is not allowed: .* rounds is not searched",
     ),
     "num_rounds": (
         lambda: _keyed("num_rounds"),
         {"num_rounds": 3},
-        "space='num_rounds' is not allowed: .* set by the schedule",
+        "space='num_rounds' is not allowed: .* rounds is not searched",
     ),
     "rounds in a table": (
         lambda: _keyed("server.num-rounds"),
         {"server.num-rounds": 3},
-        "space='server.num-rounds' is not allowed: .* set by the schedule",
+        "space='server.num-rounds' is not allowed: .* rounds is not searched",
     ),
     "a default of another type": (
         lambda: {},

@@ -330,7 +330,7 @@ def test_who_drops_out_while_keys_are_exchanged_halts_the_round(
     assert result.best_trial == 1
     np.testing.assert_allclose(models[HIT], whole[HIT], atol=2e-5)
     assert "Not enough shares to recover secret" in caplog.text
-    assert "main ended before" not in caplog.text
+    assert "The training ended before" not in caplog.text
 
 
 class Losing(RecordingGrid):
@@ -372,7 +372,7 @@ def test_a_round_with_too_few_clients_halts(caplog: pytest.LogCaptureFixture) ->
         assert _start(main, grid, **OPTIONS).best_trial == 1
     assert len(models[HIT]) == 2
     assert "Insufficient available nodes" in caplog.text
-    assert "main ended before" not in caplog.text
+    assert "The training ended before" not in caplog.text
 
 
 @pytest.mark.parametrize("stage", STAGES[:2])
@@ -384,7 +384,7 @@ def test_a_trial_without_any_complete_round_fails(
         result = _start(_main(), grid, **OPTIONS)
     assert result.best_trial != 1
     halted = (
-        "trial 1: main has failed: RuntimeError(\"Flower's secure aggregation halted"
+        "trial 1: the app has failed: RuntimeError(\"Flower's secure aggregation halted"
     )
     assert halted in caplog.text
 
@@ -451,14 +451,14 @@ def test_trials_are_scored_at_the_server_by_the_means_that_are_unmasked() -> Non
 def test_the_mod_without_the_workflow_is_named() -> None:
     app = message_app(first=(tuner_mod, secaggplus_mod))
     with pytest.raises(
-        AggregationError, match=r"could train.*main does not run SecAgg"
+        AggregationError, match=r"could train.*the server does not run SecAgg"
     ):
         tuner().start(main_of(), recording(app), server_context())
 
 
 def test_the_workflow_without_the_mod_is_named() -> None:
     with pytest.raises(
-        AggregationError, match=r"could train: .*main runs SecAgg.*mods="
+        AggregationError, match=r"could train: .*the server runs SecAgg.*mods="
     ):
         _start(_main(), recording(_app((tuner_mod,))))
 

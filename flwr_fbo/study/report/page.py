@@ -17,7 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from optuna.distributions import CategoricalDistribution, IntDistribution
 
-from flwr_fbo._common.text import flat, humanised, printable
+from flwr_fbo._common.text import flat, humanised, printable, short_value
 from flwr_fbo._common.version import __version__
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import LedgerRow
@@ -215,8 +215,3 @@ def params_text(params: Mapping[str, Any] | None) -> str:
     if params is None:
         return "-"
     return ", ".join(f"{name} = {short_value(value)}" for name, value in params.items())
-
-
-def short_value(value: Any) -> str:
-    """Return a value as a page has it: numbers with four digits."""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -69,6 +69,17 @@ def app_defaults(space: SearchSpace, run_config: Mapping[str, Any]) -> Params:
     return {key: run_config[key] for key in space.distributions}
 
 
+def warn_outside(space: TrialSpace, defaults: Params) -> None:
+    """Log which of the app's own values are outside the space."""
+    if outside := space.outside(defaults):
+        values = ", ".join(f"{key}={defaults[key]!r}" for key in outside)
+        _log.warning(
+            "Outside of the space that is searched: the app's own %s. It is trial 0 "
+            "all the same, and no other trial is near it.",
+            values,
+        )
+
+
 def _how_to_add(
     space: SearchSpace, missing: Sequence[str], run_config: Mapping[str, Any]
 ) -> str:
@@ -80,7 +91,7 @@ def _how_to_add(
         f"a key of the app's run config, {nearest(missing[0], run_config)}. If the "
         "value is in the app's code: write below [tool.flwr.app.config] in "
         f"pyproject.toml {lines}, with the value that the code has, and in the code "
-        f"{reads} in its place, in main as well as in train and evaluate (of a "
+        f"{reads} in its place, at the server as well as in train and evaluate (of a "
         "NumPyClient: in client_fn, which gets the context)"
     )
 
@@ -107,8 +118,8 @@ def check_keys(space: SearchSpace) -> None:
     """Raise ValueError if a key is the number of rounds, which the schedule sets."""
     for key in space.distributions:
         allowed = (
-            "a setting of the training: the number of rounds is set by the schedule, "
-            "as in Halving(trials=16, rounds=(3, 9, 27))"
+            "a setting of the training: the number of rounds is not searched. The run "
+            "config says how long the app trains, and the schedule when trials end"
         )
         require(not _is_number_of_rounds(key), "space", key, allowed)
 

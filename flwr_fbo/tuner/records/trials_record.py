@@ -344,7 +344,8 @@ def score_in_words(identity: Mapping[str, Any]) -> str:
     """Return what the scores of a tuner's rungs are, and which are better."""
     metric = metric_in_words(identity["metric"])
     if identity["privacy"] is not None:
-        return f"the clients' mean rank by {metric}, with noise; larger is better"
+        text = f"the clients' mean rank score by {metric}, with noise"
+        return f"{text}: 0 is the middle, larger is better"
     whose = "the clients' mean" if identity["score"] == "clients" else "the server's"
     is_small = identity["direction"] == "minimize"
     return f"{whose} {metric}; {'smaller' if is_small else 'larger'} is better"

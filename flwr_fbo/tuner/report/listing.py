@@ -5,15 +5,20 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from flwr_fbo._common.text import short_value
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.conditions import WITHOUT_TRAINING, after_epsilon
 from flwr_fbo.study.report.listing import Listing
+from flwr_fbo.study.report.page import params_text
 from flwr_fbo.study.report.releases import spent_in_words
+from flwr_fbo.tuner.federation_result import FederationResult
 from flwr_fbo.tuner.records.trials_record import (
+    metric_in_words,
     not_private_because,
     recorded_result,
     score_in_words,
 )
+from flwr_fbo.tuning.search.settings import Direction
 
 
 def tuner_listing(journal: Journal) -> Listing:
@@ -37,6 +42,10 @@ def tuner_listing(journal: Journal) -> Listing:
     values: dict[str, Any] = {"trials": trials, "private": not reason}
     if over_defaults is not None:
         values["over_defaults"] = asdict(over_defaults)
+    metric = metric_in_words(identity["metric"])
+    final = found.final(metric) if rungs and found.is_decided else None
+    if final is not None:
+        values["final"] = {"round": final[0], "value": final[1]}
     values["epsilon"] = None if spent is None else spent.epsilon
     values["condition"] = "" if spent is None else WITHOUT_TRAINING
     notes = [
@@ -44,7 +53,14 @@ def tuner_listing(journal: Journal) -> Listing:
         f"{len(rungs)} of {found.num_rungs} rungs are decided.",
     ]
     if rungs and found.is_decided:
+        chosen = params_text(found.best)
+        notes.append(f"Chosen: trial {found.best_trial}, {chosen}.")
         notes.append(f"The app's defaults {found.verdict}.")
+        if final is not None:
+            notes.append(final_in_words(metric, *final))
+            notes += best_round_in_words(found, metric, identity["direction"])
+        elif found.exact_metrics is False:
+            notes.append(f"{metric} of the trained model stays at the clients.")
     if spent is not None:
         notes.append(spent_in_words(spent, "", after_epsilon(WITHOUT_TRAINING)))
     if reason:
@@ -55,3 +71,30 @@ def tuner_listing(journal: Journal) -> Listing:
     headings |= {f"score_rung_{n}": f"round {r.rounds}" for n, r in enumerate(rungs, 1)}
     title = "The score of each trial after a rung's last round:"
     return Listing(rows, values, title, headings, notes)
+
+
+def final_in_words(metric: str, rounds: int, value: float) -> str:
+    """Return the score of the trained model, as `FederationResult.final` has it."""
+    text = f"{metric} of the trained model, as the app has it, after its own "
+    return f"{text}{rounds_in_words(rounds)}: {short_value(value)}."
+
+
+def best_round_in_words(
+    result: FederationResult, metric: str, direction: Direction
+) -> list[str]:
+    """Return a line if the trained model was better before its end."""
+    final, best = result.final(metric), result.best_round(metric, direction)
+    if final is None or best is None:
+        return []
+    rounds, value = best
+    if short_value(value) == short_value(final[1]):
+        return []
+    text = (
+        f"It was best after {rounds_in_words(rounds)} of its own: {short_value(value)}"
+    )
+    return [f"{text}. The model is that of the last round."]
+
+
+def rounds_in_words(number: int) -> str:
+    """Return a number of rounds, in words."""
+    return f"{number} round{'s' * (number > 1)}"

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flwr_fbo._common.pictures import BLUE, ORANGE
+from flwr_fbo._common.text import short_value
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.study.report import figures
@@ -17,7 +18,6 @@ from flwr_fbo.study.report.page import (
     Section,
     Table,
     journal_page,
-    short_value,
 )
 from flwr_fbo.study.report.releases import releases_section, spent_lines
 from flwr_fbo.tuner.federation_result import FederationResult
@@ -127,7 +127,7 @@ def _course(
 def _score_name(identity: Mapping[str, Any]) -> str:
     """Return what a score is, in a word or two."""
     metric = metric_in_words(identity["metric"])
-    return metric if identity["privacy"] is None else f"rank by {metric}"
+    return metric if identity["privacy"] is None else f"rank score by {metric}"
 
 
 def _privacy(

@@ -36,7 +36,7 @@ from flwr_fbo.tuner.trials.tuned_grid import TunedGrid
 _log = logging.getLogger("flwr.fbo")
 
 _EARLY_STOPPING = (
-    " Does main stop early on aggregated metrics? They are NaN while trials are "
+    " Does the server stop early on aggregated metrics? They are NaN while trials are "
     "compared privately, so it stops too soon: let it stop early only where "
     "current_trial(context) is None."
 )
@@ -272,11 +272,11 @@ class TrialRun:
         shows_metrics = not self.chooser.adds_noise or (exact_metrics and not has_ended)
         if has_ended:
             hidden = "" if shows_metrics else ", whose metrics stayed at the clients"
-            text = "trial %d came to the end of main in a rung%s"
+            text = "trial %d came to its end in a rung%s"
             _log.info(text, number, hidden, extra={IS_PROGRESS: "rung"})
             self._log_of_trials.show(trial)
         else:
-            text = "trial %d is trained to the end of main, by all clients"
+            text = "trial %d is trained to its end, by all clients"
             _log.info(text, number, extra={IS_PROGRESS: "rung"})
         trial.come_forward()
         grid = TunedGrid(
@@ -303,7 +303,7 @@ class TrialRun:
             raise next(iter(failures.values()))
         alike: dict[str, list[int]] = {}
         for number, failure in failures.items():
-            text = f"main has failed: {failure!r}"
+            text = f"the app has failed: {failure!r}"
             if isinstance(failure, TrainingFailedError | EvaluationFailedError):
                 text = str(failure)
             if text != self._said.get(number):
@@ -357,9 +357,9 @@ class TrialRun:
         short = [t.number for t in trials if t.num_train < rounds and not t.failure]
         if short:
             _log.warning(
-                "main ended before round %d in trials %s, which are compared as they "
-                "are: the app's number of rounds should be at least that of the "
-                "schedule.%s",
+                "The training ended before round %d in trials %s, which are compared "
+                "as they are: the app's number of rounds should be at least that of "
+                "the schedule.%s",
                 rounds,
                 short,
                 _EARLY_STOPPING if self.chooser.adds_noise else "",

@@ -126,8 +126,9 @@ class OneTraining:
         # One group is no race: all clients train each trial, one after another.
         if group_size == 0 or shape.num_nodes < 2 * group_size:
             reason = shape.reason or (
-                f"main asks {shape.num_asked} clients to train in a round, and two "
-                f"groups of min_clients={self.min_clients} are {2 * self.min_clients}"
+                f"the server asks {shape.num_asked} clients to train in a round, and "
+                f"two groups of min_clients={self.min_clients} are "
+                f"{2 * self.min_clients}"
             )
             num, first = min(num_trials, self.trials), 1
             if shape.num_nodes < 2 * self.min_clients:

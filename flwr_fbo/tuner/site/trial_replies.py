@@ -38,12 +38,12 @@ from flwr_fbo.tuner.trial_context import FederationTrial, Overlay
 _NUMPY_CONFIGS = ("fitins.config", "evaluateins.config")
 
 _NO_WORKFLOW = (
-    "secagg_mod or secaggplus_mod is a mod of this ClientApp, and main does not run "
-    "SecAggWorkflow or SecAggPlusWorkflow"
+    "secagg_mod or secaggplus_mod is a mod of this ClientApp, and the server does not "
+    "run SecAggWorkflow or SecAggPlusWorkflow"
 )
 _NO_MOD = (
-    "main runs SecAggWorkflow or SecAggPlusWorkflow, and this ClientApp does not have "
-    "its mod, as in ClientApp(mods=[tuner_mod, secaggplus_mod])"
+    "the server runs SecAggWorkflow or SecAggPlusWorkflow, and this ClientApp does not "
+    "have its mod, as in ClientApp(mods=[tuner_mod, secaggplus_mod])"
 )
 
 _STUDY_IN_TRIAL = (

@@ -220,8 +220,8 @@ class TrialGrid:
             self._looks, self._last_look = self._looks + 1, now
         if self._looks > _MOST_LOOKS and getattr(self._grid, "is_complete", False):
             raise RuntimeError(
-                f"main waits for more than {len(nodes)} nodes, and these are all that "
-                "there are: min_available_nodes and its like"
+                f"the server waits for more than {len(nodes)} nodes, and these are all "
+                "that there are: min_available_nodes and its like"
             )
         size = asked_sample_size()
         # A strategy that asks all clients draws nothing.
@@ -239,7 +239,7 @@ class TrialGrid:
         """
         raise NotImplementedError(
             "A trial of FederationTuner needs grid.send_and_receive, as Flower's "
-            "strategies use it; main uses push_messages."
+            "strategies use it; the server uses push_messages."
         )
 
     def send_and_receive(
@@ -358,13 +358,13 @@ class TrialGrid:
         number, least = self._rounds.number, self._share.min_clients
         if not asked <= set(self._share.nodes):
             raise RuntimeError(
-                f"main asks clients in round {number} that are not its share: "
+                f"the server asks clients in round {number} that are not its share: "
                 "grid.get_node_ids() returns it, anew in each round, as Flower's "
                 "strategies call it. Halving needs no shares."
             )
         if len(asked) < least:
             raise RuntimeError(
-                f"main asks {len(asked)} clients in round {number}, and "
+                f"the server asks {len(asked)} clients in round {number}, and "
                 f"min_clients={least}."
             )
 
@@ -384,9 +384,10 @@ class TrialGrid:
             raise self._rounds.error() from error
         if self._emptied and not isinstance(error, PublicError):
             raise HiddenMetricsError(
-                f"main raised {error!r}. While trials are compared privately, these "
-                f"metrics of clients are empty in main: {sorted(self._emptied)}. Let "
-                "main do without them where current_trial(context) is not None"
+                f"the server raised {error!r}. While trials are compared privately, "
+                f"these metrics of clients are empty there: {sorted(self._emptied)}. "
+                "Let the server do without them where current_trial(context) is not "
+                "None"
             ) from error
 
     def _raise_diverged(self) -> NoReturn:

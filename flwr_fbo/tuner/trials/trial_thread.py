@@ -260,13 +260,14 @@ class TrialThread:
             return self.error
         if not self._clients_score:
             return ValueError(
-                f"main has no score of the server in {self.num_train} rounds: give its "
-                "strategy an evaluate_fn that has the metric; a loop of its own calls "
-                "server_score(grid, evaluate_fn)."
+                f"there is no score of the server in {self.num_train} rounds: give the "
+                "strategy an evaluate_fn that has the metric; a loop of the app's own "
+                "calls server_score(grid, evaluate_fn)."
             )
         return ValueError(
-            f"main asks no client to evaluate in {self.num_train} rounds: without "
-            "federated evaluation there is nothing to compare trials by (FedAvg: "
+            f"the server asks no client to evaluate in {self.num_train} rounds: "
+            "without federated evaluation there is nothing to compare trials by "
+            "(FedAvg: "
             'fraction_evaluate > 0), unless the server scores them: score="server".'
         )
 
@@ -312,8 +313,8 @@ class TrialThread:
             num = clients_waited_for(self._thread.ident or 0)
             if self._most_clients is not None and (num or 0) > self._most_clients:
                 self.error = RuntimeError(
-                    f"main waits for {num} clients, and {self._most_clients} are all "
-                    "that there are: min_available_clients and its like"
+                    f"the server waits for {num} clients, and {self._most_clients} are "
+                    "all that there are: min_available_clients and its like"
                 )
                 return [], None
 
@@ -363,9 +364,9 @@ class TrialThread:
         if self._num_refused < _MOST_REFUSALS:
             raise TrialEnd
         _log.warning(
-            "main catches all exceptions, also the one that ends trial %d: its thread "
-            "is stopped, and keeps its memory until the process ends. Does it have a "
-            "bare except, or one of BaseException?",
+            "The server catches all exceptions, also the one that ends trial %d: its "
+            "thread is stopped, and keeps its memory until the process ends. Does it "
+            "have a bare except, or one of BaseException?",
             self.number,
         )
         self._requests.put(([], None))

@@ -105,7 +105,9 @@ def test_defaults_outside_the_space_are_told(caplog: pytest.LogCaptureFixture) -
     space = {"local-epochs": IntDistribution(2, 3)}
     with caplog.at_level(logging.WARNING, "flwr.fbo"):
         result = tuner(space=space).start(main_of(), in_process(), server_context())
-    assert "The app's defaults are outside the space in ['local-epochs']" in caplog.text
+    assert "Outside of the space that is searched: the app's own local-epochs=1." in (
+        caplog.text
+    )
     assert [one["local-epochs"] for one in result.settings[:1]] == [1]
     assert len(result.settings) == 3
 

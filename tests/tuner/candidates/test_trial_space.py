@@ -201,7 +201,7 @@ def test_trials_have_the_apps_default_where_a_key_is_not_in_force(
         "{'schedule': ['exponential']}." in caplog.text
     )
     # The default is outside the space, and of no matter.
-    assert "outside the space" not in caplog.text
+    assert "Outside of the space" not in caplog.text
     assert result.settings[1] == {**APP_DEFAULTS, "learning-rate": 0.5}
     assert result.settings[2]["decay"] == 0.9  # the second of them was there already
     assert len(result.settings) == len({str(one) for one in result.settings}) == 6

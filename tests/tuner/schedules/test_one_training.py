@@ -348,8 +348,8 @@ def _alone(grid: Grid, context: Context) -> Any:
         (_main(lambda: FedAvg(min_train_nodes=12)), "waits for more than 5 nodes"),
         (_main(lambda: FedAvg(min_available_nodes=20)), "waits for more than 5 nodes"),
         (_main(_private), "adds noise for num_sampled_clients"),
-        (_main(lambda: FedAvg(fraction_train=0.2)), "main asks 4 clients"),
-        (_alone, "main trains without a strategy"),
+        (_main(lambda: FedAvg(fraction_train=0.2)), "the server asks 4 clients"),
+        (_alone, "the server trains without a strategy"),
     ],
 )
 def test_an_app_that_cannot_be_shared_out_is_told_before_the_first_message(

@@ -1,0 +1,76 @@
+"""Where ``flwr-fbo tune`` keeps its records, and of which state of an app they are."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from pathlib import Path
+
+from flwr_fbo._common.text import write_whole
+from flwr_fbo._compat import bundled_files
+from flwr_fbo.tuner.records.trials_record import has_begun
+
+# Of the records, in the user's home: others may be able to write where an app is.
+_FOLDER = Path(".flwr-fbo") / "tune"
+_FILES = "app-files.json"
+# The tuner itself refuses another run config; texts are no part of a training.
+_NOT_CODE = (".md", "pyproject.toml", "LICENSE")
+
+
+def record_folder(app: Path, settings: str) -> Path:
+    """Return the folder of an app's record with these settings, if none is given."""
+    digest = hashlib.sha256(f"{app} {settings}".encode()).hexdigest()[:8]
+    return Path.home() / _FOLDER / f"{app.name}-{digest}"
+
+
+def check_no_app(folder: Path) -> None:
+    """Raise ValueError if a folder is a Flower app's: it says where its records are."""
+    try:
+        project = tomllib.loads((folder / "pyproject.toml").read_text())
+        project["tool"]["flwr"]["app"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    kept = Path.home() / _FOLDER
+    records = sorted(
+        (path for path in kept.glob(f"{folder.resolve().name}-*") if has_begun(path)),
+        key=lambda path: path.stat().st_mtime,
+        reverse=True,
+    )
+    text = f"{folder} is an app, and not a record. `flwr-fbo tune` keeps "
+    if not records:
+        raise ValueError(f"{text}those in {kept}, or in --folder: none is of this app.")
+    names = ", ".join(map(str, records))
+    raise ValueError(f"{text}its records, the latest first, in {names}.")
+
+
+def note_files(app: Path, folder: Path) -> None:
+    """Note in a record's folder of which files the app is, unless it has begun."""
+    if not has_begun(folder):
+        write_whole(folder / _FILES, json.dumps(_digests(app), indent=1))
+
+
+def changed_files(app: Path, folder: Path) -> list[str]:
+    """Return which files of an app have changed since a tuning began, in words."""
+    file = folder / _FILES
+    if not has_begun(folder) or not file.exists():
+        return []
+    then, now = json.loads(file.read_text()), _digests(app)
+    words = dict.fromkeys(now.keys() - then.keys(), "new")
+    words |= dict.fromkeys(then.keys() - now.keys(), "gone")
+    both = then.keys() & now.keys()
+    words |= {name: "changed" for name in both if then[name] != now[name]}
+    return [f"{name} ({word})" for name, word in sorted(words.items())]
+
+
+def _digests(app: Path) -> dict[str, str]:
+    """Return digests of an app's files, but for texts and settings, by path."""
+    try:
+        files = bundled_files(app)
+    except ValueError:  # Flower would not run it; in this process it can be run
+        return {}
+    return {
+        name: hashlib.sha256(content).hexdigest()
+        for name, content in sorted(files.items())
+        if not name.endswith(_NOT_CODE)
+    }

@@ -92,7 +92,11 @@ PYTHON: list[tuple[Callable[[], Any], str, str]] = [
         "None, with FedWarmStart",
     ),
     (lambda: _host(callbacks=[Callback]), "callbacks=[<class", "Callback objects"),
-    (lambda: _tuner(callbacks=Callback()), "callbacks=<", "a list or tuple"),
+    (
+        lambda: _tuner(callbacks=Callback()).start(print, None, _context()),
+        "callbacks=<",
+        "a list or tuple",
+    ),
     (lambda: _host(client_api="grpc"), "client_api='grpc'", "message"),
     (lambda: Host(metrics=["loss"]), "metrics=['loss']", "best-value"),
     (lambda: _start(num_rounds=1), "num_rounds=1", ">= 2"),

@@ -44,6 +44,7 @@ from flwr_fbo.strategies.open_round import OpenRound
 from flwr_fbo.strategies.result import StudyResult
 from flwr_fbo.strategies.round_progress import RoundLog, ToldGrid
 from flwr_fbo.strategies.study_record import (
+    OpenSums,
     StudyProgress,
     StudyRecord,
     refuse_twin,
@@ -78,6 +79,8 @@ class StudyStrategy(Strategy, Generic[ResultT]):
     record_kind: JournalKind
     # Metrics that clients can be asked to report.
     metrics: ClassVar[tuple[str, ...]] = ()
+    # The secure sum that may have been unmasked, where sites sum their messages.
+    _open_sums: OpenSums | None = None
 
     def __init__(self, server: Server, study: Study) -> None:
         self.server = server
@@ -243,7 +246,10 @@ class StudyStrategy(Strategy, Generic[ResultT]):
             self._commit()
             return
         self.server.resume(progress.ledger)
-        self._load_state(progress.state)
+        state = progress.state
+        if self._open_sums is not None:
+            state = self._open_sums.resume(state)
+        self.server.load_state_dict(state)
         self.study, self._rounds = progress.study, progress.rounds
         self._enrolment.resume(progress.slots, progress.journals)
         self._enrolment.book = ReceiptBook.from_json(progress.receipts)
@@ -256,25 +262,20 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         """Put all that a new run would need on disk."""
         book = self._enrolment.book
         num_rounds = len(self._rounds) if is_round_done else len(self._rounds) - 1
+        state = self.server.state_dict()
+        if self._open_sums is not None:
+            state |= self._open_sums.state_dict()
         progress = StudyProgress(
             self.study,
             self.server.ledger,
             self._enrolment.slots,
             self._enrolment.journals,
             self._rounds[:num_rounds],
-            self._state(),
+            state,
             book.to_json(),
         )
         self._record.save(progress)
         book.commit()
-
-    def _state(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Return what the strategy needs besides its ledger to go on, as arrays."""
-        return self.server.state_dict()
-
-    def _load_state(self, state: Mapping[str, np.ndarray[Any, Any]]) -> None:
-        """Continue from what ``_state`` returned."""
-        self.server.load_state_dict(state)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

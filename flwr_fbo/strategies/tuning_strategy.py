@@ -103,6 +103,7 @@ class TuningStrategy(StudyStrategy[TuningResult]):
     ) -> None:
         super().__init__(server, study)
         self.releases = releases
+        self._open_sums = None if releases is None else releases.collector
         self._given_seed = None if seeds is None else seeds.features
         self._horizon: int | None = None  # T, once it is planned
 
@@ -119,16 +120,6 @@ class TuningStrategy(StudyStrategy[TuningResult]):
     def _resumed(self) -> None:
         if self.releases is not None:
             self.releases.resume(self.study)
-
-    def _state(self) -> dict[str, np.ndarray[Any, Any]]:
-        collector = None if self.releases is None else self.releases.collector
-        return super()._state() | ({} if collector is None else collector.state_dict())
-
-    def _load_state(self, state: Mapping[str, np.ndarray[Any, Any]]) -> None:
-        collector = None if self.releases is None else self.releases.collector
-        if collector is not None:
-            state = collector.resume(state)
-        super()._load_state(state)
 
     def _identity(self, num_rounds: int) -> dict[str, Any]:
         identity = super()._identity(num_rounds)

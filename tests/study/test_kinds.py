@@ -249,8 +249,8 @@ class EpsilonGreedy(StudyStrategy):
     result_type = StudyResult
     record_kind = TOTALS
 
-    def __init__(self, num_agents, folder):
-        super().__init__(GreedyServer(num_agents), GreedyStudy(2), folder)
+    def __init__(self, num_agents):
+        super().__init__(GreedyServer(num_agents), GreedyStudy(2))
 
     def instruction(self, node, slot, step):
         return GreedyInstruction("round", self.study, slot)
@@ -293,8 +293,8 @@ def test_a_study_of_a_kind_from_outside_runs_and_is_shown(outsider: Path) -> Non
         {"agent-id": i, "fbo-folder": str(at)} for i, at in enumerate(sites)
     ]
     grid = InProcessGrid(site_app(code.GreedySite()), 2, node_configs=configs)
-    strategy = code.EpsilonGreedy(2, server)
-    result = strategy.start(grid)
+    strategy = code.EpsilonGreedy(2)
+    result = strategy.start(grid, folder=server)
     assert result.arrays.to_numpy_ndarrays()[0].tolist() == [[6.0, 8.0]]
     study = strategy.study.study_id
     assert sorted(path.name for path in sites[1].glob("*.sqlite")) == [
@@ -309,7 +309,7 @@ def test_a_study_of_a_kind_from_outside_runs_and_is_shown(outsider: Path) -> Non
     for folder, title in ((server, "Study of counts"), (sites[1], "s counts")):
         _printed("report", folder)
         assert title in (folder / "report.html").read_text()
-    again = code.EpsilonGreedy(2, server).start(grid)  # as it is on record
+    again = code.EpsilonGreedy(2).start(grid, folder=server)  # as it is on record
     assert again.rounds == result.rounds
 
 

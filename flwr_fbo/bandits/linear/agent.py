@@ -63,7 +63,7 @@ class LinearUCBAgent:
     total : ndarray of shape (d + 1, d + 1), optional
         Sum of all agents' last releases; zero unless given.
     own : OwnPart, optional
-        The agent's part of the total, with ``local_data="own"``.
+        The agent's part of the total, where sites act on their own data.
     num_others : int
         Number of other agents' releases in the total; see `receive`. Zero unless given.
 

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._common.version import __version__
-from flwr_fbo.journal.checksums import TRIALS_IN_PART, Part, Row, part_of
+from flwr_fbo.journal.checksums import TRIALS_IN_PART, Part, Row
 from flwr_fbo.journal.journal_file import (
     JournalError,
     JournalFile,
@@ -358,10 +358,8 @@ class Journal:
 
     def load_arrays(self, names: Collection[str]) -> dict[str, NDArray[Any]]:
         """Return those of these arrays that there are; only their parts are read."""
-        parts = {part_of("state", name) for name in names}
         with self._store.explained():
-            rows = self._store.rows("state", lambda number, _: number in parts)
-            return arrays_of([row for row in rows if row[0] in names])
+            return arrays_of(self._store.rows_of("state", names))
 
     def change_state(
         self,
@@ -395,6 +393,11 @@ class Journal:
         """
         with self._store.explained():
             return releases_of(self._store.rows("ledger"))
+
+    def release(self, iteration: int) -> LedgerRow:
+        """Return the release of an iteration, which must be there."""
+        with self._store.explained():
+            return releases_of(self._store.rows_of("ledger", [iteration]))[0]
 
     def add_release(self, row: LedgerRow, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Add one release, and arrays beside those there are: one transaction."""

@@ -6,7 +6,7 @@ import json
 import os
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -430,6 +430,18 @@ class JournalFile:
         parts = sorted(self._parts[table].items())
         numbers = [number for number, part in parts if wanted(number, part)]
         return [row[:-1] for i in numbers for row in self._rows(table, i).values()]
+
+    def rows_of(self, table: str, keys: Iterable[Any]) -> list[Row]:
+        """Return the rows of these keys that there are; only their parts are read."""
+        found: dict[int, dict[Any, Row]] = {}
+        rows = []
+        for key in keys:
+            number = part_of(table, key)
+            if number not in found:
+                found[number] = self._rows(table, number)
+            if key in found[number]:
+                rows.append(found[number][key][:-1])
+        return rows
 
     def row(self, table: str, key: Any) -> Row | None:
         """Return one row, or None, in a time that is bounded."""

@@ -9,7 +9,7 @@ these arrays follow, as .npy, and the length of all.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from io import BytesIO
 from typing import Any
@@ -124,6 +124,11 @@ class JournalMemory:
     def rows(self, table: str, wanted: object = None) -> list[Row]:
         """Return all rows of a table: it is in one part, which is always wanted."""
         return list(self._tables[table].values())
+
+    def rows_of(self, table: str, keys: Iterable[Any]) -> list[Row]:
+        """Return the rows of these keys that there are."""
+        rows = self._tables[table]
+        return [rows[key] for key in keys if key in rows]
 
     def row(self, table: str, key: Any) -> Row | None:
         """Return one row, or None."""

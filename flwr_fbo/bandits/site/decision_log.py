@@ -72,6 +72,12 @@ class DecisionLog:
         # The trials that have the last different sets of vectors, by their bytes.
         self._sets: dict[bytes, int] = {}
 
+    def take_sets(self, other: DecisionLog) -> None:
+        """Take the sets of vectors that a log of the same journal knew earlier."""
+        # Fewer trials: the file was exchanged for an older one.
+        if max(other._sets.values(), default=-1) < self._journal.num_trials:
+            self._sets = other._sets
+
     # Choosing
 
     def offer(self, context: Any, eligible: Collection[str] | None = None) -> Offer:

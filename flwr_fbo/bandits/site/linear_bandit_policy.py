@@ -491,6 +491,7 @@ def _as_it_is(journal: Journal, before: RecordedBandit | None) -> RecordedBandit
         return RecordedBandit(journal)
     bandit = RecordedBandit(journal, before.study)
     bandit.belief.take_agents(before.belief)
+    bandit.decisions.take_sets(before.decisions)
     return bandit
 
 

@@ -154,6 +154,11 @@ class JournalMemory:
         self._before.append((table, row[0], self.row(table, row[0])))
         self._set(table, row[0], row)
 
+    def put_all(self, table: str, rows: Iterable[Row]) -> None:
+        """Add or replace rows; see `put`."""
+        for row in rows:
+            self.put(table, row)
+
     def remove(self, table: str, key: Any) -> None:
         """Remove a row, if it is there."""
         self._before.append((table, key, self.row(table, key)))

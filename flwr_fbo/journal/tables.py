@@ -85,6 +85,20 @@ def trials_of(rows: Sequence[Row]) -> list[Trial]:
     ]
 
 
+def ended(row: Row, value: float, iteration: int | None = None) -> Row:
+    """Return the row of a trial that has ended now; NaN is a failed one.
+
+    Without an iteration it keeps its own.
+    """
+    number, began_in, params, point, _, _, cuts, started, _, source = row
+    where = began_in if iteration is None else iteration
+    is_failed = math.isnan(value)
+    state: TrialState = "failed" if is_failed else "complete"
+    kept = None if is_failed else float(value) + 0.0  # SQLite has no -0.0
+    outcome = state, kept, cuts, started, time.time(), source
+    return (number, where, params, point, *outcome)
+
+
 @dataclass(frozen=True, eq=False)
 class LedgerRow:
     """One release.

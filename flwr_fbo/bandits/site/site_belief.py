@@ -289,7 +289,7 @@ class SiteBelief:
         k = min(included, self._journal.num_releases)
         window = self._sums.window_of(k)
         clean, counts = self._sums.total(*window), self._sums.counts(*window)
-        message = self._journal.release(k).vectors if k else clean
+        message = self._journal.ledger(k)[0].vectors if k else clean
         size = clean.shape[-1]
         parts = message.reshape(-1, size, size), clean.reshape(-1, size, size), counts
         return [OwnPart(*each) for each in zip(*parts, strict=True)]

@@ -16,10 +16,11 @@ from flwr_fbo import ContinualSettings, LinearBanditPolicy, LinearUCBSettings
 from flwr_fbo.bandits.linear.settings import LocalData
 from flwr_fbo.bandits.linear.study import LinearBanditStudy
 from flwr_fbo.bandits.site.recorded_bandit import RecordedBandit
-from flwr_fbo.journal import checksums, journal_file
+from flwr_fbo.journal import checksums, journal_file, parts
 from flwr_fbo.journal.checksums import ARRAYS_IN_PART
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.journal.journal_file import JournalError, JournalFile, JournalHeldError
+from flwr_fbo.journal.journal_file import JournalError, JournalHeldError
+from flwr_fbo.journal.parts import Parts
 from flwr_fbo.journal.tables import LedgerRow
 from tests.bandits.site.policies import FILE_NAME
 from tests.killing import killed_after
@@ -84,7 +85,7 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         counts[table] += len(digests)
         return digests
 
-    for module in (journal_file, checksums):
+    for module in (journal_file, checksums, parts):
         monkeypatch.setattr(module, "digests_of", counting)
     return counts
 
@@ -228,7 +229,7 @@ def test_a_call_that_failed_leaves_nothing_behind(
         raise OSError("no space")
 
     with monkeypatch.context() as broken:
-        broken.setattr(JournalFile, "_write_parts", fails)
+        broken.setattr(Parts, "write", fails)
         with pytest.raises(OSError, match="no space"):
             policy.reward(ticket, 1.0)
     assert [*policy.awaited] == [ticket]

@@ -46,7 +46,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    for module in ("bandits.site.reward_clock", "journal.journal"):
+    for module in ("bandits.site.reward_clock", "journal.journal", "journal.tables"):
         monkeypatch.setattr(f"flwr_fbo.{module}.time", made)
     return made
 

@@ -19,7 +19,8 @@ from flwr_fbo.bandits.linear.settings import (
 from flwr_fbo.bandits.linear.study import LinearBanditStudy
 from flwr_fbo.bandits.site.recorded_bandit import RecordedBandit
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.journal.journal_file import JournalError, JournalFile
+from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.journal.parts import Parts
 from tests.bandits.site.policies import (
     ARMS,
     ENCODER,
@@ -294,7 +295,7 @@ def test_a_full_disk_leaves_nothing(
         raise OSError("No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(JournalFile, "_write_parts", full)
+        patch.setattr(Parts, "write", full)
         with pytest.raises((OSError, JournalError)):
             policy.add_history(X, Y)
     assert policy.summary().num_logged == 0

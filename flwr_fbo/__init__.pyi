@@ -20,7 +20,6 @@ from .bandits.off_policy.estimators import doubly_robust as doubly_robust
 from .bandits.off_policy.estimators import ips as ips
 from .bandits.off_policy.estimators import snips as snips
 from .bandits.off_policy.policies import evaluate_policy as evaluate_policy
-from .bandits.site.bandit_store import LateRewardError as LateRewardError
 from .bandits.site.decision import Choice as Choice
 from .bandits.site.decision import Decision as Decision
 from .bandits.site.linear_bandit_policy import (
@@ -29,6 +28,7 @@ from .bandits.site.linear_bandit_policy import (
 from .bandits.site.linear_bandit_site import linear_bandit_app as linear_bandit_app
 from .bandits.site.neural_bandit_site import neural_bandit_app as neural_bandit_app
 from .bandits.site.policy_summary import PolicySummary as PolicySummary
+from .bandits.site.reward_clock import LateRewardError as LateRewardError
 from .clients.app_builders import add_tuning as add_tuning
 from .clients.app_builders import tuning_app as tuning_app
 from .clients.app_builders import with_tuning as with_tuning

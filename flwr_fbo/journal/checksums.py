@@ -77,6 +77,10 @@ def digests_of(table: str, rows: Iterable[Sequence[Any]]) -> list[bytes]:
     return digests
 
 
+class DamageError(ValueError):
+    """Rows are not as they were written; the text says which."""
+
+
 class Part(NamedTuple):
     """What the rows of a part of a table have in common.
 

@@ -92,7 +92,7 @@ class FileFormat:
     upgrades: Mapping[int, Step] = field(default_factory=dict)
 
 
-JOURNAL = FileFormat("journal", 0, 7, _COMMON + _TRIALS + _STATE)
+JOURNAL = FileFormat("journal", 0, 8, _COMMON + _TRIALS + _STATE)
 
 
 def _leave_journals(connection: sqlite3.Connection) -> None:

@@ -15,10 +15,9 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -26,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._common.version import __version__
-from flwr_fbo.journal.checksums import TRIALS_IN_PART, Part, Row, part_of
+from flwr_fbo.journal.checksums import TRIALS_IN_PART, Part
 from flwr_fbo.journal.journal_file import (
     JournalError,
     JournalFile,
@@ -38,8 +37,8 @@ from flwr_fbo.journal.tables import (
     LedgerRow,
     Trial,
     TrialSource,
-    TrialState,
     arrays_of,
+    ended,
     release_row,
     releases_of,
     state_rows,
@@ -55,7 +54,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 1.0
 _ATTEMPTS = 10
 
 
-class Journal:
+class Journal(AbstractContextManager["Journal"]):
     """Trials, releases and named arrays of one owner.
 
     Parameters
@@ -67,6 +66,13 @@ class Journal:
         The file; in memory without one.
     content : bytes, optional
         What `to_bytes` returned, for a journal in memory.
+
+    Attributes
+    ----------
+    path : Path or None
+        The file, if there is one.
+    identity : dict of str to JSON value
+        What the journal belongs to.
 
     Raises
     ------
@@ -87,8 +93,9 @@ class Journal:
             self._store = JournalMemory(identity, content)
         else:
             self._store = JournalFile(identity, path)
+        self.path, self.identity = path, self._store.identity
         try:
-            self._require(identity)
+            _require_owner(self._store, identity)
         except BaseException:
             self._store.close()
             raise
@@ -105,36 +112,16 @@ class Journal:
         """
         for _attempt in range(_ATTEMPTS):
             with suppress(JournalError):
-                journal = cls.__new__(cls)
-                journal._store = JournalFile(None, path, is_snapshot=True)
-                return journal
+                store = JournalFile(None, path, is_snapshot=True)
+                break
             time.sleep(_LONGEST_PAUSE / _ATTEMPTS)
-        # A process that was killed may have left half a transaction: SQLite undoes it.
+        else:
+            # A process that was killed may have left half a transaction: SQLite undoes
+            # it.
+            store = JournalFile(None, path, must_be_own=False)
         journal = cls.__new__(cls)
-        journal._store = JournalFile(None, path, must_be_own=False)
+        journal._store, journal.path, journal.identity = store, path, store.identity
         return journal
-
-    def _require(self, identity: Mapping[str, Any] | None) -> None:
-        """Raise JournalError unless the journal belongs to ``identity``."""
-        stored = self.identity
-        if identity is None or stored == identity:
-            return
-        now = json.loads(json.dumps(dict(identity)))
-        different = {
-            name: (stored.get(name), now.get(name))
-            for name in sorted(stored.keys() | now.keys())
-            if stored.get(name) != now.get(name)
-        }
-        if different:
-            made_by = self._store.made_by
-            other = made_by and made_by != __version__
-            by = f" It was made by flwr_fbo {made_by}, this is {__version__}."
-            raise JournalError(
-                f"The journal {self.path} belongs to another study. What differs "
-                f"(stored, now): {different}.{by if other else ''} To continue it, "
-                "start it as it was. In a folder of its own this one is a new study; a "
-                "private one then spends epsilon again."
-            )
 
     def require_kind(self, kind: str) -> None:
         """Raise JournalError unless the journal belongs to a ``kind``."""
@@ -143,16 +130,6 @@ class Journal:
             raise JournalError(
                 f"The journal {self.path} is of kind {found!r}, not {kind!r}."
             )
-
-    @property
-    def path(self) -> Path | None:
-        """The file, if there is one."""
-        return self._store.path
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """What the journal belongs to."""
-        return self._store.identity
 
     def reopen(self) -> bool:
         """Hold the file again, after `close`; return whether it has changed since.
@@ -163,7 +140,9 @@ class Journal:
             As a new `Journal` of an old file does.
         """
         assert isinstance(self._store, JournalFile)
-        return self._store.reopen()
+        has_changed = self._store.reopen()
+        self.identity = self._store.identity
+        return has_changed
 
     def to_bytes(self) -> bytes:
         """Return the whole journal, for a later ``content``; of one in memory."""
@@ -173,9 +152,6 @@ class Journal:
     def close(self) -> None:
         """Let the file go; nothing is lost without it."""
         self._store.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -197,7 +173,7 @@ class Journal:
         text, [content] = json.dumps(dict(params)), to_npy([point])
         states = state_rows(arrays or {})
         with self._store.transaction():
-            self._put(states)
+            self._store.put_all("state", states)
             rows = self._store.rows("trial", lambda _, part: part.running > 0)
             cut_off = next((row for row in rows if row[4] == "running"), None)
             number = self.num_trials if cut_off is None else cut_off[0]
@@ -210,10 +186,10 @@ class Journal:
 
     def end_trial(self, number: int, value: float) -> None:
         """Record what an evaluation gave; NaN is a failed one."""
-        failed = math.isnan(value)
-        state: TrialState = "failed" if failed else "complete"
         with self._store.transaction():
-            self._end(number, None, state, None if failed else float(value))
+            old = self._store.row("trial", number)
+            if old is not None:
+                self._store.put("trial", ended(old, value))
 
     def complete_trials(
         self,
@@ -225,21 +201,10 @@ class Journal:
         rows = state_rows(arrays)
         with self._store.transaction():
             for number, value in values:
-                self._end(number, iteration, "complete", float(value))
-            self._put(rows)
-
-    def _end(
-        self, number: int, iteration: int | None, state: TrialState, value: float | None
-    ) -> None:
-        """Change a trial, if there is one; without an iteration it keeps its own."""
-        old = self._store.row("trial", number)
-        if old is None:
-            return
-        _, began_in, params, point, _, _, cuts, started, _, source = old
-        where = began_in if iteration is None else iteration
-        about, times = (number, where, params, point), (started, time.time())
-        value = None if value is None else value + 0.0  # SQLite has no -0.0
-        self._store.put("trial", (*about, state, value, cuts, *times, source))
+                old = self._store.row("trial", number)
+                if old is not None:
+                    self._store.put("trial", ended(old, value, iteration))
+            self._store.put_all("state", rows)
 
     def begin_again(self, numbers: Iterable[int]) -> None:
         """Give trials, which must be there, the time of now as that of their start."""
@@ -273,7 +238,7 @@ class Journal:
         texts = [json.dumps(dict(params)) for params, _ in decisions]
         contents, states = to_npy(p for _, p in decisions), state_rows(arrays)
         with self._store.transaction():
-            self._put(states)
+            self._store.put_all("state", states)
             first, now = self.num_trials, time.time()
             rows = enumerate(zip(texts, contents, strict=True), first)
             for number, about in rows:
@@ -329,11 +294,7 @@ class Journal:
         """Store the named arrays; others stay as they are."""
         rows = state_rows(arrays)
         with self._store.transaction():
-            self._put(rows)
-
-    def _put(self, rows: Iterable[Row]) -> None:
-        for row in rows:
-            self._store.put("state", row)
+            self._store.put_all("state", rows)
 
     def load_state(self) -> dict[str, NDArray[Any]]:
         """Return all named arrays."""
@@ -346,22 +307,14 @@ class Journal:
             rows = self._store.rows("state", lambda number, _: number == 0)
             return arrays_of([row for row in rows if row[1] == 0])
 
-    @property
-    def unnumbered_digest(self) -> int:
-        """What changes with the arrays of `load_unnumbered`; of a file."""
-        assert isinstance(self._store, JournalFile)
-        return self._store.digest("state", 0)
-
     def load_array(self, name: str) -> NDArray[Any] | None:
         """Return one array, or None if there is none, in a time that is bounded."""
         return self.load_arrays([name]).get(name)
 
     def load_arrays(self, names: Collection[str]) -> dict[str, NDArray[Any]]:
         """Return those of these arrays that there are; only their parts are read."""
-        parts = {part_of("state", name) for name in names}
         with self._store.explained():
-            rows = self._store.rows("state", lambda number, _: number in parts)
-            return arrays_of([row for row in rows if row[0] in names])
+            return arrays_of(self._store.rows_of("state", names))
 
     def change_state(
         self,
@@ -374,9 +327,9 @@ class Journal:
         with self._store.transaction():
             for name in gone:
                 self._store.remove("state", name)
-            self._put(rows)
+            self._store.put_all("state", rows)
             for release in releases:
-                self._add_release(release)
+                _add_release(self._store, release)
 
     # Releases
 
@@ -385,8 +338,8 @@ class Journal:
         """How many releases there are."""
         return self._store.count("ledger")
 
-    def ledger(self) -> list[LedgerRow]:
-        """Return all releases, in order.
+    def ledger(self, iteration: int | None = None) -> list[LedgerRow]:
+        """Return all releases, in order, or that of one iteration.
 
         Raises
         ------
@@ -394,6 +347,8 @@ class Journal:
             If they are not as they were written.
         """
         with self._store.explained():
+            if iteration is not None:
+                return releases_of(self._store.rows_of("ledger", [iteration]))
             return releases_of(self._store.rows("ledger"))
 
     def add_release(self, row: LedgerRow, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -402,16 +357,41 @@ class Journal:
         with self._store.transaction():
             for state in rows:
                 self._store.insert("state", state)
-            self._add_release(row)
+            _add_release(self._store, row)
 
-    def _add_release(self, row: LedgerRow) -> None:
-        last = self._store.last_release
-        if row.iteration < last:
-            raise JournalError(
-                f"A release with iteration={row.iteration} comes too late: "
-                f"iteration={last} is on record."
-            )
-        self._store.insert("ledger", release_row(row))
+
+def _require_owner(
+    store: JournalFile | JournalMemory, identity: Mapping[str, Any] | None
+) -> None:
+    """Raise JournalError unless a journal belongs to ``identity``."""
+    stored = store.identity
+    if identity is None or stored == identity:
+        return
+    now = json.loads(json.dumps(dict(identity)))
+    different = {
+        name: (stored.get(name), now.get(name))
+        for name in sorted(stored.keys() | now.keys())
+        if stored.get(name) != now.get(name)
+    }
+    if different:
+        other = store.made_by and store.made_by != __version__
+        made_by = f" It was made by flwr_fbo {store.made_by}, this is {__version__}."
+        raise JournalError(
+            f"The journal {store.path} belongs to another study. What differs "
+            f"(stored, now): {different}.{made_by if other else ''} To continue it, "
+            "start it as it was. In a folder of its own this one is a new study; a "
+            "private one then spends epsilon again."
+        )
+
+
+def _add_release(store: JournalFile | JournalMemory, row: LedgerRow) -> None:
+    last = store.last_release
+    if row.iteration < last:
+        raise JournalError(
+            f"A release with iteration={row.iteration} comes too late: "
+            f"iteration={last} is on record."
+        )
+    store.insert("ledger", release_row(row))
 
 
 def open_patiently(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -14,50 +13,19 @@ from typing import Any
 from flwr_fbo._common.errors import PublicError
 from flwr_fbo._common.files import OPEN_TO_OTHERS, make_folder, why_untrusted
 from flwr_fbo._common.version import __version__
-from flwr_fbo.journal.checksums import (
-    LABELS,
-    MODULUS,
-    TRIALS_IN_PART,
-    Part,
-    Row,
-    damage_of,
-    digests_of,
-    part_of,
-)
+from flwr_fbo.journal.checksums import DamageError, Part, Row, digests_of, part_of
 from flwr_fbo.journal.file_formats import (
     LEDGER_KIND,
     FileFormat,
     found_format,
     new_format,
 )
+from flwr_fbo.journal.parts import Parts
+from flwr_fbo.journal.statements import CHECKED_TABLES, rows_in_part, write_row
 
 # The row of the identity that names the version of the package which made the file, or
 # upgraded it last.
 _MADE_BY = "flwr_fbo"
-
-# Which rows of a table are in a part, or how one of them is found; the columns after
-# those that find it.
-_IN_PART = {
-    "identity": "",
-    "trial": "WHERE number BETWEEN ? AND ? ORDER BY number",
-    "state": "WHERE part = ?",
-    "ledger": "ORDER BY iteration",
-}
-_WHERE = {
-    "identity": "name = ?",
-    "trial": "number = ?",
-    "state": "name = ? AND part = ?",
-    "part": "name = ? AND number = ?",
-}
-_AFTER_KEY = {
-    "identity": "value, digest",
-    "trial": (
-        "iteration, params, point, state, value, interruptions, started, finished,"
-        " source, digest"
-    ),
-    "state": "value, digest",
-    "part": "count, total, last, running, digest",
-}
 
 # What reading a damaged journal raises: of JSON, an array, or SQLite's own content.
 _DAMAGES = (ValueError, OverflowError, MemoryError, RecursionError)
@@ -72,24 +40,8 @@ class JournalHeldError(JournalError):
     """Another process holds the journal."""
 
 
-def _no_parts() -> dict[str, defaultdict[int, Part]]:
-    return {table: defaultdict[int, Part](Part, {0: Part()}) for table in LABELS}
-
-
 def _all(number: int, part: Part) -> bool:
     return True
-
-
-def _facts(table: str, row: Row | None) -> tuple[int, bool]:
-    """Return the iteration of a row, or -1, and whether it is a trial that runs."""
-    if row is None or table not in ("trial", "ledger"):
-        return -1, False
-    return (row[1], row[4] == "running") if table == "trial" else (row[0], False)
-
-
-def _number(row: Row | None) -> int:
-    """Return the digest of a row, its last column, as a number; 0 of None."""
-    return 0 if row is None else int.from_bytes(row[-1], "big")
 
 
 def _kept(table: str, row: Row) -> Row:
@@ -135,18 +87,13 @@ class JournalFile:
         # A ledger has charges, and no data: a group may read it.
         self._is_secret = identity is None or identity.get("kind") != LEDGER_KIND
         self.made_by = ""
-        # By table and number, one without rows where there is none; "part" is the head.
-        self._parts = _no_parts()
-        # What a transaction has changed, as it was when that began.
-        self._before: dict[tuple[str, int], Part] = {}
-        # By table, the rows that were checked last: of trials those of one part.
-        self._checked: dict[str, frozenset[Row]] = {}
+        self._parts = Parts()
         # The rows of each table and part that have been read, by the first column.
         self._read: dict[tuple[str, int], dict[Any, Row]] = {}
         self.identity = self._hold(identity)
         if is_snapshot:
             with self.explained():
-                for table in _IN_PART:
+                for table in CHECKED_TABLES:
                     self.rows(table)
                 self._connection.execute("PRAGMA query_only = ON")
 
@@ -161,64 +108,24 @@ class JournalFile:
         JournalError
             As a new `Journal` of an old file does.
         """
-        known = self._parts["part"][0]
+        known = self._parts.head
         self.identity = self._hold(None)
-        return self._parts["part"][0] != known
+        return self._parts.head != known
 
     def _hold(self, identity: Mapping[str, Any] | None) -> dict[str, Any]:
         """Open the file; return whom it belongs to."""
         if identity is None and not self.path.is_file():
             raise JournalError(f"There is no journal {self.path}.")
-        self._connection = self._copied() if self._is_snapshot else self._open()
+        if self._is_snapshot:
+            self._connection = _copied(self.path)
+        else:
+            must_be_own, is_secret = self._must_be_own, self._is_secret
+            self._connection = _opened(self.path, must_be_own, is_secret)
         try:
             return self._prepare(identity)
         except BaseException:
             self._connection.close()
             raise
-
-    def _open(self) -> sqlite3.Connection:
-        try:
-            # Only a new file: closing an old one would drop this process's lock on it.
-            is_new = not self.path.exists()
-            if is_new:
-                make_folder(self.path.parent)
-            if self._must_be_own:
-                self._require_own()
-            if is_new:
-                flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
-                with suppress(FileExistsError):  # another process was faster
-                    os.close(os.open(self.path, flags, 0o600))
-        except OSError as error:
-            raise JournalError(
-                f"The journal {self.path} cannot be written: {error.strerror}."
-            ) from error
-        with self.explained():
-            connection = sqlite3.connect(self.path, isolation_level=None, timeout=0.0)
-            # The lock is kept until the connection, or its process, ends.
-            connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-            connection.execute("PRAGMA synchronous = FULL")
-            # Keys and noise that are done with are overwritten, not only unlinked.
-            connection.execute("PRAGMA secure_delete = ON")
-            return connection
-
-    def _require_own(self) -> None:
-        """Raise JournalError if other users can change or read what is in the file."""
-        secret = self._is_secret
-        fault = why_untrusted(self.path, is_secret=secret, in_own_folder=True)
-        if fault:
-            raise JournalError(fault, public=OPEN_TO_OTHERS)
-
-    def _copied(self) -> sqlite3.Connection:
-        try:
-            content = self.path.read_bytes()
-        except OSError as error:
-            raise JournalError(
-                f"The journal {self.path} cannot be read: {error.strerror}."
-            ) from error
-        with self.explained():
-            connection = sqlite3.connect(":memory:", isolation_level=None)
-            connection.deserialize(content)
-            return connection
 
     def _prepare(self, identity: Mapping[str, Any] | None) -> dict[str, Any]:
         """Create, check or upgrade the content; return whom it belongs to."""
@@ -254,7 +161,8 @@ class JournalFile:
             raise self._of_another_version(found, schema)
         for step in range(schema, found.schema):
             found.upgrades[step](self._connection)
-        self._read_parts()
+        if not self._parts.read(self._connection):
+            self._read.clear()
         if schema != found.schema:
             self.put("identity", (_MADE_BY, json.dumps(__version__)))
             self._number_as(found)
@@ -288,26 +196,20 @@ class JournalFile:
         """Commit all of a block, or nothing of it; explain errors as `explained`."""
         try:
             self._connection.execute("BEGIN EXCLUSIVE")
-            self._before.clear()
+            self._parts.begin()
             try:
                 yield
-                if self._before:
-                    self._write_parts()
+                self._parts.write(self._connection)
                 self._connection.execute("COMMIT")
             except BaseException:
                 # The checksums go back first: they must say what is on disk.
-                self._undone()
+                self._parts.undo()
+                self._read.clear()
                 if self._connection.in_transaction:  # ended by SQLite on a full disk
                     self._connection.execute("ROLLBACK")
                 raise
         except _ERRORS as error:
-            raise self._explanation(error) from error
-
-    def _undone(self) -> None:
-        """Take back what a transaction has changed: it was undone."""
-        for (table, number), part in self._before.items():
-            self._parts[table][number] = part
-        self._read.clear()
+            raise _explanation(self.path, error) from error
 
     @contextmanager
     def explained(self) -> Iterator[None]:
@@ -315,121 +217,33 @@ class JournalFile:
         try:
             yield
         except _ERRORS as error:
-            raise self._explanation(error) from error
-
-    def _explanation(self, error: Exception) -> JournalError:
-        if isinstance(error, _DAMAGES):
-            return self._damaged(repr(error))
-        text = f"The journal {self.path} cannot be used"
-        if "locked" in str(error):
-            return JournalHeldError(
-                f"{text}: another process holds it; only one may use a journal."
-            )
-        if "disk is full" in str(error):
-            return JournalError(
-                f"{text}: its disk is full. Make space: what it holds is whole, and "
-                "the study goes on with it.",
-                public="This site's disk is full.",
-            )
-        return JournalError(f"{text}: {error}.")
-
-    def _damaged(self, what: str) -> JournalError:
-        return JournalError(f"The journal {self.path} is damaged: {what}.")
-
-    def _check(self, table: str, number: int, rows: list[Row], part: Part) -> None:
-        """Raise JournalError if rows are not those of a part; see `damage_of`."""
-        checked = self._checked.get(table, frozenset())
-        damage = damage_of(table, number, rows, part, checked)
-        if damage is not None:
-            raise self._damaged(damage)
-        if table not in ("state", "ledger"):  # whose rows may be large
-            self._checked[table] = frozenset(rows)
-
-    def _read_parts(self) -> None:
-        """Read the checksums of all parts, unless the head is the one that is known."""
-        known = self._parts["part"][0]
-        heads = self._connection.execute(
-            "SELECT count, total FROM part WHERE name = 'head' AND number = 0"
-        ).fetchall()
-        if heads == [(known.num_rows, known.total.to_bytes(32, "big"))] and known.total:
-            return
-        self._parts = _no_parts()
-        self._read.clear()
-        rows = self._connection.execute(
-            "SELECT name, number, count, total, last, running, digest FROM part"
-        ).fetchall()
-        for name, number, count, total, *_ in rows:
-            if name == "head" and isinstance(total, bytes):  # not checked, but compared
-                self._parts["part"][number] = Part(count, int.from_bytes(total, "big"))
-        rows = [row for row in rows if row[0] != "head"]
-        self._check("part", 0, rows, self._parts["part"][0])
-        for name, number, count, total, *rest in rows:
-            self._parts[name][number] = Part(count, int.from_bytes(total, "big"), *rest)
-
-    def _write_parts(self) -> None:
-        """Write the parts that have changed, and the head."""
-        before = self._before["part", 0] = self._parts["part"][0]
-        # In the transaction of the rows themselves: the disk never has one without the
-        # other. The head is written last, and stands for all parts.
-        count, total = before.num_rows, before.total
-        for table, number in [key for key in self._before if key[0] != "part"]:
-            part = self._parts[table][number]
-            columns = (part.num_rows, part.total.to_bytes(32, "big"), *part[2:4])
-            [digest] = digests_of("part", [(table, number, *columns)])
-            is_old = part.digest is not None
-            self._execute("part", (table, number), (*columns, digest), is_old=is_old)
-            count += part.digest is None
-            total += int.from_bytes(digest, "big")
-            total -= int.from_bytes(part.digest or b"", "big")
-            self._parts[table][number] = part._replace(digest=digest)
-        head = self._parts["part"][0] = Part(count, total % MODULUS)
-        row = (count, head.total.to_bytes(32, "big"), -1, 0, b"")
-        self._execute("part", ("head", 0), row, is_old=True)
-
-    def _execute(
-        self, table: str, key: tuple[Any, ...], new: Row | None, is_old: bool = False
-    ) -> None:
-        """Insert a row, replace an old one, or remove it: ``new`` is what its key has.
-
-        Raises
-        ------
-        JournalError
-            If there is no old row of that key: nothing is written in its place.
-        """
-        if new is None:
-            statement, about = f"DELETE FROM {table} WHERE {_WHERE[table]}", key
-        elif is_old:
-            marks = ", ".join("?" * len(new))
-            columns = f"({_AFTER_KEY[table]}) = ({marks})"
-            statement = f"UPDATE {table} SET {columns} WHERE {_WHERE[table]}"
-            about = (*new, *key)
-        else:
-            about = (*key, *new)
-            marks = ", ".join("?" * len(about))
-            statement = f"INSERT INTO {table} VALUES ({marks})"
-        if self._connection.execute(statement, about).rowcount != 1:
-            label = LABELS[table].format(key[0])
-            where = f"in the table {table} is not where it should be"
-            raise self._damaged(f"{label} {where}")
+            raise _explanation(self.path, error) from error
 
     def count(self, table: str) -> int:
         """Return how many rows a table has."""
-        return sum(part.num_rows for part in self._parts[table].values())
-
-    def digest(self, table: str, number: int) -> int:
-        """Return what changes with the rows of a part: the sum of their digests."""
-        return self._parts[table][number].total
+        return self._parts.count(table)
 
     @property
     def last_release(self) -> int:
         """The iteration of the last release, or -1."""
-        return self._parts["ledger"][0].last
+        return self._parts.last_release
 
     def rows(self, table: str, wanted: Callable[[int, Part], bool] = _all) -> list[Row]:
         """Return the rows of the parts that are wanted, all of them checked."""
-        parts = sorted(self._parts[table].items())
-        numbers = [number for number, part in parts if wanted(number, part)]
+        numbers = self._parts.numbers(table, wanted)
         return [row[:-1] for i in numbers for row in self._rows(table, i).values()]
+
+    def rows_of(self, table: str, keys: Iterable[Any]) -> list[Row]:
+        """Return the rows of these keys that there are; only their parts are read."""
+        found: dict[int, dict[Any, Row]] = {}
+        rows = []
+        for key in keys:
+            number = part_of(table, key)
+            if number not in found:
+                found[number] = self._rows(table, number)
+            if key in found[number]:
+                rows.append(found[number][key][:-1])
+        return rows
 
     def row(self, table: str, key: Any) -> Row | None:
         """Return one row, or None, in a time that is bounded."""
@@ -441,12 +255,9 @@ class JournalFile:
         known = self._read.get((table, number))
         if known is not None and table == "trial":
             return known
-        first, last = number * TRIALS_IN_PART, (number + 1) * TRIALS_IN_PART - 1
-        about = {"trial": (first, last), "state": (number,)}.get(table, ())
-        statement = f"SELECT * FROM {table} {_IN_PART[table]}"
-        rows = self._connection.execute(statement, about).fetchall()
+        rows = rows_in_part(self._connection, table, number)
         # All rows of a part: one alone could be an older version of itself.
-        self._check(table, number, rows, self._parts[table][number])
+        self._parts.check(table, number, rows)
         found: dict[Any, Row] = {row[0]: row for row in rows}
         self._read[table, number] = {key: _kept(table, found[key]) for key in found}
         return found
@@ -467,6 +278,11 @@ class JournalFile:
         """Add a row, or replace the one of the same key."""
         old = self._known(table, part_of(table, row[0])).get(row[0])
         self._write(table, row[0], old, row)
+
+    def put_all(self, table: str, rows: Iterable[Row]) -> None:
+        """Add or replace rows; see `put`."""
+        for row in rows:
+            self.put(table, row)
 
     def remove(self, table: str, key: Any) -> None:
         """Remove a row, if it is there."""
@@ -492,17 +308,8 @@ class JournalFile:
             return  # nothing has changed
         keys = (key, number) if table == "state" else (key,)
         values = None if new is None else new[len(keys) :]
-        self._execute(table, keys, values, is_old=old is not None)
-        part = self._parts[table][number]
-        self._before.setdefault((table, number), part)
-        (last, runs), (_, ran) = _facts(table, new), _facts(table, old)
-        self._parts[table][number] = Part(
-            part.num_rows + (new is not None) - (old is not None),
-            (part.total + _number(new) - _number(old)) % MODULUS,
-            max(part.last, last),
-            part.running + runs - ran,
-            part.digest,
-        )
+        write_row(self._connection, table, keys, values, is_old=old is not None)
+        self._parts.follow(table, key, old, new)
         read = self._read.get((table, number))
         if read is not None and new is None:
             del read[key]
@@ -513,3 +320,69 @@ class JournalFile:
         """Let the file go, and the memory of most rows; nothing is lost without it."""
         self._connection.close()
         self._read = {at: rows for at, rows in self._read.items() if at[0] != "trial"}
+
+
+def _explanation(path: Path, error: Exception) -> JournalError:
+    """Return what an error of SQLite or of damage means, and what to do."""
+    if isinstance(error, _DAMAGES):
+        what = str(error) if isinstance(error, DamageError) else repr(error)
+        return JournalError(f"The journal {path} is damaged: {what}.")
+    text = f"The journal {path} cannot be used"
+    if "locked" in str(error):
+        return JournalHeldError(
+            f"{text}: another process holds it; only one may use a journal."
+        )
+    if "disk is full" in str(error):
+        return JournalError(
+            f"{text}: its disk is full. Make space: what it holds is whole, and "
+            "the study goes on with it.",
+            public="This site's disk is full.",
+        )
+    return JournalError(f"{text}: {error}.")
+
+
+def _opened(path: Path, must_be_own: bool, is_secret: bool) -> sqlite3.Connection:
+    """Open a file, and make it if it is not there."""
+    try:
+        # Only a new file: closing an old one would drop this process's lock on it.
+        is_new = not path.exists()
+        if is_new:
+            make_folder(path.parent)
+        if must_be_own:
+            fault = why_untrusted(path, is_secret=is_secret, in_own_folder=True)
+            if fault:
+                raise JournalError(fault, public=OPEN_TO_OTHERS)
+        if is_new:
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
+            with suppress(FileExistsError):  # another process was faster
+                os.close(os.open(path, flags, 0o600))
+    except OSError as error:
+        raise JournalError(
+            f"The journal {path} cannot be written: {error.strerror}."
+        ) from error
+    try:
+        connection = sqlite3.connect(path, isolation_level=None, timeout=0.0)
+        # The lock is kept until the connection, or its process, ends.
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        connection.execute("PRAGMA synchronous = FULL")
+        # Keys and noise that are done with are overwritten, not only unlinked.
+        connection.execute("PRAGMA secure_delete = ON")
+        return connection
+    except _ERRORS as error:
+        raise _explanation(path, error) from error
+
+
+def _copied(path: Path) -> sqlite3.Connection:
+    """Return a copy of a file in memory."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise JournalError(
+            f"The journal {path} cannot be read: {error.strerror}."
+        ) from error
+    try:
+        connection = sqlite3.connect(":memory:", isolation_level=None)
+        connection.deserialize(content)
+        return connection
+    except _ERRORS as error:
+        raise _explanation(path, error) from error

@@ -9,7 +9,7 @@ these arrays follow, as .npy, and the length of all.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from io import BytesIO
 from typing import Any
@@ -125,6 +125,11 @@ class JournalMemory:
         """Return all rows of a table: it is in one part, which is always wanted."""
         return list(self._tables[table].values())
 
+    def rows_of(self, table: str, keys: Iterable[Any]) -> list[Row]:
+        """Return the rows of these keys that there are."""
+        rows = self._tables[table]
+        return [rows[key] for key in keys if key in rows]
+
     def row(self, table: str, key: Any) -> Row | None:
         """Return one row, or None."""
         return self._tables[table].get(key)
@@ -148,6 +153,11 @@ class JournalMemory:
         """Add a row, or replace the one of the same key."""
         self._before.append((table, row[0], self.row(table, row[0])))
         self._set(table, row[0], row)
+
+    def put_all(self, table: str, rows: Iterable[Row]) -> None:
+        """Add or replace rows; see `put`."""
+        for row in rows:
+            self.put(table, row)
 
     def remove(self, table: str, key: Any) -> None:
         """Remove a row, if it is there."""

@@ -38,7 +38,7 @@ class Trial:
     iteration : int
         In which it was chosen; evaluated again after a cut, it may end in a later one.
     params : dict
-        Of a decision: what was recorded, see `flwr_fbo.bandits.site.bandit_store`.
+        Of a decision: what was recorded, see `flwr_fbo.bandits.site.decision_log`.
     point : ndarray of shape (D,)
         Where ``params`` lies on the unit cube. Of a decision: its action, shape (d,),
         or all actions that it was among, shape (K, d).
@@ -83,6 +83,20 @@ def trials_of(rows: Sequence[Row]) -> list[Trial]:
         )
         for row, point in zip(rows, points, strict=True)
     ]
+
+
+def ended(row: Row, value: float, iteration: int | None = None) -> Row:
+    """Return the row of a trial that has ended now; NaN is a failed one.
+
+    Without an iteration it keeps its own.
+    """
+    number, began_in, params, point, _, _, cuts, started, _, source = row
+    where = began_in if iteration is None else iteration
+    is_failed = math.isnan(value)
+    state: TrialState = "failed" if is_failed else "complete"
+    kept = None if is_failed else float(value) + 0.0  # SQLite has no -0.0
+    outcome = state, kept, cuts, started, time.time(), source
+    return (number, where, params, point, *outcome)
 
 
 @dataclass(frozen=True, eq=False)

@@ -218,7 +218,7 @@ def _bandit(folder: Path) -> Record:
         for k in range(1, 6):
             bandit.play(environment, 30 * k)
             # Its reward has not come.
-            bandit.choose([bandit.store.offer(environment.contexts(30 * k))])
+            bandit.choose([bandit.decisions.offer(environment.contexts(30 * k))])
             bandit.receive(2 * bandit.release(k), k)
             if k == 3:
                 shutil.copy(path, older)
@@ -231,17 +231,17 @@ def _bandit(folder: Path) -> Record:
                 bandit.join(0, number)
                 made = bandit.num_releases
                 found += [made, journal.num_releases, bandit.num_trials]
-                found += [list(bandit.store.awaited.items()), journal.load_state()]
+                found += [list(bandit.decisions.awaited.items()), journal.load_state()]
                 found += [
                     [t.number, t.state, t.value, t.iteration, t.point, t.params]
                     for t in journal.trials()
                 ]
                 found += [bandit.release(k) for k in range(1, made + 1)]
-                [choice] = bandit.choose([bandit.store.offer(np.eye(3))])
-                bandit.store.reward({choice.ticket: 0.5 + 0.1 * step})
+                [choice] = bandit.choose([bandit.decisions.offer(np.eye(3))])
+                bandit.reward({choice.ticket: 0.5 + 0.1 * step})
                 found.append(bandit.release(made + 1))
         with Journal(identity, copy) as journal:
-            found += [RecordedBandit(journal).store.awaited, journal.load_state()]
+            found += [RecordedBandit(journal).decisions.awaited, journal.load_state()]
             found += [row.vectors for row in journal.ledger()]
         return digest_of(found)
 

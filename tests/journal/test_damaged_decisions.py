@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from flwr_fbo import LinearBanditPolicy
-from flwr_fbo.journal.journal_file import JournalError, JournalFile
+from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.journal.parts import Parts
 from tests.bandits.site.policies import (
     ARMS,
     CONTEXT,
@@ -115,7 +116,7 @@ def test_a_failed_write_records_no_part_of_a_slate(
         raise OSError("no space")
 
     with monkeypatch.context() as broken:
-        broken.setattr(JournalFile, "_write_parts", fails)
+        broken.setattr(Parts, "write", fails)
         for call in (
             lambda: policy.choose_slate({**CONTEXT, "age": 300}, 3),
             lambda: policy.set_arms(ARMS.remove("home")),

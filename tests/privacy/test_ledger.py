@@ -235,17 +235,17 @@ def test_what_could_not_be_recorded_is_not_seen(
 ) -> None:
     """A new run would draw it again."""
 
-    whole = Journal._add_release
+    whole = Journal.change_state
 
-    def full(self: Journal, row: LedgerRow) -> None:
-        if self.identity["kind"] == SERVER.name:  # not of a site
+    def full(self: Journal, arrays: Any, gone: Any, releases: list[LedgerRow]) -> None:
+        if releases and self.identity["kind"] == SERVER.name:  # not of a site
             raise JournalError("disk is full")
-        whole(self, row)
+        whole(self, arrays, gone, releases)
 
     study = strategy(folder=tmp_path, noise_seed=None)
     grid = InProcessGrid(numpy_app(), NUM_AGENTS)
     with monkeypatch.context() as patch:
-        patch.setattr(Journal, "_add_release", full)
+        patch.setattr(Journal, "change_state", full)
         with pytest.raises(JournalError, match="disk is full"):
             study.start(grid, num_rounds=4)
     assert study.server.vectors is None

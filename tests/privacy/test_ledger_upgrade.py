@@ -69,7 +69,7 @@ def write_ledger(path: Path, application_id: int, schema: int, made_by: str) -> 
     np.lib.format.write_array(stream, np.zeros(0), version=(1, 0))
     empty = stream.getvalue()
     with closing(sqlite3.connect(path)) as connection:
-        has_trials, has_state = schema == JOURNAL.schema, schema != 1
+        has_trials, has_state = schema == 7, schema != 1
         tables = TABLES + TRIALS * has_trials + STATE * has_state
         connection.executescript(tables)
         run = connection.execute
@@ -225,7 +225,8 @@ def test_the_journal_of_another_version_is_named(
     monkeypatch.setattr(file_formats, "JOURNAL", newer)
     with pytest.raises(JournalError) as error:
         Journal({"kind": "a", "width": 1}, path)
-    assert "has schema 7 and was made by flwr_fbo 0.0.9." in str(error.value)
+    found = f"has schema {JOURNAL.schema} and was made by flwr_fbo 0.0.9."
+    assert found in str(error.value)
     assert "Finish its study with flwr_fbo 0.0.9" in str(error.value)
     assert str(tmp_path) not in error.value.public
 

@@ -163,7 +163,7 @@ def test_what_is_left_out_is_in_no_sum(tmp_path: Path) -> None:
         _linear(folder, Ward(reward=lambda reward=reward: reward))
         with Journal(None, last_journal(folder, "linear-bandit")) as journal:
             trials = journal.trials()
-            windows = journal.load_array("window-0")
+            windows = journal.load_array("open-window")
         values = [trial.value for trial in trials]
         assert len(trials) == 4
         if expected:

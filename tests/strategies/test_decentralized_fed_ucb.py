@@ -37,7 +37,7 @@ from flwr_fbo.bandits.linear.agent import LinearUCBAgent
 from flwr_fbo.bandits.linear.confidence import Confidence
 from flwr_fbo.bandits.linear.settings import DeterminantTrigger
 from flwr_fbo.bandits.linear.study import LinearBanditStudy
-from flwr_fbo.bandits.site.bandit_store import action_of
+from flwr_fbo.bandits.site.decision import action_of
 from flwr_fbo.bandits.site.peer_mail import PeerMail
 from flwr_fbo.bandits.site.recorded_bandit import RecordedBandit
 from flwr_fbo.cli import app as cli

@@ -24,7 +24,7 @@ from flwr_fbo import (
 )
 from flwr_fbo.bandits.kind import LINEAR_SITE
 from flwr_fbo.bandits.linear.settings import DeterminantTrigger
-from flwr_fbo.bandits.site.bandit_store import action_of
+from flwr_fbo.bandits.site.decision import action_of
 from flwr_fbo.bandits.site.linear_bandit_site import LinearBanditSite
 from flwr_fbo.cli import app
 from flwr_fbo.journal.journal import Journal

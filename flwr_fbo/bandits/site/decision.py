@@ -1,9 +1,9 @@
-"""What a site's bandit chose, and its recorded decisions, also as a data frame."""
+"""Decisions of a site's bandit: what each is among, and what was chosen."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,51 @@ from flwr_fbo._common.conversion import (
     names,
     take_plain,
 )
+from flwr_fbo._common.validation import require
+from flwr_fbo.journal.tables import Trial
+
+
+@dataclass(frozen=True, eq=False)
+class Offer:
+    """The actions that one decision is among.
+
+    Attributes
+    ----------
+    features : ndarray of shape (K, d)
+        Feature vector of each action.
+    arms : tuple of K str
+        Their names; "0", "1", ... where actions were given as vectors.
+    record : dict
+        What `Trial.params` has besides the choice.
+    outside : mapping of str to int
+        Values outside of their bounds, by field.
+    """
+
+    features: FloatArray
+    arms: tuple[str, ...]
+    record: dict[str, Any] = field(default_factory=dict)
+    outside: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of_vectors(cls, actions: Any) -> Offer:
+        """Return that of actions without names.
+
+        Raises
+        ------
+        ValueError
+            If they are not an array of shape (K, d).
+        """
+        allowed = "an array of shape (K, d), as there is no encoder"
+        require(not isinstance(actions, Mapping), "context", actions, allowed)
+        features = float_array("actions", actions)
+        require(features.ndim == 2, "actions", features.shape, allowed)
+        return cls(features, tuple(map(str, range(len(features)))))
+
+    def without(self, index: int) -> Offer:
+        """Return the offer without one of its actions."""
+        arms = self.arms[:index] + self.arms[index + 1 :]
+        features = np.delete(self.features, index, axis=0)
+        return Offer(features, arms, {**self.record, "eligible": list(arms)})
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,3 +187,8 @@ def decisions_frame(decisions: Iterable[Decision]) -> Any:
         for decision in decisions
     ]
     return frame_of(rows, _COLUMNS)
+
+
+def action_of(trial: Trial) -> FloatArray:
+    """Return the action that a recorded decision chose, shape (d,)."""
+    return trial.point if trial.point.ndim == 1 else trial.point[trial.params["chosen"]]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from numpy.typing import ArrayLike
 
@@ -15,17 +15,20 @@ from flwr_fbo._common.conversion import mapping, mappings, plain
 from flwr_fbo._common.validation import is_number, require
 from flwr_fbo.bandits.kind import LINEAR_SITE
 from flwr_fbo.bandits.linear.arm_table import ArmTable
-from flwr_fbo.bandits.site.bandit_store import Offer
-from flwr_fbo.bandits.site.decision import Choice, Decision, decisions_frame
+from flwr_fbo.bandits.site.decision import (
+    Choice,
+    Decision,
+    Offer,
+    decisions_frame,
+)
 from flwr_fbo.bandits.site.policy_summary import PolicySummary
 from flwr_fbo.bandits.site.recorded_bandit import RecordedBandit
-from flwr_fbo.journal.journal import open_patiently, patiently
+from flwr_fbo.journal.journal import Journal, open_patiently, patiently
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.site.recorded_agent import NO_SLOT
 from flwr_fbo.site.study_journals import last_journal
 
 Eligible = Collection[str] | None
-T = TypeVar("T")
 
 _PAUSE = 0.1
 
@@ -147,7 +150,8 @@ class LinearBanditPolicy:
         none is recorded. Parameters and errors are those of `choose`, one a context.
         The contexts may be a data frame with a row for each.
         """
-        return self._with_offers(contexts, eligible, RecordedBandit.choose)
+        with self._held() as bandit:
+            return bandit.choose(_offers(bandit, contexts, eligible))
 
     def choose_slate(
         self,
@@ -184,7 +188,8 @@ class LinearBanditPolicy:
         is more than m times as large.
         """
         with self._held() as bandit:
-            return bandit.choose_slate(bandit.store.offer(context, eligible), num_slots)
+            offer = bandit.decisions.offer(context, eligible)
+            return bandit.choose_slate(offer, num_slots)
 
     def probabilities(
         self, context: ArrayLike | Mapping[str, Any], eligible: Eligible = None
@@ -205,7 +210,9 @@ class LinearBanditPolicy:
 
         Parameters and errors are those of `choose_many`.
         """
-        return self._with_offers(contexts, eligible, RecordedBandit.probabilities)
+        with self._held() as bandit:
+            offers = _offers(bandit, contexts, eligible)
+            return bandit.belief.probabilities(offers, bandit.num_trials)
 
     @property
     def arms(self) -> ArmTable:
@@ -218,7 +225,7 @@ class LinearBanditPolicy:
             blocks and no fields of arms: then these are the arms.
         """
         with self._held() as bandit:
-            return bandit.store.arms
+            return bandit.arms.current
 
     def set_arms(self, arms: ArmTable) -> None:
         """Offer these arms from now on, as another version of the table.
@@ -234,7 +241,7 @@ class LinearBanditPolicy:
             If the arms could not be recorded.
         """
         with self._held() as bandit:
-            bandit.store.set_arms(arms)
+            bandit.arms.offer(arms)
 
     def decisions(self, settled: bool = False) -> list[Decision]:
         """Return all decisions so far, with the rewards that have come.
@@ -249,7 +256,7 @@ class LinearBanditPolicy:
             the two differ, an evaluation would be biased.
         """
         with self._held() as bandit:
-            return bandit.store.decisions(settled)
+            return bandit.decisions.decisions(settled)
 
     def to_dataframe(self) -> Any:
         """Return `decisions` as a ``pandas.DataFrame``: see `decisions_frame`.
@@ -286,7 +293,7 @@ class LinearBanditPolicy:
             If the reward could not be recorded.
         """
         with self._held() as bandit:
-            bandit.store.reward({plain(ticket): value})
+            bandit.reward({plain(ticket): value})
 
     def reward_many(self, values: Mapping[int, float]) -> None:
         """Record many rewards, by ticket: all at once, or none after an error.
@@ -294,9 +301,7 @@ class LinearBanditPolicy:
         Parameters and errors are those of `reward`.
         """
         with self._held() as bandit:
-            bandit.store.reward(
-                {plain(t): v for t, v in mapping("values", values).items()}
-            )
+            bandit.reward({plain(t): v for t, v in mapping("values", values).items()})
 
     def correct(self, ticket: int, value: float) -> None:
         """Replace a reward that was recorded, as long as no release has it.
@@ -325,7 +330,7 @@ class LinearBanditPolicy:
         the guarantee is that of the trial as it was corrected.
         """
         with self._held() as bandit:
-            bandit.correct(plain(ticket), plain(value))
+            bandit.decisions.correct(plain(ticket), plain(value))
 
     def add_history(
         self,
@@ -413,13 +418,13 @@ class LinearBanditPolicy:
             If it could not be recorded.
         """
         with self._held() as bandit:
-            bandit.store.cancel(ticket)
+            bandit.decisions.cancel(ticket)
 
     @property
     def awaited(self) -> dict[int, FloatArray]:
         """The actions whose rewards have not come, each of shape (d,), by ticket."""
         with self._held() as bandit:
-            return bandit.store.awaited
+            return bandit.decisions.awaited
 
     @property
     def num_trials(self) -> int:
@@ -434,21 +439,6 @@ class LinearBanditPolicy:
         """
         with self._held() as bandit:
             return bandit.summary()
-
-    def _with_offers(
-        self,
-        contexts: Sequence[ArrayLike | Mapping[str, Any]],
-        eligible: Sequence[Eligible] | None,
-        use: Callable[[RecordedBandit, list[Offer]], list[T]],
-    ) -> list[T]:
-        """Return what is made of each context's offer, in one call of the journal."""
-        contexts = mappings("contexts", contexts)
-        some = [None] * len(contexts) if eligible is None else list(eligible)
-        allowed = f"{len(contexts)}, one a context"
-        require(len(some) == len(contexts), "len(eligible)", len(some), allowed)
-        with self._held() as bandit:
-            pairs = zip(contexts, some, strict=True)
-            return use(bandit, [bandit.store.offer(*pair) for pair in pairs])
 
     @property
     def _has_journal(self) -> bool:
@@ -469,16 +459,16 @@ class LinearBanditPolicy:
         )
         if not self._has_journal:
             raise not_enrolled
-        kept, has_changed = self._taken(), False
+        kept = self._taken()
         if kept is None:
             journal = open_patiently(None, self._path, self._patience)
+            bandit = None
         else:
             journal = kept.journal
             has_changed = patiently(journal.reopen, self._patience)
+            bandit = None if has_changed else kept
         with journal:
-            bandit = kept or RecordedBandit(journal)
-            if has_changed:
-                bandit.follow()
+            bandit = bandit or _as_it_is(journal, kept)
             if bandit.slot == NO_SLOT:
                 raise not_enrolled
             yield bandit
@@ -491,3 +481,30 @@ class LinearBanditPolicy:
             return self._kept.pop()
         except IndexError:
             return None
+
+
+def _as_it_is(journal: Journal, before: RecordedBandit | None) -> RecordedBandit:
+    """Return the bandit of a journal that others may have changed.
+
+    What took long to make is taken from how it was ``before``.
+    """
+    if before is None or before.identity != journal.identity:
+        return RecordedBandit(journal)
+    bandit = RecordedBandit(journal, before.study)
+    bandit.belief.take_agents(before.belief)
+    bandit.decisions.take_sets(before.decisions)
+    return bandit
+
+
+def _offers(
+    bandit: RecordedBandit,
+    contexts: Sequence[ArrayLike | Mapping[str, Any]],
+    eligible: Sequence[Eligible] | None,
+) -> list[Offer]:
+    """Return what each context's decision is among."""
+    contexts = mappings("contexts", contexts)
+    some = [None] * len(contexts) if eligible is None else list(eligible)
+    allowed = f"{len(contexts)}, one a context"
+    require(len(some) == len(contexts), "len(eligible)", len(some), allowed)
+    pairs = zip(contexts, some, strict=True)
+    return [bandit.decisions.offer(*pair) for pair in pairs]

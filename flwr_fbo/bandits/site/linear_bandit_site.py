@@ -140,7 +140,7 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, "RecordedBandit"]):
         released = [agent.release(instruction.included + 1)] if wanted else []
         if trigger is None or wanted:
             return Answer(released)
-        wants = agent.wants_synchronisation()
+        wants = agent.belief.wants_synchronisation()
         return Answer(metrics={"wants-synchronisation": int(wants)})
 
     @staticmethod

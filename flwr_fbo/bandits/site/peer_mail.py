@@ -53,7 +53,7 @@ class PeerMail:
     def __init__(self, agent: RecordedBandit) -> None:
         assert agent.study.graph is not None
         self._agent, self._graph = agent, agent.study.graph
-        self._state = agent.store.state
+        self._state = agent.state
         self._releases = agent.study.settings.releases
 
     def deliver(self, mail: Iterable[Any], iteration: int, newest: int) -> list[Bytes]:
@@ -83,7 +83,7 @@ class PeerMail:
             if origin in self._pool:
                 kept[f"peer-{origin}"] = message.release
             onward[origin] = message
-        self._agent.store.put({"heard": heard, "heard-in": heard_in, **kept})
+        self._agent.put({"heard": heard, "heard-in": heard_in, **kept})
         return [
             replace(message, hops=message.hops - 1).to_bytes()
             for message in onward.values()
@@ -124,7 +124,7 @@ class PeerMail:
             # Before the release, so that this one is asked for again, and no next one.
             heard = heard.copy()
             heard[agent.slot] = number
-            agent.store.put(
+            agent.put(
                 {
                     "heard": heard,
                     "release": np.array(agent.num_releases + 1),
@@ -151,7 +151,7 @@ class PeerMail:
                 total += state.get(f"peer-{slot}", zero)
         heard = sum(bool(self._heard[slot]) for slot in self._pool)
         agent.receive(total, agent.num_releases, heard, number)
-        agent.store.put({"believed": np.array(number)})
+        agent.put({"believed": np.array(number)})
 
     def _check(self, number: int) -> None:
         planned = self._releases.max_releases
@@ -172,7 +172,7 @@ class PeerMail:
         if self._state.get("synchronised-in") == iteration:  # cut off, and repeated
             return [self.synchronise(made, iteration)]
         number = int(max(self._heard[slot] for slot in self._pool))
-        if made == self._believed and self._agent.wants_synchronisation():
+        if made == self._believed and self._agent.belief.wants_synchronisation():
             number = max(number, made + 1)
         if number == made or number > self._releases.max_releases:
             return []

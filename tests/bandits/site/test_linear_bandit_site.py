@@ -33,7 +33,7 @@ from flwr_fbo.bandits.linear.study import (
     LinearBanditInstruction,
     LinearBanditStudy,
 )
-from flwr_fbo.bandits.site.bandit_store import action_of
+from flwr_fbo.bandits.site.decision import action_of
 from flwr_fbo.bandits.site.linear_bandit_site import LinearBanditSite
 from flwr_fbo.cli import app
 from flwr_fbo.journal.journal import Journal

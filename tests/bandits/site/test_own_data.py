@@ -41,7 +41,7 @@ def synchronise(policy: LinearBanditPolicy, k: int = 1) -> None:
     """Have the site release, and take a total in which others are as it is."""
     with policy._held() as bandit:
         own = bandit.release(k)
-        others = 50 * bandit.store.running_sum(k)
+        others = 50 * bandit.sums.running_sum(k)
         bandit.receive(own + others, k, 2, k)
 
 
@@ -107,7 +107,7 @@ def test_a_reward_is_corrected_until_its_release(
         np.testing.assert_allclose(one.confidence_width, two.confidence_width)
     assert [d.reward for d in other.decisions()] == 6 * [0.25]
     with wrong._held() as one_bandit, right._held() as other_bandit:
-        sums = [bandit.store.running_sum(2) for bandit in (one_bandit, other_bandit)]
+        sums = [bandit.sums.running_sum(2) for bandit in (one_bandit, other_bandit)]
         np.testing.assert_array_equal(sums[0], sums[1])
         one_bandit.release(2)
     for refused in (tickets[0], 99, -1, 2**70):
@@ -160,7 +160,7 @@ def test_late_and_timed_out_rewards_and_logs_are_own_data(tmp_path: Path) -> Non
     assert summary.num_timed_out == 5
     assert summary.num_logged == 12
     with policy._held() as bandit:
-        total, [count] = bandit.store.sum_of(0, 1)
+        total, [count] = bandit.sums.total(0, 1), bandit.sums.counts(0, 1)
     assert count == 17
     assert total[3, 3] == 17 / 4  # (y - 1/2)^2
     expected = total[:3, 3] / (np.diag(total)[:3] + 1)

@@ -239,7 +239,7 @@ def test_a_slates_propensities_multiply_to_its_law(tmp_path: Path, kind: str) ->
     n, seen = 200, Counter[tuple[str, ...]]()
     with policy._held() as bandit:  # as `choose_slate` does, without waiting to write
         for _ in range(n):
-            slate = bandit.choose_slate(bandit.store.offer(CONTEXT), 3)
+            slate = bandit.choose_slate(bandit.decisions.offer(CONTEXT), 3)
             order = tuple(choice.arm for choice in slate)
             p = math.prod(choice.propensity for choice in slate)
             assert p == pytest.approx(law[order], rel=1e-12)
@@ -507,7 +507,7 @@ def test_many_rewards_are_recorded_at_once_or_none(tmp_path: Path) -> None:
         one.reward(choice.ticket, value)
     for policy in (one, many):
         with policy._held() as bandit:
-            window, _ = bandit.store.window(0)
+            window, _ = bandit.sums.window(0)
         x = np.array([[*d.features[d.chosen], d.reward] for d in policy.decisions()])
         np.testing.assert_allclose(window, x.T @ x, atol=1e-8)
 
@@ -525,7 +525,7 @@ def test_a_cancelled_decision_gets_no_reward(tmp_path: Path) -> None:
     policy.reward(kept.ticket, 0.5)
     with policy._held() as bandit:
         x = np.array([*VECTORS[kept.index], 0.5])
-        np.testing.assert_allclose(bandit.store.window(0)[0], np.outer(x, x), atol=1e-8)
+        np.testing.assert_allclose(bandit.sums.window(0)[0], np.outer(x, x), atol=1e-8)
     rewards = [decision.reward for decision in again(tmp_path)]
     assert rewards[0] == 0.5
     assert math.isnan(rewards[1])

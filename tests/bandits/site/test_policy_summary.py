@@ -106,7 +106,7 @@ def test_a_site_without_a_centre_counts_its_pool(tmp_path: Path) -> None:
         settings = bandit.study.settings
         own = peer_studies.RING.confidence_of(slot, settings)
         assert own != Confidence.of(settings, peer_studies.M)
-        assert bandit._confidence() == own
+        assert bandit.belief.confidence == own
 
 
 @pytest.mark.parametrize("local_data", ["released", "raw"])

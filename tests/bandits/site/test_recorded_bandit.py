@@ -16,15 +16,18 @@ from flwr_fbo import ContinualSettings, LinearBanditPolicy, LinearUCBSettings
 from flwr_fbo.bandits.linear.settings import LocalData
 from flwr_fbo.bandits.linear.study import LinearBanditStudy
 from flwr_fbo.bandits.site.recorded_bandit import RecordedBandit
-from flwr_fbo.journal import checksums, journal_file
+from flwr_fbo.journal import checksums, journal_file, parts
+from flwr_fbo.journal.checksums import ARRAYS_IN_PART
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.journal.journal_file import JournalError, JournalFile, JournalHeldError
+from flwr_fbo.journal.journal_file import JournalError, JournalHeldError
+from flwr_fbo.journal.parts import Parts
 from flwr_fbo.journal.tables import LedgerRow
 from tests.bandits.site.policies import FILE_NAME
 from tests.killing import killed_after
 
 ACTIONS = np.eye(3)
-MOST_RELEASES, FEW, MANY = 300, 16, 256
+# As far into a part of the journal, so that as many arrays are read with one.
+MOST_RELEASES, FEW, MANY = 300, 20, 20 + 4 * ARRAYS_IN_PART - 1
 SETTINGS = LinearUCBSettings(
     ContinualSettings(MOST_RELEASES, 3, epsilon=np.inf, delta=0.1),
     local_data="released",
@@ -82,7 +85,7 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         counts[table] += len(digests)
         return digests
 
-    for module in (journal_file, checksums):
+    for module in (journal_file, checksums, parts):
         monkeypatch.setattr(module, "digests_of", counting)
     return counts
 
@@ -101,6 +104,9 @@ def test_a_policy_reads_no_more_for_more_releases(
 ) -> None:
     read = {}
     for releases in (FEW, MANY):
+        # The first reward after a release closes a window.
+        in_journal(tmp_path, partial(release_all, last=releases - 1))
+        trial(LinearBanditPolicy.open(tmp_path))
         in_journal(tmp_path, partial(release_all, last=releases))
         policy = LinearBanditPolicy.open(tmp_path)
         for name in ("after another", "kept"):
@@ -172,12 +178,12 @@ def test_a_reward_counts_once_where_it_is_the_first_that_is_done(
     estimates: list[NDArray[np.float64]] = []
 
     def reward(bandit: RecordedBandit) -> None:
-        bandit.store.reward({ticket: 0.5})
-        estimates.append(bandit.agents[0].estimate)
+        bandit.reward({ticket: 0.5})
+        estimates.append(bandit.belief.agents[0].estimate)
 
     in_journal(tmp_path, reward, RAW)
     in_journal(
-        tmp_path, lambda bandit: estimates.append(bandit.agents[0].estimate), RAW
+        tmp_path, lambda bandit: estimates.append(bandit.belief.agents[0].estimate), RAW
     )
     np.testing.assert_array_equal(estimates[0], estimates[1])
 
@@ -190,8 +196,7 @@ def test_a_release_by_another_process_moves_the_window(tmp_path: Path) -> None:
     windows: list[float] = []
 
     def read(bandit: RecordedBandit) -> None:
-        state = bandit.journal.load_state()
-        windows.extend(state[f"window-{k}"][3, 3] for k in range(2))
+        windows.extend(bandit.sums.window(k)[0][3, 3] for k in range(2))
 
     in_journal(tmp_path, read)
     assert windows == [0.25, 0.0625]
@@ -224,7 +229,7 @@ def test_a_call_that_failed_leaves_nothing_behind(
         raise OSError("no space")
 
     with monkeypatch.context() as broken:
-        broken.setattr(JournalFile, "_write_parts", fails)
+        broken.setattr(Parts, "write", fails)
         with pytest.raises(OSError, match="no space"):
             policy.reward(ticket, 1.0)
     assert [*policy.awaited] == [ticket]

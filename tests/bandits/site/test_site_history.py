@@ -19,7 +19,8 @@ from flwr_fbo.bandits.linear.settings import (
 from flwr_fbo.bandits.linear.study import LinearBanditStudy
 from flwr_fbo.bandits.site.recorded_bandit import RecordedBandit
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.journal.journal_file import JournalError, JournalFile
+from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.journal.parts import Parts
 from tests.bandits.site.policies import (
     ARMS,
     ENCODER,
@@ -150,7 +151,7 @@ def test_the_same_log_counts_once(tmp_path: Path) -> None:
         assert policy.add_history(X, Y) == 0
     assert policy.summary().num_logged == 40
     with policy._held() as bandit:
-        total = bandit.store.sum_of(0, 1)[0]
+        total = bandit.sums.total(0, 1)
         np.testing.assert_array_equal(bandit.release(1), before)
     np.testing.assert_array_equal(total, PRIVATE.releases.gram(X, Y))
 
@@ -242,7 +243,9 @@ def test_sums_stay_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
         def add(name: str, num_trials: int) -> bool:
             total, digest = num_trials * product(longest, 1.0), str(num_trials)
-            return bandit.store.put_log(name, total, num_trials, digest, {})
+            return bandit.sums.add_log(
+                name, total, num_trials=num_trials, digest=digest, arrays={}
+            )
 
         with pytest.raises(ValueError, match=f"rewards.={most} is not allowed: fewer"):
             add("a", most)
@@ -268,7 +271,7 @@ def test_a_log_is_added_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
         assert killed_after(delay, keep_adding, killed)
         policy = LinearBanditPolicy.open(killed)
         with policy._held() as bandit:
-            total, counts = bandit.store.sum_of(0, 1)
+            total, counts = bandit.sums.total(0, 1), bandit.sums.counts(0, 1)
         n = policy.summary().num_logged
         logs = n // 40
         assert n == 40 * logs == sum(counts)
@@ -292,7 +295,7 @@ def test_a_full_disk_leaves_nothing(
         raise OSError("No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(JournalFile, "_write_parts", full)
+        patch.setattr(Parts, "write", full)
         with pytest.raises((OSError, JournalError)):
             policy.add_history(X, Y)
     assert policy.summary().num_logged == 0
@@ -322,8 +325,8 @@ def test_raw_agents_act_on_a_log_at_once(tmp_path: Path) -> None:
     with logged._held() as bandit:
         total = bandit.release(1)
         bandit.receive(total, 1)  # now it is in the total, and counts once
-        np.testing.assert_allclose(bandit.agents[0].estimate, own.estimate)
-        assert bandit.store.sum_of(1, 2)[1] == [0]
+        np.testing.assert_allclose(bandit.belief.agents[0].estimate, own.estimate)
+        assert bandit.sums.counts(1, 2) == [0]
 
 
 def test_a_log_can_make_a_trigger_fire(tmp_path: Path) -> None:
@@ -331,11 +334,11 @@ def test_a_log_can_make_a_trigger_fire(tmp_path: Path) -> None:
     study = LinearBanditStudy(settings, 2, DeterminantTrigger(5.0))
     with Journal(RecordedBandit.identity_of(study)) as journal:
         bandit = agent_of(journal, study)
-        assert not bandit.wants_synchronisation()
+        assert not bandit.belief.wants_synchronisation()
         bandit.add_history(X, Y, None, None, "history")
-        assert bandit.wants_synchronisation()
+        assert bandit.belief.wants_synchronisation()
         bandit.receive(bandit.release(1), 1)
-        assert not bandit.wants_synchronisation()
+        assert not bandit.belief.wants_synchronisation()
 
 
 @pytest.mark.parametrize("local_data", ["released", "raw"])
@@ -352,9 +355,9 @@ def test_peers_put_a_logs_trials_into_their_streams_in_turn(local_data: Any) -> 
                 bandit.add_history(X, Y, None, None, "history")
             else:
                 for x, y in zip(X, Y, strict=True):
-                    [choice] = bandit.choose([bandit.store.offer([x])])
-                    bandit.store.reward({choice.ticket: float(y)})
+                    [choice] = bandit.choose([bandit.decisions.offer([x])])
+                    bandit.reward({choice.ticket: float(y)})
             sums.append(bandit.release(1))
-            estimates = [agent.estimate for agent in bandit.agents]
+            estimates = [agent.estimate for agent in bandit.belief.agents]
             assert len(estimates) == graph.streams
     np.testing.assert_array_equal(sums[0], sums[1])

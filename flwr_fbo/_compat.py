@@ -562,6 +562,7 @@ class AroundClient(ClientApp):
     app : callable
         Returns the ClientApp.
     mod : callable
+        Mod that is called around the client.
     """
 
     def __init__(self, app: Callable[[], ClientApp], mod: Mod) -> None:

@@ -40,7 +40,9 @@ def write_bundle(app: OwnApp, settings: TuneSettings, folder: Path) -> Path:
     Parameters
     ----------
     app : OwnApp
+        Folder of the app.
     settings : TuneSettings
+        Settings of the tuning.
     folder : Path
         Of the record; the bundle is in it.
 

@@ -39,10 +39,13 @@ class Summary:
     folder : Path
         The record.
     settings : TuneSettings
+        Settings of the tuning.
     defaults : dict
         Values of the app for the keys that were tuned.
     result : FederationResult
+        Result of the tuner.
     plan : Plan or None
+        Rungs that were planned.
     changed : sequence of str
         Files of the app that have changed since the tuning began.
     """

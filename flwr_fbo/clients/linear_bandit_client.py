@@ -45,6 +45,7 @@ class LinearBanditClient(SiteClient):
     Parameters
     ----------
     context : flwr.app.Context
+        Context of the message, as ``client_fn`` gets it.
     folder, make_environment, limits : optional
         See `linear_bandit_app`.
     """

@@ -37,6 +37,7 @@ class NeuralBanditClient(SiteClient):
     Parameters
     ----------
     context : flwr.app.Context
+        Context of the message, as ``client_fn`` gets it.
     make_environment, make_model, limits
         See `neural_bandit_app`.
     """

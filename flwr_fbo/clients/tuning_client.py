@@ -39,6 +39,7 @@ class TuningClient(SiteClient):
     make_objective, enqueue, space, direction, limits
         See `tuning_app`.
     context : flwr.app.Context
+        Context of the message, as ``client_fn`` gets it.
     """
 
     def __init__(

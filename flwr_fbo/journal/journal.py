@@ -226,9 +226,11 @@ class Journal(AbstractContextManager["Journal"]):
         Parameters
         ----------
         iteration : int
+            Iteration of the trials.
         decisions : sequence of (mapping, ndarray)
             What `Trial.params` and `Trial.point` are to be.
         arrays : mapping of str to ndarray
+            Arrays that change with them.
 
         Returns
         -------

@@ -57,6 +57,7 @@ class JournalFile:
     identity : mapping of str to JSON value, or None
         What a new file belongs to; None takes no new one.
     path : Path
+        Path of the file; None for a journal in memory.
     is_snapshot : bool
         Take what the file has at this moment, whoever holds it, for reading only: it is
         copied into memory, where an older ledger is upgraded too. All checksums are

@@ -43,6 +43,7 @@ class Trial:
         Where ``params`` lies on the unit cube. Of a decision: its action, shape (d,),
         or all actions that it was among, shape (K, d).
     state : {"running", "complete", "failed"}
+        How far the trial is.
     value : float
         NaN unless complete.
     interruptions : int
@@ -106,6 +107,7 @@ class LedgerRow:
     Attributes
     ----------
     iteration : int
+        Iteration of the release, from 0.
     facts : dict
         JSON values that describe it.
     vectors : ndarray

@@ -54,6 +54,7 @@ class Aggregator:
     Parameters
     ----------
     terms : SumTerms
+        Members, thresholds and lengths of the sum.
     roster : Roster, optional
         The one that the terms name.
     state : bytes

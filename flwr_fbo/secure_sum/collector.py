@@ -78,7 +78,9 @@ class SecureCollector:
     Attributes
     ----------
     groups : tuple of SumGroup
+        Terms of each group of sites.
     roster : Roster, optional
+        Signing keys of the sites; None without a roster.
     open_sum : bytes
         State of the sum that may have been unmasked, but was not received; empty
         without one.

@@ -46,6 +46,7 @@ class SumKeys:
     Attributes
     ----------
     terms : SumTerms
+        Members, thresholds and lengths of the sum.
     roster : Roster, optional
         The one that the terms name.
     """

@@ -235,6 +235,7 @@ class SearchSpace:
         Parameters
         ----------
         rng : numpy.random.Generator
+            Source of the draws.
         tried : ndarray of shape (t, D)
             Points that `snap` returned.
         """

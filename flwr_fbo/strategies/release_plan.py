@@ -206,7 +206,9 @@ class ReleasePlan:
         Parameters
         ----------
         study : TuningStudy
+            The study, which sites are told.
         step : Step
+            The step that asked for the release.
         messages : mapping
             What `read` gave, by slot.
         ask, keep : callable

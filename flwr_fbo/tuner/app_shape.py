@@ -120,7 +120,9 @@ def app_shape(
     main : callable
         Is called with all nodes, and with such a group.
     grid : Grid
+        Grid of the app's clients.
     context : Context
+        Context of the ServerApp.
     settings : mapping
         The app's defaults.
     folder : Path or None

@@ -63,9 +63,11 @@ class FirstRound:
         Parameters
         ----------
         main : callable
+            The app's server.
         grid : Grid
             Of the app's clients as they are.
         context : Context
+            Context of the ServerApp.
         num_clients : int, optional
             That answer. None: all; so it is tried, too, if `main` fails with a few.
         """

@@ -21,8 +21,11 @@ class LoneTrial(TrialThread):
     Parameters
     ----------
     main : callable
+        The app's server.
     grid : Grid
+        Grid of the app's clients.
     context : Context
+        Context of the ServerApp.
     folder : Path or None
         The working directory.
     settings : mapping, optional

@@ -38,6 +38,7 @@ class OwnApp:
     Attributes
     ----------
     folder : Path
+        Folder of the app.
     server, client : str
         The components, as ``module:name``.
     run_config : dict

@@ -21,9 +21,11 @@ def plain_training(
     Parameters
     ----------
     main : callable
+        The app's server.
     grid : Grid
         Of clients with `tuner_mod`.
     context : Context
+        Context of the ServerApp.
     is_hidden : bool
         Whether the clients' metrics stay at the clients.
 

@@ -46,11 +46,15 @@ class TuneSettings:
     space : str
         `SearchSpace`, as JSON.
     metric : str
+        Name of the metric in the clients' replies, or of the server's score.
     direction : {"maximize", "minimize"}
+        Which values of the metric are better.
     num_agents : int
+        Number of sites, >= 1.
     epsilon, delta : float or None
         None: not private.
     score : {"clients", "server"}
+        Who scores the trials.
     trials : int
         At most.
     seed : int or None

@@ -234,6 +234,7 @@ class SiteBelief:
         Parameters
         ----------
         total : ndarray of shape ``sum_shape``
+            Sum of all agents' releases.
         numbers : sequence of int
             Own releases in the sum, agents in it, and synchronisations that made it.
 

@@ -41,6 +41,7 @@ class Table:
     Attributes
     ----------
     headings : sequence of str
+        Headings of the columns.
     rows : sequence of sequences
         A cell a heading.
     caption : str
@@ -67,6 +68,7 @@ class Figure:
     svg : Markup
         Without a reference to anything outside it.
     caption : str
+        Text below the figure.
     """
 
     svg: Markup
@@ -83,6 +85,7 @@ class Section:
     Attributes
     ----------
     heading : str
+        Heading of the section.
     parts : sequence of str, Table or Figure
         Text is a paragraph.
     """

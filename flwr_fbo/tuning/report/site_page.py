@@ -164,6 +164,7 @@ def worth_section(
     trials : sequence of Trial
         All that have ended.
     direction : {"maximize", "minimize"}
+        Which values are better.
     comparison : Comparison, optional
         With the default on held-out data, if one was made.
     """

@@ -22,6 +22,7 @@ from flwr_fbo.cli.tune_summary import best_round_in_words, final_in_words
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.conditions import WITHOUT_TRAINING, after_epsilon
 from flwr_fbo.strategies.study_record import FILE_NAME as SERVER_FILE_NAME
+from flwr_fbo.tuner.federation_result import NOT_TRIED
 from flwr_fbo.tuner.tuner_record import (
     FILE_NAME,
     metric_in_words,
@@ -113,8 +114,11 @@ def _show_tuner(path: Path, as_json: bool, as_csv: bool) -> None:
     console = wide_console()
     console.print("The score of each trial after a rung's last round:")
     rounds = {f"score_rung_{n}": f"round {r.rounds}" for n, r in enumerate(rungs, 1)}
-    for table in _tables(found.rows(), rounds, console):
+    rows = [row for row in found.rows() if row["outcome"] != NOT_TRIED]
+    for table in _tables(rows, rounds, console):
         console.print(table)
+    if num_left := len(found.settings) - len(rows):
+        console.print(f"{num_left} more settings were not tried.")
     console.print(f"Trial 0 is the app's own. A score is {score_in_words(identity)}.")
     console.print(f"{len(rungs)} of {found.num_rungs} rungs are decided.")
     if rungs and found.is_decided:
@@ -167,7 +171,10 @@ def _table(
 ) -> Table:
     table = Table(box=RULED, padding=(0, 1, 0, 0))
     for name in names:
-        table.add_column(rounds.get(name, name.removeprefix("params_")))
+        table.add_column(
+            rounds.get(name, name.removeprefix("params_")),
+            no_wrap=name == "outcome",
+        )
     for row in rows:
         cells = (row[name] for name in names)
         table.add_row(*("-" if v is None else short_value(v) for v in cells))

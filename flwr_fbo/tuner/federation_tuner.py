@@ -56,7 +56,7 @@ from flwr_fbo.tuner.federation_result import FederationResult
 from flwr_fbo.tuner.one_training import OneTraining
 from flwr_fbo.tuner.private_choice import PrivateChoice
 from flwr_fbo.tuner.proposed_trials import ProposedTrials, check_study
-from flwr_fbo.tuner.schedule import AppShape, Plan, Schedule
+from flwr_fbo.tuner.schedule import NOT_SHARED, AppShape, Plan, Schedule
 from flwr_fbo.tuner.score import Score
 from flwr_fbo.tuner.trial_grid import Main, TrialGrid
 from flwr_fbo.tuner.trial_run import Federation, TrialRun
@@ -589,7 +589,7 @@ class FederationTuner:
             self._say_cost(plan)
         self._chooser.say()
         if self._chooser.adds_noise:
-            _log.warning(
+            _log.info(  # as it has to be
                 "Metrics stay at the clients while trials are compared: the server "
                 "sees NaN for each. num-examples of a reply to train is exact at the "
                 "server."
@@ -617,8 +617,8 @@ class FederationTuner:
         )
         if plan.reason:
             _log.warning(
-                "All clients train each trial, which takes longer than one training: "
-                "%s.",
+                "%s, which takes longer than one training: %s.",
+                NOT_SHARED,
                 plan.reason,
             )
         elif plan.num_rounds is None and plan.num_rung_rounds > last:

@@ -40,6 +40,11 @@ class FirstRound:
         Why a client could not answer; empty if all could.
     failure : Exception or None
         What `main` has raised.
+    answered, failed : set of int
+        Places of the clients that could answer, and could not, from 0. If the last
+        one that is asked cannot, the others are asked, too.
+    values : dict of str to float
+        What the server knew last of its metrics.
     """
 
     evaluate: set[str] = field(default_factory=set)
@@ -49,6 +54,9 @@ class FirstRound:
     has_evaluated: bool = False
     error: str = ""
     failure: BaseException | None = None
+    answered: set[int] = field(default_factory=set)
+    failed: set[int] = field(default_factory=set)
+    values: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -74,6 +82,7 @@ class FirstRound:
         def note(metrics: Any) -> None:
             if isinstance(metrics, Mapping):
                 found.server |= {*numbers_of(metrics)}
+                found.values |= numbers_of(metrics)
 
         with tempfile.TemporaryDirectory() as folder:  # main may write files
             trial = LoneTrial(main, grid, context, Path(folder) / "0", note=note)
@@ -92,12 +101,25 @@ class FirstRound:
         self, trial: TrialThread, grid: Grid, num_clients: int | None
     ) -> None:
         """Let some clients answer, until the second training begins."""
+        places = {node: place for place, node in enumerate(grid.get_node_ids())}
         trial.begin()
         while trial.pending and not (self._is_train(trial) and trial.num_train > 0):
-            asked = trial.pending[:num_clients]
-            if secure_aggregation_stage(asked[0].content):
-                asked = trial.pending
+            pending = sorted(
+                trial.pending, key=lambda one: places.get(one.metadata.dst_node_id, -1)
+            )
+            # The last ones first: an app without data for so many fails there.
+            asked = pending
+            is_secure = secure_aggregation_stage(pending[0].content)
+            if num_clients is not None and not is_secure:
+                asked = [pending[-1], *pending[:-1][: num_clients - 1]]
             replies = list(grid.send_and_receive(asked, timeout=trial.timeout))
+            if any(reply.has_error() for reply in replies):
+                known = {id(message) for message in asked}
+                others = [one for one in pending if id(one) not in known]
+                replies += grid.send_and_receive(others, timeout=trial.timeout)
+            for reply in replies:
+                place = places.get(reply.metadata.src_node_id, -1)
+                (self.failed if reply.has_error() else self.answered).add(place)
             self._note(trial.pending_type, replies)
             trial.answer(replies)
 

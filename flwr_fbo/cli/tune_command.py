@@ -18,9 +18,10 @@ import tomllib
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import typer
+from flwr.serverapp import Grid
 
 from flwr_fbo._common.files import make_folder
 from flwr_fbo._common.validation import (
@@ -483,7 +484,7 @@ def _run_here(job: _Job, compare: bool, dry_run: bool) -> DryRun | None:
         _check_metric(job, first)
         job.check_direction()
         if compare and settings.epsilon is not None:
-            hidden = TunedGrid(grid, {}, is_hidden=True)
+            hidden = cast(Grid, TunedGrid(grid, {}, is_hidden=True))
             _check_comparable(job, FirstRound.of(main, hidden, context))
         if settings.epsilon is not None and job.earlier:
             _warn(earlier_in_words(job.earlier))

@@ -179,13 +179,19 @@ class Summary:
             failed = "training or evaluation failed with them"
             return f"your own settings could not be scored: {failed}"
         if lead is None:
+            final, plain = result.final(metric), last_of(result.plain, metric)
             text = f"the score is better than with {YOURS}"
-            if (compared := self.compared()) is not None:
+            if self.is_worse:
+                return "not. The trained model is worse, though its trial was ahead"
+            if final is not None and plain is not None:
+                gap = short_value(abs(final[1] - plain[1]))
+                text = f"{metric} is better than with {YOURS} by {gap} at the end"
+            elif (compared := self.compared()) is not None:
                 _, rounds, old, new = compared
                 gap = short_value(abs(new - old))
                 text = f"{metric} was better than with {YOURS} by {gap} when the race "
                 text += f"compared them, after {_rounds(rounds)}"
-            return f"{text}. Another search may end elsewhere: try another --seed"
+            return f"{text}; another --seed may end elsewhere"
         level = f"where {BEATEN_LEVEL:g} or less counts as shown"
         ahead = f"{lead.deviations:.1f} standard deviations of chance"
         if not lead.is_of_model:
@@ -199,9 +205,8 @@ class Summary:
         better += f" ({text_of_p(lead.p_value)}, {level})"
         if lead.is_of_settings:
             of_settings = text_of_p(lead.settings_p_value or 0.0)
-            return (
-                f"{better}, and other trials show that its settings are ({of_settings})"
-            )
+            better += ", and other trials show that its settings are better"
+            return f"{better} ({of_settings})"
         shown = f"fewer than {MIN_DRAWN} settings were drawn"
         if lead.settings_p_value is not None:
             shown = text_of_p(lead.settings_p_value)
@@ -229,8 +234,8 @@ class Summary:
             return f"{self.model}{files and f'; {files}'}"
         text = "the server returned none, so it is only where the app itself saves it"
         if files:
-            return f"{text} ({files})"
-        return f"{text}. If the app saves none, train again with the line below"
+            return f"{text} ({files})."
+        return f"{text}. If the app saves none, train again with the line below."
 
     def values(self) -> dict[str, Any]:
         """Return the result as JSON values."""
@@ -358,10 +363,10 @@ class DryRun:
             lines.append(f"{NOT_SHARED}: {plan.reason}.")
         if plan.num_trainings is not None:
             lines.append(cost_in_words(*plan.num_trainings, is_compared=self.compare))
-            if plan.reason and plan.num_asked:
+            if "two groups" in plan.reason:
                 lines.append(
-                    "Where more clients train in a round (fraction_train=1, or at "
-                    "least ten of them), it costs as much as the app alone."
+                    "Where ten clients or more train in a round (fraction_train=1, or "
+                    "more sites), it costs about as much as the app alone."
                 )
         noise = self._noise()
         if noise is None:

@@ -41,8 +41,8 @@ class FirstRound:
     failure : Exception or None
         What `main` has raised.
     answered, failed : set of int
-        Places of the clients that could answer, and could not, from 0. If the last
-        one that is asked cannot, the others are asked, too.
+        Places of the clients that could answer, and could not, from 0. The last client
+        is asked to train, and if one cannot, all are.
     values : dict of str to float
         What the server knew last of its metrics.
     """
@@ -107,19 +107,16 @@ class FirstRound:
             pending = sorted(
                 trial.pending, key=lambda one: places.get(one.metadata.dst_node_id, -1)
             )
-            # The last ones first: an app without data for so many fails there.
             asked = pending
             is_secure = secure_aggregation_stage(pending[0].content)
             if num_clients is not None and not is_secure:
                 asked = [pending[-1], *pending[:-1][: num_clients - 1]]
             replies = list(grid.send_and_receive(asked, timeout=trial.timeout))
-            if any(reply.has_error() for reply in replies):
-                known = {id(message) for message in asked}
-                others = [one for one in pending if id(one) not in known]
-                replies += grid.send_and_receive(others, timeout=trial.timeout)
             for reply in replies:
                 place = places.get(reply.metadata.src_node_id, -1)
                 (self.failed if reply.has_error() else self.answered).add(place)
+            if not is_secure and not trial.num_sends:
+                self._try_others(grid, pending[0], places)
             self._note(trial.pending_type, replies)
             trial.answer(replies)
 
@@ -127,6 +124,29 @@ class FirstRound:
     def _is_train(trial: TrialThread) -> bool:
         is_train = trial.pending_type.startswith(MessageType.TRAIN)
         return is_train and not trial.goes_on
+
+    def _try_others(
+        self, grid: Grid, message: Message, places: Mapping[int, int]
+    ) -> None:
+        """Ask the last client, too, and all others if it fails; replies are dropped.
+
+        An app that has no data for so many clients fails at the last ones.
+        """
+        kind = message.metadata.message_type
+        nodes = list(places)
+        for some in (nodes[-1:], nodes):
+            others = [
+                Message(message.content, node, kind)
+                for node in some
+                if places[node] not in self.failed | self.answered
+            ]
+            for reply in grid.send_and_receive(others):
+                place = places.get(reply.metadata.src_node_id, -1)
+                if reply.has_error():
+                    self._note(kind, [reply])
+                (self.failed if reply.has_error() else self.answered).add(place)
+            if not self.failed:
+                return
 
     def _note(self, kind: str, replies: Iterable[Message]) -> None:
         is_evaluate = kind.startswith(MessageType.EVALUATE)

@@ -631,13 +631,16 @@ def test_an_app_that_changes_before_a_tuning_goes_on_is_told_so(
     assert f"OUTDATED: {told}" in done.stdout
 
 
-def test_sites_without_data_end_the_command_before_any_trial(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", ["", "fraction_train=0.3"])
+def test_sites_without_data_end_the_command_before_any_trial(
+    tmp_path: Path, options: str
+) -> None:
     """The app has data for 12 clients, and 20 are simulated unless it is said."""
     client = MESSAGE_CLIENT.replace(
         "    w = w - factor",
         "    list(range(12))[context.node_config['partition-id']]\n    w = w - factor",
     )
-    message_app(tmp_path / "app", client=client)
+    message_app(tmp_path / "app", options, client=client)
     text = _error("app", *METRIC, *SEARCH)
     assert "8 of 20 sites fail in the first round, those from partition-id 12" in text
     assert "IndexError" in text
@@ -667,7 +670,7 @@ def test_a_choice_is_as_sure_as_it_is_in_plain_words(tmp_path: Path) -> None:
     compared = open_["compared"]
     gap = f"by {compared['after'] - compared['before']:.4g} when the race"
     assert gap in open_["verdict"]
-    assert "try another --seed" in open_["verdict"]
+    assert "another --seed may end elsewhere" in open_["verdict"]
     assert open_["p_model"] is None
     hidden = _tuned("app", *METRIC, *SEARCH, "--epsilon", 1000)
     assert hidden["verdict"].startswith("use it. The chosen model is better than")

@@ -18,10 +18,9 @@ import tomllib
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 import typer
-from flwr.serverapp import Grid
 
 from flwr_fbo._common.files import make_folder
 from flwr_fbo._common.validation import (
@@ -65,7 +64,6 @@ from flwr_fbo.tuner.candidates import warn_outside
 from flwr_fbo.tuner.first_round import FirstRound
 from flwr_fbo.tuner.own_app import AppError, OwnApp, with_tuner_mod
 from flwr_fbo.tuner.plain_training import plain_training
-from flwr_fbo.tuner.trial_grid import TunedGrid
 from flwr_fbo.tuner.tune_settings import TuneSettings, save_model, server_context
 from flwr_fbo.tuner.tuner_record import (
     FILE_NAME,
@@ -484,8 +482,7 @@ def _run_here(job: _Job, compare: bool, dry_run: bool) -> DryRun | None:
         _check_metric(job, first)
         job.check_direction()
         if compare and settings.epsilon is not None:
-            hidden = cast(Grid, TunedGrid(grid, {}, is_hidden=True))
-            _check_comparable(job, FirstRound.of(main, hidden, context))
+            _check_comparable(job, FirstRound.hidden(main, grid, context))
         if settings.epsilon is not None and job.earlier:
             _warn(earlier_in_words(job.earlier))
     make_folder(job.folder)

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from flwr.app import Context, Message, MessageType
 from flwr.serverapp import Grid
@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 from flwr_fbo._compat import secure_aggregation_stage
 from flwr_fbo.tuner.hidden_metrics import merged, numbers_of
 from flwr_fbo.tuner.lone_trial import LoneTrial
-from flwr_fbo.tuner.trial_grid import Main
+from flwr_fbo.tuner.trial_grid import Main, TunedGrid
 from flwr_fbo.tuner.trial_thread import TrialThread
 
 # Clients that answer: a strategy gets no replies of the others.
@@ -96,6 +96,11 @@ class FirstRound:
         if found.failure is not None and was_asked and num_clients is not None:
             return cls.of(main, grid, context, None)
         return found
+
+    @classmethod
+    def hidden(cls, main: Main, grid: Grid, context: Context) -> FirstRound:
+        """Run the first round of clients with `tuner_mod`, which hide their metrics."""
+        return cls.of(main, cast(Grid, TunedGrid(grid, {}, is_hidden=True)), context)
 
     def _go_through(
         self, trial: TrialThread, grid: Grid, num_clients: int | None

@@ -79,6 +79,9 @@ def _with_option(text: str) -> str:
     context = click.get_current_context(silent=True)
     for one in context.command.params if context is not None else ():
         if isinstance(one, click.Option) and one.name == field:
+            missing = "None is not allowed: "
+            if rest.startswith(missing):  # nobody has typed a None
+                return f"{one.opts[0]} must be given: {rest.removeprefix(missing)}"
             return f"{one.opts[0]}={rest}"
     return text
 

@@ -35,6 +35,19 @@ def toml_value(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
+def short_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values with four significant digits, as a run config may have them.
+
+    Numbers just below 1 stay exact: of a momentum it matters what is missing to 1.
+    """
+    return {
+        key: float(f"{value:.4g}")
+        if isinstance(value, float) and not 0.9 < value < 1
+        else value
+        for key, value in values.items()
+    }
+
+
 def run_config_option(values: Mapping[str, Any]) -> str:
     """Return the option of ``flwr run`` that sets values, for a shell.
 

@@ -117,7 +117,7 @@ def _tables(listing: Listing, console: Console) -> Iterator[Table]:
 def _table(listing: Listing, names: Sequence[str]) -> Table:
     table = Table(box=RULED, padding=(0, 1, 0, 0))
     for name in names:
-        table.add_column(listing.headings.get(name, name))
+        table.add_column(listing.headings.get(name, name), no_wrap=name == "outcome")
     for row in listing.rows:
         cells = (row[name] for name in names)
         table.add_row(*("-" if v is None else short_value(v) for v in cells))

@@ -6,11 +6,14 @@ federation is named, a bundle in which one more module wraps them is run there.
 
 from __future__ import annotations
 
+import json
 import logging
+import math
 import os
 import shlex
 import subprocess
 import sys
+import time
 import tomllib
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
@@ -21,6 +24,7 @@ import typer
 
 from flwr_fbo._common.files import make_folder
 from flwr_fbo._common.validation import (
+    is_number,
     nearest,
     refuse,
     require,
@@ -29,18 +33,29 @@ from flwr_fbo._common.validation import (
 )
 from flwr_fbo._compat import parsed_run_config
 from flwr_fbo.cli.commands import AsJson
-from flwr_fbo.cli.output import echo, json_of, plain_errors
-from flwr_fbo.cli.run_config import write_run_config
+from flwr_fbo.cli.output import columns_of, echo, json_of, plain_errors, wrapped
+from flwr_fbo.cli.run_config import short_values, write_run_config
 from flwr_fbo.cli.tune_bundle import write_bundle
 from flwr_fbo.cli.tune_progress import tuning_log
-from flwr_fbo.cli.tune_record import changed_files, note_files, record_folder
+from flwr_fbo.cli.tune_record import (
+    changed_files,
+    note_files,
+    note_written,
+    record_folder,
+    spent_before,
+)
 from flwr_fbo.cli.tune_search import (
     as_options,
     left_out,
     proposed_search,
     search_space,
 )
-from flwr_fbo.cli.tune_summary import Summary, changed_in_words, dry_run_lines
+from flwr_fbo.cli.tune_summary import (
+    DryRun,
+    Summary,
+    changed_in_words,
+    earlier_in_words,
+)
 from flwr_fbo.grid import InProcessGrid
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
@@ -184,8 +199,8 @@ def tune(
     """
     with plain_errors(ValueError, JournalError, AppError):
         own = OwnApp.read(app)
-        if run_config:
-            own = _with_values(own, parsed_run_config(run_config))
+        values = parsed_run_config(run_config) if run_config else {}
+        own = _with_values(own, values)
         given = _given(
             own,
             metric=metric,
@@ -202,9 +217,7 @@ def tune(
         if not given["search"]:
             _propose(app, own, given)
             raise typer.Exit(2)
-        job = _job(app, own, given, folder)
-        allowed = "left out with --dry-run"
-        require(not (as_json and dry_run), "as_json", as_json, allowed)
+        job = _job(app, own, given, folder, values)
         is_bundle = bool(given["federation"] or bundle_only) and not dry_run
         allowed = "left out where the app runs elsewhere"
         require(not (compare and is_bundle), "compare", compare, allowed)
@@ -213,18 +226,22 @@ def tune(
             return
         # What the app prints is not the command's result.
         with tuning_log(verbose), redirect_stdout(sys.stderr):
-            lines = _run_here(job, compare, dry_run)
-        for line in lines:
-            echo(line)
-        if not dry_run:
+            found = _run_here(job, compare, dry_run)
+        if found is None:
             _report(job, as_json, write)
+        elif as_json:
+            typer.echo(json_of(found.values()))
+        else:
+            for line in found.lines():
+                echo(line)
 
 
 @dataclass(frozen=True)
 class _Job:
     """One tuning: the app, how, and where its record is.
 
-    Without a direction that is known, the settings have any.
+    Without a direction that is known, the settings have any. ``is_guess``: that of the
+    number of sites; nobody has given it.
     """
 
     path: Path
@@ -232,6 +249,12 @@ class _Job:
     settings: TuneSettings
     folder: Path
     has_direction: bool
+    is_guess: bool = False
+
+    @property
+    def earlier(self) -> list[float]:
+        """Epsilon of each other private tuning of this app."""
+        return spent_before(self.app.folder, self.folder)
 
     @property
     def defaults(self) -> dict[str, Any]:
@@ -338,8 +361,17 @@ def _propose(path: Path, own: OwnApp, given: dict[str, Any]) -> None:
     typer.echo(f"  flwr-fbo tune {path} {' '.join([*words, as_options(found)])}")
 
 
-def _job(path: Path, own: OwnApp, given: dict[str, Any], folder: Path | None) -> _Job:
-    """Return what is to be done; each setting is checked before any work."""
+def _job(
+    path: Path,
+    own: OwnApp,
+    given: dict[str, Any],
+    folder: Path | None,
+    values: dict[str, Any],
+) -> _Job:
+    """Return what is to be done; each setting is checked before any work.
+
+    ``values`` are those of the run config that the command line has given.
+    """
     space = search_space(given["search"], own.run_config)
     num = given["num_supernodes"]
     if num is None:
@@ -347,6 +379,7 @@ def _job(path: Path, own: OwnApp, given: dict[str, Any], folder: Path | None) ->
         allowed = "given with --federation: how many sites there are"
         require(not is_elsewhere, "num_supernodes", num, allowed)
         num = own.num_supernodes or _NUM_SUPERNODES
+    is_guess = given["num_supernodes"] is None and own.num_supernodes is None
     require_int("num_supernodes", num, 1)
     metric = given["metric"]
     if metric is not None:
@@ -368,14 +401,42 @@ def _job(path: Path, own: OwnApp, given: dict[str, Any], folder: Path | None) ->
         require(
             settings.epsilon is not None, "delta", settings.delta, "given with epsilon"
         )
+        # A larger one allows that a client's scores are published as they are.
+        is_small = is_number(settings.delta) and settings.delta <= 0.1 / num
+        allowed = f"at most 1/(10 N), {0.1 / num:.3g} for N = {num} sites"
+        require(is_small, "delta", settings.delta, allowed)
     if settings.score == "server":
         allowed = "left out with --score server: no score of a client is released"
         require(settings.epsilon is None, "epsilon", settings.epsilon, allowed)
     settings.tuner()  # raises ValueError where a setting is not allowed
     if folder is None:  # one for each app and its settings
-        folder = record_folder(own.folder, settings.to_json())
+        about = settings.to_json()
+        if values:
+            about += json.dumps(values, sort_keys=True)
+        folder = record_folder(own.folder, about)
+    _warn_of(settings, direction)
     has_direction = direction is not None
-    return _Job(path, own, settings, folder.absolute(), has_direction)
+    return _Job(path, own, settings, folder.absolute(), has_direction, is_guess)
+
+
+def _warn_of(settings: TuneSettings, direction: Direction | None) -> None:
+    """Warn of what is allowed, and hardly ever meant."""
+    usual = _direction_of(settings.metric)
+    if None not in (usual, direction) and usual != direction:
+        _warn(
+            f"--direction {direction}: a name like {settings.metric} usually asks for "
+            f"{usual}. The settings with the worst score would be chosen."
+        )
+    for key in SearchSpace.from_json(settings.space).distributions:
+        if "seed" in key.lower():
+            _warn(
+                f"{key} is searched: the best seed is one that was lucky, and says "
+                "nothing of another training."
+            )
+
+
+def _warn(text: str) -> None:
+    typer.echo(wrapped(f"Warning: {text}", columns_of(sys.stderr)), err=True)
 
 
 def _direction_of(metric: str) -> Direction | None:
@@ -388,8 +449,9 @@ def _direction_of(metric: str) -> Direction | None:
     return "minimize" if is_smaller else "maximize"
 
 
-def _run_here(job: _Job, compare: bool, dry_run: bool) -> list[str]:
+def _run_here(job: _Job, compare: bool, dry_run: bool) -> DryRun | None:
     """Tune the app in this process; a dry run returns what it would do."""
+    typer.echo("reading the app ...", err=True)
     own, settings = job.app, job.settings
     main, client = own.main(), own.client_app()
     context = server_context(own.run_config)
@@ -397,13 +459,17 @@ def _run_here(job: _Job, compare: bool, dry_run: bool) -> list[str]:
     grid = InProcessGrid(with_tuner_mod(lambda: client), num, run_config=config)
     if dry_run:
         plan = settings.tuner().plan(main, grid, context)
-        return dry_run_lines(settings, plan)
+        return DryRun(settings, plan, job.is_guess, compare, job.earlier)
     path = job.folder / FILE_NAME
     if has_begun(job.folder):
         if has_ended(path):
-            text = f"This tuning has ended before. Remove {job.folder} to tune anew."
-            typer.echo(text, err=True)
-        elif job.changed:
+            text = f"This tuning has ended before. Remove {job.folder} to tune anew"
+            if settings.epsilon is not None:
+                text += ": that is another release, and their epsilons add up"
+            typer.echo(f"{text}.", err=True)
+        if _is_answered(job):
+            return None
+        if job.changed and not has_ended(path):
             _log.warning("%s", changed_in_words(job.changed, job.folder))
         allowed = "left out where the app's files have changed since the tuning"
         require(not (compare and job.changed), "compare", compare, allowed)
@@ -412,10 +478,16 @@ def _run_here(job: _Job, compare: bool, dry_run: bool) -> list[str]:
         first = FirstRound.of(
             main, InProcessGrid(client, num, run_config=config), context
         )
+        _check_sites(job, first)
         _check_metric(job, first)
         job.check_direction()
+        if compare and settings.epsilon is not None:
+            _check_comparable(job, FirstRound.hidden(main, grid, context))
+        if settings.epsilon is not None and job.earlier:
+            _warn(earlier_in_words(job.earlier))
     make_folder(job.folder)
     note_files(own.folder, job.folder)
+    began = time.time()
     try:
         result = settings.tuner().start(main, grid, context, folder=job.folder)
     except KeyboardInterrupt:
@@ -431,9 +503,59 @@ def _run_here(job: _Job, compare: bool, dry_run: bool) -> list[str]:
         text = f"The app has failed: {type(error).__name__}: {error}"
         raise AppError(text) from error
     save_model(result, job.folder)
+    note_written(job.folder, began)
     if compare:
         _compare(job)
-    return []
+    return None
+
+
+def _is_answered(job: _Job) -> bool:
+    """Return whether the record has a choice of which the values are the app's now.
+
+    Raises
+    ------
+    ValueError
+        If the app has yet other values than when the tuning began.
+    """
+    with Journal.snapshot(job.folder / FILE_NAME) as journal:
+        before = journal.identity["defaults"]
+        result = recorded_result(journal)
+    if job.defaults == before:
+        return False
+    is_chosen = result.rungs and result.is_decided
+    if is_chosen and job.defaults in (result.best, short_values(result.best)):
+        text = "The values that it has chosen are the app's own now: they were written."
+        typer.echo(text, err=True)
+        return True
+    values = ", ".join(f"{key}={before[key]}" for key in before)
+    raise ValueError(
+        f"The app's own values have changed since this tuning began: they were {values}"
+        f". Put them back, remove {job.folder}, or pass another --folder."
+    )
+
+
+def _check_sites(job: _Job, first: FirstRound) -> None:
+    """Raise AppError if the last sites fail and others do not: there are too many."""
+    failed, num = first.failed, job.settings.num_agents
+    working = first.answered - failed
+    if not (failed and working and max(working) < min(failed)):
+        return
+    raise AppError(
+        f"{len(failed)} of {num} sites fail in the first round, those from "
+        f"partition-id {min(failed)} on ({first.error}). Has the app data for "
+        f"{min(failed)} clients? Then pass --num-supernodes {min(failed)}"
+    )
+
+
+def _check_comparable(job: _Job, first: FirstRound) -> None:
+    """Raise ValueError if nothing that is known with privacy tells the two apart."""
+    metric = job.settings.metric
+    if not math.isfinite(first.values.get(metric, math.nan)):
+        raise ValueError(
+            f"--compare must be left out with --epsilon: {metric} stays at the clients"
+            ", so no score could be compared. An evaluate_fn of the server's strategy "
+            "that measures it would show it"
+        )
 
 
 def _compare(job: _Job) -> None:
@@ -507,15 +629,17 @@ def _report(job: _Job, as_json: bool, write: bool) -> None:
     """Print what the record has, and what follows from it."""
     with Journal.snapshot(job.folder / FILE_NAME) as journal:
         result, plan = recorded_result(journal), plan_of(journal)
-    about = job.path, job.folder, job.settings, job.defaults
-    summary = Summary(*about, result, plan, job.changed)
+        before = journal.identity["defaults"]
+    about = job.path, job.folder, job.settings, before
+    summary = Summary(*about, result, plan, job.changed, job.earlier)
     if as_json:
         typer.echo(json_of(summary.values()))
     else:
         for line in summary.lines():
             echo(line)
-    if write and result.best != job.defaults:
-        write_run_config(job.app.folder / "pyproject.toml", result.best)
+    chosen = short_values(result.best)
+    if write and job.defaults not in (result.best, chosen):
+        write_run_config(job.app.folder / "pyproject.toml", chosen)
         typer.echo(f"Wrote them into {job.path / 'pyproject.toml'}.", err=as_json)
 
 
@@ -526,6 +650,9 @@ def _run_bundle(
     if job.settings.metric == "?":
         refuse("metric", None, "given with --federation: as the clients report it")
     job.check_direction()
+    if has_begun(job.folder) and not bundle_only and _is_answered(job):
+        _report(job, as_json, write)
+        return
     with tuning_log(verbose=False):
         warn_outside(job.settings.trial_space, job.defaults)
     make_folder(job.folder)

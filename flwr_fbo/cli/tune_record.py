@@ -9,17 +9,23 @@ from pathlib import Path
 
 from flwr_fbo._common.text import write_whole
 from flwr_fbo._compat import bundled_files
-from flwr_fbo.tuner.records.trials_record import has_begun
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.tuner.records.trials_record import FILE_NAME, has_begun, recorded_spent
 
 # Of the records, in the user's home: others may be able to write where an app is.
 _FOLDER = Path(".flwr-fbo") / "tune"
 _FILES = "app-files.json"
+_WRITTEN = "written-files.json"
 # The tuner itself refuses another run config; texts are no part of a training.
 _NOT_CODE = (".md", "pyproject.toml", "LICENSE")
 
 
 def record_folder(app: Path, settings: str) -> Path:
-    """Return the folder of an app's record with these settings, if none is given."""
+    """Return the folder of an app's record with these settings, if none is given.
+
+    The settings are a text: how it is tuned, and the run config that was given.
+    """
     digest = hashlib.sha256(f"{app} {settings}".encode()).hexdigest()[:8]
     return Path.home() / _FOLDER / f"{app.name}-{digest}"
 
@@ -47,7 +53,53 @@ def check_no_app(folder: Path) -> None:
 def note_files(app: Path, folder: Path) -> None:
     """Note in a record's folder of which files the app is, unless it has begun."""
     if not has_begun(folder):
-        write_whole(folder / _FILES, json.dumps(_digests(app), indent=1))
+        values = {"app": str(app), "files": _digests(app)}
+        write_whole(folder / _FILES, json.dumps(values, indent=1))
+
+
+def note_written(folder: Path, since: float) -> None:
+    """Note which files the app has written where the command was run."""
+    here = Path.cwd()
+    names = [
+        path.name
+        for path in sorted(here.iterdir())
+        if path.is_file() and path.stat().st_mtime >= since
+    ]
+    if names:
+        values = {"folder": str(here), "files": names}
+        write_whole(folder / _WRITTEN, json.dumps(values))
+
+
+def written_files(folder: Path) -> tuple[str, list[str]] | None:
+    """Return the folder and the names that `note_written` has noted, if any."""
+    file = folder / _WRITTEN
+    if not file.exists():
+        return None
+    values = json.loads(file.read_text())
+    return values["folder"], values["files"]
+
+
+def spent_before(app: Path, folder: Path) -> list[float]:
+    """Return epsilon of each private tuning of an app, but for that in a folder.
+
+    As far as their records are where this command keeps them.
+    """
+    found = []
+    for other in sorted((Path.home() / _FOLDER).glob(f"{app.name}-*")):
+        file = other / _FILES
+        if other == folder or not has_begun(other) or not file.exists():
+            continue
+        if json.loads(file.read_text())["app"] != str(app):
+            continue
+        try:
+            with Journal.snapshot(other / FILE_NAME) as journal:
+                rows = journal.ledger()
+                spent = recorded_spent(journal.identity, rows) if rows else None
+        except JournalError:
+            continue
+        if spent is not None:
+            found.append(spent.epsilon)
+    return found
 
 
 def changed_files(app: Path, folder: Path) -> list[str]:
@@ -55,7 +107,7 @@ def changed_files(app: Path, folder: Path) -> list[str]:
     file = folder / _FILES
     if not has_begun(folder) or not file.exists():
         return []
-    then, now = json.loads(file.read_text()), _digests(app)
+    then, now = json.loads(file.read_text())["files"], _digests(app)
     words = dict.fromkeys(now.keys() - then.keys(), "new")
     words |= dict.fromkeys(then.keys() - now.keys(), "gone")
     both = then.keys() & now.keys()

@@ -43,10 +43,9 @@ def search_space(
     for key, text in search.items():
         field = f"search {key}"
         if key not in run_config:
-            refuse(
-                "search",
-                key,
-                f"a key of the app's run config, {_near(key, run_config)}",
+            raise ValueError(
+                f"--search {key}: {key!r} is no key of the app's run config, "
+                f"{_near(key, run_config)}."
             )
         if key in rounds_keys(run_config):
             allowed = (
@@ -62,11 +61,28 @@ def search_space(
 def _near(key: str, run_config: Mapping[str, Any]) -> str:
     if not run_config:
         return "which is empty: [tool.flwr.app.config] of pyproject.toml"
-    return nearest(key, run_config)
+    said = nearest(key, run_config)
+    if "did you mean" in said:
+        return said
+    for known in run_config:  # LR, or learning-rate, for lr; and the reverse
+        words = {known.lower(), _initials(known)}
+        if len(words & {key.lower(), _initials(key)} - {""}) > 0:
+            return f"{said} (did you mean {known!r}?)"
+    return said
+
+
+def _initials(key: str) -> str:
+    parts = re.split(r"[-_.]", key.lower())
+    return "".join(part[:1] for part in parts) if len(parts) > 1 else ""
 
 
 def _distribution(field: str, text: str, default: Any) -> BaseDistribution:
     found = _RANGE.fullmatch(text)
+    option = f"--search {field.removeprefix('search ')}={text}"
+    if "=" in text and not isinstance(default, str):
+        raise ValueError(f"{option}: --search must be given once for each key.")
+    if found is None and "," not in text:
+        raise ValueError(f"{option}: one value is no search; it must be {_FORMS}.")
     if found is None:
         values = [one.strip() for one in text.split(",")]
         require(len(values) >= 2 and all(values), field, text, _FORMS)

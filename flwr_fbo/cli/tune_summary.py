@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from flwr_fbo._common.text import short_value
-from flwr_fbo.cli.run_config import run_config_option
+from flwr_fbo.cli.run_config import run_config_option, short_values
+from flwr_fbo.cli.tune_record import written_files
 from flwr_fbo.privacy.conditions import WITHOUT_TRAINING, after_epsilon
 from flwr_fbo.space.search_space import Params
 from flwr_fbo.tuner.decisions.enough_clients import (
@@ -17,15 +18,19 @@ from flwr_fbo.tuner.decisions.enough_clients import (
     enough_to_gain,
     lost_if_all_agree,
 )
-from flwr_fbo.tuner.federation_result import FederationResult, last_of
+from flwr_fbo.tuner.decisions.leads import BEATEN_LEVEL
+from flwr_fbo.tuner.decisions.settings_effect import MIN_DRAWN
+from flwr_fbo.tuner.federation_result import FederationResult, last_of, text_of_p
 from flwr_fbo.tuner.private_choice import PrivateChoice
 from flwr_fbo.tuner.report.listing import (
     best_round_in_words,
     final_in_words,
     rounds_in_words,
 )
-from flwr_fbo.tuner.schedules.schedule import Plan
+from flwr_fbo.tuner.schedules.schedule import NOT_SHARED, Plan
 from flwr_fbo.tuner.tune_settings import MODEL, TuneSettings, default_delta
+
+YOURS = "your own settings"
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,8 @@ class Summary:
         Rungs that were planned.
     changed : sequence of str
         Files of the app that have changed since the tuning began.
+    earlier : sequence of float
+        Epsilon of each other private tuning of the app.
     """
 
     path: Path
@@ -57,6 +64,7 @@ class Summary:
     result: FederationResult
     plan: Plan | None
     changed: Sequence[str] = ()
+    earlier: Sequence[float] = ()
 
     @property
     def command(self) -> str:
@@ -64,7 +72,7 @@ class Summary:
         command = f"flwr run {shlex.quote(str(self.path))}"
         if self.result.defaults_stayed_best:
             return command
-        return f"{command} {run_config_option(self.result.best)}"
+        return f"{command} {run_config_option(short_values(self.result.best))}"
 
     @property
     def model(self) -> Path | None:
@@ -101,18 +109,22 @@ class Summary:
         return "at the server", last, found[0][last][metric], found[1][last][metric]
 
     @property
-    def is_worse(self) -> bool:
-        """Whether the trained model is known to be worse than the app's own settings.
+    def is_worse(self) -> bool | None:
+        """Whether the trained model is worse than the app's own settings.
 
-        By what the app has measured of them, alone or in a rung.
+        By what the app has measured of them, alone or in a rung; None if it has not.
         """
         result, metric = self.result, self.settings.metric
         final, plain = result.final(metric), last_of(result.plain, metric)
-        if final is None or result.defaults_stayed_best:
+        if result.defaults_stayed_best:
             return False
+        if final is None:
+            return None
         in_rungs = result.measured.get(0, {})
         known = [r[metric] for n, r in in_rungs.items() if n > 0 and metric in r]
         known += [] if plain is None else [plain[1]]
+        if not known:
+            return None
         sign = 1.0 if self.settings.direction == "maximize" else -1.0
         return any(not sign * final[1] >= sign * value for value in known)
 
@@ -123,13 +135,15 @@ class Summary:
             ", ".join(f"{key}={short_value(value)}" for key, value in settings.items())
             for settings in (result.best, self.defaults)
         )
-        lines, plain = [""], last_of(result.plain, metric)
+        lines, plain = list[str](), last_of(result.plain, metric)
         final = result.final(metric)
         if self.changed:
             lines.append(f"OUTDATED: {changed_in_words(self.changed, self.folder)}")
         if final is not None and plain is not None:
             text = f"{metric}: {short_value(plain[1])} with the app's own settings, "
             lines.append(f"{text}{short_value(final[1])} tuned.")
+        elif final is not None:
+            lines.append(final_in_words(metric, *final))
         if self.is_worse:
             lines.append(
                 f"WORSE: the trained model has a worse {metric} in the app than the "
@@ -139,34 +153,74 @@ class Summary:
         lines += [f"Chosen:  {chosen}", f"Before:  {before}"]
         lines.append(f"How sure: {self._verdict()}.")
         compared = self.compared()
-        if compared is not None and not result.defaults_stayed_best:
+        is_told = final is not None and plain is not None
+        if compared is not None and not (result.defaults_stayed_best or is_told):
             whose, rounds, old, new = compared
             text = f"{metric}, {whose}, after {rounds_in_words(rounds)} of training: "
             lines.append(f"{text}{short_value(old)} before, {short_value(new)} after.")
         elif compared is None and self.settings.epsilon is not None:
             lines.append(
-                f"{metric}: stays at the clients; they compared models by ranks."
+                f"{metric}: stays at the clients; they compared models by ranks. To "
+                "see it, train with the line below: then the server gets each client's "
+                "metrics as the app sends them, which epsilon does not cover."
             )
-        if final is not None and plain is None:
-            lines.append(final_in_words(metric, *final))
         lines += best_round_in_words(result, metric, self.settings.direction)
         trainings = None if self.plan is None else self.plan.num_trainings
         if trainings is not None:
-            cost = f"Cost: {trainings[0]} rounds of training at a client"
-            more = "" if plain is None else f", and {trainings[1]} more to compare"
-            lines.append(f"{cost}; the app alone has {trainings[1]}{more}.")
+            lines.append(cost_in_words(*trainings, is_compared=plain is not None))
         lines.append(self._privacy())
+        if self.settings.epsilon is not None and self.earlier:
+            lines.append(earlier_in_words(self.earlier))
         lines.append(f"Model: {self._where()}")
         lines.append(f"Record: {self.folder}")
         lines += ["To train with these settings:", f"  {self.command}"]
         return lines
 
     def _verdict(self) -> str:
-        result = self.result
-        verdict = f"the app's defaults {result.verdict}"
-        if result.privacy_spent is None and not result.defaults_stayed_best:
-            verdict += "; of exact scores it is not known what is chance"
-        return verdict
+        """Return how sure the choice is, and what to do."""
+        result, metric = self.result, self.settings.metric
+        lead = result.over_defaults
+        if result.defaults_stayed_best:
+            return "your own settings were chosen. Keep them"
+        if result.defaults_failed:
+            failed = "training or evaluation failed with them"
+            return f"your own settings could not be scored: {failed}"
+        if lead is None:
+            final, plain = result.final(metric), last_of(result.plain, metric)
+            text = f"the score is better than with {YOURS}"
+            if self.is_worse:
+                return "not. The trained model is worse, though its trial was ahead"
+            if final is not None and plain is not None:
+                gap = short_value(abs(final[1] - plain[1]))
+                text = f"{metric} is better than with {YOURS} by {gap} at the end"
+            elif (compared := self.compared()) is not None:
+                _, rounds, old, new = compared
+                gap = short_value(abs(new - old))
+                text = f"{metric} was better than with {YOURS} by {gap} when the race "
+                text += f"compared them, after {rounds_in_words(rounds)}"
+            return f"{text}; another --seed may end elsewhere"
+        level = f"where {BEATEN_LEVEL:g} or less counts as shown"
+        ahead = f"{lead.deviations:.1f} standard deviations of chance"
+        if not lead.is_of_model:
+            return (
+                f"not. The chosen model is ahead of that with {YOURS} by {ahead} ("
+                f"{text_of_p(lead.p_value)}, {level}). It may be no better"
+            )
+        better = (
+            f"use it. The chosen model is better than that with {YOURS}, by {ahead}"
+        )
+        better += f" ({text_of_p(lead.p_value)}, {level})"
+        if lead.is_of_settings:
+            of_settings = text_of_p(lead.settings_p_value or 0.0)
+            better += ", and other trials show that its settings are better"
+            return f"{better} ({of_settings})"
+        shown = f"fewer than {MIN_DRAWN} settings were drawn"
+        if lead.settings_p_value is not None:
+            shown = text_of_p(lead.settings_p_value)
+        return (
+            f"{better}. Whether its settings made it better, or luck in one training, "
+            f"is not shown ({shown}); a small epsilon seldom shows that"
+        )
 
     def _privacy(self) -> str:
         spent = self.result.privacy_spent
@@ -179,14 +233,21 @@ class Summary:
         return "Privacy: none. The server read each client's exact scores."
 
     def _where(self) -> str:
+        written = written_files(self.folder)
+        files = ""
+        if written is not None:
+            files = f"written in {written[0]} meanwhile: {', '.join(written[1])}"
         if self.model is not None:
-            return f"{self.model}, and where the app itself saves it"
-        return "trained to the end; it is where the app saves it, and nowhere else"
+            return f"{self.model}{files and f'; {files}'}"
+        text = "the server returned none, so it is only where the app itself saves it"
+        if files:
+            return f"{text} ({files})."
+        return f"{text}. If the app saves none, train again with the line below."
 
     def values(self) -> dict[str, Any]:
         """Return the result as JSON values."""
         result, compared = self.result, self.compared()
-        metric = self.settings.metric
+        metric, lead = self.settings.metric, result.over_defaults
         final = result.final(metric)
         best = result.best_round(metric, self.settings.direction)
         spent = result.privacy_spent
@@ -201,6 +262,8 @@ class Summary:
             "trial": result.best_trial,
             "verdict": self._verdict(),
             "defaults_beaten": None if spent is None else result.defaults_beaten,
+            "p_model": None if lead is None else lead.p_value,
+            "p_settings": None if lead is None else lead.settings_p_value,
             "metric": self.settings.metric,
             "direction": self.settings.direction,
             "compared": named,
@@ -214,55 +277,145 @@ class Summary:
             "trainings": None if trainings is None else trainings[0],
             "plain_trainings": None if trainings is None else trainings[1],
             "epsilon": None if spent is None else spent.epsilon,
+            "earlier_epsilons": list(self.earlier),
             "delta": None if spent is None else spent.delta,
             "condition": "" if spent is None else WITHOUT_TRAINING,
             "model": None if self.model is None else str(self.model),
+            "model_in_words": self._where(),
             "record": str(self.folder),
             "command": self.command,
         }
 
 
-def dry_run_lines(settings: TuneSettings, plan: Plan) -> list[str]:
-    """Return what a tuning would do, cost and be sure of; a line each."""
-    sharing = ", sharing the clients out" if plan.is_shared else ""
-    lines = [f"Nothing was trained. At {settings.num_agents} sites it would train"]
-    lines += [
-        f"  {rung.num_trials} settings to round {rung.rounds}, of which "
-        f"{rung.num_survivors} go{'es' * (rung.num_survivors == 1)} on"
-        for rung in plan.rungs
-    ]
-    lines.append(f"and the chosen one to the end{sharing}.")
-    if plan.num_rounds is not None:
+@dataclass(frozen=True)
+class DryRun:
+    """What a tuning would do, cost and be sure of.
+
+    Attributes
+    ----------
+    settings : TuneSettings
+    plan : Plan
+    is_guess : bool
+        Whether nobody has given the number of sites.
+    compare : bool
+        Whether the app would be trained with its own settings, too.
+    earlier : sequence of float
+        Epsilon of each private tuning of the app so far.
+    """
+
+    settings: TuneSettings
+    plan: Plan
+    is_guess: bool = False
+    compare: bool = False
+    earlier: Sequence[float] = ()
+
+    def values(self) -> dict[str, Any]:
+        """Return the plan as JSON values."""
+        plan, noise = self.plan, self._noise()
+        trainings = plan.num_trainings
+        return {
+            "sites": self.settings.num_agents,
+            "sites_guessed": self.is_guess,
+            "rungs": [
+                {"trials": r.num_trials, "round": r.rounds, "go_on": r.num_survivors}
+                for r in plan.rungs
+            ],
+            "shared": plan.is_shared,
+            "reason": plan.reason,
+            "trainings": None if trainings is None else trainings[0],
+            "plain_trainings": None if trainings is None else trainings[1],
+            "compare": self.compare,
+            "epsilon": self.settings.epsilon,
+            "delta": None if noise is None else noise[0],
+            "gain_lost": None if noise is None else noise[1],
+            "defaults_kept": None if noise is None else noise[2],
+            "enough": [] if noise is None else noise[3],
+            "earlier_epsilons": list(self.earlier),
+            "metric_checked": False,
+        }
+
+    def _noise(self) -> tuple[float, float, float, list[str]] | None:
+        """Return delta, and what noise loses; None without privacy."""
+        settings = self.settings
+        if settings.epsilon is None:
+            return None
+        delta = settings.delta
+        delta = default_delta(settings.num_agents) if delta is None else delta
+        privacy = PrivateChoice(settings.epsilon, delta)
+        about = tuple(r.num_trials for r in self.plan.rungs), settings.num_agents
+        lost, kept = lost_if_all_agree(*about, privacy)
+        return delta, lost, kept, enough_to_gain(*about, privacy)
+
+    def lines(self) -> list[str]:
+        """Return it in words, a line each."""
+        settings, plan = self.settings, self.plan
+        sharing = ", sharing the clients out" if plan.is_shared else ""
+        guess = ", a guess that --num-supernodes replaces," if self.is_guess else ""
+        lines = [
+            "Nothing was trained, and the metric was not checked. At "
+            f"{settings.num_agents} sites{guess} it would train"
+        ]
+        lines += [
+            f"  {rung.num_trials} settings to round {rung.rounds}, of which "
+            f"{rung.num_survivors} go{'es' * (rung.num_survivors == 1)} on"
+            for rung in plan.rungs
+        ]
+        lines.append(f"and the chosen one to the end{sharing}.")
+        if plan.num_rounds is not None and plan.num_rounds != plan.app_rounds:
+            lines.append(
+                f"The chosen one ends at round {plan.num_rounds}: the race takes the "
+                f"other rounds of the app's {plan.app_rounds}."
+            )
+        if plan.reason:
+            lines.append(f"{NOT_SHARED}: {plan.reason}.")
+        if plan.num_trainings is not None:
+            lines.append(cost_in_words(*plan.num_trainings, is_compared=self.compare))
+            if "two groups" in plan.reason:
+                lines.append(
+                    "Where ten clients or more train in a round (fraction_train=1, or "
+                    "more sites), it costs about as much as the app alone."
+                )
+        noise = self._noise()
+        if noise is None:
+            lines.append("Not private: exact scores decide; --epsilon hides them.")
+            return lines
+        delta, lost, kept, enough = noise
         lines.append(
-            f"In a trial {plan.rounds_key} is {plan.num_rounds}: with the rounds of "
-            f"the other trials these are the app's {plan.app_rounds}."
+            f"Epsilon {settings.epsilon:g} at delta {delta:g}: if all clients agree, "
+            "and rank the app's defaults last, these are replaced in "
+            f"{100 * (1 - kept):.0f} of 100 tunings, and {100 * lost:.0f} % of the "
+            "best setting's gain is lost."
         )
-    if plan.reason:
-        lines.append(f"All clients train each trial: {plan.reason}.")
-    if plan.num_trainings is not None:
-        tuned, plain = plan.num_trainings
-        part = f"{tuned / plain:.2g} times"
-        text = f"Cost: {tuned} rounds of training at a client, {part} the app alone"
-        lines.append(f"{text} ({plain}).")
-    if settings.epsilon is None:
-        lines.append("Not private: exact scores decide. --epsilon makes it private.")
+        if lost > LITTLE and enough:
+            lines.append(
+                f"With {' or '.join(enough)} at most {100 * LITTLE:.0f} % would be "
+                "lost."
+            )
+        lines.append(
+            f"No {settings.metric} would be shown, unless the server itself measures "
+            "it: with --epsilon it stays at the clients."
+        )
+        if self.earlier:
+            lines.append(earlier_in_words(self.earlier))
         return lines
-    delta = settings.delta
-    delta = default_delta(settings.num_agents) if delta is None else delta
-    privacy = PrivateChoice(settings.epsilon, delta)
-    sizes = tuple(rung.num_trials for rung in plan.rungs)
-    lost, kept = lost_if_all_agree(sizes, settings.num_agents, privacy)
-    lines.append(
-        f"Epsilon {settings.epsilon:g} at delta {delta:g}: if all clients agree, and "
-        f"rank the app's defaults last, these are replaced in {100 * (1 - kept):.0f} "
-        f"of 100 tunings, and {100 * lost:.0f} % of the best setting's gain is lost."
-    )
-    enough = enough_to_gain(sizes, settings.num_agents, privacy)
-    if lost > LITTLE and enough:
-        lines.append(
-            f"With {' or '.join(enough)} at most {100 * LITTLE:.0f} % would be lost."
-        )
-    return lines
+
+
+def cost_in_words(tuned: int, plain: int, *, is_compared: bool) -> str:
+    """Return what a tuning costs beside the app alone."""
+    text = f"Cost: {tuned} rounds of training at a client"
+    more = f", and {plain} more to compare" if is_compared else ""
+    times = "" if tuned == plain else f" ({tuned / plain:.2g} times as many)"
+    return f"{text}{times}; the app alone has {plain}{more}."
+
+
+def earlier_in_words(earlier: Sequence[float]) -> str:
+    """Return that an app was tuned privately before."""
+    num, total = len(earlier), sum(earlier)
+    listed = ", ".join(f"{epsilon:.3g}" for epsilon in earlier)
+    tunings = f"{num} other private tuning{'s' * (num > 1)}"
+    text = f"This app has {tunings} on record here (epsilon {listed}"
+    text += f", {total:.3g} in all)" if num > 1 else ")"
+    return f"{text}: on the same data their epsilons add up to that of this one."
 
 
 def changed_in_words(changed: Sequence[str], folder: Path) -> str:

@@ -21,6 +21,8 @@ from flwr_fbo.tuner.schedules.schedule import Plan
 from flwr_fbo.tuner.trials.tuned_grid import TunedGrid
 from flwr_fbo.tuning.search.settings import Direction
 
+NOT_TRIED = "not tried"
+
 
 @dataclass(frozen=True)
 class Rung:
@@ -189,7 +191,7 @@ class FederationResult:
             return f"were not chosen: over all rungs trial {trial} is not ahead of them"
         ahead = (
             f"the model of trial {trial} is ahead of theirs by "
-            f"{lead.deviations:.1f} standard deviations ({_text_of(lead.p_value)})"
+            f"{lead.deviations:.1f} standard deviations ({text_of_p(lead.p_value)})"
         )
         if not lead.is_of_model:
             return f"were not chosen: {ahead}, maybe by chance"
@@ -200,7 +202,7 @@ class FederationResult:
                 f"shown with fewer than {MIN_DRAWN} settings that are drawn: "
                 f"{models_differ}, too"
             )
-        of_settings = _text_of(lead.settings_p_value)
+        of_settings = text_of_p(lead.settings_p_value)
         if not lead.is_of_settings:
             return (
                 f"were not chosen: {ahead}. That its settings are better is not shown "
@@ -288,10 +290,10 @@ class FederationResult:
         if self.is_decided and trial == self.best_trial:
             return "chosen"
         if self.rungs and trial not in self.rungs[0].trials:
-            return "not tried"
+            return NOT_TRIED
         for rung in self.rungs:
             if trial in rung.trials and trial not in rung.survivors:
-                return f"ended at round {rung.rounds}"
+                return f"round {rung.rounds}"
         return "goes on"
 
     def rows(self) -> list[dict[str, Any]]:
@@ -392,5 +394,6 @@ def last_of(
     return None if value is None else (last, value)
 
 
-def _text_of(p_value: float) -> str:
+def text_of_p(p_value: float) -> str:
+    """Return a p-value in words."""
     return "p < 0.0001" if p_value < 1e-4 else f"p = {p_value:.2g}"

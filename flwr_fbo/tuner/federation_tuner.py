@@ -60,7 +60,7 @@ from flwr_fbo.tuner.records.trials_record import TrialsRecord, has_begun
 from flwr_fbo.tuner.rungs.live_trials import Federation
 from flwr_fbo.tuner.rungs.trial_run import TrialRun
 from flwr_fbo.tuner.schedules.one_training import OneTraining
-from flwr_fbo.tuner.schedules.schedule import AppShape, Plan, Schedule
+from flwr_fbo.tuner.schedules.schedule import NOT_SHARED, AppShape, Plan, Schedule
 from flwr_fbo.tuner.trials.trial_grid import Main, TrialGrid
 from flwr_fbo.tuner.trials.trial_thread import THREAD_NAME
 from flwr_fbo.tuning.search.portfolios import Listed, listed_settings
@@ -594,7 +594,7 @@ def _say(plan: Plan, chooser: Chooser, num_decided: int, folder: Path | None) ->
         _say_cost(plan)
     chooser.say()
     if chooser.adds_noise:
-        _log.warning(
+        _log.info(  # as it has to be
             "Metrics stay at the clients while trials are compared: the server sees "
             "NaN for each. num-examples of a reply to train is exact at the server."
         )
@@ -622,8 +622,7 @@ def _say_cost(plan: Plan) -> None:
     )
     if plan.reason:
         _log.warning(
-            "All clients train each trial, which takes longer than one training: %s.",
-            plan.reason,
+            "%s, which takes longer than one training: %s.", NOT_SHARED, plan.reason
         )
     elif plan.num_rounds is None and plan.num_rung_rounds > last:
         _log.warning(

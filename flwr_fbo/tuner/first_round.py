@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from flwr.app import Context, Message, MessageType
 from flwr.serverapp import Grid
@@ -20,6 +20,7 @@ from flwr_fbo.tuner.lone_trial import LoneTrial
 from flwr_fbo.tuner.site.hidden_metrics import merged, numbers_of
 from flwr_fbo.tuner.trials.trial_grid import Main
 from flwr_fbo.tuner.trials.trial_thread import TrialThread
+from flwr_fbo.tuner.trials.tuned_grid import TunedGrid
 
 # Clients that answer: a strategy gets no replies of the others.
 _NUM_CLIENTS = 2
@@ -40,6 +41,11 @@ class FirstRound:
         Why a client could not answer; empty if all could.
     failure : Exception or None
         What `main` has raised.
+    answered, failed : set of int
+        Places of the clients that could answer, and could not, from 0. The last client
+        is asked to train, and if one cannot, all are.
+    values : dict of str to float
+        What the server knew last of its metrics.
     """
 
     evaluate: set[str] = field(default_factory=set)
@@ -49,6 +55,9 @@ class FirstRound:
     has_evaluated: bool = False
     error: str = ""
     failure: BaseException | None = None
+    answered: set[int] = field(default_factory=set)
+    failed: set[int] = field(default_factory=set)
+    values: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -76,6 +85,7 @@ class FirstRound:
         def note(metrics: Any) -> None:
             if isinstance(metrics, Mapping):
                 found.server |= {*numbers_of(metrics)}
+                found.values |= numbers_of(metrics)
 
         with tempfile.TemporaryDirectory() as folder:  # main may write files
             trial = LoneTrial(main, grid, context, Path(folder) / "0", note=note)
@@ -90,16 +100,31 @@ class FirstRound:
             return cls.of(main, grid, context, None)
         return found
 
+    @classmethod
+    def hidden(cls, main: Main, grid: Grid, context: Context) -> FirstRound:
+        """Run the first round of clients with `tuner_mod`, which hide their metrics."""
+        return cls.of(main, cast(Grid, TunedGrid(grid, {}, is_hidden=True)), context)
+
     def _go_through(
         self, trial: TrialThread, grid: Grid, num_clients: int | None
     ) -> None:
         """Let some clients answer, until the second training begins."""
+        places = {node: place for place, node in enumerate(grid.get_node_ids())}
         trial.begin()
         while trial.pending and not (self._is_train(trial) and trial.num_train > 0):
-            asked = trial.pending[:num_clients]
-            if secure_aggregation_stage(asked[0].content):
-                asked = trial.pending
+            pending = sorted(
+                trial.pending, key=lambda one: places.get(one.metadata.dst_node_id, -1)
+            )
+            asked = pending
+            is_secure = secure_aggregation_stage(pending[0].content)
+            if num_clients is not None and not is_secure:
+                asked = [pending[-1], *pending[:-1][: num_clients - 1]]
             replies = list(grid.send_and_receive(asked, timeout=trial.timeout))
+            for reply in replies:
+                place = places.get(reply.metadata.src_node_id, -1)
+                (self.failed if reply.has_error() else self.answered).add(place)
+            if not is_secure and not trial.num_sends:
+                self._try_others(grid, pending[0], places)
             self._note(trial.pending_type, replies)
             trial.answer(replies)
 
@@ -107,6 +132,29 @@ class FirstRound:
     def _is_train(trial: TrialThread) -> bool:
         is_train = trial.pending_type.startswith(MessageType.TRAIN)
         return is_train and not trial.goes_on
+
+    def _try_others(
+        self, grid: Grid, message: Message, places: Mapping[int, int]
+    ) -> None:
+        """Ask the last client, too, and all others if it fails; replies are dropped.
+
+        An app that has no data for so many clients fails at the last ones.
+        """
+        kind = message.metadata.message_type
+        nodes = list(places)
+        for some in (nodes[-1:], nodes):
+            others = [
+                Message(message.content, node, kind)
+                for node in some
+                if places[node] not in self.failed | self.answered
+            ]
+            for reply in grid.send_and_receive(others):
+                place = places.get(reply.metadata.src_node_id, -1)
+                if reply.has_error():
+                    self._note(kind, [reply])
+                (self.failed if reply.has_error() else self.answered).add(place)
+            if not self.failed:
+                return
 
     def _note(self, kind: str, replies: Iterable[Message]) -> None:
         is_evaluate = kind.startswith(MessageType.EVALUATE)

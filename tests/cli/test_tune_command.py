@@ -26,6 +26,7 @@ from typer.testing import CliRunner
 
 from flwr_fbo import FederationResult, InProcessGrid, SearchSpace
 from flwr_fbo.cli import app
+from flwr_fbo.cli.run_config import short_values
 from flwr_fbo.cli.tune_summary import Summary
 from flwr_fbo.tuner.federation_result import Rung
 from flwr_fbo.tuner.rungs.trial_run import TrialRun
@@ -98,7 +99,7 @@ def test_an_example_is_tuned_with_no_line_changed(tmp_path: Path) -> None:
     assert _digests(EXAMPLE) == before
     lines = done.stdout.splitlines()
     assert any(line.startswith("Chosen:  learning-rate=") for line in lines)
-    assert any(line.startswith("How sure: the app's defaults ") for line in lines)
+    assert any(line.startswith("How sure: ") for line in lines)
     assert "epsilon 8 at delta 0.001, without the training" in done.stdout
     assert "Cost: 180 rounds of training at a client; the app alone has 180." in lines
     assert lines[-2] == "To train with these settings:"
@@ -124,10 +125,9 @@ def test_apps_as_people_have_them(tmp_path: Path, write: Any, epsilon: Any) -> N
     assert found["defaults"] == {"learning-rate": 0.001}
     assert found["direction"] == "maximize"
     assert (found["epsilon"] is None) == (epsilon == ())
-    assert found["command"] == (
-        'flwr run app --run-config "learning-rate='
-        f'{found["chosen"]["learning-rate"]!r}"'
-    )
+    rate = short_values(found["chosen"])["learning-rate"]
+    command = f'flwr run app --run-config "learning-rate={rate}"'
+    assert found["command"] == command
     if not epsilon:
         compared = found["compared"]
         assert compared["by"] == "mean of the clients"
@@ -207,6 +207,8 @@ def test_texts_and_bools_are_tuned_and_written(tmp_path: Path) -> None:
     chosen = found["chosen"]
     assert chosen["optimizer"] == "fast"
     _, _, _, _, config = shlex.split(found["command"])
+    assert short_values(chosen) != chosen
+    chosen = short_values(chosen)
     assert parse_config_args([config]) == chosen
     after = project.read_text()
     assert tomllib.loads(after)["tool"]["flwr"]["app"]["config"] == {
@@ -310,6 +312,26 @@ def test_without_a_search_it_proposes_one_and_runs_nothing(tmp_path: Path) -> No
         (("--metric", "eval_acc", "--delta", 0.1), "--delta=0.1 is not allowed"),
         (("--metric", "eval_acc", "--search", "learn-rate=1..2"), "did you mean"),
         (
+            ("--metric", "eval_acc", "--epsilon", 2, "--delta", 0.1),
+            "--delta=0.1 is not allowed: at most 1/(10 N), 0.005 for N = 20 sites",
+        ),
+        (
+            ("--metric", "eval_acc", "--search", "LR=1..2"),
+            "'LR' is no key of the app's run config, one of",
+        ),
+        (
+            ("--metric", "eval_acc", "--search", "LR=1..2"),
+            "(did you mean 'learning-rate'?)",
+        ),
+        (
+            ("--metric", "eval_acc", "--search", "learning-rate=1..2,optimizer=a,b"),
+            "--search must be given once for each key",
+        ),
+        (
+            ("--metric", "eval_acc", "--search", "learning-rate=0.1"),
+            "one value is no search",
+        ),
+        (
             ("--metric", "eval_acc", "--search", "num-server-rounds=1..2"),
             "not searched. Candidates share the app's own rounds; for more or fewer of "
             "them pass --run-config num-server-rounds=6",
@@ -346,7 +368,7 @@ def test_a_wrong_option_is_an_error_before_any_work(
             "",
             "",
             (),
-            "metric=None is not allowed: what clients report, one of ['eval_acc']",
+            "--metric must be given: what clients report, one of ['eval_acc']",
         ),
         ("", "", ("--metric", "accuracy"), "one of ['eval_acc']"),
         (
@@ -379,7 +401,7 @@ def test_a_direction_is_asked_for_once_the_metric_is_known(tmp_path: Path) -> No
     message_app(tmp_path / "app", client=client)
     words = "what clients report, one of ['distance'] (did you mean 'distance'?)"
     assert words in _error("app", "--metric", "distence", *SEARCH)
-    asked = "direction=None is not allowed: minimize or maximize"
+    asked = "--direction must be given: minimize or maximize"
     metric = ("--metric", "distance")
     assert asked in _error("app", *metric, *SEARCH)
     assert asked in _error("app", *metric, *SEARCH, "--bundle-only")
@@ -518,6 +540,16 @@ def test_a_dry_run_says_what_is_enough(tmp_path: Path) -> None:
     assert "Nothing was trained" in text
     assert "these are replaced in " in text
     assert "With epsilon " in text
+    assert "the metric was not checked" in text
+    assert "unless the server itself measures" in text
+    assert "a guess" not in text
+    assert "a guess" in _tune("app", *METRIC, *SEARCH, "--dry-run").stdout
+    more = _tune("app", *METRIC, *SEARCH, "--dry-run", "--compare").stdout
+    assert "120 more to compare" in more
+    plan = _tuned("app", *METRIC, *SEARCH, *few)
+    assert plan["sites"] == 5
+    assert plan["plain_trainings"] == 30
+    assert plan["gain_lost"] > 0.1
     assert not (tmp_path / ".flwr-fbo").exists()
 
 
@@ -597,6 +629,127 @@ def test_an_app_that_changes_before_a_tuning_goes_on_is_told_so(
     told = f"the app has changed since this tuning began: {client.parent.name}/client"
     assert f"Warning: {told}" in done.stderr
     assert f"OUTDATED: {told}" in done.stdout
+
+
+@pytest.mark.parametrize("options", ["", "fraction_train=0.3"])
+def test_sites_without_data_end_the_command_before_any_trial(
+    tmp_path: Path, options: str
+) -> None:
+    """The app has data for 12 clients, and 20 are simulated unless it is said."""
+    client = MESSAGE_CLIENT.replace(
+        "    w = w - factor",
+        "    list(range(12))[context.node_config['partition-id']]\n    w = w - factor",
+    )
+    message_app(tmp_path / "app", options, client=client)
+    text = _error("app", *METRIC, *SEARCH)
+    assert "8 of 20 sites fail in the first round, those from partition-id 12" in text
+    assert "IndexError" in text
+    assert text.endswith("pass --num-supernodes 12")
+    assert not (tmp_path / ".flwr-fbo").exists()
+    _tuned("app", *METRIC, *SEARCH, "--num-supernodes", 12)
+
+
+def test_a_comparison_that_privacy_prevents_is_refused_before_any_trial(
+    tmp_path: Path,
+) -> None:
+    message_app(tmp_path / "app", "", ", evaluate_fn=test")
+    private = ("--epsilon", 1000, "--compare", "--trials", 3)
+    text = _error("app", *METRIC, *SEARCH, *private)
+    assert "--compare must be left out with --epsilon: eval_acc stays at the" in text
+    assert not (tmp_path / ".flwr-fbo").exists()
+    server = next((tmp_path / "app").glob("*/server_app.py"))
+    server.write_text(server.read_text().replace('{"loss"', '{"eval_acc"'))
+    done = _tune("app", *METRIC, *SEARCH, *private)
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith("eval_acc: ")
+
+
+def test_a_choice_is_as_sure_as_it_is_in_plain_words(tmp_path: Path) -> None:
+    message_app(tmp_path / "app")
+    open_ = _tuned("app", *METRIC, *SEARCH)
+    compared = open_["compared"]
+    gap = f"by {compared['after'] - compared['before']:.4g} when the race"
+    assert gap in open_["verdict"]
+    assert "another --seed may end elsewhere" in open_["verdict"]
+    assert open_["p_model"] is None
+    hidden = _tuned("app", *METRIC, *SEARCH, "--epsilon", 1000)
+    assert hidden["verdict"].startswith("use it. The chosen model is better than")
+    assert hidden["p_model"] < 0.02
+    assert hidden["worse_than_defaults"] is None
+    lines = _tune("app", *METRIC, *SEARCH, "--epsilon", 1000).stdout
+    assert "To see it, train with the line below" in " ".join(lines.split())
+
+
+def test_values_that_were_written_give_the_result_again(tmp_path: Path) -> None:
+    folder = message_app(tmp_path / "app")
+    about = ("app", *METRIC, *SEARCH, "--seed", 1)
+    first = _tuned(*about, "--write")
+    again = _tune(*about, "--json")
+    assert again.exit_code == 0, again.output
+    assert json.loads(again.stdout) == first
+    assert "they were written" in again.stderr
+    project = folder / "pyproject.toml"
+    rate = f"learning-rate = {short_values(first['chosen'])['learning-rate']}"
+    assert rate in project.read_text()
+    project.write_text(project.read_text().replace(rate, "learning-rate = 0.5"))
+    text = _error(*about)
+    assert "values have changed since this tuning began: they were learning-" in text
+    assert "learning-rate=0.001" in text
+
+
+def test_other_values_of_the_run_config_have_a_record_of_their_own(
+    tmp_path: Path,
+) -> None:
+    message_app(tmp_path / "app")
+    about = ("app", *METRIC, *SEARCH, "--trials", 3)
+    records = {
+        _tuned(*about, *more)["record"] for more in ((), ("-c", "optimizer='fast'"))
+    }
+    assert len(records) == 2
+
+
+def test_earlier_private_tunings_of_an_app_are_counted(tmp_path: Path) -> None:
+    message_app(tmp_path / "app")
+    message_app(tmp_path / "other" / "app")
+    private = ("--epsilon", 500, "--trials", 3)
+    assert _tuned("app", *METRIC, *SEARCH, *private)["earlier_epsilons"] == []
+    _tuned("other/app", *METRIC, *SEARCH, *private)
+    _tuned("app", *METRIC, *SEARCH)
+    done = _tune("app", *METRIC, *SEARCH, *private, "--seed", 1)
+    told = "has 1 other private tuning on record here (epsilon 500): on the same data"
+    assert done.stderr.count(told) == done.stdout.count(told) == 1
+    again = _tune("app", *METRIC, *SEARCH, *private, "--seed", 1)
+    assert "that is another release" in again.stderr
+
+
+def test_values_have_four_digits_but_for_what_is_missing_to_one() -> None:
+    values = {"a": 0.0123456, "b": 0.99954321, "c": 12345, "d": "x", "e": 1e-5 / 3}
+    short = {"a": 0.01235, "b": 0.99954321, "c": 12345, "d": "x", "e": 3.333e-06}
+    assert short_values(values) == short
+
+
+def test_where_a_model_is_that_the_app_saves(tmp_path: Path) -> None:
+    folder = message_app(tmp_path / "app")
+    server = next(folder.glob("*/server_app.py"))
+    text = server.read_text().replace("return strategy", "strategy")
+    server.write_text(text)
+    lost = _tuned("app", *METRIC, *SEARCH)
+    assert lost["model"] is None
+    assert "If the app saves none, train again" in lost["model_in_words"]
+    server.write_text(f"{text}    open('final.pt', 'w').close()\n")
+    kept = _tuned("app", *METRIC, *SEARCH, "--seed", 2, "--compare")
+    assert f"written in {tmp_path} meanwhile: final.pt" in kept["model_in_words"]
+
+
+def test_what_is_hardly_ever_meant_is_warned_of(tmp_path: Path) -> None:
+    message_app(tmp_path / "app", toml="seed = 7\n")
+    odd = ("--direction", "minimize", "--search", "seed=1..9", "--dry-run")
+    done = _tune("app", *METRIC, *odd)
+    assert "Warning: --direction minimize" in done.stderr
+    assert "Warning: seed is searched" in done.stderr
+    usual = _tune("app", *METRIC, *SEARCH, "--direction", "maximize", "--dry-run")
+    assert "Warning: --direction" not in usual.stderr
+    assert usual.stderr.startswith("reading the app ...")
 
 
 def test_an_app_in_place_of_its_record_is_told_where_that_is(tmp_path: Path) -> None:

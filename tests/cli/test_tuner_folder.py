@@ -139,7 +139,7 @@ def test_show_needs_a_line_a_trial_at_100_columns(tmp_path: Path) -> None:
     trials = tuner(**study, folder=tmp_path, seeds=Seeds(study=3, noise=1))
     trials.start(main_of(), in_process(), server_context())
     text = _printed("show", tmp_path, columns=100)
-    assert "ended at round 3" in text
+    assert " round 3 " in text
     lines = text.splitlines()
     begins = [i for i, line in enumerate(lines) if re.match(r" *\d+  ", line)]
     assert begins == list(range(begins[0], begins[0] + 9))

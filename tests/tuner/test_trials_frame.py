@@ -28,7 +28,7 @@ def test_a_tuner_has_a_row_a_trial() -> None:
     (best,) = frame.index[frame["outcome"] == "chosen"]
     assert best == result.best_trial
     ended = set(frame["outcome"]) - {"chosen"}
-    assert ended == {"ended at round 1", "ended at round 2"}
+    assert ended == {"round 1", "round 2"}
 
 
 def test_a_failed_trial_has_minus_infinity() -> None:

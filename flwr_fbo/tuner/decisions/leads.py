@@ -21,7 +21,7 @@ from flwr_fbo.tuner.decisions.survivors import survivors_of
 
 # What is so rare where no model, or no setting, is better is beyond chance. Of 200 such
 # tuners more than 1 in 20 then beat the defaults with probability 0.003 only.
-_BEATEN_LEVEL = 0.02
+BEATEN_LEVEL = 0.02
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,13 @@ class Lead:
     @property
     def is_of_model(self) -> bool:
         """Whether the model is ahead beyond chance: with p at most 0.02."""
-        return self.p_value <= _BEATEN_LEVEL
+        return self.p_value <= BEATEN_LEVEL
 
     @property
     def is_of_settings(self) -> bool:
         """Whether its settings are better, beyond chance: with p at most 0.02."""
         p = self.settings_p_value
-        return self.is_of_model and p is not None and p <= _BEATEN_LEVEL
+        return self.is_of_model and p is not None and p <= BEATEN_LEVEL
 
 
 def lead_over_defaults(

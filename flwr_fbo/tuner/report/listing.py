@@ -11,7 +11,7 @@ from flwr_fbo.privacy.conditions import WITHOUT_TRAINING, after_epsilon
 from flwr_fbo.study.report.listing import Listing
 from flwr_fbo.study.report.page import params_text
 from flwr_fbo.study.report.releases import spent_in_words
-from flwr_fbo.tuner.federation_result import FederationResult
+from flwr_fbo.tuner.federation_result import NOT_TRIED, FederationResult
 from flwr_fbo.tuner.records.trials_record import (
     metric_in_words,
     not_private_because,
@@ -65,7 +65,9 @@ def tuner_listing(journal: Journal) -> Listing:
         notes.append(spent_in_words(spent, "", after_epsilon(WITHOUT_TRAINING)))
     if reason:
         notes.append(f"NOT PRIVATE: {reason}")
-    rows = found.rows()
+    rows = [row for row in found.rows() if row["outcome"] != NOT_TRIED]
+    if num_left := len(found.settings) - len(rows):
+        notes.insert(0, f"{num_left} more settings were not tried.")
     names = rows[0] if rows else ()
     headings = {name: name.removeprefix("params_") for name in names}
     headings |= {f"score_rung_{n}": f"round {r.rounds}" for n, r in enumerate(rungs, 1)}

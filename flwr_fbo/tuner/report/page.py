@@ -20,7 +20,7 @@ from flwr_fbo.study.report.page import (
     journal_page,
 )
 from flwr_fbo.study.report.releases import releases_section, spent_lines
-from flwr_fbo.tuner.federation_result import FederationResult
+from flwr_fbo.tuner.federation_result import NOT_TRIED, FederationResult, last_of
 from flwr_fbo.tuner.records.trials_record import (
     metric_in_words,
     not_private_because,
@@ -76,7 +76,12 @@ def _choice(identity: Mapping[str, Any], found: FederationResult) -> Section:
         for name, value in settings[best].items()
     ]
     both = [rung for rung in found.rungs if {0, best} <= {*rung.trials}]
-    if best and both and not found.defaults_failed:
+    metric = metric_in_words(identity["metric"])
+    final, plain = found.final(metric), last_of(found.plain, metric)
+    if final is not None and plain is not None:
+        name = f"{metric} at the end of the training"
+        rows.insert(0, (name, short_value(plain[1]), short_value(final[1])))
+    elif best and both and not found.defaults_failed:
         last = both[-1]
         before, after = (last.scores[last.trials.index(n)] for n in (0, best))
         name = f"{_score_name(identity)} at round {last.rounds}"
@@ -160,6 +165,7 @@ def _scores(identity: Mapping[str, Any], found: FederationResult) -> Section:
             "the rung before."
         )
     best = found.best_trial if found.is_decided else None
+    style = "-o" if identity["privacy"] is None else "o"
 
     def draw(axes: Any) -> None:
         others = [n for n in range(len(found.settings)) if n not in (0, best)]
@@ -180,7 +186,8 @@ def _scores(identity: Mapping[str, Any], found: FederationResult) -> Section:
             x, y = [p[0] for p in points], [p[1] for p in points]
             label = None if name in told else name
             told.add(name)
-            axes.plot(x, y, "-o", ms=4, color=color, lw=width, label=label)
+            # Ranks of several rungs are not to be compared, and so not joined.
+            axes.plot(x, y, style, ms=4, color=color, lw=width, label=label)
 
     labels = "round", _score_name(identity)
     return Section("Scores", [*lines, figures.chart("scores", caption, labels, draw)])
@@ -198,9 +205,16 @@ def trials_table(found: FederationResult) -> Table:
             found.outcome(trial),
         )
         for trial, setting in enumerate(found.settings)
+        if found.outcome(trial) != NOT_TRIED
     ]
+    num_left = len(found.settings) - len(rows)
     by_round = (f"score at round {rung.rounds}" for rung in rungs)
     names = found.settings[0] if found.settings else ()
     headings = ("trial", *names, *by_round, "outcome")
-    caption = "All trials, with what was released of each. Trial 0 is the app's own."
+    caption = (
+        "All trials, with what was released of each, and the round at which they "
+        "ended. Trial 0 is the app's own."
+    )
+    if num_left:
+        caption += f" {num_left} more settings were not tried: the training is short."
     return Table(headings, rows, caption, numeric=False)

@@ -53,10 +53,19 @@ class Progress:
         self._starts = [0, *rounds[:-1]]
         self._starts[first_rung : first_rung + 1] = [0]
         self._shared_rounds = {
-            rung: math.ceil(plan.rungs[rung].num_trials / plan.parallel)
-            * (plan.rungs[rung].rounds - self._starts[rung])
-            for rung in range(first_rung, len(plan.rungs))
+            number: (
+                rung.turns
+                if plan.hands_over
+                else math.ceil(rung.num_trials / plan.parallel)
+            )
+            * (rung.rounds - self._starts[number])
+            for number, rung in enumerate(plan.rungs)
+            if number >= first_rung
         }
+        # Rounds of the chosen trial after the rungs; 0 where it is not known.
+        end = plan.app_rounds if plan.num_rounds is None else plan.num_rounds
+        self._end = end if plan.hands_over and end is not None else 0
+        self._num_last = max(self._end - rounds[-1], 0)
         self._began = self._last_line = clock()
         self._done_before = 0.0  # shared rounds, when the clock was read
 
@@ -91,21 +100,41 @@ class Progress:
             return
         _log.log(
             level,
-            "rung %d of %d, round %d of %d, trials %s: %s so far, %s",
+            "rung %d of %d, round %d of %d, %s: %s so far, %s",
             rung + 1,
             len(self._plan.rungs),
             max(trial.num_train for trial in sent),
             self._plan.rungs[rung].rounds,
-            ", ".join(str(trial.number) for trial in sent),
+            counted(len(sent), "trial"),
             counted(num_sends, "send"),
             self.left(rung, trials),
             extra={IS_PROGRESS: "passing"},
         )
 
+    def say_last(self, trial: TrialThread) -> None:
+        """Log a line of the training after the rungs, unless the last was just now."""
+        now = self._clock()
+        level = logging.DEBUG
+        if now - self._last_line >= _SECONDS_A_LINE:
+            self._last_line, level = now, logging.INFO
+        if not self._end:
+            text, left = f"round {trial.num_train}", "the time left is not known"
+        else:
+            rounds = self._end - self._num_last
+            trained = min(max(trial.num_train - rounds, 0), self._num_last)
+            text = f"round {trial.num_train} of {self._end}"
+            left = self._left(sum(self._shared_rounds.values()) + trained)
+        about = trial.number, text, left
+        extra = {IS_PROGRESS: "passing"}
+        _log.log(level, "trial %s to its end, %s: %s", *about, extra=extra)
+
     def left(self, rung: int, trials: Sequence[TrialThread]) -> str:
         """Return the time left, in words."""
-        left = sum(self._shared_rounds.values()) - self._done(rung, trials)
-        done = self._done(rung, trials) - self._done_before
+        return self._left(self._done(rung, trials))
+
+    def _left(self, all_done: float) -> str:
+        left = sum(self._shared_rounds.values()) + self._num_last - all_done
+        done = all_done - self._done_before
         if done <= 0:
             return "the time left is not known yet"
         seconds = (self._clock() - self._began) * left / done

@@ -289,6 +289,7 @@ class TrialRun:
         trial.begin()
         while trial.pending:
             replies = grid.send_and_receive(trial.pending, timeout=trial.timeout)
+            self._progress.say_last(trial)
             trial.answer(list(replies))
         if trial.error is not None:
             raise trial.error

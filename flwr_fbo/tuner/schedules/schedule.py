@@ -13,6 +13,8 @@ from typing import Any, Protocol, runtime_checkable
 
 from flwr_fbo._common.fields import holds
 
+NOT_SHARED = "Clients are not shared out between trials"
+
 
 @dataclass(frozen=True)
 class PlannedRung:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flwr_fbo import Halving
+from flwr_fbo import Halving, OneTraining
 from flwr_fbo.tuner.rungs.progress import Progress
 from flwr_fbo.tuner.schedules.schedule import AppShape, Plan
 from tests.tuner.apps import RUN_CONFIG, main_of, message_app, server_context, tuner
@@ -47,7 +47,7 @@ def test_lines_come_twice_a_minute_at_most_and_tell_the_time_that_is_left(
     lines = _lines(grid, caplog)
     within = [line for line in lines if "go on" not in line]
     assert re.fullmatch(
-        r"rung 1 of 3, round [123] of 3, trials \d+, \d+, \d+, \d+: \d+ sends? so far, "
+        r"rung 1 of 3, round [123] of 3, 4 trials: \d+ sends? so far, "
         r"about \d+ (s|min) left",
         within[0],
     )
@@ -87,6 +87,33 @@ def test_the_start_of_an_engine_is_not_part_of_the_time_that_is_left(
     seconds = [int(m[1]) * (60 if m[2] == "min" else 1) for m in left if m]
     assert len(seconds) > 10
     assert max(seconds) < 1.2 * grid.clock
+
+
+def test_the_last_training_is_part_of_the_time_that_is_left(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Of 11 + 16 rounds of the app the first 11 are the race; then it is counted."""
+    clock = [0.0]
+    shape = AppShape(20, num_asked=20, num_rounds=27, rounds_key="rounds")
+    plan = OneTraining().plan(16, shape)
+    here = Progress(plan, 0, clock=lambda: clock[0])
+    rounds = plan.rungs[-1].rounds
+    clock[0] = 10.0 * plan.num_rung_rounds
+    last = 27 - plan.num_rung_rounds
+    told = f"about {10 * last} s left" if last < 12 else "min left"
+    assert here.left(len(plan.rungs) - 1, _trials("a", rounds)).endswith(told)
+    clock[0] += 10.0 * (last - 2)
+    with caplog.at_level(logging.DEBUG, "flwr.fbo"):
+        here.say_last(_trials("a", rounds + last - 2)[0])
+    end = rounds + last
+    line = f"trial a to its end, round {end - 2} of {end}: about 20 s left"
+    assert caplog.messages == [line]
+
+
+def _trials(numbers: str, num_train: int) -> Any:
+    return [
+        SimpleNamespace(number=n, num_train=num_train, has_ended=False) for n in numbers
+    ]
 
 
 def test_a_run_that_goes_on_trains_its_trials_from_the_start() -> None:

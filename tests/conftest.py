@@ -14,8 +14,8 @@ import pytest
 from hypothesis import settings
 
 from flwr_fbo._common.errors import end_of_faults
-from tests.deployed import federation
-from tests.engine import flower_home, flwr_run, loopback_only
+from tests.support.deployed import federation
+from tests.support.engine import flower_home, flwr_run, loopback_only
 
 __all__ = ["federation", "flower_home", "flwr_run", "loopback_only"]
 

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import tomllib
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -10,12 +9,10 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
+from tests.support.app_bundles import read_project
+
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
-
-
-def read_project(folder: Path) -> dict[str, Any]:
-    return tomllib.loads((folder / "pyproject.toml").read_text())
 
 
 def flwr_requirements(project: dict[str, Any]) -> list[Requirement]:

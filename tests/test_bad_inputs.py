@@ -39,8 +39,8 @@ from flwr_fbo import (
     tuning_app,
 )
 from flwr_fbo.cli import app
-from tests.federation import SPACE, make_objective, numpy_app
-from tests.tuner.apps import tuner as _tuner
+from tests.support.apps import tuner as _tuner
+from tests.support.federation import SPACE, make_objective, numpy_app
 
 LINEAR = LinearUCBSettings(ContinualSettings(3, 2, 1.0, 1e-3), local_data="released")
 UNEVEN = Privacy(weights=WeightSchedule())

@@ -1,6 +1,6 @@
 """Dockerfile, compose file and systemd units of the deployment example.
 
-Docker is not needed: see tests/containers.py. The commands are those of the page.
+Docker is not needed: see tests/support/containers.py. The commands are those of the page.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.containers import Compose, instructions, named, why_not
-from tests.documents import Command, assert_output
-from tests.documents_not_run import parse_flwr_fbo
-from tests.test_deployment_page import commands_under
+from tests.support.containers import Compose, instructions, named, why_not
+from tests.support.deployment_page import commands_under
+from tests.support.documents import Command, assert_output
+from tests.support.documents_not_run import parse_flwr_fbo
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "deployment"

@@ -28,14 +28,14 @@ from flwr_fbo.strategies.study_record import read_ledger
 from flwr_fbo.tuning.search.agent import Agent
 from flwr_fbo.tuning.search.agent_journal import recorded_agent
 from flwr_fbo.tuning.search.study import create_agent
-from tests.deployed import (
+from tests.support.deployed import (
     DEPLOYMENT,
     await_condition,
     begun,
     needs_nginx,
     process_named,
 )
-from tests.engine import FlwrRun
+from tests.support.engine import FlwrRun
 
 APP = DEPLOYMENT / "app"
 NUM_SITES = 3

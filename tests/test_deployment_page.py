@@ -1,11 +1,10 @@
 """The deployment tutorial: each of its commands, in order, from a clean folder.
 
 SuperLink, proxy and SuperNodes listen on 127.0.0.1, and run until the page ends. Only
-`pip` is not run: tests/strangers_path.py installs.
+`pip` is not run: tests/support/strangers_path.py installs.
 """
 
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -16,16 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.deployed import needs_nginx
-from tests.documents import (
+from tests.support.deployed import needs_nginx
+from tests.support.deployment_page import commands_under
+from tests.support.documents import (
     ROOT,
     Command,
     assert_output,
-    blocks_of,
-    commands_of,
 )
-from tests.documents_not_run import NOT_RUN
-from tests.engine import end_processes, free_port
+from tests.support.documents_not_run import NOT_RUN
+from tests.support.engine import end_processes, free_port
 
 PAGE = ROOT / "examples" / "deployment" / "README.md"
 # What a program prints once it serves.
@@ -41,16 +39,6 @@ PRINTED = {
     "flwr run ": "Recommended for all sites: ",
     "flwr list ": "finished:completed",
 }
-
-
-def commands_under(page: Path, containers: bool) -> Iterator[Command]:
-    """Yield the page's commands: those of its section on containers, or the others."""
-    heading = ""
-    for block in blocks_of(page):
-        assert block.language == "console", block
-        heading = ([heading, *re.findall("^## (.*)", block.gap, re.M)])[-1]
-        if (heading == "In containers") == containers:
-            yield from commands_of(block)
 
 
 class Terminals:

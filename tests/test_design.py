@@ -9,7 +9,7 @@ from flwr.app import Context, RecordDict
 from flwr_fbo import InProcessGrid
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.strategies.study_record import read_ledger
-from tests.engine import FlwrRun
+from tests.support.engine import FlwrRun
 
 # What the snippets leave out: imports, and a site's data.
 CLIENT_IMPORTS = """

@@ -7,8 +7,8 @@ import re
 import pytest
 
 import flwr_fbo
-from tests.docstrings import SECTIONS, documented, entries
-from tests.documents import ROOT
+from tests.support.docstrings import SECTIONS, documented, entries
+from tests.support.documents import ROOT
 
 PACKAGE = ROOT / "flwr_fbo"
 MODULES = sorted(PACKAGE.rglob("*.py"))

@@ -29,8 +29,8 @@ from flwr_fbo.lab.experiment_runner.estimates import Estimate
 from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
 from flwr_fbo.tuning.fed_vote.even_votes import even_votes
 from flwr_fbo.tuning.fed_vote.settings import VoteCount
-from tests.before_and_after import diff
-from tests.documents import (
+from tests.support.before_and_after import diff
+from tests.support.documents import (
     ROOT,
     Page,
     blocks_of,

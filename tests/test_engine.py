@@ -12,7 +12,7 @@ from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.lab.simulation.linear_bandits import BanditSimulation
 from flwr_fbo.lab.tasks.linear_bandit import LinearBanditTask
-from tests.engine import FlwrRun
+from tests.support.engine import FlwrRun
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 EXAMPLE = EXAMPLES / "digits"

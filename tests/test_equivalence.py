@@ -8,7 +8,7 @@ import pytest
 from flwr_fbo import FedVoteSettings, tuning_app
 from flwr_fbo.lab.simulation.loop import run_loop
 from flwr_fbo.tuning.search.study import create_agent
-from tests.federation import (
+from tests.support.federation import (
     NUM_AGENTS,
     NUM_ITERATIONS,
     assert_same,

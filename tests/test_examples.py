@@ -11,8 +11,8 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from flwr_fbo import InProcessGrid, best_params
-from tests.before_and_after import assert_readme_shows, diff
-from tests.engine import FlwrRun
+from tests.support.before_and_after import assert_readme_shows, diff
+from tests.support.engine import FlwrRun
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "plug-in-numpyclient"
 NUM_SITES = 5

@@ -20,7 +20,7 @@ from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.spending import SpendingLedger
 from flwr_fbo.strategies.host import Host
-from tests.federation import SPACE, objective_of
+from tests.support.federation import SPACE, objective_of
 
 ROOT = Path(__file__).parents[1]
 NUM_SITES, NUM_ROUNDS = 4, 6

@@ -10,7 +10,7 @@ from flwr.app import Context, RecordDict, UserConfig
 from flwr_datasets import FederatedDataset
 
 from flwr_fbo import InProcessGrid
-from tests.engine import FlwrRun
+from tests.support.engine import FlwrRun
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "flower-datasets"
 NUM_AGENTS = 6

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import flower_examples
 from benchmarks.flower_examples import APPS, COMMIT, App, prepare, run, table, tune
-from tests.cli.tuned_apps import message_app
+from tests.support.tuned_apps import message_app
 
 # The repository's list before `flwr-fbo tune`.
 EARLIER = {

@@ -33,9 +33,9 @@ from flwr_fbo.lab.simulation.loop import run_loop
 from flwr_fbo.tuning.search import expected_improvement
 from flwr_fbo.tuning.search.expected_improvement import Found, Search
 from flwr_fbo.tuning.search.study import create_agent
-from tests import mutating_app
-from tests.engine import FlwrRun
-from tests.federation import (
+from tests.support import mutating_app
+from tests.support.engine import FlwrRun
+from tests.support.federation import (
     NUM_AGENTS,
     SPACE,
     assert_same,
@@ -43,7 +43,7 @@ from tests.federation import (
     objective_of,
     strategy,
 )
-from tests.grouped import hosted
+from tests.support.grouped import hosted
 
 
 def _echo() -> ClientApp:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine import end_processes
+from tests.support.engine import end_processes
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "deployment"

@@ -38,8 +38,9 @@ from flwr_fbo import (
     tuning_app,
 )
 from flwr_fbo.tuning.search.agent import Agent
-from tests.documents import ROOT, Page
-from tests.federation import (
+from tests.support.bandit_sites import fed_ucb, make_environment
+from tests.support.documents import ROOT, Page
+from tests.support.federation import (
     NUM_AGENTS,
     SPACE,
     assert_same,
@@ -48,8 +49,7 @@ from tests.federation import (
     run,
     strategy,
 )
-from tests.grouped import hosted
-from tests.strategies.bandit_sites import fed_ucb, make_environment
+from tests.support.grouped import hosted
 
 PAGE = (ROOT / "docs/app/mods.md").read_text()
 

@@ -11,8 +11,8 @@ import pytest
 from flwr.app import Context, RecordDict, UserConfig
 
 from flwr_fbo import InProcessGrid, best_params
-from tests.engine import FlwrRun
-from tests.lab.tasks.test_emnist import needs_torch
+from tests.support.emnist import needs_torch
+from tests.support.engine import FlwrRun
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "plug-in-pytorch"
 README = (EXAMPLE / "README.md").read_text()

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.deployed import begun, needs_nginx
-from tests.documents import run_command
+from tests.support.deployed import begun, needs_nginx
+from tests.support.documents import run_command
 
 PROJECT = """
 [project]

@@ -30,8 +30,8 @@ from flwr_fbo import (
     tuning_app,
 )
 from flwr_fbo.cli import app
-from tests.integrations.test_prometheus_callback import Values, read, states
-from tests.killing import killed_after
+from tests.support.killing import killed_after
+from tests.support.prometheus_callback import Values, read, states
 
 NUM_SITES, NUM_ROUNDS, LAST = 10, 12, 6
 

@@ -5,9 +5,9 @@ import re
 import pytest
 
 from benchmarks.tuned_examples import EXAMPLES, accuracies
-from tests.before_and_after import assert_readme_shows, diff
-from tests.engine import FlwrRun
-from tests.lab.tasks.test_emnist import needs_torch
+from tests.support.before_and_after import assert_readme_shows, diff
+from tests.support.emnist import needs_torch
+from tests.support.engine import FlwrRun
 
 EXAMPLE = EXAMPLES / "tune-fedavg-pytorch"
 CODE = [f"digits_torch/{n}.py" for n in ("client_app", "server_app")]

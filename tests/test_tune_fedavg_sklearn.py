@@ -10,9 +10,9 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from flwr_fbo import InProcessGrid
-from tests.before_and_after import assert_readme_shows, diff
-from tests.engine import FlwrRun
-from tests.test_app_bundles import read_project
+from tests.support.app_bundles import read_project
+from tests.support.before_and_after import assert_readme_shows, diff
+from tests.support.engine import FlwrRun
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "tune-fedavg-sklearn"
 NUM_SITES = 20

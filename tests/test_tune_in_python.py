@@ -9,8 +9,8 @@ import pytest
 
 from flwr_fbo import FederationResult, InProcessGrid
 from flwr_fbo.tuner.tune_settings import server_context
-from tests.cli.tuned_apps import legacy_app, message_app
-from tests.documents import ROOT, blocks_of
+from tests.support.documents import ROOT, blocks_of
+from tests.support.tuned_apps import legacy_app, message_app
 
 PAGE = ROOT / "docs/app/tune-in-python.md"
 RUN_CONFIG: dict[str, Any] = {

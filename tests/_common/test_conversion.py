@@ -40,7 +40,7 @@ from flwr_fbo._common import conversion
 from flwr_fbo._common.fields import to_json
 from flwr_fbo.bandits.off_policy.policies import from_function, greedy
 from flwr_fbo.tuning.site.tuning_site import TuningSite
-from tests.bandits.site.policies import (
+from tests.support.policies import (
     ARMS,
     CONTEXT,
     VECTOR_SETTINGS,

@@ -11,25 +11,22 @@ that nothing recorded was lost, and no release drawn twice. It takes minutes.
 """
 
 import argparse
-import inspect
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-from tests.bandits.site import test_linear_bandit_site
-from tests.privacy import test_recorded_releases
-from tests.site import test_killed_ledgers
-from tests.strategies import test_resume
-from tests.tuning.site import test_tuning_site
-
 ROOT = Path(__file__).parents[2]
 TESTS = (
-    test_tuning_site.test_a_client_that_is_killed_repeats_and_loses_nothing,
-    test_recorded_releases.test_an_agent_that_is_killed_draws_no_release_twice,
-    test_linear_bandit_site.test_a_site_that_is_killed_repeats_its_releases,
-    test_resume.test_a_killed_server_never_sends_two_vectors_for_one_round,
-    test_killed_ledgers.test_a_ledger_is_never_below_what_has_left,
+    "tests/tuning/site/test_tuning_site.py::"
+    "test_a_client_that_is_killed_repeats_and_loses_nothing",
+    "tests/privacy/test_recorded_releases.py::"
+    "test_an_agent_that_is_killed_draws_no_release_twice",
+    "tests/bandits/site/test_linear_bandit_site.py::"
+    "test_a_site_that_is_killed_repeats_its_releases",
+    "tests/strategies/test_resume.py::"
+    "test_a_killed_server_never_sends_two_vectors_for_one_round",
+    "tests/site/test_killed_ledgers.py::test_a_ledger_is_never_below_what_has_left",
 )
 
 
@@ -38,7 +35,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--kills", type=int, default=100, help="in each test")
     options, of_pytest = parser.parse_known_args()
-    tests = [f"{inspect.getsourcefile(test)}::{test.__name__}" for test in TESTS]
+    tests = [str(ROOT / test) for test in TESTS]
     # In a process of its own: here the number of kills has been read already.
     given = {**os.environ, "FLWR_FBO_NUM_KILLS": str(options.kills)}
     command = [sys.executable, "-m", "pytest", "-s", f"--rootdir={ROOT}"]

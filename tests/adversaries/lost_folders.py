@@ -24,7 +24,7 @@ from pathlib import Path
 from flwr.serverapp.exception import AggregationError
 
 from flwr_fbo._common.errors import end_of_faults
-from tests.lost_folders import (
+from tests.support.lost_folders import (
     KINDS,
     Sites,
     anothers,

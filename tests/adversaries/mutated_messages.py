@@ -89,8 +89,8 @@ from flwr_fbo.tuner.envelope import (
 )
 from flwr_fbo.tuning.dp_fts_de.settings import DPFTSDESettings
 from flwr_fbo.tuning.search.study import TuningInstruction, TuningStudy
-from tests.bandits.fed_go_ucb.test_private_agent import PRIVACY
-from tests.federation import SPACE
+from tests.support.federation import SPACE
+from tests.support.private_agent import PRIVACY
 
 IN_A_ROW = 4
 SECONDS, MEMORY = 1.0, 100e6

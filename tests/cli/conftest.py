@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.pages import page
+from tests.support.pages import page
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ from flwr_fbo.bandits.off_policy.policies import TargetPolicy, parse_policy
 from flwr_fbo.bandits.site.recorded_bandit import RecordedBandit
 from flwr_fbo.cli import app, evaluate_command
 from flwr_fbo.journal.journal import Journal
-from tests.bandits.site.policies import FILE_NAME
+from tests.support.policies import FILE_NAME
 
 ENCODER = FeatureEncoder(
     context={"age": Number(0, 100), "arrival": Category(["walk-in", "ambulance"])},

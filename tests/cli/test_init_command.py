@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flwr_fbo.cli import app, init_command
-from tests.engine import FlwrRun
+from tests.support.engine import FlwrRun
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -42,17 +42,17 @@ from flwr_fbo.study.report.page import (
 )
 from flwr_fbo.tuning.report.findings import score_map, slices
 from flwr_fbo.tuning.search.recommendation import Recommendation, ReleasedFunction
-from tests.cli.pages import (
+from tests.support import bandit_sites as bandit
+from tests.support import fed_go_ucb as neural
+from tests.support import peer_studies as peers
+from tests.support.federation import NUM_AGENTS, SPACE, numpy_app, strategy
+from tests.support.pages import (
     assert_figures_can_be_read,
     assert_self_contained,
     headings_of,
     invoke,
     page,
 )
-from tests.federation import NUM_AGENTS, SPACE, numpy_app, strategy
-from tests.strategies import bandit_sites as bandit
-from tests.strategies import peer_studies as peers
-from tests.strategies import test_fed_go_ucb as neural
 
 PageOf = Callable[[Path], str]
 EVIL = '<script>alert("x")</script> $\\frac$ & more'

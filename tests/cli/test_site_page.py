@@ -48,7 +48,7 @@ from flwr_fbo.tuning.search.comparison import compared
 from flwr_fbo.tuning.search.settings import Direction
 from flwr_fbo.tuning.search.study import TuningStudy
 from flwr_fbo.tuning.site.tuning_journals import journal_path
-from tests.cli.pages import (
+from tests.support.pages import (
     Elements,
     assert_figures_can_be_read,
     assert_self_contained,

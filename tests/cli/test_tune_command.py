@@ -31,7 +31,7 @@ from flwr_fbo.cli.tune_summary import Summary
 from flwr_fbo.tuner.federation_result import Rung
 from flwr_fbo.tuner.rungs.trial_run import TrialRun
 from flwr_fbo.tuner.tune_settings import TuneSettings, server_context
-from tests.cli.tuned_apps import (
+from tests.support.tuned_apps import (
     MESSAGE_CLIENT,
     legacy_app,
     loop_app,

@@ -13,15 +13,15 @@ from typer.testing import CliRunner
 
 from flwr_fbo import FederationResult, Halving, OneTraining, PrivateChoice, Seeds
 from flwr_fbo.cli import app
-from tests.cli.pages import (
+from tests.support.apps import in_process, main_of, server_context, tuner
+from tests.support.pages import (
     assert_figures_can_be_read,
     assert_self_contained,
     headings_of,
     invoke,
     page,
 )
-from tests.tuner.apps import in_process, main_of, server_context, tuner
-from tests.tuner.tuner_folders import OPTIONS, record, record_first_rung
+from tests.support.tuner_folders import OPTIONS, record, record_first_rung
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ from flwr_fbo.site.study_journals import note_last_study
 from flwr_fbo.space.search_space import Params
 from flwr_fbo.tuning.kind import SITE
 from flwr_fbo.tuning.site.tuning_journals import journal_path
-from tests.federation import (
+from tests.support.federation import (
     NUM_AGENTS,
     assert_same,
     make_objective,

@@ -37,7 +37,7 @@ from flwr_fbo.journal.journal import Journal
 from flwr_fbo.space.search_space import Params
 from flwr_fbo.tuning.search.comparison import Comparison
 from flwr_fbo.tuning.site.tuning_journals import recorded_comparison
-from tests.federation import make_objective, numpy_app, strategy
+from tests.support.federation import make_objective, numpy_app, strategy
 
 DEFAULT = {"x": 9.0, "C": 1.0, "depth": 3}
 BAD, GOOD = 0.403, 0.574

@@ -40,10 +40,10 @@ from flwr_fbo.study.codec import Config, Phase, Study
 from flwr_fbo.tuning.search.agent_journal import agent_identity
 from flwr_fbo.tuning.search.study import TuningInstruction
 from flwr_fbo.tuning.site.tuning_journals import journal_path
-from tests.federation import objective_of
-from tests.site.test_site_budget import _study as tuning_study
-from tests.strategies.bandit_sites import fed_ucb
-from tests.strategies.test_fed_go_ucb import strategy_of
+from tests.support.bandit_sites import fed_ucb
+from tests.support.fed_go_ucb import strategy_of
+from tests.support.federation import objective_of
+from tests.support.site_budget import study_of as tuning_study
 
 # Of a name, a path or a number of the site: none of it may leave.
 SECRET = "471193"
@@ -261,7 +261,7 @@ NEURAL_CASES = {
 }
 
 
-def _asked(study: Study, phase: Phase) -> tuple[Config, list[np.ndarray]]:
+def asked_of(study: Study, phase: Phase) -> tuple[Config, list[np.ndarray]]:
     """Return a message's config and arrays, for slot 0."""
     slot = -1 if phase == "enrol" else 0
     if study is TUNING:
@@ -328,7 +328,7 @@ def test_an_error_at_a_site_is_told_without_its_values(
         folder = tmp_path / f"{i}-{SECRET}"
         if case.prepare is not None:
             case.prepare(folder)
-        config, arrays = _asked(study, case.phase)
+        config, arrays = asked_of(study, case.phase)
         text, whole = _told(make(), config, arrays, _context(case, folder))
         assert text == case.public
         assert SECRET not in whole
@@ -368,7 +368,7 @@ def _told(
 def test_a_message_that_is_not_for_the_client_is_told_in_full() -> None:
     """It quotes what the server itself has sent."""
     context = Context(1, 1, {}, RecordDict(), {})
-    config, arrays = _asked(TUNING, "round")
+    config, arrays = asked_of(TUNING, "round")
     for wrong, public in (
         ({**config, "fbo-protocol": 1}, "the server sent 1 "),
         ({**config, "fbo-iteration": -3}, "iteration=-3 is not allowed: an integer"),

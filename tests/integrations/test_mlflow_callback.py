@@ -25,8 +25,14 @@ from flwr_fbo import (
 from flwr_fbo.integrations import mlflow_callback
 from flwr_fbo.study.callbacks import DecidedRung, Started
 from flwr_fbo.tuner.federation_result import FederationResult, Rung
-from tests.federation import NUM_AGENTS, SPACE, WITHOUT_NOISE, numpy_app, strategy
-from tests.tuner.apps import in_process, main_of, server_context, tuner
+from tests.support.apps import in_process, main_of, server_context, tuner
+from tests.support.federation import (
+    NUM_AGENTS,
+    SPACE,
+    WITHOUT_NOISE,
+    numpy_app,
+    strategy,
+)
 
 # Before it is imported: it would report its use to its makers.
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"

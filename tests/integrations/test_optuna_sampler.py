@@ -39,7 +39,7 @@ from flwr_fbo.tuning.search.agent import Agent, play_round
 from flwr_fbo.tuning.search.optuna_trials import POINT
 from flwr_fbo.tuning.search.study import TuningStudy, create_agent
 from flwr_fbo.tuning.search.trial import Objective
-from tests.federation import AGENT, SPACE, numpy_app, objective_of, strategy
+from tests.support.federation import AGENT, SPACE, numpy_app, objective_of, strategy
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 

@@ -13,8 +13,14 @@ import pytest
 from flwr_fbo import FTS, Halving, Host, InProcessGrid, TensorBoardCallback
 from flwr_fbo.integrations import tensorboard_callback
 from flwr_fbo.study.callbacks import Started
-from tests.federation import NUM_AGENTS, SPACE, WITHOUT_NOISE, numpy_app, strategy
-from tests.tuner.apps import in_process, main_of, server_context, tuner
+from tests.support.apps import in_process, main_of, server_context, tuner
+from tests.support.federation import (
+    NUM_AGENTS,
+    SPACE,
+    WITHOUT_NOISE,
+    numpy_app,
+    strategy,
+)
 
 pytest.importorskip("tensorboardX", reason="needs the extra tensorboard")
 

@@ -11,7 +11,7 @@ import pytest
 from flwr_fbo import LinearBanditPolicy
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.parts import Parts
-from tests.bandits.site.policies import (
+from tests.support.policies import (
     ARMS,
     CONTEXT,
     FILE_NAME,

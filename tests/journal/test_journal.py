@@ -18,7 +18,7 @@ from flwr_fbo._common.files import OPEN_TO_OTHERS
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError, JournalHeldError
 from flwr_fbo.journal.tables import LedgerRow
-from tests.journal.connection import connection_of
+from tests.support.connection import connection_of
 
 ME = {"kind": "a", "slot": "0"}
 HERE = np.array([0.25, 0.5])

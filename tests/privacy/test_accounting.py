@@ -32,7 +32,7 @@ from flwr_fbo.privacy.spending import Charge, composed_epsilon
 from flwr_fbo.strategies.options import Privacy
 from flwr_fbo.study.server import Step
 from flwr_fbo.tuning.dp_fts_de.server import DPFTSDEServer
-from tests.reference import reference
+from tests.support.reference import reference
 
 METHODS: tuple[Method, ...] = get_args(Method)
 GRID = 1e-3  # of dp-accounting: its epsilon is within a thousandth of that on 1e-4

@@ -37,8 +37,8 @@ from flwr_fbo.study.callbacks import Started
 from flwr_fbo.study.conditions import condition_of, conditions_of
 from flwr_fbo.tuner.envelope import KIND
 from flwr_fbo.tuner.private_choice import PrivateChoice
-from tests.cli.pages import page
-from tests.tuner.apps import NUM_CLIENTS, in_process, main_of, server_context, tuner
+from tests.support.apps import NUM_CLIENTS, in_process, main_of, server_context, tuner
+from tests.support.pages import page
 
 # An epsilon that is a number of a study, and not the name of something.
 EPSILON = re.compile(r"epsilon:? (?:= )?[0-9.]+|epsilon infinite")

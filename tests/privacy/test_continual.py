@@ -23,8 +23,8 @@ from flwr_fbo.privacy.factorisation import Mechanism, factorisation
 from flwr_fbo.privacy.gaussian import gaussian_delta, gaussian_mu
 from flwr_fbo.privacy.noise import OsEntropy, SeededEntropy
 from flwr_fbo.privacy.spectrum import agent_bounds, paper_bounds, sum_bounds
-from tests.privacy.small_release import SMALL, random_trials
-from tests.reference import reference
+from tests.support.reference import reference
+from tests.support.small_release import SMALL, random_trials
 
 MECHANISMS = get_args(Mechanism)
 PUBLISHED = {

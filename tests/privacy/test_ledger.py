@@ -22,7 +22,7 @@ from flwr_fbo.strategies.enrolment import first_line
 from flwr_fbo.strategies.study_record import read_ledger
 from flwr_fbo.study.report.ledger_view import committed_text
 from flwr_fbo.tuning.kind import SERVER
-from tests.federation import NUM_AGENTS, numpy_app, strategy
+from tests.support.federation import NUM_AGENTS, numpy_app, strategy
 
 
 class Watching(InProcessGrid):

@@ -16,9 +16,9 @@ from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.gaussian import gaussian_delta
 from flwr_fbo.privacy.noise import OsEntropy, SeededEntropy
-from tests.journal.connection import connection_of
-from tests.killing import NUM_KILLS, killed_after
-from tests.privacy.small_release import SMALL, random_trials
+from tests.support.connection import connection_of
+from tests.support.killing import NUM_KILLS, killed_after
+from tests.support.small_release import SMALL, random_trials
 
 
 def _open(folder: Path) -> Journal:

@@ -15,7 +15,7 @@ from flwr_fbo.privacy.factorisation import (
 )
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.privacy.spectrum import sum_bounds
-from tests.privacy.small_release import random_trials
+from tests.support.small_release import random_trials
 
 N = 200
 WINDOWS = (1, 2, 13, 150)

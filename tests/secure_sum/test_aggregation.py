@@ -29,8 +29,8 @@ from flwr_fbo import (
 from flwr_fbo._compat import ClientApi, NumPyClient
 from flwr_fbo.privacy.spending import SpendingLedger
 from flwr_fbo.secure_sum.roster import Roster, SigningKey
-from tests.federation import numpy_app
-from tests.secure_sum.secure_studies import (
+from tests.support.federation import numpy_app
+from tests.support.secure_studies import (
     AGGREGATION,
     APP,
     PRIVACY,

@@ -12,7 +12,7 @@ from flwr_fbo.secure_sum.aggregator import Aggregator
 from flwr_fbo.secure_sum.graph import MaskGraph
 from flwr_fbo.secure_sum.terms import Exchange, SumFailedError
 from flwr_fbo.secure_sum.wire import to_payload
-from tests.secure_sum.attempts import Attempt, Between, make_attempt, unchanged
+from tests.support.attempts import Attempt, Between, make_attempt, unchanged
 
 
 @pytest.mark.parametrize(("num_members", "signed"), [(2, True), (5, True), (5, False)])

@@ -14,7 +14,7 @@ from flwr_fbo._common.errors import RefusedError
 from flwr_fbo.secure_sum.masks import COMMITMENT_BYTES, ENCRYPTED_BYTES, SHARED_BYTES
 from flwr_fbo.secure_sum.terms import SumFailedError
 from flwr_fbo.secure_sum.wire import pack, to_payload, unpack
-from tests.secure_sum.attempts import Attempt, make_attempt
+from tests.support.attempts import Attempt, make_attempt
 
 LIAR = 5
 JUNK = [

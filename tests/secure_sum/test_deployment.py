@@ -18,7 +18,7 @@ from flwr_fbo.secure_sum.roster import Roster, SigningKey
 from flwr_fbo.secure_sum.secure_release import SecureRelease, SecureTotal
 from flwr_fbo.strategies.study_record import read_ledger
 from flwr_fbo.tuning.search.study import TuningStudy
-from tests.deployed import DEPLOYMENT, await_condition, begun, deployment
+from tests.support.deployed import DEPLOYMENT, await_condition, begun, deployment
 
 NUM_SITES, NUM_ROUNDS = 3, 3
 

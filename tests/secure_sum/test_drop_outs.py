@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from flwr.app import Message
 
-from tests.secure_sum.secure_studies import (
+from tests.support.secure_studies import (
     AGGREGATION,
     PRIVACY,
     Contributions,

@@ -9,7 +9,7 @@ from flwr.app import Context, RecordDict
 from flwr_fbo._common.errors import NodeConfigError, RefusedError
 from flwr_fbo.secure_sum.roster import SigningKey
 from flwr_fbo.secure_sum.site import SumIdentity
-from tests.secure_sum.secure_studies import AGGREGATION, Keys, fed_vote, make_keys
+from tests.support.secure_studies import AGGREGATION, Keys, fed_vote, make_keys
 
 
 def _context(config: dict[str, Any]) -> Context:

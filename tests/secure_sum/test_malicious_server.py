@@ -32,7 +32,7 @@ from flwr_fbo.secure_sum.wire import (
     unpack,
     unpack_set,
 )
-from tests.secure_sum.attempts import Attempt, make_attempt, make_roster
+from tests.support.attempts import Attempt, make_attempt, make_roster
 
 NUM_MEMBERS = 6  # the threshold is 5
 _FULL = ADVERT_BYTES + SIGNATURE_BYTES

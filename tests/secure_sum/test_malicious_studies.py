@@ -28,7 +28,7 @@ from flwr_fbo.secure_sum.wire import (
     to_payload,
     unpack,
 )
-from tests.secure_sum.secure_studies import (
+from tests.support.secure_studies import (
     AGGREGATION,
     Heard,
     Keys,

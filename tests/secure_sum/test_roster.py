@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from flwr_fbo.secure_sum.roster import Roster, SigningKey
-from tests.secure_sum.attempts import make_roster
+from tests.support.attempts import make_roster
 
 
 def test_a_roster_is_what_was_saved(tmp_path: Path) -> None:

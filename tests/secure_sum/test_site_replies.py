@@ -19,7 +19,7 @@ from flwr_fbo.secure_sum.terms import Exchange, SumRequest
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.tuning.fed_vote.settings import FedVoteSettings
 from flwr_fbo.tuning.search.study import TuningStudy
-from tests.federation import SPACE
+from tests.support.federation import SPACE
 
 NUM_SITES, NUM_FEATURES = 4, 6
 SETTINGS = ReleaseSettings(

@@ -36,14 +36,14 @@ from flwr_fbo.site.gate import NO_ANSWER
 from flwr_fbo.site.site import Answer
 from flwr_fbo.tuner.envelope import HEADER, SettingsHeader, header_record
 from flwr_fbo.tuning.site.tuning_site import TuningSite
-from tests.bandits.fed_go_ucb.test_private_agent import SETTINGS as NEURAL
-from tests.federation import charges_in
-from tests.site.test_site_budget import (
+from tests.support.federation import charges_in
+from tests.support.private_agent import SETTINGS as NEURAL
+from tests.support.site_budget import (
     RELEASES,
     Environment,
     Node,
-    _asked,
-    _study,
+    asked_of,
+    study_of,
 )
 
 LIMITS = Limits(max_epsilon=30.0, max_delta=1e-3)
@@ -56,8 +56,8 @@ def _fails(*_: Any) -> Any:
 
 def _tuning(folder: Path, fails: bool, limits: Limits | None, releases: bool) -> Answer:
     make = _fails if fails else lambda _: lambda trial: 0.5
-    site, study = TuningSite(make, limits=limits), _study((Charge(9.0),))
-    return Node(folder).ask(site, _asked(study, 0, int(releases)))
+    site, study = TuningSite(make, limits=limits), study_of((Charge(9.0),))
+    return Node(folder).ask(site, asked_of(study, 0, int(releases)))
 
 
 def _linear(folder: Path, fails: bool, limits: Limits | None, releases: bool) -> Answer:
@@ -221,7 +221,7 @@ def test_a_study_is_answered_through_the_same_mod() -> None:
     """Its replies are a site's own, which it has charged, and not the app's."""
     grid = InProcessGrid(_numpy_app(LIMITS), 1, run_config={"x": ""})
     [client] = grid.get_node_ids()
-    study = _study((Charge(9.0),))
+    study = study_of((Charge(9.0),))
     content = RecordDict({"fitins.parameters": ArrayRecord({})})
     content["fitins.config"] = ConfigRecord({**study.enrolment()})
     [reply] = grid.send_and_receive([Message(content, client, "train")])
@@ -232,7 +232,7 @@ def test_a_message_that_only_looks_like_a_study_gets_no_score() -> None:
     grid = InProcessGrid(_own_app(), 1, run_config={"x": ""}, node_configs=BOUND[:1])
     [client] = grid.get_node_ids()
     content = RecordDict({"arrays": ArrayRecord({})})
-    content["config"] = ConfigRecord({**_study((Charge(9.0),)).enrolment()})
+    content["config"] = ConfigRecord({**study_of((Charge(9.0),)).enrolment()})
     for kind in ("train", "evaluate"):
         [reply] = grid.send_and_receive([Message(content, client, kind)])
         assert str(SCORE) not in repr(reply)

@@ -45,14 +45,11 @@ from flwr_fbo._common.errors import RefusedError
 from flwr_fbo._common.fields import to_json
 from flwr_fbo.bandits.fed_go_ucb.settings import FedGOUCBSettings
 from flwr_fbo.bandits.fed_go_ucb.study import (
-    FedGOUCBInstruction,
     FedGOUCBStudy,
 )
 from flwr_fbo.bandits.linear.study import (
-    LinearBanditInstruction,
     LinearBanditStudy,
 )
-from flwr_fbo.bandits.site.linear_bandit_site import LinearBanditSite
 from flwr_fbo.bandits.site.neural_bandit_site import NeuralBanditSite
 from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.privacy.spending import (
@@ -76,73 +73,19 @@ from flwr_fbo.tuner.envelope import (
     header_record,
     pack,
 )
-from tests.bandits.fed_go_ucb.test_private_agent import PRIVACY
-from tests.bandits.fed_go_ucb.test_private_agent import SETTINGS as NEURAL_SETTINGS
-from tests.federation import charges_in
-from tests.site.test_site_budget import Environment, Node
+from tests.support.federation import charges_in
+from tests.support.gate import (
+    NODE,
+    PROMISE,
+    Site,
+    ballot_of,
+    gate_app,
+    private_bandit_study,
+    simple_objective,
+)
+from tests.support.site_budget import Environment, Node
 
-PROMISE = to_json(Promise((Charge(20.0),), private=True))
 [CHARGE] = PROMISE["charges"]
-NODE = {
-    "agent-id": 0,
-    "fbo-max-epsilon": 0.5,
-    "fbo-max-delta": 1e-5,
-    "fbo-max-releases": 1,
-}
-
-
-def _app(mods: Any = (tuner_mod,)) -> ClientApp:
-    app = ClientApp(mods=[*mods])
-
-    @app.train()
-    @app.evaluate()
-    def evaluate(message: Message, context: Context) -> Message:
-        accuracy = float(context.run_config["x"])
-        metrics = MetricRecord({"acc": accuracy, "num-examples": 1})
-        return Message(RecordDict({"m": metrics}), reply_to=message)
-
-    return app
-
-
-class Site:
-    """One site that a lying server writes to."""
-
-    def __init__(self, app: ClientApp, **config: Any) -> None:
-        self.grid = InProcessGrid(
-            app, 1, run_config={"x": 0.0}, node_configs=[{"agent-id": 0, **config}]
-        )
-
-    def ask(self, content: RecordDict, kind: str = "evaluate") -> Message:
-        [node] = self.grid.get_node_ids()
-        [reply] = self.grid.send_and_receive([Message(content, node, kind)])
-        return reply
-
-    def run_trials(
-        self, promise: Any = PROMISE, is_hidden: bool = True, kind: str = "evaluate"
-    ) -> Message:
-        settings = {"x": 0.0}, {"x": 1.0}
-        numbers = 0, 1
-        header = TrialsHeader(
-            "a", numbers, settings, numbers, {"acc": 1.0}, is_hidden, promise
-        )
-        return self.ask(pack(header, {0: RecordDict(), 1: RecordDict()}), kind)
-
-    def ask_ballot(self, **fields: Any) -> Message:
-        return self.ask(RecordDict({HEADER: header_record(_ballot(**fields))}))
-
-
-def _ballot(**fields: Any) -> BallotHeader:
-    given: dict[str, Any] = {
-        "attempt": "a",
-        "rung": 0,
-        "trials": [0, 1],
-        "failed": [],
-        "is_exact": False,
-        "maximize": True,
-        "promise": PROMISE,
-        "release": 1,
-    }
-    return BallotHeader(**{**given, **fields})
 
 
 NO_RELEASES: list[Any] = [
@@ -164,7 +107,7 @@ NO_RELEASES: list[Any] = [
 
 @pytest.mark.parametrize("release", NO_RELEASES, ids=repr)
 def test_there_is_no_ballot_without_a_charge(release: Any, tmp_path: Path) -> None:
-    site = Site(_app(), **NODE, **{"fbo-folder": str(tmp_path)})
+    site = Site(gate_app(), **NODE, **{"fbo-folder": str(tmp_path)})
     site.run_trials()
     for _ in range(2):
         reply = site.ask_ballot(release=release)
@@ -189,7 +132,7 @@ def _sums() -> SecureSums:
 
 @pytest.mark.parametrize("release", NO_RELEASES, ids=repr)
 def test_there_is_no_sum_without_a_charge(release: Any, tmp_path: Path) -> None:
-    site = Site(_app(), **NODE, **{"fbo-folder": str(tmp_path)})
+    site = Site(gate_app(), **NODE, **{"fbo-folder": str(tmp_path)})
     site.run_trials()
 
     def ask(asked: BallotHeader) -> Message:
@@ -197,9 +140,9 @@ def test_there_is_no_sum_without_a_charge(release: Any, tmp_path: Path) -> None:
         request = ArrayRecord({"request": Array(np.zeros(0, np.uint8))})
         return site.ask(RecordDict({HEADER: header_record(header), SUM: request}))
 
-    assert ask(_ballot(release=release)).has_error()
+    assert ask(ballot_of(release=release)).has_error()
     assert charges_in(tmp_path) == []
-    assert SUM in ask(_ballot()).content
+    assert SUM in ask(ballot_of()).content
 
 
 WRONG = [
@@ -231,7 +174,7 @@ def test_each_field_of_a_ballot_is_checked(
     field: str, value: Any, tmp_path: Path
 ) -> None:
     """Before anything is asked of ledger or scores."""
-    site = Site(_app(), **{"fbo-folder": str(tmp_path)})
+    site = Site(gate_app(), **{"fbo-folder": str(tmp_path)})
     site.run_trials()
     reply = site.ask_ballot(**{field: value})
     assert "StudyMismatchError" in str(reply.error.reason)
@@ -252,7 +195,7 @@ def test_each_field_of_a_ballot_is_checked(
     ],
 )
 def test_what_is_no_header_is_refused_in_few_words(record: dict[str, Any]) -> None:
-    reply = Site(_app()).ask(RecordDict({HEADER: ConfigRecord(record)}))
+    reply = Site(gate_app()).ask(RecordDict({HEADER: ConfigRecord(record)}))
     assert "StudyMismatchError" in str(reply.error.reason)
     assert len(str(reply.error.reason)) < 2000
 
@@ -265,9 +208,9 @@ def _seconds(site: Site, header: Header) -> tuple[float, Message]:
 
 def test_a_tuners_message_is_bounded_before_it_is_parsed() -> None:
     many: Any = list(range(24_000))
-    site = Site(_app())
+    site = Site(gate_app())
     for header in (
-        _ballot(trials=many, failed=many),
+        ballot_of(trials=many, failed=many),
         TrialsHeader("a", (), (), many, {"acc": 1.0}, True, PROMISE),
         TrialsHeader(
             "a",
@@ -278,8 +221,8 @@ def test_a_tuners_message_is_bounded_before_it_is_parsed() -> None:
             True,
             PROMISE,
         ),
-        _ballot(attempt="x" * 10**7),
-        _ballot(promise={**PROMISE, "charges": [CHARGE] * 20_000}),
+        ballot_of(attempt="x" * 10**7),
+        ballot_of(promise={**PROMISE, "charges": [CHARGE] * 20_000}),
     ):
         seconds, reply = _seconds(site, header)
         assert reply.has_error()
@@ -289,7 +232,7 @@ def test_a_tuners_message_is_bounded_before_it_is_parsed() -> None:
 def test_trials_of_a_message_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(100))
     monkeypatch.setattr(time, "monotonic", lambda: next(clock) * 10.0)
-    reply = Site(_app(), **{"fbo-max-seconds": 5}).run_trials()
+    reply = Site(gate_app(), **{"fbo-max-seconds": 5}).run_trials()
     assert "OutOfTimeError" in str(reply.content.config_records[HEADER]["fields"])
     assert "0:m" in reply.content
     assert "1:m" not in reply.content
@@ -299,18 +242,14 @@ LIMITS = Limits(max_epsilon=0.5, max_delta=1e-5)
 LOUD = to_json(Promise((Charge(0.6),), private=True))
 
 
-def _objective(context: Context) -> Callable[[Any], float]:
-    return lambda trial: 0.0
-
-
 def _beside_add_tuning() -> ClientApp:
-    app = _app()
-    return add_tuning(app, _objective, None, limits=LIMITS)
+    app = gate_app()
+    return add_tuning(app, simple_objective, None, limits=LIMITS)
 
 
 def _before_its_functions() -> ClientApp:
     app = ClientApp(mods=[tuner_mod])
-    add_tuning(app, _objective, None, limits=LIMITS)
+    add_tuning(app, simple_objective, None, limits=LIMITS)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
@@ -327,7 +266,7 @@ class Trainer(NumPyClient):
 
 def _of_clients() -> ClientApp:
     client_fn = with_tuning(
-        lambda _: Trainer().to_client(), _objective, None, limits=LIMITS
+        lambda _: Trainer().to_client(), simple_objective, None, limits=LIMITS
     )
     return ClientApp(client_fn=client_fn, mods=[tuner_mod])
 
@@ -365,12 +304,12 @@ def test_limits_of_the_app_bind_a_tuner(
 
 def test_limits_of_one_app_do_not_bind_another() -> None:
     _beside_add_tuning()
-    assert not Site(_app()).run_trials(LOUD, is_hidden=False).has_error()
+    assert not Site(gate_app()).run_trials(LOUD, is_hidden=False).has_error()
 
 
 def test_two_kinds_at_one_app_have_the_limits_of_both() -> None:
     app = linear_bandit_app(make_environment=lambda _: Environment())
-    add_tuning(app, _objective, None, limits=LIMITS)
+    add_tuning(app, simple_objective, None, limits=LIMITS)
     releases = ContinualSettings(num_releases=1, dimension=3, epsilon=8.0, delta=1e-5)
     study = LinearBanditStudy(LinearUCBSettings(releases, local_data="released"), 1)
     content = RecordDict({"config": ConfigRecord({**study.enrolment()})})
@@ -412,7 +351,7 @@ def test_a_site_that_wants_sums_takes_part_in_no_bandit_without_noise() -> None:
 
 @pytest.mark.parametrize("kind", ["train", "evaluate"])
 def test_exact_metrics_are_in_the_ledger(kind: str, tmp_path: Path) -> None:
-    site = Site(_app(), **{"fbo-folder": str(tmp_path)})
+    site = Site(gate_app(), **{"fbo-folder": str(tmp_path)})
     for _ in range(2):
         site.run_trials(Promise(), is_hidden=False, kind=kind)
     with SpendingLedger.held(tmp_path) as ledger:
@@ -420,7 +359,7 @@ def test_exact_metrics_are_in_the_ledger(kind: str, tmp_path: Path) -> None:
 
 
 def test_exact_scores_cost_all_whatever_is_promised(tmp_path: Path) -> None:
-    site = Site(_app(), **{"fbo-folder": str(tmp_path)})
+    site = Site(gate_app(), **{"fbo-folder": str(tmp_path)})
     assert not site.run_trials().has_error()
     assert not site.ask_ballot(is_exact=True).has_error()
     with SpendingLedger.held(tmp_path) as ledger:
@@ -458,7 +397,7 @@ def test_sums_of_too_many_are_refused_before_they_are_made() -> None:
     sums = replace(_sums(), groups=(SumGroup(0, 10**8, 2, 0, 10**8),))
     assert sums.groups[0].num_slots > MAX_COMPLETE
     header = TrialsHeader("a", (), (), (), {"x": 1.0}, True, PROMISE, to_json(sums))
-    seconds, reply = _seconds(Site(_app()), header)
+    seconds, reply = _seconds(Site(gate_app()), header)
     assert "max_agents" in str(reply.error.reason)
     assert seconds < 0.5
 
@@ -467,7 +406,7 @@ def test_sums_of_too_many_are_refused_before_they_are_made() -> None:
 def test_bandits_share_a_folder_and_its_ledger(kind: str, tmp_path: Path) -> None:
     """The third study is refused by what all of them spend, and none begins anew."""
     limits = Limits(max_epsilon=1.5, max_delta=1e-5)  # two of epsilon 1, and not three
-    node, (site, make) = Node(tmp_path), _private_bandit(kind, limits)
+    node, (site, make) = Node(tmp_path), private_bandit_study(kind, limits)
     journals = []
     for name in ("one", "two", "three"):
         study, asked = make(name)
@@ -486,32 +425,6 @@ def test_bandits_share_a_folder_and_its_ledger(kind: str, tmp_path: Path) -> Non
     assert len(list(tmp_path.glob(f"{kind}-bandit-*.sqlite"))) == 2
 
 
-def _private_bandit(kind: str, limits: Limits) -> Any:
-    def linear(name: str) -> Any:
-        releases = ContinualSettings(2, 3, epsilon=1.0, delta=1e-5)
-        study = LinearBanditStudy(
-            LinearUCBSettings(releases, local_data="released"), 3, study_id=name
-        )
-        return study, lambda number: LinearBanditInstruction(
-            "round", study, 0, number, send_release=True, num_trials=2
-        ).to_config()
-
-    def neural(name: str) -> Any:
-        privacy = replace(PRIVACY, epsilon=1.0, delta=1e-5)
-        settings = replace(NEURAL_SETTINGS, privacy=privacy)
-        network = Network(3, width=3)
-        about = settings, 2, network.num_parameters, network, 1
-        study = FedGOUCBStudy(*about, study_id=name)
-        return study, lambda number: FedGOUCBInstruction(
-            "round", study, 0, number, 2, send_sums=True, release=1
-        ).to_config()
-
-    if kind == "linear":
-        made: Any = LinearBanditSite(None, lambda _: Environment(), limits)
-        return made, linear
-    return NeuralBanditSite(lambda _: Environment(), limits=limits), neural
-
-
 @pytest.mark.parametrize("study_id", ["", "../x", "a/b", "x" * 65, "a\n", 7])
 def test_a_bandit_is_named_like_a_file(study_id: Any) -> None:
     releases = ContinualSettings(num_releases=1, dimension=3, epsilon=1.0, delta=1e-5)
@@ -525,7 +438,7 @@ def test_a_bandit_is_named_like_a_file(study_id: Any) -> None:
 
 def test_a_policy_is_of_the_study_that_enrolled_last(tmp_path: Path) -> None:
     node = Node(tmp_path)
-    site, make = _private_bandit("linear", Limits(max_epsilon=9, max_delta=1e-5))
+    site, make = private_bandit_study("linear", Limits(max_epsilon=9, max_delta=1e-5))
     for name in ("b", "a"):
         study, asked = make(name)
         number = node.ask(site, study.enrolment()).metrics["journal"]
@@ -543,7 +456,7 @@ def test_a_site_says_once_what_it_has_joined(
     caplog.set_level(logging.INFO, "flwr.fbo")
     with SpendingLedger.held(tmp_path) as ledger:
         ledger.record(("tuning", "before"), 1, Charge(40.0), owner=0)
-    site = Site(_app(), **NODE, **{"fbo-folder": str(tmp_path)})
+    site = Site(gate_app(), **NODE, **{"fbo-folder": str(tmp_path)})
     site.grid.contexts[1001].node_config["fbo-max-releases"] = 2
     site.run_trials()
     site.run_trials()

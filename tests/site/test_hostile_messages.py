@@ -75,7 +75,7 @@ from tests.adversaries.hostile_messages import (
     tuning,
 )
 from tests.adversaries.lying_server import Client
-from tests.site.test_site_budget import Environment, Node
+from tests.support.site_budget import Environment, Node
 
 # Lists of one megabyte's JSON; the message itself is not counted.
 MOST_MEMORY = 60e6

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from flwr_fbo.privacy.spending import Charge
-from tests.killing import NUM_KILLS, killed_after
-from tests.lost_folders import KINDS, charges_in
+from tests.support.killing import NUM_KILLS, killed_after
+from tests.support.lost_folders import KINDS, charges_in
 
 # Without coverage, which is faster: others run the same lines.
 SLOW = [pytest.mark.slow, pytest.mark.no_cover]

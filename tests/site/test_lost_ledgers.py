@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,47 +19,10 @@ from flwr_fbo.bandits.linear.study import (
 from flwr_fbo.cli import app as command
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.spending import FILE_NAME, Charge, SpendingLedger
-from tests.federation import NUM_AGENTS, make_objective, strategy
-from tests.site.test_gate import NODE, Site, _app, _private_bandit
-from tests.site.test_site_budget import Node, _asked, _site, _study
-
-LIMITS = Limits(max_epsilon=9, max_delta=1e-5)
-
-
-def _tuning(folder: Path, name: str = "one") -> None:
-    node, study = Node(folder), _study((Charge(9.0),) * 2, study_id=name)
-    node.ask(_site(), study.enrolment())
-    for k in (0, 1):
-        node.ask(_site(), _asked(study, k, k + 1))
-
-
-def _bandit(kind: str) -> Callable[..., None]:
-    def play(folder: Path, name: str = "one") -> None:
-        node = Node(folder)
-        site, make = _private_bandit(kind, LIMITS)
-        study, asked = make(name)
-        number = node.ask(site, study.enrolment()).metrics["journal"]
-        node.ask(site, asked(number))
-
-    return play
-
-
-def _tuner(folder: Path, name: str = "a") -> None:
-    node = {**NODE, "fbo-max-releases": 9, "fbo-folder": str(folder)}
-    site = Site(_app(), **node)
-    site.run_trials()
-    reply = site.ask_ballot(attempt=name)
-    if reply.has_error():
-        raise JournalError(str(reply.error.reason))
-
-
-PLAYS = {
-    "tuning": _tuning,
-    "linear": _bandit("linear"),
-    "neural": _bandit("neural"),
-    "tuner": _tuner,
-}
-EACH = pytest.mark.parametrize("name", PLAYS)
+from tests.support.federation import NUM_AGENTS, make_objective, strategy
+from tests.support.gate import Site, gate_app, private_bandit_study
+from tests.support.lost_ledgers import EACH, LIMITS, PLAYS, play_tuning
+from tests.support.site_budget import Node, asked_of, site_of, study_of
 
 
 def _rows(folder: Path) -> list[Any]:
@@ -119,24 +81,24 @@ def test_a_round_without_enrolment_misses_it_too(left: str, tmp_path: Path) -> N
     with SpendingLedger.held(tmp_path):
         pass
     older = ledger.read_bytes()
-    _tuning(tmp_path)
+    play_tuning(tmp_path)
     ledger.unlink()
     if left == "an older copy":
         ledger.write_bytes(older)
     with pytest.raises(JournalError, match="ledger recover"):
-        Node(tmp_path).ask(_site(), _asked(_study(study_id="two"), 0, 1))
+        Node(tmp_path).ask(site_of(), asked_of(study_of(study_id="two"), 0, 1))
 
 
 def test_a_folder_counts_whatever_the_agent_id(tmp_path: Path) -> None:
     """A folder of an operator is about one site: another agent-id forgets nothing."""
-    _tuning(tmp_path)
+    play_tuning(tmp_path)
     limits = Limits(max_releases=2)
     other = Node(tmp_path, **{"agent-id": 1})
     with pytest.raises(RefusedError, match="is 3 releases, and max_releases=2"):
-        other.ask(_site(limits), _asked(_study((Charge(9.0),)), 0, 1, slot=1))
+        other.ask(site_of(limits), asked_of(study_of((Charge(9.0),)), 0, 1, slot=1))
     (tmp_path / FILE_NAME).unlink()
     with pytest.raises(JournalError, match="ledger recover"):
-        other.ask(_site(), _asked(_study((Charge(9.0),)), 0, 1, slot=1))
+        other.ask(site_of(), asked_of(study_of((Charge(9.0),)), 0, 1, slot=1))
 
 
 def test_agents_that_a_run_puts_into_one_folder_count_for_themselves(
@@ -145,13 +107,13 @@ def test_agents_that_a_run_puts_into_one_folder_count_for_themselves(
     config = {"fbo-folder": str(tmp_path)}
     for agent in (0, 1):
         context = Context(1, 1, {"agent-id": agent}, RecordDict(), dict(config))
-        site, study = _site(Limits(max_releases=1)), _study((Charge(9.0),))
-        assert site.answer(context, [], _asked(study, 0, 1, slot=agent)).arrays
+        site, study = site_of(Limits(max_releases=1)), study_of((Charge(9.0),))
+        assert site.answer(context, [], asked_of(study, 0, 1, slot=agent)).arrays
     assert "2 releases" not in _show(tmp_path)
 
 
 def test_a_journal_that_cannot_be_read_stops_the_recovering(tmp_path: Path) -> None:
-    _tuning(tmp_path)
+    play_tuning(tmp_path)
     (tmp_path / FILE_NAME).unlink()
     [journal] = tmp_path.glob("study-*.sqlite")
     journal.write_bytes(b"x" * 5000)
@@ -171,9 +133,9 @@ def test_a_site_that_was_killed_before_the_charge_goes_on(
     with monkeypatch.context() as killed:
         killed.setattr(SpendingLedger, "add", dies)
         with pytest.raises(SystemExit):
-            _tuning(tmp_path)
+            play_tuning(tmp_path)
     assert _rows(tmp_path) == []
-    _tuning(tmp_path)
+    play_tuning(tmp_path)
     assert len(_rows(tmp_path)) == 2
 
 
@@ -187,7 +149,7 @@ def test_agents_of_a_folder_are_not_added_up(tmp_path: Path) -> None:
     config = {"fbo-folder": str(tmp_path)}
     for agent in range(3):
         context = Context(1, 1, {"agent-id": agent}, RecordDict(), dict(config))
-        site, make = _private_bandit("linear", LIMITS)
+        site, make = private_bandit_study("linear", LIMITS)
         study, _ = make(f"of-{agent}")
         number = site.answer(context, [], study.enrolment()).metrics["journal"]
         release = _release(study, agent, int(number))
@@ -216,7 +178,7 @@ def test_a_site_without_releases_says_so(tmp_path: Path) -> None:
 
 
 def test_what_no_noise_covers_is_shown_as_such(tmp_path: Path) -> None:
-    site = Site(_app(), **{"fbo-folder": str(tmp_path)})
+    site = Site(gate_app(), **{"fbo-folder": str(tmp_path)})
     site.run_trials(is_hidden=False)
     text = _show(tmp_path / FILE_NAME)
     assert "unprotected" in text

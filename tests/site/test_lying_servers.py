@@ -9,7 +9,14 @@ import pytest
 from flwr_fbo._common.errors import RefusedError
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.spending import Charge, SpendingLedger
-from tests.site.test_site_budget import FOLDERS, Node, _asked, _node, _site, _study
+from tests.support.site_budget import (
+    FOLDERS,
+    Node,
+    asked_of,
+    node_of,
+    site_of,
+    study_of,
+)
 
 
 @FOLDERS
@@ -17,13 +24,13 @@ def test_an_iteration_that_goes_back_is_refused(
     tmp_path: Path, in_folder: bool
 ) -> None:
     """Its trial would change a message that has left, and was charged once."""
-    node, study = _node(tmp_path, in_folder), _study()
-    sent = node.ask(_site(), _asked(study, 1000, 1)).arrays[0]
+    node, study = node_of(tmp_path, in_folder), study_of()
+    sent = node.ask(site_of(), asked_of(study, 1000, 1)).arrays[0]
     for iteration in (1, 999):
         with pytest.raises(JournalError, match=f"Round {iteration + 1} comes too late"):
-            node.ask(_site(), _asked(study, iteration, 0))
-    node.ask(_site(), _asked(study, 1001, 0))
-    again = node.ask(_site(), _asked(study, 1000, 1)).arrays[0]
+            node.ask(site_of(), asked_of(study, iteration, 0))
+    node.ask(site_of(), asked_of(study, 1001, 0))
+    again = node.ask(site_of(), asked_of(study, 1000, 1)).arrays[0]
     np.testing.assert_array_equal(sent, again)
 
 
@@ -31,41 +38,45 @@ def test_an_iteration_that_goes_back_is_refused(
 def test_what_is_no_iteration_leaves_the_journal_as_it_was(
     iteration: object, tmp_path: Path
 ) -> None:
-    node, study = Node(tmp_path), _study()
-    wrong = {**_asked(study, 0, 1), "fbo-iteration": iteration}
+    node, study = Node(tmp_path), study_of()
+    wrong = {**asked_of(study, 0, 1), "fbo-iteration": iteration}
     with pytest.raises(ValueError, match=r"iteration=.* is not allowed"):
-        node.ask(_site(), wrong)
-    assert node.ask(_site(), _asked(study, 0, 1)).arrays
+        node.ask(site_of(), wrong)
+    assert node.ask(site_of(), asked_of(study, 0, 1)).arrays
 
 
 def test_a_client_without_an_agent_id_has_one_slot_a_study(tmp_path: Path) -> None:
     """Whatever other studies are called, and however many there are in between."""
     for folder in (tmp_path, None):
-        node, study = Node(folder), _study(study_id="A")
+        node, study = Node(folder), study_of(study_id="A")
         del node._config["agent-id"]
-        node.ask(_site(), _asked(study, 0, 1, slot=0))
-        node.ask(_site(), _asked(_study(study_id="A-agent-x"), 0, 0))
+        node.ask(site_of(), asked_of(study, 0, 1, slot=0))
+        node.ask(site_of(), asked_of(study_of(study_id="A-agent-x"), 0, 0))
         for slot in range(1, 4):
             with pytest.raises(JournalError):
-                node.ask(_site(), _asked(study, 0, 1, slot))
+                node.ask(site_of(), asked_of(study, 0, 1, slot))
 
 
 def test_a_journal_that_lacks_a_release_is_refused_whatever_was_charged_since() -> None:
     node = Node(None)
-    study = _study((Charge(4.0), *(Charge(3.0),) * 2))
-    node.ask(_site(), _asked(study, 0, 1))
-    node.ask(_site(), _asked(_study(study_id="hop"), 0, 0))  # the journal is forgotten
-    node.ask(_site(), _asked(study, 0, 2))
+    study = study_of((Charge(4.0), *(Charge(3.0),) * 2))
+    node.ask(site_of(), asked_of(study, 0, 1))
+    node.ask(
+        site_of(), asked_of(study_of(study_id="hop"), 0, 0)
+    )  # the journal is forgotten
+    node.ask(site_of(), asked_of(study, 0, 2))
     with pytest.raises(JournalError, match="lacks release 1"):
-        node.ask(_site(), _asked(study, 1, 1))
+        node.ask(site_of(), asked_of(study, 1, 1))
 
 
 def test_agents_with_one_folder_are_charged_for_one_site(tmp_path: Path) -> None:
     first, second = Node(tmp_path), Node(tmp_path, **{"agent-id": 1})
-    first.ask(_site(), _asked(_study((Charge(1.2),)), 0, 1))
+    first.ask(site_of(), asked_of(study_of((Charge(1.2),)), 0, 1))
     with pytest.raises(RefusedError, match="max_epsilon=3"):
-        second.ask(_site(), _asked(_study((Charge(1.2),)), 0, 1, slot=1))
-    second.ask(_site(), _asked(_study((Charge(9.0),), study_id="b"), 0, 1, slot=1))
+        second.ask(site_of(), asked_of(study_of((Charge(1.2),)), 0, 1, slot=1))
+    second.ask(
+        site_of(), asked_of(study_of((Charge(9.0),), study_id="b"), 0, 1, slot=1)
+    )
     with SpendingLedger.held(tmp_path) as ledger:
         for owner in (0, 1, -1):
             assert ledger.charges(owner) == [Charge(1.2), Charge(9.0)]
@@ -77,21 +88,21 @@ def test_a_cheap_study_of_another_kind_pays_for_nothing(tmp_path: Path) -> None:
     with SpendingLedger.held(tmp_path) as ledger:
         ledger.record(("linear-bandit", "x"), 1, Charge(1e4), owner=0)
     with pytest.raises(RefusedError, match="max_epsilon=3"):
-        node.ask(_site(), _asked(_study((Charge(0.01),), study_id="x"), 0, 1))
+        node.ask(site_of(), asked_of(study_of((Charge(0.01),), study_id="x"), 0, 1))
 
 
 def test_a_promise_that_is_changed_is_another_study(tmp_path: Path) -> None:
-    node, study = Node(tmp_path), _study((Charge(9.0),) * 2)
-    node.ask(_site(), _asked(study, 0, 1))
+    node, study = Node(tmp_path), study_of((Charge(9.0),) * 2)
+    node.ask(site_of(), asked_of(study, 0, 1))
     louder = replace(study, promise=replace(study.promise, private=False))
     with pytest.raises((RefusedError, JournalError)):
-        node.ask(_site(), _asked(louder, 1, 2))
+        node.ask(site_of(), asked_of(louder, 1, 2))
 
 
 def test_limits_that_do_not_outlive_a_run_say_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    Node(tmp_path).ask(_site(), _study().enrolment())
+    Node(tmp_path).ask(site_of(), study_of().enrolment())
     assert "fbo-folder" not in caplog.text
-    Node(None).ask(_site(), _study().enrolment())
+    Node(None).ask(site_of(), study_of().enrolment())
     assert "Set fbo-folder in the node config" in caplog.text

@@ -19,8 +19,8 @@ from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.spending import FILE_NAME, Charge, SpendingLedger
 from flwr_fbo.secure_sum.roster import Roster, SigningKey
 from flwr_fbo.secure_sum.site import SumIdentity
-from tests.federation import NUM_AGENTS, make_objective, strategy
-from tests.site.test_lost_ledgers import EACH, PLAYS
+from tests.support.federation import NUM_AGENTS, make_objective, strategy
+from tests.support.lost_ledgers import EACH, PLAYS
 
 PUBLIC = rf"is not used, as |{OPEN_TO_OTHERS}"
 

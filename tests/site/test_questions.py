@@ -19,7 +19,7 @@ from flwr_fbo.privacy.spending import Charge, Promise, SpendingLedger
 from flwr_fbo.site import questions
 from flwr_fbo.site.questions import Questions, share_of
 from flwr_fbo.study.codec import Config
-from tests.site.test_site_budget import FOLDERS, Node, _asked, _site, _study
+from tests.support.site_budget import FOLDERS, Node, asked_of, site_of, study_of
 
 LIMITS = Limits(max_epsilon=3.0, max_delta=1e-3)
 MANY = Limits(max_epsilon=3.0, max_delta=1e-3, max_questions=1000)
@@ -121,9 +121,11 @@ def test_a_site_is_not_read_by_bisection(tmp_path: Path, in_folder: bool) -> Non
         low, high = 0.1, 1e5
         for _ in range(40):
             z = math.sqrt(low * high)
-            study = _study((Charge(z),), study_id=f"z-{z.hex()[4:]}".replace("+", "-"))
+            study = study_of(
+                (Charge(z),), study_id=f"z-{z.hex()[4:]}".replace("+", "-")
+            )
             try:
-                node.ask(_site(MANY), study.enrolment())
+                node.ask(site_of(MANY), study.enrolment())
                 high = z
             except RefusedError:
                 low = z
@@ -132,8 +134,8 @@ def test_a_site_is_not_read_by_bisection(tmp_path: Path, in_folder: bool) -> Non
     found = set()
     for k, spent in enumerate(np.linspace(1.3, 2.6, 12)):
         node = Node(tmp_path / str(k) if in_folder else None)
-        study = _study((Charge(spent),), study_id="another")
-        node.ask(_site(MANY), _asked(study, 0, 1))
+        study = study_of((Charge(spent),), study_id="another")
+        node.ask(site_of(MANY), asked_of(study, 0, 1))
         found.add(smallest(node))
     # These have spent epsilon 1.0 to 2.3 of 3.
     assert len(found) <= 3
@@ -144,12 +146,12 @@ def test_a_study_that_is_played_is_no_question(tmp_path: Path, in_folder: bool) 
     few = Limits(max_epsilon=30.0, max_delta=1e-3, max_questions=1)
     node = Node(tmp_path if in_folder else None)
     for k in range(4):
-        study = _study((Charge(4.0 + k),), study_id=f"study-{k}")
-        node.ask(_site(few), study.enrolment())
-        assert node.ask(_site(few), _asked(study, 0, 1)).arrays
-    node.ask(_site(few), _study((Charge(50.0),), study_id="a").enrolment())
+        study = study_of((Charge(4.0 + k),), study_id=f"study-{k}")
+        node.ask(site_of(few), study.enrolment())
+        assert node.ask(site_of(few), asked_of(study, 0, 1)).arrays
+    node.ask(site_of(few), study_of((Charge(50.0),), study_id="a").enrolment())
     with pytest.raises(RefusedError, match="asked about 1 studies today") as error:
-        node.ask(_site(few), _study((Charge(400.0),), study_id="b").enrolment())
+        node.ask(site_of(few), study_of((Charge(400.0),), study_id="b").enrolment())
     assert error.value.public == "This site takes no part: its limits."
 
 
@@ -161,42 +163,42 @@ def test_an_operator_sees_and_forgets_them(tmp_path: Path) -> None:
     few = Limits(max_epsilon=30.0, max_delta=1e-3, max_questions=1)
     node = Node(tmp_path)
     assert "no ledger" in run(str(tmp_path))
-    node.ask(_site(few), _study((Charge(50.0),), study_id="a").enrolment())
-    other = _study((Charge(400.0),), study_id="b").enrolment()
+    node.ask(site_of(few), study_of((Charge(50.0),), study_id="a").enrolment())
+    other = study_of((Charge(400.0),), study_id="b").enrolment()
     with pytest.raises(RefusedError):
-        node.ask(_site(few), other)
+        node.ask(site_of(few), other)
     assert run(str(tmp_path)) == "1 question about a study that was not played.\n"
     assert "1 question" in (said := run(str(tmp_path), "--forget"))
     assert "forgotten" in said
-    node.ask(_site(few), other)
+    node.ask(site_of(few), other)
     assert "1 question" in run(str(tmp_path))
 
 
 def test_other_limits_begin_anew(tmp_path: Path) -> None:
     node = Node(tmp_path)
-    study = _study((Charge(1 / gaussian_mu(4.0, 1e-3)),))
+    study = study_of((Charge(1 / gaussian_mu(4.0, 1e-3)),))
     with pytest.raises(RefusedError):
-        node.ask(_site(LIMITS), study.enrolment())
-    node.ask(_site(Limits(max_epsilon=4.5, max_delta=1e-3)), study.enrolment())
+        node.ask(site_of(LIMITS), study.enrolment())
+    node.ask(site_of(Limits(max_epsilon=4.5, max_delta=1e-3)), study.enrolment())
 
 
 def test_owners_of_one_folder_have_books_of_their_own(tmp_path: Path) -> None:
     """As simulated sites do: what one has spent must not refuse another."""
-    study = _study((Charge(1 / gaussian_mu(2.5, 1e-3)),), study_id="two")
+    study = study_of((Charge(1 / gaussian_mu(2.5, 1e-3)),), study_id="two")
 
     def ask(slot: int, config: Config) -> None:
         run, node = {"fbo-folder": str(tmp_path)}, {"partition-id": slot}
         context = Context(1, 1, {**node}, RecordDict(), {**run})
-        _site(LIMITS).answer(context, [], config)
+        site_of(LIMITS).answer(context, [], config)
 
-    ask(0, _asked(_study((Charge(2.0),)), 0, 1))
+    ask(0, asked_of(study_of((Charge(2.0),)), 0, 1))
     with pytest.raises(RefusedError):
         ask(0, study.enrolment())
     ask(1, study.enrolment())
 
 
 def test_the_book_is_in_the_ledger_and_costs_no_release(tmp_path: Path) -> None:
-    Node(tmp_path).ask(_site(LIMITS), _study((Charge(2.0),)).enrolment())
+    Node(tmp_path).ask(site_of(LIMITS), study_of((Charge(2.0),)).enrolment())
     with SpendingLedger.held(tmp_path) as ledger:
         assert ledger.charges() == []
         assert len(Questions.of(ledger, -1).asked) == 1
@@ -220,9 +222,11 @@ def test_a_first_charge_writes_the_book_once(
     with monkeypatch.context() as broken:
         broken.setattr(SpendingLedger, "add", full)
         with pytest.raises(OSError, match="no space left"):
-            Node(tmp_path).ask(_site(LIMITS), _asked(_study((Charge(4.0),)), 0, 1))
+            Node(tmp_path).ask(
+                site_of(LIMITS), asked_of(study_of((Charge(4.0),)), 0, 1)
+            )
     assert num_asked == [1]
     for folder in (tmp_path, tmp_path / "new"):
         num_asked.clear()
-        Node(folder).ask(_site(LIMITS), _asked(_study((Charge(4.0),)), 0, 1))
+        Node(folder).ask(site_of(LIMITS), asked_of(study_of((Charge(4.0),)), 0, 1))
         assert num_asked == [0]

@@ -20,7 +20,7 @@ from flwr_fbo.privacy.spending import FILE_NAME, Charge, SpendingLedger
 from flwr_fbo.site.receipts import Mark, ReceiptBook, SignedReceipt, read_mark
 from flwr_fbo.site.site import Answer
 from flwr_fbo.study.codec import RECEIPT_ENTRY
-from tests.lost_folders import (
+from tests.support.lost_folders import (
     GOES_ON,
     KINDS,
     SITE,
@@ -34,7 +34,7 @@ from tests.lost_folders import (
     said,
     server_receipts,
 )
-from tests.site.test_site_budget import Node, _asked, _site, _study
+from tests.support.site_budget import Node, asked_of, site_of, study_of
 
 KEY = "tuning", "one"
 # Of each kind, a message of the harmed site after its first and its second release;
@@ -265,15 +265,15 @@ class Server:
     """Signs receipts of a study with two releases or more."""
 
     def __init__(self, num_releases: int = 3) -> None:
-        self.study = _study((Charge(9.0),) * num_releases)
+        self.study = study_of((Charge(9.0),) * num_releases)
         self.book = ReceiptBook(KEY, self.study.promise)
 
     def ask(self, node: Node, release: int, receipt: Any = None) -> Answer:
-        config = _asked(self.study, release - 1, release)
+        config = asked_of(self.study, release - 1, release)
         text = self.book.receipt(0) if receipt is None else receipt
         if text:
             config[RECEIPT_ENTRY] = text
-        answer = node.ask(_site(None), config)
+        answer = node.ask(site_of(None), config)
         mark = read_mark(answer.metrics)
         assert mark is not None
         self.book.note(0, mark, [release])
@@ -283,15 +283,15 @@ class Server:
 
 def test_each_release_has_a_mark_of_its_own(tmp_path: Path) -> None:
     server, node = Server(), Node(tmp_path)
-    first = read_mark(node.ask(_site(None), server.study.enrolment()).metrics)
+    first = read_mark(node.ask(site_of(None), server.study.enrolment()).metrics)
     assert first is not None
     assert first.charges == 0
-    assert read_mark(node.ask(_site(None), server.study.enrolment()).metrics) == first
+    assert read_mark(node.ask(site_of(None), server.study.enrolment()).metrics) == first
     marks = [read_mark(server.ask(node, k).metrics) for k in (1, 2, 2, 3)]
     assert [mark and mark.charges for mark in marks] == [1, 2, 2, 3]
     assert len({mark and mark.head for mark in marks}) == 3
     # Another site's, and another study's, say nothing of these.
-    other = node.ask(_site(None), _study(study_id="two").enrolment())
+    other = node.ask(site_of(None), study_of(study_id="two").enrolment())
     mark = read_mark(other.metrics)
     assert mark is not None
     assert mark.charges == 0
@@ -383,7 +383,7 @@ def test_a_reply_that_was_lost_is_no_fault(tmp_path: Path) -> None:
     server, node = Server(), Node(tmp_path)
     server.ask(node, 1)
     server.ask(node, 2)
-    ahead = node.ask(_site(None), _asked(server.study, 2, 3))
+    ahead = node.ask(site_of(None), asked_of(server.study, 2, 3))
     assert read_mark(ahead.metrics).charges == 3  # type: ignore[union-attr]
     server.ask(node, 3)
     assert len(charges_in(tmp_path)) == 3
@@ -393,7 +393,7 @@ def test_what_was_sent_and_lost_counts_too_after_a_recovery(tmp_path: Path) -> N
     server, node = Server(4), Node(tmp_path)
     server.ask(node, 1)
     for release in (2, 3):  # which the server does not get
-        node.ask(_site(None), _asked(server.study, release - 1, release))
+        node.ask(site_of(None), asked_of(server.study, release - 1, release))
     server.ask(node, 4)
     file = tmp_path / "receipts.json"
     file.write_text(server.book.receipt(0))
@@ -407,7 +407,7 @@ def test_two_copies_that_went_on_apart_are_told_apart(tmp_path: Path) -> None:
     server.ask(node, 1)
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     clone = Node(tmp_path / "b")
-    clone.ask(_site(None), _asked(server.study, 1, 2))
+    clone.ask(site_of(None), asked_of(server.study, 1, 2))
     server.ask(node, 2)
     with pytest.raises(JournalError, match="lacks charge 2"):
         server.ask(clone, 3)
@@ -419,29 +419,29 @@ def test_two_copies_that_went_on_apart_are_told_apart(tmp_path: Path) -> None:
 def test_only_so_many_receipts_are_kept(tmp_path: Path) -> None:
     """A server can write one for each of endless studies."""
     for number in range(120):
-        study = _study((Charge(9.0),), study_id=f"s{number}")
+        study = study_of((Charge(9.0),), study_id=f"s{number}")
         book = ReceiptBook(("tuning", study.study_id), study.promise)
         book.note(0, Mark(1, 5), [1])
         book.commit()
         config = {**study.enrolment(), RECEIPT_ENTRY: book.receipt(0)}
         with pytest.raises(JournalError, match="lacks charge 1"):
-            Node(tmp_path).ask(_site(None), config)
+            Node(tmp_path).ask(site_of(None), config)
     assert len(list(tmp_path.glob("receipt-*"))) == 100
     assert charges_in(tmp_path) == []
 
 
 def test_a_site_without_a_folder_of_its_own_ignores_receipts(tmp_path: Path) -> None:
-    study = _study((Charge(9.0),) * 2)
+    study = study_of((Charge(9.0),) * 2)
     book = ReceiptBook(KEY, study.promise)
     book.note(0, Mark(1, 5), [1])
     book.commit()
-    config = {**_asked(study, 1, 2), RECEIPT_ENTRY: book.receipt(0)}
+    config = {**asked_of(study, 1, 2), RECEIPT_ENTRY: book.receipt(0)}
     run_config = {"fbo-folder": str(tmp_path)}
     for context in (
         Context(1, 1, {"agent-id": 0}, RecordDict(), {}),
         Context(1, 1, {"agent-id": 0}, RecordDict(), dict(run_config)),
     ):
-        answer = _site(None).answer(context, [], config)
+        answer = site_of(None).answer(context, [], config)
         assert answer.arrays
         assert read_mark(answer.metrics) is None
 
@@ -449,7 +449,7 @@ def test_a_site_without_a_folder_of_its_own_ignores_receipts(tmp_path: Path) -> 
 def test_check_site_and_show_say_what_is_lacking_and_recovered(tmp_path: Path) -> None:
     server, site = Server(4), tmp_path / "site"
     server.ask(Node(site), 1)
-    Node(site).ask(_site(None), _asked(server.study, 1, 2))  # which is lost
+    Node(site).ask(site_of(None), asked_of(server.study, 1, 2))  # which is lost
     server.ask(Node(site), 3)
     shutil.rmtree(site)
     with pytest.raises(JournalError, match="lacks charge 3"):
@@ -537,7 +537,7 @@ def test_a_tuner_prints_its_receipts(tmp_path: Path) -> None:
 
 def test_enrolments_leave_nothing_that_grows(tmp_path: Path) -> None:
     for number in range(30):
-        Node(tmp_path).ask(_site(None), _study(study_id=f"s{number}").enrolment())
+        Node(tmp_path).ask(site_of(None), study_of(study_id=f"s{number}").enrolment())
     [note] = tmp_path.iterdir()
     assert note.stat().st_size < 200
 
@@ -549,7 +549,8 @@ def test_journals_are_read_only_if_the_folder_has_changed(
 
     for number in range(3):
         Node(tmp_path).ask(
-            _site(None), _asked(_study((Charge(9.0),), study_id=f"s{number}"), 0, 1)
+            site_of(None),
+            asked_of(study_of((Charge(9.0),), study_id=f"s{number}"), 0, 1),
         )
     read: list[Path] = []
     notes_in = site_proofs._notes_in
@@ -559,12 +560,12 @@ def test_journals_are_read_only_if_the_folder_has_changed(
         return notes_in(path, patience)
 
     monkeypatch.setattr(site_proofs, "_notes_in", noted)
-    Node(tmp_path).ask(_site(None), _study(study_id="next").enrolment())
+    Node(tmp_path).ask(site_of(None), study_of(study_id="next").enrolment())
     assert read == []
     with SpendingLedger.held(tmp_path) as ledger:
         facts = dict(ledger.rows[0].facts)
         ledger.add({**facts, "study_id": "by hand"})
-    Node(tmp_path).ask(_site(None), _study(study_id="next").enrolment())
+    Node(tmp_path).ask(site_of(None), study_of(study_id="next").enrolment())
     assert len(read) == 3
 
 

@@ -28,8 +28,8 @@ from flwr_fbo.site.receipts import HEAD
 from flwr_fbo.site.site import Answer
 from flwr_fbo.site.study_journals import last_journal
 from flwr_fbo.tuning.site.tuning_site import TuningSite
-from tests.bandits.fed_go_ucb.test_private_agent import SETTINGS
-from tests.site.test_site_budget import Node, _asked, _study
+from tests.support.private_agent import SETTINGS
+from tests.support.site_budget import Node, asked_of, study_of
 
 
 def _raises() -> Any:
@@ -178,9 +178,9 @@ def test_what_is_left_out_is_in_no_sum(tmp_path: Path) -> None:
 def test_failed_trials_show_in_no_reply(caplog: pytest.LogCaptureFixture) -> None:
     """A server could find a value by a space of one point, study by study."""
     site = TuningSite(lambda _: lambda trial: math.nan)
-    study = _study((Charge(1.0),) * 2)
-    assert not Node(None).ask(site, _asked(study, 0, 0)).arrays
+    study = study_of((Charge(1.0),) * 2)
+    assert not Node(None).ask(site, asked_of(study, 0, 0)).arrays
     usual = TuningSite(lambda _: lambda trial: 1.0)
-    answers = [Node(None).ask(one, _asked(study, 0, 1)) for one in (site, usual)]
+    answers = [Node(None).ask(one, asked_of(study, 0, 1)) for one in (site, usual)]
     assert _shapes([answers[0]]) == _shapes([answers[1]])
     assert "trials so far failed" in caplog.text

@@ -1,14 +1,11 @@
 """A site's budget outlives a study, whatever the server says."""
 
-import math
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from flwr.app import Context, RecordDict, UserConfig
+from flwr.app import Context, UserConfig
 from flwr.serverapp.exception import AggregationError
 
 from flwr_fbo import InProcessGrid, Limits, Network, tuning_app
@@ -22,99 +19,60 @@ from flwr_fbo.bandits.linear.study import (
 from flwr_fbo.bandits.site.linear_bandit_site import LinearBanditSite
 from flwr_fbo.bandits.site.neural_bandit_site import NeuralBanditSite
 from flwr_fbo.journal.journal_file import JournalError
-from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.spending import (
     Charge,
-    Promise,
     SpendingLedger,
     composed_epsilon,
 )
 from flwr_fbo.site.recorded_agent import RecordedAgent
-from flwr_fbo.site.site import Answer, Site
-from flwr_fbo.space.search_space import SearchSpace
-from flwr_fbo.tuning.dp_fts_de.settings import DPFTSDESettings
 from flwr_fbo.tuning.search.study import TuningInstruction, TuningStudy
 from flwr_fbo.tuning.site.tuning_site import TuningSite
-from tests.bandits.fed_go_ucb.test_private_agent import PRIVACY
-from tests.bandits.fed_go_ucb.test_private_agent import SETTINGS as NEURAL_SETTINGS
-from tests.federation import (
+from tests.support.federation import (
     NUM_AGENTS,
-    SPACE,
     charges_in,
     make_objective,
     objective_of,
     strategy,
 )
-
-LIMITS = Limits(max_epsilon=3, max_delta=1e-3)
-AGENT = DPFTSDESettings(num_initial=2, num_features=10, num_candidates=20)
-# Two releases of a study: two such studies spend less than 3, three spend more.
-CHARGES = (Charge(1.7 * math.sqrt(2.0)),) * 2
-FOLDERS = pytest.mark.parametrize("in_folder", [True, False])
-
-
-class Node:
-    """One client: a new context for each message where there is a folder."""
-
-    def __init__(self, folder: Path | None, **node_config: Any) -> None:
-        self._config = {"agent-id": 0, **node_config}
-        if folder is not None:
-            self._config["fbo-folder"] = str(folder)
-        self._state = RecordDict()
-        self._fresh = folder is not None
-
-    def ask(
-        self, site: Site[Any, Any], config: dict[str, Any], arrays: Sequence[Any] = ()
-    ) -> Answer:
-        state = RecordDict() if self._fresh else self._state
-        return site.answer(Context(1, 1, dict(self._config), state, {}), arrays, config)
-
-
-def _site(limits: Limits | None = LIMITS) -> TuningSite:
-    return TuningSite(lambda _: objective_of(0), limits=limits)
-
-
-def _study(
-    charges: tuple[Charge, ...] = CHARGES, private: bool = True, study_id: str = "one"
-) -> TuningStudy:
-    promise = Promise(charges, private)
-    space = SearchSpace(SPACE)
-    return TuningStudy(space, "maximize", AGENT, 1, 2, study_id, promise)
-
-
-def _asked(
-    study: TuningStudy, iteration: int, release: int, slot: int = 0
-) -> dict[str, Any]:
-    return TuningInstruction("round", study, slot, iteration, release).to_config()
+from tests.support.private_agent import PRIVACY
+from tests.support.private_agent import SETTINGS as NEURAL_SETTINGS
+from tests.support.site_budget import (
+    CHARGES,
+    FOLDERS,
+    LIMITS,
+    RELEASES,
+    Environment,
+    Node,
+    asked_of,
+    node_of,
+    site_of,
+    study_of,
+)
 
 
 def _play(node: Node, site: TuningSite, study: TuningStudy) -> None:
     node.ask(site, study.enrolment())
     for iteration in range(study.promise.num_releases):
-        assert node.ask(site, _asked(study, iteration, iteration + 1)).arrays
-
-
-def _node(tmp_path: Path, in_folder: bool, **node_config: Any) -> Node:
-    return Node(tmp_path / "site" if in_folder else None, **node_config)
+        assert node.ask(site, asked_of(study, iteration, iteration + 1)).arrays
 
 
 @FOLDERS
 def test_the_third_study_in_a_row_is_refused(tmp_path: Path, in_folder: bool) -> None:
     """By what all three together would spend, before its first trial."""
-    node = _node(tmp_path, in_folder)
+    node = node_of(tmp_path, in_folder)
     for name in ("one", "two"):
-        _play(node, _site(), _study(study_id=name))
-    third = _study(study_id="three")
+        _play(node, site_of(), study_of(study_id=name))
+    third = study_of(study_id="three")
     epsilon = composed_epsilon(CHARGES * 3, 1e-3)
     assert composed_epsilon(CHARGES * 2, 1e-3) < 3 < epsilon
     with pytest.raises(
         RefusedError,
         match=rf"epsilon={epsilon:.4g} at max_delta=0.001, and max_epsilon=3",
     ):
-        node.ask(_site(), third.enrolment())
+        node.ask(site_of(), third.enrolment())
     # One that was begun before is not another one.
-    node.ask(_site(), _study(study_id="two").enrolment())
+    node.ask(site_of(), study_of(study_id="two").enrolment())
 
 
 @FOLDERS
@@ -122,7 +80,7 @@ def test_a_server_that_understates_is_stopped_in_time(
     tmp_path: Path, in_folder: bool
 ) -> None:
     """It never enrols, and asks for all it can: its promise comes with each message."""
-    node, played = _node(tmp_path, in_folder), []
+    node, played = node_of(tmp_path, in_folder), []
 
     def objective(trial: Any) -> float:
         played.append(1)
@@ -130,17 +88,17 @@ def test_a_server_that_understates_is_stopped_in_time(
 
     site = TuningSite(lambda _: objective, limits=LIMITS)
     for name in ("one", "two"):
-        _play(node, site, _study(study_id=name))
-    third = _study(study_id="three")
+        _play(node, site, study_of(study_id=name))
+    third = study_of(study_id="three")
     before = len(played)
     with pytest.raises(RefusedError, match="max_epsilon=3"):
-        node.ask(site, _asked(third, 0, 1))
+        node.ask(site, asked_of(third, 0, 1))
     assert len(played) == before, "a trial was played for a message that cannot leave"
-    small = _study((Charge(100.0),), study_id="small")
+    small = study_of((Charge(100.0),), study_id="small")
     node.ask(site, small.enrolment())
-    node.ask(site, _asked(small, 0, 1))
+    node.ask(site, asked_of(small, 0, 1))
     with pytest.raises(RefusedError, match="2 is asked for, and the study promises 1"):
-        node.ask(site, _asked(small, 1, 2))
+        node.ask(site, asked_of(small, 1, 2))
     if in_folder:
         with SpendingLedger.held(tmp_path / "site") as ledger:
             assert composed_epsilon(ledger.charges(), 1e-3) <= 3
@@ -151,18 +109,18 @@ def test_a_study_with_sampling_is_charged_whole_with_its_first_release(
     tmp_path: Path, in_folder: bool
 ) -> None:
     """When it stops is the server's choice, after it has read releases."""
-    node, many = _node(tmp_path, in_folder), (Charge(6.0, 0.35, 40),)
+    node, many = node_of(tmp_path, in_folder), (Charge(6.0, 0.35, 40),)
     alone = Spent((many,))
     assert alone.epsilon(1e-3) < 1.0 < 3.0 < Spent((many,) * 7).epsilon(1e-3)
     begun = 0
     while begun < 7:
-        study = _study(many, study_id=f"begun-{begun}")
+        study = study_of(many, study_id=f"begun-{begun}")
         try:
-            node.ask(_site(), study.enrolment())
+            node.ask(site_of(), study.enrolment())
         except RefusedError as error:
             refusal = str(error)
             break
-        node.ask(_site(), _asked(study, 0, 1))
+        node.ask(site_of(), asked_of(study, 0, 1))
         begun += 1
     spent, more = Spent((many,) * begun), Spent((many,) * (begun + 1))
     assert spent.epsilon(1e-3) <= 3 < more.epsilon(1e-3)
@@ -170,11 +128,11 @@ def test_a_study_with_sampling_is_charged_whole_with_its_first_release(
     # All that were begun may go on to their ends, one between the other.
     for iteration in (1, 2, 39):
         for k in reversed(range(begun)):
-            study = _study(many, study_id=f"begun-{k}")
-            node.ask(_site(), study.enrolment())
-            assert node.ask(_site(), _asked(study, iteration, iteration + 1)).arrays
+            study = study_of(many, study_id=f"begun-{k}")
+            node.ask(site_of(), study.enrolment())
+            assert node.ask(site_of(), asked_of(study, iteration, iteration + 1)).arrays
     with pytest.raises(RefusedError, match="max_epsilon=3"):
-        node.ask(_site(), _asked(_study(many, study_id="another"), 0, 1))
+        node.ask(site_of(), asked_of(study_of(many, study_id="another"), 0, 1))
 
 
 @FOLDERS
@@ -184,14 +142,14 @@ def test_a_study_that_is_all_of_the_limit_fits_a_new_site(
     """It was chosen before anything was read; after it, nothing fits."""
     charges = (Charge(3.36, 0.35, 40),)
     most = composed_epsilon(charges, 1e-3)
-    site = _site(Limits(max_epsilon=most, max_delta=1e-3))
+    site = site_of(Limits(max_epsilon=most, max_delta=1e-3))
     assert Spent((charges,) * 2).epsilon(1e-3) > most
-    node, study = _node(tmp_path, in_folder), _study(charges)
+    node, study = node_of(tmp_path, in_folder), study_of(charges)
     node.ask(site, study.enrolment())
     for iteration in (0, 1, 39):
-        assert node.ask(site, _asked(study, iteration, iteration + 1)).arrays
-    tiny = _study((Charge(1e5),), study_id="tiny")
-    for asked in (tiny.enrolment(), _asked(tiny, 0, 1)):
+        assert node.ask(site, asked_of(study, iteration, iteration + 1)).arrays
+    tiny = study_of((Charge(1e5),), study_id="tiny")
+    for asked in (tiny.enrolment(), asked_of(tiny, 0, 1)):
         with pytest.raises(RefusedError, match="max_epsilon"):
             node.ask(site, asked)
 
@@ -201,27 +159,27 @@ def test_a_study_of_another_promise_is_another_study(
     tmp_path: Path, in_folder: bool
 ) -> None:
     """The same name does not make it cheaper, nor another slot, nor coming back."""
-    node = _node(tmp_path, in_folder)
-    _play(node, _site(), _study())
+    node = node_of(tmp_path, in_folder)
+    _play(node, site_of(), study_of())
     with pytest.raises(JournalError):
-        node.ask(_site(), _asked(_study((Charge(50.0),) * 9), 2, 2))
+        node.ask(site_of(), asked_of(study_of((Charge(50.0),) * 9), 2, 2))
     with pytest.raises(JournalError, match="journal of agent 0, not 1"):
-        node.ask(_site(), _asked(_study(), 0, 1, slot=1))
-    node.ask(_site(), _asked(_study(study_id="two"), 0, 1))
-    again = _asked(_study(), 0, 1)
+        node.ask(site_of(), asked_of(study_of(), 0, 1, slot=1))
+    node.ask(site_of(), asked_of(study_of(study_id="two"), 0, 1))
+    again = asked_of(study_of(), 0, 1)
     if in_folder:  # the same message
-        assert node.ask(_site(), again).arrays
+        assert node.ask(site_of(), again).arrays
     else:  # only the last journal is kept: another message would leave
         with pytest.raises(JournalError, match="lacks release 1 of this site"):
-            node.ask(_site(), again)
+            node.ask(site_of(), again)
 
 
 def test_a_site_that_lost_its_journal_sends_no_second_message(tmp_path: Path) -> None:
     node = Node(tmp_path)
-    _play(node, _site(None), _study())
+    _play(node, site_of(None), study_of())
     (tmp_path / "study-one-agent-0.sqlite").unlink()
     with pytest.raises(JournalError, match="lacks release 2 of this site"):
-        node.ask(_site(None), _asked(_study(), 1, 2))
+        node.ask(site_of(None), asked_of(study_of(), 1, 2))
 
 
 @pytest.mark.parametrize(
@@ -235,68 +193,68 @@ def test_a_site_that_ends_while_it_is_charged_goes_on(
     def ends(*arguments: Any) -> None:
         raise KeyboardInterrupt
 
-    node, asked = Node(tmp_path), _asked(_study(), 0, 1)
+    node, asked = Node(tmp_path), asked_of(study_of(), 0, 1)
     with monkeypatch.context() as patch:
         patch.setattr(owner, write, ends)
         with pytest.raises(KeyboardInterrupt):
-            node.ask(_site(), asked)
-    assert node.ask(_site(), asked).arrays
+            node.ask(site_of(), asked)
+    assert node.ask(site_of(), asked).arrays
     with SpendingLedger.held(tmp_path) as ledger:
         assert len(ledger.rows) == 1
 
 
 @FOLDERS
 def test_the_number_of_releases_is_limited(tmp_path: Path, in_folder: bool) -> None:
-    node, site = _node(tmp_path, in_folder), _site(Limits(max_releases=3))
-    _play(node, site, _study(private=False))
-    second = _study(study_id="two")
-    for asked in (second.enrolment(), _asked(second, 0, 1)):
+    node, site = node_of(tmp_path, in_folder), site_of(Limits(max_releases=3))
+    _play(node, site, study_of(private=False))
+    second = study_of(study_id="two")
+    for asked in (second.enrolment(), asked_of(second, 0, 1)):
         with pytest.raises(RefusedError, match="is 4 releases, and max_releases=3"):
             node.ask(site, asked)
-    node.ask(site, _asked(second, 1, 0))  # without a message
+    node.ask(site, asked_of(second, 1, 0))  # without a message
 
 
 @FOLDERS
 def test_the_limits_of_the_node_must_hold_too(tmp_path: Path, in_folder: bool) -> None:
     given = {"fbo-max-epsilon": "1.0", "fbo-max-delta": "1e-3"}
-    node = _node(tmp_path, in_folder, **given)
-    for site in (_site(), _site(None)):
+    node = node_of(tmp_path, in_folder, **given)
+    for site in (site_of(), site_of(None)):
         with pytest.raises(RefusedError, match="max_epsilon=1"):
-            node.ask(site, _study().enrolment())
+            node.ask(site, study_of().enrolment())
     with pytest.raises(RefusedError, match=r"max_epsilon=0\.5"):
-        node.ask(_site(Limits(0.5, 1e-3)), _study((Charge(4.0),)).enrolment())
-    _play(node, _site(), _study((Charge(20.0),)))
-    broken = _node(tmp_path, in_folder, **{"fbo-max-releases": "few"})
+        node.ask(site_of(Limits(0.5, 1e-3)), study_of((Charge(4.0),)).enrolment())
+    _play(node, site_of(), study_of((Charge(20.0),)))
+    broken = node_of(tmp_path, in_folder, **{"fbo-max-releases": "few"})
     with pytest.raises(ValueError, match="node config fbo-max-releases='few'"):
-        broken.ask(_site(), _study().enrolment())
+        broken.ask(site_of(), study_of().enrolment())
 
 
 def test_an_unlimited_site_remembers_for_later(tmp_path: Path) -> None:
     """What was not private has spent everything."""
     node = Node(tmp_path)
-    _play(node, _site(None), _study((Charge(5.0),)))
-    _play(node, _site(), _study((Charge(4.0),), study_id="two"))
-    node.ask(_site(None), _asked(_study((), False, "three"), 0, 1))
+    _play(node, site_of(None), study_of((Charge(5.0),)))
+    _play(node, site_of(), study_of((Charge(4.0),), study_id="two"))
+    node.ask(site_of(None), asked_of(study_of((), False, "three"), 0, 1))
     with SpendingLedger.held(tmp_path) as ledger:
         assert ledger.charges() == [Charge(5.0), Charge(4.0), Charge(0.0)]
     with pytest.raises(RefusedError, match="epsilon>=inf"):
-        node.ask(_site(), _study((Charge(9.0),), study_id="four").enrolment())
-    _play(node, _site(None), _study((Charge(9.0),), study_id="four"))
+        node.ask(site_of(), study_of((Charge(9.0),), study_id="four").enrolment())
+    _play(node, site_of(None), study_of((Charge(9.0),), study_id="four"))
 
 
 def test_without_folder_and_limits_there_is_no_ledger() -> None:
     node = Node(None)
-    _play(node, _site(None), _study())
+    _play(node, site_of(None), study_of())
     assert "flwr-fbo-spending" not in node._state.config_records
 
 
 def test_a_metric_that_is_not_private_is_refused() -> None:
     asked = TuningInstruction(
-        "round", _study(), 0, release=1, report_best_value=True
+        "round", study_of(), 0, release=1, report_best_value=True
     ).to_config()
     with pytest.raises(RefusedError, match="asks for the metric best-value"):
-        Node(None).ask(_site(), asked)
-    assert "best-value" in Node(None).ask(_site(None), asked).metrics
+        Node(None).ask(site_of(), asked)
+    assert "best-value" in Node(None).ask(site_of(None), asked).metrics
 
 
 def test_the_ledger_is_held_only_while_it_is_written(tmp_path: Path) -> None:
@@ -308,7 +266,7 @@ def test_the_ledger_is_held_only_while_it_is_written(tmp_path: Path) -> None:
         return objective_of(0)
 
     site = TuningSite(own_objective, limits=LIMITS)
-    assert Node(tmp_path).ask(site, _asked(_study(), 0, 1)).arrays
+    assert Node(tmp_path).ask(site, asked_of(study_of(), 0, 1)).arrays
 
 
 @pytest.mark.parametrize(
@@ -318,19 +276,8 @@ def test_what_names_files_and_charges_is_a_number(
     tmp_path: Path, lie: dict[str, Any]
 ) -> None:
     with pytest.raises(ValueError, match="an integer >= "):
-        Node(tmp_path / "site").ask(_site(), {**_asked(_study(), 0, 1), **lie})
+        Node(tmp_path / "site").ask(site_of(), {**asked_of(study_of(), 0, 1), **lie})
     assert not list(tmp_path.iterdir())
-
-
-RELEASES = ContinualSettings(num_releases=3, dimension=3, epsilon=1.5, delta=1e-3)
-
-
-class Environment:
-    def contexts(self, t: int) -> Any:
-        return np.eye(3)
-
-    def reward(self, x: Any) -> float:
-        return 0.5
 
 
 def _bandit(
@@ -347,7 +294,7 @@ def _bandit(
 
 @FOLDERS
 def test_bandits_and_tuning_add_up(tmp_path: Path, in_folder: bool) -> None:
-    node = _node(tmp_path, in_folder)
+    node = node_of(tmp_path, in_folder)
     site = LinearBanditSite(make_environment=lambda _: Environment(), limits=LIMITS)
     study = LinearBanditStudy(
         LinearUCBSettings(RELEASES, local_data="released"), num_agents=2
@@ -356,14 +303,14 @@ def test_bandits_and_tuning_add_up(tmp_path: Path, in_folder: bool) -> None:
     mu = study.promise.charges[0]
     spent = composed_epsilon([mu], 1e-3)
     assert spent == pytest.approx(1.5, rel=1e-6)
-    tuning = _study((Charge(1.2),))
+    tuning = study_of((Charge(1.2),))
     both = composed_epsilon([mu, Charge(1.2)], 1e-3)
     assert composed_epsilon([Charge(1.2)], 1e-3) < 3.0 < both
     with pytest.raises(RefusedError, match=rf"epsilon={both:.4g}"):
-        node.ask(_site(), tuning.enrolment())
+        node.ask(site_of(), tuning.enrolment())
     with pytest.raises(RefusedError, match=rf"epsilon={both:.4g}"):
-        node.ask(_site(), _asked(tuning, 0, 1))
-    _play(node, _site(), _study((Charge(3.0),), study_id="two"))
+        node.ask(site_of(), asked_of(tuning, 0, 1))
+    _play(node, site_of(), study_of((Charge(3.0),), study_id="two"))
     network = Network(6, width=3)
     size = network.num_parameters
     settings = replace(NEURAL_SETTINGS, privacy=replace(PRIVACY, epsilon=2.5))

@@ -8,8 +8,8 @@ import pytest
 from flwr_fbo import FTS, Callback, Host, InProcessGrid, TuningResult
 from flwr_fbo.strategies.study_record import StudyRecord
 from flwr_fbo.study.callbacks import Round, Started
-from tests.federation import NUM_AGENTS, SPACE, numpy_app, strategy
-from tests.strategies.bandit_sites import APP, M, fed_ucb
+from tests.support.bandit_sites import APP, M, fed_ucb
+from tests.support.federation import NUM_AGENTS, SPACE, numpy_app, strategy
 
 NUM_ROUNDS = 4
 

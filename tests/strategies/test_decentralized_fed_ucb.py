@@ -49,8 +49,8 @@ from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.site.site_journal import record_name
 from flwr_fbo.study.server import Step
-from tests.federation import shuffled
-from tests.strategies.peer_studies import (
+from tests.support.federation import shuffled
+from tests.support.peer_studies import (
     APP,
     COMPLETE,
     LINE,

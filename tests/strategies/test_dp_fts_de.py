@@ -40,7 +40,7 @@ from flwr_fbo.strategies.study_record import read_ledger
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 from flwr_fbo.study.callbacks import Round
 from flwr_fbo.tuning.search.study import TuningStudy
-from tests.federation import (
+from tests.support.federation import (
     NUM_AGENTS,
     SPACE,
     Objective,

@@ -5,10 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    PublicFormat,
     load_ssh_public_key,
 )
 from flwr.app import (
@@ -19,14 +16,14 @@ from flwr.app import (
     RecordDict,
 )
 from flwr.clientapp import ClientApp
-from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp.exception import AggregationError
 
 from flwr_fbo import Host, InProcessGrid, add_tuning, tuning_app
 from flwr_fbo._compat import fingerprint_of
 from flwr_fbo.strategies.enrolment import Enrolment, first_line
 from flwr_fbo.strategies.round_progress import ToldGrid
-from tests.federation import (
+from tests.support.enrolment import KEYS, EndedError, KeyGrid, pem_of
+from tests.support.federation import (
     NUM_AGENTS,
     counting,
     make_objective,
@@ -246,45 +243,6 @@ def test_a_slot_is_bound_to_a_key(
     assert len(list(study.configure_train(3, ArrayRecord(), nobody, grid))) == 4
 
 
-class EndedError(Exception):
-    """The run is over, in the middle of a study."""
-
-
-class KeyGrid(InProcessGrid):
-    """Whose nodes have keys, by node id; the run may end in a round."""
-
-    ends_in = ""
-
-    def __init__(
-        self, num_nodes: int, app: ClientApp | None = None, **options: Any
-    ) -> None:
-        super().__init__(app or numpy_app(), num_nodes, **options)
-        self.asked: list[int] = []
-        self.keys = dict(zip(self.contexts, KEYS, strict=False))
-
-    def send_and_receive(self, messages: Any, *, timeout: Any = None) -> Any:
-        asked = list(messages)
-        self.asked += [message.metadata.dst_node_id for message in asked]
-        if self.ends_in in {message.metadata.group_id for message in asked} - {""}:
-            raise EndedError
-        return super().send_and_receive(asked, timeout=timeout)
-
-    def get_nodes(self) -> Any:
-        return [
-            NodeInfo(node_id=node, public_key=self.keys[node])
-            for node in self.get_node_ids()
-        ]
-
-
-def _pem(key: Any) -> bytes:
-    """Return a public key as Flower has it."""
-    return bytes(key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
-
-
-KEYS = [
-    _pem(ec.generate_private_key(ec.SECP384R1()).public_key())
-    for _ in range(NUM_AGENTS + 1)
-]
 PRINTS = [fingerprint_of(key) for key in KEYS]
 LISTED = dict(enumerate(PRINTS[:NUM_AGENTS]))
 
@@ -298,7 +256,7 @@ def test_a_fingerprint_is_what_ssh_keygen_prints() -> None:
         "YupKRTMY3rSICywGvk/lpAcXOy+ipjFfIWs6q7E8jGB8ag=="
     )
     said = "SHA256:EGmOzE2PfJhmiZZ46M7xnRyzvbLDpX8E0AjTSjKPXUQ"
-    assert fingerprint_of(_pem(load_ssh_public_key(line.encode()))) == said
+    assert fingerprint_of(pem_of(load_ssh_public_key(line.encode()))) == said
 
 
 def test_a_slot_is_given_to_the_key_that_is_listed_for_it(

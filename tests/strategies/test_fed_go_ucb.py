@@ -14,10 +14,8 @@ from numpy.typing import NDArray
 from typer.testing import CliRunner
 
 from flwr_fbo import (
-    FedGOUCB,
     FedGOUCBSettings,
     InProcessGrid,
-    Network,
     NeuralBanditClient,
     neural_bandit_app,
 )
@@ -29,30 +27,28 @@ from flwr_fbo.cli import app as cli
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.lab.simulation.neural_bandits import LinearModel
 from flwr_fbo.lab.tasks.nonlinear_bandit import (
-    FunctionBanditTask,
     NonlinearBanditEnvironment,
 )
 from flwr_fbo.models.langevin import LangevinSettings
 from flwr_fbo.site.site_journal import record_name
 from flwr_fbo.site.study_journals import last_journal
-from tests.bandits.fed_go_ucb.servers import server_of
-from tests.federation import shuffled
-from tests.grouped import hosted
-
-TASK = FunctionBanditTask(num_actions=12)
-N, T0, STEPS, T, SEED = 3, 2, 4, 9, 5
-MODEL = Network(6, width=3)
-D_W = MODEL.num_parameters
-REGRESSION = LangevinSettings(num_iterations=STEPS)
-SETTINGS = FedGOUCBSettings(num_exploration=T0, regression=REGRESSION, threshold=3.0)
-
-
-def make_environment(context: Context) -> BanditEnvironment:
-    slot = int(context.node_config["partition-id"])
-    return NonlinearBanditEnvironment(TASK, SEED, slot)
-
-
-APP = neural_bandit_app(make_environment)
+from tests.support.fed_go_ucb import (
+    APP,
+    D_W,
+    MODEL,
+    REGRESSION,
+    SEED,
+    SETTINGS,
+    STEPS,
+    T0,
+    TASK,
+    N,
+    T,
+    make_environment,
+    strategy_of,
+)
+from tests.support.federation import shuffled
+from tests.support.servers import server_of
 
 
 def numpy_app() -> ClientApp:
@@ -60,12 +56,6 @@ def numpy_app() -> ClientApp:
         return NeuralBanditClient(context, make_environment).to_client()
 
     return ClientApp(client_fn=client_fn)
-
-
-def strategy_of(settings: FedGOUCBSettings = SETTINGS, **options: Any) -> FedGOUCB:
-    defaults = {"num_evaluations": T, "seed": SEED, "patience": 0.0, "model": MODEL}
-    options = {**defaults, "num_agents": N, **options}
-    return hosted(FedGOUCB, settings, **options)
 
 
 def state_of(context: Context) -> dict[str, NDArray[Any]]:

@@ -34,9 +34,7 @@ from flwr_fbo.lab.simulation.linear_bandits import BanditSimulation
 from flwr_fbo.lab.tasks.linear_bandit import LinearBanditEnvironment
 from flwr_fbo.site.site import SiteClient
 from flwr_fbo.site.site_journal import record_name
-from tests.federation import Unheard, shuffled
-from tests.lab.simulation.test_linear_bandits import play_objects
-from tests.strategies.bandit_sites import (
+from tests.support.bandit_sites import (
     ACTIONS,
     APP,
     CASES,
@@ -57,6 +55,8 @@ from tests.strategies.bandit_sites import (
     make_environment,
     site_strategy,
 )
+from tests.support.federation import Unheard, shuffled
+from tests.support.linear_bandits import play_objects
 
 CLOCK = "flwr_fbo.strategies.linear_bandit_strategy.time"
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from flwr_fbo.strategies.study_record import FILE_NAME
-from tests.federation import NUM_AGENTS, numpy_app, strategy
-from tests.strategies.test_enrolment import KeyGrid
+from tests.support.enrolment import KeyGrid
+from tests.support.federation import NUM_AGENTS, numpy_app, strategy
 
 
 def start(folder: Path | None, num_rounds: int = 3, **options: Any) -> KeyGrid:

@@ -29,7 +29,7 @@ from flwr_fbo.tuning.fts.server import FTSServer
 from flwr_fbo.tuning.search.agent import Agent, play_round
 from flwr_fbo.tuning.search.agent_journal import load_agent
 from flwr_fbo.tuning.search.study import TuningStudy, create_agent
-from tests.federation import (
+from tests.support.federation import (
     NUM_AGENTS,
     NUM_ITERATIONS,
     SPACE,
@@ -39,7 +39,7 @@ from tests.federation import (
     numpy_app,
     objective_of,
 )
-from tests.grouped import grouped, hosted
+from tests.support.grouped import grouped, hosted
 
 SETTINGS = FTSSettings(
     num_initial=4, num_features=30, num_candidates=100, follow="inverse-sqrt"

@@ -31,8 +31,8 @@ from flwr_fbo.tuning.fed_warm_start.head_start import head_start
 from flwr_fbo.tuning.fed_warm_start.settings import Cohorts, WarmStartFacts
 from flwr_fbo.tuning.search.agent import Agent, play_round
 from flwr_fbo.tuning.search.study import create_agent
-from tests.grouped import hosted
-from tests.strategies.test_fed_warm_start import SPACE, make_objective, objective_of
+from tests.support.fed_warm_start import SPACE, make_objective, objective_of
+from tests.support.grouped import hosted
 
 AGENT = FedWarmStartSettings(num_candidates=60, share_after=4, num_led=2)
 N, ROUNDS = 7, 10

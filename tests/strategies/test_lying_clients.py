@@ -18,9 +18,8 @@ from flwr_fbo.lab.simulation.neural_bandits import LinearModel
 from flwr_fbo.models.network import Network
 from flwr_fbo.study.codec import is_raw_sum, is_release
 from tests.adversaries import lying_clients
-from tests.bandits.fed_go_ucb.servers import server_of
-from tests.strategies import test_fed_go_ucb as neural
-from tests.strategies.bandit_sites import (
+from tests.support import fed_go_ucb as neural
+from tests.support.bandit_sites import (
     ACTIONS,
     NOISE_SEED,
     NOT_PRIVATE,
@@ -30,6 +29,7 @@ from tests.strategies.bandit_sites import (
     Sites,
     fed_ucb,
 )
+from tests.support.servers import server_of
 
 _LIAR = 2
 

@@ -27,7 +27,7 @@ from flwr_fbo._common.text import humanised
 from flwr_fbo.cli import app as cli
 from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.spending import Charge, SpendingLedger, composed_epsilon
-from tests.federation import NUM_AGENTS, SPACE, numpy_app, strategy
+from tests.support.federation import NUM_AGENTS, SPACE, numpy_app, strategy
 
 AFTER = (2, 4)
 

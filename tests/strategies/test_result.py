@@ -9,7 +9,14 @@ from flwr_fbo import DPFTSDESettings, InProcessGrid
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.study.callbacks import Round
 from flwr_fbo.tuning.search.recommendation import Recommendation
-from tests.federation import AGENT, NUM_AGENTS, SPACE, numpy_app, objective_of, strategy
+from tests.support.federation import (
+    AGENT,
+    NUM_AGENTS,
+    SPACE,
+    numpy_app,
+    objective_of,
+    strategy,
+)
 
 
 def test_the_result_of_a_study() -> None:

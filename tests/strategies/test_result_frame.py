@@ -7,7 +7,7 @@ from flwr.app import ArrayRecord
 
 from flwr_fbo import BanditResult, InProcessGrid, TuningResult
 from flwr_fbo.study.callbacks import Round
-from tests.federation import NUM_AGENTS, numpy_app, strategy
+from tests.support.federation import NUM_AGENTS, numpy_app, strategy
 
 COLUMNS = ["server_round", "answered", "failed", "late", "absent", "epsilon", "release"]
 

@@ -25,7 +25,7 @@ from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 from flwr_fbo.tuning.search.agent import Agent
 from flwr_fbo.tuning.search.study import TuningStudy
-from tests.federation import (
+from tests.support.federation import (
     AGENT,
     NUM_AGENTS,
     SPACE,
@@ -36,7 +36,7 @@ from tests.federation import (
     objective_of,
     strategy,
 )
-from tests.killing import NUM_KILLS, killed_after
+from tests.support.killing import NUM_KILLS, killed_after
 
 NUM_ROUNDS = 5
 # Without coverage, which is faster: others run the same lines.

@@ -24,7 +24,7 @@ from flwr_fbo import (
 )
 from flwr_fbo.strategies import round_progress
 from flwr_fbo.strategies.round_progress import Waiting, duration
-from tests.federation import NUM_AGENTS, numpy_app, strategy
+from tests.support.federation import NUM_AGENTS, numpy_app, strategy
 
 SPACE = {"x": FloatDistribution(0.0, 1.0)}
 

@@ -26,8 +26,7 @@ from flwr_fbo.strategies.fed_warm_start import FedWarmStart
 from flwr_fbo.tuning.search.agent_journal import KIND
 from flwr_fbo.tuning.search.study import TuningStudy
 from flwr_fbo.tuning.site.recorded_tuner import RecordedTuner
-from tests.killing import NUM_KILLS, killed_after
-from tests.strategies.test_fed_warm_start import (
+from tests.support.fed_warm_start import (
     ROUNDS,
     SIZES,
     LateGrid,
@@ -36,6 +35,7 @@ from tests.strategies.test_fed_warm_start import (
     round_of,
     strategy,
 )
+from tests.support.killing import NUM_KILLS, killed_after
 
 REAL_NOISE = Seeds(study=1, features=2)
 SENDERS = range(sum(SIZES))

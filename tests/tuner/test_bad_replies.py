@@ -8,7 +8,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 
 from flwr_fbo import Halving, PrivateChoice, tuner_mod
 from flwr_fbo.tuner.envelope import BALLOT, HEADER, BallotHeader, read_header
-from tests.tuner.apps import in_process, main_of, message_app, server_context, tuner
+from tests.support.apps import in_process, main_of, message_app, server_context, tuner
 
 
 def _header(kind: str, fields: str) -> RecordDict:

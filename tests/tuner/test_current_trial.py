@@ -8,7 +8,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
 from flwr_fbo import FederationResult, Halving, current_trial, tuner_mod
-from tests.tuner.apps import (
+from tests.support.apps import (
     NUM_CLIENTS,
     in_process,
     main_of,
@@ -16,7 +16,7 @@ from tests.tuner.apps import (
     server_context,
     tuner,
 )
-from tests.tuner.test_federation_tuner import NumpyDistances
+from tests.support.federation_tuner import NumpyDistances
 
 SCHEDULE = Halving(6, (1, 3), parallel=3)
 NUM_ROUNDS = 4
@@ -84,7 +84,7 @@ def test_a_numpy_client_knows_its_trial_from_client_fn() -> None:
             seen.add(trial.number)
             return super().evaluate(parameters, config)
 
-    from tests.tuner.test_flower_apps import legacy_main
+    from tests.support.flower_apps import legacy_main
 
     app = ClientApp(client_fn=lambda c: Watching(c).to_client(), mods=[tuner_mod])
     study = tuner(schedule=SCHEDULE, metric="loss")

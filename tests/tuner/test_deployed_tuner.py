@@ -13,7 +13,7 @@ from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.spending import SpendingLedger
 from flwr_fbo.secure_sum.roster import Roster, SigningKey
 from flwr_fbo.tuner.records.trials_record import FILE_NAME, recorded_settings
-from tests.deployed import await_condition, begun, process_named
+from tests.support.deployed import await_condition, begun, process_named
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tune-fedavg-sklearn" / "after"
 NUM_SITES, NUM_TRIALS = 2, 3

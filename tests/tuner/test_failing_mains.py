@@ -21,7 +21,7 @@ from flwr_fbo import (
     tuner_mod,
 )
 from flwr_fbo.tuner.trials.trial_grid import Main
-from tests.tuner.apps import (
+from tests.support.apps import (
     assert_all_end,
     in_process,
     main_of,

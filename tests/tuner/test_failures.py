@@ -32,7 +32,7 @@ from flwr_fbo.journal.journal import Journal
 from flwr_fbo.tuner.records.trials_record import FILE_NAME
 from flwr_fbo.tuner.report.page import tuner_page
 from flwr_fbo.tuner.trials.training_rounds import TrainingFailedError
-from tests.tuner.apps import RecordingGrid, tuner
+from tests.support.apps import RecordingGrid, tuner
 
 NUM_CLIENTS = 6
 EVERYBODY = frozenset(range(NUM_CLIENTS))

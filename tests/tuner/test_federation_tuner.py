@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
-from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.serverapp.exception import AggregationError
@@ -17,8 +16,7 @@ from flwr.serverapp.strategy import FedAvg
 from optuna.distributions import FloatDistribution
 
 from flwr_fbo import FederationResult, Halving, PrivateChoice, Seeds, tuner_mod
-from tests.federation import shuffled
-from tests.tuner.apps import (
+from tests.support.apps import (
     EVALUATE,
     NUM_CLIENTS,
     ONE_RUNG,
@@ -27,7 +25,6 @@ from tests.tuner.apps import (
     SPACE,
     TWO_RUNGS,
     assert_all_end,
-    distance,
     in_process,
     main_of,
     message_app,
@@ -36,6 +33,8 @@ from tests.tuner.apps import (
     trained,
     tuner,
 )
+from tests.support.federation import shuffled
+from tests.support.federation_tuner import NumpyDistances
 
 
 @cache
@@ -326,23 +325,6 @@ def test_clients_that_were_not_asked_are_neutral() -> None:
     assert result.best_trial == _exactly_best(ONE_RUNG).best_trial
 
 
-class NumpyDistances(NumPyClient):
-    """Reads the rate from its config, and the epochs from the run config."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-
-    def get_parameters(self, config: Any) -> Any:
-        return [np.zeros(3)]
-
-    def fit(self, parameters: Any, config: Any) -> Any:
-        new = trained(parameters[0], self._context, float(config["learning-rate"]))
-        return [new], 10, {}
-
-    def evaluate(self, parameters: Any, config: Any) -> Any:
-        return distance(parameters[0], self._context), 10, {"rate": 1.0}
-
-
 class _NumpyStrategy(FedAvg):
     """FedAvg, as its evaluation must be told for a `NumPyClient`."""
 
@@ -505,7 +487,7 @@ def test_a_reply_to_train_without_a_weight_is_refused_by_name() -> None:
 
 
 def test_a_federation_that_never_answers_is_an_error() -> None:
-    from tests.tuner.apps import RecordingGrid
+    from tests.support.apps import RecordingGrid
 
     class Silent(RecordingGrid):
         def send_and_receive(self, messages: Any, *, timeout: Any = None) -> Any:
@@ -518,7 +500,7 @@ def test_a_federation_that_never_answers_is_an_error() -> None:
 
 
 def test_too_few_ballots_are_an_error() -> None:
-    from tests.tuner.apps import RecordingGrid
+    from tests.support.apps import RecordingGrid
 
     class Silent(RecordingGrid):
         def send_and_receive(self, messages: Any, *, timeout: Any = None) -> Any:

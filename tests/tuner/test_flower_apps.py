@@ -23,11 +23,7 @@ from flwr.clientapp.mod import (
     message_size_mod,
 )
 from flwr.clientapp.typing import Mod
-from flwr.common import ndarrays_to_parameters
 from flwr.common.config import unflatten_dict
-from flwr.server import LegacyContext, ServerConfig
-from flwr.server.strategy import FedAvg as LegacyFedAvg
-from flwr.server.workflow import DefaultWorkflow
 from flwr.serverapp import Grid
 from flwr.serverapp.exception import AggregationError
 from flwr.serverapp.strategy import (
@@ -45,8 +41,7 @@ from flwr.serverapp.strategy import (
 from optuna.distributions import IntDistribution
 
 from flwr_fbo import Halving, InProcessGrid, PrivateChoice, tuner_mod
-from tests.lab.tasks.test_emnist import needs_torch
-from tests.tuner.apps import (
+from tests.support.apps import (
     NUM_CLIENTS,
     MakeStrategy,
     distance,
@@ -57,9 +52,10 @@ from tests.tuner.apps import (
     trained,
     tuner,
 )
-from tests.tuner.test_federation_tuner import NumpyDistances
+from tests.support.emnist import needs_torch
+from tests.support.federation_tuner import NumpyDistances
+from tests.support.flower_apps import legacy_main
 
-ROUNDS = 3
 SCHEDULE = Halving(4, (1, 2), parallel=3)
 
 
@@ -93,7 +89,7 @@ def _run(make: MakeStrategy, train_mods: Sequence[Mod] = ()) -> dict[float, list
 
 def tuner_space() -> Any:
     """Return the axis that is tuned here."""
-    from tests.tuner.apps import SPACE
+    from tests.support.apps import SPACE
 
     return SPACE["learning-rate"]
 
@@ -205,21 +201,6 @@ def test_noise_from_torch_differs_from_trial_to_trial() -> None:
 # --------------------------------------------- workflows and mods of `flwr.server`
 
 PRIVATE = PrivateChoice(1000.0, 1e-3)
-
-
-def legacy_main(has_initial: bool = True) -> Any:
-    """Return a `main` that runs Flower's legacy workflow."""
-
-    def main(grid: Grid, context: Context) -> None:
-        initial = ndarrays_to_parameters([np.zeros(3)]) if has_initial else None
-        config = {"learning-rate": float(context.run_config["learning-rate"])}
-        strategy = LegacyFedAvg(
-            initial_parameters=initial, on_fit_config_fn=lambda _: {**config}
-        )
-        legacy = LegacyContext(context, ServerConfig(num_rounds=ROUNDS), strategy)
-        DefaultWorkflow()(grid, legacy)
-
-    return main
 
 
 def _start_workflow(

@@ -11,7 +11,7 @@ from flwr.app import Message
 from flwr_fbo import Halving, InProcessGrid, PrivateChoice
 from flwr_fbo.tuner.choosers.voters import Voters
 from flwr_fbo.tuner.envelope import BallotHeader, read_header
-from tests.tuner.apps import (
+from tests.support.apps import (
     NUM_CLIENTS,
     RUN_CONFIG,
     DyingGrid,

@@ -33,7 +33,7 @@ from flwr_fbo import (
 )
 from flwr_fbo._compat import clients_waited_for, frame_of, main_of
 from flwr_fbo.tuner.first_round import FirstRound
-from tests.tuner.apps import assert_all_end
+from tests.support.apps import assert_all_end
 
 NUM_SITES, ROUNDS = 20, 4
 SPACE = {"learning-rate": FloatDistribution(1e-3, 1.0, log=True)}

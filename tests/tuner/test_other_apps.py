@@ -22,7 +22,7 @@ from flwr.serverapp.strategy import FedAvg, QFedAvg
 from flwr_fbo import Halving, InProcessGrid, PrivateChoice, tuner_mod
 from flwr_fbo.tuner.first_round import FirstRound
 from flwr_fbo.tuner.trials.trial_grid import HiddenMetricsError
-from tests.tuner.apps import (
+from tests.support.apps import (
     NUM_CLIENTS,
     RUN_CONFIG,
     in_process,

@@ -17,7 +17,7 @@ from optuna.distributions import (
 )
 
 from flwr_fbo import FederationTuner, Halving, PrivateChoice, SecureAggregation, Seeds
-from tests.tuner.apps import RUN_CONFIG, SPACE, RecordingGrid, recording, tuner
+from tests.support.apps import RUN_CONFIG, SPACE, RecordingGrid, recording, tuner
 
 RATE = FloatDistribution(1e-3, 1.0, log=True)
 ROUNDS = IntDistribution(1, 50)

@@ -16,8 +16,7 @@ from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.tuner.envelope import KIND
 from flwr_fbo.tuner.records.trials_record import FILE_NAME
-from tests.killing import killed_after
-from tests.tuner.apps import (
+from tests.support.apps import (
     RUN_CONFIG,
     DyingGrid,
     Ended,
@@ -28,6 +27,7 @@ from tests.tuner.apps import (
     server_context,
     tuner,
 )
+from tests.support.killing import killed_after
 
 SCHEDULE = Halving(4, (1, 2), parallel=2)
 NUM_RUNGS = len(SCHEDULE.rungs)

@@ -12,8 +12,8 @@ from flwr.serverapp.strategy.strategy_utils import sample_nodes
 
 from flwr_fbo import Halving, current_trial
 from flwr_fbo.tuner.trials.trial_grid import TrialGrid, _ordered
-from tests.tuner.apps import in_process, main_of, server_context, tuner
-from tests.tuner.races import NUM_NODES, RaceGrid, race, race_context
+from tests.support.apps import in_process, main_of, server_context, tuner
+from tests.support.races import NUM_NODES, RaceGrid, race, race_context
 
 NODES = list(range(100, 130))
 

@@ -37,7 +37,7 @@ from flwr_fbo._compat import SECURE_AGGREGATION_KEYS
 from flwr_fbo.privacy.spending import Charge, Promise
 from flwr_fbo.tuner.envelope import TrialsHeader, pack, read_header
 from flwr_fbo.tuner.site.hidden_metrics import hide_train_metrics
-from tests.tuner.apps import (
+from tests.support.apps import (
     EXACT_LOSS,
     NUM_CLIENTS,
     RUN_CONFIG,

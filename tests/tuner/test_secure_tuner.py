@@ -37,7 +37,7 @@ from flwr_fbo.tuner.choosers.secure import SecureChooser
 from flwr_fbo.tuner.choosers.voters import Voters
 from flwr_fbo.tuner.records.trials_record import FILE_NAME
 from flwr_fbo.tuner.site.ballots import ballot_entries
-from tests.tuner.apps import (
+from tests.support.apps import (
     NUM_CLIENTS,
     ONE_RUNG,
     RUN_CONFIG,

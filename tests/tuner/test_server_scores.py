@@ -1,7 +1,6 @@
 """Scores of the server, weighted metrics, and clients that main does not ask."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,11 +11,9 @@ from flwr.serverapp.exception import AggregationError
 from flwr.serverapp.strategy import FedAvg
 
 from flwr_fbo import Halving, InProcessGrid, PrivateChoice, server_score
-from flwr_fbo.tuner.trials.trial_grid import Main
-from tests.tuner.apps import (
+from tests.support.apps import (
     EXACT_LOSS,
     NUM_CLIENTS,
-    TARGET,
     TWO_RUNGS,
     RecordingGrid,
     main_of,
@@ -25,38 +22,9 @@ from tests.tuner.apps import (
     server_context,
     tuner,
 )
+from tests.support.server_scores import by_distance, distance_of, score_main
 
 PRIVATE = PrivateChoice(1000.0, 1e-3)
-
-
-def _distance(arrays: ArrayRecord) -> float:
-    return float(np.linalg.norm(arrays["w"].numpy() - TARGET))
-
-
-def _main(
-    evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None],
-    *,
-    fraction_evaluate: float = 0.0,
-    returns: Callable[[ArrayRecord], Any] = lambda arrays: None,
-) -> Main:
-    """Return the `main` of an app that evaluates at the server."""
-
-    def main(grid: Grid, context: Context) -> Any:
-        config = context.run_config
-        result = FedAvg(fraction_evaluate=fraction_evaluate).start(
-            grid=grid,
-            initial_arrays=ArrayRecord({"w": Array(np.zeros(3))}),
-            num_rounds=int(config["num-server-rounds"]),
-            train_config=ConfigRecord({"learning-rate": config["learning-rate"]}),
-            evaluate_fn=server_score(grid, evaluate_fn),
-        )
-        return returns(result.arrays)
-
-    return main
-
-
-def _by_distance(_: int, arrays: ArrayRecord) -> MetricRecord:
-    return MetricRecord({"distance": _distance(arrays)})
 
 
 def _grid() -> RecordingGrid:
@@ -69,7 +37,7 @@ def test_the_server_scores_trials_without_a_score_of_a_client(
 ) -> None:
     grid = _grid()
     study = tuner(privacy=None, score="server", schedule=TWO_RUNGS)
-    main = _main(_by_distance, fraction_evaluate=fraction_evaluate)
+    main = score_main(by_distance, fraction_evaluate=fraction_evaluate)
     result = study.start(main, grid, server_context())
     trained = [_trained_alone(setting) for setting in result.settings]
     assert result.best_trial == int(np.argmin(trained))
@@ -90,25 +58,25 @@ def _trained_alone(setting: dict[str, Any]) -> float:
     found: list[float] = []
 
     def note(_: int, arrays: ArrayRecord) -> None:
-        found.append(_distance(arrays))
+        found.append(distance_of(arrays))
 
     context = server_context(**{**setting, "num-server-rounds": 3})
     grid = InProcessGrid(message_app(), NUM_CLIENTS, run_config=context.run_config)
-    _main(note)(grid, context)
+    score_main(note)(grid, context)
     return found[-1]
 
 
 def test_what_main_returns_is_a_score_of_the_server() -> None:
     schedule = Halving(6, (4,))
-    by_return = _main(
-        lambda *_: None, returns=lambda arrays: {"distance": _distance(arrays)}
+    by_return = score_main(
+        lambda *_: None, returns=lambda arrays: {"distance": distance_of(arrays)}
     )
-    by_number = _main(lambda *_: None, returns=_distance)
+    by_number = score_main(lambda *_: None, returns=distance_of)
     results = [
         tuner(privacy=None, score="server", schedule=schedule).start(
             main, _grid(), server_context()
         )
-        for main in (_main(_by_distance), by_return, by_number)
+        for main in (score_main(by_distance), by_return, by_number)
     ]
     assert results[0].rungs == results[1].rungs == results[2].rungs
 
@@ -123,12 +91,12 @@ def test_scores_that_flower_keeps_need_no_change_of_main() -> None:
             initial_arrays=ArrayRecord({"w": Array(np.zeros(3))}),
             num_rounds=int(config["num-server-rounds"]),
             train_config=ConfigRecord({"learning-rate": config["learning-rate"]}),
-            evaluate_fn=_by_distance,
+            evaluate_fn=by_distance,
         )
 
     study = tuner(privacy=None, score="server", schedule=TWO_RUNGS)
     result = study.start(main, _grid(), server_context())
-    wanted = study.start(_main(_by_distance), _grid(), server_context())
+    wanted = study.start(score_main(by_distance), _grid(), server_context())
     assert result.rungs == wanted.rungs
     measured = result.measured[result.best_trial]
     assert [*measured] == [0, 1, 2, 3]
@@ -140,7 +108,7 @@ def test_scores_that_flower_keeps_need_no_change_of_main() -> None:
 
 def test_clients_may_evaluate_something_else() -> None:
     def accuracy(_: int, arrays: ArrayRecord) -> MetricRecord:
-        return MetricRecord({"accuracy": -_distance(arrays)})
+        return MetricRecord({"accuracy": -distance_of(arrays)})
 
     wanted, found = (
         tuner(
@@ -149,7 +117,9 @@ def test_clients_may_evaluate_something_else() -> None:
             metric="accuracy",
             direction="maximize",
             schedule=TWO_RUNGS,
-        ).start(_main(accuracy, fraction_evaluate=fraction), _grid(), server_context())
+        ).start(
+            score_main(accuracy, fraction_evaluate=fraction), _grid(), server_context()
+        )
         for fraction in (0.0, 1.0)
     )
     assert found.rungs == wanted.rungs
@@ -158,17 +128,17 @@ def test_clients_may_evaluate_something_else() -> None:
 def test_loss_and_metrics_of_the_older_api_are_scores() -> None:
     def main(grid: Grid, context: Context) -> None:
         def evaluate(arrays: ArrayRecord) -> tuple[float, dict[str, float]]:
-            return 1.0, {"distance": _distance(arrays)}
+            return 1.0, {"distance": distance_of(arrays)}
 
         older = server_score(grid, evaluate)
-        _main(lambda _, arrays: MetricRecord({**older(arrays)[1]}))(grid, context)
+        score_main(lambda _, arrays: MetricRecord({**older(arrays)[1]}))(grid, context)
 
     result = tuner(privacy=None, score="server").start(main, _grid(), server_context())
     assert np.isfinite(result.rungs[0].scores).all()
 
 
 def test_outside_of_trials_the_function_is_as_it_is() -> None:
-    assert server_score(_grid(), _by_distance) is _by_distance
+    assert server_score(_grid(), by_distance) is by_distance
 
 
 def test_a_metric_that_the_server_does_not_compute_is_an_error_before_training() -> (
@@ -177,7 +147,7 @@ def test_a_metric_that_the_server_does_not_compute_is_an_error_before_training()
     grid = _grid()
     study = tuner(privacy=None, score="server", metric="acc")
     with pytest.raises(ValueError, match=r"no 'acc'; it has \['distance'\]"):
-        study.start(_main(_by_distance), grid, server_context())
+        study.start(score_main(by_distance), grid, server_context())
     assert grid.sends == []
 
 
@@ -195,15 +165,15 @@ def test_trials_without_scores_end_before_the_others_are_trained(score: str) -> 
 
 def test_a_score_of_the_server_that_is_not_finite_is_the_worst() -> None:
     def evaluate(_: int, arrays: ArrayRecord) -> MetricRecord:
-        distance = _distance(arrays)
+        distance = distance_of(arrays)
         return MetricRecord({"distance": math.nan if distance > 1 else distance})
 
     study = tuner(privacy=None, score="server", enqueue=[{"learning-rate": 0.5}])
-    result = study.start(_main(evaluate), _grid(), server_context())
+    result = study.start(score_main(evaluate), _grid(), server_context())
     assert result.rungs[0].scores[0] == math.inf  # smaller is better
     assert result.best_trial != 0
     study = tuner(privacy=None, score="server")
-    nothing = _main(lambda *_: MetricRecord({"distance": math.nan}))
+    nothing = score_main(lambda *_: MetricRecord({"distance": math.nan}))
     with pytest.raises(
         AggregationError, match="metric='distance': there is no finite score"
     ):
@@ -220,7 +190,7 @@ def test_scores_of_the_server_are_not_released() -> None:
 def test_a_run_that_was_ended_keeps_the_scores_of_the_server(tmp_path: Any) -> None:
     def started(grid: RecordingGrid) -> Any:
         study = tuner(privacy=None, score="server", schedule=TWO_RUNGS, folder=tmp_path)
-        return study.start(_main(_by_distance), grid, server_context())
+        return study.start(score_main(by_distance), grid, server_context())
 
     result, again = started(_grid()), _grid()
     assert started(again).rungs == result.rungs

@@ -41,10 +41,7 @@ from flwr_fbo.tuner.envelope import (
     header_record,
     pack,
 )
-from tests.federation import charges_in
-from tests.site.test_gate import _objective
-from tests.site.test_site_budget import _asked, _study
-from tests.tuner.apps import (
+from tests.support.apps import (
     NUM_CLIENTS,
     RUN_CONFIG,
     main_of,
@@ -52,6 +49,9 @@ from tests.tuner.apps import (
     server_context,
     tuner,
 )
+from tests.support.federation import charges_in
+from tests.support.gate import simple_objective
+from tests.support.site_budget import asked_of, study_of
 
 SCHEDULE = Halving(4, (1, 2), parallel=2)
 PRIVACY = PrivateChoice(epsilon=2.0, delta=1e-3)
@@ -164,7 +164,9 @@ def test_exact_scores_are_refused_whatever_is_promised(
 def _tunes_twice() -> InProcessGrid:
     """Return a site without a folder, of an app with `with_tuning` and `tuner_mod`."""
     limits = Limits(max_epsilon=0.5, max_delta=1e-5)
-    client_fn = with_tuning(lambda _: NumPyClient(), _objective, None, limits=limits)
+    client_fn = with_tuning(
+        lambda _: NumPyClient(), simple_objective, None, limits=limits
+    )
     return InProcessGrid(ClientApp(client_fn=client_fn, mods=[tuner_mod]), 1)
 
 
@@ -176,7 +178,7 @@ def _tune(grid: InProcessGrid, content: RecordDict) -> Message:
 
 def _asked_of(n: int) -> dict[str, Any]:
     """Return a study's request: one is within the limit, and three are not."""
-    return _asked(_study((Charge(10.0),), study_id=f"study-{n}"), 0, 1)
+    return asked_of(study_of((Charge(10.0),), study_id=f"study-{n}"), 0, 1)
 
 
 def _for_numpy(config: dict[str, Any]) -> RecordDict:

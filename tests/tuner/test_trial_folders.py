@@ -14,7 +14,7 @@ from flwr.serverapp.strategy import FedAvg
 from flwr_fbo import FederationResult, Halving, tuner_mod
 from flwr_fbo.tuner.records.trials_record import FILE_NAME
 from flwr_fbo.tuner.trials.trial_grid import Main
-from tests.tuner.apps import (
+from tests.support.apps import (
     NUM_CLIENTS,
     RUN_CONFIG,
     Ended,

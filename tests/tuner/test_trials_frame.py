@@ -7,7 +7,7 @@ import pytest
 
 from flwr_fbo import FederationResult, Halving
 from flwr_fbo.tuner.federation_result import Rung
-from tests.tuner.apps import in_process, main_of, server_context, tuner
+from tests.support.apps import in_process, main_of, server_context, tuner
 
 
 def test_a_tuner_has_a_row_a_trial() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from flwr_fbo import Callback, FederationResult, Halving, InProcessGrid
 from flwr_fbo.study.callbacks import DecidedRung, Started
-from tests.tuner.apps import (
+from tests.support.apps import (
     NUM_CLIENTS,
     RUN_CONFIG,
     in_process,

@@ -20,7 +20,7 @@ from flwr.app import (
 
 from flwr_fbo import Halving, PrivateChoice, tuner_mod
 from flwr_fbo.tuner.site.hidden_metrics import hide_evaluate_metrics
-from tests.tuner.apps import (
+from tests.support.apps import (
     EXACT_LOSS,
     NUM_CLIENTS,
     TWO_RUNGS,

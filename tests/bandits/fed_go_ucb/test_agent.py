@@ -20,7 +20,7 @@ from flwr_fbo.lab.simulation.neural_bandits import (
 from flwr_fbo.lab.tasks.nonlinear_bandit import FunctionBanditTask
 from flwr_fbo.models.langevin import LangevinDynamics, LangevinSettings
 from flwr_fbo.models.network import Network
-from tests.bandits.fed_go_ucb.servers import server_of
+from tests.support.servers import server_of
 
 N, T0, STEPS = 3, 2, 4
 MODEL = Network(6, 5)

@@ -30,34 +30,32 @@ from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo.bandits.fed_go_ucb.agent import FedGOUCBAgent
 from flwr_fbo.bandits.fed_go_ucb.settings import AgentReply
 from flwr_fbo.bandits.kind import NEURAL_SITE
-from flwr_fbo.bandits.site.environment import BanditEnvironment
 from flwr_fbo.cli import app as cli
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.lab.simulation.neural_bandits import NeuralBanditSimulation
 from flwr_fbo.lab.tasks.nonlinear_bandit import (
-    FunctionBanditTask,
     NonlinearBanditEnvironment,
 )
 from flwr_fbo.models.network import CONSTANT_SHARE, reference_features
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.site.site_journal import record_name
 from flwr_fbo.study.codec import PROTOCOL_VERSION
-from tests.bandits.fed_go_ucb.servers import server_of
-from tests.federation import Unheard, shuffled
-from tests.grouped import hosted
+from tests.support.federation import Unheard, shuffled
+from tests.support.grouped import hosted
+from tests.support.private_agent import (
+    MODEL,
+    PRIVACY,
+    SEED,
+    SETTINGS,
+    TASK,
+    K,
+    N,
+    T,
+    make_environment,
+)
+from tests.support.servers import server_of
 
-TASK = FunctionBanditTask(num_actions=12)
-N, T, SEED = 3, 9, 5
-MODEL = Network(6, width=3)
 D_W = MODEL.num_parameters
-K = 5
-PRIVACY = NeuralPrivacy(epsilon=4.0, delta=1e-3, num_synchronisations=2, num_features=K)
-SETTINGS = FedGOUCBSettings(beta=1.0, privacy=PRIVACY)
-
-
-def make_environment(context: Context) -> BanditEnvironment:
-    slot = int(context.node_config["partition-id"])
-    return NonlinearBanditEnvironment(TASK, SEED, slot)
 
 
 APP = neural_bandit_app(make_environment)

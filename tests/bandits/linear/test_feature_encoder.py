@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from flwr_fbo import Category, ContinualSettings, FeatureEncoder, Number
 from flwr_fbo._common.fields import from_json, to_json
-from tests.bandits.linear.feature_spaces import (
+from tests.support.feature_spaces import (
     Arm,
     decisions,
     encode_slowly,

@@ -11,7 +11,7 @@ import pytest
 from flwr_fbo import InProcessGrid, PeerGraph
 from flwr_fbo.bandits.linear.confidence import Confidence
 from flwr_fbo.bandits.linear.study import LinearBanditStudy
-from tests.strategies.peer_studies import APP, COMPLETE, RING, SETTINGS, M, strategy_of
+from tests.support.peer_studies import APP, COMPLETE, RING, SETTINGS, M, strategy_of
 
 
 @pytest.mark.parametrize(

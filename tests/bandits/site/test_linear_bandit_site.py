@@ -41,9 +41,7 @@ from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.site.study_journals import last_journal
-from tests.federation import charges_in
-from tests.killing import NUM_KILLS, killed_after
-from tests.strategies.bandit_sites import (
+from tests.support.bandit_sites import (
     ACTIONS,
     CASES,
     NOISE_SEED,
@@ -58,6 +56,8 @@ from tests.strategies.bandit_sites import (
     lose_journal,
     site_strategy,
 )
+from tests.support.federation import charges_in
+from tests.support.killing import NUM_KILLS, killed_after
 
 # Takes part in any study.
 ANY = Limits(max_epsilon=math.inf)

@@ -22,7 +22,7 @@ from flwr_fbo._common.errors import RefusedError
 from flwr_fbo.bandits.linear.settings import LocalData
 from flwr_fbo.bandits.linear.study import LinearBanditStudy
 from flwr_fbo.bandits.site.linear_bandit_site import LinearBanditSite
-from tests.bandits.site.policies import enrolled
+from tests.support.policies import enrolled
 
 RELEASES = ContinualSettings(
     3, 3, epsilon=1.0, delta=1e-5, reward_range=(0, 1), sliding_window=None

@@ -15,7 +15,8 @@ import pytest
 from flwr_fbo import ArmTable, Decision, LinearBanditPolicy, LinearUCBSettings
 from flwr_fbo.bandits.site.decision import Choice
 from flwr_fbo.journal.journal import Journal
-from tests.bandits.site.policies import (
+from tests.support.killing import killed_after
+from tests.support.policies import (
     ARMS,
     BLOCK_SETTINGS,
     BLOCKS,
@@ -30,7 +31,6 @@ from tests.bandits.site.policies import (
     features_of,
     learned,
 )
-from tests.killing import killed_after
 
 EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
 

@@ -14,8 +14,8 @@ from flwr_fbo.bandits.linear.study import LinearBanditStudy
 from flwr_fbo.bandits.report.site_pages import policy_page
 from flwr_fbo.bandits.site.recorded_bandit import RecordedBandit
 from flwr_fbo.journal.journal import Journal
-from tests.bandits.site.policies import FILE_NAME
-from tests.strategies import bandit_sites, peer_studies
+from tests.support import bandit_sites, peer_studies
+from tests.support.policies import FILE_NAME
 
 RELEASES = ContinualSettings(num_releases=5, dimension=2, epsilon=math.inf, delta=0.1)
 # What the policy is told by itself: nothing but its own raw trials.

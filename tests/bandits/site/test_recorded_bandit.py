@@ -22,8 +22,8 @@ from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError, JournalHeldError
 from flwr_fbo.journal.parts import Parts
 from flwr_fbo.journal.tables import LedgerRow
-from tests.bandits.site.policies import FILE_NAME
-from tests.killing import killed_after
+from tests.support.killing import killed_after
+from tests.support.policies import FILE_NAME
 
 ACTIONS = np.eye(3)
 # As far into a part of the journal, so that as many arrays are read with one.

@@ -15,7 +15,9 @@ from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.bandits.site.recorded_bandit import RecordedBandit
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.factorisation import Mechanism, factorisation
-from tests.bandits.site.policies import (
+from tests.support import bandit_sites
+from tests.support.killing import killed_after
+from tests.support.policies import (
     FILE_NAME,
     KINDS,
     VECTOR_SETTINGS,
@@ -23,8 +25,6 @@ from tests.bandits.site.policies import (
     enrolled,
     settings_of,
 )
-from tests.killing import killed_after
-from tests.strategies import bandit_sites
 
 SECONDS, DEFAULT = 100.0, -0.25
 TIMEOUT = RewardTimeout(SECONDS, DEFAULT)

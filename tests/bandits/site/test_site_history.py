@@ -21,7 +21,8 @@ from flwr_fbo.bandits.site.recorded_bandit import RecordedBandit
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.parts import Parts
-from tests.bandits.site.policies import (
+from tests.support.killing import killed_after
+from tests.support.policies import (
     ARMS,
     ENCODER,
     FILE_NAME,
@@ -29,7 +30,6 @@ from tests.bandits.site.policies import (
     enrolled,
     features_of,
 )
-from tests.killing import killed_after
 
 RNG = np.random.default_rng(7)
 X = RNG.normal(size=(40, 3))

@@ -22,8 +22,8 @@ from flwr_fbo import (
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.bandits.kind import LINEAR_SITE
 from flwr_fbo.site.study_journals import last_journal
-from tests.bandits.site.policies import ENCODER, KINDS, enrolled
-from tests.strategies.bandit_sites import NOISE_SEED, M, Sites, fed_ucb
+from tests.support.bandit_sites import NOISE_SEED, M, Sites, fed_ucb
+from tests.support.policies import ENCODER, KINDS, enrolled
 
 D = ENCODER.dimension
 RELEASES = ContinualSettings(num_releases=3, dimension=D, epsilon=5.0, delta=0.1)

@@ -22,7 +22,7 @@ from flwr_fbo.lab.audit.study_audit import StreamEntropy, audit
 from flwr_fbo.privacy.gaussian import gaussian_epsilon
 from flwr_fbo.privacy.noise import Entropy, OsEntropy
 from flwr_fbo.privacy.release import ReleaseSettings
-from tests.secure_sum.attempts import make_attempt
+from tests.support.attempts import make_attempt
 
 # --- What the adversary learns
 

@@ -20,7 +20,7 @@ from flwr_fbo.lab.audit.tuning_audit import TuningAuditPlan
 from flwr_fbo.privacy.gaussian import gaussian_epsilon
 from flwr_fbo.tuner.choosers.private import PrivateChooser
 from flwr_fbo.tuner.envelope import BALLOT
-from tests.tuner.apps import (
+from tests.support.apps import (
     NUM_CLIENTS,
     RUN_CONFIG,
     RecordingGrid,

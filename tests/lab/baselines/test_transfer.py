@@ -37,7 +37,7 @@ from flwr_fbo.models.thompson_gp import Hyperparameters, posterior_weights
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 from flwr_fbo.tuning.fts.server import FTSServer
 from flwr_fbo.tuning.search.study import TuningStudy, create_agent
-from tests.federation import (
+from tests.support.federation import (
     NUM_AGENTS,
     SPACE,
     CountingGrid,

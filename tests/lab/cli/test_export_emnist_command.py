@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from flwr_fbo.lab.cli import export_emnist_command as command
 from flwr_fbo.lab.datasets import emnist
-from tests.lab.datasets.emnist_files import (
+from tests.support.emnist_files import (
     NUMBERS,
     TRAIN,
     all_splits,

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from flwr_fbo.lab.datasets import emnist, emnist_sqlite
 from flwr_fbo.lab.datasets.base import DataError
 from flwr_fbo.lab.datasets.emnist_sqlite import parse_example
-from tests.lab.datasets.emnist_files import (
+from tests.support.emnist_files import (
     INDICES,
     STAND_IN,
     TEST,

@@ -16,7 +16,7 @@ from flwr_fbo.lab.experiment_runner.tuning_table import Seeds
 from flwr_fbo.privacy.accounting import Method, ReleaseAccountant
 from flwr_fbo.privacy.sampling import Subsampling
 from flwr_fbo.strategies.dp_fts_de import DPFTSDE
-from tests.reference import reference
+from tests.support.reference import reference
 
 FOLDER = Path(__file__).parents[3] / "experiments" / "dp-fts-de"
 # N, T, q, z: what the paper says in figs. 2c and 2d, and its notebook in fig. 3a.

@@ -18,7 +18,7 @@ from flwr_fbo.lab.simulation.neural_bandits import NeuralBanditSimulation, Shari
 from flwr_fbo.lab.tasks.nonlinear_bandit import FunctionBanditTask, NonlinearBandit
 from flwr_fbo.models.langevin import LangevinSettings
 from flwr_fbo.models.network import Network
-from tests.bandits.fed_go_ucb.servers import server_of
+from tests.support.servers import server_of
 
 # T0 is no multiple of N: two agents make a third evaluation in phase I.
 N, T, T0, SEED = 3, 5, 8, 4

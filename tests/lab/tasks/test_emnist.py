@@ -1,7 +1,5 @@
 """The network on digits by writer; where PyTorch is not installed, what says so."""
 
-import importlib.util
-import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -22,12 +20,8 @@ from flwr_fbo.lab.experiment_runner.tuning_experiment import TuningExperiment, r
 from flwr_fbo.lab.tasks import emnist
 from flwr_fbo.lab.tasks.emnist import EmnistTask
 from flwr_fbo.space.search_space import SearchSpace
+from tests.support.emnist import needs_torch
 
-needs_torch = pytest.mark.skipif(
-    importlib.util.find_spec("torch") is None
-    and not os.environ.get("FLWR_FBO_REQUIRE_TORCH"),
-    reason="PyTorch, the extra torch, is not installed",
-)
 needs_digits = pytest.mark.skipif(
     not any((data_folder() / name).is_dir() for name in ("digits", "emnist")),
     reason=f"no folder digits or emnist in {data_folder()}",

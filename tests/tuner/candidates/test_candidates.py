@@ -17,8 +17,8 @@ from optuna.distributions import (
 from flwr_fbo import Halving, OneTraining, SearchSpace
 from flwr_fbo.tuner.candidates.candidates import Candidates
 from flwr_fbo.tuner.candidates.trial_space import TrialSpace
-from tests.tuner.apps import in_process, main_of, server_context, tuner
-from tests.tuner.races import RaceGrid, race, race_context
+from tests.support.apps import in_process, main_of, server_context, tuner
+from tests.support.races import RaceGrid, race, race_context
 
 GRID: dict[str, BaseDistribution] = {
     "a": IntDistribution(1, 4),

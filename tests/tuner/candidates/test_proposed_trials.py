@@ -14,8 +14,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from flwr_fbo import Halving, PrivateChoice
 from flwr_fbo.journal.journal_file import JournalError
-from tests.lab.tasks.test_emnist import needs_torch
-from tests.tuner.apps import (
+from tests.support.apps import (
     DyingGrid,
     Ended,
     in_process,
@@ -25,6 +24,7 @@ from tests.tuner.apps import (
     server_context,
     tuner,
 )
+from tests.support.emnist import needs_torch
 
 SCHEDULE = Halving(6, (1, 3), parallel=2)
 
@@ -93,9 +93,9 @@ def test_a_sampler_that_models_finds_better_settings_than_it_began_with(
     score: str,
 ) -> None:
     if score == "server":
-        from tests.tuner.test_server_scores import _by_distance, _main
+        from tests.support.server_scores import by_distance, score_main
 
-        main = _main(_by_distance)
+        main = score_main(by_distance)
     else:
         main = main_of()
     study = _study(GPSampler(seed=0, n_startup_trials=4))

@@ -21,7 +21,7 @@ from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.tuner.candidates.candidates import Candidates
 from flwr_fbo.tuner.candidates.trial_space import TrialSpace
 from flwr_fbo.tuner.records.tuner_export import export_tuner
-from tests.tuner.apps import in_process, main_of, server_context, tuner
+from tests.support.apps import in_process, main_of, server_context, tuner
 
 SPACE: dict[str, BaseDistribution] = {
     "schedule": CategoricalDistribution(["constant", "step", "exponential"]),

@@ -13,7 +13,7 @@ from flwr_fbo.tuner.choosers.private import PrivateChooser
 from flwr_fbo.tuner.decisions.enough_clients import lost_if_all_agree, too_few_clients
 from flwr_fbo.tuner.decisions.survivors import survivors_of
 from flwr_fbo.tuner.site.ballots import ballot_entries
-from tests.tuner.apps import in_process, main_of, server_context, tuner
+from tests.support.apps import in_process, main_of, server_context, tuner
 
 TRAINED = Path(how_sure.__file__).parent / "trained"
 

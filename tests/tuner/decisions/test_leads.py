@@ -31,7 +31,7 @@ from flwr_fbo.tuner.decisions.leads import Lead, lead_over_defaults
 from flwr_fbo.tuner.decisions.survivors import head_start, survivors_of
 from flwr_fbo.tuner.federation_result import FederationResult, Rung
 from flwr_fbo.tuner.site.ballots import make_ballot
-from tests.tuner.apps import (
+from tests.support.apps import (
     RUN_CONFIG,
     in_process,
     main_of,
@@ -39,7 +39,7 @@ from tests.tuner.apps import (
     server_context,
     tuner,
 )
-from tests.tuner.races import RaceGrid, race, race_context
+from tests.support.races import RaceGrid, race, race_context
 
 TRAINED = Path(how_sure.__file__).parent / "trained"
 LEVEL = 0.02

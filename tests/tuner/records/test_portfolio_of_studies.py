@@ -33,9 +33,9 @@ from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.tuner.records.portfolio_of_studies import ordered_trials
 from flwr_fbo.tuner.records.trials_record import FILE_NAME
-from tests.tuner.apps import SPACE, in_process, main_of, server_context, tuner
-from tests.tuner.races import RaceGrid, race, race_context
-from tests.tuner.tuner_folders import record, record_first_rung
+from tests.support.apps import SPACE, in_process, main_of, server_context, tuner
+from tests.support.races import RaceGrid, race, race_context
+from tests.support.tuner_folders import record, record_first_rung
 
 SITES = {"x": FloatDistribution(0, 1), "y": FloatDistribution(0, 1)}
 BEST = {"x": 0.3, "y": 0.7}

@@ -12,7 +12,7 @@ from flwr_fbo.tuner.records.trials_record import (
     recorded_spent,
     rung_of,
 )
-from tests.tuner.tuner_folders import OPTIONS, record, record_first_rung
+from tests.support.tuner_folders import OPTIONS, record, record_first_rung
 
 
 @pytest.mark.parametrize("kind", OPTIONS)

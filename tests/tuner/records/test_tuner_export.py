@@ -18,7 +18,7 @@ from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.tuner.records.trials_record import FILE_NAME
 from flwr_fbo.tuner.records.tuner_export import export_tuner
-from tests.tuner.tuner_folders import record, record_first_rung
+from tests.support.tuner_folders import record, record_first_rung
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 

@@ -10,8 +10,8 @@ import pytest
 from flwr_fbo import Halving, OneTraining
 from flwr_fbo.tuner.rungs.progress import Progress
 from flwr_fbo.tuner.schedules.schedule import AppShape, Plan
-from tests.tuner.apps import RUN_CONFIG, main_of, message_app, server_context, tuner
-from tests.tuner.rungs.test_shared_sends import SECONDS_A_SEND, SlowGrid
+from tests.support.apps import RUN_CONFIG, main_of, message_app, server_context, tuner
+from tests.support.shared_sends import SECONDS_A_SEND, SlowGrid
 
 SCHEDULE = Halving(16, (3, 9, 27), parallel=4)
 

@@ -11,7 +11,7 @@ from flwr_fbo import Halving
 from flwr_fbo.tuner.rungs.send_order import next_trials
 from flwr_fbo.tuner.trials.parked_arrays import ParkedArrays
 from flwr_fbo.tuner.trials.trial_thread import TrialThread
-from tests.tuner.apps import (
+from tests.support.apps import (
     NUM_CLIENTS,
     RUN_CONFIG,
     RecordingGrid,
@@ -20,19 +20,7 @@ from tests.tuner.apps import (
     server_context,
     tuner,
 )
-
-SECONDS_A_SEND = 10.0
-
-
-class SlowGrid(RecordingGrid):
-    """Whose clock goes on by 10 s with each send, whatever is in it."""
-
-    clock = 0.0
-
-    def send_and_receive(self, messages: Any, *, timeout: Any = None) -> Any:
-        """Deliver all messages and replies."""
-        self.clock += SECONDS_A_SEND
-        return super().send_and_receive(messages, timeout=timeout)
+from tests.support.shared_sends import SECONDS_A_SEND, SlowGrid
 
 
 def _seconds(schedule: Halving) -> tuple[float, tuple[int, ...]]:

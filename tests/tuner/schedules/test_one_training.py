@@ -38,8 +38,8 @@ from flwr_fbo.journal.journal import Journal
 from flwr_fbo.tuner.envelope import read_header
 from flwr_fbo.tuner.records.trials_record import FILE_NAME
 from flwr_fbo.tuner.schedules.schedule import AppShape
-from tests.tuner.apps import SPACE, in_process, message_app
-from tests.tuner.races import (
+from tests.support.apps import SPACE, in_process, message_app
+from tests.support.races import (
     FINAL,
     NUM_NODES,
     NUM_ROUNDS,

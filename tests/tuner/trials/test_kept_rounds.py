@@ -23,8 +23,8 @@ from flwr.serverapp.strategy import (
 
 from flwr_fbo import Halving, OneTraining, tuner_mod
 from flwr_fbo.tuner.envelope import BallotHeader, TrialsHeader, read_header, unpack
-from tests.tuner.apps import message_app
-from tests.tuner.races import FINAL, RaceGrid, race, race_context
+from tests.support.apps import message_app
+from tests.support.races import FINAL, RaceGrid, race, race_context
 
 ROUNDS = 9
 # With 12 clients trials share them out, with 6 all clients train each trial.

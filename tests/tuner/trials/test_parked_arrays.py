@@ -14,7 +14,7 @@ from flwr_fbo.tuner.rungs import send_order, shared_sends
 from flwr_fbo.tuner.trials import parked_arrays
 from flwr_fbo.tuner.trials.parked_arrays import ParkedArrays
 from flwr_fbo.tuner.trials.trial_grid import Main
-from tests.tuner.apps import TWO_RUNGS, in_process, main_of, server_context, tuner
+from tests.support.apps import TWO_RUNGS, in_process, main_of, server_context, tuner
 
 BYTES = Array(np.zeros(3)).data
 

@@ -17,7 +17,7 @@ from flwr_fbo.tuner.trial_context import FederationTrial, Overlay
 from flwr_fbo.tuner.trials.trial_grid import TrialGrid
 from flwr_fbo.tuner.trials.trial_thread import random_states, restore_random_states
 from flwr_fbo.tuner.trials.tuned_grid import TunedGrid
-from tests.tuner.apps import in_process
+from tests.support.apps import in_process
 
 SETTINGS = {"learning-rate": 0.5}
 

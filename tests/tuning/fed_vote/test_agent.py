@@ -25,8 +25,8 @@ from flwr_fbo.tuning.fed_vote.agent import FedVoteAgent
 from flwr_fbo.tuning.fed_vote.even_votes import even_votes
 from flwr_fbo.tuning.fed_vote.settings import VoteCount
 from flwr_fbo.tuning.search.study import TuningStudy, create_agent
-from tests.federation import NUM_AGENTS, numpy_app, run
-from tests.grouped import grouped, hosted
+from tests.support.federation import NUM_AGENTS, numpy_app, run
+from tests.support.grouped import grouped, hosted
 
 NARROWER = 3  # the kernel of late votes, as the documents say
 PLANE = SearchSpace({"a": FloatDistribution(0, 1), "b": FloatDistribution(0, 1)})

@@ -29,7 +29,7 @@ from flwr_fbo.tuning.search.study import (
     create_agent,
 )
 from flwr_fbo.tuning.search.trial import Trial
-from tests.federation import AGENT, SPACE, assert_same, objective_of
+from tests.support.federation import AGENT, SPACE, assert_same, objective_of
 
 
 def study(**changes: Any) -> TuningStudy:

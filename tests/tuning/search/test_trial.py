@@ -13,7 +13,7 @@ from flwr_fbo import InProcessGrid, tuning_app
 from flwr_fbo.study.codec import StudyMismatchError
 from flwr_fbo.tuning.search.agent import play_round
 from flwr_fbo.tuning.search.trial import Trial
-from tests.federation import (
+from tests.support.federation import (
     NUM_AGENTS,
     SPACE,
     assert_same,

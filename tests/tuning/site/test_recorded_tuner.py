@@ -17,7 +17,7 @@ from flwr_fbo.tuning.search.agent_journal import agent_identity
 from flwr_fbo.tuning.search.settings import SearchSettings
 from flwr_fbo.tuning.search.study import TuningStudy
 from flwr_fbo.tuning.site.recorded_tuner import RecordedTuner
-from tests.federation import SPACE, objective_of
+from tests.support.federation import SPACE, objective_of
 
 AGENTS: dict[str, SearchSettings] = {
     "thompson": DPFTSDESettings(num_features=20, num_initial=2, num_candidates=30),

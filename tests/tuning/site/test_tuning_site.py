@@ -22,8 +22,8 @@ from flwr_fbo.tuning.search.study import TuningInstruction, TuningStudy
 from flwr_fbo.tuning.search.trial import Trial
 from flwr_fbo.tuning.site.tuning_journals import agent_id, journal_path, kept_agent
 from flwr_fbo.tuning.site.tuning_site import TuningSite
-from tests.federation import SPACE, objective_of
-from tests.killing import NUM_KILLS, killed_after
+from tests.support.federation import SPACE, objective_of
+from tests.support.killing import NUM_KILLS, killed_after
 
 NUM_TRIALS = 20
 SETTINGS = DPFTSDESettings(num_initial=4, num_features=30, num_candidates=50)

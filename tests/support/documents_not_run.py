@@ -101,7 +101,11 @@ def _all_figures(command: list[str]) -> None:
 
 
 NOT_RUN = (
-    Command("make ", "it makes an environment; tests/strangers_path.py does it", _make),
+    Command(
+        "make ",
+        "it makes an environment; tests/support/strangers_path.py does it",
+        _make,
+    ),
     Command("pip install ", "the same", _pip),
     Command(
         "python compare.py",
@@ -113,7 +117,7 @@ NOT_RUN = (
         "minutes; tests/test_triage_bandit.py plays what it plays",
         _triage,
     ),
-    Command("flwr ", "tests/engine.py runs the examples on the engine", _flwr),
+    Command("flwr ", "tests/support/engine.py runs the examples on the engine", _flwr),
     Command("for f in ", "a night", _all_figures),
     Command("python -m benchmarks.", "minutes, and figures of a machine", _module),
     Command("python -m tests.adversaries.", "the same", _module),

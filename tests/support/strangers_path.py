@@ -1,6 +1,6 @@
 """A stranger's path, timed: from a fresh clone to a study of one's own.
 
-    python tests/strangers_path.py
+    python tests/support/strangers_path.py
 
 clones this repository into a temporary folder and does there what the documentation
 says, with nothing but its pages: the commands of "Install" (which run

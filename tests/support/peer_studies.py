@@ -18,7 +18,7 @@ from flwr_fbo import (
 )
 from flwr_fbo.bandits.site.environment import BanditEnvironment
 from flwr_fbo.lab.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTask
-from tests.grouped import hosted
+from tests.support.grouped import hosted
 
 TASK = LinearBanditTask(dimension=3, num_actions=6)
 M, T, SCHEDULE, SEED, NOISE_SEED = 6, 19, [4, 9, 14], 7, 8

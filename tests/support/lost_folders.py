@@ -39,11 +39,10 @@ from flwr_fbo.privacy.spending import FILE_NAME, Charge, SpendingLedger
 from flwr_fbo.study.codec import Instruction, kind_of
 from flwr_fbo.tuner.envelope import BALLOT, BallotHeader, read_header
 from flwr_fbo.tuning.search.study import TuningInstruction
-from tests.bandits.fed_go_ucb import test_private_agent as neural_study
-from tests.federation import make_objective, strategy
-from tests.grouped import hosted
-from tests.strategies import bandit_sites
-from tests.tuner import apps
+from tests.support import apps, bandit_sites
+from tests.support import private_agent as neural_study
+from tests.support.federation import make_objective, strategy
+from tests.support.grouped import hosted
 
 # The site that is harmed, and all of them.
 SITE, NUM_SITES = 1, 3

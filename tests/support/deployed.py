@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine import end_processes, processes
+from tests.support.engine import end_processes, processes
 
 needs_nginx = pytest.mark.skipif(
     shutil.which("nginx") is None and "FLWR_FBO_REQUIRE_NGINX" not in os.environ,

@@ -23,7 +23,7 @@ from flwr_fbo import (
 from flwr_fbo._compat import reply_arrays
 from flwr_fbo.privacy.spending import FILE_NAME, Charge, SpendingLedger
 from flwr_fbo.tuning.search.agent import Agent
-from tests.grouped import grouped, hosted
+from tests.support.grouped import grouped, hosted
 
 NUM_AGENTS, NUM_ITERATIONS = 4, 5
 # With these a study's releases are exact, and something is recommended.

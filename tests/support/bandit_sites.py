@@ -25,7 +25,7 @@ from flwr_fbo.bandits.site.environment import BanditEnvironment
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.lab.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTask
 from flwr_fbo.site.study_journals import last_journal
-from tests.grouped import hosted
+from tests.support.grouped import hosted
 
 TASK = LinearBanditTask(dimension=3, num_actions=6)
 M, T, SCHEDULE, SEED, NOISE_SEED = 4, 30, [5, 12, 22], 7, 8

@@ -32,7 +32,7 @@ from flwr_fbo.secure_sum.roster import Roster, SigningKey
 from flwr_fbo.secure_sum.secure_release import SecureRelease
 from flwr_fbo.secure_sum.sums import SecureSums
 from flwr_fbo.tuning.fed_warm_start.settings import FedWarmStartSettings
-from tests.grouped import hosted
+from tests.support.grouped import hosted
 
 N, NUM_FEATURES = 5, 16
 SPACE = {"x": FloatDistribution(0.0, 1.0)}

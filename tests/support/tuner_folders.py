@@ -10,7 +10,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid
 
 from flwr_fbo import FederationResult, Halving, PrivateChoice, Seeds
-from tests.tuner.apps import (
+from tests.support.apps import (
     RUN_CONFIG,
     DyingGrid,
     Ended,

@@ -16,7 +16,7 @@ from flwr_fbo.tuner.envelope import (
     TrialsHeader,
     read_header,
 )
-from tests.tuner.apps import RUN_CONFIG, message_app, server_context, tuner
+from tests.support.apps import RUN_CONFIG, message_app, server_context, tuner
 
 NUM_NODES, NUM_ROUNDS = 20, 27
 

@@ -37,7 +37,7 @@ from typing import Any
 from typer.testing import CliRunner
 
 from flwr_fbo.cli import app
-from tests.documents_not_run import NOT_RUN, parse_flwr_fbo
+from tests.support.documents_not_run import NOT_RUN, parse_flwr_fbo
 
 ROOT = Path(__file__).parents[1]
 _DECIMAL = r"([+-]?\d+\.\d+)"
@@ -211,7 +211,7 @@ def run_in_a_copy(path: Path, folder: Path) -> None:
             with file.open("a") as end:
                 end.write(block.text)
     done = subprocess.run(
-        [sys.executable, "-m", "tests.documents", str(path)],
+        [sys.executable, "-m", "tests.support.documents", str(path)],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"},
         capture_output=True,

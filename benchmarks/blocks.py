@@ -24,9 +24,10 @@ import numpy as np
 from benchmarks.measure import Bar, Row, Section, compare
 from benchmarks.scale import peak_memory
 from benchmarks.study import SPACE, objective
-from flwr_fbo import FedVote, FedVoteSettings, Privacy
+from flwr_fbo import FedVote, Privacy
 from flwr_fbo.lab.simulation.loop import run_loop
 from flwr_fbo.study.server import Step
+from flwr_fbo.tuning import FedVoteSettings
 from flwr_fbo.tuning.search.study import create_agent
 
 NUM_AGENTS = (10, 100, 1000, 10_000, 100_000)

@@ -24,29 +24,27 @@ from optuna.distributions import (
 from flwr_fbo import (
     DPFTSDE,
     FTS,
-    ContinualSettings,
     DecentralizedFedUCB,
-    DPFTSDESettings,
-    EllipsoidSampling,
     FedGOUCB,
-    FedGOUCBSettings,
     FedUCB,
     FedVote,
-    FedVoteSettings,
-    FTSSettings,
     InProcessGrid,
     Limits,
+    Privacy,
+    Seeds,
+    linear_bandit_app,
+    tuning_app,
+)
+from flwr_fbo.bandits import (
+    ContinualSettings,
+    EllipsoidSampling,
+    FedGOUCBSettings,
     LinearUCBSettings,
     Network,
     NeuralPrivacy,
     Optimism,
     PeerGraph,
-    Privacy,
-    Seeds,
-    WeightSchedule,
-    linear_bandit_app,
     neural_bandit_app,
-    tuning_app,
 )
 from flwr_fbo.bandits.fed_go_ucb.settings import NeuralExploration
 from flwr_fbo.bandits.linear.settings import DeterminantTrigger
@@ -59,8 +57,10 @@ from flwr_fbo.lab.tasks.nonlinear_bandit import (
     NonlinearBanditEnvironment,
 )
 from flwr_fbo.models.langevin import LangevinSettings
+from flwr_fbo.privacy import WeightSchedule
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
+from flwr_fbo.tuning import DPFTSDESettings, FedVoteSettings, FTSSettings
 from flwr_fbo.tuning.search.study import TuningStudy, create_agent
 
 Steps = Iterator[tuple[str, Any]]

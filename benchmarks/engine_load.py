@@ -29,7 +29,8 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 
 from benchmarks.scale import make_objective
 from benchmarks.study import ECHO, SPACE, echo
-from flwr_fbo import FedVote, FedVoteSettings, Privacy, tuning_app
+from flwr_fbo import FedVote, Privacy, tuning_app
+from flwr_fbo.tuning import FedVoteSettings
 
 # Seconds between two looks at the memory.
 _PAUSE = 0.25

@@ -24,14 +24,14 @@ from typing import Any, get_args
 import numpy as np
 
 from benchmarks.rows import add_rows, read_rows
-from flwr_fbo import (
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo.bandits import (
     Category,
     ContinualSettings,
     FeatureEncoder,
     LinearUCBSettings,
     Number,
 )
-from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.bandits.linear.agent import LinearUCBAgent, OwnPart
 from flwr_fbo.bandits.linear.confidence import Confidence
 from flwr_fbo.bandits.linear.settings import LocalData

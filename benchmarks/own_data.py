@@ -83,8 +83,8 @@ from scipy.stats import sem, t
 
 from benchmarks.classified_bandits import TABLES, Table
 from benchmarks.rows import add_rows, read_rows
-from flwr_fbo import ContinualSettings, LinearUCBSettings
 from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo.bandits import ContinualSettings, LinearUCBSettings
 from flwr_fbo.bandits.linear.confidence import Confidence
 from flwr_fbo.bandits.linear.own_data import Others, own_data, weighed
 from flwr_fbo.bandits.linear.planning import SharingPlan

@@ -12,8 +12,9 @@ from typing import get_args
 import numpy as np
 
 from benchmarks.measure import Bar, Row, Section, alternate, compare
-from flwr_fbo import ContinualSettings, LinearBanditPolicy, LinearUCBSettings
+from flwr_fbo import LinearBanditPolicy
 from flwr_fbo._common.arrays import FloatArray, one_blas_thread
+from flwr_fbo.bandits import ContinualSettings, LinearUCBSettings
 from flwr_fbo.bandits.kind import LINEAR_SITE
 from flwr_fbo.bandits.linear.settings import LocalData
 from flwr_fbo.bandits.linear.study import LinearBanditStudy

@@ -30,7 +30,7 @@ STOREYS = [
     {"_common", "_compat"},
     {"space", "journal", "models"},
     {"privacy"},
-    {"secure_sum"},
+    {"secure"},
     {"study"},
     {"site"},
     {"tuning", "bandits"},

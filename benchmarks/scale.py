@@ -30,14 +30,8 @@ from flwr.app import Context, Message, UserConfig
 
 from benchmarks.measure import Bar, Row, Section, compare, figure
 from benchmarks.study import SPACE, objective
-from flwr_fbo import (
-    FedVote,
-    FedVoteSettings,
-    Host,
-    InProcessGrid,
-    Privacy,
-    tuning_app,
-)
+from flwr_fbo import FedVote, Host, InProcessGrid, Privacy, tuning_app
+from flwr_fbo.tuning import FedVoteSettings
 
 NUM_AGENTS = (100, 1000, 10_000)
 NUM_ROUNDS, NUM_WORKERS = 4, 2

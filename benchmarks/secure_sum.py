@@ -24,13 +24,13 @@ from numpy.typing import NDArray
 
 from benchmarks.measure import Bar, Row, Section, alternate, compare
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo.secure_sum.aggregator import Aggregator
-from flwr_fbo.secure_sum.graph import MaskGraph
-from flwr_fbo.secure_sum.member import Member
-from flwr_fbo.secure_sum.roster import Roster, SigningKey
-from flwr_fbo.secure_sum.shares import split
-from flwr_fbo.secure_sum.terms import Exchange, SumTerms, default_threshold
-from flwr_fbo.secure_sum.wire import pack_numbers, unpack_numbers
+from flwr_fbo.secure.aggregator import Aggregator
+from flwr_fbo.secure.graph import MaskGraph
+from flwr_fbo.secure.member import Member
+from flwr_fbo.secure.roster import Roster, SigningKey
+from flwr_fbo.secure.shares import split
+from flwr_fbo.secure.terms import Exchange, SumTerms, default_threshold
+from flwr_fbo.secure.wire import pack_numbers, unpack_numbers
 
 SMALL, LARGE, LENGTH, NUM_BITS = 30, 1000, 512, 40
 SECURE, PLAIN = "secure sum", "plain sum"

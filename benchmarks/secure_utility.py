@@ -40,14 +40,7 @@ from flwr.app import Context
 
 from benchmarks.rows import read_rows
 from benchmarks.warm_start import add_missing
-from flwr_fbo import (
-    FedVote,
-    FedWarmStart,
-    InProcessGrid,
-    SecureAggregation,
-    Seeds,
-    tuning_app,
-)
+from flwr_fbo import FedVote, FedWarmStart, InProcessGrid, Seeds, tuning_app
 from flwr_fbo.lab.experiment_runner.estimates import Estimate
 from flwr_fbo.lab.experiment_runner.tuning_experiment import (
     TuningExperiment,
@@ -59,6 +52,7 @@ from flwr_fbo.lab.experiment_runner.tuning_table import Seeds as RunSeeds
 from flwr_fbo.lab.tasks.base import Task
 from flwr_fbo.lab.tasks.digits import DigitsTask
 from flwr_fbo.lab.tasks.synthetic import SyntheticTask
+from flwr_fbo.secure import SecureAggregation
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 
 NUM_SITES, NUM_EVALUATIONS, EPSILON, DELTA = 30, 30, 2.0, 1e-3

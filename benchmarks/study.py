@@ -25,19 +25,12 @@ from joblib import Parallel, delayed, parallel_config
 from optuna.distributions import FloatDistribution
 
 from benchmarks.measure import Bar, Row, Section, alternate, compare
-from flwr_fbo import (
-    DPFTSDESettings,
-    FedVote,
-    Host,
-    InProcessGrid,
-    Privacy,
-    Seeds,
-    tuning_app,
-)
+from flwr_fbo import FedVote, Host, InProcessGrid, Privacy, Seeds, tuning_app
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._compat import to_array_record
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.fed_vote import GUIDING
+from flwr_fbo.tuning import DPFTSDESettings
 from flwr_fbo.tuning.search import own_search as search
 from flwr_fbo.tuning.search.agent import Agent, play_round
 from flwr_fbo.tuning.search.study import TuningStudy, create_agent

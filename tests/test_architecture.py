@@ -19,7 +19,7 @@ from benchmarks.rooms import (
     lines_of_code,
     read_rooms,
 )
-from flwr_fbo import secure_sum
+from flwr_fbo import secure
 
 PACKAGE = Path(flwr_fbo.__file__).parent
 
@@ -86,20 +86,20 @@ def test_rooms_import_downwards() -> None:
 
 
 def test_secure_sums_show_others_five_names() -> None:
-    """And know nothing of what is summed: see `flwr_fbo.secure_sum`."""
-    room = "flwr_fbo.secure_sum"
+    """And know nothing of what is summed: see `flwr_fbo.secure`."""
+    room = "flwr_fbo.secure"
     imported = set()
     for path in FILES:
-        if path.parent.name == "secure_sum":
+        if path.parent.name == "secure":
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and node.module == room:
                 imported |= {alias.name for alias in node.names}
         inner = {name for name in _imports(path) if name.startswith(f"{room}.")}
         assert not inner, f"{path.relative_to(PACKAGE)} imports {inner}"
-    assert imported == set(dir(secure_sum))
+    assert imported == set(dir(secure))
     assert len(imported) <= 5
-    assert read_rooms()["secure_sum"].imports <= {"_common", "journal", "privacy"}
+    assert read_rooms()["secure"].imports <= {"_common", "journal", "privacy"}
 
 
 def test_the_lab_has_rooms_of_its_own() -> None:

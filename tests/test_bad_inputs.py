@@ -17,28 +17,28 @@ from typer.testing import CliRunner
 
 from flwr_fbo import (
     DPFTSDE,
-    Callback,
-    ContinualSettings,
-    DPFTSDESettings,
     FedGOUCB,
-    FedGOUCBSettings,
     FedUCB,
     FedVote,
-    FedVoteSettings,
     FedWarmStart,
-    FTSSettings,
     Host,
     InProcessGrid,
     Limits,
-    LinearUCBSettings,
-    NeuralPrivacy,
     Privacy,
     Seeds,
-    WeightSchedule,
     best_params,
     tuning_app,
 )
+from flwr_fbo.bandits import (
+    ContinualSettings,
+    FedGOUCBSettings,
+    LinearUCBSettings,
+    NeuralPrivacy,
+)
 from flwr_fbo.cli import app
+from flwr_fbo.integrations import Callback
+from flwr_fbo.privacy import WeightSchedule
+from flwr_fbo.tuning import DPFTSDESettings, FedVoteSettings, FTSSettings
 from tests.support.apps import tuner as _tuner
 from tests.support.federation import SPACE, make_objective, numpy_app
 

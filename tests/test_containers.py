@@ -1,6 +1,7 @@
 """Dockerfile, compose file and systemd units of the deployment example.
 
-Docker is not needed: see tests/support/containers.py. The commands are those of the page.
+Docker is not needed: see tests/support/containers.py. The commands are those of the
+page.
 """
 
 from __future__ import annotations

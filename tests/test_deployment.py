@@ -18,13 +18,14 @@ import pytest
 from flwr.app import Context, RecordDict, UserConfig
 from optuna.distributions import FloatDistribution
 
-from flwr_fbo import FedWarmStart, FedWarmStartSettings, InProcessGrid, Privacy, Seeds
+from flwr_fbo import FedWarmStart, InProcessGrid, Privacy, Seeds
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalHeldError
 from flwr_fbo.journal.tables import LedgerRow, Trial
 from flwr_fbo.lab.simulation.loop import run_loop
 from flwr_fbo.privacy.spending import SpendingLedger
 from flwr_fbo.strategies.study_record import read_ledger
+from flwr_fbo.tuning import FedWarmStartSettings
 from flwr_fbo.tuning.search.agent import Agent
 from flwr_fbo.tuning.search.agent_journal import recorded_agent
 from flwr_fbo.tuning.search.study import create_agent
@@ -100,7 +101,8 @@ WARM_SERVER = """
 from flwr.serverapp import ServerApp
 from optuna.distributions import FloatDistribution
 
-from flwr_fbo import FedWarmStart, FedWarmStartSettings, Host, Privacy, Seeds
+from flwr_fbo import FedWarmStart, Host, Privacy, Seeds
+from flwr_fbo.tuning import FedWarmStartSettings
 
 app = ServerApp()
 

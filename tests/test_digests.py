@@ -10,7 +10,7 @@ from benchmarks import digests
 from benchmarks.digest_studies import STUDIES, explicit
 from benchmarks.digests import compare, digest_of, first_difference, played
 from benchmarks.instruction_sets import differ
-from flwr_fbo import FedVoteSettings
+from flwr_fbo.tuning import FedVoteSettings
 
 SOME = ("votes", "FedUCB", "FedGOUCB, private", "experiment, transfer")
 

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-import flwr_fbo
+from tests.support.public import public_names
 
 
 def _public() -> Iterator[tuple[str, Any]]:
     """Yield each public class and function: the others are type aliases and texts."""
-    for name in sorted(dir(flwr_fbo)):
-        one = getattr(flwr_fbo, name)
+    for name, one in public_names().items():
         if inspect.isclass(one) or inspect.isfunction(one):
             yield name, one
 

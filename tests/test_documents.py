@@ -16,17 +16,17 @@ from flwr.app import Context, RecordDict
 from optuna.distributions import FloatDistribution
 from typer.testing import CliRunner
 
-import flwr_fbo
 from benchmarks import paper_differences, warm_start
 from benchmarks.demo import ROWS, demo_arguments
 from benchmarks.pictures import FOLDER, PICTURES, THEMES
 from benchmarks.rows import read_rows
 from benchmarks.tuned_examples import EXAMPLES, imported
-from flwr_fbo import FedVoteSettings, InProcessGrid, SearchSpace
+from flwr_fbo import InProcessGrid
 from flwr_fbo.cli import app
 from flwr_fbo.cli.commands import COMMANDS, load_command
 from flwr_fbo.lab.experiment_runner.estimates import Estimate
 from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
+from flwr_fbo.tuning import FedVoteSettings, SearchSpace
 from flwr_fbo.tuning.fed_vote.even_votes import even_votes
 from flwr_fbo.tuning.fed_vote.settings import VoteCount
 from tests.support.before_and_after import diff
@@ -38,6 +38,7 @@ from tests.support.documents import (
     is_shown_as,
     run_in_a_copy,
 )
+from tests.support.public import public_names
 
 PAGES = sorted(ROOT.glob("docs/**/*.md"))
 READMES = [ROOT / "README.md", *sorted(ROOT.glob("experiments/**/README.md"))]
@@ -412,15 +413,15 @@ def test_modules_that_pages_name_exist() -> None:
 
 def test_every_public_name_is_in_the_reference() -> None:
     text = "".join(p.read_text() for p in ROOT.glob("docs/reference/*.md"))
-    for name in set(dir(flwr_fbo)) - {"__version__"}:
-        assert re.search(rf":: flwr_fbo\.{name}$", text, re.MULTILINE), name
+    for name in public_names():
+        assert re.search(rf":: {re.escape(name)}$", text, re.MULTILINE), name
 
 
 def test_where_a_docstring_points_to_is_in_the_reference() -> None:
     """Parameters that are documented elsewhere are documented on a page."""
     text = "".join(p.read_text() for p in ROOT.glob("docs/reference/*.md"))
-    for name in dir(flwr_fbo):
-        docstring = inspect.getdoc(getattr(flwr_fbo, name)) or ""
+    for name, value in public_names().items():
+        docstring = inspect.getdoc(value) or ""
         for pointed in re.findall(r"[Ss]ee `([A-Z]\w+)", docstring):
             assert re.search(rf"\.{pointed}$", text, re.MULTILINE), (name, pointed)
 

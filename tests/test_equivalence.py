@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flwr_fbo import FedVoteSettings, tuning_app
+from flwr_fbo import tuning_app
 from flwr_fbo.lab.simulation.loop import run_loop
+from flwr_fbo.tuning import FedVoteSettings
 from flwr_fbo.tuning.search.study import create_agent
 from tests.support.federation import (
     NUM_AGENTS,

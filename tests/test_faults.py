@@ -15,11 +15,12 @@ from typing import Any
 
 import pytest
 
-from flwr_fbo import FedVote, FedVoteSettings, InProcessGrid, Privacy, tuning_app
+from flwr_fbo import FedVote, InProcessGrid, Privacy, tuning_app
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.spending import SpendingLedger
 from flwr_fbo.strategies.host import Host
+from flwr_fbo.tuning import FedVoteSettings
 from tests.support.federation import SPACE, objective_of
 
 ROOT = Path(__file__).parents[1]

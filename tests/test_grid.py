@@ -27,9 +27,10 @@ from flwr.server.strategy import FedAvg
 from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
 from flwr.server.workflow.constant import MAIN_PARAMS_RECORD
 
-from flwr_fbo import DPFTSDE, FedVote, FedVoteSettings, InProcessGrid, Seeds
+from flwr_fbo import DPFTSDE, FedVote, InProcessGrid, Seeds
 from flwr_fbo._compat import CLIENT_APP_RAISED, Run
 from flwr_fbo.lab.simulation.loop import run_loop
+from flwr_fbo.tuning import FedVoteSettings
 from flwr_fbo.tuning.search import expected_improvement
 from flwr_fbo.tuning.search.expected_improvement import Found, Search
 from flwr_fbo.tuning.search.study import create_agent

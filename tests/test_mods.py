@@ -29,14 +29,8 @@ from flwr.serverapp.strategy import (
     Strategy,
 )
 
-from flwr_fbo import (
-    FTS,
-    FTSSettings,
-    InProcessGrid,
-    add_tuning,
-    linear_bandit_app,
-    tuning_app,
-)
+from flwr_fbo import FTS, InProcessGrid, add_tuning, linear_bandit_app, tuning_app
+from flwr_fbo.tuning import FTSSettings
 from flwr_fbo.tuning.search.agent import Agent
 from tests.support.bandit_sites import fed_ucb, make_environment
 from tests.support.documents import ROOT, Page

@@ -17,7 +17,6 @@ from flwr_fbo import (
     FedUCB,
     FedVote,
     FedWarmStart,
-    FTSSettings,
     Halving,
     Host,
     InProcessGrid,
@@ -26,6 +25,8 @@ from flwr_fbo import (
     Seeds,
     tuning_app,
 )
+from flwr_fbo.tuning import FTSSettings
+from tests.support.public import public_names
 
 STRATEGIES: list[Any] = [
     FedVote,
@@ -41,8 +42,7 @@ STRATEGIES: list[Any] = [
 def _public() -> list[tuple[str, Any]]:
     """Return what can be called of the public names, and public class methods."""
     found: list[tuple[str, Any]] = []
-    for name in dir(flwr_fbo):
-        value = getattr(flwr_fbo, name)
+    for name, value in public_names().items():
         if inspect.isclass(value):
             found += [
                 (f"{name}.{method}", function)

@@ -5,19 +5,18 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-import flwr_fbo
 from benchmarks.startup import answer, asked, instruction
+from tests.support.public import public_names
 
-# What `lazy_loader` and Optuna's distributions bring along.
-LAZY = {"lazy_loader"}
-OPTUNA = {*LAZY, "colorlog", "optuna", "packaging", "tqdm"}
+# What Optuna's distributions bring along.
+OPTUNA = {"colorlog", "optuna", "packaging", "tqdm"}
 LOADS = {
     "tuning_app": OPTUNA,
     "with_tuning": OPTUNA,
     "add_tuning": OPTUNA,
     "tuner_mod": OPTUNA,
-    "linear_bandit_app": LAZY,
-    "neural_bandit_app": LAZY,
+    "linear_bandit_app": set(),
+    "bandits.neural_bandit_app": set(),
     "DPFTSDE": OPTUNA,
     "FTS": OPTUNA,
     "FedVote": OPTUNA,
@@ -29,14 +28,14 @@ LOADS = {
 }
 # One process, of which others are copies: importing Flower is most of the time.
 IN_COPIES = """
-import os, sys
+import os, pkgutil, sys
 import flwr.clientapp, flwr.serverapp
 import flwr_fbo
 of_flower = set(sys.modules)
 for name in sys.argv[1:]:
     process = os.fork()
     if not process:
-        getattr(flwr_fbo, name)
+        pkgutil.resolve_name("flwr_fbo." + name)
         print(name, *(set(sys.modules) - of_flower), flush=True)
         os._exit(0)
     os.waitpid(process, 0)
@@ -92,9 +91,11 @@ def test_a_name_loads_only_what_it_needs_before_it_works() -> None:
 
 
 def test_the_package_and_its_public_names_are_cheap() -> None:
-    names = ", ".join(n for n in dir(flwr_fbo) if not n.startswith("_"))
-    loaded = _loaded(ALONE.format(f"from flwr_fbo import {names}"))
-    assert _of_others(loaded["alone"]) == LAZY
+    names = list(public_names())
+    loaded = _loaded(
+        ALONE.format(f"import pkgutil; [*map(pkgutil.resolve_name, {names})]")
+    )
+    assert _of_others(loaded["alone"]) == set()
     assert "flwr" not in loaded["alone"]
     heavy = {"ray", "torch", "matplotlib", "opendp", "sklearn", "pandas"}
     assert not heavy & _of_others(loaded["all"])

@@ -20,16 +20,10 @@ from flwr.app import Context
 from optuna.distributions import FloatDistribution
 from typer.testing import CliRunner
 
-from flwr_fbo import (
-    FedVote,
-    FedVoteSettings,
-    Host,
-    InProcessGrid,
-    Privacy,
-    PrometheusCallback,
-    tuning_app,
-)
+from flwr_fbo import FedVote, Host, InProcessGrid, Privacy, tuning_app
 from flwr_fbo.cli import app
+from flwr_fbo.integrations import PrometheusCallback
+from flwr_fbo.tuning import FedVoteSettings
 from tests.support.killing import killed_after
 from tests.support.prometheus_callback import Values, read, states
 

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from flwr.app import Context, RecordDict, UserConfig
 
-from flwr_fbo import Decision, InProcessGrid, LinearBanditPolicy
+from flwr_fbo import InProcessGrid, LinearBanditPolicy
+from flwr_fbo.bandits import Decision
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "triage-bandit"
 MODULES = ("client_app", "rehearse", "report", "server_app", "site", "study")

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from flwr_fbo import FederationResult, InProcessGrid
+from flwr_fbo import InProcessGrid
 from flwr_fbo.tuner.tune_settings import server_context
+from flwr_fbo.tuning import FederationResult
 from tests.support.documents import ROOT, blocks_of
 from tests.support.tuned_apps import legacy_app, message_app
 

@@ -11,7 +11,7 @@ import typer
 from flwr_fbo._common.validation import require
 from flwr_fbo.cli.commands import add, group
 from flwr_fbo.cli.output import check_output, plain_errors
-from flwr_fbo.secure_sum import Roster, SumIdentity
+from flwr_fbo.secure import Roster, SumIdentity
 
 app = group()
 

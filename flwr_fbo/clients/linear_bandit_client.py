@@ -19,8 +19,10 @@ class LinearBanditClient(SiteClient):
     --------
     >>> import numpy as np
     >>> from flwr.clientapp import ClientApp
-    >>> from flwr_fbo import (
-    ...     ContinualSettings, FedUCB, InProcessGrid, LinearBanditClient,
+    >>> from flwr_fbo import FedUCB, InProcessGrid
+    >>> from flwr_fbo.bandits import (
+    ...     ContinualSettings,
+    ...     LinearBanditClient,
     ...     LinearUCBSettings,
     ... )
     >>> class Ward:

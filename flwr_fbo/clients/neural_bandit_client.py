@@ -17,9 +17,8 @@ class NeuralBanditClient(SiteClient):
     --------
     >>> from flwr.clientapp import ClientApp
     >>> import numpy as np
-    >>> from flwr_fbo import (
-    ...     FedGOUCB, FedGOUCBSettings, InProcessGrid, Network, NeuralBanditClient
-    ... )
+    >>> from flwr_fbo import FedGOUCB, InProcessGrid
+    >>> from flwr_fbo.bandits import FedGOUCBSettings, Network, NeuralBanditClient
     >>> class Kitchen:
     ...     def contexts(self, t):
     ...         return np.linspace(0, 1, 20)[:, None]  # the actions of trial t

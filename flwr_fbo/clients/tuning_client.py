@@ -22,7 +22,8 @@ class TuningClient(SiteClient):
     --------
     >>> from flwr.clientapp import ClientApp
     >>> from optuna.distributions import FloatDistribution
-    >>> from flwr_fbo import FedVote, InProcessGrid, TuningClient
+    >>> from flwr_fbo import FedVote, InProcessGrid
+    >>> from flwr_fbo.tuning import TuningClient
     >>> def make_objective(context):
     ...     return lambda trial: -abs(trial.suggest_float("x", 0, 1) - 0.3)
     >>> def client_fn(context):

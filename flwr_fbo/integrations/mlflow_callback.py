@@ -39,7 +39,7 @@ class MlflowCallback(Tracker):
 
     Examples
     --------
-    >>> from flwr_fbo import MlflowCallback
+    >>> from flwr_fbo.integrations import MlflowCallback
     >>> callback = MlflowCallback("digits", tracking_uri="sqlite:////srv/mlflow.db")
     >>> callback.experiment
     'digits'

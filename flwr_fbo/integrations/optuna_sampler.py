@@ -54,7 +54,8 @@ class FederatedSampler(BaseSampler):
     --------
     >>> import optuna
     >>> from optuna.distributions import FloatDistribution
-    >>> from flwr_fbo import FederatedSampler, FedWarmStart, InProcessGrid, tuning_app
+    >>> from flwr_fbo import FedWarmStart, InProcessGrid, tuning_app
+    >>> from flwr_fbo.integrations import FederatedSampler
     >>> def objective(trial):
     ...     return -abs(trial.suggest_float("x", 0, 1) - 0.3)
     >>> strategy = FedWarmStart(

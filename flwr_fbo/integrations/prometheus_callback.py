@@ -38,9 +38,8 @@ class PrometheusCallback(Callback):
     >>> import tempfile
     >>> from pathlib import Path
     >>> from optuna.distributions import FloatDistribution
-    >>> from flwr_fbo import (
-    ...     FedVote, Host, InProcessGrid, PrometheusCallback, tuning_app
-    ... )
+    >>> from flwr_fbo import FedVote, Host, InProcessGrid, tuning_app
+    >>> from flwr_fbo.integrations import PrometheusCallback
     >>> folder = tempfile.mkdtemp()
     >>> strategy = FedVote(
     ...     space={"x": FloatDistribution(0, 1)},

@@ -25,7 +25,7 @@ class TensorBoardCallback(Tracker):
 
     Examples
     --------
-    >>> from flwr_fbo import TensorBoardCallback
+    >>> from flwr_fbo.integrations import TensorBoardCallback
     >>> TensorBoardCallback("/srv/tensorboard").folder.name
     'tensorboard'
 

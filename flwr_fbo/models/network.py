@@ -74,7 +74,7 @@ class Network:
     Examples
     --------
     >>> import numpy as np
-    >>> from flwr_fbo import Network
+    >>> from flwr_fbo.bandits import Network
     >>> model = Network(dimension=2, width=4)
     >>> w = model.initial(np.random.default_rng(0))
     >>> model.values(w, np.zeros((5, 2))).shape
@@ -147,7 +147,7 @@ class TorchModel:
     --------
     >>> import numpy as np
     >>> from torch import nn
-    >>> from flwr_fbo import TorchModel
+    >>> from flwr_fbo.bandits import TorchModel
     >>> module = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
     >>> model = TorchModel(module, dimension=2)
     >>> w = model.initial(np.random.default_rng(0))

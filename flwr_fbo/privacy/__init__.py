@@ -1,1 +1,5 @@
 """Releases, their noise and their accounting."""
+
+from flwr_fbo._common.public import public_names
+
+__getattr__, __dir__, __all__ = public_names(__name__, __file__)

@@ -73,7 +73,7 @@ class ContinualSettings:
 
     Examples
     --------
-    >>> from flwr_fbo import ContinualSettings
+    >>> from flwr_fbo.bandits import ContinualSettings
     >>> releases = ContinualSettings(
     ...     num_releases=30, dimension=10, epsilon=1.0, delta=1e-5
     ... )

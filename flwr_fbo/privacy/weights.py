@@ -29,7 +29,8 @@ class WeightSchedule:
     Examples
     --------
     >>> from optuna.distributions import FloatDistribution
-    >>> from flwr_fbo import DPFTSDE, Privacy, WeightSchedule
+    >>> from flwr_fbo import DPFTSDE, Privacy
+    >>> from flwr_fbo.privacy import WeightSchedule
     >>> space = {"C": FloatDistribution(1e-3, 1e3, log=True)}
     >>> privacy = Privacy(weights=WeightSchedule(peak=1000.0, form="linear"))
     >>> strategy = DPFTSDE(space, "maximize", num_agents=20, privacy=privacy)

@@ -38,7 +38,7 @@ from flwr_fbo.privacy.spending import (
     Promise,
     SpendingLedger,
 )
-from flwr_fbo.secure_sum import SumIdentity
+from flwr_fbo.secure import SumIdentity
 from flwr_fbo.site.gate import Gate
 from flwr_fbo.site.limits import NO_LIMITS, Limits, limits_text
 from flwr_fbo.site.node_limits import is_our_entry, node_limits

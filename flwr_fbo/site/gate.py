@@ -83,7 +83,7 @@ from flwr_fbo.privacy.spending import (
     charge_facts,
     study_of,
 )
-from flwr_fbo.secure_sum import SumIdentity
+from flwr_fbo.secure import SumIdentity
 from flwr_fbo.site.limits import (
     Limits,
     limits_text,
@@ -108,7 +108,7 @@ from flwr_fbo.study.codec import StudyMismatchError
 from flwr_fbo.study.conditions import condition_of, conditions_of
 
 if TYPE_CHECKING:
-    from flwr_fbo.secure_sum import SecureSums
+    from flwr_fbo.secure import SecureSums
 
 _log = logging.getLogger("flwr.fbo")
 

@@ -44,7 +44,7 @@ from flwr_fbo.study.codec import (
 )
 
 if TYPE_CHECKING:
-    from flwr_fbo.secure_sum import SecureSums
+    from flwr_fbo.secure import SecureSums
 
 # What a server learns where a limit on all studies together is reached: not which one,
 # nor how far it is.

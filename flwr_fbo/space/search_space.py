@@ -102,7 +102,7 @@ class SearchSpace:
     Examples
     --------
     >>> from optuna.distributions import FloatDistribution
-    >>> from flwr_fbo import SearchSpace
+    >>> from flwr_fbo.tuning import SearchSpace
     >>> space = SearchSpace({"C": FloatDistribution(1e-3, 1e3, log=True)})
     >>> space.to_unit({"C": 1.0})
     array([0.5])

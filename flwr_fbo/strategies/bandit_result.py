@@ -15,10 +15,8 @@ class BanditResult(StudyResult):
     Examples
     --------
     >>> import numpy as np
-    >>> from flwr_fbo import (
-    ...     ContinualSettings, FedUCB, InProcessGrid, LinearUCBSettings,
-    ...     linear_bandit_app,
-    ... )
+    >>> from flwr_fbo import FedUCB, InProcessGrid, linear_bandit_app
+    >>> from flwr_fbo.bandits import ContinualSettings, LinearUCBSettings
     >>> class Ward:
     ...     def contexts(self, t):
     ...         return np.eye(3)  # the actions of trial t

@@ -41,10 +41,8 @@ class DecentralizedFedUCB(LinearBanditStrategy):
     Examples
     --------
     >>> import numpy as np
-    >>> from flwr_fbo import (
-    ...     ContinualSettings, DecentralizedFedUCB, InProcessGrid, LinearUCBSettings,
-    ...     PeerGraph, linear_bandit_app,
-    ... )
+    >>> from flwr_fbo import DecentralizedFedUCB, InProcessGrid, linear_bandit_app
+    >>> from flwr_fbo.bandits import ContinualSettings, LinearUCBSettings, PeerGraph
     >>> class Ward:
     ...     def contexts(self, t):
     ...         return np.eye(3)  # the actions of trial t

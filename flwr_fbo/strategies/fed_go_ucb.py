@@ -47,9 +47,8 @@ class FedGOUCB(StudyStrategy[BanditResult]):
     Examples
     --------
     >>> import numpy as np
-    >>> from flwr_fbo import (
-    ...     FedGOUCB, InProcessGrid, Network, FedGOUCBSettings, neural_bandit_app
-    ... )
+    >>> from flwr_fbo import FedGOUCB, InProcessGrid
+    >>> from flwr_fbo.bandits import FedGOUCBSettings, Network, neural_bandit_app
     >>> class Kitchen:
     ...     def contexts(self, t):
     ...         return np.linspace(0, 1, 20)[:, None]  # the actions of trial t

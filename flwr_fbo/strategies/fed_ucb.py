@@ -40,10 +40,8 @@ class FedUCB(LinearBanditStrategy):
     Examples
     --------
     >>> import numpy as np
-    >>> from flwr_fbo import (
-    ...     ContinualSettings, FedUCB, InProcessGrid, LinearUCBSettings,
-    ...     linear_bandit_app,
-    ... )
+    >>> from flwr_fbo import FedUCB, InProcessGrid, linear_bandit_app
+    >>> from flwr_fbo.bandits import ContinualSettings, LinearUCBSettings
     >>> class Ward:
     ...     def contexts(self, t):
     ...         return np.eye(3)  # the actions of trial t

@@ -15,7 +15,7 @@ from optuna.distributions import BaseDistribution
 
 from flwr_fbo._common.conversion import takes_plain
 from flwr_fbo._common.validation import require, require_instance
-from flwr_fbo.secure_sum import SecureAggregation
+from flwr_fbo.secure import SecureAggregation
 from flwr_fbo.strategies.options import Preset, Privacy, Seeds
 from flwr_fbo.strategies.release_plan import private_study
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy

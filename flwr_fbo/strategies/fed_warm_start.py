@@ -21,7 +21,7 @@ from flwr_fbo._common.text import agents_text
 from flwr_fbo._common.validation import require, require_instance, require_int
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
-from flwr_fbo.secure_sum import SecureAggregation
+from flwr_fbo.secure import SecureAggregation
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.options import (
     SCHEDULES,

@@ -30,7 +30,7 @@ from flwr_fbo.privacy.spending import (
     charge_facts,
 )
 from flwr_fbo.privacy.weights import WeightSchedule
-from flwr_fbo.secure_sum import SecureAggregation, SumRequest
+from flwr_fbo.secure import SecureAggregation, SumRequest
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.enrolment import one_array
 from flwr_fbo.strategies.options import Privacy, Seeds

@@ -26,7 +26,7 @@ from flwr_fbo._compat import (
     to_array_record,
 )
 from flwr_fbo.privacy.accounting import PrivacySpent
-from flwr_fbo.secure_sum import SumRequest
+from flwr_fbo.secure import SumRequest
 from flwr_fbo.strategies.base import StudyStrategy
 from flwr_fbo.strategies.enrolment import first_line, matched, one_array
 from flwr_fbo.strategies.host import BEST_VALUE, METRICS

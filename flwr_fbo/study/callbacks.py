@@ -115,7 +115,8 @@ class Callback:
     Examples
     --------
     >>> from optuna.distributions import FloatDistribution
-    >>> from flwr_fbo import Callback, FedVote, Host, InProcessGrid, tuning_app
+    >>> from flwr_fbo import FedVote, Host, InProcessGrid, tuning_app
+    >>> from flwr_fbo.integrations import Callback
     >>> class Printed(Callback):
     ...     def on_round(self, finished):
     ...         print(f"round {finished.server_round}: {finished.answered} agents")

@@ -64,7 +64,11 @@ class FederationResult:
     >>> import numpy as np
     >>> from optuna.distributions import FloatDistribution
     >>> from flwr_fbo import (
-    ...     FederationTuner, Halving, InProcessGrid, PrivateChoice, tuner_mod
+    ...     FederationTuner,
+    ...     Halving,
+    ...     InProcessGrid,
+    ...     PrivateChoice,
+    ...     tuner_mod,
     ... )
     >>> client_app = ClientApp(mods=[tuner_mod])
     >>> def reply(message, **metrics):

@@ -27,7 +27,7 @@ from flwr_fbo._common.validation import (
     require_int,
 )
 from flwr_fbo.privacy.conditions import WITHOUT_TRAINING
-from flwr_fbo.secure_sum import SecureAggregation
+from flwr_fbo.secure import SecureAggregation
 from flwr_fbo.space.search_space import Params
 from flwr_fbo.strategies.options import Seeds
 from flwr_fbo.study.callbacks import (

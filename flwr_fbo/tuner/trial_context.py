@@ -41,7 +41,7 @@ def current_trial(context: Context) -> FederationTrial | None:
     Examples
     --------
     >>> from flwr.app import Context, RecordDict
-    >>> from flwr_fbo import current_trial
+    >>> from flwr_fbo.tuning import current_trial
     >>> def log_folder(context):
     ...     trial = current_trial(context)
     ...     return "logs/final" if trial is None else f"logs/trial-{trial.number}"

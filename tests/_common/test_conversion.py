@@ -17,28 +17,24 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from flwr_fbo import (
+from flwr_fbo import InProcessGrid, Limits, LinearBanditPolicy, tuning_app
+from flwr_fbo._common import conversion
+from flwr_fbo._common.fields import to_json
+from flwr_fbo.bandits import (
     ArmTable,
     Category,
     ContinualSettings,
     Decision,
     FeatureEncoder,
-    FedVoteSettings,
-    InProcessGrid,
-    Limits,
-    LinearBanditPolicy,
     LinearUCBSettings,
     Network,
     Number,
     RewardTimeout,
-    Trial,
     evaluate_policy,
     ips,
-    tuning_app,
 )
-from flwr_fbo._common import conversion
-from flwr_fbo._common.fields import to_json
 from flwr_fbo.bandits.off_policy.policies import from_function, greedy
+from flwr_fbo.tuning import FedVoteSettings, Trial
 from flwr_fbo.tuning.site.tuning_site import TuningSite
 from tests.support.policies import (
     ARMS,

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import pytest
 
-from flwr_fbo import ContinualSettings, FedGOUCBSettings, Network, NeuralPrivacy
 from flwr_fbo._common.fields import (
     check_fields,
     from_json,
@@ -19,6 +18,7 @@ from flwr_fbo._common.fields import (
     several,
     to_json,
 )
+from flwr_fbo.bandits import ContinualSettings, FedGOUCBSettings, Network, NeuralPrivacy
 from flwr_fbo.bandits.fed_go_ucb.study import FedGOUCBStudy
 from flwr_fbo.privacy.weights import WeightSchedule
 

@@ -38,23 +38,15 @@ import numpy as np
 from flwr.app import Context
 from optuna.distributions import FloatDistribution
 
-from flwr_fbo import (
-    DPFTSDE,
-    ContinualSettings,
-    DPFTSDESettings,
-    Host,
-    InProcessGrid,
-    LinearUCBSettings,
-    Privacy,
-    Seeds,
-    tuning_app,
-)
+from flwr_fbo import DPFTSDE, Host, InProcessGrid, Privacy, Seeds, tuning_app
+from flwr_fbo.bandits import ContinualSettings, LinearUCBSettings
 from flwr_fbo.bandits.linear.study import LinearBanditStudy
 from flwr_fbo.bandits.site.recorded_bandit import RecordedBandit
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.lab.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTask
 from flwr_fbo.strategies.study_record import FILE_NAME, StudyRecord, read_ledger
+from flwr_fbo.tuning import DPFTSDESettings
 from flwr_fbo.tuning.search.agent_journal import load_agent
 from flwr_fbo.tuning.search.study import TuningStudy
 

@@ -33,28 +33,19 @@ from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 
-from flwr_fbo import (
+from flwr_fbo import linear_bandit_app, tuner_mod, tuning_app
+from flwr_fbo._compat import reply_arrays, reply_metrics
+from flwr_fbo.bandits import (
     ContinualSettings,
-    DPFTSDESettings,
     FedGOUCBSettings,
-    FedVoteSettings,
-    FedWarmStartSettings,
-    FTSSettings,
     LinearBanditClient,
     LinearUCBSettings,
     Network,
     NeuralBanditClient,
     NeuralPrivacy,
     PeerGraph,
-    SearchSpace,
-    TuningClient,
-    current_trial,
-    linear_bandit_app,
     neural_bandit_app,
-    tuner_mod,
-    tuning_app,
 )
-from flwr_fbo._compat import reply_arrays, reply_metrics
 from flwr_fbo.bandits.decentralized_fed_ucb.server import PeerMessage
 from flwr_fbo.bandits.fed_go_ucb.study import FedGOUCBInstruction, FedGOUCBStudy
 from flwr_fbo.bandits.linear.exploration import (
@@ -73,11 +64,11 @@ from flwr_fbo.bandits.linear.study import (
 from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.privacy.spending import UNPROTECTED, Charge, Promise
 from flwr_fbo.privacy.weights import WeightSchedule
-from flwr_fbo.secure_sum.aggregator import Aggregator
-from flwr_fbo.secure_sum.member import Member
-from flwr_fbo.secure_sum.roster import Roster, SigningKey
-from flwr_fbo.secure_sum.sums import SecureSums, SumGroup
-from flwr_fbo.secure_sum.terms import Exchange, SumTerms
+from flwr_fbo.secure.aggregator import Aggregator
+from flwr_fbo.secure.member import Member
+from flwr_fbo.secure.roster import Roster, SigningKey
+from flwr_fbo.secure.sums import SecureSums, SumGroup
+from flwr_fbo.secure.terms import Exchange, SumTerms
 from flwr_fbo.study.codec import Instruction
 from flwr_fbo.tuner.envelope import (
     BALLOT,
@@ -90,6 +81,15 @@ from flwr_fbo.tuner.envelope import (
     SumHeader,
     TrialsHeader,
     header_record,
+)
+from flwr_fbo.tuning import (
+    DPFTSDESettings,
+    FedVoteSettings,
+    FedWarmStartSettings,
+    FTSSettings,
+    SearchSpace,
+    TuningClient,
+    current_trial,
 )
 from flwr_fbo.tuning.fed_vote.settings import VoteCount
 from flwr_fbo.tuning.fed_warm_start.settings import Cohorts, WarmStartFacts

@@ -20,26 +20,19 @@ from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 
-from flwr_fbo import (
+from flwr_fbo import Limits, linear_bandit_app, tuning_app
+from flwr_fbo._compat import to_array_record
+from flwr_fbo.bandits import (
     ContinualSettings,
-    DPFTSDESettings,
     FedGOUCBSettings,
-    FedVoteSettings,
-    FTSSettings,
-    Limits,
     LinearBanditClient,
     LinearUCBSettings,
     Network,
     NeuralBanditClient,
     NeuralPrivacy,
     PeerGraph,
-    SearchSpace,
-    TuningClient,
-    linear_bandit_app,
     neural_bandit_app,
-    tuning_app,
 )
-from flwr_fbo._compat import to_array_record
 from flwr_fbo.bandits.fed_go_ucb.study import (
     FedGOUCBInstruction,
     FedGOUCBStudy,
@@ -49,6 +42,13 @@ from flwr_fbo.bandits.linear.study import (
     LinearBanditStudy,
 )
 from flwr_fbo.study.codec import STUDY_ENTRY, Config, Instruction, Study
+from flwr_fbo.tuning import (
+    DPFTSDESettings,
+    FedVoteSettings,
+    FTSSettings,
+    SearchSpace,
+    TuningClient,
+)
 from flwr_fbo.tuning.fed_vote.settings import VoteCount
 from flwr_fbo.tuning.search.study import TuningInstruction, TuningStudy
 

@@ -7,7 +7,7 @@ Ledgers of four kinds of study are looked at after 200 kills.
 Each test ends a process with SIGKILL at random instants, starts it again, and checks
 that nothing recorded was lost, and no release drawn twice. It takes minutes.
 
-`tests/secure_sum/test_deployment.py` kills in the exchanges of a secure sum.
+`tests/secure/test_deployment.py` kills in the exchanges of a secure sum.
 """
 
 import argparse

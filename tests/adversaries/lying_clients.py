@@ -43,36 +43,40 @@ from optuna.distributions import FloatDistribution
 from flwr_fbo import (
     DPFTSDE,
     FTS,
-    ContinualSettings,
     DecentralizedFedUCB,
-    DPFTSDESettings,
     FedGOUCB,
-    FedGOUCBSettings,
     FedUCB,
     FedVote,
-    FedVoteSettings,
     FedWarmStart,
-    FedWarmStartSettings,
-    FTSSettings,
     InProcessGrid,
     Limits,
+    Privacy,
+    Seeds,
+    linear_bandit_app,
+    tuning_app,
+)
+from flwr_fbo._compat import reply_arrays, reply_metrics, to_array_record
+from flwr_fbo.bandits import (
+    ContinualSettings,
+    FedGOUCBSettings,
     LinearUCBSettings,
     Network,
     NeuralPrivacy,
     PeerGraph,
-    Privacy,
-    Seeds,
-    linear_bandit_app,
     neural_bandit_app,
-    tuning_app,
 )
-from flwr_fbo._compat import reply_arrays, reply_metrics, to_array_record
 from flwr_fbo.lab.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTask
 from flwr_fbo.lab.tasks.nonlinear_bandit import (
     FunctionBanditTask,
     NonlinearBanditEnvironment,
 )
 from flwr_fbo.models.langevin import LangevinSettings
+from flwr_fbo.tuning import (
+    DPFTSDESettings,
+    FedVoteSettings,
+    FedWarmStartSettings,
+    FTSSettings,
+)
 
 NUM_AGENTS, MOST_LIARS = 6, 2
 _NUM_ITERATIONS, _NUM_TRIALS, _TIMES = 6, 16, [2, 4, 6, 8, 10, 12, 14]

@@ -48,19 +48,21 @@ from hypothesis import Phase as Stage
 from hypothesis import strategies as st
 
 from flwr_fbo import (
-    ContinualSettings,
-    FedGOUCBSettings,
     InProcessGrid,
     Limits,
-    LinearUCBSettings,
-    Network,
     add_tuning,
     linear_bandit_app,
-    neural_bandit_app,
     tuner_mod,
     tuning_app,
 )
 from flwr_fbo._common.fields import to_json
+from flwr_fbo.bandits import (
+    ContinualSettings,
+    FedGOUCBSettings,
+    LinearUCBSettings,
+    Network,
+    neural_bandit_app,
+)
 from flwr_fbo.bandits.fed_go_ucb.study import (
     FedGOUCBInstruction,
     FedGOUCBStudy,
@@ -73,7 +75,7 @@ from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.privacy.spending import FILE_NAME, UNPROTECTED, Charge, Promise
 from flwr_fbo.privacy.weights import WeightSchedule
-from flwr_fbo.secure_sum.sums import SecureSums, SumGroup
+from flwr_fbo.secure.sums import SecureSums, SumGroup
 from flwr_fbo.site.gate import Gate
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.study.codec import Instruction, Phase

@@ -21,7 +21,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from flwr_fbo.privacy import noise
-from flwr_fbo.secure_sum import integer_noise, member
+from flwr_fbo.secure import integer_noise, member
 
 _generator = np.random.default_rng
 _gaussian = noise.opendp_gaussian

@@ -20,7 +20,7 @@ from flwr_fbo.privacy.spending import (
     SpendingLedger,
     composed_epsilon,
 )
-from flwr_fbo.secure_sum.roster import Roster, SigningKey
+from flwr_fbo.secure.roster import Roster, SigningKey
 
 
 def check(config: object, *options: str) -> tuple[int, str]:

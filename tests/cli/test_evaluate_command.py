@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from flwr_fbo import (
+from flwr_fbo import LinearBanditPolicy
+from flwr_fbo.bandits import (
     Category,
     ContinualSettings,
     EllipsoidSampling,
     FeatureEncoder,
-    LinearBanditPolicy,
     LinearUCBSettings,
     Number,
     Optimism,

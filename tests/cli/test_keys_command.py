@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flwr_fbo.cli import app
-from flwr_fbo.secure_sum.roster import Roster, SigningKey
+from flwr_fbo.secure.roster import Roster, SigningKey
 
 
 def run(*arguments: str | Path) -> tuple[int, str]:

@@ -18,15 +18,7 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from flwr_fbo import (
-    DPFTSDE,
-    FTS,
-    FedVote,
-    FedVoteSettings,
-    InProcessGrid,
-    Seeds,
-    tuning_app,
-)
+from flwr_fbo import DPFTSDE, FTS, FedVote, InProcessGrid, Seeds, tuning_app
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.lab.experiment_runner.config import builtin_experiments, load_experiment
 from flwr_fbo.lab.experiment_runner.curves import summarize
@@ -40,6 +32,7 @@ from flwr_fbo.study.report.page import (
     range_in_words,
     render,
 )
+from flwr_fbo.tuning import FedVoteSettings
 from flwr_fbo.tuning.report.findings import score_map, slices
 from flwr_fbo.tuning.search.recommendation import Recommendation, ReleasedFunction
 from tests.support import bandit_sites as bandit

@@ -16,7 +16,7 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from flwr_fbo import FedVoteSettings, best_params
+from flwr_fbo import best_params
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import Trial, TrialSource
 from flwr_fbo.privacy.spending import (
@@ -30,6 +30,7 @@ from flwr_fbo.privacy.spending import (
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.study.report import figures
 from flwr_fbo.study.report.page import Figure, Section, render
+from flwr_fbo.tuning import FedVoteSettings
 from flwr_fbo.tuning.fed_vote.settings import VoteCount
 from flwr_fbo.tuning.report.site_page import (
     LOOKS,

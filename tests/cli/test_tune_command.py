@@ -24,13 +24,14 @@ from flwr.serverapp import ServerApp
 from optuna.distributions import IntDistribution
 from typer.testing import CliRunner
 
-from flwr_fbo import FederationResult, InProcessGrid, SearchSpace
+from flwr_fbo import InProcessGrid
 from flwr_fbo.cli import app
 from flwr_fbo.cli.run_config import short_values
 from flwr_fbo.cli.tune_summary import Summary
 from flwr_fbo.tuner.federation_result import Rung
 from flwr_fbo.tuner.rungs.trial_run import TrialRun
 from flwr_fbo.tuner.tune_settings import TuneSettings, server_context
+from flwr_fbo.tuning import FederationResult, SearchSpace
 from tests.support.tuned_apps import (
     MESSAGE_CLIENT,
     legacy_app,

@@ -11,8 +11,9 @@ import pytest
 from optuna.distributions import FloatDistribution
 from typer.testing import CliRunner
 
-from flwr_fbo import FederationResult, Halving, OneTraining, PrivateChoice, Seeds
+from flwr_fbo import Halving, OneTraining, PrivateChoice, Seeds
 from flwr_fbo.cli import app
+from flwr_fbo.tuning import FederationResult
 from tests.support.apps import in_process, main_of, server_context, tuner
 from tests.support.pages import (
     assert_figures_can_be_read,

@@ -20,15 +20,10 @@ from flwr.app import (
 from flwr.clientapp import ClientApp
 from optuna.distributions import FloatDistribution
 
-from flwr_fbo import (
-    add_tuning,
-    linear_bandit_app,
-    neural_bandit_app,
-    tuning_app,
-    with_tuning,
-)
+from flwr_fbo import add_tuning, linear_bandit_app, tuning_app, with_tuning
 from flwr_fbo._common.errors import end_of_faults
 from flwr_fbo._compat import TUNE_ACTION, ensure_task_identity, instruction_content
+from flwr_fbo.bandits import neural_bandit_app
 from flwr_fbo.bandits.fed_go_ucb.study import FedGOUCBInstruction
 from flwr_fbo.bandits.kind import LINEAR_SITE, NEURAL_SITE
 from flwr_fbo.bandits.linear.study import LinearBanditInstruction

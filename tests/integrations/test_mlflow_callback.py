@@ -11,18 +11,9 @@ import numpy as np
 import pytest
 from flwr.serverapp.exception import AggregationError
 
-from flwr_fbo import (
-    FTS,
-    ContinualSettings,
-    FedUCB,
-    Halving,
-    Host,
-    InProcessGrid,
-    LinearUCBSettings,
-    MlflowCallback,
-    linear_bandit_app,
-)
-from flwr_fbo.integrations import mlflow_callback
+from flwr_fbo import FTS, FedUCB, Halving, Host, InProcessGrid, linear_bandit_app
+from flwr_fbo.bandits import ContinualSettings, LinearUCBSettings
+from flwr_fbo.integrations import MlflowCallback, mlflow_callback
 from flwr_fbo.study.callbacks import DecidedRung, Started
 from flwr_fbo.tuner.federation_result import FederationResult, Rung
 from tests.support.apps import in_process, main_of, server_context, tuner

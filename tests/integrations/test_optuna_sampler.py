@@ -22,18 +22,15 @@ from optuna.testing import pytest_samplers
 from optuna.trial import TrialState
 from typer.testing import CliRunner
 
-from flwr_fbo import (
-    FederatedSampler,
-    FedVoteSettings,
-    FedWarmStartSettings,
-    InProcessGrid,
-)
+from flwr_fbo import InProcessGrid
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.cli import app
+from flwr_fbo.integrations import FederatedSampler
 from flwr_fbo.integrations.optuna_export import export_journal
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.space.search_space import SearchSpace
+from flwr_fbo.tuning import FedVoteSettings, FedWarmStartSettings
 from flwr_fbo.tuning.dp_fts_de.settings import DPFTSDESettings
 from flwr_fbo.tuning.search.agent import Agent, play_round
 from flwr_fbo.tuning.search.optuna_trials import POINT

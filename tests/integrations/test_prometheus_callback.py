@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from flwr_fbo import Callback, Halving, InProcessGrid, PrometheusCallback
+from flwr_fbo import Halving, InProcessGrid
+from flwr_fbo.integrations import Callback, PrometheusCallback
 from flwr_fbo.integrations.prometheus_callback import _METRICS
 from flwr_fbo.study.callbacks import Started
 from tests.support.apps import in_process, main_of, server_context, tuner

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from flwr_fbo import FTS, Halving, Host, InProcessGrid, TensorBoardCallback
-from flwr_fbo.integrations import tensorboard_callback
+from flwr_fbo import FTS, Halving, Host, InProcessGrid
+from flwr_fbo.integrations import TensorBoardCallback, tensorboard_callback
 from flwr_fbo.study.callbacks import Started
 from tests.support.apps import in_process, main_of, server_context, tuner
 from tests.support.federation import (
@@ -131,7 +131,7 @@ class NoTorch:
             raise ImportError
 
 sys.meta_path.insert(0, NoTorch())
-from flwr_fbo import TensorBoardCallback
+from flwr_fbo.integrations import TensorBoardCallback
 from flwr_fbo.study.callbacks import Round, Started
 
 told = TensorBoardCallback(sys.argv[1])

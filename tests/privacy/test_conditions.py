@@ -14,20 +14,19 @@ from optuna.distributions import FloatDistribution
 from typer.testing import CliRunner
 
 from flwr_fbo import (
-    ContinualSettings,
     FedUCB,
     FedVote,
     Host,
     InProcessGrid,
     LinearBanditPolicy,
-    LinearUCBSettings,
-    PrometheusCallback,
     Seeds,
     linear_bandit_app,
     tuning_app,
 )
 from flwr_fbo._common.files import make_folder
+from flwr_fbo.bandits import ContinualSettings, LinearUCBSettings
 from flwr_fbo.cli import app
+from flwr_fbo.integrations import PrometheusCallback
 from flwr_fbo.privacy.conditions import (
     FINISHED_TABLE,
     WITHOUT_TRAINING,

@@ -21,8 +21,9 @@ from flwr.app import (
 from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
 
-from flwr_fbo import InProcessGrid, Limits, Network, tuner_mod, with_tuning
+from flwr_fbo import InProcessGrid, Limits, tuner_mod, with_tuning
 from flwr_fbo._common.errors import AppFailedError
+from flwr_fbo.bandits import Network
 from flwr_fbo.bandits.fed_go_ucb.study import FedGOUCBInstruction, FedGOUCBStudy
 from flwr_fbo.bandits.linear.settings import LinearUCBSettings
 from flwr_fbo.bandits.linear.study import (

@@ -27,13 +27,10 @@ from optuna.distributions import FloatDistribution
 
 import flwr_fbo
 from flwr_fbo import (
-    ContinualSettings,
     FedVote,
     InProcessGrid,
     Limits,
     LinearBanditPolicy,
-    LinearUCBSettings,
-    Network,
     Seeds,
     add_tuning,
     linear_bandit_app,
@@ -43,6 +40,7 @@ from flwr_fbo import (
 )
 from flwr_fbo._common.errors import RefusedError
 from flwr_fbo._common.fields import to_json
+from flwr_fbo.bandits import ContinualSettings, LinearUCBSettings, Network
 from flwr_fbo.bandits.fed_go_ucb.settings import FedGOUCBSettings
 from flwr_fbo.bandits.fed_go_ucb.study import (
     FedGOUCBStudy,
@@ -59,8 +57,8 @@ from flwr_fbo.privacy.spending import (
     composed_epsilon,
 )
 from flwr_fbo.privacy.weights import WeightSchedule
-from flwr_fbo.secure_sum.graph import MAX_COMPLETE
-from flwr_fbo.secure_sum.sums import SecureSums, SumGroup
+from flwr_fbo.secure.graph import MAX_COMPLETE
+from flwr_fbo.secure.sums import SecureSums, SumGroup
 from flwr_fbo.site.gate import Gate
 from flwr_fbo.tuner.envelope import (
     BALLOT,

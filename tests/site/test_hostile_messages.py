@@ -14,18 +14,16 @@ import numpy as np
 import pytest
 from flwr.app import Context, RecordDict, UserConfig
 
-from flwr_fbo import (
+from flwr_fbo import Limits
+from flwr_fbo._common.errors import OutOfTimeError, RefusedError
+from flwr_fbo._common.fields import FREE, cap_of, fields_by_name, part_of
+from flwr_fbo._compat import to_array_record
+from flwr_fbo.bandits import (
     Category,
     ContinualSettings,
-    DPFTSDESettings,
     EllipsoidSampling,
     FeatureEncoder,
-    FedVoteSettings,
-    FedWarmStartSettings,
-    FTSSettings,
     InverseGapWeighting,
-    Knowledge,
-    Limits,
     LinearUCBSettings,
     Network,
     NeuralPrivacy,
@@ -33,9 +31,6 @@ from flwr_fbo import (
     PeerGraph,
     RewardTimeout,
 )
-from flwr_fbo._common.errors import OutOfTimeError, RefusedError
-from flwr_fbo._common.fields import FREE, cap_of, fields_by_name, part_of
-from flwr_fbo._compat import to_array_record
 from flwr_fbo.bandits.fed_go_ucb.study import FedGOUCBInstruction, FedGOUCBStudy
 from flwr_fbo.bandits.linear.settings import DeterminantTrigger
 from flwr_fbo.bandits.linear.study import (
@@ -47,7 +42,7 @@ from flwr_fbo.bandits.site.neural_bandit_site import NeuralBanditSite
 from flwr_fbo.lab.baselines.random_search import RandomSearchSettings
 from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.privacy.spending import Charge, Promise
-from flwr_fbo.secure_sum.sums import SecureSums, SumGroup
+from flwr_fbo.secure.sums import SecureSums, SumGroup
 from flwr_fbo.site.limits import (
     DEFAULT_SIZES,
     NO_LIMITS,
@@ -58,6 +53,13 @@ from flwr_fbo.site.limits import (
 from flwr_fbo.site.node_limits import node_limits
 from flwr_fbo.site.site import SiteError
 from flwr_fbo.study.codec import STUDY_ENTRY, Study
+from flwr_fbo.tuning import (
+    DPFTSDESettings,
+    FedVoteSettings,
+    FedWarmStartSettings,
+    FTSSettings,
+    Knowledge,
+)
 from flwr_fbo.tuning.fed_vote.settings import VoteCount
 from flwr_fbo.tuning.fed_warm_start.knowledge import KnownRelease
 from flwr_fbo.tuning.fed_warm_start.settings import Cohorts, WarmStartFacts

@@ -9,15 +9,9 @@ import pytest
 from flwr.app import Context, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
 
-from flwr_fbo import (
-    Limits,
-    add_tuning,
-    linear_bandit_app,
-    neural_bandit_app,
-    tuning_app,
-    with_tuning,
-)
+from flwr_fbo import Limits, add_tuning, linear_bandit_app, tuning_app, with_tuning
 from flwr_fbo._common.errors import NodeConfigError, RefusedError
+from flwr_fbo.bandits import neural_bandit_app
 from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.spending import Charge, Promise
 from flwr_fbo.site.node_limits import node_limits

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flwr_fbo import ContinualSettings, LinearUCBSettings, Network
+from flwr_fbo.bandits import ContinualSettings, LinearUCBSettings, Network
 from flwr_fbo.bandits.fed_go_ucb.study import (
     FedGOUCBInstruction,
     FedGOUCBStudy,

@@ -8,8 +8,9 @@ import pytest
 from flwr.app import Context, UserConfig
 from flwr.serverapp.exception import AggregationError
 
-from flwr_fbo import InProcessGrid, Limits, Network, tuning_app
+from flwr_fbo import InProcessGrid, Limits, tuning_app
 from flwr_fbo._common.errors import RefusedError
+from flwr_fbo.bandits import Network
 from flwr_fbo.bandits.fed_go_ucb.study import FedGOUCBStudy
 from flwr_fbo.bandits.linear.settings import LinearUCBSettings
 from flwr_fbo.bandits.linear.study import (

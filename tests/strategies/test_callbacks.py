@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
-from flwr_fbo import FTS, Callback, Host, InProcessGrid, TuningResult
+from flwr_fbo import FTS, Host, InProcessGrid
+from flwr_fbo.integrations import Callback
 from flwr_fbo.strategies.study_record import StudyRecord
 from flwr_fbo.study.callbacks import Round, Started
+from flwr_fbo.tuning import TuningResult
 from tests.support.bandit_sites import APP, M, fed_ucb
 from tests.support.federation import NUM_AGENTS, SPACE, numpy_app, strategy
 

@@ -17,17 +17,15 @@ from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 from typer.testing import CliRunner
 
-from flwr_fbo import (
+from flwr_fbo import InProcessGrid, LinearBanditPolicy, linear_bandit_app
+from flwr_fbo._compat import to_array_record
+from flwr_fbo.bandits import (
     EllipsoidSampling,
-    InProcessGrid,
     InverseGapWeighting,
     LinearBanditClient,
-    LinearBanditPolicy,
     LinearUCBSettings,
     PeerGraph,
-    linear_bandit_app,
 )
-from flwr_fbo._compat import to_array_record
 from flwr_fbo.bandits.decentralized_fed_ucb.server import (
     DecentralizedFedUCBServer,
     PeerMessage,

@@ -25,13 +25,8 @@ from flwr.serverapp.exception import AggregationError
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 
 import flwr_fbo._compat as compat
-from flwr_fbo import (
-    Callback,
-    DPFTSDESettings,
-    Host,
-    InProcessGrid,
-    tuning_app,
-)
+from flwr_fbo import Host, InProcessGrid, tuning_app
+from flwr_fbo.integrations import Callback
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.lab.baselines.random_search import LocalServer, RandomSearchSettings
 from flwr_fbo.space.search_space import SearchSpace
@@ -39,6 +34,7 @@ from flwr_fbo.strategies.release_plan import published_delta
 from flwr_fbo.strategies.study_record import read_ledger
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 from flwr_fbo.study.callbacks import Round
+from flwr_fbo.tuning import DPFTSDESettings
 from flwr_fbo.tuning.search.study import TuningStudy
 from tests.support.federation import (
     NUM_AGENTS,

@@ -13,13 +13,9 @@ from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 from typer.testing import CliRunner
 
-from flwr_fbo import (
-    FedGOUCBSettings,
-    InProcessGrid,
-    NeuralBanditClient,
-    neural_bandit_app,
-)
+from flwr_fbo import InProcessGrid
 from flwr_fbo._compat import to_array_record
+from flwr_fbo.bandits import FedGOUCBSettings, NeuralBanditClient, neural_bandit_app
 from flwr_fbo.bandits.fed_go_ucb.agent import FedGOUCBAgent
 from flwr_fbo.bandits.kind import NEURAL_SITE
 from flwr_fbo.bandits.site.environment import BanditEnvironment

@@ -15,13 +15,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.exception import AggregationError
 from typer.testing import CliRunner
 
-from flwr_fbo import (
-    BanditResult,
-    FedUCB,
-    InProcessGrid,
-    LinearBanditClient,
-    linear_bandit_app,
-)
+from flwr_fbo import FedUCB, InProcessGrid, linear_bandit_app
+from flwr_fbo.bandits import BanditResult, LinearBanditClient
 from flwr_fbo.bandits.kind import LINEAR_SITE
 from flwr_fbo.bandits.linear.settings import DeterminantTrigger
 from flwr_fbo.bandits.site.decision import action_of

@@ -16,13 +16,7 @@ from flwr.serverapp.exception import AggregationError
 from numpy.typing import NDArray
 from typer.testing import CliRunner
 
-from flwr_fbo import (
-    InProcessGrid,
-    Limits,
-    Privacy,
-    Seeds,
-    tuning_app,
-)
+from flwr_fbo import InProcessGrid, Limits, Privacy, Seeds, tuning_app
 from flwr_fbo._compat import reply_arrays
 from flwr_fbo.cli import app as cli
 from flwr_fbo.journal.journal_file import JournalError

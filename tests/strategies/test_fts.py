@@ -11,18 +11,11 @@ import pytest
 from numpy.typing import NDArray
 from typer.testing import CliRunner
 
-from flwr_fbo import (
-    DPFTSDE,
-    FTS,
-    DPFTSDESettings,
-    FTSSettings,
-    InProcessGrid,
-    SearchSpace,
-    tuning_app,
-)
+from flwr_fbo import DPFTSDE, FTS, InProcessGrid, tuning_app
 from flwr_fbo.cli import app
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.lab.simulation.loop import run_loop
+from flwr_fbo.tuning import DPFTSDESettings, FTSSettings, SearchSpace
 from flwr_fbo.tuning.dp_fts_de.settings import Follow
 from flwr_fbo.tuning.fts.agent import FTSAgent
 from flwr_fbo.tuning.fts.server import FTSServer

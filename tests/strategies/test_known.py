@@ -12,21 +12,13 @@ from flwr.serverapp.exception import AggregationError
 from optuna.distributions import FloatDistribution
 from typer.testing import CliRunner
 
-from flwr_fbo import (
-    FederatedSampler,
-    FedVote,
-    FedWarmStartSettings,
-    InProcessGrid,
-    Knowledge,
-    Limits,
-    Privacy,
-    Seeds,
-    tuning_app,
-)
+from flwr_fbo import FedVote, InProcessGrid, Limits, Privacy, Seeds, tuning_app
 from flwr_fbo.cli import app as cli
+from flwr_fbo.integrations import FederatedSampler
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.spending import Charge, SpendingLedger, composed_epsilon
 from flwr_fbo.strategies.fed_warm_start import FedWarmStart
+from flwr_fbo.tuning import FedWarmStartSettings, Knowledge
 from flwr_fbo.tuning.fed_warm_start.head_start import head_start
 from flwr_fbo.tuning.fed_warm_start.settings import Cohorts, WarmStartFacts
 from flwr_fbo.tuning.search.agent import Agent, play_round

@@ -17,11 +17,11 @@ from flwr_fbo import (
     InProcessGrid,
     Privacy,
     Seeds,
-    TuningResult,
     tuning_app,
 )
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo.models.features import RandomFeatures
+from flwr_fbo.tuning import TuningResult
 from flwr_fbo.tuning.search.recommendation import NOTHING, Recommendation
 from flwr_fbo.tuning.search.trial import Objective
 

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from flwr_fbo import DPFTSDESettings, InProcessGrid
+from flwr_fbo import InProcessGrid
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.study.callbacks import Round
+from flwr_fbo.tuning import DPFTSDESettings
 from flwr_fbo.tuning.search.recommendation import Recommendation
 from tests.support.federation import (
     AGENT,

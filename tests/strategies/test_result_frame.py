@@ -5,8 +5,10 @@ import sys
 import pytest
 from flwr.app import ArrayRecord
 
-from flwr_fbo import BanditResult, InProcessGrid, TuningResult
+from flwr_fbo import InProcessGrid
+from flwr_fbo.bandits import BanditResult
 from flwr_fbo.study.callbacks import Round
+from flwr_fbo.tuning import TuningResult
 from tests.support.federation import NUM_AGENTS, numpy_app, strategy
 
 COLUMNS = ["server_round", "answered", "failed", "late", "absent", "epsilon", "release"]

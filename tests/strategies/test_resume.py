@@ -16,13 +16,14 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.exception import AggregationError
 from optuna.distributions import FloatDistribution
 
-from flwr_fbo import DPFTSDE, InProcessGrid, TuningResult
+from flwr_fbo import DPFTSDE, InProcessGrid
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.lab.baselines.random_search import LocalServer, RandomSearchSettings
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
+from flwr_fbo.tuning import TuningResult
 from flwr_fbo.tuning.search.agent import Agent
 from flwr_fbo.tuning.search.study import TuningStudy
 from tests.support.federation import (

@@ -12,16 +12,8 @@ from flwr.app import Message, RecordDict
 from flwr.superlink.grid.inmemory_grid import InMemoryGrid
 from optuna.distributions import FloatDistribution
 
-from flwr_fbo import (
-    DPFTSDE,
-    FTS,
-    FedVote,
-    InProcessGrid,
-    Privacy,
-    SecureAggregation,
-    Seeds,
-    tuning_app,
-)
+from flwr_fbo import DPFTSDE, FTS, FedVote, InProcessGrid, Privacy, Seeds, tuning_app
+from flwr_fbo.secure import SecureAggregation
 from flwr_fbo.strategies import round_progress
 from flwr_fbo.strategies.round_progress import Waiting, duration
 from tests.support.federation import NUM_AGENTS, numpy_app, strategy

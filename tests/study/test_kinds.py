@@ -83,7 +83,7 @@ def test_names_of_kinds_and_of_their_files_stand_in_their_wings_alone() -> None:
 def test_what_serves_all_kinds_imports_no_wing() -> None:
     """A file that imports a wing is that wing's: of one strategy, client or command."""
     importing = {file: wings for file, tree in _files() if (wings := _wings_in(tree))}
-    shared = ("_common", "journal", "models", "privacy", "secure_sum", "site", "study")
+    shared = ("_common", "journal", "models", "privacy", "secure", "site", "study")
     for file, wings in importing.items():
         assert file.split("/")[0] not in shared, file
         # What the tuner does is about settings, as tuning is.

@@ -24,16 +24,10 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Strategy
 from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
 
-from flwr_fbo import (
-    FederationResult,
-    FederationTuner,
-    Halving,
-    InProcessGrid,
-    Seeds,
-    tuner_mod,
-)
+from flwr_fbo import FederationTuner, Halving, InProcessGrid, Seeds, tuner_mod
 from flwr_fbo.tuner.private_choice import PrivateChoice
 from flwr_fbo.tuner.trials.trial_grid import Main
+from flwr_fbo.tuning import FederationResult
 
 NUM_CLIENTS, TARGET = 6, np.array([1.0, -2.0, 0.5])
 RUN_CONFIG: dict[str, Any] = {

@@ -10,15 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._common.errors import RefusedError
-from flwr_fbo.secure_sum.aggregator import Aggregator
-from flwr_fbo.secure_sum.member import Member
-from flwr_fbo.secure_sum.roster import Roster, SigningKey
-from flwr_fbo.secure_sum.terms import (
+from flwr_fbo.secure.aggregator import Aggregator
+from flwr_fbo.secure.member import Member
+from flwr_fbo.secure.roster import Roster, SigningKey
+from flwr_fbo.secure.terms import (
     Exchange,
     SumTerms,
     default_threshold,
 )
-from flwr_fbo.secure_sum.wire import Payload
+from flwr_fbo.secure.wire import Payload
 
 Requests = dict[int, Payload]
 # What a test makes of the requests or the replies of an exchange.

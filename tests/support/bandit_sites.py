@@ -10,15 +10,17 @@ from flwr.app import Context, Message, UserConfig
 from flwr.clientapp import ClientApp
 
 from flwr_fbo import (
-    ContinualSettings,
-    EllipsoidSampling,
     FedUCB,
     InProcessGrid,
-    InverseGapWeighting,
     Limits,
     LinearBanditPolicy,
-    LinearUCBSettings,
     linear_bandit_app,
+)
+from flwr_fbo.bandits import (
+    ContinualSettings,
+    EllipsoidSampling,
+    InverseGapWeighting,
+    LinearUCBSettings,
 )
 from flwr_fbo.bandits.kind import LINEAR_SITE
 from flwr_fbo.bandits.site.environment import BanditEnvironment

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from flwr_fbo import Category, FeatureEncoder, Number
 from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo.bandits import Category, FeatureEncoder, Number
 
 Arm = tuple[str, dict[str, Any]]
 

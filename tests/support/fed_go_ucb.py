@@ -4,12 +4,8 @@ from typing import Any
 
 from flwr.app import Context
 
-from flwr_fbo import (
-    FedGOUCB,
-    FedGOUCBSettings,
-    Network,
-    neural_bandit_app,
-)
+from flwr_fbo import FedGOUCB
+from flwr_fbo.bandits import FedGOUCBSettings, Network, neural_bandit_app
 from flwr_fbo.bandits.site.environment import BanditEnvironment
 from flwr_fbo.lab.tasks.nonlinear_bandit import (
     FunctionBanditTask,

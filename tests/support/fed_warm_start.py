@@ -5,10 +5,7 @@ from typing import Any
 from flwr.app import ConfigRecord, Context, Message
 from optuna.distributions import FloatDistribution
 
-from flwr_fbo import (
-    InProcessGrid,
-    Seeds,
-)
+from flwr_fbo import InProcessGrid, Seeds
 from flwr_fbo.strategies.fed_warm_start import FedWarmStart
 from flwr_fbo.tuning.fed_warm_start.settings import (
     FedWarmStartSettings,

@@ -11,17 +11,10 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
 from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
 
-from flwr_fbo import (
-    DPFTSDE,
-    DPFTSDESettings,
-    FedVote,
-    FedVoteSettings,
-    InProcessGrid,
-    TuningClient,
-    tuning_app,
-)
+from flwr_fbo import DPFTSDE, FedVote, InProcessGrid, tuning_app
 from flwr_fbo._compat import reply_arrays
 from flwr_fbo.privacy.spending import FILE_NAME, Charge, SpendingLedger
+from flwr_fbo.tuning import DPFTSDESettings, FedVoteSettings, TuningClient
 from flwr_fbo.tuning.search.agent import Agent
 from tests.support.grouped import grouped, hosted
 

@@ -14,15 +14,9 @@ from flwr.app import (
 )
 from flwr.clientapp import ClientApp
 
-from flwr_fbo import (
-    ContinualSettings,
-    InProcessGrid,
-    Limits,
-    LinearUCBSettings,
-    Network,
-    tuner_mod,
-)
+from flwr_fbo import InProcessGrid, Limits, tuner_mod
 from flwr_fbo._common.fields import to_json
+from flwr_fbo.bandits import ContinualSettings, LinearUCBSettings, Network
 from flwr_fbo.bandits.fed_go_ucb.study import (
     FedGOUCBInstruction,
     FedGOUCBStudy,

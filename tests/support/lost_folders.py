@@ -20,18 +20,16 @@ from flwr.clientapp import ClientApp
 from typer.testing import CliRunner
 
 from flwr_fbo import (
-    ContinualSettings,
     FedGOUCB,
     FedUCB,
     Halving,
     InProcessGrid,
-    LinearUCBSettings,
     PrivateChoice,
     linear_bandit_app,
-    neural_bandit_app,
     tuning_app,
 )
 from flwr_fbo._compat import reply_arrays
+from flwr_fbo.bandits import ContinualSettings, LinearUCBSettings, neural_bandit_app
 from flwr_fbo.bandits.fed_go_ucb.study import FedGOUCBInstruction
 from flwr_fbo.bandits.linear.study import LinearBanditInstruction
 from flwr_fbo.cli import app as command

@@ -7,15 +7,8 @@ from typing import Any
 
 from flwr.app import Context
 
-from flwr_fbo import (
-    ContinualSettings,
-    DecentralizedFedUCB,
-    InProcessGrid,
-    Limits,
-    LinearUCBSettings,
-    PeerGraph,
-    linear_bandit_app,
-)
+from flwr_fbo import DecentralizedFedUCB, InProcessGrid, Limits, linear_bandit_app
+from flwr_fbo.bandits import ContinualSettings, LinearUCBSettings, PeerGraph
 from flwr_fbo.bandits.site.environment import BanditEnvironment
 from flwr_fbo.lab.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTask
 from tests.support.grouped import hosted

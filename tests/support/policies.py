@@ -6,19 +6,19 @@ from typing import Any
 
 import numpy as np
 
-from flwr_fbo import (
+from flwr_fbo import LinearBanditPolicy
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo.bandits import (
     ArmTable,
     Category,
     ContinualSettings,
     EllipsoidSampling,
     FeatureEncoder,
     InverseGapWeighting,
-    LinearBanditPolicy,
     LinearUCBSettings,
     Number,
     Optimism,
 )
-from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.bandits.linear.study import LinearBanditStudy
 from flwr_fbo.bandits.site.recorded_bandit import RecordedBandit
 from flwr_fbo.journal.journal import Journal

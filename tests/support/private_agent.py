@@ -2,11 +2,7 @@
 
 from flwr.app import Context
 
-from flwr_fbo import (
-    FedGOUCBSettings,
-    Network,
-    NeuralPrivacy,
-)
+from flwr_fbo.bandits import FedGOUCBSettings, Network, NeuralPrivacy
 from flwr_fbo.bandits.site.environment import BanditEnvironment
 from flwr_fbo.lab.tasks.nonlinear_bandit import (
     FunctionBanditTask,

@@ -16,21 +16,20 @@ from optuna.distributions import FloatDistribution
 
 from flwr_fbo import (
     DPFTSDE,
-    DPFTSDESettings,
     FedVote,
-    FedVoteSettings,
     FedWarmStart,
     InProcessGrid,
     Privacy,
-    SecureAggregation,
     Seeds,
     tuning_app,
 )
 from flwr_fbo._compat import reply_arrays
-from flwr_fbo.secure_sum.integer_noise import IntegerNoise
-from flwr_fbo.secure_sum.roster import Roster, SigningKey
-from flwr_fbo.secure_sum.secure_release import SecureRelease
-from flwr_fbo.secure_sum.sums import SecureSums
+from flwr_fbo.secure import SecureAggregation
+from flwr_fbo.secure.integer_noise import IntegerNoise
+from flwr_fbo.secure.roster import Roster, SigningKey
+from flwr_fbo.secure.secure_release import SecureRelease
+from flwr_fbo.secure.sums import SecureSums
+from flwr_fbo.tuning import DPFTSDESettings, FedVoteSettings
 from flwr_fbo.tuning.fed_warm_start.settings import FedWarmStartSettings
 from tests.support.grouped import hosted
 

@@ -8,8 +8,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
-from flwr_fbo import server_score
 from flwr_fbo.tuner.trials.trial_grid import Main
+from flwr_fbo.tuning import server_score
 from tests.support.apps import (
     TARGET,
 )

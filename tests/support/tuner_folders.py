@@ -9,7 +9,8 @@ import pytest
 from flwr.app import Context
 from flwr.serverapp import Grid
 
-from flwr_fbo import FederationResult, Halving, PrivateChoice, Seeds
+from flwr_fbo import Halving, PrivateChoice, Seeds
+from flwr_fbo.tuning import FederationResult
 from tests.support.apps import (
     RUN_CONFIG,
     DyingGrid,

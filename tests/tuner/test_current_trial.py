@@ -7,7 +7,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
-from flwr_fbo import FederationResult, Halving, current_trial, tuner_mod
+from flwr_fbo import Halving, tuner_mod
+from flwr_fbo.tuning import FederationResult, current_trial
 from tests.support.apps import (
     NUM_CLIENTS,
     in_process,

@@ -13,14 +13,9 @@ from flwr.app import Context, Message
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
-from flwr_fbo import (
-    FederationResult,
-    Halving,
-    PrivateChoice,
-    current_trial,
-    tuner_mod,
-)
+from flwr_fbo import Halving, PrivateChoice, tuner_mod
 from flwr_fbo.tuner.trials.trial_grid import Main
+from flwr_fbo.tuning import FederationResult, current_trial
 from tests.support.apps import (
     assert_all_end,
     in_process,

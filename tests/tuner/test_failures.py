@@ -18,20 +18,20 @@ from optuna.distributions import FloatDistribution
 from typer.testing import CliRunner
 
 from flwr_fbo import (
-    FederationResult,
     FederationTuner,
     Halving,
     InProcessGrid,
     PrivateChoice,
-    SecureAggregation,
     Seeds,
     tuner_mod,
 )
 from flwr_fbo.cli import app as cli_app
 from flwr_fbo.journal.journal import Journal
+from flwr_fbo.secure import SecureAggregation
 from flwr_fbo.tuner.records.trials_record import FILE_NAME
 from flwr_fbo.tuner.report.page import tuner_page
 from flwr_fbo.tuner.trials.training_rounds import TrainingFailedError
+from flwr_fbo.tuning import FederationResult
 from tests.support.apps import RecordingGrid, tuner
 
 NUM_CLIENTS = 6

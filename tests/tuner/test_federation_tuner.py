@@ -15,7 +15,8 @@ from flwr.serverapp.exception import AggregationError
 from flwr.serverapp.strategy import FedAvg
 from optuna.distributions import FloatDistribution
 
-from flwr_fbo import FederationResult, Halving, PrivateChoice, Seeds, tuner_mod
+from flwr_fbo import Halving, PrivateChoice, Seeds, tuner_mod
+from flwr_fbo.tuning import FederationResult
 from tests.support.apps import (
     EVALUATE,
     NUM_CLIENTS,

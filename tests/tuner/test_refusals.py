@@ -16,7 +16,8 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from flwr_fbo import FederationTuner, Halving, PrivateChoice, SecureAggregation, Seeds
+from flwr_fbo import FederationTuner, Halving, PrivateChoice, Seeds
+from flwr_fbo.secure import SecureAggregation
 from tests.support.apps import RUN_CONFIG, SPACE, RecordingGrid, recording, tuner
 
 RATE = FloatDistribution(1e-3, 1.0, log=True)

@@ -10,8 +10,9 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 from flwr.serverapp.strategy.strategy_utils import sample_nodes
 
-from flwr_fbo import Halving, current_trial
+from flwr_fbo import Halving
 from flwr_fbo.tuner.trials.trial_grid import TrialGrid, _ordered
+from flwr_fbo.tuning import current_trial
 from tests.support.apps import in_process, main_of, server_context, tuner
 from tests.support.races import NUM_NODES, RaceGrid, race, race_context
 

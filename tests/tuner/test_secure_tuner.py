@@ -21,22 +21,17 @@ from flwr.app import (
 from flwr.serverapp.exception import AggregationError
 from scipy.stats import kstest
 
-from flwr_fbo import (
-    FederationResult,
-    Halving,
-    InProcessGrid,
-    PrivateChoice,
-    SecureAggregation,
-    Seeds,
-)
+from flwr_fbo import Halving, InProcessGrid, PrivateChoice, Seeds
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.spending import SpendingLedger
-from flwr_fbo.secure_sum.roster import Roster, SigningKey
+from flwr_fbo.secure import SecureAggregation
+from flwr_fbo.secure.roster import Roster, SigningKey
 from flwr_fbo.tuner.choosers.secure import SecureChooser
 from flwr_fbo.tuner.choosers.voters import Voters
 from flwr_fbo.tuner.records.trials_record import FILE_NAME
 from flwr_fbo.tuner.site.ballots import ballot_entries
+from flwr_fbo.tuning import FederationResult
 from tests.support.apps import (
     NUM_CLIENTS,
     ONE_RUNG,

@@ -10,7 +10,8 @@ from flwr.serverapp import Grid
 from flwr.serverapp.exception import AggregationError
 from flwr.serverapp.strategy import FedAvg
 
-from flwr_fbo import Halving, InProcessGrid, PrivateChoice, server_score
+from flwr_fbo import Halving, InProcessGrid, PrivateChoice
+from flwr_fbo.tuning import server_score
 from tests.support.apps import (
     EXACT_LOSS,
     NUM_CLIENTS,

@@ -11,9 +11,10 @@ from flwr.app import Context, Message
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
-from flwr_fbo import FederationResult, Halving, tuner_mod
+from flwr_fbo import Halving, tuner_mod
 from flwr_fbo.tuner.records.trials_record import FILE_NAME
 from flwr_fbo.tuner.trials.trial_grid import Main
+from flwr_fbo.tuning import FederationResult
 from tests.support.apps import (
     NUM_CLIENTS,
     RUN_CONFIG,

@@ -5,8 +5,9 @@ import sys
 
 import pytest
 
-from flwr_fbo import FederationResult, Halving
+from flwr_fbo import Halving
 from flwr_fbo.tuner.federation_result import Rung
+from flwr_fbo.tuning import FederationResult
 from tests.support.apps import in_process, main_of, server_context, tuner
 
 

@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
-from flwr_fbo import Callback, FederationResult, Halving, InProcessGrid
+from flwr_fbo import Halving, InProcessGrid
+from flwr_fbo.integrations import Callback
 from flwr_fbo.study.callbacks import DecidedRung, Started
+from flwr_fbo.tuning import FederationResult
 from tests.support.apps import (
     NUM_CLIENTS,
     RUN_CONFIG,

@@ -6,8 +6,13 @@ from typing import Any
 import pytest
 from optuna.distributions import FloatDistribution
 
-from flwr_fbo import FedVoteSettings, FedWarmStartSettings, FTSSettings, SearchSpace
 from flwr_fbo.strategies.options import private_strategies
+from flwr_fbo.tuning import (
+    FedVoteSettings,
+    FedWarmStartSettings,
+    FTSSettings,
+    SearchSpace,
+)
 from flwr_fbo.tuning.fed_vote.settings import VoteCount
 from flwr_fbo.tuning.fed_warm_start.settings import Cohorts, WarmStartFacts
 from flwr_fbo.tuning.registry import ALGORITHMS, Algorithm, load

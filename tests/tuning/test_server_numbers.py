@@ -16,14 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from optuna.distributions import FloatDistribution, IntDistribution
 
-from flwr_fbo import (
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo.bandits import (
     ContinualSettings,
-    DPFTSDESettings,
     EllipsoidSampling,
     FedGOUCBSettings,
-    FedVoteSettings,
-    FedWarmStartSettings,
-    FTSSettings,
     InverseGapWeighting,
     LinearUCBSettings,
     Network,
@@ -31,20 +28,25 @@ from flwr_fbo import (
     Number,
     Optimism,
     RewardTimeout,
-    SearchSpace,
-    WeightSchedule,
 )
-from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.bandits.fed_go_ucb.agent import FedGOUCBAgent
 from flwr_fbo.bandits.linear.agent import LinearUCBAgent, OwnPart
 from flwr_fbo.bandits.linear.confidence import Confidence
 from flwr_fbo.bandits.linear.settings import DeterminantTrigger
 from flwr_fbo.models.langevin import LangevinSettings
+from flwr_fbo.privacy import WeightSchedule
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.privacy.spending import Charge
 from flwr_fbo.tuner.envelope import check_weights
+from flwr_fbo.tuning import (
+    DPFTSDESettings,
+    FedVoteSettings,
+    FedWarmStartSettings,
+    FTSSettings,
+    SearchSpace,
+)
 from flwr_fbo.tuning.fed_vote.settings import VoteCount
 from flwr_fbo.tuning.fed_warm_start.settings import Cohorts, WarmStartFacts
 from flwr_fbo.tuning.search.agent import play_round

@@ -11,7 +11,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import KFold, cross_val_score, train_test_split
 from sklearn.svm import SVC
 
-from flwr_fbo import Objective
+from flwr_fbo.tuning import Objective
 
 Params = dict[str, Any]
 Data = tuple[NDArray[np.float64], NDArray[np.int64]]

@@ -5,13 +5,8 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from flwr_fbo import (
-    ContinualSettings,
-    DecentralizedFedUCB,
-    FedUCB,
-    LinearUCBSettings,
-    PeerGraph,
-)
+from flwr_fbo import DecentralizedFedUCB, FedUCB
+from flwr_fbo.bandits import ContinualSettings, LinearUCBSettings, PeerGraph
 from flwr_fbo.bandits.linear.settings import geometric_schedule
 
 NUM_SYNCHRONISATIONS = 8

@@ -2,7 +2,7 @@
 
 from flwr.app import Context
 
-from flwr_fbo import neural_bandit_app
+from flwr_fbo.bandits import neural_bandit_app
 from flwr_fbo.lab.tasks.nonlinear_bandit import (
     FunctionBanditTask,
     NonlinearBanditEnvironment,

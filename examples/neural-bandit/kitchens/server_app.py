@@ -3,7 +3,8 @@
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from flwr_fbo import FedGOUCB, FedGOUCBSettings, Network, NeuralPrivacy
+from flwr_fbo import FedGOUCB
+from flwr_fbo.bandits import FedGOUCBSettings, Network, NeuralPrivacy
 from flwr_fbo.models.langevin import LangevinSettings
 
 app = ServerApp()

@@ -10,7 +10,8 @@ import numpy as np
 import typer
 from flwr.app import UserConfig
 
-from flwr_fbo import Decision, FedUCB, InProcessGrid, Limits, linear_bandit_app
+from flwr_fbo import FedUCB, InProcessGrid, Limits, linear_bandit_app
+from flwr_fbo.bandits import Decision
 from triage.report import outcomes, report
 from triage.site import Clinic, load_patients
 from triage.study import SILENCE, WEEK, settings

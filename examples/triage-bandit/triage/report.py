@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from flwr_fbo import Decision, LinearBanditPolicy, evaluate_policy
+from flwr_fbo import LinearBanditPolicy
+from flwr_fbo.bandits import Decision, evaluate_policy
 from flwr_fbo.bandits.off_policy.policies import from_function
 from triage.site import load_patients
 from triage.study import ARMS, BIOPSY, COSTS, FOLLOW_UP

@@ -8,7 +8,8 @@ import numpy as np
 import typer
 from sklearn.datasets import load_breast_cancer
 
-from flwr_fbo import LateRewardError, LinearBanditPolicy
+from flwr_fbo import LinearBanditPolicy
+from flwr_fbo.bandits import LateRewardError
 from triage.study import BIOPSY, CONTEXT, COSTS, FOLLOW_UP, IMAGING, SILENCE, WEEK
 
 # From how many weeks on, and up to how many, the outcome of an arm is known.

@@ -1,6 +1,6 @@
 """What all sites have in common: contexts, arms, rewards and privacy."""
 
-from flwr_fbo import (
+from flwr_fbo.bandits import (
     ContinualSettings,
     EllipsoidSampling,
     FeatureEncoder,

@@ -42,7 +42,7 @@ class NeuralPrivacy:
 
     Examples
     --------
-    >>> from flwr_fbo import NeuralPrivacy
+    >>> from flwr_fbo.bandits import NeuralPrivacy
     >>> privacy = NeuralPrivacy(epsilon=8.0, delta=1e-3, num_synchronisations=4)
     >>> privacy.schedule(num_evaluations=20)  # after which of them sums are released
     (4, 8, 12, 16)
@@ -201,7 +201,7 @@ class FedGOUCBSettings:
 
     Examples
     --------
-    >>> from flwr_fbo import NeuralPrivacy, FedGOUCBSettings
+    >>> from flwr_fbo.bandits import FedGOUCBSettings, NeuralPrivacy
     >>> privacy = NeuralPrivacy(epsilon=8.0, delta=1e-3, num_features=16)
     >>> settings = FedGOUCBSettings(privacy=privacy)
     >>> settings.num_random_actions  # phase I is left out

@@ -28,7 +28,7 @@ class ArmTable:
 
     Examples
     --------
-    >>> from flwr_fbo import ArmTable, FeatureEncoder, Number
+    >>> from flwr_fbo.bandits import ArmTable, FeatureEncoder, Number
     >>> table = ArmTable({"day clinic": {"price": 25}, "ward": {"price": 100}})
     >>> table = table.add("home", price=10).change("ward", price=90)
     >>> table.names, table.version

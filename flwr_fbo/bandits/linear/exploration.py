@@ -3,9 +3,9 @@
 Where agents act on what was released only, all of them believe the same between two
 synchronisations. With `Optimism` they all play the same action for the same context,
 and what an agent would have earned by another policy cannot be told from what it has
-recorded. The other two draw the action, and the
-probability of what was drawn, its *propensity*, is recorded: sites explore differently,
-and `flwr_fbo.evaluate_policy` can value other policies on a site's own decisions.
+recorded. The other two draw the action, and the probability of what was drawn, its
+*propensity*, is recorded: sites explore differently, and
+`flwr_fbo.bandits.evaluate_policy` can value other policies on a site's own decisions.
 
 A choice is made of released sums, of the actions that are offered, and of chance. So it
 is post-processing, whatever the kind of exploration.
@@ -78,7 +78,7 @@ class Optimism(Exploration):
 
     Examples
     --------
-    >>> from flwr_fbo import Optimism
+    >>> from flwr_fbo.bandits import Optimism
     >>> Optimism().largest_uniform_share
     0.0
     """
@@ -105,7 +105,11 @@ class EllipsoidSampling(Exploration):
 
     Examples
     --------
-    >>> from flwr_fbo import ContinualSettings, EllipsoidSampling, LinearUCBSettings
+    >>> from flwr_fbo.bandits import (
+    ...     ContinualSettings,
+    ...     EllipsoidSampling,
+    ...     LinearUCBSettings,
+    ... )
     >>> releases = ContinualSettings(
     ...     num_releases=30, dimension=10, epsilon=1.0, delta=1e-5
     ... )
@@ -187,7 +191,11 @@ class InverseGapWeighting(Exploration):
 
     Examples
     --------
-    >>> from flwr_fbo import ContinualSettings, InverseGapWeighting, LinearUCBSettings
+    >>> from flwr_fbo.bandits import (
+    ...     ContinualSettings,
+    ...     InverseGapWeighting,
+    ...     LinearUCBSettings,
+    ... )
     >>> releases = ContinualSettings(
     ...     num_releases=30, dimension=10, epsilon=1.0, delta=1e-5
     ... )

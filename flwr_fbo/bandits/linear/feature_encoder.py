@@ -61,7 +61,7 @@ class FeatureEncoder:
 
     Examples
     --------
-    >>> from flwr_fbo import Category, FeatureEncoder, Number
+    >>> from flwr_fbo.bandits import Category, FeatureEncoder, Number
     >>> encoder = FeatureEncoder(
     ...     context={"age": Number(0, 110)},
     ...     arm={"price": Number(0, 100)},

@@ -32,7 +32,7 @@ class Number:
 
     Examples
     --------
-    >>> from flwr_fbo import Number
+    >>> from flwr_fbo.bandits import Number
     >>> Number(0, 110)
     Number(low=0.0, high=110.0, missing=None)
 
@@ -110,7 +110,7 @@ class Category:
 
     Examples
     --------
-    >>> from flwr_fbo import Category
+    >>> from flwr_fbo.bandits import Category
     >>> Category(["walk-in", "ambulance"])
     Category(values=('walk-in', 'ambulance'), missing=None)
 

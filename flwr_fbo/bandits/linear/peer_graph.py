@@ -38,7 +38,7 @@ class PeerGraph:
 
     Examples
     --------
-    >>> from flwr_fbo import PeerGraph
+    >>> from flwr_fbo.bandits import PeerGraph
     >>> ring = PeerGraph.named("ring", 6, hops=2, pooling="neighbourhood")
     >>> ring.neighbours(0)
     [1, 5]

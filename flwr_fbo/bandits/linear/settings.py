@@ -123,7 +123,7 @@ class RewardTimeout:
 
     Examples
     --------
-    >>> from flwr_fbo import ContinualSettings, LinearUCBSettings, RewardTimeout
+    >>> from flwr_fbo.bandits import ContinualSettings, LinearUCBSettings, RewardTimeout
     >>> releases = ContinualSettings(
     ...     num_releases=30, dimension=10, epsilon=1.0, delta=1e-5
     ... )
@@ -165,7 +165,7 @@ class LinearUCBSettings:
 
     Examples
     --------
-    >>> from flwr_fbo import ContinualSettings, LinearUCBSettings
+    >>> from flwr_fbo.bandits import ContinualSettings, LinearUCBSettings
     >>> releases = ContinualSettings(
     ...     num_releases=30, dimension=10, epsilon=1.0, delta=1e-5
     ... )

@@ -81,7 +81,7 @@ class PolicyValue:
 
     Examples
     --------
-    >>> from flwr_fbo import PolicyValue
+    >>> from flwr_fbo.bandits import PolicyValue
     >>> value = PolicyValue(0.5, 0.1, 0.3, 0.7, 40, 2, 25.0, 1.0, 0.2, 4.0, "ips")
     >>> value.low < value.value < value.high
     True
@@ -202,7 +202,7 @@ def ips(
     Examples
     --------
     >>> import numpy as np
-    >>> from flwr_fbo import Decision, ips
+    >>> from flwr_fbo.bandits import Decision, ips
     >>> context, arms, features = None, ("ward", "home"), np.eye(2)
     >>> log = [
     ...     Decision(0, 0.0, context, arms, features, 0, propensity=0.5, reward=1.0),
@@ -246,7 +246,7 @@ def snips(
     Examples
     --------
     >>> import numpy as np
-    >>> from flwr_fbo import Decision, snips
+    >>> from flwr_fbo.bandits import Decision, snips
     >>> context, arms, features = None, ("ward", "home"), np.eye(2)
     >>> log = [
     ...     Decision(0, 0.0, context, arms, features, 0, propensity=0.5, reward=1.0),
@@ -291,7 +291,7 @@ def doubly_robust(
     Examples
     --------
     >>> import numpy as np
-    >>> from flwr_fbo import Decision, doubly_robust
+    >>> from flwr_fbo.bandits import Decision, doubly_robust
     >>> context, arms, features = None, ("ward", "home"), np.eye(2)
     >>> log = [
     ...     Decision(0, 0.0, context, arms, features, 0, propensity=0.5, reward=1.0),

@@ -49,7 +49,7 @@ class TargetPolicy:
     Examples
     --------
     >>> import numpy as np
-    >>> from flwr_fbo import Decision
+    >>> from flwr_fbo.bandits import Decision
     >>> from flwr_fbo.bandits.off_policy.policies import uniform
     >>> decision = Decision(0, 0.0, None, ("ward", "home"), np.eye(2), 1, 0.8, 0.4)
     >>> uniform.probabilities(decision)
@@ -129,7 +129,7 @@ def from_function(function: PolicyFunction, name: str = "") -> TargetPolicy:
     Examples
     --------
     >>> import numpy as np
-    >>> from flwr_fbo import Decision
+    >>> from flwr_fbo.bandits import Decision
     >>> from flwr_fbo.bandits.off_policy.policies import from_function
     >>> def old_patients_stay(context, arms, features):
     ...     return "ward" if context["age"] > 80 else "home"
@@ -312,7 +312,7 @@ def evaluate_policy(
     Examples
     --------
     >>> import numpy as np
-    >>> from flwr_fbo import Decision, evaluate_policy
+    >>> from flwr_fbo.bandits import Decision, evaluate_policy
     >>> from flwr_fbo.bandits.off_policy.policies import always
     >>> arms, features = ("ward", "home"), np.eye(2)
     >>> log = [  # of a policy that sent four of five patients home

@@ -69,7 +69,7 @@ class Choice:
 
     Examples
     --------
-    >>> from flwr_fbo import Choice
+    >>> from flwr_fbo.bandits import Choice
     >>> choice = Choice(index=1, arm="home", ticket=0, propensity=0.95)
     >>> choice.arm
     'home'
@@ -100,7 +100,7 @@ class Decision:
     Examples
     --------
     >>> import numpy as np
-    >>> from flwr_fbo import Decision
+    >>> from flwr_fbo.bandits import Decision
     >>> decision = Decision(
     ...     number=0, time=1.7e9, context={"age": 71}, arms=("ward", "home"),
     ...     features=np.array([[1.0, 0.0], [0.0, 1.0]]), chosen=1, propensity=0.95,

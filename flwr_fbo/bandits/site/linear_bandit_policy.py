@@ -44,9 +44,12 @@ class LinearBanditPolicy:
     --------
     >>> import tempfile
     >>> from flwr_fbo import (
-    ...     ContinualSettings, FedUCB, InProcessGrid, LinearBanditPolicy,
-    ...     LinearUCBSettings, linear_bandit_app,
+    ...     FedUCB,
+    ...     InProcessGrid,
+    ...     LinearBanditPolicy,
+    ...     linear_bandit_app,
     ... )
+    >>> from flwr_fbo.bandits import ContinualSettings, LinearUCBSettings
     >>> folder = tempfile.mkdtemp()  # the site's own folder
     >>> grid = InProcessGrid(linear_bandit_app(folder=folder), num_nodes=1)
     >>> releases = ContinualSettings(

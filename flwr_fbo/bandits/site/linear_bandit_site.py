@@ -174,10 +174,8 @@ def linear_bandit_app(
     Examples
     --------
     >>> import numpy as np
-    >>> from flwr_fbo import (
-    ...     ContinualSettings, FedUCB, InProcessGrid, LinearUCBSettings,
-    ...     linear_bandit_app,
-    ... )
+    >>> from flwr_fbo import FedUCB, InProcessGrid, linear_bandit_app
+    >>> from flwr_fbo.bandits import ContinualSettings, LinearUCBSettings
     >>> class Ward:
     ...     def contexts(self, t):
     ...         return np.eye(3)  # the actions of trial t

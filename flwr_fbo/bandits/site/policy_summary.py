@@ -21,9 +21,13 @@ class PolicySummary:
     --------
     >>> import tempfile
     >>> from flwr_fbo import (
-    ...     ContinualSettings, FedUCB, InProcessGrid, Limits, LinearBanditPolicy,
-    ...     LinearUCBSettings, linear_bandit_app,
+    ...     FedUCB,
+    ...     InProcessGrid,
+    ...     Limits,
+    ...     LinearBanditPolicy,
+    ...     linear_bandit_app,
     ... )
+    >>> from flwr_fbo.bandits import ContinualSettings, LinearUCBSettings
     >>> releases = ContinualSettings(
     ...     num_releases=1, dimension=2, epsilon=float("inf"), delta=1e-5
     ... )

@@ -15,7 +15,7 @@ class LateRewardError(ValueError):
 
     Examples
     --------
-    >>> from flwr_fbo import LateRewardError
+    >>> from flwr_fbo.bandits import LateRewardError
     >>> print(LateRewardError(7, 0.0))
     ticket=7 is not allowed: its time is over, and its reward was taken to be 0.
     """

@@ -24,7 +24,7 @@ from flwr_fbo._common.validation import require, require_int
 from flwr_fbo.lab.audit.tuning_audit import Absence, Messages, TuningAuditPlan
 from flwr_fbo.privacy.noise import Entropy
 from flwr_fbo.privacy.release import ReleaseSettings
-from flwr_fbo.secure_sum import SecureAggregation, SecureSums
+from flwr_fbo.secure import SecureAggregation, SecureSums
 
 Share = NDArray[np.int64]
 

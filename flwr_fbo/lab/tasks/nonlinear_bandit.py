@@ -250,7 +250,7 @@ class NonlinearBandit:
 
 
 class NonlinearBanditEnvironment:
-    """The bandit of the agent of a slot, for `flwr_fbo.neural_bandit_app`."""
+    """The bandit of the agent of a slot, for `flwr_fbo.bandits.neural_bandit_app`."""
 
     def __init__(self, task: NonlinearBanditTask, seed: int, agent: int) -> None:
         self._bandit = NonlinearBandit(task, seed)

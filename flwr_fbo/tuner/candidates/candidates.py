@@ -164,7 +164,7 @@ class Candidates:
     Examples
     --------
     >>> from optuna.distributions import IntDistribution
-    >>> from flwr_fbo import SearchSpace
+    >>> from flwr_fbo.tuning import SearchSpace
     >>> from flwr_fbo.tuner.candidates.trial_space import TrialSpace
     >>> space = TrialSpace(SearchSpace({"local-epochs": IntDistribution(1, 3)}))
     >>> found = Candidates(space, 16, {"local-epochs": 2}, [], seed=1)

@@ -34,7 +34,7 @@ class TrialSpace:
     Examples
     --------
     >>> from optuna.distributions import CategoricalDistribution, FloatDistribution
-    >>> from flwr_fbo import SearchSpace
+    >>> from flwr_fbo.tuning import SearchSpace
     >>> space = SearchSpace({
     ...     "schedule": CategoricalDistribution(["constant", "exponential"]),
     ...     "decay": FloatDistribution(0.8, 0.99),

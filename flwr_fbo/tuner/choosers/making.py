@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from flwr_fbo._common.validation import require, require_instance
-from flwr_fbo.secure_sum import SecureAggregation
+from flwr_fbo.secure import SecureAggregation
 from flwr_fbo.tuner.choosers.chooser import Chooser
 from flwr_fbo.tuner.choosers.exact import ExactChooser
 from flwr_fbo.tuner.choosers.private import PrivateChooser

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from flwr_fbo._common.fields import from_json, to_json
 from flwr_fbo._common.validation import require
 from flwr_fbo.journal.tables import LedgerRow
-from flwr_fbo.secure_sum import SecureAggregation, SecureSums, SumRequest
+from flwr_fbo.secure import SecureAggregation, SecureSums, SumRequest
 from flwr_fbo.tuner.choosers.chooser import Comparison
 from flwr_fbo.tuner.choosers.private import NoisyChooser
 from flwr_fbo.tuner.choosers.tuner_clients import TunerClients

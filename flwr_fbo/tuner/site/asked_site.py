@@ -8,7 +8,7 @@ from flwr.app import ConfigRecord, Context, Message
 
 from flwr_fbo._common.errors import refused
 from flwr_fbo.privacy.spending import StudyKey
-from flwr_fbo.secure_sum import SecureSums, SumIdentity
+from flwr_fbo.secure import SecureSums, SumIdentity
 from flwr_fbo.site.gate import Gate
 from flwr_fbo.site.limits import check_numbers
 from flwr_fbo.site.receipts import CHARGES, HEAD

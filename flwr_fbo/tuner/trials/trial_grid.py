@@ -412,7 +412,8 @@ def server_score(grid: Grid, evaluate_fn: Callable[P, R]) -> Callable[P, R]:
     Examples
     --------
     >>> from flwr.app import MetricRecord
-    >>> from flwr_fbo import InProcessGrid, server_score
+    >>> from flwr_fbo import InProcessGrid
+    >>> from flwr_fbo.tuning import server_score
     >>> def global_evaluate(server_round, arrays):
     ...     return MetricRecord({"accuracy": 0.9})  # your own, on the server's data
     >>> def main(grid, context):

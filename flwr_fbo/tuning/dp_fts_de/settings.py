@@ -25,7 +25,8 @@ class DPFTSDESettings(SearchSettings):
     Examples
     --------
     >>> from optuna.distributions import FloatDistribution
-    >>> from flwr_fbo import DPFTSDE, DPFTSDESettings
+    >>> from flwr_fbo import DPFTSDE
+    >>> from flwr_fbo.tuning import DPFTSDESettings
     >>> agent = DPFTSDESettings(num_sub_regions=1)  # DP-FTS
     >>> space = {"C": FloatDistribution(1e-3, 1e3, log=True)}
     >>> strategy = DPFTSDE(space, "maximize", num_agents=20, agent=agent)

@@ -39,7 +39,8 @@ class FedVoteSettings(SearchSettings):
     Examples
     --------
     >>> from optuna.distributions import FloatDistribution
-    >>> from flwr_fbo import FedVote, FedVoteSettings
+    >>> from flwr_fbo import FedVote
+    >>> from flwr_fbo.tuning import FedVoteSettings
     >>> agent = FedVoteSettings(num_cells=8)
     >>> space = {"C": FloatDistribution(1e-3, 1e3, log=True)}
     >>> strategy = FedVote(

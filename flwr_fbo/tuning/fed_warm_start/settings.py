@@ -41,7 +41,8 @@ class FedWarmStartSettings(SearchSettings):
     Examples
     --------
     >>> from optuna.distributions import FloatDistribution
-    >>> from flwr_fbo import FedWarmStart, FedWarmStartSettings
+    >>> from flwr_fbo import FedWarmStart
+    >>> from flwr_fbo.tuning import FedWarmStartSettings
     >>> agent = FedWarmStartSettings(share_after=8, num_led=2)
     >>> space = {"C": FloatDistribution(1e-3, 1e3, log=True)}
     >>> strategy = FedWarmStart(

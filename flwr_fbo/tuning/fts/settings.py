@@ -21,7 +21,8 @@ class FTSSettings(DPFTSDESettings):
     Examples
     --------
     >>> from optuna.distributions import FloatDistribution
-    >>> from flwr_fbo import FTS, FTSSettings
+    >>> from flwr_fbo import FTS
+    >>> from flwr_fbo.tuning import FTSSettings
     >>> agent = FTSSettings(share_after=10, weighting="similarity")
     >>> space = {"C": FloatDistribution(1e-3, 1e3, log=True)}
     >>> strategy = FTS(space, "maximize", num_agents=20, agent=agent)

@@ -1,7 +1,7 @@
 """Public lists of good settings for common learners, to begin a search with.
 
 >>> from optuna.distributions import FloatDistribution
->>> from flwr_fbo import Portfolio
+>>> from flwr_fbo.tuning import Portfolio
 >>> space = {
 ...     "C": FloatDistribution(1e-2, 1e4, log=True),
 ...     "gamma": FloatDistribution(1e-5, 10, log=True),
@@ -218,7 +218,7 @@ class Portfolio:
 
     Examples
     --------
-    >>> from flwr_fbo import Portfolio
+    >>> from flwr_fbo.tuning import Portfolio
     >>> forest = Portfolio.of("random_forest")
     >>> sorted(forest.space())  # ranges that suit the learner
     ['bootstrap', 'criterion', 'max_features', 'min_samples_leaf', 'min_samples_split']

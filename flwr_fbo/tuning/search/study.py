@@ -31,7 +31,7 @@ from flwr_fbo.tuning.search.settings import Direction, Facts, SearchSettings
 from flwr_fbo.tuning.search.study_portfolio import MOST_LISTED
 
 if TYPE_CHECKING:
-    from flwr_fbo.secure_sum import SecureSums
+    from flwr_fbo.secure import SecureSums
     from flwr_fbo.tuning.search.agent import Agent
 
 
@@ -62,7 +62,7 @@ def _plain(params: Params) -> Params:
 def _secure_sums(values: Any) -> type[SecureSums]:
     require_instance("secure", values, Mapping, allowed="an object, or None")
     # A client process loads what its message needs: most studies have no such sums.
-    from flwr_fbo.secure_sum import SecureSums
+    from flwr_fbo.secure import SecureSums
 
     return SecureSums
 

@@ -120,7 +120,7 @@ class StudyPortfolio:
     Examples
     --------
     >>> from optuna.distributions import FloatDistribution
-    >>> from flwr_fbo import PortfolioSource, SearchSpace, StudyPortfolio
+    >>> from flwr_fbo.tuning import PortfolioSource, SearchSpace, StudyPortfolio
     >>> space = {"C": FloatDistribution(1e-3, 1e3, log=True)}
     >>> source = PortfolioSource("FedVote", 20, True, epsilon=2.0, delta=1e-3)
     >>> found = StudyPortfolio(SearchSpace(space), ({"C": 200.0},), (source,))

@@ -26,7 +26,7 @@ class Trial(dict[str, Any]):
     Examples
     --------
     >>> from optuna.distributions import FloatDistribution
-    >>> from flwr_fbo import Trial
+    >>> from flwr_fbo.tuning import Trial
     >>> trial = Trial({"C": 2.0}, {"C": FloatDistribution(1e-3, 1e3, log=True)})
     >>> trial["C"], trial.suggest_float("C", 1e-3, 1e3, log=True)
     (2.0, 2.0)

@@ -16,7 +16,7 @@ import numpy as np
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
-from flwr_fbo.secure_sum import SumIdentity
+from flwr_fbo.secure import SumIdentity
 from flwr_fbo.site.recorded_agent import RecordedAgent
 from flwr_fbo.space.search_space import Params
 from flwr_fbo.tuning.search.agent import play_round

@@ -16,7 +16,7 @@ from flwr_fbo._common.conversion import mapping, mappings, plain
 from flwr_fbo._common.errors import AppFailedError
 from flwr_fbo._common.fields import check_fields, choice, ruled
 from flwr_fbo._common.validation import require_function
-from flwr_fbo.secure_sum import SumRequest
+from flwr_fbo.secure import SumRequest
 from flwr_fbo.site.gate import Gate
 from flwr_fbo.site.limits import Limits
 from flwr_fbo.site.recorded_agent import of_another_slot

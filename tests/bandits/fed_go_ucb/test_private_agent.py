@@ -15,18 +15,16 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.exception import AggregationError
 from typer.testing import CliRunner
 
-from flwr_fbo import (
-    FedGOUCB,
+from flwr_fbo import FedGOUCB, InProcessGrid, Limits
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.random import Purpose, generator
+from flwr_fbo.bandits import (
     FedGOUCBSettings,
-    InProcessGrid,
-    Limits,
     Network,
     NeuralBanditClient,
     NeuralPrivacy,
     neural_bandit_app,
 )
-from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo.bandits.fed_go_ucb.agent import FedGOUCBAgent
 from flwr_fbo.bandits.fed_go_ucb.settings import AgentReply
 from flwr_fbo.bandits.kind import NEURAL_SITE

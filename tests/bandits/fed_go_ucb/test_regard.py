@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flwr_fbo import FedGOUCBSettings, Network, NeuralPrivacy
+from flwr_fbo.bandits import FedGOUCBSettings, Network, NeuralPrivacy
 from flwr_fbo.bandits.fed_go_ucb.agent import FedGOUCBAgent
 from flwr_fbo.bandits.fed_go_ucb.regard import has_regard
 from flwr_fbo.bandits.fed_go_ucb.study import FedGOUCBStudy

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flwr_fbo import FeatureEncoder, Number
 from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo.bandits import FeatureEncoder, Number
 from flwr_fbo.bandits.linear.agent import LinearUCBAgent
 from flwr_fbo.bandits.linear.confidence import Confidence
 from flwr_fbo.bandits.linear.settings import (

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flwr_fbo import ArmTable, Category, FeatureEncoder, Number
+from flwr_fbo.bandits import ArmTable, Category, FeatureEncoder, Number
 
 TABLE = ArmTable(
     {

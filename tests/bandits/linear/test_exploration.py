@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from flwr_fbo import (
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.fields import from_json, to_json
+from flwr_fbo.bandits import (
     Category,
     ContinualSettings,
     EllipsoidSampling,
@@ -20,8 +22,6 @@ from flwr_fbo import (
     Optimism,
     RewardTimeout,
 )
-from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.fields import from_json, to_json
 from flwr_fbo.bandits.linear import exploration
 from flwr_fbo.bandits.linear.agent import LinearUCBAgent
 from flwr_fbo.bandits.linear.confidence import Confidence

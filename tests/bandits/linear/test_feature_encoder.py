@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flwr_fbo import Category, ContinualSettings, FeatureEncoder, Number
 from flwr_fbo._common.fields import from_json, to_json
+from flwr_fbo.bandits import Category, ContinualSettings, FeatureEncoder, Number
 from tests.support.feature_spaces import (
     Arm,
     decisions,

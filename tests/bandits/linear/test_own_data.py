@@ -8,8 +8,13 @@ import numpy as np
 import pytest
 from scipy.optimize import nnls
 
-from flwr_fbo import ContinualSettings, FeatureEncoder, LinearUCBSettings, Number
 from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo.bandits import (
+    ContinualSettings,
+    FeatureEncoder,
+    LinearUCBSettings,
+    Number,
+)
 from flwr_fbo.bandits.linear.agent import LinearUCBAgent, OwnPart
 from flwr_fbo.bandits.linear.confidence import Confidence
 from flwr_fbo.bandits.linear.own_data import Others, own_data, weighed

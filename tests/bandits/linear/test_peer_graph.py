@@ -8,7 +8,8 @@ from typing import Any
 import networkx as nx
 import pytest
 
-from flwr_fbo import InProcessGrid, PeerGraph
+from flwr_fbo import InProcessGrid
+from flwr_fbo.bandits import PeerGraph
 from flwr_fbo.bandits.linear.confidence import Confidence
 from flwr_fbo.bandits.linear.study import LinearBanditStudy
 from tests.support.peer_studies import APP, COMPLETE, RING, SETTINGS, M, strategy_of

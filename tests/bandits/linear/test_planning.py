@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flwr_fbo import ContinualSettings
+from flwr_fbo.bandits import ContinualSettings
 from flwr_fbo.bandits.linear.planning import (
     LEAST_SAVING,
     SharingPlan,

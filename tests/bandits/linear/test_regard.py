@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from flwr_fbo import (
+from flwr_fbo.bandits import (
     ContinualSettings,
     EllipsoidSampling,
     InverseGapWeighting,

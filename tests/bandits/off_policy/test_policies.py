@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import flwr_fbo
 from flwr_fbo.bandits.off_policy.estimators import (
     doubly_robust,
     ips,
@@ -191,7 +190,6 @@ def test_an_evaluation_has_all_estimates_beside_the_log_s_mean() -> None:
     assert found.doubly_robust == doubly_robust(log, policy, 0.9)
     assert found.logged == logged_mean(log, 0.9)
     assert found.logged.num_awaited == 3
-    assert evaluate_policy is flwr_fbo.evaluate_policy
 
 
 def test_the_table_has_a_line_an_estimate() -> None:

@@ -15,17 +15,14 @@ from flwr.app import Context, RecordDict, UserConfig
 from flwr.serverapp.exception import AggregationError
 from typer.testing import CliRunner
 
-from flwr_fbo import (
+from flwr_fbo import InProcessGrid, Limits, LinearBanditPolicy, linear_bandit_app
+from flwr_fbo._common.errors import RefusedError
+from flwr_fbo.bandits import (
     EllipsoidSampling,
-    InProcessGrid,
     InverseGapWeighting,
-    Limits,
-    LinearBanditPolicy,
     LinearUCBSettings,
     Optimism,
-    linear_bandit_app,
 )
-from flwr_fbo._common.errors import RefusedError
 from flwr_fbo.bandits.kind import LINEAR_SITE
 from flwr_fbo.bandits.linear.exploration import Exploration
 from flwr_fbo.bandits.linear.settings import DeterminantTrigger

@@ -9,16 +9,15 @@ import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
 
-from flwr_fbo import (
+from flwr_fbo import Limits, LinearBanditPolicy
+from flwr_fbo._common.errors import RefusedError
+from flwr_fbo.bandits import (
     ContinualSettings,
     FeatureEncoder,
-    Limits,
-    LinearBanditPolicy,
     LinearUCBSettings,
     Number,
     RewardTimeout,
 )
-from flwr_fbo._common.errors import RefusedError
 from flwr_fbo.bandits.linear.settings import LocalData
 from flwr_fbo.bandits.linear.study import LinearBanditStudy
 from flwr_fbo.bandits.site.linear_bandit_site import LinearBanditSite

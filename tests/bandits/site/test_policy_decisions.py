@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flwr_fbo import ArmTable, Decision, LinearBanditPolicy, LinearUCBSettings
+from flwr_fbo import LinearBanditPolicy
+from flwr_fbo.bandits import ArmTable, Decision, LinearUCBSettings
 from flwr_fbo.bandits.site.decision import Choice
 from flwr_fbo.journal.journal import Journal
 from tests.support.killing import killed_after

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flwr_fbo import ContinualSettings, LinearBanditPolicy, LinearUCBSettings
+from flwr_fbo import LinearBanditPolicy
+from flwr_fbo.bandits import ContinualSettings, LinearUCBSettings
 from flwr_fbo.bandits.linear.confidence import Confidence
 from flwr_fbo.bandits.linear.settings import LocalData, Width
 from flwr_fbo.bandits.linear.study import LinearBanditStudy

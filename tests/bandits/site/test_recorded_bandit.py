@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from flwr_fbo import ContinualSettings, LinearBanditPolicy, LinearUCBSettings
+from flwr_fbo import LinearBanditPolicy
+from flwr_fbo.bandits import ContinualSettings, LinearUCBSettings
 from flwr_fbo.bandits.linear.settings import LocalData
 from flwr_fbo.bandits.linear.study import LinearBanditStudy
 from flwr_fbo.bandits.site.recorded_bandit import RecordedBandit

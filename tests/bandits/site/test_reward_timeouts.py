@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flwr_fbo import LateRewardError, LinearBanditPolicy, RewardTimeout
+from flwr_fbo import LinearBanditPolicy
 from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo.bandits import LateRewardError, RewardTimeout
 from flwr_fbo.bandits.site.recorded_bandit import RecordedBandit
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.factorisation import Mechanism, factorisation

@@ -10,15 +10,10 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from flwr_fbo import (
-    ContinualSettings,
-    EllipsoidSampling,
-    InProcessGrid,
-    LinearUCBSettings,
-    linear_bandit_app,
-)
+from flwr_fbo import InProcessGrid, linear_bandit_app
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._compat import to_array_record
+from flwr_fbo.bandits import ContinualSettings, EllipsoidSampling, LinearUCBSettings
 from flwr_fbo.bandits.linear.study import (
     LinearBanditInstruction,
     LinearBanditStudy,

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flwr_fbo import ArmTable, LinearBanditPolicy, PeerGraph
+from flwr_fbo import LinearBanditPolicy
 from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo.bandits import ArmTable, PeerGraph
 from flwr_fbo.bandits.linear.settings import (
     DeterminantTrigger,
     LinearUCBSettings,

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
-from flwr_fbo import (
+from flwr_fbo import LinearBanditPolicy
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo.bandits import (
     ArmTable,
     ContinualSettings,
     InverseGapWeighting,
-    LinearBanditPolicy,
     LinearUCBSettings,
     RewardTimeout,
 )
-from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.bandits.kind import LINEAR_SITE
 from flwr_fbo.site.study_journals import last_journal
 from tests.support.bandit_sites import NOISE_SEED, M, Sites, fed_ucb

@@ -12,7 +12,7 @@ import pytest
 from optuna.distributions import FloatDistribution, IntDistribution
 from scipy.stats import norm
 
-from flwr_fbo import Host, SearchSpace
+from flwr_fbo import Host
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.lab.baselines.transfer import (
     Posterior,
@@ -35,6 +35,7 @@ from flwr_fbo.lab.simulation.loop import run_loop
 from flwr_fbo.models.features import RandomFeatures
 from flwr_fbo.models.thompson_gp import Hyperparameters, posterior_weights
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
+from flwr_fbo.tuning import SearchSpace
 from flwr_fbo.tuning.fts.server import FTSServer
 from flwr_fbo.tuning.search.study import TuningStudy, create_agent
 from tests.support.federation import (

@@ -95,8 +95,8 @@ def test_runs_repeat_and_depend_on_both_seeds() -> None:
 def test_methods_that_play_together_play_as_if_alone() -> None:
     simulations = [CASES[name] for name in ("released", "raw", "full", "own")]
     runs = play_together(simulations, 1, 2)
-    for run, simulation in zip(runs, simulations, strict=True):
-        alone = simulation.run(1, 2)
+    for run, each in zip(runs, simulations, strict=True):
+        alone = each.run(1, 2)
         for name in ("actions", "regret", "running_sums", "total"):
             assert np.array_equal(getattr(run, name), getattr(alone, name))
         assert run.synchronised == alone.synchronised

@@ -14,9 +14,10 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from flwr_fbo import Halving, OneTraining, SearchSpace
+from flwr_fbo import Halving, OneTraining
 from flwr_fbo.tuner.candidates.candidates import Candidates
 from flwr_fbo.tuner.candidates.trial_space import TrialSpace
+from flwr_fbo.tuning import SearchSpace
 from tests.support.apps import in_process, main_of, server_context, tuner
 from tests.support.races import RaceGrid, race, race_context
 

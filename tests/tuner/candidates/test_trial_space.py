@@ -16,11 +16,11 @@ from optuna.distributions import (
 )
 from optuna.samplers import RandomSampler, TPESampler
 
-from flwr_fbo import SearchSpace
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.tuner.candidates.candidates import Candidates
 from flwr_fbo.tuner.candidates.trial_space import TrialSpace
 from flwr_fbo.tuner.records.tuner_export import export_tuner
+from flwr_fbo.tuning import SearchSpace
 from tests.support.apps import in_process, main_of, server_context, tuner
 
 SPACE: dict[str, BaseDistribution] = {

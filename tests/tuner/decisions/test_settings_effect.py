@@ -14,12 +14,12 @@ from optuna.distributions import (
 )
 from scipy.stats import binom
 
-from flwr_fbo import SearchSpace
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.tuner.candidates.candidates import Candidates, candidate_settings
 from flwr_fbo.tuner.candidates.trial_space import TrialSpace
 from flwr_fbo.tuner.decisions.settings_effect import DrawnTrials, settings_p_value
+from flwr_fbo.tuning import SearchSpace
 
 SPACE: dict[str, BaseDistribution] = {
     "learning-rate": FloatDistribution(1e-4, 1.0, log=True),

@@ -23,9 +23,6 @@ from flwr_fbo import (
     InProcessGrid,
     PrivateChoice,
     Seeds,
-    StudyPortfolio,
-    portfolio_of_studies,
-    server_score,
     tuning_app,
 )
 from flwr_fbo.cli import app
@@ -33,6 +30,7 @@ from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.tuner.records.portfolio_of_studies import ordered_trials
 from flwr_fbo.tuner.records.trials_record import FILE_NAME
+from flwr_fbo.tuning import StudyPortfolio, portfolio_of_studies, server_score
 from tests.support.apps import SPACE, in_process, main_of, server_context, tuner
 from tests.support.races import RaceGrid, race, race_context
 from tests.support.tuner_folders import record, record_first_rung

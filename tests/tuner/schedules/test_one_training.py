@@ -25,19 +25,12 @@ from flwr.serverapp.strategy import (
 )
 from optuna.distributions import FloatDistribution, IntDistribution
 
-from flwr_fbo import (
-    FederationTuner,
-    Halving,
-    OneTraining,
-    PrivateChoice,
-    Seeds,
-    current_trial,
-    server_score,
-)
+from flwr_fbo import FederationTuner, Halving, OneTraining, PrivateChoice, Seeds
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.tuner.envelope import read_header
 from flwr_fbo.tuner.records.trials_record import FILE_NAME
 from flwr_fbo.tuner.schedules.schedule import AppShape
+from flwr_fbo.tuning import current_trial, server_score
 from tests.support.apps import SPACE, in_process, message_app
 from tests.support.races import (
     FINAL,

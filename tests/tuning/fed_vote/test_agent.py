@@ -14,13 +14,14 @@ from optuna.distributions import (
 from scipy.optimize import least_squares
 from scipy.stats import norm
 
-from flwr_fbo import DPFTSDE, DPFTSDESettings, FedVote, FedVoteSettings, SearchSpace
+from flwr_fbo import DPFTSDE, FedVote
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo.lab.simulation.loop import run_loop
 from flwr_fbo.models.features import RandomFeatures
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
+from flwr_fbo.tuning import DPFTSDESettings, FedVoteSettings, SearchSpace
 from flwr_fbo.tuning.fed_vote.agent import FedVoteAgent
 from flwr_fbo.tuning.fed_vote.even_votes import even_votes
 from flwr_fbo.tuning.fed_vote.settings import VoteCount

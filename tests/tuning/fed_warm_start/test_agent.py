@@ -10,8 +10,8 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from flwr_fbo import SearchSpace
 from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo.tuning import SearchSpace
 from flwr_fbo.tuning.fed_warm_start.agent import FedWarmStartAgent
 from flwr_fbo.tuning.fed_warm_start.head_start import head_start
 from flwr_fbo.tuning.fed_warm_start.led_gp import LedPosterior

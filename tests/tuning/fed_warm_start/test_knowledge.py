@@ -16,8 +16,8 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from flwr_fbo import FedWarmStartSettings, Knowledge, SearchSpace
 from flwr_fbo.privacy.gaussian import gaussian_epsilon
+from flwr_fbo.tuning import FedWarmStartSettings, Knowledge, SearchSpace
 from flwr_fbo.tuning.fed_warm_start.knowledge import KnownRelease
 from flwr_fbo.tuning.fed_warm_start.settings import WarmStartFacts
 from flwr_fbo.tuning.search.settings import Direction

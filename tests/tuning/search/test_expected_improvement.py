@@ -12,11 +12,11 @@ from scipy.stats import norm
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
-from flwr_fbo import FedVoteSettings, SearchSpace
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.lab.baselines.transfer import expected_improvement
 from flwr_fbo.models.failures import Trials
 from flwr_fbo.models.matern_gp import MaternPosterior, fit, negative_log_posterior
+from flwr_fbo.tuning import FedVoteSettings, SearchSpace
 from flwr_fbo.tuning.fed_vote.agent import FedVoteAgent
 from flwr_fbo.tuning.search.expected_improvement import (
     Search,

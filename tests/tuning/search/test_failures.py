@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from optuna.distributions import FloatDistribution
 
-from flwr_fbo import (
+from flwr_fbo.lab.baselines.random_search import RandomSearchSettings
+from flwr_fbo.lab.baselines.transfer import RGPESettings, TAFSettings
+from flwr_fbo.tuning import (
     DPFTSDESettings,
     FedVoteSettings,
     FedWarmStartSettings,
     FTSSettings,
     SearchSpace,
 )
-from flwr_fbo.lab.baselines.random_search import RandomSearchSettings
-from flwr_fbo.lab.baselines.transfer import RGPESettings, TAFSettings
 from flwr_fbo.tuning.search.agent import Agent, play_round
 from flwr_fbo.tuning.search.study import TuningStudy, create_agent
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 
-from flwr_fbo import FedVoteSettings, FedWarmStartSettings, SearchSpace
+from flwr_fbo.tuning import FedVoteSettings, FedWarmStartSettings, SearchSpace
 from flwr_fbo.tuning.search.own_search import LeanAgent
 from flwr_fbo.tuning.search.study import TuningStudy, create_agent
 

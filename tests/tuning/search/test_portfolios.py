@@ -20,16 +20,14 @@ from optuna.distributions import (
 from flwr_fbo import (
     DPFTSDE,
     FTS,
-    FederatedSampler,
     FedVote,
     FedWarmStart,
     InProcessGrid,
-    Portfolio,
-    SearchSpace,
     Seeds,
-    Trial,
     tuning_app,
 )
+from flwr_fbo.integrations import FederatedSampler
+from flwr_fbo.tuning import Portfolio, SearchSpace, Trial
 from flwr_fbo.tuning.fed_vote.settings import FedVoteSettings
 from flwr_fbo.tuning.search.portfolios import LEARNERS, listed_settings
 from flwr_fbo.tuning.search.study import TuningStudy, create_agent

@@ -12,7 +12,8 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from flwr_fbo import FederatedSampler, PortfolioSource, SearchSpace, StudyPortfolio
+from flwr_fbo.integrations import FederatedSampler
+from flwr_fbo.tuning import PortfolioSource, SearchSpace, StudyPortfolio
 from flwr_fbo.tuning.search.portfolios import listed_settings
 
 SPACE: dict[str, BaseDistribution] = {

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flwr_fbo import DPFTSDESettings, FedVoteSettings, FTSSettings
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.lab.baselines.random_search import RandomSearchSettings
 from flwr_fbo.lab.baselines.transfer import RGPESettings, TAFSettings
 from flwr_fbo.space.search_space import Params, SearchSpace
+from flwr_fbo.tuning import DPFTSDESettings, FedVoteSettings, FTSSettings
 from flwr_fbo.tuning.fed_vote.settings import VoteCount
 from flwr_fbo.tuning.fed_warm_start.settings import FedWarmStartSettings
 from flwr_fbo.tuning.search.agent_journal import agent_identity

@@ -4,7 +4,8 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from optuna.distributions import FloatDistribution
 
-from flwr_fbo import FedVote, Host, SecureAggregation, Seeds
+from flwr_fbo import FedVote, Host, Seeds
+from flwr_fbo.secure import SecureAggregation
 
 app = ServerApp()
 

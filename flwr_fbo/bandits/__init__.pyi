@@ -1,0 +1,30 @@
+"""The public names of `flwr_fbo.bandits`; its `__init__.py` reads this list."""
+
+from ..clients.linear_bandit_client import LinearBanditClient as LinearBanditClient
+from ..clients.neural_bandit_client import NeuralBanditClient as NeuralBanditClient
+from ..models.network import Network as Network
+from ..models.network import TorchModel as TorchModel
+from ..privacy.continual_settings import ContinualSettings as ContinualSettings
+from ..strategies.bandit_result import BanditResult as BanditResult
+from .fed_go_ucb.settings import FedGOUCBSettings as FedGOUCBSettings
+from .fed_go_ucb.settings import NeuralPrivacy as NeuralPrivacy
+from .linear.arm_table import ArmTable as ArmTable
+from .linear.exploration import EllipsoidSampling as EllipsoidSampling
+from .linear.exploration import InverseGapWeighting as InverseGapWeighting
+from .linear.exploration import Optimism as Optimism
+from .linear.feature_encoder import FeatureEncoder as FeatureEncoder
+from .linear.feature_fields import Category as Category
+from .linear.feature_fields import Number as Number
+from .linear.peer_graph import PeerGraph as PeerGraph
+from .linear.settings import LinearUCBSettings as LinearUCBSettings
+from .linear.settings import RewardTimeout as RewardTimeout
+from .off_policy.estimators import PolicyValue as PolicyValue
+from .off_policy.estimators import doubly_robust as doubly_robust
+from .off_policy.estimators import ips as ips
+from .off_policy.estimators import snips as snips
+from .off_policy.policies import evaluate_policy as evaluate_policy
+from .site.decision import Choice as Choice
+from .site.decision import Decision as Decision
+from .site.neural_bandit_site import neural_bandit_app as neural_bandit_app
+from .site.policy_summary import PolicySummary as PolicySummary
+from .site.reward_clock import LateRewardError as LateRewardError

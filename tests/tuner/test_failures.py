@@ -150,6 +150,7 @@ FAILURES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "raised": lambda metrics: _raises(),
     "a list": lambda metrics: metrics.update(score=[1.0]),
     "a weight of NaN": lambda metrics: metrics.update({"num-examples": math.nan}),
+    "a weight of 0": lambda metrics: metrics.update({"num-examples": 0}),
     "a negative weight": lambda metrics: metrics.update({"num-examples": -3}),
 }
 
@@ -177,6 +178,15 @@ def test_clients_without_a_score_decide_nothing(
     study = _study(path, schedule)
     result = _start(study, _app(_fails_at(clients)))
     assert result.best == {"rate": BEST}
+
+
+@of_all_paths
+def test_weights_of_0_are_named(path: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The metric is fine, and is not NaN."""
+    # Without privacy it is Flower's mean of the replies that fails.
+    with pytest.raises((AggregationError, ZeroDivisionError)):
+        _start(_study(path), _app(_fails_at(EVERYBODY, "a weight of 0")))
+    assert "num-examples=0 in a reply to evaluate" in caplog.text
 
 
 @of_two_paths

@@ -10,6 +10,7 @@ from functools import partial
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 
+from flwr_fbo._common.errors import log_once
 from flwr_fbo._compat import (
     GET_PARAMETERS,
     MOD_REFUSED,
@@ -182,5 +183,11 @@ def _kept(
     # The score stays here, whatever of the reply is sent.
     if header.metric:  # else the server scores its own model
         score = score_of(metrics, header.metric, _REPLY)
-        states.score(trial, score, weight_of(metrics, _REPLY))
+        weight = weight_of(metrics, _REPLY)
+        if weight == 0:  # Flower's own mean of the replies would be divided by zero
+            log_once(
+                "a score without weight:",
+                "num-examples=0 in a reply to evaluate: its score counts for nothing",
+            )
+        states.score(trial, score, weight)
     return hide_evaluate_metrics(content) if header.is_hidden else content

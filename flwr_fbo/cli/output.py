@@ -81,7 +81,8 @@ def _with_option(text: str) -> str:
         if isinstance(one, click.Option) and one.name == field:
             missing = "None is not allowed: "
             if rest.startswith(missing):  # nobody has typed a None
-                return f"{one.opts[0]} must be given: {rest.removeprefix(missing)}"
+                wanted = rest.removeprefix(missing).removeprefix("given")
+                return f"{one.opts[0]} must be given: {wanted.lstrip(' ,:')}"
             return f"{one.opts[0]}={rest}"
     return text
 

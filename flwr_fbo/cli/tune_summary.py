@@ -192,13 +192,13 @@ class Summary:
                 return "not. The trained model is worse, though its trial was ahead"
             if final is not None and plain is not None:
                 gap = short_value(abs(final[1] - plain[1]))
-                text = f"{metric} is better than with {YOURS} by {gap} at the end"
+                text = f"{metric} is better by {gap} at the end"
             elif (compared := self.compared()) is not None:
                 _, rounds, old, new = compared
                 gap = short_value(abs(new - old))
                 text = f"{metric} was better than with {YOURS} by {gap} when the race "
                 text += f"compared them, after {rounds_in_words(rounds)}"
-            return f"{text}; another --seed may end elsewhere"
+            return f"{text}; another --seed may differ"
         level = f"where {BEATEN_LEVEL:g} or less counts as shown"
         ahead = f"{lead.deviations:.1f} standard deviations of chance"
         if not lead.is_of_model:
@@ -294,7 +294,9 @@ class DryRun:
     Attributes
     ----------
     settings : TuneSettings
+        Settings of the tuning.
     plan : Plan
+        Rungs that are planned.
     is_guess : bool
         Whether nobody has given the number of sites.
     compare : bool

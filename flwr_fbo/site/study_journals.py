@@ -12,6 +12,7 @@ from pathlib import Path
 
 from flwr_fbo._common.text import write_whole
 from flwr_fbo.journal.journal import open_patiently
+from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.spending import NOTES, PATIENCE, Facts, notes_of, with_note
 from flwr_fbo.study.kinds import JournalKind, journal_kind, journal_kinds
 
@@ -21,7 +22,11 @@ _CHARGES = "charges-{}.sqlite"
 
 def _of(kind: str) -> JournalKind:
     found = journal_kind(kind)
-    assert found is not None  # of whoever keeps such journals
+    if found is None:
+        raise JournalError(
+            f"No kind of study is called {kind!r} here: a package registers its kinds in "
+            "the entry-point group flwr_fbo.kinds before the first run."
+        )
     return found
 
 

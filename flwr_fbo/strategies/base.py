@@ -44,6 +44,7 @@ from flwr_fbo.strategies.open_round import OpenRound
 from flwr_fbo.strategies.result import StudyResult
 from flwr_fbo.strategies.round_progress import RoundLog, ToldGrid
 from flwr_fbo.strategies.study_record import (
+    NoOpenSums,
     OpenSums,
     StudyProgress,
     StudyRecord,
@@ -80,7 +81,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
     # Metrics that clients can be asked to report.
     metrics: ClassVar[tuple[str, ...]] = ()
     # The secure sum that may have been unmasked, where sites sum their messages.
-    _open_sums: OpenSums | None = None
+    _open_sums: OpenSums = NoOpenSums()
 
     def __init__(self, server: Server, study: Study) -> None:
         self.server = server
@@ -246,10 +247,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
             self._commit()
             return
         self.server.resume(progress.ledger)
-        state = progress.state
-        if self._open_sums is not None:
-            state = self._open_sums.resume(state)
-        self.server.load_state_dict(state)
+        self.server.load_state_dict(self._open_sums.resume(progress.state))
         self.study, self._rounds = progress.study, progress.rounds
         self._enrolment.resume(progress.slots, progress.journals)
         self._enrolment.book = ReceiptBook.from_json(progress.receipts)
@@ -262,16 +260,13 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         """Put all that a new run would need on disk."""
         book = self._enrolment.book
         num_rounds = len(self._rounds) if is_round_done else len(self._rounds) - 1
-        state = self.server.state_dict()
-        if self._open_sums is not None:
-            state |= self._open_sums.state_dict()
         progress = StudyProgress(
             self.study,
             self.server.ledger,
             self._enrolment.slots,
             self._enrolment.journals,
             self._rounds[:num_rounds],
-            state,
+            self.server.state_dict() | self._open_sums.state_dict(),
             book.to_json(),
         )
         self._record.save(progress)

@@ -47,6 +47,18 @@ class OpenSums(Protocol):
         """Continue from a state; return the rest of it, which is others'."""
 
 
+class NoOpenSums:
+    """Stands for the open sum of a study without secure sums."""
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return nothing."""
+        return {}
+
+    def resume(self, state: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Return the whole state."""
+        return dict(state)
+
+
 @dataclass
 class StudyProgress:
     """How far a study is.

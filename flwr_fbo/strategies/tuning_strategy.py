@@ -103,7 +103,8 @@ class TuningStrategy(StudyStrategy[TuningResult]):
     ) -> None:
         super().__init__(server, study)
         self.releases = releases
-        self._open_sums = None if releases is None else releases.collector
+        if releases is not None and releases.collector is not None:
+            self._open_sums = releases.collector
         self._given_seed = None if seeds is None else seeds.features
         self._horizon: int | None = None  # T, once it is planned
 

@@ -276,7 +276,7 @@ def test_privacy_says_whether_a_bandit_pays() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "--epsilon=None is not allowed: given, with FedUCB"),
+        ((), "--epsilon must be given: with FedUCB"),
         (("--epsilon=4", "--z=1"), "--z=1.0 is not allowed: left out, with FedUCB"),
         (("--epsilon=-1",), "--epsilon=-1.0"),
         (("--epsilon=4", "--trials=9"), "Error: --trials=9"),
@@ -587,7 +587,7 @@ def test_a_study_of_warm_starts_says_how_many_pioneers_it_needs() -> None:
         ("--dimensions=3", "--dimensions=3 is not allowed: left out"),
     ):
         assert words in _one_line_error(_invoke(*with_z, wrong))
-    assert "--releases=None" in _one_line_error(
+    assert "--releases must be given: how many releases" in _one_line_error(
         _invoke("privacy", "--strategy=DPFTSDE", "--agents=9")
     )
 

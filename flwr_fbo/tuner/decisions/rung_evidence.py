@@ -89,8 +89,8 @@ def check_evidence(row: LedgerRow, num_agents: int) -> None:
             f"The scores that rung {rung} released do not differ from noise alone (p = "
             f"{p_value:.2f}), and about {silent} of {num_ballots} clients have no "
             "finite score in any trial: there is nothing to choose by. Is the metric "
-            "NaN, or num-examples 0 in the replies to evaluate? The log of each site says whether it has scores. With folder=, another "
-            "try needs a new folder."
+            "NaN, or num-examples 0 in the replies to evaluate? The log of each site "
+            "says whether it has scores. With folder=, another try needs a new folder."
         )
     if num_silent > _SURE * std:
         _log.warning(

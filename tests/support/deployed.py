@@ -19,7 +19,7 @@ needs_nginx = pytest.mark.skipif(
     reason="nginx is not installed",
 )
 
-DEPLOYMENT = Path(__file__).parents[1] / "examples" / "deployment"
+DEPLOYMENT = Path(__file__).parents[2] / "examples" / "deployment"
 
 
 @contextmanager
@@ -28,7 +28,7 @@ def deployment(folder: Path) -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(DEPLOYMENT))
         # What is tested here, whatever is installed.
-        patch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+        patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
         patch.setenv("OMP_NUM_THREADS", "1")
         from loopback.federation import Federation
 

@@ -39,7 +39,7 @@ from typer.testing import CliRunner
 from flwr_fbo.cli import app
 from tests.support.documents_not_run import NOT_RUN, parse_flwr_fbo
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 _DECIMAL = r"([+-]?\d+\.\d+)"
 _PATTERNS = {"...": ".*?"}
 _VAGUE = re.compile(r"(\.\.\.|[+-]?\d+\.\d+)")

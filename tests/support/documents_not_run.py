@@ -16,7 +16,7 @@ from typer.main import get_command
 from flwr_fbo.cli import app as flwr_fbo_app
 from flwr_fbo.lab.experiment_runner.config import find_experiment, load_experiment
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True)

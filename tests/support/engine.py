@@ -75,7 +75,7 @@ def flwr_run(loopback_only: None, flower_home: Path, tmp_path: Path) -> FlwrRun:
             **os.environ,
             "PATH": binaries + os.pathsep + os.environ["PATH"],
             # What is tested here, whatever is installed.
-            "PYTHONPATH": str(Path(__file__).parents[1]),
+            "PYTHONPATH": str(Path(__file__).parents[2]),
             "FLWR_HOME": str(flower_home),
             # Else tests that run at once share one SuperLink: it ends with the first.
             "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(free_port()),

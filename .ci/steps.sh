@@ -45,7 +45,7 @@ tests() { # MARKERS
 # What prints numbers or compares them exactly, as other processors compute. NumPy warns
 # of a name that it or this processor does not have: then there is nothing to switch off.
 numbers() { # VARIABLE=VALUE
-  local files="tests/test_documents.py tests/test_equivalence.py tests/test_digests.py"
+  local files="tests/test_documents.py tests/test_equivalence.py tests/benchmarks/test_digests.py"
   files+=" tests/cli/test_report_command.py tests/_common/test_arrays.py"
   if env "$1" .venv/bin/python -W error::ImportWarning -c "import numpy"; then
     env "$1" make test PYTEST_ARGS="-m 'not slow and not gate' $files"

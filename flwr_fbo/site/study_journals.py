@@ -24,8 +24,8 @@ def _of(kind: str) -> JournalKind:
     found = journal_kind(kind)
     if found is None:
         raise JournalError(
-            f"No kind of study is called {kind!r} here: a package registers its kinds in "
-            "the entry-point group flwr_fbo.kinds before the first run."
+            f"No kind of study is called {kind!r} here: a package registers its kinds "
+            "in the entry-point group flwr_fbo.kinds before the first run."
         )
     return found
 

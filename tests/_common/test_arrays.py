@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
-from flwr_fbo._common.arrays import PRECISION, first_best
+from flwr_fbo._common.arrays import PRECISION, first_best, one_blas_thread
 from flwr_fbo.lab.baselines.transfer import root
 from flwr_fbo.lab.tasks.base import ObservationNoise
 from flwr_fbo.lab.tasks.synthetic import SyntheticTask
@@ -105,3 +106,13 @@ def test_a_drawn_function_is_the_same_to_nine_digits_after_other_rounding(
     truth = task.truth(0, 1, seed=3)
     rounded = [truth({"x": x}) for x in grid]
     np.testing.assert_allclose(rounded, plain, rtol=0, atol=1e-9)
+
+
+def test_one_blas_thread_limits_and_gives_back() -> None:
+    def threads() -> list[int]:
+        return [p["num_threads"] for p in threadpool_info() if p["user_api"] == "blas"]
+
+    with threadpool_limits(2):  # whatever the tests run with
+        assert set(threads()) == {2}
+        assert set(one_blas_thread(threads)()) == {1}
+        assert set(threads()) == {2}

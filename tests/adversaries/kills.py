@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 TESTS = (
     "tests/tuning/site/test_tuning_site.py::"
     "test_a_client_that_is_killed_repeats_and_loses_nothing",
-    "tests/privacy/test_recorded_releases.py::"
+    "tests/privacy/test_continual_records.py::"
     "test_an_agent_that_is_killed_draws_no_release_twice",
     "tests/bandits/site/test_linear_bandit_site.py::"
     "test_a_site_that_is_killed_repeats_its_releases",

@@ -3,8 +3,6 @@
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +10,6 @@ import numpy as np
 import pytest
 from markupsafe import escape
 from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
     FloatDistribution,
     IntDistribution,
 )
@@ -24,17 +20,11 @@ from flwr_fbo.lab.experiment_runner.config import builtin_experiments, load_expe
 from flwr_fbo.lab.experiment_runner.curves import summarize
 from flwr_fbo.lab.experiment_runner.figure import looks_of
 from flwr_fbo.lab.experiment_runner.results import read_results
-from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.study.report.page import (
-    Figure,
     Section,
-    Table,
-    range_in_words,
     render,
 )
 from flwr_fbo.tuning import FedVoteSettings
-from flwr_fbo.tuning.report.findings import score_map, slices
-from flwr_fbo.tuning.search.recommendation import Recommendation, ReleasedFunction
 from tests.support import bandit_sites as bandit
 from tests.support import fed_go_ucb as neural
 from tests.support import peer_studies as peers
@@ -48,7 +38,6 @@ from tests.support.pages import (
 )
 
 PageOf = Callable[[Path], str]
-EVIL = '<script>alert("x")</script> $\\frac$ & more'
 
 TUNING = """
 name = "mine"
@@ -65,6 +54,7 @@ noise_multiplier = 1.0
 sampling_probability = 0.35
 delta = 1e-3
 """
+EVIL = '<script>alert("x")</script> $\\frac$ & more'
 TUNING += f"""
 [curves.evil]
 label = '{EVIL}'
@@ -209,12 +199,6 @@ def test_a_label_is_text_and_no_code(
     assert "$\\frac$" in text  # no formula either
 
 
-def test_all_that_is_on_a_page_is_escaped() -> None:
-    table = Table((EVIL, EVIL), [(EVIL, EVIL)], EVIL)
-    section = Section(EVIL, [EVIL, table, replace(table, folded=EVIL)])
-    assert "<script" not in render(EVIL, EVIL, [section], EVIL)
-
-
 def test_claims_of_a_built_in_experiment_have_verdicts(tmp_path: Path) -> None:
     """Results do not hold them; they are those of the plan."""
     plan = load_experiment(builtin_experiments()["digits-votes"])
@@ -329,92 +313,6 @@ def test_a_server_that_recommends_nothing_says_why(
     text = page_of(studies / "tuning" / "server")
     why = "it cannot be told from chance and noise ("
     assert f"Recommended for all sites: none, because {why}" in text
-
-
-def test_a_released_function_that_is_flat_is_drawn(tmp_path: Path) -> None:
-    space = SearchSpace({"x": FloatDistribution(0, 1), "y": FloatDistribution(0, 1)})
-    flat = ReleasedFunction(
-        lambda x: np.zeros(len(x)), np.array([0.5, 0.5]), Recommendation()
-    )
-    assert "svg" in score_map(space, flat).svg
-    assert len(slices(space, flat)) == 2
-
-
-MIXED = SearchSpace(
-    {
-        "rate": FloatDistribution(1e-4, 1.0, log=True),
-        "kernel": CategoricalDistribution(["rbf", "poly", "linear"]),
-        "depth": IntDistribution(1, 4),
-        "step": FloatDistribution(0.0, 1.0, step=0.25),
-    }
-)
-
-
-def _released(space: SearchSpace, weights: list[float]) -> ReleasedFunction:
-    """Return a sum of coordinates, highest in the upper corner."""
-    best = space.snap(np.ones(space.dim))
-    return ReleasedFunction(lambda x: x @ np.array(weights), best, Recommendation())
-
-
-def _texts(figure: Figure) -> list[str]:
-    return [unescape(t) for t in re.findall("<text[^>]*>(.*?)</text>", figure.svg)]
-
-
-def test_axes_of_a_released_function_have_the_values_of_parameters() -> None:
-    """The most important parameter comes first."""
-    charts = slices(MIXED, _released(MIXED, [1.0, 4.0, 3.0, 2.0]))
-    kernel, depth, step, rate = (one for one in charts if isinstance(one, Figure))
-    assert {"kernel", "rbf", "poly", "linear"} <= set(_texts(kernel))
-    assert {"depth", "1", "2", "3", "4"} <= set(_texts(depth))
-    assert "1.5" not in _texts(depth)
-    assert {"step", "0.0", "1.0"} <= set(_texts(step))
-    assert {"rate", "0.0001", "0.01", "1"} <= set(_texts(rate))
-    assert "highest at kernel = linear." in kernel.caption
-
-
-@pytest.mark.parametrize("names", [("rate", "kernel"), ("depth", "step")])
-def test_a_map_has_the_values_of_both_parameters(names: tuple[str, str]) -> None:
-    space = SearchSpace({name: MIXED.distributions[name] for name in names})
-    figure = score_map(space, _released(space, [1.0, 1.0]))
-    known = {
-        "rate": {"rate", "0.0001", "1"},
-        "kernel": {"kernel", "rbf", "poly", "linear"},
-        "depth": {"depth", "1", "2", "3", "4"},
-        "step": {"step", "0.0", "1.0"},
-    }
-    for name in names:
-        assert known[name] <= set(_texts(figure))
-
-
-def test_a_server_draws_the_six_most_important_parameters() -> None:
-    space = SearchSpace({f"p{i}": FloatDistribution(0, 1) for i in range(8)})
-    *charts, text = slices(space, _released(space, [float(i) for i in range(8)]))
-    labels = [set(_texts(one)) for one in charts if isinstance(one, Figure)]
-    assert [f"p{i}" in names for i, names in zip(range(7, 1, -1), labels, strict=True)]
-    assert text == "The charts leave out the less important ones: p1, p0."
-
-
-@pytest.mark.parametrize(
-    ("distribution", "text"),
-    [
-        (FloatDistribution(0.001, 10, log=True), "0.001 to 10.0, on a log scale"),
-        (FloatDistribution(0, 1), "0.0 to 1.0"),
-        (FloatDistribution(0, 1, step=0.5), "0.0 to 1.0, in steps of 0.5"),
-        (IntDistribution(1, 9), "1 to 9, whole numbers"),
-        (CategoricalDistribution(["a", None]), "one of a, None"),
-    ],
-)
-def test_ranges_are_words(distribution: BaseDistribution, text: str) -> None:
-    assert range_in_words(distribution) == text
-
-
-def test_names_can_be_broken_and_code_is_marked() -> None:
-    table = Table(("what", "value"), [("a.long_name", "b_c")], "Of `x<y`.", False)
-    text = render("", "", [Section("", ["Give `f(a)` and ` alone."])])
-    assert "<p>Give <code>f(a)</code> and ` alone.</p>" in text
-    text = render("", "", [Section("", [table])])
-    assert '<th scope="row">a.<wbr>long_<wbr>name</th><td>b_c</td>' in text
-    assert "<caption>Of <code>x&lt;y</code>.</caption>" in text
 
 
 def _secrets(folder: Path) -> Iterator[float]:

@@ -398,16 +398,6 @@ def test_bytes_that_are_no_journal_are_refused() -> None:
             Journal(ME, content=other)
 
 
-def test_what_is_removed_in_memory_is_not_carried_on() -> None:
-    """Keys and noise that are done with."""
-    key = np.frombuffer(b"a key of 16 byte", dtype=np.uint8)
-    with Journal(ME) as journal:
-        journal.put({"key": key})
-        assert key.tobytes() in journal.to_bytes()
-        journal.change_state({}, ["key"], [])
-        assert key.tobytes() not in journal.to_bytes()
-
-
 def test_what_is_removed_is_overwritten_in_the_file(tmp_path: Path) -> None:
     """Keys and noise that are done with are not there for whoever gets the file."""
     path, secret = tmp_path / "journal.sqlite", np.arange(400.0)

@@ -1,9 +1,7 @@
 """The release: its noise, its sensitivity, and what broken messages do to it."""
 
 import math
-import sys
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from itertools import combinations, product
 from typing import Any, get_args
@@ -13,12 +11,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import kstest
 
-from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
+from flwr_fbo.privacy.noise import OsEntropy, SeededEntropy
 from flwr_fbo.privacy.release import Calibration, Release, ReleaseSettings
 from flwr_fbo.privacy.sampling import Sampling
-from flwr_fbo.privacy.weights import WeightSchedule
 
 M = 6
 
@@ -58,64 +54,6 @@ def test_published_noise_is_worth_a_larger_multiplier() -> None:
     published = landmine("published")
     assert published.effective_noise_multiplier(0) == pytest.approx(2.0, abs=1e-3)
     assert published.effective_noise_multiplier(50) == pytest.approx(1.0)
-
-
-def test_weight_schedule_of_the_paper() -> None:
-    synthetic = WeightSchedule(num_constant_rounds=5, num_decay_rounds=5)
-    values = [synthetic.concentration(t) for t in range(11)]
-    assert values == [16.0] * 6 + [12.25, 8.5, 4.75, 1.0, 1.0]
-    real = WeightSchedule()
-    assert [real.concentration(t) for t in (0, 9, 10, 39, 40)] == [16, 16, 16, 1, 1]
-    weights = real.weights(0, 29, 4)
-    np.testing.assert_allclose(weights.sum(axis=0), 1.0)
-    assert weights[0, 0] == pytest.approx(1 / 8, abs=1e-5)
-    assert weights[1, 1] == pytest.approx(1 / 7, abs=1e-5)
-    np.testing.assert_allclose(real.weights(60, 29, 4), 1 / 29)
-
-
-PUBLISHED_WEIGHTS: dict[str, tuple[WeightSchedule, Callable[[float], float], float]] = {
-    "weights 1": (WeightSchedule(peak=9.0), lambda a: math.exp(a - 1), 10.0),
-    "weights 2": (WeightSchedule(peak=1000.0, form="linear"), lambda a: a, 1000.0),
-    "weights 3": (WeightSchedule(peak=40.0, form="squared"), lambda a: a**2, 40.0),
-}
-
-
-@pytest.mark.parametrize("name", PUBLISHED_WEIGHTS)
-def test_weights_are_those_of_appendix_b23(name: str) -> None:
-    """Agent by agent: its ratio to the others, from the first a_t to the last, 1."""
-    schedule, ratio, first = PUBLISHED_WEIGHTS[name]
-    num_sub_regions = 3
-    for t in (0, 9, 10, 17, 25, 38, 39, 60):
-        done = min(max(t - 10, 0), 29) / 29
-        a = first + (1 - first) * done
-        weights = schedule.weights(t, 7, num_sub_regions)
-        for region in range(num_sub_regions):
-            raw = [ratio(a) if n % num_sub_regions == region else 1.0 for n in range(7)]
-            expected = np.array(raw) / sum(raw)
-            np.testing.assert_allclose(weights[:, region], expected, rtol=1e-9)
-
-
-@pytest.mark.parametrize("num_sub_regions", [1, 3])
-def test_constant_weights_are_the_softmax_of_temperature_1(
-    num_sub_regions: int,
-) -> None:
-    """exp(a 1[n in i] + 1) over its sum, in all rounds (appendix B.2.5)."""
-    adaptive, constant = WeightSchedule(), WeightSchedule(adaptive=False)
-    for region in range(num_sub_regions):
-        raw = [math.exp(15.0 * (n % num_sub_regions == region) + 1) for n in range(7)]
-        expected = np.array(raw) / sum(raw)
-        for t in (0, 25, 10_000):
-            weights = constant.weights(t, 7, num_sub_regions)[:, region]
-            np.testing.assert_allclose(weights, expected, rtol=1e-9)
-        early = adaptive.weights(9, 7, num_sub_regions)[:, region]
-        np.testing.assert_allclose(early, expected, rtol=1e-9)
-        late = adaptive.weights(40, 7, num_sub_regions)[:, region]
-        np.testing.assert_allclose(late, 1 / 7)
-
-
-def test_equal_weights_are_a_softmax_without_a_peak() -> None:
-    for schedule in (WeightSchedule(peak=0.0), WeightSchedule(1.0, form="linear")):
-        np.testing.assert_allclose(schedule.weights(0, 7, 3), 1 / 7)
 
 
 @st.composite
@@ -372,69 +310,6 @@ def test_a_release_without_entropy_is_refused() -> None:
         Release(ReleaseSettings(5), None)
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"peak": math.nan}, "peak=nan"),
-        ({"num_constant_rounds": -1}, "num_constant_rounds=-1"),
-        ({"num_decay_rounds": 1.5}, "num_decay_rounds=1.5"),
-        ({"peak": 701.0}, "peak=701.0"),
-        ({"peak": 0.5, "form": "linear"}, "peak=0.5"),
-        ({"form": "cubic"}, "form='cubic'"),
-        ({"adaptive": 1}, "adaptive=1"),
-    ],
-)
-def test_bad_weight_schedules_are_named(change: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match="is not allowed") as error:
-        WeightSchedule(**change)
-    assert words in str(error.value)
-
-
-def test_os_entropy_has_the_right_scale_and_never_repeats() -> None:
-    entropy = OsEntropy()
-    assert entropy.private
-    std = np.array([0.5, 4.0])
-    first = entropy.add_noise(0, np.full((2, 4000), 10.0), std)
-    np.testing.assert_allclose(first.std(axis=1), std, rtol=0.1)
-    np.testing.assert_allclose(first.mean(axis=1), 10.0, atol=0.4)  # 6 deviations
-    assert not np.any(entropy.add_noise(0, np.full((2, 4000), 10.0), std) == first)
-    masks = np.array([entropy.mask(0, 1000, 0.35) for _ in range(20)])
-    assert masks.mean() == pytest.approx(0.35, abs=0.02)
-    assert len({m.tobytes() for m in masks}) == 20
-    assert entropy.mask(0, 50, 1.0).all()
-
-
-def test_secure_noise_is_normal_and_each_number_gets_its_own() -> None:
-    std = np.array([1.0, 3.0, 1.0])
-    places = np.arange(6000.0).reshape(3, 2000)
-    units = (OsEntropy().add_noise(0, 1e3 * places, std) - 1e3 * places) / std[:, None]
-    assert np.abs(units).max() < 10
-    assert kstest(units.ravel(), "norm").pvalue > 1e-9
-    assert abs(np.corrcoef(units)[np.triu_indices(3, 1)]).max() < 0.2
-
-
-@pytest.mark.parametrize("z", [1e-3, 1e6])
-@pytest.mark.parametrize("length", [1, 1_000_000])
-@pytest.mark.parametrize("std", [1e-300, 1.0, np.nextafter(2.0, 0), 1e9])
-def test_rounding_to_the_grid_costs_no_privacy(
-    z: float, length: int, std: float
-) -> None:
-    """By OpenDP's own account, which adds what rounding adds to the sensitivity."""
-    rho = OsEntropy().mechanism(std, length).map(std / z)
-    assert 0.999 / (2 * z**2) < rho <= 1 / (2 * z**2)
-
-
-@pytest.mark.parametrize("entropy", [OsEntropy(), SeededEntropy(0)])
-def test_a_subset_has_its_size_and_is_uniform(entropy: Entropy) -> None:
-    drawn = [entropy.subset(t, 5, 2) for t in range(1000)]
-    assert {int(mask.sum()) for mask in drawn} == {2}
-    counts = Counter(tuple(np.flatnonzero(mask)) for mask in drawn)
-    assert len(counts) == 10
-    # Each of the ten with probability 0.1: 100 draws, deviation 9.5.
-    assert max(abs(count - 100) for count in counts.values()) < 62
-    assert entropy.subset(0, 5, 5).all()
-
-
 def test_a_fixed_sample_size_is_what_is_drawn() -> None:
     """Without noise, every release of equal messages is the same multiple of them."""
     plain = ReleaseSettings(5, 1, math.inf, 0.0, 0.4, sampling="fixed-size")
@@ -443,11 +318,3 @@ def test_a_fixed_sample_size_is_what_is_drawn() -> None:
     for _ in range(20):
         released = release.release(60, {n: np.ones(M) for n in range(5)}, M)
         np.testing.assert_allclose(released, 2 * uniform / 0.4)
-
-
-def test_real_noise_without_opendp_names_the_extra(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(sys.modules, "opendp.measurements", None)
-    with pytest.raises(ImportError, match=r"flwr-fbo\[secure\]"):
-        OsEntropy()

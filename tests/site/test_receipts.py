@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from flwr_fbo._common.errors import RefusedError
 from flwr_fbo.cli import app as command
 from flwr_fbo.journal.journal_file import JournalError
-from flwr_fbo.privacy.spending import FILE_NAME, Charge, SpendingLedger
+from flwr_fbo.privacy.spending import FILE_NAME, Charge
 from flwr_fbo.site.receipts import Mark, ReceiptBook, SignedReceipt, read_mark
 from flwr_fbo.site.site import Answer
 from flwr_fbo.study.codec import RECEIPT_ENTRY
@@ -540,33 +540,6 @@ def test_enrolments_leave_nothing_that_grows(tmp_path: Path) -> None:
         Node(tmp_path).ask(site_of(None), study_of(study_id=f"s{number}").enrolment())
     [note] = tmp_path.iterdir()
     assert note.stat().st_size < 200
-
-
-def test_journals_are_read_only_if_the_folder_has_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from flwr_fbo.site import proofs as site_proofs
-
-    for number in range(3):
-        Node(tmp_path).ask(
-            site_of(None),
-            asked_of(study_of((Charge(9.0),), study_id=f"s{number}"), 0, 1),
-        )
-    read: list[Path] = []
-    notes_in = site_proofs._notes_in
-
-    def noted(path: Path, patience: float) -> Any:
-        read.append(path)
-        return notes_in(path, patience)
-
-    monkeypatch.setattr(site_proofs, "_notes_in", noted)
-    Node(tmp_path).ask(site_of(None), study_of(study_id="next").enrolment())
-    assert read == []
-    with SpendingLedger.held(tmp_path) as ledger:
-        facts = dict(ledger.rows[0].facts)
-        ledger.add({**facts, "study_id": "by hand"})
-    Node(tmp_path).ask(site_of(None), study_of(study_id="next").enrolment())
-    assert len(read) == 3
 
 
 def test_a_receipt_is_as_it_was_signed() -> None:

@@ -1,4 +1,4 @@
-"""What `tests/bandits/fed_go_ucb/test_private_agent.py` and others share."""
+"""What `tests/bandits/fed_go_ucb/test_agent_with_privacy.py` and others share."""
 
 from flwr.app import Context
 

@@ -9,7 +9,6 @@ import pytest
 from flwr.app import Message
 
 from flwr_fbo import Halving, InProcessGrid, PrivateChoice
-from flwr_fbo.tuner.choosers.voters import Voters
 from flwr_fbo.tuner.envelope import BallotHeader, read_header
 from tests.support.apps import (
     NUM_CLIENTS,
@@ -93,12 +92,3 @@ def test_at_the_beginning_more_nodes_than_agents_leave_no_record(
             main_of(), recording(), server_context()
         )
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_node_that_comes_back_with_another_id_takes_the_place_that_is_free() -> None:
-    voters = Voters(3)
-    assert voters.among([30, 10]) == [10, 30]
-    assert voters.among([10, 20, 30, 5]) == [5, 10, 30]  # both new: the smaller first
-    assert voters.among([10, 20, 30, 5]) == [5, 10, 30]
-    assert voters.among([20, 30, 5, 40]) == [5, 20, 30]
-    assert voters.among([20, 30, 5, 40, 10]) == [5, 10, 30]

@@ -14,7 +14,6 @@ from flwr.app import (
     Context,
     Error,
     Message,
-    MetricRecord,
     RecordDict,
 )
 
@@ -171,25 +170,6 @@ def test_noise_only_chooses_as_random_choice_does() -> None:
         )
         wins.append(study.start(main_of(), recording(), server_context()).best_trial)
     assert 0 < sum(wins) < len(wins)  # not always the better one
-
-
-def test_how_long_a_list_is_stays_at_the_client() -> None:
-    """As of the examples that a model gets wrong, which is an exact score."""
-    content = RecordDict(
-        {
-            "metrics": MetricRecord({"wrong": [3, 14, 15], "num-examples": 9}),
-            "config": ConfigRecord({"wrong": ["a", "b"]}),
-        }
-    )
-    hidden = hide_evaluate_metrics(content)
-    assert hidden.metric_records["metrics"] == {"wrong": [], "num-examples": 1}
-    assert hidden.config_records["config"] == {"wrong": []}
-
-
-def test_arrays_of_an_evaluation_stay_at_the_client() -> None:
-    """As the losses of its examples would, or its predictions."""
-    content = RecordDict({"losses": ArrayRecord([np.array([0.93, 0.25])])})
-    assert hide_evaluate_metrics(content) == RecordDict({"losses": ArrayRecord()})
 
 
 def test_of_a_status_the_code_is_all_that_is_sent() -> None:

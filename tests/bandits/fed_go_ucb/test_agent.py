@@ -18,36 +18,17 @@ from flwr_fbo.lab.simulation.neural_bandits import (
     Sharing,
 )
 from flwr_fbo.lab.tasks.nonlinear_bandit import FunctionBanditTask
-from flwr_fbo.models.langevin import LangevinDynamics, LangevinSettings
 from flwr_fbo.models.network import Network
+from tests.support.neural_agents import MODEL, SETTINGS, STEPS, T0, N, _agent, points
 from tests.support.servers import server_of
 
-N, T0, STEPS = 3, 2, 4
-MODEL = Network(6, 5)
-SETTINGS = FedGOUCBSettings(
-    num_exploration=T0,
-    regression=LangevinSettings(STEPS, 0.1, 1e4),
-    ridge=0.5,
-    beta=0.3,
-    threshold=2.0,
-    exploration="optimism",
-)
 TASK = FunctionBanditTask(num_actions=12)
-
-
-def _points(count: int, seed: int = 0) -> tuple[FloatArray, FloatArray]:
-    rng = np.random.default_rng(seed)
-    return rng.uniform(size=(count, 6)), rng.standard_normal(count)
-
-
-def _agent(slot: int = 0, settings: FedGOUCBSettings = SETTINGS) -> FedGOUCBAgent:
-    return FedGOUCBAgent(settings, MODEL, 7, slot)
 
 
 def _started(slot: int = 0, count: int = 0, **fields: Any) -> FedGOUCBAgent:
     agent = _agent(slot, replace(SETTINGS, **fields))
     agent.start(SETTINGS.regression.initial(MODEL, 7))
-    for x, y in zip(*_points(count, slot), strict=True):
+    for x, y in zip(*points(count, slot), strict=True):
         agent.tell(x, y)
     return agent
 
@@ -55,132 +36,7 @@ def _started(slot: int = 0, count: int = 0, **fields: Any) -> FedGOUCBAgent:
 # Settings
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"num_exploration": -1}, "num_exploration=-1"),
-        ({"ridge": 0.0}, "ridge=0.0"),
-    ],
-)
-def test_bad_settings_are_refused(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        replace(SETTINGS, **fields)
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"num_iterations": 0},
-        {"keep": "w"},
-        {"start": "one"},
-    ],
-)
-def test_bad_regressions_are_refused(fields: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=f"{next(iter(fields))}="):
-        LangevinSettings(**fields)
-
-
 # Phase I
-
-
-def _explored(count: int = T0) -> list[FedGOUCBAgent]:
-    agents = [_agent(slot) for slot in range(N)]
-    for agent in agents:
-        for x, y in zip(*_points(count, agent.num_evaluations), strict=True):
-            agent.tell(x, y)
-    return agents
-
-
-def test_the_regression_s_message_is_the_gradient_of_the_loss() -> None:
-    settings = replace(SETTINGS, regression=LangevinSettings(1, keep="best"))
-    agent = _agent(settings=settings)
-    for x, y in zip(*_points(3), strict=True):
-        agent.tell(x, y)
-    w = SETTINGS.regression.initial(MODEL, 7)
-    message = agent.regression_message(w)
-    for j in range(len(w)):
-        shift = np.zeros(len(w))
-        shift[j] = 1e-6
-        up, down = (agent.regression_message(w + s)[-1] for s in (shift, -shift))
-        assert message[j] == pytest.approx((up - down) / 2e-6, abs=1e-6)
-
-
-def test_a_step_is_that_of_the_pooled_data() -> None:
-    agents, server = _explored(), server_of(SETTINGS, MODEL, 7)
-    pooled = _agent()
-    for _ in range(N):
-        for x, y in zip(*_points(T0), strict=True):
-            pooled.tell(x, y)
-    alone = LangevinDynamics(SETTINGS.regression, server.regression.w, 7)
-    while not server.regression.is_done:
-        w = server.regression.w
-        server.receive_gradients(
-            {slot: agent.regression_message(w) for slot, agent in enumerate(agents)}
-        )
-        alone.advance(pooled.regression_message(alone.w))
-    np.testing.assert_allclose(server.w0, alone.result, rtol=1e-12)
-
-
-def test_noise_has_the_temperature_s_size() -> None:
-    settings = LangevinSettings(1, step=0.2, inverse_temperature=10.0)
-    dynamics = LangevinDynamics(settings, np.zeros(20_000), 0)
-    dynamics.advance(np.ones(20_000))
-    assert dynamics.w.mean() == pytest.approx(-0.2, abs=0.01)
-    assert dynamics.w.std() == pytest.approx(np.sqrt(2 * 0.2 / 10), rel=0.02)
-
-
-@pytest.mark.parametrize(("keep", "expected"), [("last", 4), ("best", 1)])
-def test_a_regression_stops_once_the_loss_no_longer_falls(
-    keep: Any, expected: int
-) -> None:
-    settings = LangevinSettings(9, keep=keep, patience=2)
-    dynamics = LangevinDynamics(settings, np.zeros(2), 0)
-    iterates = []
-    for loss in (3.0, 1.0, 2.0, 1.0, 0.0):
-        if dynamics.is_done:
-            break
-        iterates.append(dynamics.w)
-        dynamics.advance(np.ones(2), loss)
-    assert len(iterates) == 4  # of iterates 2 and 3 neither was better than 1
-    iterates.append(dynamics.w)
-    assert np.array_equal(dynamics.result, iterates[expected])
-    again = LangevinDynamics(settings, np.zeros(2), 0)
-    again.load_state_dict(dynamics.state_dict())
-    assert again.is_done
-
-
-def test_dead_agents_and_broken_gradients_are_left_out(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    agents = _explored()
-    server, other = (server_of(SETTINGS, MODEL, 7) for _ in range(2))
-    good = agents[1].regression_message(server.regression.w)
-    broken = good.copy()
-    broken[3] = np.nan
-    server.receive_gradients({0: broken, 1: good, 2: good[:-1]})
-    other.receive_gradients({1: good})
-    assert np.array_equal(server.regression.w, other.regression.w)
-    assert "agent 0: no gradient in step 1" in caplog.text
-    assert "agent 2: no gradient in step 1" in caplog.text
-
-
-def test_without_a_gradient_nothing_is_lost() -> None:
-    server = server_of(SETTINGS, MODEL, 7)
-    before = server.regression.w
-    for messages in ({}, {0: np.full(MODEL.num_parameters, np.inf)}, {1: None}):
-        with pytest.raises(FloatingPointError, match="Step 1 of phase I: none of"):
-            server.receive_gradients(messages)
-    assert server.regression.num_steps == 0
-    assert np.array_equal(server.regression.w, before)
-
-
-def test_a_regression_that_diverges_says_so() -> None:
-    before = np.zeros(3)
-    regression = LangevinDynamics(LangevinSettings(3, step=9.0), before, 7)
-    with pytest.raises(FloatingPointError, match=r"step=9\.0 is too large"):
-        regression.advance(np.full(3, 1e308))
-    assert np.array_equal(regression.w, before)
-    assert regression.num_steps == 0
 
 
 def test_a_server_says_which_gradients_are_too_long(
@@ -204,9 +60,9 @@ def test_an_agent_that_misses_the_end_of_phase_one_comes_in_later() -> None:
     agents, server = [_started(0, 4), _agent(1)], server_of(SETTINGS, MODEL, 7)
     _synchronise(server, agents)
     assert not agents[1].wants_synchronisation()
-    agents[1].tell(*(a[0] for a in _points(1)))  # explores, still
+    agents[1].tell(*(a[0] for a in points(1)))  # explores, still
     agents[1].start(SETTINGS.regression.initial(MODEL, 7))
-    X = _points(50, 9)[0]
+    X = points(50, 9)[0]
     first, second = (agent._upper_bounds(X) for agent in agents)
     assert np.array_equal(first, second)
 
@@ -244,8 +100,8 @@ def _linear_bounds(w0: FloatArray, x: FloatArray, y: FloatArray, X: FloatArray) 
 def test_the_choice_is_that_of_explicit_inverses() -> None:
     agent = _started(count=9)
     assert agent.w0 is not None
-    X = _points(50, 9)[0]
-    expected = _linear_bounds(agent.w0, *_points(9), X)
+    X = points(50, 9)[0]
+    expected = _linear_bounds(agent.w0, *points(9), X)
     np.testing.assert_allclose(agent._upper_bounds(X), expected, rtol=1e-9)
     assert agent.choose(X) == expected.argmax()
 
@@ -255,7 +111,7 @@ def test_agents_that_believe_the_same_draw_parameters_of_their_own() -> None:
         _started(slot, count, exploration="sampling")
         for slot, count in ((0, 9), (0, 9), (1, 0))
     ]
-    X, (x, y) = _points(50, 9)[0], _points(9)
+    X, (x, y) = points(50, 9)[0], points(9)
     agents[2].receive(agents[0].message().values)  # what the first one has seen
     first, again, other = (agent._upper_bounds(X) for agent in agents)
     assert np.array_equal(first, again)
@@ -277,7 +133,7 @@ def test_agents_that_believe_the_same_draw_parameters_of_their_own() -> None:
 
 
 def test_refined_bounds_are_values_within_the_ball_and_no_lower() -> None:
-    X = _points(50, 9)[0]
+    X = points(50, 9)[0]
     first, many = (_started(count=9, num_refinements=k) for k in (1, 8))
     assert (many._upper_bounds(X) >= first._upper_bounds(X)).all()
     # In a ball so small the network is linear.
@@ -292,8 +148,8 @@ def test_after_a_synchronisation_all_believe_in_all_data() -> None:
     agents = [_started(slot, count) for slot, count in enumerate((4, 0, 6))]
     server = server_of(SETTINGS, MODEL, 7)
     _synchronise(server, agents)
-    x, y = (np.concatenate(a) for a in zip(_points(4, 0), _points(6, 2), strict=True))
-    X = _points(50, 9)[0]
+    x, y = (np.concatenate(a) for a in zip(points(4, 0), points(6, 2), strict=True))
+    X = points(50, 9)[0]
     for agent in agents:
         assert agent.w0 is not None
         assert agent.num_since == 0
@@ -317,7 +173,7 @@ def test_a_lost_download_spoils_nothing() -> None:
     server = server_of(SETTINGS, MODEL, 7)
     late = agents[0].message()
     server.receive_sums({0: late})  # and the answer is lost
-    agents[0].tell(*(a[0] for a in _points(1, 5)))
+    agents[0].tell(*(a[0] for a in points(1, 5)))
     _synchronise(server, agents, lambda slot: slot != 1)
     server.receive_sums({0: late})  # comes again
     _synchronise(server, agents)
@@ -328,7 +184,7 @@ def test_a_lost_download_spoils_nothing() -> None:
 def test_what_was_told_since_a_message_is_not_lost() -> None:
     agent, server = _started(count=3), server_of(SETTINGS, MODEL, 7)
     server.receive_sums({0: agent.message()})
-    x, y = _points(2, 5)
+    x, y = points(2, 5)
     for point, reward in zip(x, y, strict=True):
         agent.tell(point, reward)
     agent.receive(server.total, server.num_included(0))
@@ -336,7 +192,7 @@ def test_what_was_told_since_a_message_is_not_lost() -> None:
     expected = _started(count=3)
     for point, reward in zip(x, y, strict=True):
         expected.tell(point, reward)
-    X = _points(50, 9)[0]
+    X = points(50, 9)[0]
     np.testing.assert_allclose(agent._upper_bounds(X), expected._upper_bounds(X))
 
 
@@ -369,12 +225,12 @@ def test_the_trigger_is_the_paper_s() -> None:
     agent, server = _started(count=4), server_of(SETTINGS, MODEL, 7)
     _synchronise(server, [agent])
     fired = False
-    x, y = _points(40, 4)
+    x, y = points(40, 4)
     for t in range(40):
         assert agent.wants_synchronisation() == fired
         agent.tell(x[t], y[t])
         assert agent.w0 is not None
-        old = np.concatenate([_points(4)[0], x[: t + 1]])
+        old = np.concatenate([points(4)[0], x[: t + 1]])
         dets = [
             np.linalg.slogdet(_statistics(agent.w0, old[:n], np.zeros(n))[0])[1]
             for n in (4, len(old))
@@ -407,7 +263,7 @@ class _Broken(Network):
 def test_actions_where_the_model_is_not_finite_are_not_chosen() -> None:
     settings = replace(SETTINGS, num_exploration=0, num_refinements=2)
     agent = FedGOUCBAgent(settings, _Broken(6, 5), 7, 0)
-    X = _points(20)[0]
+    X = points(20)[0]
     assert X[agent.choose(X), 0] <= 0.5
     with pytest.raises(FloatingPointError, match="not finite at any"):
         agent.choose(X[X[:, 0] > 0.5])
@@ -422,7 +278,7 @@ def test_an_agent_goes_on_from_its_state(phase: str) -> None:
         return _agent(1) if phase == "I" else _started(1)
 
     first, second = make(), make()
-    x, y = _points(8, 3)
+    x, y = points(8, 3)
     for t in range(5):
         first.tell(x[t], y[t])
         if phase == "II" and t == 2:

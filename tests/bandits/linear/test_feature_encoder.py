@@ -241,26 +241,6 @@ def test_what_is_not_encoded(context: Any, arms: Any, message: str) -> None:
             SHARED.encode(context, arms)
 
 
-@pytest.mark.parametrize("given", [None, math.nan, np.float64("nan"), "left out"])
-def test_a_missing_value_is_what_was_declared(given: Any) -> None:
-    declared: dict[str, Number | Category] = {
-        "age": Number(0, 110, missing=55),
-        "arrival": Category(ARRIVAL.values, missing="unknown"),
-    }
-    encoder = replace(SHARED, context=declared)
-    expected = encoder.encode({"age": 55, "arrival": "unknown"}, ARMS)[0]
-    context = {} if given == "left out" else dict.fromkeys(declared, given)
-    encoded = encoder.encode(context, ARMS)
-    np.testing.assert_array_equal(encoded[0], expected)
-    assert encoded[1] == {"arrival": 1}  # a text that is no category
-    [logged] = encoder.encode_log([context, PATIENT], ["ward", "home"], ARMS)
-    np.testing.assert_array_equal(logged[0][0], expected[0])
-    with pytest.raises(ValueError, match="missing=111"):
-        Number(0, 110, missing=111)
-    with pytest.raises(ValueError, match="missing=''"):
-        Category(ARRIVAL.values, missing="")
-
-
 @pytest.mark.parametrize("shape", ["shared", "blocks", "pairs"])
 def test_no_mean_reward_in_range_has_a_larger_parameter(shape: str) -> None:
     """Of least norm; and some have nearly as large a one."""

@@ -3,31 +3,20 @@
 import math
 import os
 import warnings
-from collections.abc import Iterator
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import joblib
 import numpy as np
-import platformdirs
 import pytest
 from numpy.typing import NDArray
-from optuna.distributions import FloatDistribution
-from scipy.io import loadmat, savemat
+from scipy.io import savemat
 from sklearn.metrics import roc_auc_score
-from sklearn.model_selection import train_test_split
 from sklearn.svm import SVC
 
-from flwr_fbo.lab.datasets.base import DataError, Split, data_file
-from flwr_fbo.lab.datasets.landmine import NUM_FIELDS, partition
-from flwr_fbo.lab.tasks import landmine
+from flwr_fbo.lab.datasets.base import DataError, data_file
+from flwr_fbo.lab.datasets.landmine import partition
 from flwr_fbo.lab.tasks.base import Objective
-from flwr_fbo.lab.tasks.emnist import EmnistTask
 from flwr_fbo.lab.tasks.landmine import LandmineTask
-from flwr_fbo.lab.tasks.surface import SurfaceSource
-from flwr_fbo.space.search_space import SearchSpace
 
 LANDMINE = Path("landmine", "LandmineData.mat")
 needs_landmine = pytest.mark.skipif(
@@ -35,11 +24,6 @@ needs_landmine = pytest.mark.skipif(
     reason=f"{LANDMINE} is not in the folder that FLWR_FBO_DATA names",
 )
 
-# As counted from the authors' file.
-ROWS = """690 690 689 508 509 509 510 511 508 509 689 688 508 510 507
-          445 449 448 449 449 451 454 447 449 445 448 448 454 449"""
-MINES = """40 48 39 19 22 29 29 26 31 15 38 35 27 31 17
-           32 27 31 30 37 33 39 17 41 31 36 36 26 42"""
 
 SETTING = {"C": 3.0, "gamma": 0.5}
 
@@ -50,32 +34,6 @@ def _settings(number: int, seed: int = 0) -> list[dict[str, float]]:
         rng.uniform(1e-4, 10, number), rng.uniform(1e-2, 10, number), strict=True
     )
     return [{"C": float(C), "gamma": float(gamma)} for C, gamma in draws]
-
-
-@needs_landmine
-def test_the_fields_are_the_published_ones() -> None:
-    fields = [partition(i) for i in range(NUM_FIELDS)]
-    rows = [len(f.y_train) + len(f.y_validation) for f in fields]
-    mines = [int(f.y_train.sum() + f.y_validation.sum()) for f in fields]
-    assert rows == [int(n) for n in ROWS.split()]
-    assert mines == [int(n) for n in MINES.split()]
-    for field in fields:
-        assert field.X_train.shape == (len(field.y_train), 9)
-        assert field.X_validation.shape == (len(field.y_validation), 9)
-        assert field.X_train.dtype == np.float64
-        assert field.y_train.dtype == np.int64
-
-
-@needs_landmine
-def test_the_halves_are_the_published_ones() -> None:
-    content = loadmat(Path(os.environ["FLWR_FBO_DATA"], LANDMINE))
-    for index in (0, 14, 28):
-        X, y = content["feature"][0, index], content["label"][0, index].ravel()
-        halves = train_test_split(X, y, test_size=0.5, stratify=y, random_state=0)
-        field = partition(index)
-        ours = (field.X_train, field.X_validation, field.y_train, field.y_validation)
-        for mine, expected in zip(ours, halves, strict=True):
-            np.testing.assert_array_equal(mine, expected)
 
 
 @needs_landmine
@@ -157,76 +115,6 @@ def test_only_the_expected_warning_is_silenced() -> None:
 def test_landmine_names_a_bad_number_of_clients(number: Any) -> None:
     with pytest.raises(ValueError, match=f"num_agents={number!r} is not allowed"):
         LandmineTask().check(number)
-
-
-@pytest.mark.parametrize("index", [-1, 29, True])
-def test_landmine_names_a_bad_field(index: Any) -> None:
-    with pytest.raises(ValueError, match=f"index={index!r} is not allowed: 0 to 28"):
-        partition(index)
-
-
-@pytest.fixture
-def small_surfaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Surfaces of 3 x 3 settings, kept in a folder of the test."""
-    monkeypatch.setattr(platformdirs, "user_cache_path", lambda name: tmp_path / name)
-    monkeypatch.setattr(landmine, "GRID_SHAPE", (3, 3))
-    with joblib.parallel_config("threading"):
-        yield tmp_path / "flwr-fbo"
-
-
-@needs_landmine
-def test_the_surface_is_the_objective_at_its_grid(small_surfaces: Path) -> None:
-    task = LandmineTask(surface=True)
-    task.check(2)
-    assert len(list(small_surfaces.iterdir())) == 2
-    exact, looked_up = (t.objective(1, 29, 0) for t in (LandmineTask(), task))
-    space = SearchSpace(task.space)
-    corners = [space.from_unit(np.array(u)) for u in ((0, 0), (1, 0.25), (0.25, 1))]
-    for params in corners:
-        assert looked_up(params) == exact(params)
-    between = space.from_unit(np.array([0.5625, 0.25]))  # roots .75 and .5
-    values = [exact(space.from_unit(np.array([u, 0.25]))) for u in (0.25, 1.0)]
-    assert looked_up(between) == pytest.approx(np.mean(values))
-
-
-@needs_landmine
-def test_surfaces_are_computed_once_and_where_one_is_missing(
-    small_surfaces: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    task = LandmineTask(surface=True)
-    task.check(3)
-    kept = {path: path.read_bytes() for path in small_surfaces.iterdir()}
-    gone = task.source(1).path
-    gone.unlink()
-    caplog.clear()
-    task.check(3)
-    assert "computing 1 surfaces, once, from landmine-field-1 on" in caplog.text
-    assert {path: path.read_bytes() for path in small_surfaces.iterdir()} == kept
-    np.save(gone, np.full((3, 3), 0.25))
-    assert task.source(1).surface()({"C": 1.0, "gamma": 1.0}) == 0.25
-
-
-def _constant(value: float, params: dict[str, Any]) -> float:
-    return value
-
-
-def test_other_data_have_another_surface(small_surfaces: Path) -> None:
-    space = {"x": FloatDistribution(0.0, 1.0)}
-    for i in range(2):
-        data = Split(*(np.full(2, i) for _ in range(4)))
-        for value in (i, 7):  # the second is not asked for
-            constant = partial(_constant, float(value))
-            one = SurfaceSource("a", constant, space, (2,), data)
-            surface = one.surface()
-            assert surface({"x": 0.0}) == surface({"x": 1.0}) == i
-    assert replace(one, grid_shape=(3,)).path != one.path
-    assert replace(one, space=EmnistTask().space).path != one.path
-    assert len(list(small_surfaces.iterdir())) == 2
-
-
-def test_a_noisy_surface_is_refused() -> None:
-    with pytest.raises(ValueError, match="surface=True is not allowed: False, where"):
-        LandmineTask(noisy=True, surface=True)
 
 
 def test_noisy_is_a_bool() -> None:

@@ -1,45 +1,25 @@
 """FedVote: agents vote, and try what the votes point at."""
 
-import json
 import math
-from typing import Any
 
 import numpy as np
 import pytest
 from optuna.distributions import (
-    CategoricalDistribution,
     FloatDistribution,
     IntDistribution,
 )
 from scipy.optimize import least_squares
-from scipy.stats import norm
 
-from flwr_fbo import DPFTSDE, FedVote
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.random import Purpose, generator
-from flwr_fbo.lab.simulation.loop import run_loop
-from flwr_fbo.models.features import RandomFeatures
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
-from flwr_fbo.tuning import DPFTSDESettings, FedVoteSettings, SearchSpace
+from flwr_fbo.tuning import FedVoteSettings, SearchSpace
 from flwr_fbo.tuning.fed_vote.agent import FedVoteAgent
-from flwr_fbo.tuning.fed_vote.even_votes import even_votes
-from flwr_fbo.tuning.fed_vote.settings import VoteCount
-from flwr_fbo.tuning.search.study import TuningStudy, create_agent
-from tests.support.federation import NUM_AGENTS, numpy_app, run
-from tests.support.grouped import grouped, hosted
-
-NARROWER = 3  # the kernel of late votes, as the documents say
-PLANE = SearchSpace({"a": FloatDistribution(0, 1), "b": FloatDistribution(0, 1)})
-
-
-def agent(
-    slot: int = 0, space: SearchSpace = PLANE, direction: Any = "maximize", **more: Any
-) -> FedVoteAgent:
-    """Return one of 30 agents."""
-    count = VoteCount(more.pop("num_agents", 30), more.pop("noise_std", 0.0))
-    settings = FedVoteSettings(**more)
-    return FedVoteAgent(space, direction, settings, slot, slot, 7, facts=count)
+from tests.support.votes import (
+    NARROWER,
+    agent,
+    late_features,
+)
 
 
 def vectors(*places: tuple[float, float]) -> FloatArray:
@@ -113,13 +93,6 @@ def test_the_kernel_is_as_wide_as_a_cell() -> None:
 # Late votes, of 30 agents that have evaluated 20 settings
 
 
-def late_features(dim: int) -> RandomFeatures:
-    """Return those of a kernel a third as wide, which 3^D times as many cells have."""
-    length = (16 * NARROWER**dim) ** (-1 / dim) / math.sqrt(math.pi)
-    rng = generator(7, Purpose.SHARED_FEATURES)
-    return RandomFeatures.spread(rng, 512, dim, length)
-
-
 @pytest.mark.parametrize("dim", [1, 6])
 def test_late_votes_have_a_narrower_kernel(dim: int) -> None:
     space = SearchSpace({str(i): FloatDistribution(0, 1) for i in range(dim)})
@@ -132,25 +105,6 @@ def test_late_votes_have_a_narrower_kernel(dim: int) -> None:
         voter.settings.after(t, dim).shared_lengthscale(dim) for t in (16, 17)
     )
     assert narrow == pytest.approx(wide / NARROWER)
-
-
-def test_late_votes_have_more_cells_to_meet_in_by_chance() -> None:
-    settings, count = FedVoteSettings(), VoteCount(30, noise_std=2.0)
-    even = even_votes(settings.after(19, 2), count, PLANE, 7)
-    cells = 16 * NARROWER**2
-    assert even.num_cells == cells
-    deviation = even.threshold / float(norm.isf(0.05 / cells))
-    features, rng = late_features(2), np.random.default_rng(0)
-    center = features(np.full((1, 2), 0.5))[0]
-    drawn = [
-        features(rng.random((30, 2))).sum(axis=0) + 2.0 * rng.standard_normal(512)
-        for _ in range(1000)
-    ]
-    counts = np.array(drawn) @ center
-    # A little less there than at the place where a sample of the plane is densest.
-    assert 0.85 * deviation < counts.std() < 1.05 * deviation
-    expected = 30 * float(even.mean @ center)
-    assert counts.mean() == pytest.approx(expected, abs=4 * deviation / 1000**0.5)
 
 
 def test_a_late_vote_is_read_as_it_was_made() -> None:
@@ -230,25 +184,6 @@ def test_noise_alone_moves_an_agent_rarely(noise_std: float) -> None:
     assert moved <= 18
 
 
-def test_even_votes_on_discrete_axes_are_no_crowd() -> None:
-    num_agents = 1000
-    space = SearchSpace(
-        {
-            "a": FloatDistribution(0, 1),
-            "b": CategoricalDistribution(["x", "y"]),
-            "c": IntDistribution(1, 3),
-        }
-    )
-    rng = np.random.default_rng(2)
-    moved = 0
-    for trial in range(40):
-        who = agent(trial, space=space, num_agents=num_agents, noise_std=2.0)
-        places = space.snap_discrete(rng.random((num_agents, 3)))
-        released = who._shared(places).sum(axis=0) + 2.0 * rng.standard_normal(512)
-        moved += who._follow(released[None] / num_agents, 1) is not None
-    assert moved <= 10
-
-
 @pytest.mark.parametrize("dim", [2, 6])
 def test_a_wrong_crowd_costs_ten_evaluations(dim: int) -> None:
     space = SearchSpace({str(i): FloatDistribution(0, 1) for i in range(dim)})
@@ -279,185 +214,3 @@ def test_a_liar_has_one_vote() -> None:
 
 
 # The strategy
-
-CONTINUOUS = {"x": FloatDistribution(-1.0, 1.0)}
-
-
-def strategy(**options: Any) -> FedVote:
-    defaults = {"epsilon": 2.0, "delta": 1e-3, "noise_seed": 1, "num_agents": 30}
-    return hosted(FedVote, CONTINUOUS, "maximize", **grouped({**defaults, **options}))
-
-
-def test_it_is_the_default_and_keeps_to_its_budget() -> None:
-    study = strategy()
-    study.plan(40)
-    assert study.server.iterations == (5, 9, 39)
-    told = study.study.facts
-    assert isinstance(told, VoteCount)
-    z = study.server.release.settings.noise_multiplier
-    assert told.num_agents == 30
-    # A sensitivity of one vote, and all of them counted.
-    assert told.noise_std == pytest.approx(z)
-    assert z == pytest.approx(1.445 * math.sqrt(3), rel=0.01)  # three Gaussian releases
-    for iteration in (0, 5, 9, 39):
-        study.server.receive(
-            study.server.step(iteration), {n: np.ones(512) for n in range(30)}
-        )
-    assert len(study.server.ledger) == 3
-    assert 1.9 < study.privacy_spent.epsilon <= 2.0
-
-
-def test_when_agents_vote() -> None:
-    for num_rounds, after in (
-        *((2, (0,)), (3, (0, 1)), (11, (4, 9)), (12, (5, 9))),
-        *((20, (5, 9)), (21, (5, 9, 19))),
-    ):
-        study = strategy()
-        study.plan(num_rounds - 1)
-        assert study.server.iterations == after
-    for num_rounds, after in ((8, (5,)), (60, (5, 9))):
-        told = strategy(release_after=(6, 10))
-        told.plan(num_rounds - 1)
-        assert told.server.iterations == after
-
-
-def test_how_many_must_agree_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    few, many = (strategy(num_agents=n, feature_seed=1) for n in (6, 30))
-    for study in (few, many):
-        study.plan(40)
-        with caplog.at_level("INFO", logger="flwr.fbo"):
-            study.summary()
-    told = many.study
-    assert isinstance(told.facts, VoteCount)
-    even = even_votes(FedVoteSettings(), told.facts, told.space, told.feature_seed)
-    crowd = even.smallest_crowd
-    assert 6 < crowd <= 10  # 9 or 10: it depends on the features
-    assert f"if {crowd} agents vote for one setting, the others try it" in caplog.text
-    assert "would have to agree before their votes stand out, and there are 6" in (
-        caplog.text
-    )
-
-
-@pytest.mark.parametrize(("dim", "num_agents"), [(1, 30), (2, 1000)])
-def test_a_smallest_crowd_is_followed_and_half_of_it_is_not(
-    dim: int, num_agents: int
-) -> None:
-    space = SearchSpace({str(i): FloatDistribution(0, 1) for i in range(dim)})
-    count = VoteCount(num_agents, noise_std=2.0)
-    crowd = even_votes(FedVoteSettings(), count, space, 7).smallest_crowd
-    assert crowd < num_agents
-    rng = np.random.default_rng(5)
-    followed = {crowd + 1: 0, crowd // 2: 0}
-    for size in followed:
-        for trial in range(12):
-            who = agent(trial, space=space, num_agents=num_agents, noise_std=2.0)
-            places = rng.random((num_agents, dim))
-            places[:size] = 0.5
-            released = who._shared(places).mean(axis=0, keepdims=True)
-            followed[size] += who._follow(released, 1) is not None  # without noise
-    assert followed[crowd + 1] >= 8
-    assert followed[crowd // 2] <= 4
-
-
-def test_a_study_without_a_release_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    for options in ({"release_after": ()}, {"release_after": (50,)}):
-        caplog.clear()
-        study = strategy(**options)
-        study.plan(40 if options else 1)
-        study.summary()
-        assert "No release fits into these rounds" in caplog.text
-
-
-def test_what_voters_cannot_use_is_refused() -> None:
-    for name, value in (("clip_norm", 0.5), ("min_follow_probability", 0.05)):
-        with pytest.raises(ValueError, match=f"{name}={value} is not allowed"):
-            strategy(**{name: value})
-
-
-def test_sampled_votes_are_counted_for_more_and_noisier() -> None:
-    study = strategy(sampling_probability=0.5, noise_multiplier=3.0, epsilon=None)
-    study.plan(40)
-    told = study.study.facts
-    assert isinstance(told, VoteCount)
-    assert told.noise_std == pytest.approx(6.0)
-    assert told.sampling_probability == 0.5
-
-
-def test_the_study_travels_as_json() -> None:
-    study = strategy()
-    study.plan(40)
-    again = TuningStudy.from_dict(json.loads(json.dumps(study.study.to_dict())))
-    assert again == study.study
-    assert isinstance(create_agent(again, 0, 1), FedVoteAgent)
-
-
-def test_a_strategy_has_agents_of_its_kind() -> None:
-    with pytest.raises(ValueError, match=r"agent=.*: a DPFTSDESettings"):
-        DPFTSDE(CONTINUOUS, "maximize", 9, agent=FedVoteSettings())  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"agent=.*: a FedVoteSettings"):
-        strategy(agent=DPFTSDESettings())
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("num_cells", 1),
-        ("max_similarity", 0.0),
-        ("num_sub_regions", 4),
-        ("num_features", 99),
-    ],
-)
-def test_bad_settings_are_named(name: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=f"{name}={value!r} is not allowed"):
-        FedVoteSettings(**{name: value})
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("noise_std", -1.0),
-        ("noise_std", math.inf),
-        ("sampling_probability", 1.5),
-    ],
-)
-def test_bad_counts_are_named(name: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=f"{name}={value!r} is not allowed"):
-        VoteCount(**{"num_agents": 3, name: value})
-
-
-def test_agents_that_agree_find_the_optimum_sooner() -> None:
-    """One peak for all, beside a hill: a few see it, and the votes tell the others."""
-
-    def peak(params: dict[str, Any]) -> float:
-        hill = 0.6 * math.exp(-(((params["x"] - 0.2) / 0.3) ** 2))
-        return hill + math.exp(-(((params["x"] - 0.83) / 0.04) ** 2))
-
-    def best(num_agents: int, noise_multiplier: float, noise_only: bool) -> float:
-        study = strategy(
-            num_agents=num_agents,
-            epsilon=None,
-            noise_multiplier=noise_multiplier,
-            noise_only=noise_only,
-            study_seed=3,
-            feature_seed=4,
-        )
-        study.plan(14)
-        agents = [create_agent(study.study, n, 3) for n in range(num_agents)]
-        run_loop(study.server, agents, [peak] * num_agents, 14)
-        return float(np.mean([a.best_value for a in agents]))
-
-    together = best(30, 1.0, noise_only=False)
-    assert together > best(30, 1.0, noise_only=True) + 0.05
-    assert together > 0.9
-
-
-def test_it_runs_through_flower() -> None:
-    study, agents = run(
-        numpy_app(),
-        agent=FedVoteSettings(num_initial=4),
-        release_after=(2,),
-    )
-    assert len(study.server.ledger) == 1
-    assert all(len(a.values) == 4 + 5 for a in agents)
-    assert len(agents) == NUM_AGENTS
-    assert study.recommendation.score > 0

@@ -14,12 +14,10 @@ from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.tuning import SearchSpace
 from flwr_fbo.tuning.fed_warm_start.agent import FedWarmStartAgent
 from flwr_fbo.tuning.fed_warm_start.head_start import head_start
-from flwr_fbo.tuning.fed_warm_start.led_gp import LedPosterior
 from flwr_fbo.tuning.fed_warm_start.settings import (
     Cohorts,
     FedWarmStartSettings,
     WarmStartFacts,
-    default_cohorts,
 )
 from flwr_fbo.tuning.search.agent import play_round
 
@@ -210,51 +208,3 @@ def test_it_goes_on_from_its_state(vectors: FloatArray) -> None:
 def test_vectors_that_no_server_sends_are_refused(wrong: FloatArray) -> None:
     with pytest.raises(ValueError, match="with K from 1 to 1"):
         agent(9).receive(wrong)
-
-
-def test_observations_outweigh_the_leading_function() -> None:
-    """h is believed where nothing was seen, and less where it was contradicted."""
-    rng = np.random.default_rng(1)
-    grid = np.linspace(0.0, 1.0, 41)[:, None]
-
-    def h(x: FloatArray) -> FloatArray:
-        return np.asarray(np.cos(3.0 * x[:, 0]))
-
-    def best(x: FloatArray, y: FloatArray) -> float:
-        y = (y - y.mean()) / y.std()
-        mean, _ = LedPosterior(x, y, h(x), rng).predict(grid, h(grid))
-        return float(grid[np.argmax(mean), 0])
-
-    agreeing = np.array([[0.5], [0.7]])
-    assert best(agreeing, h(agreeing)) < 0.1
-    x = np.array([[0.5], [0.0], [1.0], [0.25], [0.8]])
-    assert best(x, -h(x)) > 0.7
-
-
-def test_cohorts_share_the_slots() -> None:
-    cohorts = Cohorts(10, (4, 3), 1.0)
-    assert [cohorts.cohort_of(n) for n in range(10)] == [0] * 4 + [1] * 3 + [2] * 3
-    assert list(cohorts.slots(1)) == [4, 5, 6]
-    assert default_cohorts(30, 1.445) == (9, 10)
-    assert default_cohorts(10, 0.48) == (4, 3)
-    assert default_cohorts(8, 0.48) == (4,)
-    assert default_cohorts(9, 1.445) == ()
-
-
-@pytest.mark.parametrize("sizes", [(10,), (0, 3), (3.0,)])
-def test_cohorts_that_leave_nobody_are_refused(sizes: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="cohort_sizes="):
-        Cohorts(10, sizes)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("num_features", 2000),
-        ("num_initial", 2),
-        ("num_led", 0),
-    ],
-)
-def test_settings_name_what_is_wrong(name: str, value: int) -> None:
-    with pytest.raises(ValueError, match=f"{name}={value}"):
-        FedWarmStartSettings(**{name: value})

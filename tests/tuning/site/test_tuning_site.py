@@ -1,4 +1,4 @@
-"""SIGKILL a client at random instants: nothing recorded is repeated or lost."""
+"""A tuning site: what it repeats, refuses and gives up, also if it is killed."""
 
 import os
 import random

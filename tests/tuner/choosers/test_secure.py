@@ -28,7 +28,6 @@ from flwr_fbo.privacy.spending import SpendingLedger
 from flwr_fbo.secure import SecureAggregation
 from flwr_fbo.secure.roster import Roster, SigningKey
 from flwr_fbo.tuner.choosers.secure import SecureChooser
-from flwr_fbo.tuner.choosers.voters import Voters
 from flwr_fbo.tuner.records.trials_record import FILE_NAME
 from flwr_fbo.tuner.site.ballots import ballot_entries
 from flwr_fbo.tuning import FederationResult
@@ -533,34 +532,6 @@ def test_a_client_without_a_slot_is_summed_under_one() -> None:
     _start(grid)
     (error,) = grid.errors
     assert "JournalError: This is the journal of another agent" in error
-
-
-def test_slots_are_kept_for_the_whole_run() -> None:
-    voters = Voters(4)
-    for node in (11, 12, 13):
-        voters.hear(node, -1)
-    voters.hear(14, 1)
-    voters.assign_slots([11, 12, 13, 14])
-    assert voters.slots == {1: 14, 0: 11, 2: 12, 3: 13}
-    voters.assign_slots([12, 13, 14])
-    assert voters.slots == {1: 14, 0: 11, 2: 12, 3: 13}
-    voters.hear(11, 3)  # another one than before: it stays where it is
-    voters.assign_slots([11, 12, 13, 14])
-    assert voters.slots == {1: 14, 0: 11, 2: 12, 3: 13}
-    voters.hear(15, 1)  # its SuperNode came back
-    voters.assign_slots([12, 13, 15])
-    assert voters.slots == {1: 15, 0: 11, 2: 12, 3: 13}
-
-
-def test_a_slot_is_one_nodes(caplog: pytest.LogCaptureFixture) -> None:
-    voters = Voters(3)
-    for node, slot in ((11, 0), (12, 0), (13, 5)):
-        voters.hear(node, slot)
-    with caplog.at_level(logging.WARNING, "flwr.fbo"):
-        voters.assign_slots([11, 12, 13])
-        voters.assign_slots([11, 12, 13])
-    assert voters.slots == {0: 11}
-    assert caplog.text.count("Nodes [12, 13] are not asked") == 1
 
 
 @pytest.mark.parametrize(

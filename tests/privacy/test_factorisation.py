@@ -1,6 +1,7 @@
-"""Noise for unknown horizons and sliding windows."""
+"""Factorisations of running sums: their rows, variances, horizons and windows."""
 
-from typing import Any
+import math
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -10,11 +11,15 @@ from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.factorisation import (
+    Mechanism,
     Stationary,
     Toeplitz,
+    factorisation,
 )
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.privacy.spectrum import sum_bounds
+from tests.support.continual import _decoder
+from tests.support.reference import reference
 from tests.support.small_release import random_trials
 
 N = 200
@@ -195,3 +200,100 @@ def test_what_does_not_go_together_is_named(
 ) -> None:
     with pytest.raises(ValueError, match=field):
         releases(**changes)
+
+
+MECHANISMS = get_args(Mechanism)
+
+
+PUBLISHED = {
+    "tree": "binary tree plain",
+    "tree-honaker": "binary tree Honaker (TFP efficient)",
+    "toeplitz": "sqrt Toeplitz column-normalised",
+}
+
+
+def _strategy(mechanism: Mechanism, n: int) -> FloatArray:
+    """Return the C of what is released: A = B C."""
+    return np.asarray(np.linalg.solve(_decoder(mechanism, n), np.tri(n)))
+
+
+@pytest.mark.parametrize("n", [16, 1024])
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_errors_are_those_of_the_reference(mechanism: Mechanism, n: int) -> None:
+    rows = reference("continual_release_error.json")["rows"]
+    known = {row["strategy"]: row for row in rows if row["n"] == n}
+    weights, expected = factorisation(mechanism, n), known[PUBLISHED[mechanism]]
+    assert weights.max_error() == pytest.approx(expected["max"], rel=1e-9)
+    rms_error = weights.sensitivity * np.sqrt(weights.variances().mean())
+    assert rms_error == pytest.approx(expected["rmse"], rel=1e-9)
+    if mechanism == "toeplitz":
+        best = known["dense opt-max (p=32 norm)"]["max"]
+        assert weights.max_error() <= 1.04 * best
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "exact", "sampled"),
+    [
+        ("tree", "plain_theory_popcount", "plain_empirical"),
+        ("tree-honaker", "efficient_theory_sum_2^j/(2^(j+1)-1)", "efficient_empirical"),
+    ],
+)
+def test_tree_variances_are_those_of_the_reference(
+    mechanism: Mechanism, exact: str, sampled: str
+) -> None:
+    known = reference("tree_aggregation_variance.json")["variance"]
+    variances = factorisation(mechanism, 64).variances()
+    np.testing.assert_allclose(variances, known[exact], rtol=1e-12)
+    # 480,000 samples: five deviations of a sampled variance.
+    rtol = 5 * math.sqrt(2 / known["n_samples"])
+    np.testing.assert_allclose(variances, known[sampled], rtol=rtol)
+
+
+@pytest.mark.parametrize("n", [1, 7, 64])
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_what_is_released_is_protected_as_said(mechanism: Mechanism, n: int) -> None:
+    weights, strategy = factorisation(mechanism, n), _strategy(mechanism, n)
+    rows = _decoder(mechanism, n)
+    np.testing.assert_allclose((rows**2).sum(axis=1), weights.variances(), rtol=1e-9)
+    norms = np.linalg.norm(strategy, axis=0)
+    if mechanism == "tree-honaker":
+        # Of the noisy tree, which says a little more than the releases made of it.
+        assert np.all(norms <= weights.column_norms() + 1e-9)
+        assert norms.max() >= 0.9 * weights.sensitivity
+    else:
+        np.testing.assert_allclose(norms, weights.column_norms(), rtol=1e-9)
+    if mechanism != "toeplitz":
+        assert weights.sensitivity == math.sqrt(1 + math.floor(math.log2(n)))
+
+
+def test_nodes_of_the_tree() -> None:
+    """Six records are four and two; five are four and one."""
+    tree = factorisation("tree", 6)
+    assert tree.row(6).tolist() == [0, 0, 0, 1, 0, 1]
+    assert tree.row(5).tolist() == [0, 0, 0, 1, 1]
+
+
+def test_a_row_is_the_same_whatever_was_asked_for_before() -> None:
+    """An agent that goes on after a crash begins in the middle."""
+    n = 60
+    in_turn = factorisation("toeplitz", n)
+    rows = {k: in_turn.row(k) for k in range(1, n + 1)}
+    jumping = factorisation("toeplitz", n)
+    for k in np.random.default_rng(0).permutation(np.arange(1, n + 1)):
+        np.testing.assert_array_equal(jumping.row(int(k)), rows[k])
+        np.testing.assert_array_equal(factorisation("toeplitz", n).row(int(k)), rows[k])
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "n", "words"),
+    [
+        ("dense", 4, "mechanism='dense'"),
+        ("tree", 0, "num_releases=0"),
+        ("tree-honaker", 2**17 + 1, "num_releases=131073"),
+        ("tree", 2**24 + 1, "num_releases=16777217"),
+    ],
+)
+def test_bad_factorisations_are_named(mechanism: Any, n: Any, words: str) -> None:
+    with pytest.raises(ValueError, match="is not allowed") as error:
+        factorisation(mechanism, n)
+    assert words in str(error.value)

@@ -17,7 +17,7 @@ from flwr_fbo.lab.experiment_runner.curves import summarize
 from flwr_fbo.lab.experiment_runner.figure import draw
 from flwr_fbo.lab.experiment_runner.linear_bandit_experiment import BanditExperiment
 from flwr_fbo.lab.experiment_runner.results import ResultsFile, read_results
-from flwr_fbo.lab.tasks.linear_bandit import LinearBandits, LinearBanditTask
+from flwr_fbo.lab.tasks.linear_bandit import LinearBanditTask
 
 PLAIN = """
 name = "mine"
@@ -339,25 +339,6 @@ def test_the_command_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     after = invoke(app, ["claims", "mine.toml"])
     row = r"\| more epsilon is better \(not in the"
     assert re.search(row, after.output)
-
-
-def test_the_gap_between_arms() -> None:
-    """At its default, to the bit, what it was before it could be set."""
-    assert LinearBanditTask().gap == 0.1
-    assert LinearBanditTask().best == (0.7, 0.8)
-    assert LinearBanditTask(gap=0.3).best == pytest.approx((0.9, 1.0))
-    assert LinearBanditTask(gap=0.3).best[1] <= 1
-    for gap in (0.02, 0.3):
-        bandits = LinearBandits(LinearBanditTask(gap=gap), 3, range(2))
-        low = bandits.regrets(0, np.zeros(2, dtype=np.intp))
-        assert np.all(np.linalg.norm(bandits.contexts(0), axis=2) <= 1 + 1e-12)
-        everyone = [bandits.regrets(0, np.full(2, k)) for k in range(100)]
-        second = np.sort(everyone, axis=0)[1]
-        assert np.all((gap <= second) & (second <= gap + 0.2))
-        assert low.shape == (2,)
-    for gap in (0.0, -0.1, 0.31, float("nan")):
-        with pytest.raises(ValueError, match=f"gap={gap} is not allowed"):
-            LinearBanditTask(gap=gap)
 
 
 def test_results_from_before_the_gap_go_on(

@@ -1,4 +1,4 @@
-"""Rounds as a data frame."""
+"""The rounds of a tuning study as a data frame."""
 
 import sys
 
@@ -6,8 +6,6 @@ import pytest
 from flwr.app import ArrayRecord
 
 from flwr_fbo import InProcessGrid
-from flwr_fbo.bandits import BanditResult
-from flwr_fbo.study.callbacks import Round
 from flwr_fbo.tuning import TuningResult
 from tests.support.federation import NUM_AGENTS, numpy_app, strategy
 
@@ -24,15 +22,6 @@ def test_a_study_has_a_row_a_round() -> None:
     assert frame["answered"].tolist() == [NUM_AGENTS] * 3
     assert frame["release"].tolist() == [1, 2, 0]
     assert frame["epsilon"].tolist() == [one.epsilon for one in result.rounds]
-
-
-def test_without_epsilon_the_column_is_of_numbers() -> None:
-    pytest.importorskip("pandas", reason="needs the extra pandas")
-    rounds = [Round(1, 4, 0, 0, 0), Round(2, 3, 1, 0, 0)]
-    frame = BanditResult(rounds=rounds).to_dataframe()
-    assert frame["epsilon"].dtype == float
-    assert frame["epsilon"].isna().all()
-    assert frame["failed"].tolist() == [0, 1]
 
 
 def test_without_rounds_there_are_columns() -> None:

@@ -1,4 +1,4 @@
-"""A ledger of charges of each schema opens, and one of a newer schema is refused.
+"""A ledger of charges of each schema opens, and is upgraded.
 
 The files are made by SQL and hashlib alone: no code of the package can change them.
 """
@@ -18,13 +18,12 @@ import pytest
 
 from flwr_fbo._common.version import __version__
 from flwr_fbo.journal import file_formats
-from flwr_fbo.journal.file_formats import JOURNAL, LEDGER
+from flwr_fbo.journal.file_formats import LEDGER
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.spending import FILE_NAME, Charge, SpendingLedger
 from flwr_fbo.site.proofs import recover
-from flwr_fbo.study.codec import PROTOCOL_VERSION
 
 TABLES = """
 CREATE TABLE identity (name TEXT PRIMARY KEY, value TEXT NOT NULL,
@@ -35,6 +34,8 @@ CREATE TABLE part (name TEXT NOT NULL, number INTEGER NOT NULL, count INTEGER NO
 CREATE TABLE ledger (iteration INTEGER PRIMARY KEY, facts TEXT NOT NULL,
     vectors BLOB NOT NULL, committed REAL NOT NULL, digest BLOB NOT NULL);
 """
+
+
 TRIALS = """
 CREATE TABLE trial (number INTEGER PRIMARY KEY, iteration INTEGER NOT NULL,
     params TEXT NOT NULL, point BLOB NOT NULL,
@@ -43,16 +44,22 @@ CREATE TABLE trial (number INTEGER PRIMARY KEY, iteration INTEGER NOT NULL,
     source TEXT CHECK (source IN ('enqueued', 'start', 'own search', 'federation')),
     digest BLOB NOT NULL);
 """
+
+
 STATE = """
 CREATE TABLE state (name TEXT NOT NULL, part INTEGER NOT NULL, value BLOB NOT NULL,
     digest BLOB NOT NULL, PRIMARY KEY (part, name));
 """
+
+
 FACTS = (
     '{"study_kind": "tuning", "study_id": "a", "release": 1, "owner": -1,'
     ' "charge": [1.5, 1.0, 1], "delta": 0.001}',
     '{"study_kind": "linear-bandit", "study_id": "b", "release": 1, "owner": -1,'
     ' "charge": [2.0, 0.5, 1], "delta": null}',
 )
+
+
 CHARGES = [Charge(1.5), Charge(2.0, 0.5)]
 
 
@@ -209,29 +216,3 @@ def test_a_damaged_ledger_is_not_upgraded(tmp_path: Path) -> None:
         pass
     assert path.read_bytes() == before
     assert numbers_of(path) == (0, 7)
-
-
-def test_the_journal_of_another_version_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "journal.sqlite"
-    with monkeypatch.context() as other:
-        other.setattr("flwr_fbo.journal.journal_file.__version__", "0.0.9")
-        Journal({"kind": "a", "width": 1}, path).close()
-    with pytest.raises(JournalError, match=r"made by flwr_fbo 0\.0\.9, this is"):
-        Journal({"kind": "a", "width": 2}, path)
-    Journal({"kind": "a", "width": 1}, path).close()
-    newer = replace(JOURNAL, schema=JOURNAL.schema + 1)
-    monkeypatch.setattr(file_formats, "JOURNAL", newer)
-    with pytest.raises(JournalError) as error:
-        Journal({"kind": "a", "width": 1}, path)
-    found = f"has schema {JOURNAL.schema} and was made by flwr_fbo 0.0.9."
-    assert found in str(error.value)
-    assert "Finish its study with flwr_fbo 0.0.9" in str(error.value)
-    assert str(tmp_path) not in error.value.public
-
-
-def test_the_page_has_the_numbers_of_this_version() -> None:
-    page = Path(__file__).parents[2] / "docs/site/keep-it-running.md"
-    numbers = f"{PROTOCOL_VERSION} | {JOURNAL.schema} | {LEDGER.schema} "
-    assert f"\n| {__version__} | {numbers}" in page.read_text()

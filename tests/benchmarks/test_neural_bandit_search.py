@@ -9,7 +9,7 @@ from flwr_fbo.lab.experiment_runner.nonlinear_bandit_experiment import (
     NonlinearBanditExperiment,
 )
 
-FIGURE = Path(__file__).parents[3] / "experiments/fed-go-ucb/fig2-hartmann.toml"
+FIGURE = Path(__file__).parents[2] / "experiments/fed-go-ucb/fig2-hartmann.toml"
 BEST = {
     "settings.ridge": 1e-6,
     "settings.regression.num_iterations": 300,

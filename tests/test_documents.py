@@ -101,7 +101,8 @@ def test_a_readme_names_commands_that_exist(
 
 def test_the_demo_prints_what_the_readme_shows(tmp_path: Path) -> None:
     """The first lines of it, and draws the picture."""
-    done = CliRunner().invoke(app, demo_arguments(tmp_path / "record"))
+    arguments = demo_arguments(tmp_path / "record")
+    done = CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
     assert done.exit_code == 0, done.output
     lines = [line for line in done.stdout.splitlines() if line]
     first = next(b for b in blocks_of(ROOT / "README.md") if b.language == "text")

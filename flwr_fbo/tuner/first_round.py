@@ -89,11 +89,13 @@ class FirstRound:
 
         with tempfile.TemporaryDirectory() as folder:  # main may write files
             trial = LoneTrial(main, grid, context, Path(folder) / "0", note=note)
-            found._go_through(trial, grid, num_clients)
-            # What the server has evaluated since is known once `main` has gone on.
-            for metrics in trial.grid.training.all_metrics().values():
-                note(metrics)
-            trial.end()
+            try:
+                found._go_through(trial, grid, num_clients)
+                # What the server has evaluated since is known once `main` has gone on.
+                for metrics in trial.grid.training.all_metrics().values():
+                    note(metrics)
+            finally:  # else its thread would wait for ever
+                trial.end()
         found.failure = trial.error
         was_asked = trial.num_sends > 0
         if found.failure is not None and was_asked and num_clients is not None:
@@ -148,7 +150,7 @@ class FirstRound:
                 for node in some
                 if places[node] not in self.failed | self.answered
             ]
-            for reply in grid.send_and_receive(others):
+            for reply in grid.send_and_receive(others) if others else ():
                 place = places.get(reply.metadata.src_node_id, -1)
                 if reply.has_error():
                     self._note(kind, [reply])

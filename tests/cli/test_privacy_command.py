@@ -183,7 +183,7 @@ def test_a_study_of_warm_starts_says_how_many_pioneers_it_needs() -> None:
         ("--dimensions=3", "--dimensions=3 is not allowed: left out"),
     ):
         assert words in one_line_error(invoke(*with_z, wrong))
-    assert "--releases=None" in one_line_error(
+    assert "--releases must be given: how many releases" in one_line_error(
         invoke("privacy", "--strategy=DPFTSDE", "--agents=9")
     )
 

@@ -182,7 +182,7 @@ class ContinualSettings:
 
     @property
     def max_releases(self) -> int:
-        """Largest number of releases: n, or 2**20."""
+        """Largest number of releases, which is n or 2**20."""
         return self.factorisation.num_releases
 
     @cached_property

@@ -145,15 +145,15 @@ from flwr_fbo.study.report.page import Section, journal_page
 from flwr_fbo.study.server import Server, Step
 
 COUNTS = JournalKind(
-    "epsilon-greedy",
-    "epsilon-greedy-{study_id}.sqlite",
+    "outside-counts",
+    "outside-counts-{study_id}.sqlite",
     at_site=True,
     is_irreplaceable=True,
     ledger="greedy_kind:LEDGER",
     page="greedy_kind:page",
 )
 TOTALS = JournalKind("greedy-server", SERVER_FILE, ledger="greedy_kind:TOTAL_LEDGER")
-KIND = Kind("epsilon-greedy", (COUNTS, TOTALS))
+KIND = Kind("outside-counts", (COUNTS, TOTALS))
 LEDGER = LedgerView(lambda identity, rows: None, RELEASE, columns(norm_of_counts=norm))
 TOTAL_LEDGER = LedgerView(
     lambda identity, rows: None, ROUND, columns(norm_of_totals=norm), study="counts"
@@ -268,7 +268,7 @@ def outsider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (site / "greedy_kind.py").write_text(MODULE)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: greedy-kind\n")
     (info / "entry_points.txt").write_text(
-        f"[{GROUP}]\nepsilon-greedy = greedy_kind:KIND\n"
+        f"[{GROUP}]\noutside-counts = greedy_kind:KIND\n"
     )
     monkeypatch.syspath_prepend(str(site))
     kinds._others.cache_clear()
@@ -298,7 +298,7 @@ def test_a_study_of_a_kind_from_outside_runs_and_is_shown(outsider: Path) -> Non
     assert result.arrays.to_numpy_ndarrays()[0].tolist() == [[6.0, 8.0]]
     study = strategy.study.study_id
     assert sorted(path.name for path in sites[1].glob("*.sqlite")) == [
-        f"epsilon-greedy-{study}.sqlite",
+        f"outside-counts-{study}.sqlite",
         "spending.sqlite",
     ]
     assert "norm of totals" in _printed("ledger", "show", server)
@@ -314,13 +314,13 @@ def test_a_study_of_a_kind_from_outside_runs_and_is_shown(outsider: Path) -> Non
 
 
 def _charge() -> Facts:
-    return charge_facts(("epsilon-greedy", "abc"), 1, Charge(2.0), owner=0)
+    return charge_facts(("outside-counts", "abc"), 1, Charge(2.0), owner=0)
 
 
 def _play(folder: Path) -> Path:
     """Keep a journal with a release, and a note of its charge."""
-    path = folder / "epsilon-greedy-abc.sqlite"
-    identity = {"kind": "epsilon-greedy", "study_id": "abc"}
+    path = folder / "outside-counts-abc.sqlite"
+    identity = {"kind": "outside-counts", "study_id": "abc"}
     with Journal(identity, path) as journal:
         journal.put(with_note([], _charge())[1])
         facts = {"private": True, "flwr_fbo": "1"}
@@ -359,7 +359,7 @@ def test_without_the_package_its_journals_are_no_results(tmp_path: Path) -> None
     for command in (["report"], ["ledger", "show"]):
         told = RUNNER.invoke(app, [*command, str(path)])
         assert told.exit_code == 1
-        assert "of kind 'epsilon-greedy'" in told.output
+        assert "of kind 'outside-counts'" in told.output
 
 
 @pytest.mark.parametrize(
@@ -367,8 +367,8 @@ def test_without_the_package_its_journals_are_no_results(tmp_path: Path) -> None
     [
         ("linear-bandit", "KIND", "flwr_fbo has a kind of that name"),
         ("another", "KIND", "not a Kind of that name"),
-        ("epsilon-greedy", "LEDGER", "not a Kind of that name"),
-        ("epsilon-greedy", "LOST", "AttributeError"),
+        ("outside-counts", "LEDGER", "not a Kind of that name"),
+        ("outside-counts", "LOST", "AttributeError"),
     ],
 )
 def test_a_registration_that_does_not_fit_is_an_error(

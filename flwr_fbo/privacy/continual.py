@@ -117,8 +117,26 @@ class ContinualRelease:
         self._triangle = np.triu_indices(settings.dimension + 1)
         draw_length = settings.num_streams * len(self._triangle[0])
         self._draws = np.empty((0, draw_length))  # a row per release, and spare rows
-        if journal is not None:
-            self._restore(journal)
+        if journal is None:
+            return
+        # Another factorisation or sigma would combine these draws into other noise, for
+        # sums that are released already.
+        mine = json.loads(json.dumps(asdict(settings)))
+        draws = journal.load_state()
+        for k, row in enumerate(journal.ledger(), 1):
+            its = row.facts.get("settings")
+            if its != mine:
+                raise JournalError(
+                    f"The journal {journal.path} holds releases with other settings "
+                    f"(stored, now): {its}, {mine}."
+                )
+            if row.iteration != k or f"draw-{k}" not in draws:
+                raise JournalError(
+                    f"The journal {journal.path} is damaged: release {k}, or its "
+                    "noise, is not there."
+                )
+            self._released[k] = row.vectors
+            self._keep_draw(k, draws[f"draw-{k}"])
 
     @property
     def num_released(self) -> int:
@@ -231,27 +249,6 @@ class ContinualRelease:
         rounded = np.rint(entries / grid) * grid
         noise[..., rows, columns] = noise[..., columns, rows] = rounded
         return noise
-
-    def _restore(self, journal: Journal) -> None:
-        """Take what the journal has, all of it of these settings."""
-        # Another factorisation or sigma would combine these draws into other noise, for
-        # sums that are released already.
-        mine = json.loads(json.dumps(asdict(self.settings)))
-        draws = journal.load_state()
-        for k, row in enumerate(journal.ledger(), 1):
-            its = row.facts.get("settings")
-            if its != mine:
-                raise JournalError(
-                    f"The journal {journal.path} holds releases with other settings "
-                    f"(stored, now): {its}, {mine}."
-                )
-            if row.iteration != k or f"draw-{k}" not in draws:
-                raise JournalError(
-                    f"The journal {journal.path} is damaged: release {k}, or its "
-                    "noise, is not there."
-                )
-            self._released[k] = row.vectors
-            self._keep_draw(k, draws[f"draw-{k}"])
 
 
 def is_on_grid(values: FloatArray, grid: float) -> bool:

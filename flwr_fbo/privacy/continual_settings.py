@@ -314,10 +314,7 @@ class ContinualSettings:
             If a shape is another, or a trial is not within the bounds: it would not be
             protected as promised.
         """
-        return self._products(self._trials(actions, rewards))
-
-    def _products(self, z: FloatArray) -> FloatArray:
-        """Return zz' of each row, on the grid."""
+        z = self._trials(actions, rewards)
         products = z[:, :, None] * z[:, None, :]
         # Each trial by itself: then sums are exact, and one replaced trial moves them
         # by two rounded matrices, which the sensitivity has in it.
@@ -331,9 +328,12 @@ class ContinualSettings:
         if not self.grid:
             return np.asarray(z.T @ z)
         total = np.zeros((self.dimension + 1, self.dimension + 1))
+        # In blocks: the matrices of a long log would not fit in memory.
         for start in range(0, len(z), _BLOCK_LENGTH):
-            total += self._products(z[start : start + _BLOCK_LENGTH]).sum(axis=0)
-        return total
+            rows = z[start : start + _BLOCK_LENGTH]
+            steps = np.rint(rows[:, :, None] * rows[:, None, :] / self.grid)
+            total += steps.sum(axis=0)
+        return total * self.grid
 
     def check_norms(self, actions: FloatArray) -> None:
         """Raise ValueError unless all actions, shape (K, d), are of norm at most L."""

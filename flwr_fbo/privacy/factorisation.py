@@ -332,13 +332,9 @@ class Stationary(Factorisation):
         values = np.abs(np.sin(self.window * t / 2) / np.sin(t / 2))
         return float((half * values * weights).sum() / math.pi)
 
-    def series(self, size: int) -> tuple[FloatArray, FloatArray]:
-        """Return the first coefficients of b and c, shapes (size,)."""
-        return _open_series(size) if self.window is None else _window(self.window, size)
-
     def _first_of_b(self, k: int) -> FloatArray:
         # Twice as many each time: the series are not made anew for every release.
-        return self.series(1 << (k - 1).bit_length())[0][:k]
+        return stationary_series(self.window, 1 << (k - 1).bit_length())[0][:k]
 
     def row(self, k: int) -> FloatArray:
         """Return row k of B, from 1 to n: the weights of z_1 to z_k, shape (k,)."""
@@ -355,47 +351,39 @@ class Stationary(Factorisation):
 
     def column_norms(self) -> FloatArray:
         """Return the norms of the columns of C, shape (n,)."""
-        c = self.series(self.num_releases)[1]
+        _, c = stationary_series(self.window, self.num_releases)
         return np.asarray(np.sqrt(np.cumsum(np.square(c)))[::-1])
 
 
-@lru_cache(maxsize=4)
-def _open_series(size: int) -> tuple[FloatArray, FloatArray]:
-    q = _PERTURBATION / np.arange(1.0, size + 1)
-    q[0] = 1.0
-    c = _inverse_root(np.diff(q, prepend=0.0))
-    b = _product(c, q)
-    for series in (b, c):
-        series.setflags(write=False)
+@lru_cache(maxsize=8)
+def stationary_series(window: int | None, size: int) -> tuple[FloatArray, FloatArray]:
+    """Return the first coefficients of b and c of `Stationary`, shapes (size,)."""
+    if window is None:
+        q = _PERTURBATION / np.arange(1.0, size + 1)
+        q[0] = 1.0
+        # c is f^(-1/2) with f(0) = 1, by Newton's method: each step doubles the number
+        # of right coefficients.
+        f, c = np.diff(q, prepend=0.0), np.ones(1)
+        while len(c) < size:
+            c = np.pad(c, (0, min(len(c), size - len(c))))
+            square = _product(_product(c, c), f[: len(c)])
+            c = 1.5 * c - 0.5 * _product(c, square)
+        b = _product(c, q)
+    else:
+        # The series of (1 - z^W)^(1/2) has every W-th coefficient only.
+        sparse = np.zeros(size)
+        sparse[::window] = _binomials((size - 1) // window + 1, 3)
+        b = c = _product(_binomials(size, 1), sparse)
+    # Whoever asks gets the same arrays: nobody may change them.
+    b.setflags(write=False)
+    c.setflags(write=False)
     return b, c
-
-
-@lru_cache(maxsize=4)
-def _window(window: int, size: int) -> tuple[FloatArray, FloatArray]:
-    # The series of (1 - z^W)^(1/2) has every W-th coefficient only.
-    sparse = np.zeros(size)
-    sparse[::window] = _binomials((size - 1) // window + 1, 3)
-    series = _product(_binomials(size, 1), sparse)
-    series.setflags(write=False)
-    return series, series
 
 
 def _binomials(size: int, odd: int) -> FloatArray:
     """Return the first coefficients of (1 - t)^(-1/2), of (1 - t)^(1/2) with 3."""
     i = np.arange(1, size)
     return np.cumprod(np.concatenate([[1.0], (2 * i - odd) / (2 * i)]))
-
-
-def _inverse_root(series: FloatArray) -> FloatArray:
-    """Return the power series f(z)^(-1/2), of f(0) = 1: Newton's method."""
-    root, size = np.ones(1), 1
-    # Each step doubles the number of right coefficients.
-    while size < len(series):
-        size = min(2 * size, len(series))
-        root = np.pad(root, (0, size - len(root)))
-        square = _product(_product(root, root), series[:size])
-        root = 1.5 * root - 0.5 * _product(root, square)
-    return root
 
 
 def _product(a: FloatArray, b: FloatArray) -> FloatArray:

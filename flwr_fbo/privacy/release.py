@@ -282,7 +282,20 @@ class Release(PlannedRelease):
         if s.noise_only:
             vectors = np.zeros((s.num_sub_regions, num_features))
         else:
-            rows = self._contributions(messages, num_features)
+            rows = np.zeros((s.num_agents, num_features))
+            # A message that makes no sense counts as zero, like one that is missing.
+            for slot in range(s.num_agents):
+                message = messages.get(slot)
+                if (
+                    isinstance(message, np.ndarray)
+                    and message.shape == (num_features,)
+                    and message.dtype.kind in "fiu"
+                    and message.dtype.itemsize <= 8
+                ):
+                    rows[slot] = message
+            # A NaN compares false, as it should.
+            rows[~np.all(np.abs(rows) <= _LARGEST_ENTRY, axis=1)] = 0.0
+            clipped(rows, s.message_norm)
             # Over q, not over how many were sampled: that number is a secret.
             vectors = np.asarray(weights.T @ rows / s.sampling_probability)
         if s.noise_multiplier == 0:
@@ -307,25 +320,6 @@ class Release(PlannedRelease):
             sample_size = s.subsampling.sample_size
             return self._entropy.subset(iteration, s.num_agents, sample_size)
         return self._entropy.mask(iteration, s.num_agents, s.sampling_probability)
-
-    def _contributions(
-        self, messages: Mapping[int, Any], num_features: int
-    ) -> FloatArray:
-        """Return what each agent adds: clipped, and zero where it makes no sense."""
-        s = self.settings
-        rows = np.zeros((s.num_agents, num_features))
-        for slot in range(s.num_agents):
-            message = messages.get(slot)
-            if (
-                isinstance(message, np.ndarray)
-                and message.shape == (num_features,)
-                and message.dtype.kind in "fiu"
-                and message.dtype.itemsize <= 8
-            ):
-                rows[slot] = message
-        # A NaN compares false, as it should.
-        rows[~np.all(np.abs(rows) <= _LARGEST_ENTRY, axis=1)] = 0.0
-        return clipped(rows, s.message_norm)
 
 
 def clipped(rows: FloatArray, norm: float) -> FloatArray:

@@ -36,7 +36,8 @@ class Subsampling:
     @classmethod
     def poisson(cls, sampling_probability: float) -> Subsampling:
         """Return the scheme in which each agent is sampled with q on its own."""
-        ratio = sampling_ratio(sampling_probability)
+        check_sampling_probability(sampling_probability)
+        ratio = sampling_ratio(float(sampling_probability))
         return cls("poisson", ratio.numerator, ratio.denominator)
 
     @classmethod
@@ -59,20 +60,18 @@ class Subsampling:
         return cls("fixed-size", size, num_agents)
 
 
+@lru_cache(maxsize=128)
 def sampling_ratio(q: float) -> Fraction:
     """Return q as a ratio of integers, rounded up where no short ratio is equal to it.
 
-    Up, because an accountant that is told less than q would report too small an
-    epsilon.
+    Parameters
+    ----------
+    q : float
+        From 1e-9 to 1.
     """
-    check_sampling_probability(q)
-    return _ratio(float(q))
-
-
-@lru_cache(maxsize=128)
-def _ratio(q: float) -> Fraction:
     ratio = Fraction(q).limit_denominator(_LARGEST_POPULATION)
     if abs(ratio - Fraction(q)) > Fraction(1, 10**15):
+        # Up: an accountant that is told less than q reports too small an epsilon.
         ratio = Fraction(int(q * _LARGEST_POPULATION) + 1, _LARGEST_POPULATION)
     return min(ratio, Fraction(1))
 

@@ -15,6 +15,7 @@ from flwr_fbo.privacy.factorisation import (
     Stationary,
     Toeplitz,
     factorisation,
+    stationary_series,
 )
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.privacy.spectrum import sum_bounds
@@ -93,7 +94,7 @@ def test_its_variance_beside_that_of_a_known_horizon(k: int, ratio: float) -> No
 
 @pytest.mark.parametrize("window", WINDOWS)
 def test_a_windows_series_add_up_to_a_lebesgue_constant(window: int) -> None:
-    series, _ = Stationary(window).series(2**18)
+    series, _ = stationary_series(window, 2**18)
     total = Stationary(window).largest_variance
     assert np.sum(series**2) == pytest.approx(total, rel=1e-5)
     if window % 2:  # Fejer's formula

@@ -144,8 +144,15 @@ class InProcessGrid(Grid):
         ids = [f"message-{next(self._numbers)}" for _ in asked]
         for message, message_id in zip(asked, ids, strict=True):
             message.metadata.__dict__["_message_id"] = message_id
-        # By what was asked: a mod such as LocalDpMod answers another message.
-        self._replies.update(self._answers(asked))
+        by_node: dict[int, list[Message]] = {}
+        for message in asked:
+            by_node.setdefault(message.metadata.dst_node_id, []).append(message)
+        jobs = [(self.contexts[node], sent) for node, sent in by_node.items()]
+        for context, replies in self._done(jobs):
+            self.contexts[context.node_id] = context
+            # By what was asked: a mod such as LocalDpMod answers another message.
+            for message, reply in zip(by_node[context.node_id], replies, strict=True):
+                self._replies[message.metadata.message_id] = reply
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
@@ -167,17 +174,6 @@ class InProcessGrid(Grid):
         found = (kept_agent(context, study) for context in self.contexts.values())
         agents = [agent for agent in found if agent is not None]
         return sorted(agents, key=lambda agent: agent.slot)
-
-    def _answers(self, messages: Iterable[Message]) -> Iterator[tuple[str, Message]]:
-        by_node: dict[int, list[Message]] = {}
-        for message in messages:
-            by_node.setdefault(message.metadata.dst_node_id, []).append(message)
-        jobs = [(self.contexts[node], asked) for node, asked in by_node.items()]
-        for context, replies in self._done(jobs):
-            self.contexts[context.node_id] = context
-            asked = by_node[context.node_id]
-            ids = [message.metadata.message_id for message in asked]
-            yield from zip(ids, replies, strict=True)
 
     def _done(self, jobs: Sequence[_Job]) -> Iterator[_Job]:
         """Have messages answered, here or by workers; replies take their place."""

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Hashable
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 _log = logging.getLogger("flwr.fbo")
@@ -148,30 +147,19 @@ def log_fault(error: BaseException, what: str, level: int = logging.ERROR) -> No
     whole = f"{kind}: {text}" if text else kind
     # The text of others may have another number each time.
     public = error.public if isinstance(error, PublicError) else ""
-    name = whole.removesuffix(".") if public else f"{kind} at {_place(calls)}"
+    lines = []
+    frame = calls
+    while frame is not None:
+        lines.append((frame.tb_frame.f_code.co_filename, frame.tb_lineno))
+        frame = frame.tb_next
+    place = f"{Path(lines[-1][0]).name}:{lines[-1][1]}" if lines else "an unknown place"
+    name = whole.removesuffix(".") if public else f"{kind} at {place}"
     is_told = public and error.__cause__ is None
     exc_info = None if is_told else (type(error), error, calls)
-    key = type(error), public, tuple(_lines(calls))
+    key = type(error), public, tuple(lines)
     _note(key, f"{name}: the same fault", level, f"{what}: {whole}", exc_info)
 
 
 def log_once(name: str, text: str, level: int = logging.WARNING) -> None:
     """Log a line once, and then ``name`` with how often it repeats."""
     _note(name, name, level, text)
-
-
-def _lines(calls: TracebackType | None) -> list[tuple[str, int]]:
-    lines = []
-    while calls is not None:
-        lines.append((calls.tb_frame.f_code.co_filename, calls.tb_lineno))
-        calls = calls.tb_next
-    return lines
-
-
-def _place(calls: TracebackType | None) -> str:
-    """Return file and line of the innermost call."""
-    lines = _lines(calls)
-    if not lines:
-        return "an unknown place"
-    file, line = lines[-1]
-    return f"{Path(file).name}:{line}"

@@ -53,12 +53,12 @@ def spelt(text: str) -> str:
     missing = _missing(text)
     if not missing:
         return text
-    run = f"[{re.escape(''.join(missing))}]+"
-    return re.sub(run, lambda found: f"[{' '.join(map(_name, found[0]))}]", text)
-
-
-def _name(letter: str) -> str:
-    return f"U+{ord(letter):04X}"
+    run, letter = f"[{re.escape(''.join(missing))}]+", "U+{:04X}"
+    return re.sub(
+        run,
+        lambda found: f"[{' '.join(letter.format(ord(c)) for c in found[0])}]",
+        text,
+    )
 
 
 def _missing(text: str) -> list[str]:

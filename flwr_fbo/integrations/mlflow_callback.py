@@ -85,10 +85,22 @@ class MlflowCallback(Tracker):
     def on_start(self, started: Started) -> None:
         """Begin the study's run, or go on with it, and log the settings."""
         self._fail()
-        self._client = self._mlflow.MlflowClient(self._tracking_uri)
-        self._run = self._run_of(started)
+        self._client = client = self._mlflow.MlflowClient(self._tracking_uri)
+        found = client.get_experiment_by_name(self.experiment)
+        experiment = found and found.experiment_id
+        if found is None:
+            experiment = client.create_experiment(self.experiment)
+        mine = f"tags.`{_STUDY}` = '{started.study}'"
+        runs = client.search_runs([experiment], mine)
+        if runs:  # of this study, before a restart
+            self._run = str(runs[0].info.run_id)
+            client.update_run(self._run, status="RUNNING")
+        else:
+            name, tags = f"{started.method}-{started.study}", {_STUDY: started.study}
+            run = client.create_run(experiment, tags=tags, run_name=name)
+            self._run = str(run.info.run_id)
         # Also called when the interpreter exits: a study that raises has no `on_end`.
-        end = self._client.set_terminated
+        end = client.set_terminated
         self._end = weakref.finalize(self, end, self._run, "FAILED")
         super().on_start(started)
 
@@ -111,22 +123,6 @@ class MlflowCallback(Tracker):
         end, self._end, self._run = self._end, None, ""
         if end is not None:
             end()
-
-    def _run_of(self, started: Started) -> str:
-        """Return the id of the study's run."""
-        client = self._client
-        found = client.get_experiment_by_name(self.experiment)
-        experiment = found and found.experiment_id
-        if found is None:
-            experiment = client.create_experiment(self.experiment)
-        mine = f"tags.`{_STUDY}` = '{started.study}'"
-        runs = client.search_runs([experiment], mine)
-        if runs:
-            client.update_run(runs[0].info.run_id, status="RUNNING")
-            return str(runs[0].info.run_id)
-        name = f"{started.method}-{started.study}"
-        run = client.create_run(experiment, tags={_STUDY: started.study}, run_name=name)
-        return str(run.info.run_id)
 
     def log(
         self,

@@ -64,7 +64,7 @@ CREATE TABLE trial (
 );
 """
 
-Step = Callable[[sqlite3.Connection], None]
+Step = Callable[[sqlite3.Connection], object]
 
 
 @dataclass(frozen=True)
@@ -101,14 +101,13 @@ def _leave_journals(connection: sqlite3.Connection) -> None:
     connection.execute("DROP TABLE state")
 
 
-def _add_state(connection: sqlite3.Connection) -> None:
-    """Let a ledger of schema 1 have arrays beside its rows."""
-    connection.execute(_STATE)
-
-
-# Schema 0 is a journal of schema 7: ledgers had no number of their own then.
+# Schema 0 is a journal of schema 7: ledgers had no number of their own then. One of
+# schema 1 had no arrays beside its rows.
 _LEDGER_WAS_JOURNAL = 7
-_UPGRADES = {0: _leave_journals, 1: _add_state}
+_UPGRADES: dict[int, Step] = {
+    0: _leave_journals,
+    1: lambda connection: connection.execute(_STATE),
+}
 LEDGER = FileFormat("ledger", 0x66626F4C, 2, _COMMON + _STATE, _UPGRADES)
 
 

@@ -94,11 +94,27 @@ class Journal(AbstractContextManager["Journal"]):
         else:
             self._store = JournalFile(identity, path)
         self.path, self.identity = path, self._store.identity
-        try:
-            _require_owner(self._store, identity)
-        except BaseException:
+        stored = self.identity
+        if identity is None or stored == identity:
+            return
+        now = json.loads(json.dumps(dict(identity)))
+        different = {
+            name: (stored.get(name), now.get(name))
+            for name in sorted(stored.keys() | now.keys())
+            if stored.get(name) != now.get(name)
+        }
+        if different:
             self._store.close()
-            raise
+            maker = self._store.made_by
+            made_by = f" It was made by flwr_fbo {maker}, this is {__version__}."
+            if maker in ("", __version__):
+                made_by = ""
+            raise JournalError(
+                f"The journal {path} belongs to another study. What differs "
+                f"(stored, now): {different}.{made_by} To continue it, start it as it "
+                "was. In a folder of its own this one is a new study; a private one "
+                "then spends epsilon again."
+            )
 
     @classmethod
     def snapshot(cls, path: Path) -> Self:
@@ -360,30 +376,6 @@ class Journal(AbstractContextManager["Journal"]):
             for state in rows:
                 self._store.insert("state", state)
             _add_release(self._store, row)
-
-
-def _require_owner(
-    store: JournalFile | JournalMemory, identity: Mapping[str, Any] | None
-) -> None:
-    """Raise JournalError unless a journal belongs to ``identity``."""
-    stored = store.identity
-    if identity is None or stored == identity:
-        return
-    now = json.loads(json.dumps(dict(identity)))
-    different = {
-        name: (stored.get(name), now.get(name))
-        for name in sorted(stored.keys() | now.keys())
-        if stored.get(name) != now.get(name)
-    }
-    if different:
-        other = store.made_by and store.made_by != __version__
-        made_by = f" It was made by flwr_fbo {store.made_by}, this is {__version__}."
-        raise JournalError(
-            f"The journal {store.path} belongs to another study. What differs "
-            f"(stored, now): {different}.{made_by if other else ''} To continue it, "
-            "start it as it was. In a folder of its own this one is a new study; a "
-            "private one then spends epsilon again."
-        )
 
 
 def _add_release(store: JournalFile | JournalMemory, row: LedgerRow) -> None:

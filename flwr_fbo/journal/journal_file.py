@@ -122,37 +122,27 @@ class JournalFile:
         else:
             must_be_own, is_secret = self._must_be_own, self._is_secret
             self._connection = _opened(self.path, must_be_own, is_secret)
+        ask = self._connection.execute
         try:
-            return self._prepare(identity)
+            with self.transaction():
+                if ask("SELECT 1 FROM sqlite_master").fetchone():
+                    self._take(*found_format(self._connection))
+                elif identity is None or ask("PRAGMA user_version").fetchone()[0]:
+                    raise JournalError(f"{self.path} is no journal of flwr_fbo.")
+                else:
+                    made = new_format(identity.get("kind"))
+                    for statement in made.tables.split(";"):
+                        ask(statement)
+                    for name, value in {**identity, _MADE_BY: __version__}.items():
+                        self.insert("identity", (name, json.dumps(value)))
+                    self._number_as(made)
+                rows = self._rows("identity", 0).values()
+                stored = {name: json.loads(value) for name, value, _ in rows}
+                self.made_by = str(stored.pop(_MADE_BY, ""))
+                return stored
         except BaseException:
             self._connection.close()
             raise
-
-    def _prepare(self, identity: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Create, check or upgrade the content; return whom it belongs to."""
-        with self.transaction():
-            ask = self._connection.execute
-            if ask("SELECT 1 FROM sqlite_master").fetchone():
-                self._take(*found_format(self._connection))
-            elif identity is not None and not ask("PRAGMA user_version").fetchone()[0]:
-                self._create(new_format(identity.get("kind")), identity)
-            else:
-                raise JournalError(f"{self.path} is no journal of flwr_fbo.")
-            rows = self._rows("identity", 0).values()
-            stored = {name: json.loads(value) for name, value, _ in rows}
-            self.made_by = str(stored.pop(_MADE_BY, ""))
-            return stored
-
-    def _create(self, made: FileFormat, identity: Mapping[str, Any]) -> None:
-        for statement in made.tables.split(";"):
-            self._connection.execute(statement)
-        for name, value in {**identity, _MADE_BY: __version__}.items():
-            self.insert("identity", (name, json.dumps(value)))
-        self._number_as(made)
-
-    def _number_as(self, made: FileFormat) -> None:
-        self._connection.execute(f"PRAGMA application_id = {made.application_id}")
-        self._connection.execute(f"PRAGMA user_version = {made.schema}")
 
     def _take(self, found: FileFormat, schema: int) -> None:
         """Read the checksums of a file that is there; upgrade an older one."""
@@ -167,6 +157,10 @@ class JournalFile:
         if schema != found.schema:
             self.put("identity", (_MADE_BY, json.dumps(__version__)))
             self._number_as(found)
+
+    def _number_as(self, made: FileFormat) -> None:
+        self._connection.execute(f"PRAGMA application_id = {made.application_id}")
+        self._connection.execute(f"PRAGMA user_version = {made.schema}")
 
     def _of_another_version(self, found: FileFormat, schema: int) -> JournalError:
         """Return the error for a file whose schema this version cannot read."""

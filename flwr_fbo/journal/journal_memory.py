@@ -51,19 +51,15 @@ class JournalMemory:
         self._tables: dict[str, dict[Any, Row]] = {table: {} for table in _ARRAYS}
         # What a transaction has replaced.
         self._before: list[tuple[str, Any, Row | None]] = []
-        if content is not None:
-            self.identity = self._read(content)
-        elif identity is not None:
-            self.identity = json.loads(json.dumps(dict(identity)))
-        else:
-            raise JournalError("There is no journal in memory.")
-
-    def _read(self, content: bytes) -> dict[str, Any]:
-        """Take the rows that `to_bytes` wrote; return whom they belong to."""
+        if content is None:
+            if identity is None:
+                raise JournalError("There is no journal in memory.")
+            self.identity: dict[str, Any] = json.loads(json.dumps(dict(identity)))
+            return
         stream = BytesIO(content)
         try:
             length = int.from_bytes(stream.read(_LENGTH_BYTES))
-            identity, tables, size = json.loads(stream.read(length))
+            self.identity, tables, size = json.loads(stream.read(length))
             # Bytes that were cut off would be read as shorter arrays.
             if stream.tell() + size != len(content):
                 raise ValueError("not as long as it was written")
@@ -77,7 +73,6 @@ class JournalMemory:
         except ValueError as error:
             text = f"The journal in memory is damaged: {error}."
             raise JournalError(text) from error
-        return dict(identity)
 
     def to_bytes(self) -> bytes:
         """Return the whole journal, for a later ``content``."""

@@ -319,8 +319,7 @@ class Gate:
             Largest share of its decisions that have no regard to rewards.
         """
         for limits in self._all:
-            limits.check_promise(promise, unprotected)
-            limits.check_uniform_share(uniform_share)
+            limits.check_promise(promise, unprotected, uniform_share)
 
     def check_sums(
         self,
@@ -343,18 +342,15 @@ class Gate:
         identity.check(sums, known_slot)
         for limits in self._all:
             limits.check_secure(sums, promise)
-        if unprotected and (identity.roster is not None or self._wants_sums):
+        wants_sums = any(limits.of_sums for limits in self._all)
+        if unprotected and (identity.roster is not None or wants_sums):
             raise refused(f"the study asks for {unprotected}, which no sum hides")
         return identity
 
     def check_no_sums(self, promise: Promise) -> None:
         """Raise `RefusedError` if a study that adds its own noise has none."""
-        if self._wants_sums:
+        if any(limits.of_sums for limits in self._all):
             require_private(promise)
-
-    @property
-    def _wants_sums(self) -> bool:
-        return any(limits.of_sums for limits in self._all)
 
     def admit(self, key: StudyKey, promise: Promise, strategy: str) -> None:
         """Raise `RefusedError` if a study, as a whole, would exceed a limit.
@@ -391,22 +387,18 @@ class Gate:
         of the answer.
         """
         charged = ledger.facts(self._counted)
-        planned = Spent.of(charged, key, promise.charges)
-
-        def check() -> None:
+        planned, refusal = Spent.of(charged, key, promise.charges), None
+        try:
             for limits in self._limits:
                 limits.check_sum(planned)
-
+        except RefusedError as error:
+            refusal = error
         if _has(charged, key):  # it has begun
-            try:
-                check()
-            except RefusedError as error:
-                return None, error
-            return None, None
+            return None, refusal
         before = Questions.of(ledger, self._counted)
         share, most = share_of(promise, self._limits), self.sizes.max_questions
         assert most is not None
-        book, refusal = before.under(self._limits).ask(share, most, check)
+        book, refusal = before.under(self._limits).ask(share, most, refusal)
         return (None if book == before else book), refusal
 
     def check_total(self, key: StudyKey, promise: Promise) -> None:
@@ -493,8 +485,11 @@ class Gate:
             If the agent's journal is an older copy, or another one.
         """
         require_int("release", release, 1)
-        for limits in self._limits:
-            limits.check_release(promise, release)
+        promised = promise.num_releases
+        if self._limits and release > promised:
+            raise refused(
+                f"release {release} is asked for, and the study promises {promised}"
+            )
         facts = charge_facts(
             key,
             release,

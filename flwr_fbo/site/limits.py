@@ -241,8 +241,10 @@ class Limits:
         """True if epsilon or the number of releases is limited."""
         return self.bound_epsilon or self.max_releases is not None
 
-    def check_promise(self, promise: Promise, unprotected: str = "") -> None:
-        """Raise `RefusedError` unless a study is private, where epsilon is bound.
+    def check_promise(
+        self, promise: Promise, unprotected: str = "", uniform_share: float = 0.0
+    ) -> None:
+        """Raise `RefusedError` unless a study is one that the site wants.
 
         Parameters
         ----------
@@ -250,18 +252,27 @@ class Limits:
             Charges that the study announces.
         unprotected : str
             Name of what it asks for besides that no guarantee covers; empty without it.
+        uniform_share : float
+            Largest share of its decisions that have no regard to rewards.
         """
-        if not self.bound_epsilon:
-            return
-        require_private(promise)
-        if promise.fixed_rows and not self.allow_fixed_rows:
+        if self.bound_epsilon:
+            require_private(promise)
+            if promise.fixed_rows and not self.allow_fixed_rows:
+                raise refused(
+                    "the study promises less than local_data='released': its epsilon "
+                    "is for one trial with all other rows fixed, and "
+                    "allow_fixed_rows=False",
+                    public="allow_fixed_rows",
+                )
+            if unprotected:
+                raise refused(f"the study asks for {unprotected}, which is not private")
+        most = self.max_uniform_share
+        if most is not None and uniform_share > most:
             raise refused(
-                "the study promises less than local_data='released': its epsilon is "
-                "for one trial with all other rows fixed, and allow_fixed_rows=False",
-                public="allow_fixed_rows",
+                f"the study makes up to a share of {uniform_share:g} of all decisions "
+                f"without regard to rewards, and max_uniform_share={most:g}",
+                public="max_uniform_share",
             )
-        if unprotected:
-            raise refused(f"the study asks for {unprotected}, which is not private")
 
     @cached_property
     def of_sums(self) -> dict[str, float]:
@@ -302,24 +313,6 @@ class Limits:
             if found[name] < least:
                 text = f"{name}={least:g}, and the study has {found[name]:g}"
                 raise refused(text, public=name)
-
-    def check_uniform_share(self, share: float) -> None:
-        """Raise `RefusedError` if too many decisions have no regard to rewards."""
-        most = self.max_uniform_share
-        if most is not None and share > most:
-            raise refused(
-                f"the study makes up to a share of {share:g} of all decisions without "
-                f"regard to rewards, and max_uniform_share={most:g}",
-                public="max_uniform_share",
-            )
-
-    def check_release(self, promise: Promise, release: int) -> None:
-        """Raise `RefusedError` if a release, from 1, is not promised."""
-        promised = promise.num_releases
-        if self.bound_anything and release > promised:
-            raise refused(
-                f"release {release} is asked for, and the study promises {promised}"
-            )
 
     def check_sum(self, spent: Spent) -> None:
         """Raise `RefusedError` if all charges together exceed a limit."""

@@ -23,7 +23,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -93,7 +93,7 @@ class Questions:
         self,
         share: float,
         most_a_day: int,
-        check: Callable[[], None],
+        refusal: RefusedError | None,
     ) -> tuple[Questions, RefusedError | None]:
         """Return the book with one more question, and the refusal if there is one.
 
@@ -103,14 +103,9 @@ class Questions:
             The share of the site's limits that a promise spends alone: `share_of`.
         most_a_day : int
             Number of questions that are answered in 24 hours, >= 1.
-        check : callable
-            Raises `RefusedError` unless so much is left.
+        refusal : RefusedError, optional
+            Refusal by what is left: none if so much is.
         """
-        refusal = None
-        try:
-            check()
-        except RefusedError as error:
-            refusal = error
         if math.isclose(share, self.taken, rel_tol=_ROUNDING):
             share = self.taken
         is_near = self.taken < share < self.taken * _COARSE

@@ -179,11 +179,6 @@ class Site(ABC, Generic[AskedT, AgentT]):
             gate.let_go(answer.about_site)
             return answer
 
-    def check_data(self, context: Context, lengths: Sequence[int]) -> None:
-        """Raise `RefusedError` if arrays of so many bytes are too large."""
-        numbers = [length / 8 for length in lengths]
-        check_numbers(size_limits(site_limits(context, self.limits)), numbers)
-
     def _read(self, config: Mapping[str, Any]) -> AskedT:
         try:
             return self.instruction_type.from_config(config)
@@ -368,7 +363,9 @@ def _content(site: Site[Any, Any], context: Context, asked: RecordDict) -> Recor
             "for add_tuning)."
         )
     record = asked.array_records["arrays"]
-    site.check_data(context, [len(array.data) for array in record.values()])
+    # Before any of them is decoded: a header may name a size that fills the memory.
+    sizes = size_limits(site_limits(context, site.limits))
+    check_numbers(sizes, [len(array.data) / 8 for array in record.values()])
     arrays = [decoded(array) for array in record.values()]
     answer = site.answer(context, arrays, config)
     content = RecordDict()

@@ -154,21 +154,17 @@ class DPFTSDEServer(Server):
         def exceeds(count: int) -> bool:
             if together is not None:
                 return together(charges[:count]).exceeds(max_epsilon, self.delta)
-            return self._alone(charges[:count]) > max_epsilon
+            accountant = self.new_accountant()
+            for charge in charges[:count]:
+                if charge.noise_multiplier == 0:
+                    return max_epsilon < math.inf
+                accountant.charge(charge.noise_multiplier)
+            return accountant.spent().epsilon > max_epsilon
 
         # Each release adds to epsilon.
         num_affordable = bisect_left(range(1, len(charges) + 1), True, key=exceeds)
         if num_affordable < len(charges):
             self.num_allowed = num_affordable
-
-    def _alone(self, charges: Sequence[Charge]) -> float:
-        """Return epsilon of releases of this study alone."""
-        accountant = self.new_accountant()
-        for charge in charges:
-            if charge.noise_multiplier == 0:
-                return math.inf
-            accountant.charge(charge.noise_multiplier)
-        return accountant.spent().epsilon
 
     def charge(self, iteration: int) -> Charge:
         """Return what a release planned after ``iteration`` costs.

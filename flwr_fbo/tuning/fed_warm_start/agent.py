@@ -189,24 +189,21 @@ class FedWarmStartAgent(LeanAgent):
             score = log_unit_improvement(z)[0] + np.log(deviation)
             return np.asarray(places[first_best(score)])
 
-        best = best_of(self._candidates(x[first_best(y)], start.tops, rng))
+        # Candidates: of the whole cube, where h is large, and near the best.
+        dim, own_best = self.space.dim, x[first_best(y)]
+        uniform = rng.random((self.settings.num_candidates, dim))
+        move_to_faces(uniform, _SHARE_ON_FACES, 0.5, rng)
+        reaches = np.repeat(_LOCAL, _NUM_LOCAL)[:, None]
+        near = own_best + reaches * rng.standard_normal((len(reaches), dim))
+        is_kept = rng.random(near.shape) < 0.3
+        near = np.where(is_kept, own_best, np.clip(near, 0.0, 1.0))
+        candidates = np.vstack([uniform, start.tops, near])
+        best = best_of(self.space.snap_discrete(candidates))
         for reach in _REFINED:
-            steps = reach * rng.standard_normal((_NUM_REFINED, self.space.dim))
+            steps = reach * rng.standard_normal((_NUM_REFINED, dim))
             near = np.vstack([best, np.clip(best + steps, 0.0, 1.0)])
             best = best_of(self.space.snap_discrete(near))
         return best
-
-    def _candidates(
-        self, best: FloatArray, tops: FloatArray, rng: np.random.Generator
-    ) -> FloatArray:
-        """Return places of the whole cube, where h is large, and near the best."""
-        dim, num = self.space.dim, self.settings.num_candidates
-        uniform = rng.random((num, dim))
-        move_to_faces(uniform, _SHARE_ON_FACES, 0.5, rng)
-        reach = np.repeat(_LOCAL, _NUM_LOCAL)[:, None]
-        near = best + reach * rng.standard_normal((len(reach), dim))
-        near = np.where(rng.random(near.shape) < 0.3, best, np.clip(near, 0.0, 1.0))
-        return self.space.snap_discrete(np.vstack([uniform, tops, near]))
 
 
 def lone_agent(known: Knowledge, entropy: int) -> FedWarmStartAgent:

@@ -342,7 +342,24 @@ class Knowledge:
             If it cannot be read.
         """
         try:
-            return _parsed(Path(path).read_bytes())
+            document = read_json(Path(path).read_bytes().decode("utf-8"))
+            found = document.get("format") if isinstance(document, dict) else None
+            expected = f"{_FORMAT!r}, in a file of FedWarmStart's releases"
+            require(found == _FORMAT, "format", found, expected)
+            names = [field.name for field in fields(cls)]
+            values = {name: document[name] for name in names if name in document}
+            knowledge = cls.from_json(values)
+            digests = document.get("digests")
+            require_instance("digests", digests, dict, allowed="one for each field")
+            for name, value in values.items():
+                changed = "it is not what was written: damaged, or changed by hand"
+                if digests.get(name) != _digest(value):
+                    raise ValueError(f"{name} is not allowed: {changed}.")
+            epsilons = [release.epsilon for release in knowledge.releases]
+            found = document.get("epsilons")
+            expected = f"{epsilons}, by noise and delta"
+            require(found == epsilons, "epsilons", found, expected)
+            return knowledge
         except (ValueError, RecursionError) as error:
             reason = error if isinstance(error, ValueError) else "nested too deeply"
             raise ValueError(f"{path} cannot be used: {reason}") from None
@@ -379,28 +396,6 @@ def known_from(known: str | Path | Knowledge) -> Knowledge:
     expected = "a Knowledge, or the path of its file"
     require_instance("known", known, str, Path, allowed=expected)
     return Knowledge.load(known)
-
-
-def _parsed(content: bytes) -> Knowledge:
-    document = read_json(content.decode("utf-8"))
-    is_valid = isinstance(document, dict) and document.get("format") == _FORMAT
-    found = document.get("format") if isinstance(document, dict) else None
-    require(
-        is_valid, "format", found, f"{_FORMAT!r}, in a file of FedWarmStart's releases"
-    )
-    names = [field.name for field in fields(Knowledge)]
-    values = {name: document[name] for name in names if name in document}
-    knowledge = Knowledge.from_json(values)
-    digests = document.get("digests")
-    require_instance("digests", digests, dict, allowed="one for each field")
-    for name, value in values.items():
-        changed = "it is not what was written: damaged, or changed by hand"
-        if digests.get(name) != _digest(value):
-            raise ValueError(f"{name} is not allowed: {changed}.")
-    epsilons = [release.epsilon for release in knowledge.releases]
-    found = document.get("epsilons")
-    require(found == epsilons, "epsilons", found, f"{epsilons}, by noise and delta")
-    return knowledge
 
 
 def _digest(value: Any) -> str:

@@ -46,7 +46,10 @@ def findings(
         What the server's journal has besides.
     """
     study = TuningStudy.from_dict(stored)
-    return [_recommendation(study, ledger), *_verdict(study, state)]
+    reported = reported_in(state)
+    told = verdict(study, reported) if reported else ""
+    helped = [Section("Whether it helped", [f"{told}."])] if told else []
+    return [_recommendation(study, ledger), *helped]
 
 
 def _recommendation(study: TuningStudy, ledger: Sequence[LedgerRow]) -> Section:
@@ -69,13 +72,6 @@ def _recommendation(study: TuningStudy, ledger: Sequence[LedgerRow]) -> Section:
     is_mapped = found.params is not None and study.space.dim == 2
     maps = [score_map(study.space, released)] if is_mapped else []
     return Section("Recommendation", [first, *slices(study.space, released), *maps])
-
-
-def _verdict(study: TuningStudy, state: Mapping[str, NDArray[Any]]) -> list[Section]:
-    """Return whether later sites gained, where sites have reported best values."""
-    reported = reported_in(state)
-    told = verdict(study, reported) if reported else ""
-    return [Section("Whether it helped", [f"{told}."])] if told else []
 
 
 def slices(space: SearchSpace, released: ReleasedFunction) -> list[str | Figure]:

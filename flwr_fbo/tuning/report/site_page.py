@@ -310,7 +310,19 @@ def parameter_section(done: Sequence[Trial], agent: Agent) -> Section:
     importances = importances_of(done, agent)
     order = sorted(parameters, key=lambda name: -importances.get(name, 0.0))
     shown = {name: parameters[name] for name in order[: figures.MOST_SHOWN]}
-    parts: list[Part] = [_importances(importances, len(done))]
+    parts: list[Part] = []
+    if importances:
+        rows = [(name, f"{share:.0%}") for name, share in importances.items()]
+        caption = (
+            "Importance: each parameter's share of the variance of values, by Optuna's "
+            f"fANOVA from {len(done)} trials. With few trials it is a rough guess."
+        )
+        parts.append(Table(("parameter", "importance"), rows, caption))
+    else:
+        parts.append(
+            "There are no importances: they need several trials with different values, "
+            "and two parameters or more."
+        )
     parts += [_slice(i, *item, done) for i, item in enumerate(shown.items())]
     parts += figures.left_out(order)
     if len(shown) > 1 and len(done) > 1:
@@ -338,20 +350,6 @@ def importances_of(done: Sequence[Trial], agent: Agent) -> dict[str, float]:
         return {}
     known = {name: float(share) for name, share in found.items()}
     return known if all(map(math.isfinite, known.values())) else {}
-
-
-def _importances(importances: Mapping[str, float], num_trials: int) -> str | Table:
-    if not importances:
-        return (
-            "There are no importances: they need several trials with different values, "
-            "and two parameters or more."
-        )
-    rows = [(name, f"{share:.0%}") for name, share in importances.items()]
-    caption = (
-        "Importance: each parameter's share of the variance of values, by Optuna's "
-        f"fANOVA from {num_trials} trials. With few trials it is a rough guess."
-    )
-    return Table(("parameter", "importance"), rows, caption)
 
 
 def _slice(
@@ -388,11 +386,6 @@ def _parallel(
         f"number. Thick, the best {num_best}."
     )
 
-    def heights(trial: Trial) -> list[float]:
-        params = [_height(trial.params[name], d) for name, d in shown.items()]
-        spread = high - low
-        return [*params, (trial.value - low) / spread if spread > 0 else 0.5]
-
     def draw(axes: Any) -> None:
         places = range(len(shown) + 1)
         for i, trial in enumerate(ranked):
@@ -400,7 +393,9 @@ def _parallel(
             look: dict[str, Any] = {"color": "#7f7f7f", "lw": 0.6, "alpha": 0.6}
             if is_best:
                 look = {"color": BLUE, "lw": 2.0}
-            axes.plot(places, heights(trial), **look)
+            heights = [_height(trial.params[name], d) for name, d in shown.items()]
+            heights += [(trial.value - low) / (high - low) if high > low else 0.5]
+            axes.plot(places, heights, **look)
         ends = [_ends(d) for d in shown.values()] + [(f"{low:.2g}", f"{high:.2g}")]
         for place, (bottom, top) in zip(places, ends, strict=True):
             axes.axvline(place, color="#7f7f7f", lw=0.5)

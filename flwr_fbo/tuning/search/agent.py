@@ -98,7 +98,8 @@ class Agent(ABC):
         ValueError
             If a setting does not fit the space.
         """
-        self._enqueued = self._points_of(settings)
+        points = [*map(self.space.to_unit, settings)]
+        self._enqueued = np.reshape(points, (-1, self.space.dim))
 
     def list_first(self, portfolio: Sequence[Params]) -> None:
         """Have a study's listed settings evaluated after the site's enqueued ones.
@@ -110,11 +111,8 @@ class Agent(ABC):
         ValueError
             If a setting does not fit the space.
         """
-        self._listed = self._points_of(portfolio)
-
-    def _points_of(self, settings: Sequence[Params]) -> FloatArray:
-        points = [self.space.to_unit(params) for params in settings]
-        return np.array(points).reshape(-1, self.space.dim)
+        points = [*map(self.space.to_unit, portfolio)]
+        self._listed = np.reshape(points, (-1, self.space.dim))
 
     @property
     def _given(self) -> FloatArray:

@@ -10,13 +10,9 @@ import json
 import logging
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from flwr_fbo.journal.npy import from_json_array, to_json_array
 from flwr_fbo.space.search_space import Params
 from flwr_fbo.tuning.search.settings import Direction
 
@@ -114,15 +110,6 @@ class Comparison:
         """
         same = (self.default, self.tuned) == (as_json(default), as_json(tuned))
         return same and (not self.has_failed or self.run_id == run_id)
-
-    def to_array(self) -> NDArray[np.uint8]:
-        """Return it as a journal keeps it."""
-        return to_json_array(asdict(self))
-
-    @classmethod
-    def from_array(cls, array: NDArray[np.uint8]) -> Self:
-        """Return what ``to_array`` made."""
-        return cls(**from_json_array(array))
 
 
 def compared(

@@ -123,25 +123,19 @@ def search_all(searches: Sequence[Search]) -> list[Found]:
         size = max(1, _BLOCK_BYTES // (8 * (dim + 3) * num * num))
         for begin in range(0, len(members), size):
             part = members[begin : begin + size]
-            found |= zip(part, _search_block([searches[i] for i in part]), strict=True)
+            block = [searches[i] for i in part]
+            x = np.array([search.trials.x for search in block])
+            y = np.array([standardised(search.trials.y) for search in block])
+            none = np.full(dim + 2, np.nan)
+            logs = np.array([none if s.logs is None else s.logs for s in block])
+            due = np.array([search.is_due for search in block])
+            if due.all():
+                logs = fit(x, y, logs)
+            elif due.any():
+                logs[due] = fit(x[due], y[due], logs[due])
+            points = suggest(MaternPosterior(x, y, logs), block)
+            found |= zip(part, zip(points, logs, strict=True), strict=True)
     return [found[i] for i in range(len(searches))]
-
-
-def _search_block(searches: Sequence[Search]) -> list[Found]:
-    """Return what agents find that have equally many trials."""
-    x = np.array([search.trials.x for search in searches])
-    y = np.array([standardised(search.trials.y) for search in searches])
-    none = np.full(x.shape[2] + 2, np.nan)
-    logs = np.array(
-        [none if search.logs is None else search.logs for search in searches]
-    )
-    due = np.array([search.is_due for search in searches])
-    if due.all():
-        logs = fit(x, y, logs)
-    elif due.any():
-        logs[due] = fit(x[due], y[due], logs[due])
-    points = suggest(MaternPosterior(x, y, logs), searches)
-    return list(zip(points, logs, strict=True))
 
 
 def suggest(model: MaternPosterior, searches: Sequence[Search]) -> FloatArray:

@@ -179,8 +179,18 @@ class SearchAgent(Agent):
         num = len(y)
         # A fit of a longer history is none of this one.
         old = self._hyperparameters if num >= self._num_fitted else None
-        if old is None:
-            self._warn_of_scale(y)
+        spread, mean = float(np.std(y)), abs(float(np.mean(y)))
+        # The published model neither centres nor scales.
+        too_small = spread**2 < 2.0 * self.settings.noise_floor or spread < 0.01 * mean
+        if old is None and np.ptp(y) > 0 and too_small:
+            _log.warning(
+                "agent %d: values with standard deviation %.2g around a mean of size "
+                "%.2g look like noise to the model, which neither centres nor scales; "
+                "scale the objective to a spread of about 0.1 to 1.",
+                self.slot,
+                spread,
+                mean,
+            )
         if old is None or self._fit_is_due(num):
             self._hyperparameters = fit_hyperparameters(
                 x,
@@ -198,19 +208,6 @@ class SearchAgent(Agent):
         # A long history changes by a trial less than its fit costs.
         share = self._num_fitted // 10 if self._num_fitted >= _MANY_TRIALS else 0
         return num >= self._num_fitted + max(self.settings.refit_every, share)
-
-    def _warn_of_scale(self, y: FloatArray) -> None:
-        spread, mean = float(np.std(y)), abs(float(np.mean(y)))
-        too_small = spread**2 < 2.0 * self.settings.noise_floor or spread < 0.01 * mean
-        if np.ptp(y) > 0 and too_small:
-            _log.warning(
-                "agent %d: values with standard deviation %.2g around a mean of size "
-                "%.2g look like noise to the model, which neither centres nor scales; "
-                "scale the objective to a spread of about 0.1 to 1.",
-                self.slot,
-                spread,
-                mean,
-            )
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return the agent's memory; no generator is part of it."""

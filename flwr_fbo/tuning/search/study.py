@@ -35,10 +35,6 @@ if TYPE_CHECKING:
     from flwr_fbo.tuning.search.agent import Agent
 
 
-def _settings_in(values: Any) -> type[SearchSettings]:
-    return algorithm_in(values).settings
-
-
 def _facts_in(values: Any) -> type[Facts]:
     facts = algorithm_in(values).facts
     if facts is None:
@@ -103,7 +99,9 @@ class TuningStudy(Study):
 
     space: SearchSpace = field(metadata=instance(SearchSpace, part=SearchSpace))
     direction: Direction = field(metadata=choice(Direction))
-    agent: SearchSettings = field(metadata=holds(_settings_in))
+    agent: SearchSettings = field(
+        metadata=holds(lambda values: algorithm_in(values).settings)
+    )
     study_seed: int | None = field(default=None, metadata=seed())
     feature_seed: int = field(default_factory=fresh_seed, metadata=seed())
     study_id: str = study_id_field()

@@ -70,27 +70,20 @@ class RecordedTuner(RecordedAgent):
         identity: SumIdentity | None = None,
     ) -> None:
         super().__init__(journal)
-        if num_released is not None:
-            self._hear(num_released)
-        self.agent = load_agent(journal, study, slot, enqueue, self._state)
-        pairs = self._state.get("made-after", np.empty((0, 2), dtype=np.int64))
-        self.made_after = {int(release): int(t) for release, t in pairs}
-        self.identity = SumIdentity() if identity is None else identity
-
-    def _hear(self, num_released: int) -> None:
-        """Remember how many releases the server has made, and refuse to hear of fewer.
-
-        New noise for the same messages would lay them open.
-        """
         had = int(self._state.get("num-released", 0))
-        if num_released < had:
+        if num_released is not None and num_released < had:
+            # New noise for the same messages would lay them open.
             raise JournalError(
                 f"The server's record has {num_released} releases and had {had}: it is "
                 "an older copy. Give the newer one back, or begin another study.",
                 public="The server's record is an older copy.",
             )
-        if num_released > had:
+        if num_released is not None and num_released > had:
             self._put({"num-released": np.array(num_released)})
+        self.agent = load_agent(journal, study, slot, enqueue, self._state)
+        pairs = self._state.get("made-after", np.empty((0, 2), dtype=np.int64))
+        self.made_after = {int(release): int(t) for release, t in pairs}
+        self.identity = SumIdentity() if identity is None else identity
 
     def take(self, vectors: FloatArray | None, made_after: int) -> None:
         """Keep what the server released, shape (P, M), and play nothing."""

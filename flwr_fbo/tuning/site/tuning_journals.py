@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from flwr.app import ConfigRecord, Context
 
 from flwr_fbo._common.validation import require, require_function
 from flwr_fbo.journal.journal import Journal, open_patiently
+from flwr_fbo.journal.npy import from_json_array, to_json_array
 from flwr_fbo.site.site_journal import (
     configured_folder,
     configured_slot,
@@ -268,12 +269,12 @@ def _tuned(context: Context) -> _Tuned | None:
 def recorded_comparison(journal: Journal) -> Comparison | None:
     """Return the comparison with the default that a journal keeps, if there is one."""
     array = journal.load_array(_COMPARISON)
-    return None if array is None else Comparison.from_array(array)
+    return None if array is None else Comparison(**from_json_array(array))
 
 
 def _keep(context: Context, tuned: _Tuned, comparison: Comparison) -> None:
     """Keep a comparison in the journal, in place of an older one."""
-    arrays = {_COMPARISON: comparison.to_array()}
+    arrays = {_COMPARISON: to_json_array(asdict(comparison))}
     if tuned.path is not None:
         with open_patiently(None, tuned.path, _PATIENCE) as journal:
             journal.put(arrays)
@@ -307,7 +308,17 @@ def _last_journal(context: Context) -> Journal | None:
         slot, last = int(str(known["slot"])), str(known["study_id"])
     else:
         slot = configured_slot(context)
-        slot = _only_slot(folder) if slot < 0 else slot
+        if slot < 0:  # that of the folder's journals, if they are of one agent
+            stems = [path.stem for path in study_journals(folder, KIND)]
+            slots = {stem.rpartition("-")[2] for stem in stems}
+            slots = {end for end in slots if end.isdecimal()}
+            if len(slots) > 1:
+                _log.warning(
+                    "%s has journals of several agents, and this client does not know "
+                    "which it is: give its node config an agent-id.",
+                    folder,
+                )
+            slot = int(slots.pop()) if len(slots) == 1 else -1
         last = last_study(folder, KIND, slot)
     # Only where there is no note the folder is searched: it may be that of many agents.
     named = [study_journal(folder, KIND, last, slot)] if last else []
@@ -328,16 +339,3 @@ def _last_journal(context: Context) -> Journal | None:
         )
         return None
     return Journal(None, paths[0]) if paths else None
-
-
-def _only_slot(folder: Path) -> int:
-    """Return the slot of the journals in a folder; -1 if there is none, or several."""
-    ends = {path.stem.rpartition("-")[2] for path in study_journals(folder, KIND)}
-    slots = {end for end in ends if end.isdecimal()}
-    if len(slots) > 1:
-        _log.warning(
-            "%s has journals of several agents, and this client does not know which "
-            "it is: give its node config an agent-id.",
-            folder,
-        )
-    return int(slots.pop()) if len(slots) == 1 else -1

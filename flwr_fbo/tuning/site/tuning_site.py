@@ -192,19 +192,29 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
         vectors = arrays[0] if len(arrays) else None
         if release in agent.made_after:
             agent.take(vectors, made_after)
-        else:
-            objective = self._objective(context)
-            # Simulated sites share a log, and may be thousands.
-            simulated = "partition-id" in context.node_config
-            level = logging.DEBUG if simulated else logging.INFO
-            last = instruction.num_iterations
-            objective = _logged(objective, agent.agent, last, level)
+            return
+        try:
+            objective = self.make_objective(context)
+        except Exception as error:
+            raise AppFailedError.told(
+                f"make_objective failed: {type(error).__name__}."
+            ) from error
+        if not callable(objective):
+            raise AppFailedError.told(
+                f"make_objective returned a {type(objective).__name__}, not a function "
+                "of a trial."
+            )
+        # Simulated sites share a log, and may be thousands.
+        simulated = "partition-id" in context.node_config
+        level = logging.DEBUG if simulated else logging.INFO
+        last = instruction.num_iterations
+        objective = _logged(objective, agent.agent, last, level)
 
-            def in_time(trial: Trial) -> float:
-                check_time()  # no trial begins too late
-                return objective(trial)
+        def in_time(trial: Trial) -> float:
+            check_time()  # no trial begins too late
+            return objective(trial)
 
-            agent.play(in_time, instruction.iteration, vectors, release, made_after)
+        agent.play(in_time, instruction.iteration, vectors, release, made_after)
 
     def reply(
         self, agent: RecordedTuner, instruction: TuningInstruction, arrays: Arrays
@@ -220,23 +230,15 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
         StudyMismatchError
             If a sum is asked for without an array, or before the message is on record.
         """
-        if instruction.phase == "sum":
-            return self._sum(agent, instruction, arrays)
-        release = instruction.release
-        best = agent.agent.best_value if instruction.report_best_value else None
-        metrics: Metrics = {} if best is None else {"best-value": best}
-        sends = release > 0 and instruction.study.secure is None
-        return Answer([agent.message(release)] if sends else [], metrics)
-
-    def _sum(
-        self, agent: RecordedTuner, instruction: TuningInstruction, arrays: Arrays
-    ) -> Answer:
-        """Answer one exchange of a secure sum."""
         secure, release = instruction.study.secure, instruction.release
+        if instruction.phase != "sum":
+            best = agent.agent.best_value if instruction.report_best_value else None
+            metrics: Metrics = {} if best is None else {"best-value": best}
+            sends = release > 0 and secure is None
+            return Answer([agent.message(release)] if sends else [], metrics)
         if secure is None or len(arrays) != 1 or release not in agent.made_after:
             raise StudyMismatchError.told(f"Release {release} cannot be summed now.")
         planned, slot = instruction.planned, instruction.slot
-        who, journal = agent.identity, agent.journal
         request = SumRequest(
             about=instruction.study.text,
             release=release,
@@ -245,29 +247,13 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
             exchange=instruction.exchange,
             payload=arrays[0],
         )
-
-        reply = who.reply(
-            journal,
+        reply = agent.identity.reply(
+            agent.journal,
             secure,
             request,
             lambda: secure.release.contribution(planned, slot, agent.message(release)),
         )
         return Answer([reply])
-
-    def _objective(self, context: Context) -> Objective:
-        """Return the site's objective; of what goes wrong the type is public."""
-        try:
-            objective = self.make_objective(context)
-        except Exception as error:
-            raise AppFailedError.told(
-                f"make_objective failed: {type(error).__name__}."
-            ) from error
-        if not callable(objective):
-            raise AppFailedError.told(
-                f"make_objective returned a {type(objective).__name__}, not a function "
-                "of a trial."
-            )
-        return objective
 
 
 def _logged(

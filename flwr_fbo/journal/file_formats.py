@@ -111,11 +111,6 @@ _UPGRADES: dict[int, Step] = {
 LEDGER = FileFormat("ledger", 0x66626F4C, 2, _COMMON + _STATE, _UPGRADES)
 
 
-def new_format(kind: object) -> FileFormat:
-    """Return the format of a new file of a kind."""
-    return LEDGER if kind == LEDGER_KIND else JOURNAL
-
-
 def found_format(connection: sqlite3.Connection) -> tuple[FileFormat, int]:
     """Return the format of a file that is there, and its schema."""
     application, schema = (

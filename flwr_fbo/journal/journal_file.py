@@ -15,10 +15,11 @@ from flwr_fbo._common.files import OPEN_TO_OTHERS, make_folder, why_untrusted
 from flwr_fbo._common.version import __version__
 from flwr_fbo.journal.checksums import DamageError, Part, Row, digests_of, part_of
 from flwr_fbo.journal.file_formats import (
+    JOURNAL,
+    LEDGER,
     LEDGER_KIND,
     FileFormat,
     found_format,
-    new_format,
 )
 from flwr_fbo.journal.parts import Parts
 from flwr_fbo.journal.statements import CHECKED_TABLES, rows_in_part, write_row
@@ -130,7 +131,8 @@ class JournalFile:
                 elif identity is None or ask("PRAGMA user_version").fetchone()[0]:
                     raise JournalError(f"{self.path} is no journal of flwr_fbo.")
                 else:
-                    made = new_format(identity.get("kind"))
+                    is_ledger = identity.get("kind") == LEDGER_KIND
+                    made = LEDGER if is_ledger else JOURNAL
                     for statement in made.tables.split(";"):
                         ask(statement)
                     for name, value in {**identity, _MADE_BY: __version__}.items():

@@ -49,7 +49,6 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -64,14 +63,11 @@ from flwr_fbo._common.errors import (
 )
 from flwr_fbo._common.text import counted
 from flwr_fbo._common.validation import require_int
-from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError, JournalHeldError
 from flwr_fbo.privacy.conditions import after_epsilon
 from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.spending import (
     DEFAULT_DELTA,
-    FILE_NAME,
-    KIND,
     MARK,
     SERVER,
     UNPROTECTED,
@@ -84,6 +80,7 @@ from flwr_fbo.privacy.spending import (
     study_of,
 )
 from flwr_fbo.secure import SumIdentity
+from flwr_fbo.site.kept_ledger import KeptLedger
 from flwr_fbo.site.limits import (
     Limits,
     limits_text,
@@ -92,17 +89,12 @@ from flwr_fbo.site.limits import (
 )
 from flwr_fbo.site.node_limits import site_limits
 from flwr_fbo.site.proofs import (
-    FolderNote,
-    check_receipts,
     mark_of,
-    next_mark,
     read_receipts,
-    require_complete,
 )
 from flwr_fbo.site.questions import Questions, share_of
-from flwr_fbo.site.receipts import CHARGES, HEAD, Mark, SignedReceipt
+from flwr_fbo.site.receipts import CHARGES, HEAD, Mark, fresh_head
 from flwr_fbo.site.recorded_agent import RecordedAgent, lacks_release
-from flwr_fbo.site.site_journal import configured_slot
 from flwr_fbo.site.study_journals import note_charge
 from flwr_fbo.study.codec import StudyMismatchError
 from flwr_fbo.study.conditions import condition_of, conditions_of
@@ -128,7 +120,7 @@ _OF_MESSAGES = (
 NO_ANSWER = "This site has no answer."
 # Whether a site has made a reply that an app hands on.
 _LET_GO: ContextVar[list[bool]] = ContextVar("replies that a site has let go")
-_RECORD, _JOINED = "flwr-fbo-spending", "flwr-fbo-joined"
+_JOINED = "flwr-fbo-joined"
 # Entries of a node config that no simulation makes.
 _OF_AN_OPERATOR = ("agent-id", "fbo-folder")
 
@@ -154,11 +146,9 @@ def let_go_by_a_site() -> Iterator[list[bool]]:
 
 
 class Gate:
-    """Limits and `SpendingLedger` of a site, while it answers one message.
+    """Limits and ledger of a site, while it answers one message.
 
-    The ledger is ``spending.sqlite`` in the site's folder, held only while it is read
-    or written; without a folder, bytes in ``context.state``, which live as long as the
-    run. There is none where nothing could come of it: without folder and limits.
+    There is no ledger where nothing could come of it: without folder and limits.
 
     Parameters
     ----------
@@ -181,11 +171,9 @@ class Gate:
         self, context: Context, folder: Path | None = None, own: Limits | None = None
     ) -> None:
         self.context = context
-        self._state = context.state.config_records
-        self._folder = folder
+        self._kept = KeptLedger(context, folder)
         self._own = own
         self._is_charged = False
-        self._receipts: list[SignedReceipt] = []
         self._mark: Mark | None = None
         self.renew()
 
@@ -231,16 +219,6 @@ class Gate:
             log_fault(error, "This site has no trial to add, and does not say so")
             return None
 
-    @property
-    def _owner(self) -> int:
-        """Owner that is charged: the configured slot."""
-        return configured_slot(self.context)
-
-    @property
-    def _counted(self) -> int:
-        """Owner whose charges count; all count in a folder of its own, on its data."""
-        return -1 if self._has_own_folder else self._owner
-
     def hear(
         self, texts: Sequence[object], slot: int, kind: str, study_id: str = ""
     ) -> None:
@@ -264,16 +242,16 @@ class Gate:
         JournalError
             If one proves a charge that the ledger does not have.
         """
-        if not texts or not self._has_own_folder:
+        if not texts or not self._kept.has_own_folder:
             return
         fits = {"study_kind": kind, **({"study_id": study_id} if study_id else {})}
-        self._receipts = read_receipts(texts, slot, fits)
+        self._kept.receipts = read_receipts(texts, slot, fits)
         # The ledger is checked whenever it is opened. Not now, if the newest charge
         # that the folder has noted is the server's: what is charged opens it anyway.
-        _, head = self._note.newest or (0, 0)
-        marks = [receipt.mark for receipt in self._receipts]
+        _, head = self._kept.note.newest or (0, 0)
+        marks = [receipt.mark for receipt in self._kept.receipts]
         if not all(mark.head == head or not mark.charges for mark in marks):
-            with self._ledger():
+            with self._kept.held():
                 pass
 
     def mark(self, key: StudyKey) -> dict[str, int]:
@@ -282,27 +260,22 @@ class Gate:
         The newest mark of a study; before its first charge a number that the folder
         gives to the study. Nothing without a folder of its own.
         """
-        if not self._has_own_folder:
+        if not self._kept.has_own_folder:
             return {}
         mark = self._mark or Mark()
-        head = mark.head if mark.charges else self.number(*key, self._owner)
+        head = mark.head if mark.charges else self.number(*key, self._kept.owner)
         return {CHARGES: mark.charges, HEAD: head}
 
     def number(self, *key: object) -> int:
         """Return a number that this folder always gives to something."""
-        return self._note.first_head(*key)
-
-    @cached_property
-    def _note(self) -> FolderNote:
-        assert self._folder is not None
-        return FolderNote(self._folder)
+        return self._kept.note.first_head(*key)
 
     def has_charged(self, key: StudyKey) -> bool:
         """Return whether a study has been charged, in a ledger in a file."""
-        if not self._has_file:
+        if not self._kept.has_file:
             return False
-        with self._ledger() as ledger:
-            return bool(ledger.of_study(key, self._owner))
+        with self._kept.held() as ledger:
+            return bool(ledger.of_study(key, self._kept.owner))
 
     def check(
         self, promise: Promise, unprotected: str = "", uniform_share: float = 0.0
@@ -358,24 +331,24 @@ class Gate:
         And JournalError if the site's journals prove that its ledger lacks releases.
         Otherwise the log of a SuperNode's app says once that the site takes part.
         """
-        if self._limits and not self._has_own_folder:
+        if self._limits and not self._kept.has_own_folder:
             _log.warning(
                 "This site's limits cover only this run, or its folder. Set fbo-folder "
                 "in the node config to cover all studies."
             )
         if self._limits:
-            with self._ledger() as ledger:
-                self._mark = mark_of(ledger, key, self._owner)
+            with self._kept.held() as ledger:
+                self._mark = mark_of(ledger, key, self._kept.owner)
                 book, refusal = self._asked_about(ledger, key, promise)
                 if book is not None:
-                    book.keep(ledger, self._counted)
+                    book.keep(ledger, self._kept.counted)
             if refusal is not None:  # once the question is on disk
                 raise refusal
         else:  # without limits only an own folder's ledger is looked at
-            self._check_missing()
-            if self._has_own_folder and self._has_file:
-                with self._ledger() as ledger:
-                    self._mark = mark_of(ledger, key, self._owner)
+            self._kept.check_missing()
+            if self._kept.has_own_folder and self._kept.has_file:
+                with self._kept.held() as ledger:
+                    self._mark = mark_of(ledger, key, self._kept.owner)
         self._say_joined(key, promise, strategy)
 
     def _asked_about(
@@ -386,7 +359,7 @@ class Gate:
         No book where it stays as it was. Else it must be kept before the server learns
         of the answer.
         """
-        charged = ledger.facts(self._counted)
+        charged = ledger.facts(self._kept.counted)
         planned, refusal = Spent.of(charged, key, promise.charges), None
         try:
             for limits in self._limits:
@@ -395,7 +368,7 @@ class Gate:
             refusal = error
         if _has(charged, key):  # it has begun
             return None, refusal
-        before = Questions.of(ledger, self._counted)
+        before = Questions.of(ledger, self._kept.counted)
         share, most = share_of(promise, self._limits), self.sizes.max_questions
         assert most is not None
         book, refusal = before.under(self._limits).ask(share, most, refusal)
@@ -417,20 +390,21 @@ class Gate:
 
     def _facts(self, without: StudyKey | None = None) -> list[Facts]:
         """Return what studies have charged, but for one."""
-        self._check_missing()
-        if not (self._has_file or (self._limits and self._folder is None)):
+        self._kept.check_missing()
+        if not (self._kept.has_file or (self._limits and self._kept.folder is None)):
             return []
-        with self._ledger() as ledger:
-            return ledger.facts(self._counted, without)
+        with self._kept.held() as ledger:
+            return ledger.facts(self._kept.counted, without)
 
     def _say_joined(self, key: StudyKey, promise: Promise, strategy: str) -> None:
         """Log the first message of a study, at a site that its operator configured."""
         study = {"study": f"{key[0]} {key[1]}"}
-        if _JOINED in self._state and dict(self._state[_JOINED]) == study:
+        records = self.context.state.config_records
+        if _JOINED in records and dict(records[_JOINED]) == study:
             return
         if not any(name in self.context.node_config for name in _OF_AN_OPERATOR):
             return
-        self._state[_JOINED] = ConfigRecord({**study})
+        records[_JOINED] = ConfigRecord({**study})
         delta = promise.delta
         for limits in self._limits:
             delta = limits.max_delta if delta is None else delta
@@ -494,7 +468,7 @@ class Gate:
             key,
             release,
             promise.charge_of(release),
-            self._owner,
+            self._kept.owner,
             promise.delta,
             promise.charges,
             fixed_rows=promise.fixed_rows,
@@ -505,7 +479,7 @@ class Gate:
         self, key: StudyKey, agent: RecordedAgent | None = None
     ) -> None:
         """Charge what no noise covers: once a study, however often it is sent."""
-        facts = charge_facts(key, UNPROTECTED, Charge(0.0), self._owner)
+        facts = charge_facts(key, UNPROTECTED, Charge(0.0), self._kept.owner)
         self._charge(key, UNPROTECTED, facts, agent)
 
     def _charge(
@@ -516,11 +490,11 @@ class Gate:
         agent: RecordedAgent | None,
         promise: Promise | None = None,
     ) -> None:
-        if self._folder is None and not self._limits:
+        if self._kept.folder is None and not self._limits:
             self._is_charged = True
             return
         owner, refusal = facts["owner"], None
-        with self._ledger() as ledger:
+        with self._kept.held() as ledger:
             self._mark = mark_of(ledger, key, owner)
             if any(row["release"] == release for row in ledger.of_study(key, owner)):
                 if release != UNPROTECTED:
@@ -530,7 +504,7 @@ class Gate:
                         raise lacks_release(release)
                 self._is_charged = True
                 return
-            charged = ledger.facts(self._counted)
+            charged = ledger.facts(self._kept.counted)
             new = promise if self._limits and not _has(charged, key) else None
             book = None
             if new is not None:  # a server need not have asked for an enrolment
@@ -543,11 +517,11 @@ class Gate:
                     self._record(ledger, key, facts, agent)
                     self._is_charged = True
                     if new is not None:  # a study that is charged is no open question
-                        book = book or Questions.of(ledger, self._counted)
+                        book = book or Questions.of(ledger, self._kept.counted)
                         book = book.settle(share_of(new, self._limits))
             finally:  # whatever the server learns: the question is on disk before
                 if book is not None:
-                    book.keep(ledger, self._counted)
+                    book.keep(ledger, self._kept.counted)
         if refusal is not None:
             raise refusal
 
@@ -559,18 +533,19 @@ class Gate:
         agent: RecordedAgent | None,
     ) -> None:
         """Put a charge on disk: in the folder's note, a journal, and the ledger."""
-        if self._has_own_folder:
-            self._mark = next_mark(ledger, key, facts["owner"])
+        if self._kept.has_own_folder:
+            number = mark_of(ledger, key, facts["owner"]).charges + 1
+            self._mark = Mark(number, fresh_head())
             facts = {**facts, MARK: list(self._mark)}
-            for receipt in self._receipts:
+            for receipt in self._kept.receipts:
                 if receipt.study == key:
                     facts[SERVER] = receipt.server
             # First, so that journals are read if the process ends before the rest.
-            self._note.keep([len(ledger.rows) + 1, self._mark.head])
+            self._kept.note.keep([len(ledger.rows) + 1, self._mark.head])
         if agent is not None:
             facts = agent.note_charge(facts)
-        elif self._folder is not None:
-            facts = note_charge(self._folder, facts)
+        elif self._kept.folder is not None:
+            facts = note_charge(self._kept.folder, facts)
         ledger.add(facts)
 
     def is_on_record(self) -> None:
@@ -585,41 +560,6 @@ class Gate:
         if content and not self._is_charged:
             raise RuntimeError("A reply says something of this site, uncharged.")
         _LET_GO.get([]).append(True)
-
-    @property
-    def _has_own_folder(self) -> bool:
-        """True if the site has a folder that the server did not choose."""
-        of_run = self.context.run_config.get("fbo-folder")
-        is_own = "fbo-folder" in self.context.node_config or not of_run
-        return self._folder is not None and (is_own or str(self._folder) != str(of_run))
-
-    @property
-    def _has_file(self) -> bool:
-        return self._folder is not None and (self._folder / FILE_NAME).is_file()
-
-    @contextmanager
-    def _ledger(self) -> Iterator[SpendingLedger]:
-        if self._folder is not None:
-            self._check_missing()
-            with SpendingLedger.held(self._folder) as ledger:
-                # Not of a folder that the run config names: the server may name an
-                # empty one, and thousands of simulated sites may share it.
-                if self._has_own_folder:
-                    require_complete(self._folder, ledger, self._note)
-                    check_receipts(self._folder, ledger, self._receipts)
-                yield ledger
-            return
-        known = self._state.get(_RECORD)
-        content = None if known is None else known["ledger"]
-        assert content is None or isinstance(content, bytes)
-        with Journal({"kind": KIND}, content=content) as journal:
-            yield SpendingLedger(journal)
-            self._state[_RECORD] = ConfigRecord({"ledger": journal.to_bytes()})
-
-    def _check_missing(self) -> None:
-        """Raise JournalError if journals prove that a missing ledger was there."""
-        if self._folder is not None and self._has_own_folder and not self._has_file:
-            require_complete(self._folder, None, self._note)
 
 
 def _has(charged: Iterable[Facts], key: StudyKey) -> bool:

@@ -42,7 +42,6 @@ from flwr_fbo.site.receipts import (
     Receipt,
     SignedReceipt,
     as_head,
-    fresh_head,
 )
 from flwr_fbo.site.study_journals import journals_with_charges
 from flwr_fbo.study.codec import LONGEST_RECEIPT
@@ -123,11 +122,6 @@ def mark_of(ledger: SpendingLedger, study: StudyKey, owner: int) -> Mark:
     """Return the newest mark of a site in a study."""
     marks = (facts.get(MARK) for facts in ledger.of_study(study, owner))
     return max((Mark(*mark) for mark in marks if mark), default=Mark())
-
-
-def next_mark(ledger: SpendingLedger, study: StudyKey, owner: int) -> Mark:
-    """Return the mark of a site's next charge in a study."""
-    return Mark(mark_of(ledger, study, owner).charges + 1, fresh_head())
 
 
 # Journals

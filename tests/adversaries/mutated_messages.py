@@ -76,7 +76,7 @@ from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.privacy.spending import FILE_NAME, UNPROTECTED, Charge, Promise
 from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.secure.sums import SecureSums, SumGroup
-from flwr_fbo.site.gate import Gate
+from flwr_fbo.site.kept_ledger import KeptLedger
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.study.codec import Instruction, Phase
 from flwr_fbo.tuner.envelope import (
@@ -534,7 +534,7 @@ class Site:
         [context] = self._grid.contexts.values()
         if self._folder is not None and not (self._folder / FILE_NAME).exists():
             return []
-        with Gate(context, self._folder)._ledger() as ledger:
+        with KeptLedger(context, self._folder).held() as ledger:
             charges, facts = ledger.charges(), [row.facts for row in ledger.rows]
             epsilon = Spent.of(facts).epsilon(DELTA)
         spent = sum(charge.num_releases for charge in charges)

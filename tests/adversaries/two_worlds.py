@@ -56,7 +56,7 @@ from flwr.app import (
 
 from flwr_fbo._compat import ensure_task_identity
 from flwr_fbo.privacy.spending import FILE_NAME, UNPROTECTED
-from flwr_fbo.site.gate import Gate
+from flwr_fbo.site.kept_ledger import KeptLedger
 from tests.adversaries.honest_servers import (
     JSON,
     NO_ROW,
@@ -376,7 +376,7 @@ class World:
                 status = (self._folder / FILE_NAME).stat()
                 stamp = status.st_mtime_ns, status.st_size
         if stamp != self._stamp:
-            with Gate(self._context, self._folder)._ledger() as ledger:
+            with KeptLedger(self._context, self._folder).held() as ledger:
                 facts = [row.facts for row in ledger.rows]
             names = "study_kind", "study_id", "release"
             rows = tuple(json.dumps(one, sort_keys=True) for one in facts)

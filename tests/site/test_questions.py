@@ -36,11 +36,9 @@ class Book:
         self.left, self.most, self.book = left, most, Questions()
 
     def takes(self, share: float) -> bool:
-        def check() -> None:
-            if share > self.left:
-                raise refused("too much", public="its limits")
-
-        self.book, refusal = self.book.ask(share, self.most, check)
+        too_much = refused("too much", public="its limits")
+        refusal = too_much if share > self.left else None
+        self.book, refusal = self.book.ask(share, self.most, refusal)
         assert refusal is None or refusal.public == (
             "This site takes no part: its limits."
         )

@@ -189,7 +189,7 @@ class Journal(AbstractContextManager["Journal"]):
         text, [content] = json.dumps(dict(params)), to_npy([point])
         states = state_rows(arrays or {})
         with self._store.transaction():
-            self._store.put_all("state", states)
+            self._store.put("state", *states)
             rows = self._store.rows("trial", lambda _, part: part.running > 0)
             cut_off = next((row for row in rows if row[4] == "running"), None)
             number = self.num_trials if cut_off is None else cut_off[0]
@@ -220,7 +220,7 @@ class Journal(AbstractContextManager["Journal"]):
                 old = self._store.row("trial", number)
                 if old is not None:
                     self._store.put("trial", ended(old, value, iteration))
-            self._store.put_all("state", rows)
+            self._store.put("state", *rows)
 
     def begin_again(self, numbers: Iterable[int]) -> None:
         """Give trials, which must be there, the time of now as that of their start."""
@@ -256,7 +256,7 @@ class Journal(AbstractContextManager["Journal"]):
         texts = [json.dumps(dict(params)) for params, _ in decisions]
         contents, states = to_npy(p for _, p in decisions), state_rows(arrays)
         with self._store.transaction():
-            self._store.put_all("state", states)
+            self._store.put("state", *states)
             first, now = self.num_trials, time.time()
             rows = enumerate(zip(texts, contents, strict=True), first)
             for number, about in rows:
@@ -312,7 +312,7 @@ class Journal(AbstractContextManager["Journal"]):
         """Store the named arrays; others stay as they are."""
         rows = state_rows(arrays)
         with self._store.transaction():
-            self._store.put_all("state", rows)
+            self._store.put("state", *rows)
 
     def load_state(self) -> dict[str, NDArray[Any]]:
         """Return all named arrays."""
@@ -345,7 +345,7 @@ class Journal(AbstractContextManager["Journal"]):
         with self._store.transaction():
             for name in gone:
                 self._store.remove("state", name)
-            self._store.put_all("state", rows)
+            self._store.put("state", *rows)
             for release in releases:
                 _add_release(self._store, release)
 

@@ -271,15 +271,11 @@ class JournalFile:
             self._known(table, part_of(table, row[0]))
         self._write(table, row[0], None, row)
 
-    def put(self, table: str, row: Row) -> None:
-        """Add a row, or replace the one of the same key."""
-        old = self._known(table, part_of(table, row[0])).get(row[0])
-        self._write(table, row[0], old, row)
-
-    def put_all(self, table: str, rows: Iterable[Row]) -> None:
-        """Add or replace rows; see `put`."""
+    def put(self, table: str, *rows: Row) -> None:
+        """Add rows, each in place of the one of the same key."""
         for row in rows:
-            self.put(table, row)
+            old = self._known(table, part_of(table, row[0])).get(row[0])
+            self._write(table, row[0], old, row)
 
     def remove(self, table: str, key: Any) -> None:
         """Remove a row, if it is there."""

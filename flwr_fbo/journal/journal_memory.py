@@ -144,15 +144,11 @@ class JournalMemory:
             )
         self.put(table, row)
 
-    def put(self, table: str, row: Row) -> None:
-        """Add a row, or replace the one of the same key."""
-        self._before.append((table, row[0], self.row(table, row[0])))
-        self._set(table, row[0], row)
-
-    def put_all(self, table: str, rows: Iterable[Row]) -> None:
-        """Add or replace rows; see `put`."""
+    def put(self, table: str, *rows: Row) -> None:
+        """Add rows, each in place of the one of the same key."""
         for row in rows:
-            self.put(table, row)
+            self._before.append((table, row[0], self.row(table, row[0])))
+            self._set(table, row[0], row)
 
     def remove(self, table: str, key: Any) -> None:
         """Remove a row, if it is there."""

@@ -100,6 +100,7 @@ class ReleaseAccountant:
         self._sampling = sampling
         self._delta = float(delta)
         self._method = method
+        # By noise multiplier: the order of releases changes no digit of epsilon.
         self._charges: Counter[float] = Counter()
         self._spent: PrivacySpent | None = None  # until there is another charge
 
@@ -126,6 +127,8 @@ class ReleaseAccountant:
         return self._spent_by(after).epsilon > max_epsilon
 
     def _spent_by(self, charges: Counter[float]) -> PrivacySpent:
+        # The ratio that Flower's accountant gets too: it is rounded up, because a q
+        # that is too small would make epsilon too small.
         q = self._sampling.sample_size / self._sampling.population_size
         if not charges:
             epsilon = 0.0
@@ -150,6 +153,7 @@ def _renyi_spent(
 
     Each way is amplified under a relation of its own.
     """
+    # In a sample of fixed size somebody else takes the place of whoever is left out.
     scheme = (NeighboringRelation.REPLACE_ONE, SamplingMethod.WITHOUT_REPLACEMENT)
     if sampling.sampling == "poisson":
         scheme = (NeighboringRelation.ADD_OR_REMOVE_ONE, SamplingMethod.POISSON)
@@ -245,6 +249,7 @@ def smallest_noise_multiplier(
         # Almost linear in log z, so that few steps are needed.
         return math.log(max(spends(math.exp(log_z)), 1e-9) / epsilon)
 
+    # Epsilon falls as z grows: the bracket moves up, or down, until the root is in it.
     low, high = math.log(0.25), 0.0
     while excess(high) > 0:
         low, high = high, high + math.log(4.0)

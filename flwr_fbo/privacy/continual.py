@@ -180,6 +180,7 @@ class ContinualRelease:
                 }
                 self._journal.add_release(LedgerRow(k, facts, released), draws)
             self._released[k] = released
+        # A copy: whoever changes it must not change what is on record.
         return self._released[k].copy()
 
     @one_blas_thread
@@ -191,6 +192,7 @@ class ContinualRelease:
         Symmetric; not positive definite where the noise is large.
         """
         if k > self.num_released + 1:
+            # Whoever asks has seen releases that are not here, with their noise.
             raise JournalError(
                 f"Release {k} is asked for, but the record ends with release "
                 f"{self.num_released}: later rows are lost. Two noises for one sum "
@@ -239,6 +241,8 @@ class ContinualRelease:
         noise = np.zeros(self.settings.sum_shape)
         if not grid:
             return noise
+        # Row k of B: the noises of all releases are correlated, and together they cost
+        # what one release of C x with independent noise does.
         weights = self.settings.factorisation.row(k)
         entries = self.settings.noise_std * (weights @ self._draws[:k])
         rows, columns = self._triangle
@@ -253,5 +257,6 @@ class ContinualRelease:
 
 def is_on_grid(values: FloatArray, grid: float) -> bool:
     """Return whether all values are multiples of a grid, below 2**53 steps of it."""
+    # Below 2**53 steps floats add multiples of the grid exactly, in any order.
     steps = values / grid
     return bool(np.array_equal(steps, np.rint(steps)) and np.abs(steps).max() < 2**53)

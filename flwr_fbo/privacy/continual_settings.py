@@ -188,6 +188,8 @@ class ContinualSettings:
     @cached_property
     def sensitivity(self) -> float:
         """`replace_one_sensitivity`, and a millionth of it for rounding."""
+        # A trial is rounded to the grid, and its norm is checked to 1e-9: either moves
+        # the sum by a little more than the proof says.
         exact = replace_one_sensitivity(self.max_action_norm, self.max_reward)
         return exact * (1 + _ROUNDING)
 
@@ -252,6 +254,7 @@ class ContinualSettings:
         """
         if self.num_releases is not None:
             return self.noise_std * math.sqrt(self.factorisation.largest_variance)
+        # Without a horizon no release has less noise than the one before.
         return self.noise_std * math.sqrt(self.factorisation.variance(num_made))
 
     def union(self, k: int) -> float:
@@ -287,6 +290,7 @@ class ContinualSettings:
         """Return the largest of the deviations of releases 1 to k, on the diagonal."""
         if self.num_releases is None:
             return self.largest_std(max(k, 1))
+        # Not that of release k: in a tree the 4th has less noise than the 3rd.
         return float(self.release_std()[: max(k, 1)].max())
 
     def outer_products(self, actions: ArrayLike, rewards: ArrayLike) -> FloatArray:
@@ -326,6 +330,7 @@ class ContinualSettings:
         """Return what trials add together: the sum of their `outer_products`."""
         z = self._trials(actions, rewards)
         if not self.grid:
+            # Without noise there is no promise that low bits could break.
             return np.asarray(z.T @ z)
         total = np.zeros((self.dimension + 1, self.dimension + 1))
         # In blocks: the matrices of a long log would not fit in memory.

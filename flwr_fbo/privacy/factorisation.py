@@ -314,6 +314,7 @@ class Stationary(Factorisation):
         """The norm of the coefficients of c: all, or the first 2**20 without window."""
         if self.window is None:
             return _OPEN_SENSITIVITY
+        # c is b: the same sum bounds columns and variances.
         return math.sqrt(self.largest_variance)
 
     @cached_property

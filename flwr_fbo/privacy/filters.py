@@ -154,6 +154,7 @@ class Spent:
             # may decide so by what it has read.
             key = (name, fact["owner"], whole) if whole or q < 1 else number
             group = groups.get(key, _charges(whole))
+            # A charge that the study has not promised counts besides its promise.
             if all((z, q) != promise[:2] for promise in whole):
                 group += _charges(((z, q, count),))
             groups[key] = group
@@ -166,6 +167,7 @@ class Spent:
             for known in counts:
                 missing -= known
             groups |= {key: (Charge(*key, n),) for key, n in missing.items()}
+        # A group with all promised releases is this study already: it counts once.
         elif all(missing - known for known in counts):
             groups["planned"] = tuple(promised)
         planned = sum(charge.num_releases for charge in promised)
@@ -192,7 +194,7 @@ class Spent:
         if any(
             c.noise_multiplier < LEAST_NOISE for group in self.groups for c in group
         ):
-            return math.inf
+            return math.inf  # the arithmetic below would overflow
         reserved, squares = self._reserved(delta), self._squares(delta)
         by_rule = gaussian_epsilon(delta - reserved, squares**0.5) if squares else 0.0
         if len(self.groups) > 1:
@@ -239,6 +241,7 @@ class Spent:
                 squares.append(_gaussian_parameter(_entries(group), share) ** 2)
             else:
                 squares.append(_without_sampling(_entries(group)))
+        # Exact: the same charges in another order cost the same, to the last digit.
         return math.fsum(squares)
 
 

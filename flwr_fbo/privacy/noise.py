@@ -144,6 +144,7 @@ class OsEntropy:
         self, iteration: int, num_agents: int, sample_size: int
     ) -> NDArray[np.bool_]:
         """Draw the subset afresh; ``iteration`` plays no part."""
+        # It draws anew in place of rounding: no agent is likelier than another.
         chosen = random.SystemRandom().sample(range(num_agents), sample_size)
         return np.isin(np.arange(num_agents), chosen)
 
@@ -179,6 +180,7 @@ class SeededEntropy:
         self._owner = owner
 
     def _rng(self, iteration: int, purpose: Purpose) -> np.random.Generator:
+        # By iteration: a run that goes on draws what it would have drawn.
         return generator(self._seed, *self._owner, iteration, purpose)
 
     def mask(self, iteration: int, num_agents: int, q: float) -> NDArray[np.bool_]:

@@ -168,6 +168,7 @@ class PlannedRelease(ABC):
         else:
             # Section 3.2 of the paper: phi_max S bounds each vector, not all together.
             scale = s.clip_norm * float(self.weights(iteration).max())
+        # The sum is divided by q: so is its sensitivity, and the noise with it.
         std = s.noise_multiplier * scale / s.sampling_probability
         return np.full(s.num_sub_regions, std)
 
@@ -207,6 +208,8 @@ class PlannedRelease(ABC):
     @property
     def _farthest(self) -> float:
         """Largest distance of neighbours' messages, in units of ``message_norm``."""
+        # A message that is replaced can turn into its opposite: twice as far as one
+        # that is zeroed.
         return 2.0 if self.settings.sampling == "fixed-size" else 1.0
 
 
@@ -240,6 +243,7 @@ class Release(PlannedRelease):
     """
 
     def __init__(self, settings: ReleaseSettings, entropy: Entropy | None) -> None:
+        # Sampling needs it too: a mask that can be predicted amplifies nothing.
         is_random = settings.noise_multiplier > 0 or settings.sampling_probability < 1
         if is_random and entropy is None:
             raise ValueError("A release with noise or sampling needs entropy.")
@@ -255,6 +259,7 @@ class Release(PlannedRelease):
     @property
     def private(self) -> bool:
         """True if its releases are differentially private."""
+        # Whoever knows the seed of the noise can subtract it.
         has_noise = self.settings.noise_multiplier > 0
         return has_noise and self._entropy is not None and self._entropy.private
 
@@ -280,6 +285,7 @@ class Release(PlannedRelease):
         if mask is not None:
             weights = weights * mask[:, None]
         if s.noise_only:
+            # The control has the noise of a study, and nothing of anybody's messages.
             vectors = np.zeros((s.num_sub_regions, num_features))
         else:
             rows = np.zeros((s.num_agents, num_features))
@@ -314,7 +320,7 @@ class Release(PlannedRelease):
         """Return who is sampled; None means all."""
         s = self.settings
         if s.sampling_probability == 1:
-            return None
+            return None  # everybody is in it: there is no secret to draw
         assert self._entropy is not None
         if s.sampling == "fixed-size":
             sample_size = s.subsampling.sample_size

@@ -50,6 +50,7 @@ class Subsampling:
             If q N is not within 1e-9 of an integer >= 1.
         """
         q = sampling_probability
+        # A size that is only near would be drawn with one q, and counted with another.
         size = round(q * num_agents)
         expected = (
             f"B / {num_agents} with an integer B >= 1, where the sample size is fixed "

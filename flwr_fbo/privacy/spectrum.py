@@ -45,6 +45,7 @@ class SpectralBounds:
     def of(cls, operator_norm: float, cross_norm: float) -> SpectralBounds:
         """Return the bounds that follow with a shift of twice the operator norm."""
         # N + 2 ||N|| I lies between ||N|| I and 3 ||N|| I, so positive definite.
+        # So the inverse of its square root stretches h by 1 / sqrt(||N||) at most.
         kappa = cross_norm / math.sqrt(operator_norm)
         rho_min, rho_max = operator_norm, 3 * operator_norm
         return cls(2 * operator_norm, rho_min, rho_max, kappa, cross_norm)
@@ -58,6 +59,7 @@ def agent_bounds(
     As `sum_bounds`, with the union over releases and agents: p = alpha / (2 n M).
     """
     _check(settings, alpha, num_agents)
+    # Two bounds for each of n releases of M agents: a union over 2 n M events.
     p = alpha / (2 * settings.union(1) * num_agents)
     return _bounds(settings, settings.largest_std(1), p)
 
@@ -116,6 +118,7 @@ def sum_bounds(
     """
     _check(settings, alpha, num_agents)
     k = num_synchronisations
+    # The agents' noises are independent: their variances add up.
     std = math.sqrt(num_agents) * settings.largest_std(k)
     return _bounds(settings, std, alpha / (2 * settings.union(k)))
 
@@ -161,6 +164,7 @@ def paper_bounds(
     noise = math.sqrt(32) * m * size * math.log(4 / settings.delta)
     operator_norm = noise * (4 * math.sqrt(d) + 2 * log_union)
     kappa = math.sqrt(m * size * (math.sqrt(d) + 2 * log_union) / math.sqrt(2))
+    # `of` divides by this root again: kappa is then the printed bound.
     return SpectralBounds.of(operator_norm, kappa * math.sqrt(operator_norm))
 
 

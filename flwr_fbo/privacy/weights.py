@@ -83,6 +83,7 @@ class WeightSchedule:
 
         Agent n explored sub-region n mod P.
         """
+        # By slot, which is public: weights that depended on data would tell of it.
         explored = np.arange(num_agents) % num_sub_regions
         inside = explored[:, None] == np.arange(num_sub_regions)[None, :]
         # Weights of agents that were elsewhere, over that of those inside, which would

@@ -110,7 +110,8 @@ class _BinnedAxis:
         raise ValueError(f"{low} to {high} in steps of {step}")
 
     def from_unit(self, u: float) -> Any:
-        found, index = self.distribution, min(int(u * self.num_values), self._last)
+        found = self.distribution
+        index = min(int(u * self.num_values), self.num_values - 1)
         if isinstance(found, CategoricalDistribution):
             return found.choices[index]
         assert found.step is not None
@@ -120,7 +121,7 @@ class _BinnedAxis:
         return float(Decimal(str(found.low)) + index * Decimal(str(found.step)))
 
     def centers(self, u: FloatArray) -> FloatArray:
-        bins = np.minimum(np.floor(u * self.num_values), self._last)
+        bins = np.minimum(np.floor(u * self.num_values), self.num_values - 1)
         return np.asarray((bins + 0.5) / self.num_values)
 
     def border(self, u: float) -> float:
@@ -130,10 +131,6 @@ class _BinnedAxis:
         """Return all values, in order."""
         places = (np.arange(self.num_values) + 0.5) / self.num_values
         return [self.from_unit(float(u)) for u in places]
-
-    @property
-    def _last(self) -> int:
-        return self.num_values - 1
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,8 @@ from flwr_fbo.privacy.accounting import Method
 from flwr_fbo.privacy.release import Calibration
 from flwr_fbo.privacy.sampling import Sampling
 from flwr_fbo.privacy.weights import WeightSchedule
-from flwr_fbo.tuning.registry import ALGORITHMS, load
+from flwr_fbo.study.kinds import load
+from flwr_fbo.tuning.registry import ALGORITHMS
 from flwr_fbo.tuning.search.settings import SearchSettings
 
 SCHEDULES = ("release_after", "min_follow_probability")

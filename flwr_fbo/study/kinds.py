@@ -133,8 +133,10 @@ class Kind:
     plans: Mapping[str, str] = field(default_factory=dict)
 
 
-def load(reference: str) -> Any:
-    """Return what ``module:name`` names."""
+def load(reference: str | type) -> Any:
+    """Return what ``module:name`` names, or a class as it is."""
+    if not isinstance(reference, str):
+        return reference
     module, _, attribute = reference.partition(":")
     return getattr(import_module(module), attribute)
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 from flwr_fbo._common.validation import require_known
+from flwr_fbo.study.kinds import load
 from flwr_fbo.tuning.search.settings import Facts, SearchSettings
 
 
@@ -73,14 +73,6 @@ def algorithm_in(values: Any) -> Algorithm:
 def algorithm_of(settings: SearchSettings) -> Algorithm:
     """Return the algorithm whose settings these are."""
     return next(a for a in ALGORITHMS.values() if a.settings is type(settings))
-
-
-def load(name: str | type[Any]) -> Any:
-    """Return what ``module:name`` names, or a class as it is."""
-    if not isinstance(name, str):
-        return name
-    module, _, attribute = name.partition(":")
-    return getattr(import_module(module), attribute)
 
 
 def _ours(name: str, stem: str, facts: str = "", *, recommends: bool = False) -> None:

@@ -7,6 +7,7 @@ import pytest
 from optuna.distributions import FloatDistribution
 
 from flwr_fbo.strategies.options import private_strategies
+from flwr_fbo.study.kinds import load
 from flwr_fbo.tuning import (
     FedVoteSettings,
     FedWarmStartSettings,
@@ -15,7 +16,7 @@ from flwr_fbo.tuning import (
 )
 from flwr_fbo.tuning.fed_vote.settings import VoteCount
 from flwr_fbo.tuning.fed_warm_start.settings import Cohorts, WarmStartFacts
-from flwr_fbo.tuning.registry import ALGORITHMS, Algorithm, load
+from flwr_fbo.tuning.registry import ALGORITHMS, Algorithm
 from flwr_fbo.tuning.search.study import TuningStudy
 
 SPACE = SearchSpace({"x": FloatDistribution(0, 1)})

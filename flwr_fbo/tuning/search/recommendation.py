@@ -14,7 +14,8 @@ from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.space.search_space import Params
-from flwr_fbo.tuning.registry import algorithm_of, load
+from flwr_fbo.study.kinds import load
+from flwr_fbo.tuning.registry import algorithm_of
 from flwr_fbo.tuning.search.settings import SearchSettings
 from flwr_fbo.tuning.search.study import TuningStudy
 

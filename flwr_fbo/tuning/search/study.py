@@ -25,8 +25,9 @@ from flwr_fbo.study.codec import (
     fresh_seed,
     study_id_field,
 )
+from flwr_fbo.study.kinds import load
 from flwr_fbo.tuning.kind import TUNING
-from flwr_fbo.tuning.registry import algorithm_in, algorithm_of, load
+from flwr_fbo.tuning.registry import algorithm_in, algorithm_of
 from flwr_fbo.tuning.search.settings import Direction, Facts, SearchSettings
 from flwr_fbo.tuning.search.study_portfolio import MOST_LISTED
 

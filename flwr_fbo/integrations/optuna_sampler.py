@@ -210,48 +210,44 @@ class FederatedSampler(BaseSampler):
         """Return the agent's next setting, as far as ``search_space`` asks for it."""
         self._check(study)
         with _ASKING:
-            point = self._asked(study, trial)
-        params = self.agent.space.from_unit(point)
+            # Another thread may be reading the agent.
+            agent = copy(self.agent)
+            if trial.number == 0 and agent.values:
+                _log.warning(
+                    "The Optuna study is empty: the agent's %d trials are not used. "
+                    "Export its journal into the study first.",
+                    len(agent.values),
+                )
+            iteration, told = self._tell(agent, study, trial)
+            if trial.number < agent.num_first:
+                point = agent.first_points()[trial.number]
+            else:
+                iteration = max(iteration, trial.number - agent.num_first) + 1
+                point = agent.suggest(iteration)
+            self.agent = agent
+            put, trial_id = study._storage.set_trial_system_attr, trial._trial_id
+            put(trial_id, ITERATION, iteration)
+            # Other processes may ask at the same moment, and know as little of this
+            # trial as it knows of theirs. Each puts its point on record before it
+            # looks, so of two that chose the same at least one sees that, and draws
+            # another.
+            told.add(trial.number)
+            taken = agent.points
+            for attempt in range(_MOST_DRAWS):
+                put(trial_id, POINT, point.tolist())
+                others = [
+                    np.array(other.system_attrs[POINT])
+                    for other in study.get_trials(deepcopy=False)
+                    if other.number not in told and POINT in other.system_attrs
+                ]
+                if not any(np.array_equal(point, other) for other in others):
+                    break
+                taken = np.array([*taken, *others])
+                keys = trial.number, attempt, Purpose.REPEATED_QUERY
+                rng = generator(agent.entropy, agent.slot, *keys)
+                point = agent.space.new_point(rng, taken)
+        params = agent.space.from_unit(point)
         return {name: params[name] for name in search_space if name in params}
-
-    def _asked(self, study: Study, trial: FrozenTrial) -> FloatArray:
-        """Return where a trial is to be, shape (D,), and put that on record."""
-        # Another thread may be reading the agent.
-        agent = copy(self.agent)
-        if trial.number == 0 and agent.values:
-            _log.warning(
-                "The Optuna study is empty: the agent's %d trials are not used. Export "
-                "its journal into the study first.",
-                len(agent.values),
-            )
-        iteration, told = self._tell(agent, study, trial)
-        if trial.number < agent.num_first:
-            point = agent.first_points()[trial.number]
-        else:
-            iteration = max(iteration, trial.number - agent.num_first) + 1
-            point = agent.suggest(iteration)
-        self.agent = agent
-        put, trial_id = study._storage.set_trial_system_attr, trial._trial_id
-        put(trial_id, ITERATION, iteration)
-        # Other processes may ask at the same moment, and know as little of this trial
-        # as it knows of theirs. Each puts its point on record before it looks, so of
-        # two that chose the same at least one sees that, and draws another.
-        told.add(trial.number)
-        taken = agent.points
-        for attempt in range(_MOST_DRAWS):
-            put(trial_id, POINT, point.tolist())
-            others = [
-                np.array(other.system_attrs[POINT])
-                for other in study.get_trials(deepcopy=False)
-                if other.number not in told and POINT in other.system_attrs
-            ]
-            if not any(np.array_equal(point, other) for other in others):
-                break
-            taken = np.array([*taken, *others])
-            keys = trial.number, attempt, Purpose.REPEATED_QUERY
-            rng = generator(agent.entropy, agent.slot, *keys)
-            point = agent.space.new_point(rng, taken)
-        return np.asarray(point)
 
     def sample_independent(
         self,

@@ -241,7 +241,7 @@ class Spent:
                 squares.append(_gaussian_parameter(_entries(group), share) ** 2)
             else:
                 squares.append(_without_sampling(_entries(group)))
-        # Exact: the same charges in another order cost the same, to the last digit.
+        # Exact: Gaussian releases in another order cost the same, to the last digit.
         return math.fsum(squares)
 
 

@@ -183,22 +183,10 @@ def best_params(
     uses_tuned = context.run_config.get(_USES_TUNED)
     is_valid = uses_tuned is None or isinstance(uses_tuned, bool)
     require(is_valid, _USES_TUNED, uses_tuned, "true or false, in the run config")
-    # Compared in any case: a trial of FederationTuner finds it on record.
-    better = _better_here(context, default, compare, warns=uses_tuned is None)
-    return dict(default) if uses_tuned is False else better
-
-
-def _better_here(
-    context: Context, default: Params, compare: Score | None, *, warns: bool
-) -> Params:
-    """Return the better of tuned setting and default, as far as this site knows.
-
-    With ``warns`` it is also said where a tuned setting is used that was not compared
-    with the default, here or for the average of all sites.
-    """
     tuned = _tuned(context)
     if tuned is None or as_json(tuned.params) == as_json(default):
         return dict(default)
+    warns = uses_tuned is None
     comparison = tuned.comparison
     if comparison and not comparison.is_of(default, tuned.params, context.run_id):
         comparison = None
@@ -206,8 +194,9 @@ def _better_here(
         doubts = [tuned.doubt, _NOT_COMPARED if warns else ""]
         if any(doubts):
             _say_once(context, tuned, logging.WARNING, " ".join(filter(None, doubts)))
-        return tuned.params
+        return dict(default) if uses_tuned is False else tuned.params
     if comparison is None:
+        # With fbo-tuned=false too: a trial of FederationTuner finds it on record.
         assert compare is not None
         settings = default, tuned.params
         # The journal is closed: a score may take long, and a report wait for it.
@@ -221,7 +210,9 @@ def _better_here(
     level = logging.WARNING if is_alarming else logging.INFO
     said = " ".join(filter(None, [comparison.outcome, *doubts]))
     _say_once(context, tuned, level, said)
-    return tuned.params if comparison.tuned_is_better else dict(default)
+    if uses_tuned is False or not comparison.tuned_is_better:
+        return dict(default)
+    return tuned.params
 
 
 @dataclass(frozen=True)

@@ -65,10 +65,10 @@ class RandomSearchAgent(Agent):
         """Return an empty vector: there is nothing to share."""
         return np.empty(0)
 
-    def _suggest(self, iteration: int) -> FloatArray:
-        return generator(self.entropy, self.slot, iteration, Purpose.SEARCH).random(
-            self.space.dim
-        )
+    def suggest(self, iteration: int) -> FloatArray:
+        """Return a uniform point, shape (D,)."""
+        rng = generator(self.entropy, self.slot, iteration, Purpose.SEARCH)
+        return self.space.snap(rng.random(self.space.dim))
 
 
 register(

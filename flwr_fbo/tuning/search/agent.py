@@ -192,9 +192,9 @@ class Agent(ABC):
         sources += ["start"] * (self.num_first - num_enqueued)
         return sources
 
+    @abstractmethod
     def suggest(self, iteration: int) -> FloatArray:
         """Return where to evaluate next, shape (D,), for iteration >= 1."""
-        return self.space.snap(self._suggest(iteration))
 
     def tell(self, iteration: int, x: FloatArray, value: float) -> None:
         """Record a trial; NaN, or a value beyond 1e100 in size, is a failed one."""
@@ -219,10 +219,6 @@ class Agent(ABC):
         A function of the trials up to ``iteration`` and of ``entropy`` alone: a message
         that is asked for again is made again, whatever has happened since.
         """
-
-    @abstractmethod
-    def _suggest(self, iteration: int) -> FloatArray:
-        """Return the method's choice, shape (D,), wherever it lies in the cube."""
 
     @property
     def best_value(self) -> float | None:

@@ -126,6 +126,7 @@ class SearchAgent(Agent):
         return x
 
     def _suggest(self, iteration: int) -> FloatArray:
+        """Return the method's choice, shape (D,), wherever it lies in the cube."""
         if self._vectors is not None:
             x = self._follow(self._vectors, iteration)
             # Where others do well this site may have seen that it fails.

@@ -32,7 +32,7 @@ def test_without_a_folder_a_ledger_lives_as_long_as_the_run() -> None:
 def test_all_charges_count_in_a_folder_that_the_server_did_not_choose(
     tmp_path: Path,
 ) -> None:
-    folder = {"fbo-folder": str(tmp_path)}
+    folder: UserConfig = {"fbo-folder": str(tmp_path)}
     own = KeptLedger(_context({"agent-id": 2, **folder}), tmp_path)
     assert own.has_own_folder
     assert (own.owner, own.counted) == (2, -1)

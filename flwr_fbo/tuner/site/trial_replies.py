@@ -61,7 +61,8 @@ def trial_replies(
     site: AskedSite, header: TrialsHeader, call_next: ClientAppCallable
 ) -> Message:
     """Return the replies of all trials of a send."""
-    message, context, gate = site.message, site.context, site.gate
+    message, gate, context = site.message, site.gate, site.gate.context
+    is_evaluate = message.metadata.message_type.startswith(MessageType.EVALUATE)
     unprotected = "" if header.is_hidden else EXACT_SCORES
     identity = site.admit(header, header.sums, unprotected)
     slot = -1 if header.sums is None else site.own_slot(identity)
@@ -93,7 +94,7 @@ def trial_replies(
             # At a bound site not even the type of an exception leaves.
             errors[str(place)] = NO_ANSWER if gate.is_bound else str(error)
         # A failure is a score: else a client could be silent about a bad trial.
-        if str(place) in errors and _is_evaluate(message):
+        if str(place) in errors and is_evaluate:
             states.score(trial, math.nan, 1.0)
         states.save(trial, state)
         keeps_state |= bool(state)
@@ -159,10 +160,6 @@ def call_app(
     return reply
 
 
-def _is_evaluate(message: Message) -> bool:
-    return message.metadata.message_type.startswith(MessageType.EVALUATE)
-
-
 def _kept(
     message: Message,
     content: RecordDict,
@@ -171,11 +168,11 @@ def _kept(
     states: TrialStates,
 ) -> RecordDict:
     """Keep the score of a reply; return what of the reply is sent."""
-    if not _is_evaluate(message):
+    kind = message.metadata.message_type
+    if not kind.startswith(MessageType.EVALUATE):
         if not header.is_hidden:
             return content
-        is_model = message.metadata.message_type == GET_PARAMETERS
-        if not is_model:  # which weighs nothing
+        if kind != GET_PARAMETERS:  # which weighs nothing
             check_weight(content)
         return hide_train_metrics(content)
     configs, found = content.config_records.values(), content.metric_records.values()

@@ -47,6 +47,10 @@ _NO_MOD = (
     "have its mod, as in ClientApp(mods=[tuner_mod, secaggplus_mod])"
 )
 
+_MOD_HINT = (
+    ", a mod refused the message; a DP mod belongs on the app's own train, "
+    "@app.train(mods=[...])"
+)
 _STUDY_IN_TRIAL = (
     "A trial of FederationTuner takes part in no study: start that before the tuner, "
     "or after it."
@@ -85,8 +89,10 @@ def trial_replies(
             arguments = message, contents[place], context, call_next, overlay, state
             with hearing(context):
                 reply = reported(partial(call_app, *arguments))
-            if reply.has_error():
-                errors[str(place)] = _text_of(reply.error.code)
+            if reply.has_error():  # of its text the server is told nothing
+                code = reply.error.code
+                hint = _MOD_HINT if code == MOD_REFUSED else ""
+                errors[str(place)] = f"the app gave error {code}{hint}."
             else:
                 keep = partial(_kept, message, reply.content, trial, header, states)
                 replies[place] = reported(keep)
@@ -113,17 +119,6 @@ def trial_replies(
     )
     gate.let_go(unprotected)
     return sent(message, pack(answer, replies))
-
-
-def _text_of(code: int) -> str:
-    """Return what the server is told of an app's error: nothing of its text."""
-    text = f"the app gave error {code}"
-    if code == MOD_REFUSED:
-        text += (
-            ", a mod refused the message; a DP mod belongs on the app's own train, "
-            "@app.train(mods=[...])"
-        )
-    return f"{text}."
 
 
 def call_app(

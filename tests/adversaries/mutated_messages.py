@@ -75,7 +75,7 @@ from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.privacy.spending import FILE_NAME, UNPROTECTED, Charge, Promise
 from flwr_fbo.privacy.weights import WeightSchedule
-from flwr_fbo.secure.sums import SecureSums, SumGroup
+from flwr_fbo.secure.sum_settings import SecureSums, SumGroup
 from flwr_fbo.site.gate import Gate
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.study.codec import Instruction, Phase

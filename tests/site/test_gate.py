@@ -58,7 +58,7 @@ from flwr_fbo.privacy.spending import (
 )
 from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.secure.graph import MAX_COMPLETE
-from flwr_fbo.secure.sums import SecureSums, SumGroup
+from flwr_fbo.secure.sum_settings import SecureSums, SumGroup
 from flwr_fbo.site.gate import Gate
 from flwr_fbo.tuner.envelope import (
     BALLOT,

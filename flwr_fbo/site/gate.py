@@ -68,7 +68,7 @@ from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError, JournalHeldError
 from flwr_fbo.privacy.conditions import after_epsilon
 from flwr_fbo.privacy.filters import Spent
-from flwr_fbo.privacy.spending import (
+from flwr_fbo.privacy.spending_ledger import (
     DEFAULT_DELTA,
     FILE_NAME,
     KIND,

@@ -34,7 +34,7 @@ from flwr_fbo._common.fields import (
 )
 from flwr_fbo._common.validation import is_number, require
 from flwr_fbo.privacy.filters import Spent
-from flwr_fbo.privacy.spending import Promise
+from flwr_fbo.privacy.spending_ledger import Promise
 from flwr_fbo.study.codec import (
     LONGEST_RECEIPT,
     RECEIPT_ENTRY,

@@ -23,7 +23,7 @@ from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.gaussian import check_epsilon
 from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
 from flwr_fbo.privacy.release import PlannedRelease, Release, ReleaseSettings
-from flwr_fbo.privacy.spending import (
+from flwr_fbo.privacy.spending_ledger import (
     Promise,
     SpendingLedger,
     StudyKey,

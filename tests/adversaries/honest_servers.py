@@ -62,7 +62,7 @@ from flwr_fbo.bandits.linear.study import (
     LinearBanditStudy,
 )
 from flwr_fbo.privacy.release import ReleaseSettings
-from flwr_fbo.privacy.spending import UNPROTECTED, Charge, Promise
+from flwr_fbo.privacy.spending_ledger import UNPROTECTED, Charge, Promise
 from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.secure.member import Member
 from flwr_fbo.secure.roster import Roster, SigningKey

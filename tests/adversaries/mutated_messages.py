@@ -73,7 +73,7 @@ from flwr_fbo.bandits.linear.study import (
 )
 from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.release import ReleaseSettings
-from flwr_fbo.privacy.spending import FILE_NAME, UNPROTECTED, Charge, Promise
+from flwr_fbo.privacy.spending_ledger import FILE_NAME, UNPROTECTED, Charge, Promise
 from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.secure.sum_settings import SecureSums, SumGroup
 from flwr_fbo.site.gate import Gate

@@ -31,7 +31,7 @@ from flwr_fbo.privacy.conditions import (
     FINISHED_TABLE,
     WITHOUT_TRAINING,
 )
-from flwr_fbo.privacy.spending import Charge, SpendingLedger, charge_facts
+from flwr_fbo.privacy.spending_ledger import Charge, SpendingLedger, charge_facts
 from flwr_fbo.study.callbacks import Started
 from flwr_fbo.study.conditions import condition_of, conditions_of
 from flwr_fbo.tuner.envelope import KIND

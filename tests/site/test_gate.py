@@ -50,7 +50,7 @@ from flwr_fbo.bandits.linear.study import (
 )
 from flwr_fbo.bandits.site.neural_bandit_site import NeuralBanditSite
 from flwr_fbo.privacy.release import ReleaseSettings
-from flwr_fbo.privacy.spending import (
+from flwr_fbo.privacy.spending_ledger import (
     Charge,
     Promise,
     SpendingLedger,

@@ -12,7 +12,7 @@ from flwr_fbo import Limits, add_tuning, linear_bandit_app, tuning_app, with_tun
 from flwr_fbo._common.errors import RefusedError
 from flwr_fbo.bandits import neural_bandit_app
 from flwr_fbo.privacy.filters import Spent
-from flwr_fbo.privacy.spending import Charge, Promise
+from flwr_fbo.privacy.spending_ledger import Charge, Promise
 from flwr_fbo.site.node_limits import node_limits
 
 

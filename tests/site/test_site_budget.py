@@ -21,7 +21,7 @@ from flwr_fbo.bandits.site.linear_bandit_site import LinearBanditSite
 from flwr_fbo.bandits.site.neural_bandit_site import NeuralBanditSite
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.filters import Spent
-from flwr_fbo.privacy.spending import (
+from flwr_fbo.privacy.spending_ledger import (
     Charge,
     SpendingLedger,
     composed_epsilon,

@@ -27,7 +27,7 @@ from flwr_fbo.bandits.linear.study import (
 )
 from flwr_fbo.bandits.site.linear_bandit_site import LinearBanditSite
 from flwr_fbo.bandits.site.neural_bandit_site import NeuralBanditSite
-from flwr_fbo.privacy.spending import (
+from flwr_fbo.privacy.spending_ledger import (
     Charge,
     Promise,
 )

@@ -38,7 +38,7 @@ from flwr_fbo.privacy import WeightSchedule
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.privacy.release import ReleaseSettings
-from flwr_fbo.privacy.spending import Charge
+from flwr_fbo.privacy.spending_ledger import Charge
 from flwr_fbo.tuner.envelope import check_weights
 from flwr_fbo.tuning import (
     DPFTSDESettings,

@@ -21,7 +21,7 @@ from flwr_fbo.bandits.fed_go_ucb.settings import FedGOUCBSettings
 from flwr_fbo.bandits.kind import NEURAL
 from flwr_fbo.models.network import Network, RewardModel
 from flwr_fbo.privacy.gaussian import gaussian_mu
-from flwr_fbo.privacy.spending import Charge, Promise
+from flwr_fbo.privacy.spending_ledger import Charge, Promise
 from flwr_fbo.study.codec import (
     Config,
     Instruction,

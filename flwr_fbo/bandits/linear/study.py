@@ -23,7 +23,7 @@ from flwr_fbo.bandits.linear.settings import (
     DeterminantTrigger,
     LinearUCBSettings,
 )
-from flwr_fbo.privacy.spending import Charge, Promise
+from flwr_fbo.privacy.spending_ledger import Charge, Promise
 from flwr_fbo.study.codec import (
     Config,
     Instruction,

@@ -24,7 +24,7 @@ from flwr_fbo._common.validation import (
 )
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import LedgerRow
-from flwr_fbo.privacy.spending import composed_epsilon
+from flwr_fbo.privacy.spending_ledger import composed_epsilon
 from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.strategies.study_record import FILE_NAME as SERVER_FILE
 from flwr_fbo.strategies.study_record import read_ledger

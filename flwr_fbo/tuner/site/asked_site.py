@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from flwr.app import ConfigRecord, Context, Message
 
 from flwr_fbo._common.errors import refused
-from flwr_fbo.privacy.spending import StudyKey
+from flwr_fbo.privacy.spending_ledger import StudyKey
 from flwr_fbo.secure import SecureSums, SumIdentity
 from flwr_fbo.site.gate import Gate
 from flwr_fbo.site.limits import check_numbers

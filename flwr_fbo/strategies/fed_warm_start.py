@@ -23,13 +23,10 @@ from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
 from flwr_fbo.secure import SecureAggregation
 from flwr_fbo.space.search_space import SearchSpace
-from flwr_fbo.strategies.options import (
-    SCHEDULES,
-    Preset,
-    Privacy,
-    Seeds,
-)
+from flwr_fbo.strategies.presets import Preset
+from flwr_fbo.strategies.privacy_options import SCHEDULES, Privacy
 from flwr_fbo.strategies.release_plan import private_study
+from flwr_fbo.strategies.seeds import Seeds
 from flwr_fbo.strategies.study_record import FILE_NAME, read_ledger
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 from flwr_fbo.tuning.fed_warm_start.knowledge import Knowledge, known_from

@@ -29,7 +29,7 @@ from flwr_fbo._common.validation import (
 from flwr_fbo.privacy.conditions import WITHOUT_TRAINING
 from flwr_fbo.secure import SecureAggregation
 from flwr_fbo.space.search_space import Params
-from flwr_fbo.strategies.options import Seeds
+from flwr_fbo.strategies.seeds import Seeds
 from flwr_fbo.study.callbacks import (
     Callback,
     Started,
@@ -59,7 +59,7 @@ from flwr_fbo.tuner.private_choice import PrivateChoice
 from flwr_fbo.tuner.records.trials_record import TrialsRecord, has_begun
 from flwr_fbo.tuner.rungs.live_trials import Federation
 from flwr_fbo.tuner.rungs.trial_run import TrialRun
-from flwr_fbo.tuner.schedules.one_training import OneTraining
+from flwr_fbo.tuner.schedules.race import OneTraining
 from flwr_fbo.tuner.schedules.schedule import NOT_SHARED, AppShape, Plan, Schedule
 from flwr_fbo.tuner.trials.trial_grid import Main, TrialGrid
 from flwr_fbo.tuner.trials.trial_thread import THREAD_NAME

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from flwr_fbo._common.text import short_value
+from flwr_fbo._common.text import counted, short_value
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.conditions import WITHOUT_TRAINING, after_epsilon
 from flwr_fbo.study.report.listing import Listing
@@ -78,7 +78,7 @@ def tuner_listing(journal: Journal) -> Listing:
 def final_in_words(metric: str, rounds: int, value: float) -> str:
     """Return the score of the trained model, as `FederationResult.final` has it."""
     text = f"{metric} of the trained model, as the app has it, after its own "
-    return f"{text}{rounds_in_words(rounds)}: {short_value(value)}."
+    return f"{text}{counted(rounds, 'round')}: {short_value(value)}."
 
 
 def best_round_in_words(
@@ -92,11 +92,6 @@ def best_round_in_words(
     if short_value(value) == short_value(final[1]):
         return []
     text = (
-        f"It was best after {rounds_in_words(rounds)} of its own: {short_value(value)}"
+        f"It was best after {counted(rounds, 'round')} of its own: {short_value(value)}"
     )
     return [f"{text}. The model is that of the last round."]
-
-
-def rounds_in_words(number: int) -> str:
-    """Return a number of rounds, in words."""
-    return f"{number} round{'s' * (number > 1)}"

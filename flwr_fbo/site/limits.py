@@ -532,8 +532,10 @@ def check_steps(
     num_rows = len(arrays[0]) if len(arrays) and np.ndim(arrays[0]) else 0
     assert limits.max_steps is not None
     steps = study.steps(num_rows)
-    total, most = sum(steps.values()), max(steps, key=steps.__getitem__)
+    total = sum(steps.values())
+    # A study of another package may name no steps: it has no largest one.
     if total > limits.max_steps:
+        most = max(steps, key=steps.__getitem__)
         steps_text = f"a message takes about {total:.2g} steps, most of them for {most}"
         raise refused(
             f"{steps_text}, and max_steps={limits.max_steps}",

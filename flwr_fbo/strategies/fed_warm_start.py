@@ -27,8 +27,9 @@ from flwr_fbo.strategies.presets import Preset
 from flwr_fbo.strategies.privacy_options import SCHEDULES, Privacy
 from flwr_fbo.strategies.release_plan import private_study
 from flwr_fbo.strategies.seeds import Seeds
-from flwr_fbo.strategies.study_record import FILE_NAME, read_ledger
+from flwr_fbo.strategies.study_record import read_ledger
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
+from flwr_fbo.study.kinds import SERVER_FILE
 from flwr_fbo.tuning.fed_warm_start.knowledge import Knowledge, known_from
 from flwr_fbo.tuning.fed_warm_start.server import (
     FedWarmStartServer,
@@ -279,7 +280,7 @@ def recorded_knowledge(folder: Path) -> Knowledge:
     ValueError
         If it is of another strategy, or has nothing to give.
     """
-    with Journal(None, folder / FILE_NAME) as journal:
+    with Journal(None, folder / SERVER_FILE) as journal:
         journal.require_kind(SERVER.name)
         stored, ledger = read_ledger(journal)
         identity = journal.identity

@@ -217,9 +217,6 @@ class GreedySite(Site):
         ) as journal:
             yield GreedyAgent(journal)
 
-    def release_of(self, instruction):
-        return instruction.release_charged
-
     def num_trials(self, agent, instruction):
         return 0
 

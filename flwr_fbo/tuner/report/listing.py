@@ -65,14 +65,15 @@ def tuner_listing(journal: Journal) -> Listing:
         notes.append(spent_in_words(spent, "", after_epsilon(WITHOUT_TRAINING)))
     if reason:
         notes.append(f"NOT PRIVATE: {reason}")
-    rows = [row for row in found.rows() if row["outcome"] != NOT_TRIED]
-    if num_left := len(found.settings) - len(rows):
+    rows = found.rows()
+    shown = [row for row in rows if row["outcome"] != NOT_TRIED]
+    if num_left := len(rows) - len(shown):
         notes.insert(0, f"{num_left} more settings were not tried.")
     names = rows[0] if rows else ()
     headings = {name: name.removeprefix("params_") for name in names}
     headings |= {f"score_rung_{n}": f"round {r.rounds}" for n, r in enumerate(rungs, 1)}
     title = "The score of each trial after a rung's last round:"
-    return Listing(rows, values, title, headings, notes)
+    return Listing(rows, shown, values, title, headings, notes)
 
 
 def final_in_words(metric: str, rounds: int, value: float) -> str:

@@ -167,9 +167,9 @@ class SearchAgent(Agent):
             self.space,
             sub_regions,
             generator(self.entropy, self.slot, iteration, Purpose.SEARCH),
-            self.settings.num_candidates,
-            self.settings.num_starts,
-            self._random_starts,
+            num_candidates=self.settings.num_candidates,
+            num_starts=self.settings.num_starts,
+            random_starts=self._random_starts,
         )
 
     def _fitted(self, x: FloatArray, y: FloatArray, iteration: int) -> Hyperparameters:

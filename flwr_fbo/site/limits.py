@@ -127,7 +127,7 @@ class Limits:
         to their rewards, by the study's settings. Below 1, a study is refused where
         this may be all of them: with `InverseGapWeighting`, for which there is no
         bound, with a phase I of `FedGOUCB`, and where rewards drown in exploration,
-        regularisation or noise. See `flwr_fbo.bandits.linear.regard` for the
+        regularisation or noise. See `flwr_fbo.bandits.linear.regard_to_rewards` for the
         rule, and for what it does not count.
     allow_fixed_rows : bool
         Whether an epsilon may be for one trial with all other rows fixed, as it is with

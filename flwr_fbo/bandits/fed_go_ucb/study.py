@@ -100,9 +100,9 @@ class FedGOUCBStudy(Study):
         """The largest share of decisions that is made without regard to rewards.
 
         All of them, where there is a phase I, as the server says when it is over, or
-        where rewards drown: see `flwr_fbo.bandits.fed_go_ucb.regard`.
+        where rewards drown: see `flwr_fbo.bandits.fed_go_ucb.regard_to_rewards`.
         """
-        from flwr_fbo.bandits.fed_go_ucb.regard import has_regard
+        from flwr_fbo.bandits.fed_go_ucb.regard_to_rewards import has_regard
 
         is_regarded = has_regard(
             self.settings, self.network, self.seed, self.num_agents

@@ -15,7 +15,7 @@ from flwr_fbo._common.conversion import frame_of
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.conditions import WITHOUT_TRAINING, after_epsilon
 from flwr_fbo.space.search_space import Params
-from flwr_fbo.tuner.decisions.leads import Lead
+from flwr_fbo.tuner.decisions.lead_over_defaults import Lead
 from flwr_fbo.tuner.schedules.schedule import Plan
 from flwr_fbo.tuner.trials.tuned_grid import TunedGrid
 from flwr_fbo.tuner.verdict import verdict_on_defaults

@@ -49,12 +49,12 @@ from flwr_fbo.tuner.candidates.candidates import (
 from flwr_fbo.tuner.candidates.proposed_trials import ProposedTrials, check_study
 from flwr_fbo.tuner.candidates.trial_space import ConditionalSpace, TrialSpace
 from flwr_fbo.tuner.choosers.chooser import Chooser
-from flwr_fbo.tuner.choosers.making import ScoreSource, make_chooser
+from flwr_fbo.tuner.choosers.make_chooser import ScoreSource, make_chooser
 from flwr_fbo.tuner.choosers.score import Score
 from flwr_fbo.tuner.decisions.enough_clients import too_few_clients
 from flwr_fbo.tuner.decisions.rung_evidence import check_evidence
-from flwr_fbo.tuner.envelope import check_weights
 from flwr_fbo.tuner.federation_result import FederationResult
+from flwr_fbo.tuner.message_headers import check_weights
 from flwr_fbo.tuner.private_choice import PrivateChoice
 from flwr_fbo.tuner.records.trials_record import TrialsRecord, has_begun
 from flwr_fbo.tuner.rungs.live_trials import Federation

@@ -17,7 +17,7 @@ from flwr.serverapp.strategy import Result
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.seeds import Seeds
 from flwr_fbo.tuner.candidates.trial_space import TrialSpace
-from flwr_fbo.tuner.choosers.making import ScoreSource
+from flwr_fbo.tuner.choosers.make_chooser import ScoreSource
 from flwr_fbo.tuner.federation_result import FederationResult
 from flwr_fbo.tuner.federation_tuner import FederationTuner
 from flwr_fbo.tuner.own_app import component, fresh_main, with_tuner_mod

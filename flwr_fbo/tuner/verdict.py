@@ -2,12 +2,12 @@
 
 `verdict_on_defaults` is for those who call the tuner: `FederationResult.verdict`, its
 log, its reports. `how_sure` is for those who run ``flwr-fbo tune``: it says what to do.
-The numbers come from `flwr_fbo.tuner.decisions.leads`.
+The numbers come from `flwr_fbo.tuner.decisions.lead_over_defaults`.
 """
 
 from __future__ import annotations
 
-from flwr_fbo.tuner.decisions.leads import BEATEN_LEVEL, Lead
+from flwr_fbo.tuner.decisions.lead_over_defaults import BEATEN_LEVEL, Lead
 from flwr_fbo.tuner.decisions.settings_effect import MIN_DRAWN
 
 YOURS = "your own settings"

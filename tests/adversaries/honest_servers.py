@@ -70,7 +70,7 @@ from flwr_fbo.secure.server_attempt import Aggregator
 from flwr_fbo.secure.sum_settings import SecureSums, SumGroup
 from flwr_fbo.secure.terms import Exchange, SumTerms
 from flwr_fbo.study.codec import Instruction
-from flwr_fbo.tuner.envelope import (
+from flwr_fbo.tuner.message_headers import (
     BALLOT,
     HEADER,
     KIND,

@@ -79,7 +79,7 @@ from flwr_fbo.secure.sum_settings import SecureSums, SumGroup
 from flwr_fbo.site.gate import Gate
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.study.codec import Instruction, Phase
-from flwr_fbo.tuner.envelope import (
+from flwr_fbo.tuner.message_headers import (
     BALLOT,
     HEADER,
     KIND,

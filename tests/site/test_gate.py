@@ -60,7 +60,7 @@ from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.secure.graph import MAX_COMPLETE
 from flwr_fbo.secure.sum_settings import SecureSums, SumGroup
 from flwr_fbo.site.gate import Gate
-from flwr_fbo.tuner.envelope import (
+from flwr_fbo.tuner.message_headers import (
     BALLOT,
     HEADER,
     SUM,

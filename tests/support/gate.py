@@ -31,7 +31,7 @@ from flwr_fbo.privacy.spending_ledger import (
     Charge,
     Promise,
 )
-from flwr_fbo.tuner.envelope import (
+from flwr_fbo.tuner.message_headers import (
     HEADER,
     BallotHeader,
     TrialsHeader,

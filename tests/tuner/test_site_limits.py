@@ -33,7 +33,7 @@ from flwr_fbo import (
 )
 from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.spending_ledger import Charge, Promise, SpendingLedger
-from flwr_fbo.tuner.envelope import (
+from flwr_fbo.tuner.message_headers import (
     HEADER,
     BallotHeader,
     SettingsHeader,

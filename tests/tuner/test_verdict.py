@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from flwr_fbo.tuner.decisions.leads import Lead
+from flwr_fbo.tuner.decisions.lead_over_defaults import Lead
 from flwr_fbo.tuner.federation_result import Rung
 from flwr_fbo.tuner.verdict import how_sure
 from flwr_fbo.tuning import FederationResult

@@ -39,7 +39,7 @@ from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.privacy.spending_ledger import Charge
-from flwr_fbo.tuner.envelope import check_weights
+from flwr_fbo.tuner.message_headers import check_weights
 from flwr_fbo.tuning import (
     DPFTSDESettings,
     FedVoteSettings,

@@ -12,7 +12,7 @@ from flwr.serverapp.exception import AggregationError
 
 from flwr_fbo.privacy.spending_ledger import UNPROTECTED
 from flwr_fbo.tuner.choosers.voters import Voters
-from flwr_fbo.tuner.envelope import (
+from flwr_fbo.tuner.message_headers import (
     BALLOT,
     HEADER,
     SUM,

@@ -14,7 +14,7 @@ from flwr_fbo.site.limits import check_numbers
 from flwr_fbo.site.receipts import CHARGES, HEAD
 from flwr_fbo.site.site_journal import configured_folder, configured_slot
 from flwr_fbo.study.codec import StudyMismatchError
-from flwr_fbo.tuner.envelope import (
+from flwr_fbo.tuner.message_headers import (
     KIND,
     RECEIPTS,
     SUM,

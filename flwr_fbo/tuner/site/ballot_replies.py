@@ -24,7 +24,7 @@ from flwr_fbo.site.site_journal import (
     held_journal,
     noted_slot,
 )
-from flwr_fbo.tuner.envelope import (
+from flwr_fbo.tuner.message_headers import (
     BALLOT,
     HEADER,
     KIND,

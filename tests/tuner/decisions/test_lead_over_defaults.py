@@ -27,7 +27,7 @@ from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.tuner.choosers.exact import ExactChooser
 from flwr_fbo.tuner.choosers.private import PrivateChooser
 from flwr_fbo.tuner.decisions.drawn_tuners import drawn_tuners, std_of_lead
-from flwr_fbo.tuner.decisions.leads import lead_over_defaults
+from flwr_fbo.tuner.decisions.lead_over_defaults import lead_over_defaults
 from flwr_fbo.tuner.decisions.survivors import head_start, survivors_of
 from flwr_fbo.tuner.site.ballots import make_ballot
 from tests.support.apps import (

@@ -1,4 +1,7 @@
-"""What limits a site may have, in its app and in its node config."""
+"""Limits as values: which may be given, and what one promise or sum is compared with.
+
+`test_site_budget.py` has sites that keep to them over several studies.
+"""
 
 import math
 from collections.abc import Callable

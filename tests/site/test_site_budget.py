@@ -1,4 +1,7 @@
-"""A site's budget outlives a study, whatever the server says."""
+"""A site's budget outlives a study, whatever the server says.
+
+These are sites with a ledger, asked by servers; `test_limits.py` has the values.
+"""
 
 from dataclasses import replace
 from pathlib import Path

@@ -266,7 +266,7 @@ class LeanAgent(SearchAgent):
     def _own_query(self, trials: Trials, iteration: int) -> FloatArray:
         if len(trials.y) == 0:
             return super()._own_query(trials, iteration)
-        from flwr_fbo.tuning.search.agent_blocks import in_block
+        from flwr_fbo.tuning.search.agents_at_once import in_block
         from flwr_fbo.tuning.search.expected_improvement import Search, search_all
 
         num = len(trials.y)

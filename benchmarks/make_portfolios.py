@@ -76,7 +76,7 @@ from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.tuning.fed_warm_start.agent import FedWarmStartAgent
 from flwr_fbo.tuning.fed_warm_start.settings import FedWarmStartSettings
 from flwr_fbo.tuning.search.agent import play_round
-from flwr_fbo.tuning.search.agent_blocks import run_together
+from flwr_fbo.tuning.search.agents_at_once import run_together
 from flwr_fbo.tuning.search.portfolios import LEARNERS, SIZE, Portfolio
 
 SKLEARN_BOT = "efb4f156a995d27d188ab2aeff844b40a95340a2"

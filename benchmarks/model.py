@@ -74,7 +74,9 @@ def measure(quick: bool) -> list[Section]:
         features.function(candidates, weights[whole_index])
 
     def joint_search() -> None:
-        maximize(features, weights, plane, whole, rng, 1000, 20)
+        maximize(
+            features, weights, plane, whole, rng, num_candidates=1000, num_starts=20
+        )
 
     def separate_searches() -> None:
         candidates = rng.random((1000, D))

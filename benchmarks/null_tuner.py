@@ -72,7 +72,7 @@ from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.tuner.candidates.candidates import candidate_settings
 from flwr_fbo.tuner.choosers.private import PrivateChooser
-from flwr_fbo.tuner.decisions.leads import Lead, lead_over_defaults
+from flwr_fbo.tuner.decisions.lead_over_defaults import Lead, lead_over_defaults
 from flwr_fbo.tuner.decisions.settings_effect import DrawnTrials
 from flwr_fbo.tuner.decisions.survivors import survivors_of
 from flwr_fbo.tuner.schedules.schedule import AppShape

@@ -87,8 +87,8 @@ from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.bandits import ContinualSettings, LinearUCBSettings
 from flwr_fbo.bandits.linear.confidence import Confidence
 from flwr_fbo.bandits.linear.own_data import Others, own_data, weighed
-from flwr_fbo.bandits.linear.planning import SharingPlan
 from flwr_fbo.bandits.linear.settings import geometric_schedule
+from flwr_fbo.bandits.linear.worth_of_sums import SharingPlan
 from flwr_fbo.models.ellipsoid import Ellipsoid
 
 ALPHAS, NUM_RELEASES, FIRST, DELTA = (0.3, 1.0), 10, 20, 1e-5

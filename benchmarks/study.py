@@ -29,8 +29,8 @@ from flwr_fbo import FedVote, Host, InProcessGrid, Privacy, Seeds, tuning_app
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._compat import to_array_record
 from flwr_fbo.space.search_space import SearchSpace
-from flwr_fbo.strategies.fed_vote import GUIDING
 from flwr_fbo.tuning import DPFTSDESettings
+from flwr_fbo.tuning.fed_vote.vote_schedule import GUIDING
 from flwr_fbo.tuning.search import own_search as search
 from flwr_fbo.tuning.search.agent import Agent, play_round
 from flwr_fbo.tuning.search.study import TuningStudy, create_agent

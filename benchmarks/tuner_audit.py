@@ -50,7 +50,7 @@ from flwr_fbo.lab.audit.study_audit import Progress, StudyPlan, audit
 from flwr_fbo.privacy.accounting import PrivacySpent, calibrate_noise_multiplier
 from flwr_fbo.privacy.gaussian import gaussian_epsilon
 from flwr_fbo.privacy.noise import Entropy, OsEntropy
-from flwr_fbo.tuner.envelope import BALLOT
+from flwr_fbo.tuner.message_headers import BALLOT
 
 NUM_CLIENTS, CANARY, EPSILON, DELTA = 5, 4, 2.0, 0.1
 RATES = (0.1, 1.0)

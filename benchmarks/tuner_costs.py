@@ -24,7 +24,7 @@ from benchmarks.trained_trials import (
     load_clients,
 )
 from flwr_fbo import FederationTuner, Halving, InProcessGrid, PrivateChoice, Seeds
-from flwr_fbo.tuner.envelope import TrialsHeader, read_header
+from flwr_fbo.tuner.message_headers import TrialsHeader, read_header
 
 TASK, NUM_ROUNDS = "digits-20", 27
 _RUN_CONFIG: dict[str, Any] = {**DEFAULTS, "num-server-rounds": NUM_ROUNDS}

@@ -74,7 +74,7 @@ from flwr_fbo.tuning.fed_warm_start.settings import (
     default_cohorts,
 )
 from flwr_fbo.tuning.search.agent import play_round
-from flwr_fbo.tuning.search.agent_blocks import run_together
+from flwr_fbo.tuning.search.agents_at_once import run_together
 from flwr_fbo.tuning.search.portfolios import LEARNERS, SIZE
 
 _FOREST = LEARNERS["extra_trees"].space

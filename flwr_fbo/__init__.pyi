@@ -16,11 +16,11 @@ from .strategies.fed_vote import FedVote as FedVote
 from .strategies.fed_warm_start import FedWarmStart as FedWarmStart
 from .strategies.fts import FTS as FTS
 from .strategies.host import Host as Host
-from .strategies.options import Privacy as Privacy
-from .strategies.options import Seeds as Seeds
+from .strategies.privacy_options import Privacy as Privacy
+from .strategies.seeds import Seeds as Seeds
 from .tuner.federation_tuner import FederationTuner as FederationTuner
 from .tuner.private_choice import PrivateChoice as PrivateChoice
 from .tuner.schedules.halving import Halving as Halving
-from .tuner.schedules.one_training import OneTraining as OneTraining
+from .tuner.schedules.race import OneTraining as OneTraining
 from .tuner.site.client_mod import tuner_mod as tuner_mod
 from .tuning.site.tuning_journals import best_params as best_params

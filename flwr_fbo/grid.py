@@ -20,7 +20,7 @@ from flwr_fbo._common.conversion import plain
 from flwr_fbo._common.validation import require, require_int
 from flwr_fbo._compat import CLIENT_APP_RAISED, Run, delivered, ensure_task_identity
 from flwr_fbo.tuning.search.agent import Agent
-from flwr_fbo.tuning.search.agent_blocks import run_together
+from flwr_fbo.tuning.search.agents_at_once import run_together
 from flwr_fbo.tuning.search.study import TuningStudy
 from flwr_fbo.tuning.site.tuning_journals import kept_agent
 

@@ -23,7 +23,7 @@ from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalHeldError
 from flwr_fbo.journal.tables import LedgerRow, Trial
 from flwr_fbo.lab.simulation.loop import run_loop
-from flwr_fbo.privacy.spending import SpendingLedger
+from flwr_fbo.privacy.spending_ledger import SpendingLedger
 from flwr_fbo.strategies.study_record import read_ledger
 from flwr_fbo.tuning import FedWarmStartSettings
 from flwr_fbo.tuning.search.agent import Agent

@@ -27,8 +27,8 @@ from flwr_fbo.cli.commands import COMMANDS, load_command
 from flwr_fbo.lab.experiment_runner.estimates import Estimate
 from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
 from flwr_fbo.tuning import FedVoteSettings, SearchSpace
-from flwr_fbo.tuning.fed_vote.even_votes import even_votes
 from flwr_fbo.tuning.fed_vote.settings import VoteCount
+from flwr_fbo.tuning.fed_vote.votes_by_chance import votes_by_chance
 from tests.support.before_and_after import diff
 from tests.support.documents import (
     ROOT,
@@ -244,7 +244,7 @@ def test_the_table_of_votes_is_what_the_command_says() -> None:
     for epsilon, row in rows:
         z = calibrate_noise_multiplier(float(epsilon), 1e-3, 1.0, num_releases=3)
         for sites, cell in zip((5, 10, 30, 100), row.split(" | "), strict=True):
-            votes = even_votes(FedVoteSettings(), VoteCount(sites, z), space, 0)
+            votes = votes_by_chance(FedVoteSettings(), VoteCount(sites, z), space, 0)
             crowd = votes.smallest_crowd
             assert cell == (f"{crowd}: never" if crowd > sites else str(crowd))
 

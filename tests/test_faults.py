@@ -18,7 +18,7 @@ import pytest
 from flwr_fbo import FedVote, InProcessGrid, Privacy, tuning_app
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
-from flwr_fbo.privacy.spending import SpendingLedger
+from flwr_fbo.privacy.spending_ledger import SpendingLedger
 from flwr_fbo.strategies.host import Host
 from flwr_fbo.tuning import FedVoteSettings
 from tests.support.federation import SPACE, objective_of

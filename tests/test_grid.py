@@ -186,7 +186,7 @@ def test_agents_that_wait_for_each_other_end_as_alone(
     )
     agents = []
     for at_once in (100, 1):
-        monkeypatch.setattr("flwr_fbo.tuning.search.agent_blocks._AT_ONCE", at_once)
+        monkeypatch.setattr("flwr_fbo.tuning.search.agents_at_once._AT_ONCE", at_once)
         study = improving()
         grid = InProcessGrid(numpy_app(), NUM_AGENTS)
         study.start(grid, num_rounds=4)

@@ -110,9 +110,10 @@ def test_a_message_without_a_release_loads_no_model(tmp_path: Path) -> None:
     assert _of_others(loaded) <= {*OPTUNA, "plain_client"}
     parts = {module for module in loaded if module.startswith("flwr_fbo.")}
     assert "flwr_fbo.tuning.fed_vote.agent" in parts
-    of_releases = {"accounting", "pld_accountant", "moments_accountant", "noise"}
+    of_releases = {"accounting", "loss_distribution", "noise"}
     assert not parts & {f"flwr_fbo.privacy.{name}" for name in of_releases}
-    assert not parts & {f"flwr_fbo.models.{name}" for name in ("features", "gp")}
+    models = {"features", "matern_gp", "thompson_gp"}
+    assert not parts & {f"flwr_fbo.models.{name}" for name in models}
 
 
 # A simulation's ServerApp runs in one thread while another imports the ClientApp: here

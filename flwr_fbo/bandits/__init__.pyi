@@ -25,6 +25,6 @@ from .off_policy.estimators import snips as snips
 from .off_policy.policies import evaluate_policy as evaluate_policy
 from .site.decision import Choice as Choice
 from .site.decision import Decision as Decision
+from .site.late_rewards import LateRewardError as LateRewardError
 from .site.neural_bandit_site import neural_bandit_app as neural_bandit_app
 from .site.policy_summary import PolicySummary as PolicySummary
-from .site.reward_clock import LateRewardError as LateRewardError

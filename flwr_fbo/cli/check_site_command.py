@@ -13,7 +13,7 @@ from flwr_fbo._common.text import counted, printable
 from flwr_fbo._common.validation import require
 from flwr_fbo._compat import parsed_node_config
 from flwr_fbo.cli.output import plain_errors
-from flwr_fbo.site.check import announced_study, check_site
+from flwr_fbo.site.readiness import announced_study, check_site
 
 # What a SuperNode takes of its text; it says nothing of the rest.
 _ENTRY = re.compile(r"\S+?=(?:'[^']*'|\"[^\"]*\"|\S+)")

@@ -21,9 +21,9 @@ from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.gaussian import check_delta
-from flwr_fbo.privacy.spending import FILE_NAME as SPENDING_FILE
-from flwr_fbo.privacy.spending import KIND as SPENDING_KIND
-from flwr_fbo.privacy.spending import SpendingLedger
+from flwr_fbo.privacy.spending_ledger import FILE_NAME as SPENDING_FILE
+from flwr_fbo.privacy.spending_ledger import KIND as SPENDING_KIND
+from flwr_fbo.privacy.spending_ledger import SpendingLedger
 from flwr_fbo.site.proofs import recover
 from flwr_fbo.site.questions import forget_questions, num_questions
 from flwr_fbo.site.spending_view import SPENDING

@@ -24,13 +24,16 @@ from flwr_fbo.privacy.accounting import (
 from flwr_fbo.privacy.gaussian import large_delta
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
-from flwr_fbo.strategies.fed_vote import GUIDING, FedVote
+from flwr_fbo.strategies.fed_vote import FedVote
 from flwr_fbo.strategies.fed_warm_start import FedWarmStart
-from flwr_fbo.strategies.options import Privacy, Seeds, preset_of, private_strategies
+from flwr_fbo.strategies.presets import preset_of, private_strategies
+from flwr_fbo.strategies.privacy_options import Privacy
 from flwr_fbo.strategies.release_plan import published_delta, require_below
+from flwr_fbo.strategies.seeds import Seeds
 from flwr_fbo.study.kinds import kinds, load
 from flwr_fbo.study.report.plan import StudyPlan
 from flwr_fbo.tuning.fed_vote.settings import FedVoteSettings
+from flwr_fbo.tuning.fed_vote.vote_schedule import GUIDING
 from flwr_fbo.tuning.fed_warm_start.settings import (
     FedWarmStartSettings,
     num_pioneers,
@@ -159,7 +162,7 @@ def privacy(
     With FedUCB it says whether a linear bandit pays. --releases is then the number of
     synchronisations. It assumes sites that act on their own data, too, that are alike,
     and have rewards in [0, 1]. It promises a quarter of the gain that the formula in
-    flwr_fbo.bandits.linear.planning expects.
+    flwr_fbo.bandits.linear.worth_of_sums expects.
 
     Examples
     --------

@@ -94,7 +94,7 @@ def _tables(listing: Listing, console: Console) -> Iterator[Table]:
     The first has the scores and the outcome; settings for which there is no room are in
     tables of their own.
     """
-    names = list(listing.rows[0]) if listing.rows else ["trial"]
+    names = list(listing.shown[0]) if listing.shown else ["trial"]
     settings = [name for name in names if name.startswith("params_")]
 
     def fits(names: Sequence[str]) -> bool:
@@ -118,7 +118,7 @@ def _table(listing: Listing, names: Sequence[str]) -> Table:
     table = Table(box=RULED, padding=(0, 1, 0, 0))
     for name in names:
         table.add_column(listing.headings.get(name, name), no_wrap=name == "outcome")
-    for row in listing.rows:
+    for row in listing.shown:
         cells = (row[name] for name in names)
         table.add_row(*("-" if v is None else short_value(v) for v in cells))
     return table

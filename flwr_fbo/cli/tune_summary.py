@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flwr_fbo._common.text import short_value
+from flwr_fbo._common.text import counted, short_value
 from flwr_fbo.cli.run_config import run_config_option, short_values
 from flwr_fbo.cli.tune_record import written_files
 from flwr_fbo.privacy.conditions import WITHOUT_TRAINING, after_epsilon
@@ -18,19 +18,15 @@ from flwr_fbo.tuner.decisions.enough_clients import (
     enough_to_gain,
     lost_if_all_agree,
 )
-from flwr_fbo.tuner.decisions.leads import BEATEN_LEVEL
-from flwr_fbo.tuner.decisions.settings_effect import MIN_DRAWN
-from flwr_fbo.tuner.federation_result import FederationResult, last_of, text_of_p
+from flwr_fbo.tuner.federation_result import FederationResult, last_of
 from flwr_fbo.tuner.private_choice import PrivateChoice
 from flwr_fbo.tuner.report.listing import (
     best_round_in_words,
     final_in_words,
-    rounds_in_words,
 )
 from flwr_fbo.tuner.schedules.schedule import NOT_SHARED, Plan
 from flwr_fbo.tuner.tune_settings import MODEL, TuneSettings, default_delta
-
-YOURS = "your own settings"
+from flwr_fbo.tuner.verdict import YOURS, how_sure
 
 
 @dataclass(frozen=True)
@@ -151,12 +147,12 @@ class Summary:
                 "not use these settings."
             )
         lines += [f"Chosen:  {chosen}", f"Before:  {before}"]
-        lines.append(f"How sure: {self._verdict()}.")
+        lines.append(f"How sure: {self._how_sure()}.")
         compared = self.compared()
         is_told = final is not None and plain is not None
         if compared is not None and not (result.defaults_stayed_best or is_told):
             whose, rounds, old, new = compared
-            text = f"{metric}, {whose}, after {rounds_in_words(rounds)} of training: "
+            text = f"{metric}, {whose}, after {counted(rounds, 'round')} of training: "
             lines.append(f"{text}{short_value(old)} before, {short_value(new)} after.")
         elif compared is None and self.settings.epsilon is not None:
             lines.append(
@@ -176,51 +172,31 @@ class Summary:
         lines += ["To train with these settings:", f"  {self.command}"]
         return lines
 
-    def _verdict(self) -> str:
-        """Return how sure the choice is, and what to do."""
+    def _how_sure(self) -> str:
+        result = self.result
+        return how_sure(
+            result.best_trial,
+            result.over_defaults,
+            have_failed=result.defaults_failed,
+            by_metric=self._by_metric(),
+        )
+
+    def _by_metric(self) -> str:
+        """Return how sure the choice is by exact scores, whose noise is not known."""
         result, metric = self.result, self.settings.metric
-        lead = result.over_defaults
-        if result.defaults_stayed_best:
-            return "your own settings were chosen. Keep them"
-        if result.defaults_failed:
-            failed = "training or evaluation failed with them"
-            return f"your own settings could not be scored: {failed}"
-        if lead is None:
-            final, plain = result.final(metric), last_of(result.plain, metric)
-            text = f"the score is better than with {YOURS}"
-            if self.is_worse:
-                return "not. The trained model is worse, though its trial was ahead"
-            if final is not None and plain is not None:
-                gap = short_value(abs(final[1] - plain[1]))
-                text = f"{metric} is better by {gap} at the end"
-            elif (compared := self.compared()) is not None:
-                _, rounds, old, new = compared
-                gap = short_value(abs(new - old))
-                text = f"{metric} was better than with {YOURS} by {gap} when the race "
-                text += f"compared them, after {rounds_in_words(rounds)}"
-            return f"{text}; another --seed may differ"
-        level = f"where {BEATEN_LEVEL:g} or less counts as shown"
-        ahead = f"{lead.deviations:.1f} standard deviations of chance"
-        if not lead.is_of_model:
-            return (
-                f"not. The chosen model is ahead of that with {YOURS} by {ahead} ("
-                f"{text_of_p(lead.p_value)}, {level}). It may be no better"
-            )
-        better = (
-            f"use it. The chosen model is better than that with {YOURS}, by {ahead}"
-        )
-        better += f" ({text_of_p(lead.p_value)}, {level})"
-        if lead.is_of_settings:
-            of_settings = text_of_p(lead.settings_p_value or 0.0)
-            better += ", and other trials show that its settings are better"
-            return f"{better} ({of_settings})"
-        shown = f"fewer than {MIN_DRAWN} settings were drawn"
-        if lead.settings_p_value is not None:
-            shown = text_of_p(lead.settings_p_value)
-        return (
-            f"{better}. Whether its settings made it better, or luck in one training, "
-            f"is not shown ({shown}); a small epsilon seldom shows that"
-        )
+        final, plain = result.final(metric), last_of(result.plain, metric)
+        if self.is_worse:
+            return "not. The trained model is worse, though its trial was ahead"
+        text = f"the score is better than with {YOURS}"
+        if final is not None and plain is not None:
+            gap = short_value(abs(final[1] - plain[1]))
+            text = f"{metric} is better by {gap} at the end"
+        elif (compared := self.compared()) is not None:
+            _, rounds, old, new = compared
+            gap = short_value(abs(new - old))
+            text = f"{metric} was better than with {YOURS} by {gap} when the race "
+            text += f"compared them, after {counted(rounds, 'round')}"
+        return f"{text}; another --seed may differ"
 
     def _privacy(self) -> str:
         spent = self.result.privacy_spent
@@ -260,7 +236,7 @@ class Summary:
             "chosen": result.best,
             "defaults": self.defaults,
             "trial": result.best_trial,
-            "verdict": self._verdict(),
+            "verdict": self._how_sure(),
             "defaults_beaten": None if spent is None else result.defaults_beaten,
             "p_model": None if lead is None else lead.p_value,
             "p_settings": None if lead is None else lead.settings_p_value,

@@ -232,7 +232,6 @@ class FederatedSampler(BaseSampler):
             # looks, so of two that chose the same at least one sees that, and draws
             # another.
             told.add(trial.number)
-            taken = agent.points
             for attempt in range(_MOST_DRAWS):
                 put(trial_id, POINT, point.tolist())
                 others = [
@@ -242,7 +241,7 @@ class FederatedSampler(BaseSampler):
                 ]
                 if not any(np.array_equal(point, other) for other in others):
                     break
-                taken = np.array([*taken, *others])
+                taken = np.array([*agent.points, *others])
                 keys = trial.number, attempt, Purpose.REPEATED_QUERY
                 rng = generator(agent.entropy, agent.slot, *keys)
                 point = agent.space.new_point(rng, taken)

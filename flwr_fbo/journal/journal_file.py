@@ -22,7 +22,7 @@ from flwr_fbo.journal.file_formats import (
     found_format,
 )
 from flwr_fbo.journal.parts import Parts
-from flwr_fbo.journal.statements import CHECKED_TABLES, rows_in_part, write_row
+from flwr_fbo.journal.sql import CHECKED_TABLES, rows_in_part, write_row
 
 # The row of the identity that names the version of the package which made the file, or
 # upgraded it last.

@@ -16,7 +16,7 @@ from flwr_fbo.journal.checksums import (
     digests_of,
     part_of,
 )
-from flwr_fbo.journal.statements import write_row
+from flwr_fbo.journal.sql import write_row
 
 Wanted = Callable[[int, Part], bool]
 

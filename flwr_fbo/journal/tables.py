@@ -38,7 +38,8 @@ class Trial:
     iteration : int
         In which it was chosen; evaluated again after a cut, it may end in a later one.
     params : dict
-        Of a decision: what was recorded, see `flwr_fbo.bandits.site.decision_log`.
+        Of a decision: what was recorded, see
+        `flwr_fbo.bandits.site.decisions_and_rewards`.
     point : ndarray of shape (D,)
         Where ``params`` lies on the unit cube. Of a decision: its action, shape (d,),
         or all actions that it was among, shape (K, d).

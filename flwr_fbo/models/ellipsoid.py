@@ -237,10 +237,10 @@ def posterior_of_noisy_sum(
         N theta,                        s^2/2 (||theta||^2 I + theta theta').
 
     `FedUCB` bounds this noise for all releases at once, and shifts S by the bound
-    (`flwr_fbo.privacy.spectrum`). Its ellipsoid holds theta with a known probability,
-    and is wide. Here the noise is treated as more noise of the observations u, in a
-    Bayesian linear regression with a normal prior. That is a *heuristic*, without a
-    confidence statement:
+    (`flwr_fbo.privacy.noise_bounds`). Its ellipsoid holds theta with a known
+    probability, and is wide. Here the noise is treated as more noise of the
+    observations u, in a Bayesian linear regression with a normal prior. That is a
+    *heuristic*, without a confidence statement:
 
     - S, its eigenvalues below 0 set to 0, is taken for G, and the variance of N theta
       is added to that of u: regression with errors in its variables, with u - S theta

@@ -171,8 +171,8 @@ def fit(x: FloatArray, y: FloatArray, previous: FloatArray) -> FloatArray:
         lower,
         upper,
         steps,
-        _TOLERANCE,
-        _MAX_STEPS,
+        tolerance=_TOLERANCE,
+        max_steps=_MAX_STEPS,
     )
     return fitted
 

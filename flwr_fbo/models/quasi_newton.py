@@ -80,6 +80,7 @@ def minimize_all(
     lower: FloatArray,
     upper: FloatArray,
     scales: FloatArray,
+    *,
     tolerance: float,
     max_steps: int,
 ) -> tuple[FloatArray, FloatArray]:

@@ -8,7 +8,7 @@ chooses, and whenever it stops. Without sampling (q = 1) this costs nothing.
 Examples
 --------
 >>> from flwr_fbo.privacy.filters import Spent
->>> from flwr_fbo.privacy.spending import Charge
+>>> from flwr_fbo.privacy.spending_ledger import Charge
 >>> two_gaussian = Spent(((Charge(4.0),), (Charge(4.0),)), num_releases=2)
 >>> round(two_gaussian.epsilon(1e-5), 2)
 1.36
@@ -94,7 +94,7 @@ from flwr_fbo.privacy.gaussian import (
     gaussian_mu,
     poisson_epsilon,
 )
-from flwr_fbo.privacy.spending import Charge, StudyKey, least_epsilon
+from flwr_fbo.privacy.spending_ledger import Charge, StudyKey, least_epsilon
 
 Group = tuple[Charge, ...]
 # Sampling probability, noise multiplier, number of releases.

@@ -66,7 +66,7 @@ from flwr_fbo._common.validation import require_int
 from flwr_fbo.journal.journal_file import JournalError, JournalHeldError
 from flwr_fbo.privacy.conditions import after_epsilon
 from flwr_fbo.privacy.filters import Spent
-from flwr_fbo.privacy.spending import (
+from flwr_fbo.privacy.spending_ledger import (
     DEFAULT_DELTA,
     MARK,
     SERVER,

@@ -10,7 +10,7 @@ from pathlib import Path
 from flwr.app import ConfigRecord, Context
 
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.privacy.spending import FILE_NAME, KIND, SpendingLedger
+from flwr_fbo.privacy.spending_ledger import FILE_NAME, KIND, SpendingLedger
 from flwr_fbo.site.proofs import FolderNote, check_receipts, require_complete
 from flwr_fbo.site.receipts import SignedReceipt
 from flwr_fbo.site.site_journal import configured_slot

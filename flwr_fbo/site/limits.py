@@ -34,7 +34,7 @@ from flwr_fbo._common.fields import (
 )
 from flwr_fbo._common.validation import is_number, require
 from flwr_fbo.privacy.filters import Spent
-from flwr_fbo.privacy.spending import Promise
+from flwr_fbo.privacy.spending_ledger import Promise
 from flwr_fbo.study.codec import (
     LONGEST_RECEIPT,
     RECEIPT_ENTRY,
@@ -127,7 +127,7 @@ class Limits:
         to their rewards, by the study's settings. Below 1, a study is refused where
         this may be all of them: with `InverseGapWeighting`, for which there is no
         bound, with a phase I of `FedGOUCB`, and where rewards drown in exploration,
-        regularisation or noise. See `flwr_fbo.bandits.linear.regard` for the
+        regularisation or noise. See `flwr_fbo.bandits.linear.regard_to_rewards` for the
         rule, and for what it does not count.
     allow_fixed_rows : bool
         Whether an epsilon may be for one trial with all other rows fixed, as it is with
@@ -525,8 +525,10 @@ def check_steps(
     num_rows = len(arrays[0]) if len(arrays) and np.ndim(arrays[0]) else 0
     assert limits.max_steps is not None
     steps = study.steps(num_rows)
-    total, most = sum(steps.values()), max(steps, key=steps.__getitem__)
+    total = sum(steps.values())
+    # A study of another package may name no steps: it has no largest one.
     if total > limits.max_steps:
+        most = max(steps, key=steps.__getitem__)
         steps_text = f"a message takes about {total:.2g} steps, most of them for {most}"
         raise refused(
             f"{steps_text}, and max_steps={limits.max_steps}",

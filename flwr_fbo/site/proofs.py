@@ -22,7 +22,7 @@ from flwr_fbo._common.files import OPEN_TO_OTHERS, make_folder, why_untrusted
 from flwr_fbo._common.text import write_whole
 from flwr_fbo.journal.journal import open_patiently
 from flwr_fbo.journal.journal_file import JournalError, JournalHeldError
-from flwr_fbo.privacy.spending import (
+from flwr_fbo.privacy.spending_ledger import (
     DEFAULT_DELTA,
     MARK,
     NOTES,

@@ -31,7 +31,7 @@ from flwr_fbo._common.errors import RefusedError, refused
 from flwr_fbo._common.fields import to_json
 from flwr_fbo.journal.npy import from_json_array, to_json_array
 from flwr_fbo.privacy.filters import Spent
-from flwr_fbo.privacy.spending import Promise, SpendingLedger
+from flwr_fbo.privacy.spending_ledger import Promise, SpendingLedger
 from flwr_fbo.site.limits import LIMITS_REACHED, Limits
 
 # Array of a site's ledger that has the book.

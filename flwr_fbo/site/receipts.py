@@ -33,7 +33,7 @@ from flwr_fbo._common.fields import (
     to_json,
 )
 from flwr_fbo._common.validation import require
-from flwr_fbo.privacy.spending import UNPROTECTED, Charge, Promise, StudyKey
+from flwr_fbo.privacy.spending_ledger import UNPROTECTED, Charge, Promise, StudyKey
 from flwr_fbo.study.codec import LONGEST_RECEIPT, read_json
 
 # What a reply's metrics have of its site's ledger.

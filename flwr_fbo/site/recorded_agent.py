@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
-from flwr_fbo.privacy.spending import NOTES, notes_of, with_note
+from flwr_fbo.privacy.spending_ledger import NOTES, notes_of, with_note
 from flwr_fbo.study.codec import Study
 
 if TYPE_CHECKING:

@@ -157,7 +157,7 @@ class Site(ABC, Generic[AskedT, AgentT]):
             claim = Answer(metrics={**known, **gate.mark(key)})
             gate.let_go(claim.about_site)
             return claim
-        release = self.release_of(instruction)
+        release = instruction.release_charged
         require(instruction.slot >= 0, "slot", instruction.slot, "an integer >= 0")
         with self.agent(context, instruction, folder, gate) as agent:
             trials = self.num_trials(agent, instruction)
@@ -225,13 +225,6 @@ class Site(ABC, Generic[AskedT, AgentT]):
         gate: Gate,
     ) -> AbstractContextManager[AgentT]:
         """Hold the agent that the instruction is for."""
-
-    @abstractmethod
-    def release_of(self, instruction: AskedT) -> int | None:
-        """Return which release of its promise, from 1, the answer may be about.
-
-        None if nothing in it depends on the site's data, whatever was asked.
-        """
 
     @abstractmethod
     def num_trials(self, agent: AgentT, instruction: AskedT) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.filters import Spent
-from flwr_fbo.privacy.spending import MARK, UNPROTECTED
+from flwr_fbo.privacy.spending_ledger import MARK, UNPROTECTED
 from flwr_fbo.study.conditions import conditions_of
 from flwr_fbo.study.report.ledger_view import LedgerView, committed, fact
 

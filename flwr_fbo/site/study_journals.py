@@ -13,7 +13,7 @@ from pathlib import Path
 from flwr_fbo._common.text import write_whole
 from flwr_fbo.journal.journal import open_patiently
 from flwr_fbo.journal.journal_file import JournalError
-from flwr_fbo.privacy.spending import NOTES, PATIENCE, Facts, notes_of, with_note
+from flwr_fbo.privacy.spending_ledger import NOTES, PATIENCE, Facts, notes_of, with_note
 from flwr_fbo.study.kinds import JournalKind, journal_kind, journal_kinds
 
 # Charges of studies that keep no journal of their own at a site.

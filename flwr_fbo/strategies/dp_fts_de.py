@@ -11,8 +11,10 @@ from flwr_fbo._common.conversion import takes_plain
 from flwr_fbo._common.validation import require, require_known
 from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.secure import SecureAggregation
-from flwr_fbo.strategies.options import Preset, Privacy, Seeds
+from flwr_fbo.strategies.presets import Preset
+from flwr_fbo.strategies.privacy_options import Privacy
 from flwr_fbo.strategies.release_plan import private_study
+from flwr_fbo.strategies.seeds import Seeds
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 from flwr_fbo.tuning.dp_fts_de.server import DPFTSDEServer
 from flwr_fbo.tuning.dp_fts_de.settings import DPFTSDESettings

@@ -32,7 +32,7 @@ from flwr_fbo._compat import (
     reply_metrics,
     to_array_record,
 )
-from flwr_fbo.privacy.spending import Promise
+from flwr_fbo.privacy.spending_ledger import Promise
 from flwr_fbo.site.receipts import Mark, ReceiptBook, read_mark
 from flwr_fbo.strategies.host import Host
 from flwr_fbo.study.codec import RECEIPT_ENTRY, Config

@@ -16,24 +16,19 @@ from optuna.distributions import BaseDistribution
 from flwr_fbo._common.conversion import takes_plain
 from flwr_fbo._common.validation import require, require_instance
 from flwr_fbo.secure import SecureAggregation
-from flwr_fbo.strategies.options import Preset, Privacy, Seeds
+from flwr_fbo.strategies.presets import Preset
+from flwr_fbo.strategies.privacy_options import Privacy
 from flwr_fbo.strategies.release_plan import private_study
+from flwr_fbo.strategies.seeds import Seeds
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
-from flwr_fbo.tuning.fed_vote.even_votes import even_votes
 from flwr_fbo.tuning.fed_vote.server import FedVoteServer
-from flwr_fbo.tuning.fed_vote.settings import (
-    LEAST_EVALUATIONS,
-    FedVoteSettings,
-    VoteCount,
-)
+from flwr_fbo.tuning.fed_vote.settings import FedVoteSettings, VoteCount
+from flwr_fbo.tuning.fed_vote.vote_schedule import GUIDING, votes_after
+from flwr_fbo.tuning.fed_vote.votes_by_chance import votes_by_chance
 from flwr_fbo.tuning.search.portfolios import Listed
 from flwr_fbo.tuning.search.settings import Direction
 
 _log = logging.getLogger("flwr.fbo")
-
-# The first two votes follow these rounds: when agents have looked around for
-# themselves, and when they have tried what the first votes pointed at.
-GUIDING = (6, 10)
 
 
 class FedVote(TuningStrategy):
@@ -175,8 +170,8 @@ class FedVote(TuningStrategy):
         assert isinstance(votes, VoteCount)
         first = next(iter(self.server.iterations), 0)
         agent = agent.after(first, study.space.dim)
-        even = even_votes(agent, votes, study.space, study.feature_seed)
-        return even.smallest_crowd
+        by_chance = votes_by_chance(agent, votes, study.space, study.feature_seed)
+        return by_chance.smallest_crowd
 
     def summary(self) -> None:
         """Log the settings, and how many agents must agree to be heard."""
@@ -197,21 +192,3 @@ class FedVote(TuningStrategy):
             crowd,
             num_agents,
         )
-
-
-def votes_after(horizon: int) -> tuple[int, ...]:
-    """Return the iterations after which agents vote, by default.
-
-    Two votes guide the search; they come earlier in a study of fewer than 12 rounds, so
-    that what they say can be tried. Where agents evaluate enough for the study to
-    recommend a setting, a third vote comes one round before the last.
-
-    Parameters
-    ----------
-    horizon : int
-        T >= 1, the last iteration.
-    """
-    latest = ((horizon - 1) // 2, horizon - 1)
-    guiding = {min(r - 1, t) for r, t in zip(GUIDING, latest, strict=True)}
-    has_third = horizon >= LEAST_EVALUATIONS  # of iteration 0 there is one, too
-    return tuple(sorted(guiding | {horizon - 1} if has_third else guiding))

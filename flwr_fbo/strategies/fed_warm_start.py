@@ -23,15 +23,13 @@ from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
 from flwr_fbo.secure import SecureAggregation
 from flwr_fbo.space.search_space import SearchSpace
-from flwr_fbo.strategies.options import (
-    SCHEDULES,
-    Preset,
-    Privacy,
-    Seeds,
-)
+from flwr_fbo.strategies.presets import Preset
+from flwr_fbo.strategies.privacy_options import SCHEDULES, Privacy
 from flwr_fbo.strategies.release_plan import private_study
-from flwr_fbo.strategies.study_record import FILE_NAME, read_ledger
+from flwr_fbo.strategies.seeds import Seeds
+from flwr_fbo.strategies.study_record import read_ledger
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
+from flwr_fbo.study.kinds import SERVER_FILE
 from flwr_fbo.tuning.fed_warm_start.knowledge import Knowledge, known_from
 from flwr_fbo.tuning.fed_warm_start.server import (
     FedWarmStartServer,
@@ -282,7 +280,7 @@ def recorded_knowledge(folder: Path) -> Knowledge:
     ValueError
         If it is of another strategy, or has nothing to give.
     """
-    with Journal(None, folder / FILE_NAME) as journal:
+    with Journal(None, folder / SERVER_FILE) as journal:
         journal.require_kind(SERVER.name)
         stored, ledger = read_ledger(journal)
         identity = journal.identity

@@ -8,8 +8,8 @@ from optuna.distributions import BaseDistribution
 
 from flwr_fbo._common.conversion import takes_plain
 from flwr_fbo._common.validation import require_instance
-from flwr_fbo.strategies.options import Seeds
 from flwr_fbo.strategies.release_plan import tuning_study
+from flwr_fbo.strategies.seeds import Seeds
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 from flwr_fbo.tuning.fts.server import FTSServer
 from flwr_fbo.tuning.fts.settings import FTSSettings

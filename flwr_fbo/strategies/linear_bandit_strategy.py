@@ -23,7 +23,6 @@ from flwr_fbo._common.validation import (
 )
 from flwr_fbo.bandits.decentralized_fed_ucb.server import DecentralizedFedUCBServer
 from flwr_fbo.bandits.fed_ucb.server import FedUCBServer, spent_by_agent
-from flwr_fbo.bandits.linear.planning import SharingPlan
 from flwr_fbo.bandits.linear.settings import (
     DeterminantTrigger,
     LinearUCBSettings,
@@ -32,6 +31,7 @@ from flwr_fbo.bandits.linear.study import (
     LinearBanditInstruction,
     LinearBanditStudy,
 )
+from flwr_fbo.bandits.linear.worth_of_sums import SharingPlan
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.conditions import after_epsilon
 from flwr_fbo.strategies.bandit_result import BanditResult

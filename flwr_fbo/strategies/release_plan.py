@@ -23,7 +23,7 @@ from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.gaussian import check_epsilon
 from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
 from flwr_fbo.privacy.release import PlannedRelease, Release, ReleaseSettings
-from flwr_fbo.privacy.spending import (
+from flwr_fbo.privacy.spending_ledger import (
     Promise,
     SpendingLedger,
     StudyKey,
@@ -33,7 +33,8 @@ from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.secure import SecureAggregation, SumRequest
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.enrolment import one_array
-from flwr_fbo.strategies.options import Privacy, Seeds
+from flwr_fbo.strategies.privacy_options import Privacy
+from flwr_fbo.strategies.seeds import Seeds
 from flwr_fbo.study.codec import fresh_seed
 from flwr_fbo.study.server import Step
 from flwr_fbo.tuning.dp_fts_de.server import DPFTSDEServer

@@ -27,8 +27,6 @@ from flwr_fbo.study.kinds import SERVER_FILE
 
 _log = logging.getLogger("flwr.fbo")
 
-FILE_NAME = SERVER_FILE
-
 # Names under which the journal keeps `StudyProgress`; all others are those of the
 # server half.
 _PROGRESS = "progress"
@@ -120,7 +118,7 @@ class StudyRecord:
         self._journal: Journal | None = None
         if folder is None:
             return
-        self._journal = open_patiently(identity, folder / FILE_NAME, patience)
+        self._journal = open_patiently(identity, folder / SERVER_FILE, patience)
 
     def save(self, progress: StudyProgress) -> None:
         """Commit the progress; it is on disk when this returns."""
@@ -208,12 +206,12 @@ def refuse_twin(folder: Path, identity: Mapping[str, Any]) -> None:
         If the folder has no record, and one in it, above it or beside it has a study
         of the same settings. Records that cannot be read are left out.
     """
-    if (folder / FILE_NAME).exists():
+    if (folder / SERVER_FILE).exists():
         return
     settings = json.loads(json.dumps(dict(identity)))
     above = folder.parent
-    paths = {above / FILE_NAME, *above.glob(f"*/{FILE_NAME}")}
-    for path in sorted({*paths, *folder.glob(f"*/{FILE_NAME}")}):
+    paths = {above / SERVER_FILE, *above.glob(f"*/{SERVER_FILE}")}
+    for path in sorted({*paths, *folder.glob(f"*/{SERVER_FILE}")}):
         try:
             with Journal.snapshot(path) as journal:
                 if journal.identity != settings:

@@ -30,8 +30,9 @@ from flwr_fbo.secure import SumRequest
 from flwr_fbo.strategies.base import StudyStrategy
 from flwr_fbo.strategies.enrolment import first_line, matched, one_array
 from flwr_fbo.strategies.host import BEST_VALUE, METRICS
-from flwr_fbo.strategies.options import Preset, Seeds
+from flwr_fbo.strategies.presets import Preset
 from flwr_fbo.strategies.release_plan import ReleasePlan
+from flwr_fbo.strategies.seeds import Seeds
 from flwr_fbo.strategies.tuning_result import TuningResult
 from flwr_fbo.study.kinds import JournalKind
 from flwr_fbo.study.server import Server, Step

@@ -32,7 +32,7 @@ from flwr_fbo._common.validation import (
     require_instance,
 )
 from flwr_fbo._common.version import __version__
-from flwr_fbo.privacy.spending import UNPROTECTED, Promise
+from flwr_fbo.privacy.spending_ledger import UNPROTECTED, Promise
 
 if TYPE_CHECKING:
     from flwr_fbo.privacy.continual_settings import ContinualSettings

@@ -15,10 +15,10 @@ from flwr_fbo._common.conversion import frame_of
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.conditions import WITHOUT_TRAINING, after_epsilon
 from flwr_fbo.space.search_space import Params
-from flwr_fbo.tuner.decisions.leads import Lead
-from flwr_fbo.tuner.decisions.settings_effect import MIN_DRAWN
+from flwr_fbo.tuner.decisions.lead_over_defaults import Lead
 from flwr_fbo.tuner.schedules.schedule import Plan
 from flwr_fbo.tuner.trials.tuned_grid import TunedGrid
+from flwr_fbo.tuner.verdict import verdict_on_defaults
 from flwr_fbo.tuning.search.settings import Direction
 
 NOT_TRIED = "not tried"
@@ -183,37 +183,9 @@ class FederationResult:
     @property
     def verdict(self) -> str:
         """The outcome for the app's defaults, in words."""
-        # Chosen is what has the smallest expected loss; claimed is what is significant.
-        trial, lead = self.best_trial, self.over_defaults
-        if trial == 0:
-            return "were chosen"
-        if self.defaults_failed:
-            return "could not be scored: training or evaluation failed with them"
-        if lead is None:
-            return "have a worse score"
-        if lead.deviations <= 0:
-            return f"were not chosen: over all rungs trial {trial} is not ahead of them"
-        ahead = (
-            f"the model of trial {trial} is ahead of theirs by "
-            f"{lead.deviations:.1f} standard deviations ({text_of_p(lead.p_value)})"
+        return verdict_on_defaults(
+            self.best_trial, self.over_defaults, have_failed=self.defaults_failed
         )
-        if not lead.is_of_model:
-            return f"were not chosen: {ahead}, maybe by chance"
-        models_differ = "two trainings with the same settings give different models"
-        if lead.settings_p_value is None:
-            return (
-                f"were not chosen: {ahead}. That its settings are better cannot be "
-                f"shown with fewer than {MIN_DRAWN} settings that are drawn: "
-                f"{models_differ}, too"
-            )
-        of_settings = text_of_p(lead.settings_p_value)
-        if not lead.is_of_settings:
-            return (
-                f"were not chosen: {ahead}. That its settings are better is not shown "
-                f"({of_settings}): {models_differ}, too"
-            )
-        better = f"other trials show that its settings are better ({of_settings})"
-        return f"were beaten: {ahead}, and {better}"
 
     @property
     def defaults_failed(self) -> bool:
@@ -396,8 +368,3 @@ def last_of(
     last = max(rounds, default=0)
     value = rounds.get(last, {}).get(metric)
     return None if value is None else (last, value)
-
-
-def text_of_p(p_value: float) -> str:
-    """Return a p-value in words."""
-    return "p < 0.0001" if p_value < 1e-4 else f"p = {p_value:.2g}"

@@ -31,7 +31,7 @@ from flwr_fbo._common.validation import (
 from flwr_fbo.privacy.conditions import WITHOUT_TRAINING
 from flwr_fbo.secure import SecureAggregation
 from flwr_fbo.space.search_space import Params
-from flwr_fbo.strategies.options import Seeds
+from flwr_fbo.strategies.seeds import Seeds
 from flwr_fbo.study.callbacks import (
     Callback,
     Started,
@@ -51,12 +51,12 @@ from flwr_fbo.tuner.candidates.candidates import (
 from flwr_fbo.tuner.candidates.proposed_trials import ProposedTrials, check_study
 from flwr_fbo.tuner.candidates.trial_space import ConditionalSpace, TrialSpace
 from flwr_fbo.tuner.choosers.chooser import Chooser
-from flwr_fbo.tuner.choosers.making import ScoreSource, make_chooser
+from flwr_fbo.tuner.choosers.make_chooser import ScoreSource, make_chooser
 from flwr_fbo.tuner.choosers.score import Score
 from flwr_fbo.tuner.decisions.enough_clients import too_few_clients
 from flwr_fbo.tuner.decisions.rung_evidence import check_evidence
-from flwr_fbo.tuner.envelope import check_weights
 from flwr_fbo.tuner.federation_result import FederationResult
+from flwr_fbo.tuner.message_headers import check_weights
 from flwr_fbo.tuner.private_choice import PrivateChoice
 from flwr_fbo.tuner.records.trials_record import (
     HANDED_OVER,
@@ -71,7 +71,7 @@ from flwr_fbo.tuner.records.trials_record import (
 )
 from flwr_fbo.tuner.rungs.live_trials import Federation
 from flwr_fbo.tuner.rungs.trial_run import TrialRun
-from flwr_fbo.tuner.schedules.one_training import OneTraining
+from flwr_fbo.tuner.schedules.race import OneTraining
 from flwr_fbo.tuner.schedules.schedule import NOT_SHARED, AppShape, Plan, Schedule
 from flwr_fbo.tuner.trials.trial_grid import Main, TrialGrid
 from flwr_fbo.tuner.trials.trial_thread import THREAD_NAME

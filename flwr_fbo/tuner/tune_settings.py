@@ -15,14 +15,14 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import Result
 
 from flwr_fbo.space.search_space import SearchSpace
-from flwr_fbo.strategies.options import Seeds
+from flwr_fbo.strategies.seeds import Seeds
 from flwr_fbo.tuner.candidates.trial_space import TrialSpace
-from flwr_fbo.tuner.choosers.making import ScoreSource
+from flwr_fbo.tuner.choosers.make_chooser import ScoreSource
 from flwr_fbo.tuner.federation_result import FederationResult
 from flwr_fbo.tuner.federation_tuner import FederationTuner
 from flwr_fbo.tuner.own_app import component, fresh_main, with_tuner_mod
 from flwr_fbo.tuner.private_choice import PrivateChoice
-from flwr_fbo.tuner.schedules.one_training import OneTraining
+from flwr_fbo.tuner.schedules.race import OneTraining
 from flwr_fbo.tuning.search.settings import Direction
 
 _log = logging.getLogger("flwr.fbo")

@@ -34,7 +34,7 @@ from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
 from flwr_fbo.privacy.filters import Spent, _entries, _gaussian_parameter
 from flwr_fbo.privacy.gaussian import gaussian_delta, gaussian_mu
 from flwr_fbo.privacy.loss_distribution import LossDistribution
-from flwr_fbo.privacy.spending import Charge, composed_epsilon
+from flwr_fbo.privacy.spending_ledger import Charge, composed_epsilon
 
 Group = tuple[Charge, ...]
 # A limit admits all that a server has charged, in order, or not.

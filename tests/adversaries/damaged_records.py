@@ -45,7 +45,8 @@ from flwr_fbo.bandits.site.recorded_bandit import RecordedBandit
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.lab.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTask
-from flwr_fbo.strategies.study_record import FILE_NAME, StudyRecord, read_ledger
+from flwr_fbo.strategies.study_record import StudyRecord, read_ledger
+from flwr_fbo.study.kinds import SERVER_FILE
 from flwr_fbo.tuning import DPFTSDESettings
 from flwr_fbo.tuning.search.agent_journal import load_agent
 from flwr_fbo.tuning.search.study import TuningStudy
@@ -128,7 +129,7 @@ def _tuning(folder: Path) -> Iterator[Record]:
     app = tuning_app(_make_objective)
     config: Any = {"fbo-folder": str(folder / "clients")}
     grid = _CopyingGrid(app, _NUM_AGENTS, run_config=config)
-    server, older_server = folder / "server" / FILE_NAME, folder / "server-older"
+    server, older_server = folder / "server" / SERVER_FILE, folder / "server-older"
     older_site = folder / "site-older"
 
     def site() -> Path:
@@ -395,7 +396,7 @@ def counted(num_records: int, seed: int) -> tuple[dict[str, Counter[str]], list[
         originals = records(Path(parent))
         folder = Path(parent) / "copy"
         folder.mkdir()
-        copy = folder / FILE_NAME  # the server's record is found by its name
+        copy = folder / SERVER_FILE  # the server's record is found by its name
         expected = []
         for record in originals:
             shutil.copy(record.path, copy)

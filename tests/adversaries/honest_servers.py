@@ -62,15 +62,15 @@ from flwr_fbo.bandits.linear.study import (
     LinearBanditStudy,
 )
 from flwr_fbo.privacy.release import ReleaseSettings
-from flwr_fbo.privacy.spending import UNPROTECTED, Charge, Promise
+from flwr_fbo.privacy.spending_ledger import UNPROTECTED, Charge, Promise
 from flwr_fbo.privacy.weights import WeightSchedule
-from flwr_fbo.secure.aggregator import Aggregator
 from flwr_fbo.secure.member import Member
 from flwr_fbo.secure.roster import Roster, SigningKey
-from flwr_fbo.secure.sums import SecureSums, SumGroup
+from flwr_fbo.secure.server_attempt import Aggregator
+from flwr_fbo.secure.sum_settings import SecureSums, SumGroup
 from flwr_fbo.secure.terms import Exchange, SumTerms
 from flwr_fbo.study.codec import Instruction
-from flwr_fbo.tuner.envelope import (
+from flwr_fbo.tuner.message_headers import (
     BALLOT,
     HEADER,
     KIND,

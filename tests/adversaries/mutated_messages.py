@@ -73,13 +73,13 @@ from flwr_fbo.bandits.linear.study import (
 )
 from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.release import ReleaseSettings
-from flwr_fbo.privacy.spending import FILE_NAME, UNPROTECTED, Charge, Promise
+from flwr_fbo.privacy.spending_ledger import FILE_NAME, UNPROTECTED, Charge, Promise
 from flwr_fbo.privacy.weights import WeightSchedule
-from flwr_fbo.secure.sums import SecureSums, SumGroup
+from flwr_fbo.secure.sum_settings import SecureSums, SumGroup
 from flwr_fbo.site.kept_ledger import KeptLedger
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.study.codec import Instruction, Phase
-from flwr_fbo.tuner.envelope import (
+from flwr_fbo.tuner.message_headers import (
     BALLOT,
     HEADER,
     KIND,

@@ -12,7 +12,7 @@ from flwr_fbo.bandits.site.neural_bandit_site import NeuralBanditSite
 from flwr_fbo.site import site
 from flwr_fbo.site.gate import Gate
 from flwr_fbo.site.limits import Limits
-from flwr_fbo.tuner.envelope import BallotHeader
+from flwr_fbo.tuner.message_headers import BallotHeader
 from flwr_fbo.tuner.site import ballot_replies
 from tests.adversaries.mutated_messages import KINDS, attack, be_honest
 

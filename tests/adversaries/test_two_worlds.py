@@ -13,7 +13,7 @@ from flwr.clientapp import ClientApp
 from flwr_fbo._common import fields, validation
 from flwr_fbo.bandits.linear import own_data
 from flwr_fbo.models import ellipsoid
-from flwr_fbo.privacy.spending import SpendingLedger
+from flwr_fbo.privacy.spending_ledger import SpendingLedger
 from flwr_fbo.secure import SumIdentity
 from flwr_fbo.tuner.site import client_mod, hidden_metrics, trial_replies
 from flwr_fbo.tuning.site.recorded_tuner import RecordedTuner

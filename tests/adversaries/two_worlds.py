@@ -55,7 +55,7 @@ from flwr.app import (
 )
 
 from flwr_fbo._compat import ensure_task_identity
-from flwr_fbo.privacy.spending import FILE_NAME, UNPROTECTED
+from flwr_fbo.privacy.spending_ledger import FILE_NAME, UNPROTECTED
 from flwr_fbo.site.kept_ledger import KeptLedger
 from tests.adversaries.honest_servers import (
     JSON,

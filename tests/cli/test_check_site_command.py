@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from flwr_fbo._common.version import __version__
 from flwr_fbo.cli import app
 from flwr_fbo.privacy.filters import Spent
-from flwr_fbo.privacy.spending import (
+from flwr_fbo.privacy.spending_ledger import (
     FILE_NAME,
     Charge,
     SpendingLedger,

@@ -227,6 +227,21 @@ def test_show_prints_a_line_of_csv_a_trial(kind: str, tuners: Path) -> None:
         assert [float(c) if "inf" not in c else None for c in cells] == released
 
 
+def test_csv_has_the_settings_that_were_not_tried(tmp_path: Path) -> None:
+    """They are left out of the text alone."""
+    study = tuner(schedule=OneTraining(), folder=tmp_path)
+    study.start(main_of(), in_process(), server_context())
+    trials = json.loads(_printed("show", tmp_path, "--json"))["trials"]
+    outcomes = [trial["outcome"] for trial in trials]
+    num_left = outcomes.count("not tried")
+    assert 0 < num_left < len(outcomes)
+    _, *lines = csv.reader(io.StringIO(_printed("show", tmp_path, "--csv")))
+    assert [line[-1] for line in lines] == outcomes
+    text = _printed("show", tmp_path)
+    assert f"{num_left} more settings were not tried." in text
+    assert not any(line.endswith("not tried") for line in text.splitlines())
+
+
 def test_csv_and_json_together_are_refused(tuners: Path) -> None:
     command = ["show", str(tuners / "exact"), "--csv", "--json"]
     done = CliRunner().invoke(app, command)

@@ -36,7 +36,13 @@ def run(
     one, every = np.ones_like(starts), np.arange(len(starts))
     begin = starts, *functions(starts, every)
     return minimize_all(
-        functions, begin, -2.0 * one, upper * one, 0.3 * one, 1e-10, max_steps
+        functions,
+        begin,
+        -2.0 * one,
+        upper * one,
+        0.3 * one,
+        tolerance=1e-10,
+        max_steps=max_steps,
     )
 
 
@@ -115,7 +121,9 @@ def test_what_is_not_finite_is_stepped_back_from() -> None:
     starts = np.array([[0.9], [0.5]])
     begin = starts, *root(starts, np.arange(2))
     one = np.ones_like(starts)
-    points, values = minimize_all(root, begin, -one, one, 3.0 * one, 1e-12, 100)
+    points, values = minimize_all(
+        root, begin, -one, one, 3.0 * one, tolerance=1e-12, max_steps=100
+    )
     np.testing.assert_allclose(points, 0.01, atol=1e-5)
     assert np.all(np.isfinite(values))
 
@@ -126,7 +134,13 @@ def test_equal_bounds_hold_a_coordinate(starts: FloatArray) -> None:
     lower[:, 0] = upper[:, 0] = starts[:, 0]
     begin = starts, *functions(starts, every)
     points, _ = minimize_all(
-        functions, begin, lower, upper, 0.3 * np.ones_like(starts), 1e-12, 100
+        functions,
+        begin,
+        lower,
+        upper,
+        0.3 * np.ones_like(starts),
+        tolerance=1e-12,
+        max_steps=100,
     )
     np.testing.assert_array_equal(points[:, 0], starts[:, 0])
     expected = np.clip(starts[:, 0] ** 2, -2.0, 2.0)

@@ -25,7 +25,7 @@ from flwr_fbo.privacy.accounting import (
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
 from flwr_fbo.privacy.sampling import Subsampling
-from flwr_fbo.privacy.spending import Charge, composed_epsilon
+from flwr_fbo.privacy.spending_ledger import Charge, composed_epsilon
 from flwr_fbo.tuning.dp_fts_de.server import DPFTSDEServer
 from tests.support.reference import reference
 

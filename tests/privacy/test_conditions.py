@@ -31,10 +31,10 @@ from flwr_fbo.privacy.conditions import (
     FINISHED_TABLE,
     WITHOUT_TRAINING,
 )
-from flwr_fbo.privacy.spending import Charge, SpendingLedger, charge_facts
+from flwr_fbo.privacy.spending_ledger import Charge, SpendingLedger, charge_facts
 from flwr_fbo.study.callbacks import Started
 from flwr_fbo.study.conditions import condition_of, conditions_of
-from flwr_fbo.tuner.envelope import KIND
+from flwr_fbo.tuner.message_headers import KIND
 from flwr_fbo.tuner.private_choice import PrivateChoice
 from tests.support.apps import NUM_CLIENTS, in_process, main_of, server_context, tuner
 from tests.support.pages import page

@@ -18,7 +18,7 @@ from flwr_fbo.privacy.factorisation import (
     stationary_series,
 )
 from flwr_fbo.privacy.noise import SeededEntropy
-from flwr_fbo.privacy.spectrum import sum_bounds
+from flwr_fbo.privacy.noise_bounds import sum_bounds
 from tests.support.continual import _decoder
 from tests.support.reference import reference
 from tests.support.small_release import random_trials

@@ -14,7 +14,12 @@ from hypothesis import strategies as st
 from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
 from flwr_fbo.privacy.loss_distribution import composed_losses
-from flwr_fbo.privacy.spending import Charge, Promise, charge_facts, composed_epsilon
+from flwr_fbo.privacy.spending_ledger import (
+    Charge,
+    Promise,
+    charge_facts,
+    composed_epsilon,
+)
 from tests.adversaries import adaptive_servers
 from tests.adversaries.adaptive_servers import (
     RULES,

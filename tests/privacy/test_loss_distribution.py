@@ -13,7 +13,7 @@ from flwr_fbo.privacy.loss_distribution import (
     joint_epsilon,
     largest_epsilon,
 )
-from flwr_fbo.privacy.spending import Charge, composed_epsilon, least_epsilon
+from flwr_fbo.privacy.spending_ledger import Charge, composed_epsilon, least_epsilon
 
 STEP = 2.0**-8
 

@@ -6,9 +6,9 @@ import importlib
 import pytest
 
 MODULES = (
-    "aggregation",
-    "aggregator",
-    "collector",
+    "aggregation_option",
+    "server_attempt",
+    "server_sums",
     "integer_noise",
     "member",
     "roster",

@@ -19,7 +19,7 @@ from flwr_fbo._compat import to_array_record
 from flwr_fbo.secure.masks import ADVERT_BYTES
 from flwr_fbo.secure.member import Integers, Member
 from flwr_fbo.secure.roster import SIGNATURE_BYTES
-from flwr_fbo.secure.sums import SecureSums
+from flwr_fbo.secure.sum_settings import SecureSums
 from flwr_fbo.secure.wire import (
     cut,
     pack,

@@ -32,10 +32,10 @@ from flwr_fbo.bandits.linear.study import (
 )
 from flwr_fbo.bandits.site.linear_bandit_site import LinearBanditSite
 from flwr_fbo.bandits.site.neural_bandit_site import NeuralBanditSite
-from flwr_fbo.privacy.spending import Charge
+from flwr_fbo.privacy.spending_ledger import Charge
 from flwr_fbo.site.gate import NO_ANSWER
 from flwr_fbo.site.site import Answer
-from flwr_fbo.tuner.envelope import HEADER, SettingsHeader, header_record
+from flwr_fbo.tuner.message_headers import HEADER, SettingsHeader, header_record
 from flwr_fbo.tuning.site.tuning_site import TuningSite
 from tests.support.federation import charges_in
 from tests.support.private_agent import SETTINGS as NEURAL

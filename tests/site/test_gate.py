@@ -50,7 +50,7 @@ from flwr_fbo.bandits.linear.study import (
 )
 from flwr_fbo.bandits.site.neural_bandit_site import NeuralBanditSite
 from flwr_fbo.privacy.release import ReleaseSettings
-from flwr_fbo.privacy.spending import (
+from flwr_fbo.privacy.spending_ledger import (
     Charge,
     Promise,
     SpendingLedger,
@@ -58,9 +58,9 @@ from flwr_fbo.privacy.spending import (
 )
 from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.secure.graph import MAX_COMPLETE
-from flwr_fbo.secure.sums import SecureSums, SumGroup
+from flwr_fbo.secure.sum_settings import SecureSums, SumGroup
 from flwr_fbo.site.gate import Gate
-from flwr_fbo.tuner.envelope import (
+from flwr_fbo.tuner.message_headers import (
     BALLOT,
     HEADER,
     SUM,

@@ -41,8 +41,8 @@ from flwr_fbo.bandits.site.linear_bandit_site import LinearBanditSite
 from flwr_fbo.bandits.site.neural_bandit_site import NeuralBanditSite
 from flwr_fbo.lab.baselines.random_search import RandomSearchSettings
 from flwr_fbo.privacy.release import ReleaseSettings
-from flwr_fbo.privacy.spending import Charge, Promise
-from flwr_fbo.secure.sums import SecureSums, SumGroup
+from flwr_fbo.privacy.spending_ledger import Charge, Promise
+from flwr_fbo.secure.sum_settings import SecureSums, SumGroup
 from flwr_fbo.site.limits import (
     DEFAULT_SIZES,
     NO_LIMITS,

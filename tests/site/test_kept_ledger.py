@@ -6,7 +6,7 @@ from pathlib import Path
 
 from flwr.app import Context, RecordDict, UserConfig
 
-from flwr_fbo.privacy.spending import Charge, charge_facts
+from flwr_fbo.privacy.spending_ledger import Charge, charge_facts
 from flwr_fbo.site.kept_ledger import KeptLedger
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from flwr_fbo.privacy.spending import Charge
+from flwr_fbo.privacy.spending_ledger import Charge
 from tests.support.killing import NUM_KILLS, killed_after
 from tests.support.lost_folders import KINDS, charges_in
 

@@ -1,4 +1,7 @@
-"""What limits a site may have, in its app and in its node config."""
+"""Limits as values: which may be given, and what one promise or sum is compared with.
+
+`test_site_budget.py` has sites that keep to them over several studies.
+"""
 
 import math
 from collections.abc import Callable
@@ -12,8 +15,10 @@ from flwr_fbo import Limits, add_tuning, linear_bandit_app, tuning_app, with_tun
 from flwr_fbo._common.errors import RefusedError
 from flwr_fbo.bandits import neural_bandit_app
 from flwr_fbo.privacy.filters import Spent
-from flwr_fbo.privacy.spending import Charge, Promise
+from flwr_fbo.privacy.spending_ledger import Charge, Promise
+from flwr_fbo.site.limits import NO_LIMITS, check_steps, size_limits
 from flwr_fbo.site.node_limits import node_limits
+from flwr_fbo.study.codec import Study
 
 
 def _context(**node_config: Any) -> Context:
@@ -76,6 +81,22 @@ def test_a_sum_is_compared_with_each_limit() -> None:
         Limits(max_releases=3).check_sum(charges)
     with pytest.raises(RefusedError, match="epsilon>=inf"):
         Limits(3.0, 1e-3).check_sum(Spent(((Charge(0.0),),), 1))
+
+
+class _Free(Study):
+    """A study of another package that names no steps."""
+
+    strategy, promise = "Free", Promise()
+
+    def steps(self, num_rows: int) -> dict[str, float]:
+        return {}
+
+    def enrolment(self) -> Any:
+        raise AssertionError
+
+
+def test_a_study_without_steps_costs_none() -> None:
+    check_steps(size_limits((NO_LIMITS,)), _Free())
 
 
 def _environment(context: Context) -> Any:

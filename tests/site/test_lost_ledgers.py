@@ -18,7 +18,7 @@ from flwr_fbo.bandits.linear.study import (
 )
 from flwr_fbo.cli import app as command
 from flwr_fbo.journal.journal_file import JournalError
-from flwr_fbo.privacy.spending import FILE_NAME, Charge, SpendingLedger
+from flwr_fbo.privacy.spending_ledger import FILE_NAME, Charge, SpendingLedger
 from tests.support.federation import NUM_AGENTS, make_objective, strategy
 from tests.support.gate import Site, gate_app, private_bandit_study
 from tests.support.lost_ledgers import EACH, LIMITS, PLAYS, play_tuning

@@ -8,7 +8,7 @@ import pytest
 
 from flwr_fbo._common.errors import RefusedError
 from flwr_fbo.journal.journal_file import JournalError
-from flwr_fbo.privacy.spending import Charge, SpendingLedger
+from flwr_fbo.privacy.spending_ledger import Charge, SpendingLedger
 from tests.support.site_budget import (
     FOLDERS,
     Node,

@@ -16,9 +16,9 @@ from flwr_fbo._common.errors import NodeConfigError
 from flwr_fbo._common.files import OPEN_TO_OTHERS
 from flwr_fbo.cli import app
 from flwr_fbo.journal.journal_file import JournalError
-from flwr_fbo.privacy.spending import FILE_NAME, Charge, SpendingLedger
+from flwr_fbo.privacy.spending_ledger import FILE_NAME, Charge, SpendingLedger
 from flwr_fbo.secure.roster import Roster, SigningKey
-from flwr_fbo.secure.site import SumIdentity
+from flwr_fbo.secure.site_sums import SumIdentity
 from tests.support.federation import NUM_AGENTS, make_objective, strategy
 from tests.support.lost_ledgers import EACH, PLAYS
 

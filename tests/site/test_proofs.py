@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flwr_fbo.privacy.spending import Charge, SpendingLedger
+from flwr_fbo.privacy.spending_ledger import Charge, SpendingLedger
 from tests.support.site_budget import Node, asked_of, site_of, study_of
 
 

@@ -15,7 +15,7 @@ from flwr_fbo import Limits
 from flwr_fbo._common.errors import RefusedError, refused
 from flwr_fbo.cli import app as command
 from flwr_fbo.privacy.gaussian import gaussian_mu
-from flwr_fbo.privacy.spending import Charge, Promise, SpendingLedger
+from flwr_fbo.privacy.spending_ledger import Charge, Promise, SpendingLedger
 from flwr_fbo.site import questions
 from flwr_fbo.site.questions import Questions, share_of
 from flwr_fbo.study.codec import Config

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from flwr_fbo._common.errors import RefusedError
 from flwr_fbo.cli import app as command
 from flwr_fbo.journal.journal_file import JournalError
-from flwr_fbo.privacy.spending import FILE_NAME, Charge
+from flwr_fbo.privacy.spending_ledger import FILE_NAME, Charge
 from flwr_fbo.site.receipts import Mark, ReceiptBook, SignedReceipt, read_mark
 from flwr_fbo.site.site import Answer
 from flwr_fbo.study.codec import RECEIPT_ENTRY

@@ -23,7 +23,7 @@ from flwr_fbo.bandits.linear.study import (
 from flwr_fbo.bandits.site.linear_bandit_site import LinearBanditSite
 from flwr_fbo.bandits.site.neural_bandit_site import NeuralBanditSite
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.privacy.spending import Charge
+from flwr_fbo.privacy.spending_ledger import Charge
 from flwr_fbo.site.receipts import HEAD
 from flwr_fbo.site.site import Answer
 from flwr_fbo.site.study_journals import last_journal

@@ -1,4 +1,7 @@
-"""A site's budget outlives a study, whatever the server says."""
+"""A site's budget outlives a study, whatever the server says.
+
+These are sites with a ledger, asked by servers; `test_limits.py` has the values.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +24,7 @@ from flwr_fbo.bandits.site.linear_bandit_site import LinearBanditSite
 from flwr_fbo.bandits.site.neural_bandit_site import NeuralBanditSite
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.filters import Spent
-from flwr_fbo.privacy.spending import (
+from flwr_fbo.privacy.spending_ledger import (
     Charge,
     SpendingLedger,
     composed_epsilon,

@@ -37,13 +37,9 @@ def test_it_is_the_default_and_keeps_to_its_budget() -> None:
 
 
 def test_when_agents_vote() -> None:
-    for num_rounds, after in (
-        *((2, (0,)), (3, (0, 1)), (11, (4, 9)), (12, (5, 9))),
-        *((20, (5, 9)), (21, (5, 9, 19))),
-    ):
-        study = strategy()
-        study.plan(num_rounds - 1)
-        assert study.server.iterations == after
+    study = strategy()
+    study.plan(2)
+    assert study.server.iterations == (0, 1)  # see `test_vote_schedule.py`
     for num_rounds, after in ((8, (5,)), (60, (5, 9))):
         told = strategy(release_after=(6, 10))
         told.plan(num_rounds - 1)

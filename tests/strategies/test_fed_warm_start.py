@@ -21,7 +21,7 @@ from flwr_fbo.cli import app as cli
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.lab.simulation.loop import run_loop
 from flwr_fbo.privacy.gaussian import gaussian_epsilon
-from flwr_fbo.privacy.spending import Charge, SpendingLedger
+from flwr_fbo.privacy.spending_ledger import Charge, SpendingLedger
 from flwr_fbo.strategies.fed_warm_start import FedWarmStart
 from flwr_fbo.strategies.tuning_result import TuningResult
 from flwr_fbo.tuning.fed_warm_start.head_start import head_start

@@ -16,7 +16,7 @@ from flwr_fbo import FedVote, InProcessGrid, Limits, Privacy, Seeds, tuning_app
 from flwr_fbo.cli import app as cli
 from flwr_fbo.integrations import FederatedSampler
 from flwr_fbo.journal.journal_file import JournalError
-from flwr_fbo.privacy.spending import Charge, SpendingLedger, composed_epsilon
+from flwr_fbo.privacy.spending_ledger import Charge, SpendingLedger, composed_epsilon
 from flwr_fbo.strategies.fed_warm_start import FedWarmStart
 from flwr_fbo.tuning import FedWarmStartSettings, Knowledge
 from flwr_fbo.tuning.fed_warm_start.head_start import head_start

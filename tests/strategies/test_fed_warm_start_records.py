@@ -21,7 +21,7 @@ from flwr_fbo import InProcessGrid, Seeds, tuning_app
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.tables import LedgerRow
-from flwr_fbo.privacy.spending import SpendingLedger
+from flwr_fbo.privacy.spending_ledger import SpendingLedger
 from flwr_fbo.strategies.fed_warm_start import FedWarmStart
 from flwr_fbo.tuning.search.agent_journal import KIND
 from flwr_fbo.tuning.search.study import TuningStudy

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flwr_fbo.strategies.study_record import FILE_NAME
+from flwr_fbo.study.kinds import SERVER_FILE
 from tests.support.enrolment import KeyGrid
 from tests.support.federation import NUM_AGENTS, numpy_app, strategy
 
@@ -35,7 +35,7 @@ def test_a_misspelled_folder_is_noticed(tmp_path: Path) -> None:
             match=r"has no study, and .* after round 3 of 3.* new=true in the run ",
         ):
             start(wrong)
-        assert not (wrong / FILE_NAME).exists()
+        assert not (wrong / SERVER_FILE).exists()
         assert not (tmp_path / "recrod").exists()
     # The same folder is gone on with, and other settings are another study.
     assert not start(tmp_path / "record").asked
@@ -47,5 +47,5 @@ def test_a_misspelled_folder_is_noticed(tmp_path: Path) -> None:
 @pytest.mark.gate
 def test_records_that_cannot_be_read_say_nothing(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
-    (tmp_path / "other" / FILE_NAME).write_bytes(b"rubbish" * 999)
+    (tmp_path / "other" / SERVER_FILE).write_bytes(b"rubbish" * 999)
     assert start(tmp_path / "record").asked

@@ -21,7 +21,7 @@ from flwr_fbo import FTS, InProcessGrid, tuning_app
 from flwr_fbo._common.text import humanised
 from flwr_fbo.cli import app as cli
 from flwr_fbo.privacy.filters import Spent
-from flwr_fbo.privacy.spending import Charge, SpendingLedger, composed_epsilon
+from flwr_fbo.privacy.spending_ledger import Charge, SpendingLedger, composed_epsilon
 from flwr_fbo.tuning import FedVoteSettings
 from tests.support.federation import NUM_AGENTS, SPACE, numpy_app, strategy
 

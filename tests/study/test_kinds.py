@@ -17,7 +17,7 @@ from flwr_fbo.cli import app
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.tables import LedgerRow
-from flwr_fbo.privacy.spending import (
+from flwr_fbo.privacy.spending_ledger import (
     NOTES,
     Charge,
     Facts,
@@ -129,7 +129,7 @@ import numpy as np
 
 from flwr_fbo._common.fields import integer
 from flwr_fbo.journal.tables import LedgerRow
-from flwr_fbo.privacy.spending import Charge, Promise
+from flwr_fbo.privacy.spending_ledger import Charge, Promise
 from flwr_fbo.site.recorded_agent import RecordedAgent
 from flwr_fbo.site.site import Answer, Site
 from flwr_fbo.site.site_journal import configured_slot, held_journal, record_name
@@ -216,9 +216,6 @@ class GreedySite(Site):
             patience=0.0,
         ) as journal:
             yield GreedyAgent(journal)
-
-    def release_of(self, instruction):
-        return instruction.release_charged
 
     def num_trials(self, agent, instruction):
         return 0

@@ -13,7 +13,7 @@ from optuna.distributions import BaseDistribution, FloatDistribution, IntDistrib
 
 from flwr_fbo import DPFTSDE, FedVote, InProcessGrid, tuning_app
 from flwr_fbo._compat import reply_arrays
-from flwr_fbo.privacy.spending import FILE_NAME, Charge, SpendingLedger
+from flwr_fbo.privacy.spending_ledger import FILE_NAME, Charge, SpendingLedger
 from flwr_fbo.tuning import DPFTSDESettings, FedVoteSettings, TuningClient
 from flwr_fbo.tuning.search.agent import Agent
 from tests.support.grouped import grouped, hosted

@@ -27,11 +27,11 @@ from flwr_fbo.bandits.linear.study import (
 )
 from flwr_fbo.bandits.site.linear_bandit_site import LinearBanditSite
 from flwr_fbo.bandits.site.neural_bandit_site import NeuralBanditSite
-from flwr_fbo.privacy.spending import (
+from flwr_fbo.privacy.spending_ledger import (
     Charge,
     Promise,
 )
-from flwr_fbo.tuner.envelope import (
+from flwr_fbo.tuner.message_headers import (
     HEADER,
     BallotHeader,
     TrialsHeader,

@@ -33,9 +33,9 @@ from flwr_fbo.bandits import ContinualSettings, LinearUCBSettings, neural_bandit
 from flwr_fbo.bandits.fed_go_ucb.study import FedGOUCBInstruction
 from flwr_fbo.bandits.linear.study import LinearBanditInstruction
 from flwr_fbo.cli import app as command
-from flwr_fbo.privacy.spending import FILE_NAME, Charge, SpendingLedger
+from flwr_fbo.privacy.spending_ledger import FILE_NAME, Charge, SpendingLedger
 from flwr_fbo.study.codec import Instruction, kind_of
-from flwr_fbo.tuner.envelope import BALLOT, BallotHeader, read_header
+from flwr_fbo.tuner.message_headers import BALLOT, BallotHeader, read_header
 from flwr_fbo.tuning.search.study import TuningInstruction
 from tests.support import apps, bandit_sites
 from tests.support import private_agent as neural_study

@@ -9,7 +9,7 @@ import pytest
 
 from flwr_fbo import Limits
 from flwr_fbo.journal.journal_file import JournalError
-from flwr_fbo.privacy.spending import Charge
+from flwr_fbo.privacy.spending_ledger import Charge
 from tests.support.gate import NODE, Site, gate_app, private_bandit_study
 from tests.support.site_budget import Node, asked_of, site_of, study_of
 

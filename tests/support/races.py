@@ -10,7 +10,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from flwr_fbo import FederationTuner, InProcessGrid, PrivateChoice, Seeds
-from flwr_fbo.tuner.envelope import (
+from flwr_fbo.tuner.message_headers import (
     BallotHeader,
     SettingsHeader,
     TrialsHeader,

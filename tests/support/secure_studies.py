@@ -28,7 +28,7 @@ from flwr_fbo.secure import SecureAggregation
 from flwr_fbo.secure.integer_noise import IntegerNoise
 from flwr_fbo.secure.roster import Roster, SigningKey
 from flwr_fbo.secure.secure_release import SecureRelease
-from flwr_fbo.secure.sums import SecureSums
+from flwr_fbo.secure.sum_settings import SecureSums
 from flwr_fbo.tuning import DPFTSDESettings, FedVoteSettings
 from flwr_fbo.tuning.fed_warm_start.settings import FedWarmStartSettings
 from tests.support.grouped import hosted

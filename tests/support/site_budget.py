@@ -11,7 +11,7 @@ from flwr.app import Context, RecordDict
 
 from flwr_fbo import Limits
 from flwr_fbo.privacy.continual_settings import ContinualSettings
-from flwr_fbo.privacy.spending import (
+from flwr_fbo.privacy.spending_ledger import (
     Charge,
     Promise,
 )

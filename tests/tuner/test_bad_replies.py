@@ -7,7 +7,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
 from flwr_fbo import Halving, PrivateChoice, tuner_mod
-from flwr_fbo.tuner.envelope import BALLOT, HEADER, BallotHeader, read_header
+from flwr_fbo.tuner.message_headers import BALLOT, HEADER, BallotHeader, read_header
 from tests.support.apps import in_process, main_of, message_app, server_context, tuner
 
 

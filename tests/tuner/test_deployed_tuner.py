@@ -10,7 +10,7 @@ import pytest
 
 from flwr_fbo.journal.journal import open_patiently
 from flwr_fbo.privacy.filters import Spent
-from flwr_fbo.privacy.spending import SpendingLedger
+from flwr_fbo.privacy.spending_ledger import SpendingLedger
 from flwr_fbo.secure.roster import Roster, SigningKey
 from flwr_fbo.tuner.records.trials_record import FILE_NAME, recorded_settings
 from tests.support.deployed import await_condition, begun, process_named

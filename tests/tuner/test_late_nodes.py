@@ -9,7 +9,7 @@ import pytest
 from flwr.app import Message
 
 from flwr_fbo import Halving, InProcessGrid, PrivateChoice
-from flwr_fbo.tuner.envelope import BallotHeader, read_header
+from flwr_fbo.tuner.message_headers import BallotHeader, read_header
 from tests.support.apps import (
     NUM_CLIENTS,
     RUN_CONFIG,

@@ -14,7 +14,7 @@ import pytest
 from flwr_fbo import Halving, PrivateChoice, Seeds
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
-from flwr_fbo.tuner.envelope import KIND
+from flwr_fbo.tuner.message_headers import KIND
 from flwr_fbo.tuner.records.trials_record import FILE_NAME
 from flwr_fbo.tuning import FederationResult
 from tests.support.apps import (

@@ -26,9 +26,9 @@ from optuna.distributions import BaseDistribution
 
 from flwr_fbo import Halving, PrivateChoice, Seeds, tuner_mod
 from flwr_fbo._compat import SECURE_AGGREGATION_KEYS
-from flwr_fbo.privacy.spending import Charge, Promise
+from flwr_fbo.privacy.spending_ledger import Charge, Promise
 from flwr_fbo.secure import SecureAggregation
-from flwr_fbo.tuner.envelope import TrialsHeader, pack, read_header
+from flwr_fbo.tuner.message_headers import TrialsHeader, pack, read_header
 from flwr_fbo.tuner.site.hidden_metrics import hide_train_metrics
 from flwr_fbo.tuning import FederationResult, server_score
 from tests.support.apps import (

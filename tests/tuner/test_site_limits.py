@@ -32,8 +32,8 @@ from flwr_fbo import (
     with_tuning,
 )
 from flwr_fbo.privacy.filters import Spent
-from flwr_fbo.privacy.spending import Charge, Promise, SpendingLedger
-from flwr_fbo.tuner.envelope import (
+from flwr_fbo.privacy.spending_ledger import Charge, Promise, SpendingLedger
+from flwr_fbo.tuner.message_headers import (
     HEADER,
     BallotHeader,
     SettingsHeader,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from optuna.distributions import FloatDistribution
 
-from flwr_fbo.strategies.options import private_strategies
+from flwr_fbo.strategies.presets import private_strategies
 from flwr_fbo.study.kinds import load
 from flwr_fbo.tuning import (
     FedVoteSettings,

@@ -38,8 +38,8 @@ from flwr_fbo.privacy import WeightSchedule
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.privacy.release import ReleaseSettings
-from flwr_fbo.privacy.spending import Charge
-from flwr_fbo.tuner.envelope import check_weights
+from flwr_fbo.privacy.spending_ledger import Charge
+from flwr_fbo.tuner.message_headers import check_weights
 from flwr_fbo.tuning import (
     DPFTSDESettings,
     FedVoteSettings,
@@ -264,7 +264,9 @@ def test_a_neural_bandit_never_fails(
     given_settings = FedGOUCBSettings(**chosen)
     # The widest networks tell no actions apart: an error before there are any data.
     model = Network(2, width=25 if spread > 8 else 3, spread=spread)
-    agent = FedGOUCBAgent(given_settings, model, 0, 0, 2, SeededEntropy(1, 0))
+    agent = FedGOUCBAgent(
+        given_settings, model, 0, 0, num_agents=2, entropy=SeededEntropy(1, 0)
+    )
     for t in range(TRIALS):
         rng = np.random.default_rng(t)
         actions = np.ones((K, 2)) if is_alike else rng.uniform(-9, 9, (K, 2))

@@ -146,6 +146,7 @@ class FedGOUCBAgent:
         model: RewardModel,
         seed: int,
         slot: int,
+        *,
         num_agents: int = 1,
         entropy: Entropy | None = None,
         journal: Journal | None = None,

@@ -21,7 +21,7 @@ from flwr_fbo.bandits.fed_go_ucb.settings import FedGOUCBSettings
 from flwr_fbo.bandits.kind import NEURAL
 from flwr_fbo.models.network import Network, RewardModel
 from flwr_fbo.privacy.gaussian import gaussian_mu
-from flwr_fbo.privacy.spending import Charge, Promise
+from flwr_fbo.privacy.spending_ledger import Charge, Promise
 from flwr_fbo.study.codec import (
     Config,
     Instruction,
@@ -100,9 +100,9 @@ class FedGOUCBStudy(Study):
         """The largest share of decisions that is made without regard to rewards.
 
         All of them, where there is a phase I, as the server says when it is over, or
-        where rewards drown: see `flwr_fbo.bandits.fed_go_ucb.regard`.
+        where rewards drown: see `flwr_fbo.bandits.fed_go_ucb.regard_to_rewards`.
         """
-        from flwr_fbo.bandits.fed_go_ucb.regard import has_regard
+        from flwr_fbo.bandits.fed_go_ucb.regard_to_rewards import has_regard
 
         is_regarded = has_regard(
             self.settings, self.network, self.seed, self.num_agents

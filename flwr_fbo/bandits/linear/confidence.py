@@ -21,7 +21,7 @@ from flwr_fbo.bandits.linear.exploration import (
     shared_by_best,
 )
 from flwr_fbo.bandits.linear.settings import LinearUCBSettings
-from flwr_fbo.privacy.spectrum import (
+from flwr_fbo.privacy.noise_bounds import (
     SpectralBounds,
     agent_bounds,
     paper_bounds,

@@ -23,7 +23,7 @@ from flwr_fbo.bandits.linear.settings import (
     DeterminantTrigger,
     LinearUCBSettings,
 )
-from flwr_fbo.privacy.spending import Charge, Promise
+from flwr_fbo.privacy.spending_ledger import Charge, Promise
 from flwr_fbo.study.codec import (
     Config,
     Instruction,
@@ -119,9 +119,9 @@ class LinearBanditStudy(Study):
         """The largest share of decisions that is made without regard to rewards.
 
         That of the exploration; or all of them, where rewards drown: see
-        `flwr_fbo.bandits.linear.regard`.
+        `flwr_fbo.bandits.linear.regard_to_rewards`.
         """
-        from flwr_fbo.bandits.linear.regard import has_regard
+        from flwr_fbo.bandits.linear.regard_to_rewards import has_regard
 
         summed = self.num_agents
         if self.graph is not None and not self.settings.uses_own_data:

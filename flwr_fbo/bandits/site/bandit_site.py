@@ -14,7 +14,7 @@ from flwr_fbo._common.errors import AppFailedError, OutOfTimeError
 from flwr_fbo.bandits.site.environment import BanditEnvironment
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
-from flwr_fbo.privacy.spending import StudyKey
+from flwr_fbo.privacy.spending_ledger import StudyKey
 from flwr_fbo.site.gate import Gate
 from flwr_fbo.site.recorded_agent import (
     NO_SLOT,

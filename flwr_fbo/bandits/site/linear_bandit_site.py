@@ -86,10 +86,6 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, "RecordedBandit"]):
                 "or its node config an fbo-folder."
             )
 
-    def release_of(self, instruction: LinearBanditInstruction) -> int | None:
-        """Return 1, the study's one charge, if the answer may carry a release."""
-        return instruction.release_charged
-
     def num_trials(
         self, agent: RecordedBandit, instruction: LinearBanditInstruction
     ) -> int:

@@ -75,10 +75,6 @@ class NeuralBanditSite(BanditSite[FedGOUCBInstruction, "RecordedNeuralAgent"]):
             made = model
         return self.recorded(journal, made)
 
-    def release_of(self, instruction: FedGOUCBInstruction) -> int | None:
-        """Return 1, the study's one charge, if the answer may carry a release."""
-        return instruction.release_charged
-
     def num_trials(
         self, agent: RecordedNeuralAgent, instruction: FedGOUCBInstruction
     ) -> int:
@@ -111,7 +107,7 @@ class NeuralBanditSite(BanditSite[FedGOUCBInstruction, "RecordedNeuralAgent"]):
         arrays: Arrays,
     ) -> Answer:
         """Return the arrays that are wanted, and how many evaluations are in them."""
-        if self.release_of(instruction) is None:
+        if instruction.release_charged is None:
             return Answer()
         answer = agent.answer(instruction, arrays)
         metrics: Metrics = {"num-evaluations": agent.agent.num_in_sums}

@@ -39,15 +39,15 @@ from flwr_fbo.bandits.linear.arm_table import ArmTable
 from flwr_fbo.bandits.linear.study import LinearBanditStudy
 from flwr_fbo.bandits.site.arm_versions import ArmVersions
 from flwr_fbo.bandits.site.decision import Choice, Offer
-from flwr_fbo.bandits.site.decision_log import DecisionLog
+from flwr_fbo.bandits.site.decisions_and_rewards import DecisionLog
 from flwr_fbo.bandits.site.environment import (
     BanditEnvironment,
     fitting_actions,
     fitting_reward,
 )
+from flwr_fbo.bandits.site.late_rewards import LateRewardError
 from flwr_fbo.bandits.site.logged_trials import LoggedTrials
 from flwr_fbo.bandits.site.policy_summary import PolicySummary
-from flwr_fbo.bandits.site.reward_clock import LateRewardError
 from flwr_fbo.bandits.site.running_sums import RunningSums
 from flwr_fbo.bandits.site.site_belief import SiteBelief
 from flwr_fbo.journal.journal import Journal

@@ -70,9 +70,9 @@ class RecordedNeuralAgent(RecordedBanditAgent):
             self._model,
             self.study.seed,
             slot,
-            self.study.num_agents,
-            self.entropy(),
-            self._journal,
+            num_agents=self.study.num_agents,
+            entropy=self.entropy(),
+            journal=self._journal,
         )
         if "own" in self._state:
             self.agent.load_state_dict(self._state)

@@ -58,13 +58,9 @@ from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.strategies.dp_fts_de import DPFTSDE
 from flwr_fbo.strategies.fed_warm_start import FedWarmStart
-from flwr_fbo.strategies.options import (
-    Preset,
-    Privacy,
-    preset_of,
-    private_strategies,
-)
-from flwr_fbo.strategies.options import Seeds as StudySeeds
+from flwr_fbo.strategies.presets import Preset, preset_of, private_strategies
+from flwr_fbo.strategies.privacy_options import Privacy
+from flwr_fbo.strategies.seeds import Seeds as StudySeeds
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 from flwr_fbo.tuning.dp_fts_de.settings import (
     DPFTSDESettings,

@@ -8,7 +8,7 @@ from functools import partial
 
 from flwr_fbo.study.server import Server
 from flwr_fbo.tuning.search.agent import Agent, play_round
-from flwr_fbo.tuning.search.agent_blocks import run_together
+from flwr_fbo.tuning.search.agents_at_once import run_together
 from flwr_fbo.tuning.search.trial import Objective
 
 

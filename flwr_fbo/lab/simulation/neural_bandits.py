@@ -448,9 +448,15 @@ class NeuralBanditSimulation(TurnSimulation):
     def agents(self, seed: int) -> list[FedGOUCBAgent]:
         """Return the agents; the noise of private ones repeats, for experiments."""
         settings = self.settings.for_study(self.num_agents, self.num_rounds)
-        of_all = settings, self.model, seed
         return [
-            FedGOUCBAgent(*of_all, slot, self.num_agents, SeededEntropy(seed, slot))
+            FedGOUCBAgent(
+                settings,
+                self.model,
+                seed,
+                slot,
+                num_agents=self.num_agents,
+                entropy=SeededEntropy(seed, slot),
+            )
             for slot in range(self.num_agents)
         ]
 

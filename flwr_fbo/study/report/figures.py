@@ -55,6 +55,7 @@ def chart(
     caption: str,
     labels: tuple[str | Parameter, str | Parameter],
     draw: Callable[[Any], object],
+    *,
     log_x: bool = False,
     log_y: bool = False,
     whole_x: bool = True,

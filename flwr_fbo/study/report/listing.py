@@ -14,7 +14,9 @@ class Listing:
     Attributes
     ----------
     rows : sequence of mapping of str to value
-        A line each, all with the same names.
+        All rows, for CSV; each has the same names.
+    shown : sequence of mapping of str to value
+        Those of them that the text has a line for.
     values : mapping of str to value
         All of it, for JSON.
     title : str
@@ -26,6 +28,7 @@ class Listing:
     """
 
     rows: Sequence[Mapping[str, Any]]
+    shown: Sequence[Mapping[str, Any]]
     values: Mapping[str, Any]
     title: str
     headings: Mapping[str, str]

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from flwr_fbo.journal.tables import LedgerRow
-from flwr_fbo.privacy.spending import Promise
+from flwr_fbo.privacy.spending_ledger import Promise
 from flwr_fbo.secure import SecureSums
 from flwr_fbo.tuner.choosers.tuner_clients import TunerClients
-from flwr_fbo.tuner.envelope import BallotHeader
+from flwr_fbo.tuner.message_headers import BallotHeader
 from flwr_fbo.tuner.records.trials_record import TrialsRecord
 from flwr_fbo.tuner.trials.trial_thread import TrialThread
 

@@ -11,7 +11,7 @@ from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
 from flwr_fbo.privacy.noise import OsEntropy, SeededEntropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
-from flwr_fbo.privacy.spending import Charge, Promise
+from flwr_fbo.privacy.spending_ledger import Charge, Promise
 from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.tuner.choosers.chooser import Chooser, Comparison
 from flwr_fbo.tuner.private_choice import PrivateChoice

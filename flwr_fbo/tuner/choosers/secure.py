@@ -23,7 +23,7 @@ from flwr_fbo.secure import SecureAggregation, SecureSums, SumRequest
 from flwr_fbo.tuner.choosers.chooser import Comparison
 from flwr_fbo.tuner.choosers.private import NoisyChooser
 from flwr_fbo.tuner.choosers.tuner_clients import TunerClients
-from flwr_fbo.tuner.envelope import BallotHeader, SumHeader
+from flwr_fbo.tuner.message_headers import BallotHeader, SumHeader
 from flwr_fbo.tuner.private_choice import PrivateChoice
 from flwr_fbo.tuner.records.trials_record import OPEN_SUM, TrialsRecord, stored
 

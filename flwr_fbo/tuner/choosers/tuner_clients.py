@@ -10,9 +10,9 @@ from flwr.app import Array, ArrayRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.exception import AggregationError
 
-from flwr_fbo.privacy.spending import UNPROTECTED
+from flwr_fbo.privacy.spending_ledger import UNPROTECTED
 from flwr_fbo.tuner.choosers.voters import Voters
-from flwr_fbo.tuner.envelope import (
+from flwr_fbo.tuner.message_headers import (
     BALLOT,
     HEADER,
     SUM,

@@ -24,10 +24,10 @@ from flwr_fbo._common.validation import (
 )
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import LedgerRow
-from flwr_fbo.privacy.spending import composed_epsilon
+from flwr_fbo.privacy.spending_ledger import composed_epsilon
 from flwr_fbo.space.search_space import Params, SearchSpace
-from flwr_fbo.strategies.study_record import FILE_NAME as SERVER_FILE
 from flwr_fbo.strategies.study_record import read_ledger
+from flwr_fbo.study.kinds import SERVER_FILE
 from flwr_fbo.tuner.kind import RECORD
 from flwr_fbo.tuner.records.trials_record import FILE_NAME as TUNER_FILE
 from flwr_fbo.tuner.records.trials_record import not_private_because, recorded_result

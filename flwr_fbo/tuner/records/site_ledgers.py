@@ -12,9 +12,9 @@ from typing import Any
 
 from flwr.app import ConfigRecord, RecordDict
 
-from flwr_fbo.privacy.spending import Promise
+from flwr_fbo.privacy.spending_ledger import Promise
 from flwr_fbo.site.receipts import Mark, ReceiptBook
-from flwr_fbo.tuner.envelope import KIND, RECEIPTS, ReplyHeader
+from flwr_fbo.tuner.message_headers import KIND, RECEIPTS, ReplyHeader
 
 _log = logging.getLogger("flwr.fbo")
 

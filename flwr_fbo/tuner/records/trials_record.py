@@ -19,7 +19,7 @@ from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
 from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.tuner.candidates.candidates import Candidates
 from flwr_fbo.tuner.candidates.trial_space import TrialSpace
-from flwr_fbo.tuner.decisions.leads import Lead, lead_over_defaults
+from flwr_fbo.tuner.decisions.lead_over_defaults import Lead, lead_over_defaults
 from flwr_fbo.tuner.decisions.settings_effect import DrawnTrials
 from flwr_fbo.tuner.federation_result import FederationResult, Rung
 from flwr_fbo.tuner.kind import RECORD

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from flwr_fbo._common.text import short_value
+from flwr_fbo._common.text import counted, short_value
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.conditions import WITHOUT_TRAINING, after_epsilon
 from flwr_fbo.study.report.listing import Listing
@@ -65,20 +65,21 @@ def tuner_listing(journal: Journal) -> Listing:
         notes.append(spent_in_words(spent, "", after_epsilon(WITHOUT_TRAINING)))
     if reason:
         notes.append(f"NOT PRIVATE: {reason}")
-    rows = [row for row in found.rows() if row["outcome"] != NOT_TRIED]
-    if num_left := len(found.settings) - len(rows):
+    rows = found.rows()
+    shown = [row for row in rows if row["outcome"] != NOT_TRIED]
+    if num_left := len(rows) - len(shown):
         notes.insert(0, f"{num_left} more settings were not tried.")
     names = rows[0] if rows else ()
     headings = {name: name.removeprefix("params_") for name in names}
     headings |= {f"score_rung_{n}": f"round {r.rounds}" for n, r in enumerate(rungs, 1)}
     title = "The score of each trial after a rung's last round:"
-    return Listing(rows, values, title, headings, notes)
+    return Listing(rows, shown, values, title, headings, notes)
 
 
 def final_in_words(metric: str, rounds: int, value: float) -> str:
     """Return the score of the trained model, as `FederationResult.final` has it."""
     text = f"{metric} of the trained model, as the app has it, after its own "
-    return f"{text}{rounds_in_words(rounds)}: {short_value(value)}."
+    return f"{text}{counted(rounds, 'round')}: {short_value(value)}."
 
 
 def best_round_in_words(
@@ -92,11 +93,6 @@ def best_round_in_words(
     if short_value(value) == short_value(final[1]):
         return []
     text = (
-        f"It was best after {rounds_in_words(rounds)} of its own: {short_value(value)}"
+        f"It was best after {counted(rounds, 'round')} of its own: {short_value(value)}"
     )
     return [f"{text}. The model is that of the last round."]
-
-
-def rounds_in_words(number: int) -> str:
-    """Return a number of rounds, in words."""
-    return f"{number} round{'s' * (number > 1)}"

@@ -10,7 +10,7 @@ from flwr.serverapp.exception import AggregationError
 
 from flwr_fbo._compat import CLIENT_APP_RAISED
 from flwr_fbo.tuner.choosers.tuner_clients import HINT, TunerClients, reply_header
-from flwr_fbo.tuner.envelope import ReplyHeader, TrialsHeader, pack, unpack
+from flwr_fbo.tuner.message_headers import ReplyHeader, TrialsHeader, pack, unpack
 from flwr_fbo.tuner.rungs.send_order import next_trials
 from flwr_fbo.tuner.site.hidden_metrics import MetricError
 from flwr_fbo.tuner.trials.trial_thread import TrialThread, for_others

@@ -20,8 +20,8 @@ from flwr_fbo.tuner.choosers.score import Score
 from flwr_fbo.tuner.choosers.tuner_clients import TunerClients
 from flwr_fbo.tuner.decisions.rung_evidence import check_evidence
 from flwr_fbo.tuner.decisions.survivors import survivors_of
-from flwr_fbo.tuner.envelope import BallotHeader, TrialsHeader
 from flwr_fbo.tuner.federation_result import Rung
+from flwr_fbo.tuner.message_headers import BallotHeader, TrialsHeader
 from flwr_fbo.tuner.records.trials_record import (
     HANDED_OVER,
     SETTINGS,

@@ -14,7 +14,7 @@ from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.errors import RefusedError, log_once, refused
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.privacy.spending import Promise
+from flwr_fbo.privacy.spending_ledger import Promise
 from flwr_fbo.secure import SumRequest
 from flwr_fbo.site.gate import sent
 from flwr_fbo.site.recorded_agent import of_another_slot
@@ -24,7 +24,7 @@ from flwr_fbo.site.site_journal import (
     held_journal,
     noted_slot,
 )
-from flwr_fbo.tuner.envelope import (
+from flwr_fbo.tuner.message_headers import (
     BALLOT,
     HEADER,
     KIND,

@@ -15,7 +15,7 @@ from flwr_fbo._compat import GET_PARAMETERS
 from flwr_fbo.site.gate import NO_ANSWER, Gate, let_go_by_a_site, sent
 from flwr_fbo.site.node_limits import hearing
 from flwr_fbo.site.site import SiteError, reported
-from flwr_fbo.tuner.envelope import (
+from flwr_fbo.tuner.message_headers import (
     HEADER,
     BallotHeader,
     SettingsHeader,

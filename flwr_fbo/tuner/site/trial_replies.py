@@ -22,7 +22,7 @@ from flwr_fbo.site.node_limits import hearing
 from flwr_fbo.site.site import SiteError, reported
 from flwr_fbo.site.time_limit import time_limit
 from flwr_fbo.study.codec import StudyMismatchError, is_instruction
-from flwr_fbo.tuner.envelope import TrialsHeader, pack, unpack
+from flwr_fbo.tuner.message_headers import TrialsHeader, pack, unpack
 from flwr_fbo.tuner.site.asked_site import AskedSite
 from flwr_fbo.tuner.site.hidden_metrics import (
     check_weight,

@@ -8,7 +8,7 @@ from typing import Any
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from flwr_fbo.tuner.envelope import HEADER, SettingsHeader, header_record
+from flwr_fbo.tuner.message_headers import HEADER, SettingsHeader, header_record
 
 
 @Grid.register

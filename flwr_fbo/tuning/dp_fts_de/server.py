@@ -21,7 +21,7 @@ from flwr_fbo.privacy.accounting import Method, PrivacySpent, ReleaseAccountant
 from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.gaussian import large_delta
 from flwr_fbo.privacy.release import PlannedRelease, Release
-from flwr_fbo.privacy.spending import Charge
+from flwr_fbo.privacy.spending_ledger import Charge
 from flwr_fbo.study.server import Server, Step
 from flwr_fbo.tuning.dp_fts_de.settings import DPFTSDESettings
 from flwr_fbo.tuning.search.recommendation import (

@@ -34,12 +34,12 @@ from numpy.typing import NDArray
 from flwr_fbo._common.arrays import FloatArray, first_best, one_blas_thread
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo.space.search_space import SearchSpace, move_to_faces
-from flwr_fbo.tuning.fed_vote.even_votes import even_votes
 from flwr_fbo.tuning.fed_vote.settings import (
     SHARED_CANDIDATES,
     FedVoteSettings,
     VoteCount,
 )
+from flwr_fbo.tuning.fed_vote.votes_by_chance import votes_by_chance
 from flwr_fbo.tuning.search.own_search import LeanAgent, shared_features
 
 if TYPE_CHECKING:
@@ -77,8 +77,8 @@ def crowded_places(
     ndarray of shape (k, D)
         Places on the unit cube; k may be 0.
     """
-    even = even_votes(settings, count, space, feature_seed)
-    weights = even.excess(np.frombuffer(votes)[None])
+    by_chance = votes_by_chance(settings, count, space, feature_seed)
+    weights = by_chance.excess(np.frombuffer(votes)[None])
     rng = generator(feature_seed, iteration, Purpose.FOLLOW)
     points = rng.random((SHARED_CANDIDATES * settings.num_candidates, space.dim))
     move_to_faces(points, _SHARE_ON_FACES, 0.5, rng)
@@ -86,7 +86,7 @@ def crowded_places(
     features = shared_features(settings, space.dim, feature_seed)
     function = np.zeros(len(places), dtype=np.intp)
     rough = features.rough_values(places, weights, function)
-    crowded = np.flatnonzero(rough > even.threshold)
+    crowded = np.flatnonzero(rough > by_chance.threshold)
     best = features.largest(
         places[crowded], weights, function[crowded], rough[crowded], len(crowded)
     )
@@ -162,9 +162,13 @@ class FedVoteAgent(LeanAgent):
         places = places[np.all(cdist(places, self.points) >= reach, axis=1)]
         if len(places) == 0:
             return None
-        even = even_votes(self._reading, self._count, self.space, self._feature_seed)
-        votes = self._features(self._made_after)(self.points) @ even.excess(vectors)[0]
-        num_tries = int(np.count_nonzero(votes > even.threshold))
+        by_chance = votes_by_chance(
+            self._reading, self._count, self.space, self._feature_seed
+        )
+        votes = (
+            self._features(self._made_after)(self.points) @ by_chance.excess(vectors)[0]
+        )
+        num_tries = int(np.count_nonzero(votes > by_chance.threshold))
         return np.asarray(places[0]) if num_tries < self.settings.max_tries else None
 
     def state_dict(self) -> dict[str, NDArray[Any]]:

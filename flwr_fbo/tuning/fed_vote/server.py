@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.tuning.dp_fts_de.server import DPFTSDEServer
-from flwr_fbo.tuning.fed_vote.even_votes import even_votes
 from flwr_fbo.tuning.fed_vote.settings import (
     LEAST_EVALUATIONS,
     FedVoteSettings,
     VoteCount,
 )
+from flwr_fbo.tuning.fed_vote.votes_by_chance import votes_by_chance
 from flwr_fbo.tuning.search.recommendation import (
     BY_CHANCE,
     Recommendation,
@@ -54,8 +54,8 @@ def released_function(
     assert isinstance(count, VoteCount)
     made_after = row.made_after
     agent = agent.after(made_after, study.space.dim)
-    even = even_votes(agent, count, study.space, study.feature_seed)
-    weights = even.excess(row.vectors)
+    by_chance = votes_by_chance(agent, count, study.space, study.feature_seed)
+    weights = by_chance.excess(row.vectors)
     features = agent.shared_features(study.space.dim, study.feature_seed)
 
     def votes(x: FloatArray) -> FloatArray:
@@ -63,8 +63,8 @@ def released_function(
 
     best = maximiser(study, agent, row.vectors)
     score = float(votes(best[None])[0])
-    chance = even.probability(score)
-    reason = BY_CHANCE if score <= even.threshold else ""
+    chance = by_chance.probability(score)
+    reason = BY_CHANCE if score <= by_chance.threshold else ""
     least = _LEAST_PRECISION * count.noise_std
     if not reason and score < least:
         reason = f"below a score of {least:.3g} noise hides where the sites agree"
@@ -75,5 +75,5 @@ def released_function(
             f"{LEAST_EVALUATIONS} they often agree on a local optimum"
         )
     params = None if reason else study.space.from_unit(best)
-    found = Recommendation(params, reason, score, even.threshold, chance)
+    found = Recommendation(params, reason, score, by_chance.threshold, chance)
     return ReleasedFunction(votes, best, found)

@@ -59,4 +59,4 @@ def head_start(
     moved = np.where(rng.random(sobol.shape) < _MOVED, np.round(sobol), sobol)
     grid = space.snap_discrete(np.vstack([sobol, moved]))
     reference = grid[: len(sobol)]
-    return shared_function(pool, means, noise_std, sizes, reference, rng, grid)
+    return shared_function(pool, means, noise_std, sizes, reference, rng=rng, grid=grid)

@@ -39,7 +39,7 @@ from flwr_fbo._common.fields import (
 )
 from flwr_fbo._common.text import write_whole
 from flwr_fbo._common.validation import is_number, require, require_instance
-from flwr_fbo.privacy.spending import MOST_NOISE, Charge, composed_epsilon
+from flwr_fbo.privacy.spending_ledger import MOST_NOISE, Charge, composed_epsilon
 from flwr_fbo.space.axes import make_axis
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.study.codec import read_json

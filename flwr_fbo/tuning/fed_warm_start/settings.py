@@ -13,7 +13,7 @@ from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.fields import FREE, check_fields, holds, integer, number, ruled
 from flwr_fbo._common.random import Purpose, generator, sobol_points
 from flwr_fbo._common.validation import require, require_int
-from flwr_fbo.privacy.spending import MOST_NOISE
+from flwr_fbo.privacy.spending_ledger import MOST_NOISE
 from flwr_fbo.space.search_space import SearchSpace, move_to_faces
 from flwr_fbo.tuning.fed_warm_start.knowledge import (
     LEAST_POINTS,

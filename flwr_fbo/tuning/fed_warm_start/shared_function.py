@@ -171,6 +171,7 @@ def shared_function(
     noise_std: FloatArray,
     sizes: NDArray[np.int64],
     reference: FloatArray,
+    *,
     rng: np.random.Generator,
     grid: FloatArray | None = None,
 ) -> SharedFunction:

@@ -21,7 +21,7 @@ from flwr_fbo._common.text import counted
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import Trial, TrialSource
 from flwr_fbo.privacy.filters import Spent
-from flwr_fbo.privacy.spending import (
+from flwr_fbo.privacy.spending_ledger import (
     DEFAULT_DELTA,
     NOTES,
     Facts,
@@ -29,7 +29,7 @@ from flwr_fbo.privacy.spending import (
     SpendingLedger,
     notes_of,
 )
-from flwr_fbo.privacy.spending import FILE_NAME as LEDGER_NAME
+from flwr_fbo.privacy.spending_ledger import FILE_NAME as LEDGER_NAME
 from flwr_fbo.study.conditions import conditions_of
 from flwr_fbo.study.report import figures
 from flwr_fbo.study.report.page import (

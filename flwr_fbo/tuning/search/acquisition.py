@@ -24,6 +24,7 @@ def maximize(
     space: SearchSpace,
     sub_regions: SubRegions,
     rng: np.random.Generator,
+    *,
     num_candidates: int,
     num_starts: int,
     random_starts: bool = False,

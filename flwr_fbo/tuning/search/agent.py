@@ -364,6 +364,7 @@ def play_round(
     iteration: int,
     vectors: FloatArray | None,
     send_message: bool,
+    *,
     journal: Journal | None = None,
     made_after: int = 0,
 ) -> FloatArray | None:
@@ -390,7 +391,9 @@ def play_round(
         # trials that follow are recorded one by one, and nothing else changes.
         state = {} if journal is None else agent.state_dict()
         for x, source in zip(points, agent.sources, strict=True):
-            _evaluate_at(agent, objective, iteration, x, source, journal, state)
+            _evaluate_at(
+                agent, objective, iteration, x, source, journal=journal, state=state
+            )
             state = {}
             if math.isnan(agent.values[-1]):
                 break  # what comes next may be asked for elsewhere
@@ -433,7 +436,7 @@ def _finish_cut_off(
             cut_off.iteration,
             cut_off.point,
             cut_off.source,
-            journal,
+            journal=journal,
         )
 
 
@@ -443,6 +446,7 @@ def _evaluate_at(
     iteration: int,
     x: FloatArray,
     source: TrialSource,
+    *,
     journal: Journal | None,
     state: Mapping[str, NDArray[Any]] | None = None,
 ) -> None:

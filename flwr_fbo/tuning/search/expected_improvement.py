@@ -165,7 +165,13 @@ def suggest(model: MaternPosterior, searches: Sequence[Search]) -> FloatArray:
     lower, upper = np.where(moves, 0.0, starts[0]), np.where(moves, 1.0, starts[0])
     steps = _FIRST_STEP * model.lengthscales[agents]
     ends, values = minimize_all(
-        negative, starts, lower, upper, steps, _TOLERANCE, _MAX_STEPS
+        negative,
+        starts,
+        lower,
+        upper,
+        steps,
+        tolerance=_TOLERANCE,
+        max_steps=_MAX_STEPS,
     )
     best = first_best(-values.reshape(num_agents, num_starts))
     ends = ends.reshape(num_agents, num_starts, -1)

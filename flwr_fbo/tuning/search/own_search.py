@@ -168,9 +168,9 @@ class SearchAgent(Agent):
             self.space,
             sub_regions,
             generator(self.entropy, self.slot, iteration, Purpose.SEARCH),
-            self.settings.num_candidates,
-            self.settings.num_starts,
-            self._random_starts,
+            num_candidates=self.settings.num_candidates,
+            num_starts=self.settings.num_starts,
+            random_starts=self._random_starts,
         )
 
     def _fitted(self, x: FloatArray, y: FloatArray, iteration: int) -> Hyperparameters:
@@ -264,7 +264,7 @@ class LeanAgent(SearchAgent):
     def _own_query(self, trials: Trials, iteration: int) -> FloatArray:
         if len(trials.y) == 0:
             return super()._own_query(trials, iteration)
-        from flwr_fbo.tuning.search.agent_blocks import in_block
+        from flwr_fbo.tuning.search.agents_at_once import in_block
         from flwr_fbo.tuning.search.expected_improvement import Search, search_all
 
         num = len(trials.y)

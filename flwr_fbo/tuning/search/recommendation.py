@@ -138,7 +138,7 @@ def maximiser(
         space,
         agent.sub_regions(space),
         generator(seed, Purpose.SEARCH),
-        agent.num_candidates,
-        agent.num_starts,
+        num_candidates=agent.num_candidates,
+        num_starts=agent.num_starts,
     )
     return space.snap(point)

@@ -16,7 +16,7 @@ from flwr_fbo._common.fields import (
     seed,
 )
 from flwr_fbo._common.validation import refuse, require, require_instance
-from flwr_fbo.privacy.spending import Promise
+from flwr_fbo.privacy.spending_ledger import Promise
 from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.study.codec import (
     Config,

@@ -158,10 +158,6 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
             made = instruction.num_released
             yield RecordedTuner(journal, study, slot, self.enqueue, made, who)
 
-    def release_of(self, instruction: TuningInstruction) -> int | None:
-        """Return which of the promised releases is asked for, or None."""
-        return instruction.release_charged
-
     def num_trials(self, agent: RecordedTuner, instruction: TuningInstruction) -> int:
         """Return how many first points are missing, or 1, the query; 0 for neither."""
         if instruction.release in agent.made_after:

@@ -65,7 +65,9 @@ def strategy_of(settings: FedGOUCBSettings = SETTINGS, **options: Any) -> FedGOU
 
 def agent_of(slot: int = 0, **fields: Any) -> FedGOUCBAgent:
     settings = replace(SETTINGS, **fields)
-    return FedGOUCBAgent(settings, MODEL, SEED, slot, N, SeededEntropy(SEED, slot))
+    return FedGOUCBAgent(
+        settings, MODEL, SEED, slot, num_agents=N, entropy=SeededEntropy(SEED, slot)
+    )
 
 
 def features_at(w0: FloatArray) -> Callable[[FloatArray], FloatArray]:
@@ -135,7 +137,7 @@ class Flat:
 def test_an_agent_does_not_begin_without_features() -> None:
     """Else its site would pay for releases of nothing but noise."""
     with pytest.raises(FloatingPointError, match="tell no two points"):
-        FedGOUCBAgent(SETTINGS, Flat(), 1, 0, 4, SeededEntropy(1, 0))
+        FedGOUCBAgent(SETTINGS, Flat(), 1, 0, num_agents=4, entropy=SeededEntropy(1, 0))
 
 
 def test_a_model_that_is_the_same_everywhere_has_no_features() -> None:
@@ -195,7 +197,9 @@ def test_agents_draw_differently() -> None:
     actions = np.random.default_rng(2).uniform(size=(12, 6))
     chosen = []
     for slot in range(8):
-        agent = FedGOUCBAgent(SETTINGS, MODEL, SEED, slot, 8, SeededEntropy(1, slot))
+        agent = FedGOUCBAgent(
+            SETTINGS, MODEL, SEED, slot, num_agents=8, entropy=SeededEntropy(1, slot)
+        )
         chosen.append(agent.choose(actions))
     assert len(set(chosen)) > 1
 

@@ -11,7 +11,7 @@ from flwr_fbo.bandits.linear.confidence import Confidence
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.noise import SeededEntropy
-from flwr_fbo.privacy.spectrum import agent_bounds, paper_bounds, sum_bounds
+from flwr_fbo.privacy.noise_bounds import agent_bounds, paper_bounds, sum_bounds
 from tests.support.confidence import PRIVATE, D, confidence, total_of, width_of
 
 PUBLISHED = replace(PRIVATE, mechanism="tree", calibration="paper")

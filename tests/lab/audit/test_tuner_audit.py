@@ -19,7 +19,7 @@ from flwr_fbo.lab.audit.study_audit import StreamEntropy, audit
 from flwr_fbo.lab.audit.tuning_audit import TuningAuditPlan
 from flwr_fbo.privacy.gaussian import gaussian_epsilon
 from flwr_fbo.tuner.choosers.private import PrivateChooser
-from flwr_fbo.tuner.envelope import BALLOT
+from flwr_fbo.tuner.message_headers import BALLOT
 from tests.support.apps import (
     NUM_CLIENTS,
     RUN_CONFIG,

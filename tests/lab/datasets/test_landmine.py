@@ -10,15 +10,7 @@ from scipy.io import loadmat
 from sklearn.model_selection import train_test_split
 
 from flwr_fbo.lab.datasets.landmine import NUM_FIELDS, partition
-
-LANDMINE = Path("landmine", "LandmineData.mat")
-
-
-needs_landmine = pytest.mark.skipif(
-    not Path(os.environ.get("FLWR_FBO_DATA", "/nowhere"), LANDMINE).is_file(),
-    reason=f"{LANDMINE} is not in the folder that FLWR_FBO_DATA names",
-)
-
+from tests.support.landmine import LANDMINE, needs_landmine
 
 # As counted from the authors' file.
 ROWS = """690 690 689 508 509 509 510 511 508 509 689 688 508 510 507

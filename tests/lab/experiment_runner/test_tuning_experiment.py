@@ -30,11 +30,13 @@ from flwr_fbo.lab.tasks.digits import DigitsTask
 from flwr_fbo.lab.tasks.synthetic import SyntheticTask
 from flwr_fbo.privacy.release import Release
 from flwr_fbo.space.search_space import SearchSpace
-from flwr_fbo.strategies.fed_vote import GUIDING, FedVote
+from flwr_fbo.strategies.fed_vote import FedVote
 from flwr_fbo.strategies.fed_warm_start import FedWarmStart
-from flwr_fbo.strategies.options import Preset, Privacy, private_strategies
-from flwr_fbo.strategies.options import Seeds as StudySeeds
+from flwr_fbo.strategies.presets import Preset, private_strategies
+from flwr_fbo.strategies.privacy_options import Privacy
+from flwr_fbo.strategies.seeds import Seeds as StudySeeds
 from flwr_fbo.tuning.fed_vote.settings import FedVoteSettings
+from flwr_fbo.tuning.fed_vote.vote_schedule import GUIDING
 from flwr_fbo.tuning.fed_warm_start.settings import FedWarmStartSettings
 from flwr_fbo.tuning.fed_warm_start.shared_function import rank_vector
 from flwr_fbo.tuning.registry import ALGORITHMS, Algorithm

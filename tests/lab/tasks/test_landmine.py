@@ -1,7 +1,6 @@
 """Landmine: what its objective computes, and what its loader refuses."""
 
 import math
-import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,7 @@ from flwr_fbo.lab.datasets.base import DataError, data_file
 from flwr_fbo.lab.datasets.landmine import partition
 from flwr_fbo.lab.tasks.base import Objective
 from flwr_fbo.lab.tasks.landmine import LandmineTask
-
-LANDMINE = Path("landmine", "LandmineData.mat")
-needs_landmine = pytest.mark.skipif(
-    not Path(os.environ.get("FLWR_FBO_DATA", "/nowhere"), LANDMINE).is_file(),
-    reason=f"{LANDMINE} is not in the folder that FLWR_FBO_DATA names",
-)
-
+from tests.support.landmine import LANDMINE, needs_landmine
 
 SETTING = {"C": 3.0, "gamma": 0.5}
 

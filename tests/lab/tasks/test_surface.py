@@ -1,6 +1,5 @@
 """Surfaces of objectives: computed once, and of whose data they are."""
 
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -19,14 +18,7 @@ from flwr_fbo.lab.tasks.emnist import EmnistTask
 from flwr_fbo.lab.tasks.landmine import LandmineTask
 from flwr_fbo.lab.tasks.surface import SurfaceSource
 from flwr_fbo.space.search_space import SearchSpace
-
-LANDMINE = Path("landmine", "LandmineData.mat")
-
-
-needs_landmine = pytest.mark.skipif(
-    not Path(os.environ.get("FLWR_FBO_DATA", "/nowhere"), LANDMINE).is_file(),
-    reason=f"{LANDMINE} is not in the folder that FLWR_FBO_DATA names",
-)
+from tests.support.landmine import needs_landmine
 
 
 @pytest.fixture

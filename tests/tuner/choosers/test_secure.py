@@ -24,7 +24,7 @@ from scipy.stats import kstest
 from flwr_fbo import Halving, InProcessGrid, PrivateChoice, Seeds
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.filters import Spent
-from flwr_fbo.privacy.spending import SpendingLedger
+from flwr_fbo.privacy.spending_ledger import SpendingLedger
 from flwr_fbo.secure import SecureAggregation
 from flwr_fbo.secure.roster import Roster, SigningKey
 from flwr_fbo.tuner.choosers.secure import SecureChooser

@@ -22,7 +22,12 @@ from flwr.serverapp.strategy import (
 )
 
 from flwr_fbo import Halving, OneTraining, tuner_mod
-from flwr_fbo.tuner.envelope import BallotHeader, TrialsHeader, read_header, unpack
+from flwr_fbo.tuner.message_headers import (
+    BallotHeader,
+    TrialsHeader,
+    read_header,
+    unpack,
+)
 from tests.support.apps import message_app
 from tests.support.races import FINAL, RaceGrid, race, race_context
 

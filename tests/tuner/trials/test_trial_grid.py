@@ -11,8 +11,13 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from flwr_fbo import InProcessGrid, tuner_mod
-from flwr_fbo.privacy.spending import Charge, Promise
-from flwr_fbo.tuner.envelope import SettingsHeader, TrialsHeader, pack, read_header
+from flwr_fbo.privacy.spending_ledger import Charge, Promise
+from flwr_fbo.tuner.message_headers import (
+    SettingsHeader,
+    TrialsHeader,
+    pack,
+    read_header,
+)
 from flwr_fbo.tuner.trial_context import FederationTrial, Overlay
 from flwr_fbo.tuner.trials.trial_grid import TrialGrid
 from flwr_fbo.tuner.trials.trial_thread import random_states, restore_random_states

@@ -9,7 +9,7 @@ import pytest
 from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
-from flwr_fbo.privacy.spending import Charge
+from flwr_fbo.privacy.spending_ledger import Charge
 from flwr_fbo.study.server import Step
 from flwr_fbo.tuning.dp_fts_de.server import DPFTSDEServer
 

@@ -44,7 +44,9 @@ def released(
         for n in sizes
     ]
     about = np.array(means), z / np.array(sizes), np.array(sizes)
-    return shared_function(POOL, *about, REFERENCE, np.random.default_rng(5)), shared
+    return shared_function(
+        POOL, *about, REFERENCE, rng=np.random.default_rng(5)
+    ), shared
 
 
 def test_a_message_has_mean_0_and_norm_1_whatever_the_scale() -> None:
@@ -169,7 +171,9 @@ def test_releases_count_by_their_precision() -> None:
 
     def values(means: list[FloatArray], stds: list[float], sizes: list[int]) -> Any:
         about = np.array(means), np.array(stds), np.array(sizes)
-        return shared_function(POOL, *about, REFERENCE, np.random.default_rng(5))(POOL)
+        return shared_function(POOL, *about, REFERENCE, rng=np.random.default_rng(5))(
+            POOL
+        )
 
     first = values([own / 9], [0.05], [9])
     both = values([own / 9, wild], [0.05, 1e3], [9, 1])

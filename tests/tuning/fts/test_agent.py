@@ -124,7 +124,7 @@ def test_killed_in_an_evaluation_it_evaluates_the_same(tmp_path: Path) -> None:
 
         with Journal({"kind": "agent"}, tmp_path / "journal.sqlite") as journal:
             agent = load_agent(journal, study, 1)
-            play_round(agent, objective, iteration, vectors, False, journal)
+            play_round(agent, objective, iteration, vectors, False, journal=journal)
 
     play(0, dies=False)
     for iteration in range(1, 5):

@@ -19,7 +19,7 @@ from optuna.distributions import (
 from flwr_fbo import best_params
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import Trial, TrialSource
-from flwr_fbo.privacy.spending import (
+from flwr_fbo.privacy.spending_ledger import (
     Charge,
     Promise,
     SpendingLedger,

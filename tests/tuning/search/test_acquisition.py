@@ -32,7 +32,9 @@ def test_acquisition_finds_what_a_fine_grid_finds(rng: np.random.Generator) -> N
     axis = np.linspace(0, 1, 201)
     grid = np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2)
     best = features.function(grid, weights[0]).max()
-    x = maximize(features, weights, PLANE, _boxes(1, 1), rng, 1000, 20)
+    x = maximize(
+        features, weights, PLANE, _boxes(1, 1), rng, num_candidates=1000, num_starts=20
+    )
     assert features.function(x[None], weights[0])[0] >= best - 1e-4
 
 
@@ -51,14 +53,20 @@ def test_random_starts_are_other_points_than_the_candidates(
         features = RandomFeatures.draw(np.random.default_rng(seed), 50, 2, 0.1)
         weights = np.random.default_rng(seed).standard_normal((1, 50))
         about = features, weights, PLANE, _boxes(1, 1)
-        x = maximize(*about, np.random.default_rng(seed), 30, 20, random_starts=True)
+        x = maximize(
+            *about,
+            np.random.default_rng(seed),
+            num_candidates=30,
+            num_starts=20,
+            random_starts=True,
+        )
         again = np.random.default_rng(seed)
         candidates, starts = again.random((30, 2)), again.random((20, 2))
         np.testing.assert_array_equal(seen[-1], starts)
         points = np.vstack([starts, candidates])
         best = points[np.argmax(features.function(points, weights[0]))]
         np.testing.assert_array_equal(x, best)
-        maximize(*about, np.random.default_rng(seed), 30, 20)
+        maximize(*about, np.random.default_rng(seed), num_candidates=30, num_starts=20)
         assert {tuple(x) for x in seen[-1]} <= {tuple(x) for x in candidates}
 
 
@@ -70,10 +78,26 @@ def test_acquisition_reaches_corners_and_borders_of_sub_regions(
         np.array([[0.5, 0.5], [0.0, 0.0]]), np.array([-1.6, 0.0]), 1.0
     )
     rising, low = np.array([1.0, 0.0]), np.array([-9.0, -9.0])
-    x = maximize(features, rising[None], PLANE, _boxes(1, 1), rng, 200, 5)
+    x = maximize(
+        features,
+        rising[None],
+        PLANE,
+        _boxes(1, 1),
+        rng,
+        num_candidates=200,
+        num_starts=5,
+    )
     np.testing.assert_array_equal(x, [1.0, 1.0])
     boxes = _boxes(2, 2)
-    x = maximize(features, np.array([rising, low, low, low]), PLANE, boxes, rng, 200, 5)
+    x = maximize(
+        features,
+        np.array([rising, low, low, low]),
+        PLANE,
+        boxes,
+        rng,
+        num_candidates=200,
+        num_starts=5,
+    )
     np.testing.assert_allclose(x, [0.5, 0.5])
     assert boxes.index(x[None])[0] == 0
 
@@ -93,7 +117,15 @@ def test_acquisition_finds_the_best_of_a_mixed_space(
     for _ in range(2):
         features = RandomFeatures.draw(rng, 60, 4, lengthscale=0.3)
         weights = rng.standard_normal((1, 60))
-        x = maximize(features, weights, space, space.sub_regions(1), rng, 1000, 20)
+        x = maximize(
+            features,
+            weights,
+            space,
+            space.sub_regions(1),
+            rng,
+            num_candidates=1000,
+            num_starts=20,
+        )
         np.testing.assert_allclose(space.snap_discrete(x[None])[0], x, atol=1e-9)
         values = [
             space.to_unit({"n": n, "k": k, "m": m, "x": 0.0})

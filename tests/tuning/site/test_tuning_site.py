@@ -14,7 +14,7 @@ from flwr.app import Context, RecordDict
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError, JournalHeldError
 from flwr_fbo.journal.tables import Trial as Recorded
-from flwr_fbo.privacy.spending import SpendingLedger
+from flwr_fbo.privacy.spending_ledger import SpendingLedger
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.study.codec import StudyMismatchError
 from flwr_fbo.tuning.dp_fts_de.settings import DPFTSDESettings

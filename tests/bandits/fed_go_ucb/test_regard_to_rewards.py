@@ -7,9 +7,9 @@ import pytest
 
 from flwr_fbo.bandits import FedGOUCBSettings, Network, NeuralPrivacy
 from flwr_fbo.bandits.fed_go_ucb.agent import FedGOUCBAgent
-from flwr_fbo.bandits.fed_go_ucb.regard import has_regard
+from flwr_fbo.bandits.fed_go_ucb.regard_to_rewards import has_regard
 from flwr_fbo.bandits.fed_go_ucb.study import FedGOUCBStudy
-from flwr_fbo.bandits.linear.regard import FEW_TRIALS
+from flwr_fbo.bandits.linear.regard_to_rewards import FEW_TRIALS
 
 MODEL = Network(4)
 PRIVACY = NeuralPrivacy(1.0, 1e-3, num_synchronisations=2, num_features=8)

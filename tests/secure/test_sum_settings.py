@@ -9,7 +9,7 @@ import pytest
 from flwr_fbo._common.fields import from_json, to_json
 from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.privacy.weights import WeightSchedule
-from flwr_fbo.secure.sums import SecureSums, SumGroup
+from flwr_fbo.secure.sum_settings import SecureSums, SumGroup
 from flwr_fbo.tuning.dp_fts_de.server import DPFTSDEServer
 
 SETTINGS = ReleaseSettings(

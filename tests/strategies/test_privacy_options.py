@@ -1,10 +1,10 @@
-"""Options of a study: what goes together, and when releases are made."""
+"""Privacy of a tuning study: what goes together, and when releases are made."""
 
 from typing import Any
 
 import pytest
 
-from flwr_fbo.strategies.options import Privacy
+from flwr_fbo.strategies.privacy_options import Privacy
 
 
 @pytest.mark.parametrize(

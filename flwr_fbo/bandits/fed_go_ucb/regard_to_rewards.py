@@ -1,6 +1,6 @@
 """Check that decisions of Fed-GO-UCB have regard to rewards.
 
-By the reference problem of `flwr_fbo.bandits.linear.regard`, with rewards of
+By the reference problem of `flwr_fbo.bandits.linear.regard_to_rewards`, with rewards of
 0 and 1 where no range is declared, and with other actions: four points of the unit
 cube. A network tells some points better apart than others, so there are 32 such
 problems, and the best action must be ahead in half of them. It must be tried in the
@@ -20,7 +20,7 @@ from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo.bandits.fed_go_ucb.agent import posterior
 from flwr_fbo.bandits.fed_go_ucb.settings import FedGOUCBSettings
-from flwr_fbo.bandits.linear.regard import (
+from flwr_fbo.bandits.linear.regard_to_rewards import (
     EFFECT,
     FEW_TRIALS,
     MANY_TRIALS,

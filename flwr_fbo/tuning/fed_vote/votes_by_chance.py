@@ -22,7 +22,7 @@ _NUM_DRAWS = 1000
 
 
 @dataclass(frozen=True, eq=False)
-class EvenVotes:
+class VotesByChance:
     """Law of the votes of agents that have nothing in common; public.
 
     Attributes
@@ -65,9 +65,9 @@ class EvenVotes:
 
 @lru_cache(maxsize=8)
 @one_blas_thread
-def even_votes(
+def votes_by_chance(
     settings: FedVoteSettings, count: VoteCount, space: SearchSpace, feature_seed: int
-) -> EvenVotes:
+) -> VotesByChance:
     """Return what votes for uniform draws from ``space`` look like."""
     from scipy.spatial.distance import cdist
 
@@ -86,11 +86,11 @@ def even_votes(
     afar = count.num_agents * float(np.std(phi @ phi.T - kernel))
     deviation = math.sqrt(by_chance + count.noise_std**2 + afar**2)
     # n agents that vote for x add n (1 - phi(x)'mean) to the excess there: they are not
-    # among the even votes. The smallest share of all places counts.
+    # among these votes. The smallest share of all places counts.
     share = max(1.0 - float((phi @ mean).max()), 1e-3)
     cells = settings.num_cells
     crowd = math.ceil(_threshold(deviation, cells) / share)
-    return EvenVotes(count.num_agents, mean, deviation, cells, crowd)
+    return VotesByChance(count.num_agents, mean, deviation, cells, crowd)
 
 
 def _threshold(deviation: float, num_cells: int) -> float:

@@ -22,7 +22,7 @@ from flwr_fbo.journal.file_formats import LEDGER
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.filters import Spent
-from flwr_fbo.privacy.spending import FILE_NAME, Charge, SpendingLedger
+from flwr_fbo.privacy.spending_ledger import FILE_NAME, Charge, SpendingLedger
 from flwr_fbo.site.proofs import recover
 
 TABLES = """

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from flwr_fbo.tuning.search import agent_blocks
-from flwr_fbo.tuning.search.agent_blocks import in_block, run_together
+from flwr_fbo.tuning.search import agents_at_once
+from flwr_fbo.tuning.search.agents_at_once import in_block, run_together
 
 CALLS: list[list[Any]] = []
 
@@ -54,7 +54,7 @@ def test_a_work_may_wait_again_and_again() -> None:
 
 
 def test_only_so_many_wait_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_blocks, "_AT_ONCE", 2)
+    monkeypatch.setattr(agents_at_once, "_AT_ONCE", 2)
     assert list(run_together(map(squared, range(5)))) == [0, 1, 4, 9, 16]
     assert CALLS == [[0, 1], [2, 3], [4]]
 

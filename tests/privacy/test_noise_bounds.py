@@ -10,7 +10,7 @@ import pytest
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.factorisation import Mechanism
-from flwr_fbo.privacy.spectrum import agent_bounds, paper_bounds, sum_bounds
+from flwr_fbo.privacy.noise_bounds import agent_bounds, paper_bounds, sum_bounds
 from tests.support.continual import noise_of
 from tests.support.small_release import SMALL
 

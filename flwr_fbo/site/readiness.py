@@ -30,7 +30,7 @@ from flwr_fbo.journal.file_formats import JOURNAL, LEDGER
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.gaussian import gaussian_mu
-from flwr_fbo.privacy.spending import (
+from flwr_fbo.privacy.spending_ledger import (
     DEFAULT_DELTA,
     FILE_NAME,
     Charge,

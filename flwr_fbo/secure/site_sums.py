@@ -27,7 +27,7 @@ from flwr_fbo.journal.journal import Journal
 
 if TYPE_CHECKING:
     from flwr_fbo.secure.roster import Roster, SigningKey
-    from flwr_fbo.secure.sums import SecureSums
+    from flwr_fbo.secure.sum_settings import SecureSums
     from flwr_fbo.secure.terms import SumRequest
     from flwr_fbo.secure.wire import Payload
 

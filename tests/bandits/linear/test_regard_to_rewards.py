@@ -20,7 +20,7 @@ from flwr_fbo.bandits import (
 )
 from flwr_fbo.bandits.linear.agent import LinearUCBAgent
 from flwr_fbo.bandits.linear.confidence import Confidence
-from flwr_fbo.bandits.linear.regard import FEW_TRIALS, has_regard
+from flwr_fbo.bandits.linear.regard_to_rewards import FEW_TRIALS, has_regard
 from flwr_fbo.bandits.linear.study import LinearBanditStudy
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import SeededEntropy

@@ -19,7 +19,7 @@ from scipy.stats import chi2
 
 from flwr_fbo import Limits, Privacy, Seeds, add_tuning, tuning_app, with_tuning
 from flwr_fbo._compat import ClientApi, NumPyClient
-from flwr_fbo.privacy.spending import SpendingLedger
+from flwr_fbo.privacy.spending_ledger import SpendingLedger
 from flwr_fbo.secure import SecureAggregation
 from flwr_fbo.secure.roster import Roster, SigningKey
 from tests.support.federation import numpy_app

@@ -31,7 +31,7 @@ from flwr_fbo._common.validation import require
 from flwr_fbo.bandits.linear.settings import LinearUCBSettings
 from flwr_fbo.bandits.site.arm_versions import ArmVersions
 from flwr_fbo.bandits.site.decision import Choice, Decision, Offer, action_of
-from flwr_fbo.bandits.site.reward_clock import LateRewardError, RewardClock
+from flwr_fbo.bandits.site.late_rewards import LateRewardError, RewardClock
 from flwr_fbo.bandits.site.running_sums import RunningSums
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.npy import from_json_array, to_json_array

@@ -8,7 +8,7 @@ from flwr.app import Context, RecordDict
 
 from flwr_fbo._common.errors import NodeConfigError, RefusedError
 from flwr_fbo.secure.roster import SigningKey
-from flwr_fbo.secure.site import SumIdentity
+from flwr_fbo.secure.site_sums import SumIdentity
 from tests.support.secure_studies import AGGREGATION, Keys, fed_vote, make_keys
 
 

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from flwr_fbo._common.validation import require
 from flwr_fbo.privacy.release import ReleaseSettings
-from flwr_fbo.secure.aggregator import Aggregator
 from flwr_fbo.secure.graph import MAX_COMPLETE
 from flwr_fbo.secure.roster import Roster, digest_of
 from flwr_fbo.secure.secure_release import SecureTotal
-from flwr_fbo.secure.sums import SecureSums, SumGroup
+from flwr_fbo.secure.server_attempt import Aggregator
+from flwr_fbo.secure.sum_settings import SecureSums, SumGroup
 from flwr_fbo.secure.terms import Exchange, SumFailedError, SumRequest
 
 _log = logging.getLogger("flwr.fbo")

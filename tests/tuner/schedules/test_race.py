@@ -27,7 +27,7 @@ from optuna.distributions import FloatDistribution, IntDistribution
 
 from flwr_fbo import FederationTuner, Halving, OneTraining, PrivateChoice, Seeds
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.tuner.envelope import read_header
+from flwr_fbo.tuner.message_headers import read_header
 from flwr_fbo.tuner.records.trials_record import FILE_NAME
 from flwr_fbo.tuner.schedules.schedule import AppShape
 from flwr_fbo.tuning import current_trial, server_score

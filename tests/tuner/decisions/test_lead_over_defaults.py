@@ -27,9 +27,8 @@ from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.tuner.choosers.exact import ExactChooser
 from flwr_fbo.tuner.choosers.private import PrivateChooser
 from flwr_fbo.tuner.decisions.drawn_tuners import drawn_tuners, std_of_lead
-from flwr_fbo.tuner.decisions.leads import Lead, lead_over_defaults
+from flwr_fbo.tuner.decisions.lead_over_defaults import lead_over_defaults
 from flwr_fbo.tuner.decisions.survivors import head_start, survivors_of
-from flwr_fbo.tuner.federation_result import FederationResult, Rung
 from flwr_fbo.tuner.site.ballots import make_ballot
 from tests.support.apps import (
     RUN_CONFIG,
@@ -216,33 +215,6 @@ def test_a_lead_is_measured_in_standard_deviations() -> None:
         lead = lead_over_defaults([choice], 20)
         assert lead is None or lead.deviations == pytest.approx(found[-1])
     assert np.mean(np.square(found)) == pytest.approx(1.0, abs=0.35)
-
-
-@pytest.mark.parametrize(
-    ("best", "lead", "is_beaten", "told"),
-    [
-        (0, None, False, "were chosen."),
-        (3, None, False, "have a worse score."),
-        (3, Lead(3, -0.1, 0.6, 0.001), False, "were not chosen: over all rungs"),
-        (3, Lead(3, 1.2, 0.1, 0.001), False, "(p = 0.1), maybe by chance."),
-        (3, Lead(3, 4.0, 0.001, 0.03), False, "better is not shown (p = 0.03): two"),
-        (3, Lead(3, 4.0, 0.001), False, "with fewer than 5 settings"),
-        (3, Lead(3, 4.0, 1e-5, 0.02), True, "beaten: the model of trial 3"),
-    ],
-)
-def test_what_is_chosen_is_not_what_is_claimed(
-    best: int, lead: Lead | None, is_beaten: bool, told: str
-) -> None:
-    """A model that is ahead beyond chance, and settings that are better: two claims."""
-    rungs = (Rung(1, (0, 3), (0.1, 0.2), (best,)),)
-    settings = tuple({"x": float(n)} for n in range(4))
-    result = FederationResult(settings, rungs, None, "", lead)
-    assert result.best_trial == best
-    assert result.defaults_beaten is is_beaten
-    assert told in str(result)
-    assert ("beaten" in str(result)) is is_beaten
-    is_maybe = lead is not None and not lead.is_of_model and lead.deviations > 0
-    assert ("chance" in str(result)) is is_maybe
 
 
 def _lucky_app() -> ClientApp:

@@ -26,7 +26,7 @@ from flwr_fbo._common.fields import (
     to_json,
 )
 from flwr_fbo._common.validation import is_number, require
-from flwr_fbo.privacy.spending import Promise
+from flwr_fbo.privacy.spending_ledger import Promise
 from flwr_fbo.secure import SecureSums
 from flwr_fbo.study.codec import read_json
 from flwr_fbo.tuner.kind import TUNER

@@ -15,7 +15,7 @@ from flwr_fbo._common.fields import from_json, to_json
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.accounting import ReleaseAccountant
 from flwr_fbo.privacy.gaussian import gaussian_epsilon
-from flwr_fbo.privacy.spending import (
+from flwr_fbo.privacy.spending_ledger import (
     FILE_NAME,
     Charge,
     Promise,

@@ -1,10 +1,9 @@
-"""Options that tuning strategies share: privacy, seeds, and presets by name."""
+"""Privacy of a tuning study: how releases are made, counted and limited."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, fields
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -17,22 +16,12 @@ from flwr_fbo._common.fields import (
     number,
     positive,
     ruled,
-    seed,
 )
-from flwr_fbo._common.validation import (
-    check_folder,
-    is_number,
-    require,
-    require_instance,
-    require_known,
-)
+from flwr_fbo._common.validation import check_folder, is_number, require
 from flwr_fbo.privacy.accounting import Method
 from flwr_fbo.privacy.release import Calibration
 from flwr_fbo.privacy.sampling import Sampling
 from flwr_fbo.privacy.weights import WeightSchedule
-from flwr_fbo.study.kinds import load
-from flwr_fbo.tuning.registry import ALGORITHMS
-from flwr_fbo.tuning.search.settings import SearchSettings
 
 SCHEDULES = ("release_after", "min_follow_probability")
 
@@ -182,98 +171,3 @@ class Privacy:
             for setting in fields(self)
         }
         return type(self)(**{**values, **schedules})
-
-
-@dataclass(frozen=True)
-class Seeds:
-    """Seeds of a tuning study; by default the operating system draws them.
-
-    Examples
-    --------
-    >>> from optuna.distributions import FloatDistribution
-    >>> from flwr_fbo import FTS, Seeds
-    >>> strategy = FTS(
-    ...     {"C": FloatDistribution(1e-3, 1e3, log=True)},
-    ...     "maximize",
-    ...     num_agents=20,
-    ...     seeds=Seeds(study=1, features=2),
-    ... )
-
-    Attributes
-    ----------
-    study : int, optional
-        Seed of the agents' draws; the agents are told it.
-    features : int, optional
-        Public seed of the shared features.
-    noise : int, optional
-        Seed of noise and sampling mask, *for experiments only*: the study is then not
-        private.
-
-    Raises
-    ------
-    ValueError
-        If one is not an integer >= 0; the message names it.
-    """
-
-    study: int | None = field(default=None, metadata=seed())
-    features: int | None = field(default=None, metadata=seed())
-    noise: int | None = field(default=None, metadata=seed())
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-
-
-@dataclass(frozen=True)
-class Preset:
-    """Settings of a private tuning strategy.
-
-    A strategy has them as ``presets``, by name; without names it has one, named "".
-
-    Attributes
-    ----------
-    agent : SearchSettings
-        The agents' settings.
-    privacy : Privacy
-        How releases are made. ``clip_norm`` and ``sampling_probability`` are given.
-    """
-
-    agent: SearchSettings
-    privacy: Privacy
-
-    @property
-    def weights(self) -> WeightSchedule:
-        """Weights of the agents in each sub-region; all the same unless given."""
-        return self.privacy.weights or WeightSchedule(peak=0.0)
-
-    def privacy_with(self, privacy: Privacy | None) -> Privacy:
-        """Return given settings, with gaps filled from the preset."""
-        if privacy is None:
-            return self.privacy
-        require_instance("privacy", privacy, Privacy)
-        return privacy.filled(self.privacy)
-
-
-@cache
-def private_strategies() -> dict[str, Any]:
-    """Return the strategies with presets by name, for files and commands."""
-    named = {a.strategy for a in ALGORITHMS.values() if a.strategy}
-    strategies = map(load, sorted(named))
-    return {kind.__name__: kind for kind in strategies if kind.presets}
-
-
-def preset_of(strategy: str, preset: str | None) -> Preset:
-    """Return the settings of a strategy by name, as files and commands give them.
-
-    Raises
-    ------
-    ValueError
-        If there is no such strategy, or it has no such preset.
-    """
-    require_known("strategy", strategy, private_strategies())
-    presets: dict[str, Preset] = private_strategies()[strategy].presets
-    if "" in presets:
-        require(preset is None, "preset", preset, f"left out, with {strategy}")
-        return presets[""]
-    preset = next(iter(presets)) if preset is None else preset
-    require_known("preset", preset, presets)
-    return presets[preset]

@@ -47,7 +47,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    for module in ("bandits.site.reward_clock", "journal.journal", "journal.tables"):
+    for module in ("bandits.site.late_rewards", "journal.journal", "journal.tables"):
         monkeypatch.setattr(f"flwr_fbo.{module}.time", made)
     return made
 

@@ -10,17 +10,17 @@ from optuna.distributions import (
 from scipy.stats import norm
 
 from flwr_fbo.tuning import FedVoteSettings, SearchSpace
-from flwr_fbo.tuning.fed_vote.even_votes import even_votes
 from flwr_fbo.tuning.fed_vote.settings import VoteCount
+from flwr_fbo.tuning.fed_vote.votes_by_chance import votes_by_chance
 from tests.support.votes import NARROWER, PLANE, agent, late_features, strategy
 
 
 def test_late_votes_have_more_cells_to_meet_in_by_chance() -> None:
     settings, count = FedVoteSettings(), VoteCount(30, noise_std=2.0)
-    even = even_votes(settings.after(19, 2), count, PLANE, 7)
+    by_chance = votes_by_chance(settings.after(19, 2), count, PLANE, 7)
     cells = 16 * NARROWER**2
-    assert even.num_cells == cells
-    deviation = even.threshold / float(norm.isf(0.05 / cells))
+    assert by_chance.num_cells == cells
+    deviation = by_chance.threshold / float(norm.isf(0.05 / cells))
     features, rng = late_features(2), np.random.default_rng(0)
     center = features(np.full((1, 2), 0.5))[0]
     drawn = [
@@ -30,11 +30,11 @@ def test_late_votes_have_more_cells_to_meet_in_by_chance() -> None:
     counts = np.array(drawn) @ center
     # A little less there than at the place where a sample of the plane is densest.
     assert 0.85 * deviation < counts.std() < 1.05 * deviation
-    expected = 30 * float(even.mean @ center)
+    expected = 30 * float(by_chance.mean @ center)
     assert counts.mean() == pytest.approx(expected, abs=4 * deviation / 1000**0.5)
 
 
-def test_even_votes_on_discrete_axes_are_no_crowd() -> None:
+def test_votes_by_chance_on_discrete_axes_are_no_crowd() -> None:
     num_agents = 1000
     space = SearchSpace(
         {
@@ -61,8 +61,10 @@ def test_how_many_must_agree_is_said(caplog: pytest.LogCaptureFixture) -> None:
             study.summary()
     told = many.study
     assert isinstance(told.facts, VoteCount)
-    even = even_votes(FedVoteSettings(), told.facts, told.space, told.feature_seed)
-    crowd = even.smallest_crowd
+    by_chance = votes_by_chance(
+        FedVoteSettings(), told.facts, told.space, told.feature_seed
+    )
+    crowd = by_chance.smallest_crowd
     assert 6 < crowd <= 10  # 9 or 10: it depends on the features
     assert f"if {crowd} agents vote for one setting, the others try it" in caplog.text
     assert "would have to agree before their votes stand out, and there are 6" in (
@@ -76,7 +78,7 @@ def test_a_smallest_crowd_is_followed_and_half_of_it_is_not(
 ) -> None:
     space = SearchSpace({str(i): FloatDistribution(0, 1) for i in range(dim)})
     count = VoteCount(num_agents, noise_std=2.0)
-    crowd = even_votes(FedVoteSettings(), count, space, 7).smallest_crowd
+    crowd = votes_by_chance(FedVoteSettings(), count, space, 7).smallest_crowd
     assert crowd < num_agents
     rng = np.random.default_rng(5)
     followed = {crowd + 1: 0, crowd // 2: 0}

@@ -134,6 +134,8 @@ def test_rewards_may_be_at_both_ends_of_any_range() -> None:
         ends = np.array([low, low + 10 ** rng.uniform(-5, 0)])
         settings = replace(SMALL, reward_range=tuple(ends.tolist()))
         assert settings.without_excess(ends).tolist() == ends.tolist()
+        # However the subtraction rounds: the sensitivity rests on it.
+        assert np.abs(settings.centred(ends)).max() <= settings.max_reward
         squares = settings.outer_products(x, ends)[:, -1, -1]
         assert np.abs(squares - settings.max_reward**2).max() <= settings.grid
         outside = ends + settings.max_reward * np.array([-1.0, 1.0])

@@ -145,6 +145,23 @@ def _exact_delta(epsilon: float, q: float, z: float, *, added: bool) -> float:
     return share * gaussian_delta(epsilon + math.log(q) - math.log(share), 1 / z)
 
 
+@pytest.mark.parametrize(("first", "reserved"), [((), 0.1), (((Charge(9.0),),), 1e-6)])
+def test_shares_of_delta_never_add_up_to_more_than_is_reserved(
+    first: tuple[Any, ...], reserved: float
+) -> None:
+    """D / (j (j + 1)) for the j-th study with sampling: D, however many follow."""
+    delta, study = 1e-3, (Charge(5.0, 0.35, 4),)
+    losses = composed_losses(((0.35, 5.0, 4),))
+    squares = [1 / charge.noise_multiplier**2 for [charge] in first]
+    for j in range(1, 6):
+        share = reserved * delta / (j * (j + 1))
+        squares += [max(loss.gaussian_parameter(share, 0.4) for loss in losses) ** 2]
+        exact = gaussian_epsilon(delta * (1 - reserved), math.sqrt(sum(squares)))
+        groups = (*first, *[study] * j)
+        if len(groups) > 1:  # else it costs what it costs alone
+            assert Spent(groups).epsilon(delta) == pytest.approx(exact, rel=1e-9)
+
+
 def test_nothing_costs_nothing_and_no_noise_costs_everything() -> None:
     for nothing in (Spent(), Spent(((),))):
         assert nothing.epsilon(1e-3) == 0.0

@@ -6,6 +6,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+from scipy.stats import chi, chi2, norm
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.privacy.continual_settings import ContinualSettings
@@ -39,6 +40,22 @@ def test_our_bounds_in_the_worst_case_of_the_paper() -> None:
     """200 times less an agent, and 2,000 times on the server's sum."""
     assert agent_bounds(WORST, 0.01, 100).rho_min <= 41_680 / 200
     assert sum_bounds(WORST, 0.01, 100).rho_min <= 100 * 41_680 / 2000
+
+
+@pytest.mark.parametrize(("d", "num_agents"), [(1, 1), (10, 1), (10, 50)])
+def test_our_bounds_are_those_of_the_formulas(d: int, num_agents: int) -> None:
+    """Each of the two fails with probability p: one end of the spectrum with p/2."""
+    settings, alpha = replace(SMALL, dimension=d, num_releases=8), 0.05
+    p = alpha / (2 * 8)
+    std = math.sqrt(num_agents) * float(settings.release_std().max())
+    bounds = sum_bounds(settings, alpha, num_agents)
+    operator_norm = std * (math.sqrt(2) * chi.mean(d) + norm.isf(p / 2))
+    cross_norm = std * math.sqrt(chi2.isf(p, d) / 2)
+    assert bounds.rho_min == pytest.approx(operator_norm, rel=1e-9)
+    assert bounds.shift == 2 * bounds.rho_min
+    assert bounds.rho_max == 3 * bounds.rho_min
+    assert bounds.cross_norm == pytest.approx(cross_norm, rel=1e-9)
+    assert bounds.kappa == pytest.approx(cross_norm / math.sqrt(operator_norm))
 
 
 def test_bounds_for_agents_are_a_union_over_them() -> None:

@@ -205,6 +205,33 @@ def test_a_server_that_is_killed_makes_the_release_once(
     assert_asked_once(grids[0])
 
 
+def test_a_server_that_is_killed_after_a_release_sums_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sum that is released is open no more: it is not gone on with."""
+    contributions = Contributions(monkeypatch)
+    configs = node_configs()
+    for slot, config in enumerate(configs):
+        (tmp_path / f"{slot}").mkdir()
+        config["fbo-folder"] = str(tmp_path / f"{slot}")
+
+    def stop(heard: Heard, message: Message) -> bool:
+        if heard.exchange == 1 and grids[0].of("sum", 5):
+            raise Killed
+        return True
+
+    grids = [SumGrid(configs, tamper=stop), SumGrid(configs)]
+    with pytest.raises(Killed):
+        fed_vote(folder=tmp_path / "server").start(grids[0], num_rounds=3)
+    resumed = fed_vote(folder=tmp_path / "server")
+    resumed.start(grids[1], num_rounds=3)
+    assert [row.iteration for row in resumed.server.ledger] == [0, 1]
+    contributions.assert_right(resumed)
+    assert contributions.num_shares == 2 * 5
+    grids[0].heard += grids[1].heard
+    assert_asked_once(grids[0])
+
+
 def test_a_site_that_restarts_between_exchanges_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -190,6 +190,22 @@ def test_a_server_that_forgets_an_open_sum_gets_no_other() -> None:
     assert_sum(collected(collector(), sites, release=2), range(NUM_SITES))
 
 
+@pytest.mark.parametrize(("num_pinned", "fits"), [(51, False), (52, True), (53, False)])
+def test_over_fifty_sites_are_those_of_the_whole_roster(
+    num_pinned: int, fits: bool, tmp_path: Path
+) -> None:
+    """Else the server could choose them by their places on the ring."""
+    keys = {slot: SumIdentity.draw().public for slot in range(num_pinned)}
+    Roster.draw(keys).save(tmp_path / "roster.json")
+    option = SecureAggregation(roster=tmp_path / "roster.json")
+    assert len(option.collector([range(50)]).groups) == 1  # of fifty it may be a part
+    if fits:
+        option.collector([range(52)])
+        return
+    with pytest.raises(ValueError, match=r"^roster='.* is not allowed"):
+        option.collector([range(52)])
+
+
 def test_an_option_that_does_not_fit_is_named() -> None:
     with pytest.raises(ValueError, match=r"^threshold=6 is not allowed"):
         SecureAggregation(threshold=6).collector([range(NUM_SITES)])

@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 from flwr_fbo._common.errors import RefusedError
 from flwr_fbo.cli import app as command
 from flwr_fbo.journal.journal_file import JournalError
-from flwr_fbo.privacy.spending_ledger import FILE_NAME, Charge
+from flwr_fbo.privacy.spending_ledger import FILE_NAME, Charge, Promise
+from flwr_fbo.site.gate import Gate
 from flwr_fbo.site.receipts import Mark, ReceiptBook, SignedReceipt, read_mark
 from flwr_fbo.site.site import Answer
 from flwr_fbo.study.codec import RECEIPT_ENTRY
@@ -349,6 +350,21 @@ def test_a_receipt_of_another_study_or_site_is_refused(tmp_path: Path) -> None:
         with pytest.raises(RefusedError, match=words):
             server.ask(node, 2, book.receipt(slot))
     assert not list(tmp_path.glob("receipt-*"))
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_each_of_several_receipts_is_looked_at(tmp_path: Path, order: int) -> None:
+    """A tuner's message has one for each study: a right one hides no other."""
+    server, node = Server(), Node(tmp_path)
+    server.ask(node, 1)
+    right, book = server.book.receipt(0), ReceiptBook(("tuning", "two"), Promise())
+    book.note(0, Mark(1, 5), [1])
+    book.commit()
+    node_config: Any = {"agent-id": 0, "fbo-folder": str(tmp_path)}
+    gate = Gate(Context(1, 1, node_config, RecordDict(), {}), tmp_path)
+    gate.hear([right], 0, "tuning")
+    with pytest.raises(JournalError, match="lacks charge 1 of study two"):
+        gate.hear([right, book.receipt(0)][::order], 0, "tuning")
 
 
 def test_another_server_cannot_go_on_with_a_study(tmp_path: Path) -> None:

@@ -99,6 +99,21 @@ def test_models_are_those_of_the_formulas(num_own: int, std: float) -> None:
     np.testing.assert_allclose(model.estimate, mean, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.parametrize("num_own", [1, 40, 5000])
+def test_own_data_can_be_solved_whatever_rounding_has_done(num_own: int) -> None:
+    """All trials along one line, rounded to the grid, and next to no ridge."""
+    releases = replace(RELEASES, epsilon=1.0)
+    settings = replace(SETTINGS, releases=releases, ridge=1e-15)
+    rng = np.random.default_rng(num_own)
+    x = rng.uniform(0.0, 1.0, (num_own, 1)) * np.full(D, D**-0.5)
+    own = releases.gram(x, rng.choice([-0.5, 0.5], num_own))
+    matrix, target, variance = own_data(settings, own, num_own)
+    values = np.linalg.eigvalsh(matrix)
+    assert values[0] > 0
+    assert values[-1] / values[0] < 1.01 * 2**30
+    assert np.isfinite([*np.linalg.solve(matrix, target), variance]).all()
+
+
 def test_a_batch_is_its_sites_one_by_one() -> None:
     own = np.stack([clean_sum(THETA, n, n) for n in (5, 50, 500)])
     others = np.stack([clean_sum(THETA, 900, 7) + noise(2.0, s) for s in range(3)])

@@ -76,6 +76,18 @@ def test_one_client_changes_the_sum_by_its_bound_at_most(lie: float) -> None:
     assert np.linalg.norm(with_lie - without) <= (1.0 + 1e-9) / N
 
 
+@pytest.mark.parametrize("side", [1.0, -1.0])
+def test_a_lie_about_one_trial_says_no_more_than_an_honest_ballot(side: float) -> None:
+    """Of norm 1, all of it for or against a single trial: the server caps it too."""
+    chooser, lie, entries = _chooser(), np.zeros(K), ballot_entries(K)
+    lie[1] = side
+    with_lie = chooser.choose(0, {0: lie}, K).vectors
+    moved = N * (with_lie - chooser.choose(0, {}, K).vectors)
+    most = entries[-1] if side > 0 else entries[0]
+    assert abs(most) < 1
+    np.testing.assert_allclose(moved, np.abs(lie) * most, atol=1e-9)
+
+
 @pytest.mark.parametrize("message", [None, np.ones(K + 1), [1.0] * K])
 def test_a_malformed_ballot_counts_as_none(message: Any) -> None:
     chooser, honest = _chooser(), _ballots(2, N - 1)

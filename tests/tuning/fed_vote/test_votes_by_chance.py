@@ -34,6 +34,22 @@ def test_late_votes_have_more_cells_to_meet_in_by_chance() -> None:
     assert counts.mean() == pytest.approx(expected, abs=4 * deviation / 1000**0.5)
 
 
+def test_votes_of_a_sample_count_more_and_vary_more() -> None:
+    """Each counts 1/q times, with probability q."""
+    q, settings = 0.25, FedVoteSettings()
+    by_chance = votes_by_chance(settings, VoteCount(200, 2.0, q), PLANE, 7)
+    deviation = by_chance.threshold / float(norm.isf(0.05 / by_chance.num_cells))
+    features, rng = agent()._shared, np.random.default_rng(0)
+    center = features(np.full((1, 2), 0.5))[0]
+    drawn = [
+        (rng.random(200) < q) @ features(rng.random((200, 2))) / q
+        + 2.0 * rng.standard_normal(512)
+        for _ in range(500)
+    ]
+    spread = float((np.array(drawn) @ center).std())
+    assert 0.8 * deviation < spread < 1.1 * deviation
+
+
 def test_votes_by_chance_on_discrete_axes_are_no_crowd() -> None:
     num_agents = 1000
     space = SearchSpace(

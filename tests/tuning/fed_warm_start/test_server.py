@@ -61,6 +61,9 @@ def test_a_message_that_is_too_long_counts_as_zero(
     assert "agent 0: its message counts as zero: norm 1.2 is above 1" in caplog.text
     exact.receive(step, {0: (1 + 9e-10) * vector})
     assert not np.array_equal(released(exact), released(empty))
+    longer = server_of()
+    longer.receive(step, {0: (1 + 2e-9) * vector})
+    np.testing.assert_array_equal(released(longer), released(empty))
 
 
 def test_a_postponed_release_postpones_those_after_it() -> None:

@@ -221,6 +221,22 @@ def test_a_suggestion_is_the_best_of_the_square(
     assert improvement(model, x[None])[0] >= 0.99 * improvement(model, grid).max()
 
 
+def test_a_suggestion_from_one_candidate_has_climbed_to_a_top(
+    data: tuple[FloatArray, FloatArray],
+) -> None:
+    """No place near it is better: the ascent goes where improvement grows."""
+    at_top = 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        model = posterior(data, LOGS + rng.normal(0.0, 0.3, 4))
+        x = suggested(model, PLANE, rng, 1)
+        near = np.clip(x + 0.1 * rng.uniform(-1.0, 1.0, (400, 2)), 0.0, 1.0)
+        at_top += (
+            improvement(model, x[None])[0] >= 0.99 * improvement(model, near).max()
+        )
+    assert at_top >= 30  # it may end early where improvement is far below the best
+
+
 def test_the_best_so_far_is_without_its_noise(
     data: tuple[FloatArray, FloatArray],
 ) -> None:

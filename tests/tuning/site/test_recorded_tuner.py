@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.lab.baselines.random_search import RandomSearchSettings
 from flwr_fbo.lab.baselines.transfer import RGPESettings, TAFSettings
 from flwr_fbo.space.search_space import Params, SearchSpace
@@ -91,3 +92,20 @@ def test_an_interrupted_trial_keeps_its_source(tmp_path: Path, name: str) -> Non
     assert sources[0] == "enqueued"
     assert play(4, True, path)[-1] == "own search"
     assert play(5, False, path)[-2:] == ["own search", "own search"]
+
+
+def test_a_server_that_has_forgotten_one_release_is_refused(tmp_path: Path) -> None:
+    """It would draw new noise for that one's messages."""
+    study = TuningStudy(SearchSpace(SPACE), "maximize", AGENTS["random"])
+    identity, path = agent_identity(study, 1), tmp_path / "agent.sqlite"
+
+    def hear(num_released: int) -> None:
+        with Journal(identity, path) as journal:
+            RecordedTuner(journal, study, 1, num_released=num_released)
+
+    for num_released in (0, 1, 3, 3):
+        hear(num_released)
+    with pytest.raises(JournalError, match="has 2 releases and had 3") as error:
+        hear(2)
+    assert error.value.public == "The server's record is an older copy."
+    hear(3)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
@@ -29,6 +30,7 @@ from flwr_fbo._common.validation import (
     require_positive,
 )
 from flwr_fbo._compat import instruction_content, message_type, to_array_record
+from flwr_fbo.secure import SecureSums, SumRequest
 from flwr_fbo.site.limits import (
     check_config,
     check_steps,
@@ -37,15 +39,16 @@ from flwr_fbo.site.limits import (
 from flwr_fbo.site.receipts import ReceiptBook
 from flwr_fbo.strategies.enrolment import (
     Enrolment,
+    first_line,
+    matched,
     one_array,
 )
 from flwr_fbo.strategies.host import Host
 from flwr_fbo.strategies.open_round import OpenRound
 from flwr_fbo.strategies.result import StudyResult
 from flwr_fbo.strategies.round_progress import RoundLog, ToldGrid
+from flwr_fbo.strategies.secure_rounds import SecureRounds
 from flwr_fbo.strategies.study_record import (
-    NoOpenSums,
-    OpenSums,
     StudyProgress,
     StudyRecord,
     refuse_twin,
@@ -59,6 +62,9 @@ from flwr_fbo.study.server import Server, Step
 _log = logging.getLogger("flwr.fbo")
 
 ResultT = TypeVar("ResultT", bound=StudyResult)
+
+# Seconds for one exchange of a secure sum; no trial is played in it.
+_EXCHANGE_TIMEOUT = 300.0
 
 
 class StudyStrategy(Strategy, Generic[ResultT]):
@@ -80,8 +86,8 @@ class StudyStrategy(Strategy, Generic[ResultT]):
     record_kind: JournalKind
     # Metrics that clients can be asked to report.
     metrics: ClassVar[tuple[str, ...]] = ()
-    # The secure sum that may have been unmasked, where sites sum their messages.
-    _open_sums: OpenSums = NoOpenSums()
+    # Where the sites sum what they send.
+    _secure: SecureRounds | None = None
 
     def __init__(self, server: Server, study: Study) -> None:
         self.server = server
@@ -247,7 +253,10 @@ class StudyStrategy(Strategy, Generic[ResultT]):
             self._commit()
             return
         self.server.resume(progress.ledger)
-        self.server.load_state_dict(self._open_sums.resume(progress.state))
+        state = progress.state
+        if self._secure is not None:
+            state = self._secure.resume(state)
+        self.server.load_state_dict(state)
         self.study, self._rounds = progress.study, progress.rounds
         self._enrolment.resume(progress.slots, progress.journals)
         self._enrolment.book = ReceiptBook.from_json(progress.receipts)
@@ -260,13 +269,14 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         """Put all that a new run would need on disk."""
         book = self._enrolment.book
         num_rounds = len(self._rounds) if is_round_done else len(self._rounds) - 1
+        open_sum = {} if self._secure is None else self._secure.state_dict()
         progress = StudyProgress(
             self.study,
             self.server.ledger,
             self._enrolment.slots,
             self._enrolment.journals,
             self._rounds[:num_rounds],
-            self.server.state_dict() | self._open_sums.state_dict(),
+            self.server.state_dict() | open_sum,
             book.to_json(),
         )
         self._record.save(progress)
@@ -409,7 +419,60 @@ class StudyStrategy(Strategy, Generic[ResultT]):
 
     def _exchanges_of_sums(self) -> int:
         """Return how many exchanges secure sums still take, besides the rounds."""
+        num_left = 0 if self._secure is None else self._num_sums_left()
+        return num_left * SumRequest.num_exchanges
+
+    def _num_sums_left(self) -> int:
+        """Return how many releases the sites still sum."""
         return 0
+
+    def _sum_up(
+        self, sums: SecureSums, release: int, group: int = 0
+    ) -> tuple[tuple[int, ...], Any] | None:
+        """Have sites sum what they send for a release; see `SecureRounds.sum_up`."""
+        assert self._secure is not None
+        keep = partial(self._commit, is_round_done=False)
+        about = sums, self.study.text, release, group
+        return self._secure.sum_up(*about, ask=self._ask_in_sum, keep=keep)
+
+    def _ask_in_sum(self, requests: Sequence[SumRequest]) -> dict[int, Any]:
+        """Send one exchange of a secure sum; return the replies by slot.
+
+        Skip nodes that are gone, and replies that are not arrays.
+        """
+        assert self._grid is not None
+        slots, client_api = self._enrolment.slots, self._host.client_api
+        of_slot = {request.slot: request for request in requests}
+        present, messages = set(self._grid.get_node_ids()), []
+        for node, slot in slots.items():
+            if node in present and slot in of_slot:
+                instruction = self._sum_instruction(of_slot[slot])
+                arrays = to_array_record([of_slot[slot].payload])
+                record = ConfigRecord({**instruction.to_config()})
+                content = instruction_content(arrays, record, client_api)
+                messages.append(Message(content, node, message_type(client_api)))
+        self._grid.send_name = (
+            f"release {self._round.step.release} of study {self.study.study_id}, "
+            f"exchange {requests[0].exchange} of {SumRequest.num_exchanges} of its "
+            "secure sum"
+        )
+        timeout = min(self._timeout, _EXCHANGE_TIMEOUT)
+        replies = self._grid.send_and_receive(messages, timeout=timeout)
+        found: dict[int, Any] = {}
+        for asked, reply in matched(messages, replies):
+            if asked is None:
+                continue
+            slot = slots[asked]
+            if reply.has_error():
+                reason = first_line(reply.error.reason)
+                _log.warning("\t> agent %d: %s", slot, reason)
+            elif (array := one_array(slot, reply)) is not None:
+                found[slot] = array
+        return found
+
+    def _sum_instruction(self, request: SumRequest) -> Instruction:
+        """Return what a site is asked in an exchange of a secure sum."""
+        raise NotImplementedError(f"{type(self).__name__} has no secure sums")
 
     def _after_round(self, step: Step, answers: Mapping[int, Message]) -> None:
         """Take note of a round, before it is committed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -30,10 +30,11 @@ from flwr_fbo.privacy.spending import (
     charge_facts,
 )
 from flwr_fbo.privacy.weights import WeightSchedule
-from flwr_fbo.secure import SecureAggregation, SumRequest
+from flwr_fbo.secure import SecureAggregation, SecureSums
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.enrolment import one_array
 from flwr_fbo.strategies.options import Privacy, Seeds
+from flwr_fbo.strategies.secure_rounds import SecureRounds
 from flwr_fbo.study.codec import fresh_seed
 from flwr_fbo.study.server import Step
 from flwr_fbo.tuning.dp_fts_de.server import DPFTSDEServer
@@ -48,6 +49,9 @@ _MOST_LISTED = 4
 
 # Takes T, the last iteration; returns the iterations after which a release is due.
 ReleaseSchedule = Callable[[int], tuple[int, ...]]
+# Takes the sums of a study, a release as its sites count, and their group; returns the
+# sites in the sum, and that.
+SumUp = Callable[[SecureSums, int, int], tuple[tuple[int, ...], Any] | None]
 
 
 class ReleasePlan:
@@ -80,9 +84,9 @@ class ReleasePlan:
         seeds: Seeds,
     ) -> None:
         self.server = server
-        self.collector = None
+        self.secure: SecureRounds | None = None
         if aggregation is not None:
-            self.collector = aggregation.collector(server.groups())
+            self.secure = SecureRounds(aggregation, server.groups())
         self.privacy = privacy
         self._schedule = schedule
         self._epsilon = epsilon
@@ -110,9 +114,9 @@ class ReleasePlan:
             z = smallest_noise_multiplier(spends, self._epsilon)
             release = release.with_noise_multiplier(z)
         secure = None
-        if self.collector is not None:
+        if self.secure is not None:
             length = study.agent.message_length
-            secure = self.collector.sums(release.settings, length)
+            secure = self.secure.collector.sums(release.settings, length)
             release = secure.release
         server.plan(iterations, release)
         self.limit(study)
@@ -183,23 +187,22 @@ class ReleasePlan:
 
     def needed(self, step: Step, num_enrolled: int) -> int:
         """Return how many agents must answer before a step's release."""
-        if self.collector is not None:
-            return self.collector.groups[self.server.group_of(step.release)].min_summed
+        if self.secure is not None:
+            return self.secure.needed(self.server.group_of(step.release))
         if self.privacy.min_answers is not None:
             return self.privacy.min_answers
         return self.server.fewest_answers(step.release, num_enrolled)
 
     def read(self, slot: int, reply: Message) -> Any:
         """Return the message in a reply; None where the sites sum them."""
-        return one_array(slot, reply) if self.collector is None else None
+        return one_array(slot, reply) if self.secure is None else None
 
     def release(
         self,
         study: TuningStudy,
         step: Step,
         messages: Mapping[int, Any],
-        ask: Callable[[Sequence[SumRequest]], Mapping[int, Any]],
-        keep: Callable[[], object],
+        sum_up: SumUp,
     ) -> bool:
         """Make a step's release; return whether it was made.
 
@@ -211,30 +214,27 @@ class ReleasePlan:
             The step that asked for the release.
         messages : mapping
             What `read` gave, by slot.
-        ask, keep : callable
-            See `SecureCollector.collect`.
+        sum_up : callable
+            Has the sites sum for a release of a group; see `SecureRounds.sum_up`.
         """
         server, sums = self.server, study.secure
-        if self.collector is None or sums is None:
+        if sums is None:
             server.receive(step, dict(sorted(messages.items())))
             return True
         group = server.group_of(step.release)
         # As its sites number it: a cohort is in one release, which is its first.
         number = server.release_number(sums.groups[group].first_slot, step)
-        about = sums, study.text, number, group
-        summed = self.collector.collect(*about, ask=ask, keep=keep)
+        summed = sum_up(sums, number, group)
         if summed is None:
-            reason = self.collector.failure
-            _log.warning("The release is postponed, at no epsilon: %s", reason)
             return False
         planned = server.iterations[step.release - 1]
-        server.receive_sum(step, sums.row(planned, group, summed.slots, summed.total))
+        server.receive_sum(step, sums.row(planned, group, *summed))
         return True
 
     def trust(self) -> list[str]:
         """Return what the server learns of a site, for the log."""
-        if self.collector is not None:
-            return self.collector.trust()
+        if self.secure is not None:
+            return self.secure.collector.trust()
         readable = self.server.readable
         return [f"the server is trusted: it reads in each agent's message {readable}"]
 

@@ -108,7 +108,7 @@ from flwr_fbo.study.codec import StudyMismatchError
 from flwr_fbo.study.conditions import condition_of, conditions_of
 
 if TYPE_CHECKING:
-    from flwr_fbo.secure import SecureSums
+    from flwr_fbo.secure import BlockSums, SecureSums
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -324,7 +324,7 @@ class Gate:
 
     def check_sums(
         self,
-        sums: SecureSums | None,
+        sums: SecureSums | BlockSums | None,
         promise: Promise,
         known_slot: int = -1,
         unprotected: str = "",

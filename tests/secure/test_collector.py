@@ -16,13 +16,13 @@ from flwr_fbo._common.errors import RefusedError
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.secure import (
-    Roster,
     SecureAggregation,
     SecureSums,
     SumIdentity,
     SumRequest,
 )
 from flwr_fbo.secure.collector import SecureCollector
+from flwr_fbo.secure.roster import Roster
 
 NUM_SITES, LENGTH = 5, 8
 OPTION = SecureAggregation(threshold=4, honest=3, colluding=1)

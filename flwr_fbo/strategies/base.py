@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar, cast
@@ -30,7 +30,7 @@ from flwr_fbo._common.validation import (
     require_positive,
 )
 from flwr_fbo._compat import instruction_content, message_type, to_array_record
-from flwr_fbo.secure import SecureSums, SumRequest
+from flwr_fbo.secure import BlockSums, SecureSums
 from flwr_fbo.site.limits import (
     check_config,
     check_steps,
@@ -39,15 +39,19 @@ from flwr_fbo.site.limits import (
 from flwr_fbo.site.receipts import ReceiptBook
 from flwr_fbo.strategies.enrolment import (
     Enrolment,
-    first_line,
-    matched,
     one_array,
 )
 from flwr_fbo.strategies.host import Host
 from flwr_fbo.strategies.open_round import OpenRound
 from flwr_fbo.strategies.result import StudyResult
 from flwr_fbo.strategies.round_progress import RoundLog, ToldGrid
-from flwr_fbo.strategies.secure_rounds import SecureRounds
+from flwr_fbo.strategies.secure_rounds import (
+    EXCHANGE_TIMEOUT,
+    Instruct,
+    SecureRounds,
+    Summed,
+    SumPost,
+)
 from flwr_fbo.strategies.study_record import (
     StudyProgress,
     StudyRecord,
@@ -62,9 +66,6 @@ from flwr_fbo.study.server import Server, Step
 _log = logging.getLogger("flwr.fbo")
 
 ResultT = TypeVar("ResultT", bound=StudyResult)
-
-# Seconds for one exchange of a secure sum; no trial is played in it.
-_EXCHANGE_TIMEOUT = 300.0
 
 
 class StudyStrategy(Strategy, Generic[ResultT]):
@@ -385,7 +386,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         self._log.end_round(
             self._rounds[-1],
             self._grid.seconds,
-            self._exchanges_of_sums(),
+            self._secure.exchanges_after(num_before) if self._secure else 0,
             failures=found.failures,
             late=found.late,
             absent=self._round.absent,
@@ -417,62 +418,27 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         """Return what the server half takes of a reply."""
         return one_array(slot, reply, step.release > 0)
 
-    def _exchanges_of_sums(self) -> int:
-        """Return how many exchanges secure sums still take, besides the rounds."""
-        num_left = 0 if self._secure is None else self._num_sums_left()
-        return num_left * SumRequest.num_exchanges
-
-    def _num_sums_left(self) -> int:
-        """Return how many releases the sites still sum."""
-        return 0
-
     def _sum_up(
-        self, sums: SecureSums, release: int, group: int = 0
-    ) -> tuple[tuple[int, ...], Any] | None:
+        self,
+        instruct: Instruct,
+        sums: SecureSums | BlockSums,
+        release: int,
+        group: int = 0,
+    ) -> Summed | None:
         """Have sites sum what they send for a release; see `SecureRounds.sum_up`."""
         assert self._secure is not None
-        keep = partial(self._commit, is_round_done=False)
-        about = sums, self.study.text, release, group
-        return self._secure.sum_up(*about, ask=self._ask_in_sum, keep=keep)
-
-    def _ask_in_sum(self, requests: Sequence[SumRequest]) -> dict[int, Any]:
-        """Send one exchange of a secure sum; return the replies by slot.
-
-        Skip nodes that are gone, and replies that are not arrays.
-        """
         assert self._grid is not None
-        slots, client_api = self._enrolment.slots, self._host.client_api
-        of_slot = {request.slot: request for request in requests}
-        present, messages = set(self._grid.get_node_ids()), []
-        for node, slot in slots.items():
-            if node in present and slot in of_slot:
-                instruction = self._sum_instruction(of_slot[slot])
-                arrays = to_array_record([of_slot[slot].payload])
-                record = ConfigRecord({**instruction.to_config()})
-                content = instruction_content(arrays, record, client_api)
-                messages.append(Message(content, node, message_type(client_api)))
-        self._grid.send_name = (
-            f"release {self._round.step.release} of study {self.study.study_id}, "
-            f"exchange {requests[0].exchange} of {SumRequest.num_exchanges} of its "
-            "secure sum"
+        post = SumPost(
+            self._grid,
+            self._enrolment.slots,
+            self._host.client_api,
+            min(self._timeout, EXCHANGE_TIMEOUT),
+            f"release {self._round.step.release} of study {self.study.study_id}",
+            instruct,
         )
-        timeout = min(self._timeout, _EXCHANGE_TIMEOUT)
-        replies = self._grid.send_and_receive(messages, timeout=timeout)
-        found: dict[int, Any] = {}
-        for asked, reply in matched(messages, replies):
-            if asked is None:
-                continue
-            slot = slots[asked]
-            if reply.has_error():
-                reason = first_line(reply.error.reason)
-                _log.warning("\t> agent %d: %s", slot, reason)
-            elif (array := one_array(slot, reply)) is not None:
-                found[slot] = array
-        return found
-
-    def _sum_instruction(self, request: SumRequest) -> Instruction:
-        """Return what a site is asked in an exchange of a secure sum."""
-        raise NotImplementedError(f"{type(self).__name__} has no secure sums")
+        keep = partial(self._commit, is_round_done=False)
+        about = self.study.text, release, group
+        return self._secure.sum_up(post, sums, *about, keep=keep)
 
     def _after_round(self, step: Step, answers: Mapping[int, Message]) -> None:
         """Take note of a round, before it is committed."""

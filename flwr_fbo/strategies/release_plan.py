@@ -34,7 +34,7 @@ from flwr_fbo.secure import SecureAggregation, SecureSums
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.enrolment import one_array
 from flwr_fbo.strategies.options import Privacy, Seeds
-from flwr_fbo.strategies.secure_rounds import SecureRounds
+from flwr_fbo.strategies.secure_rounds import SecureRounds, Summed
 from flwr_fbo.study.codec import fresh_seed
 from flwr_fbo.study.server import Step
 from flwr_fbo.tuning.dp_fts_de.server import DPFTSDEServer
@@ -51,7 +51,7 @@ _MOST_LISTED = 4
 ReleaseSchedule = Callable[[int], tuple[int, ...]]
 # Takes the sums of a study, a release as its sites count, and their group; returns the
 # sites in the sum, and that.
-SumUp = Callable[[SecureSums, int, int], tuple[tuple[int, ...], Any] | None]
+SumUp = Callable[[SecureSums, int, int], Summed | None]
 
 
 class ReleasePlan:
@@ -118,6 +118,7 @@ class ReleasePlan:
             length = study.agent.message_length
             secure = self.secure.collector.sums(release.settings, length)
             release = secure.release
+            self.secure.num_planned = len(iterations)
         server.plan(iterations, release)
         self.limit(study)
         charges = map(server.charge, server.charged)

@@ -10,6 +10,7 @@ import logging
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -165,7 +166,7 @@ class TuningStrategy(StudyStrategy[TuningResult]):
         self._warn_of_few(step, answered)
         # Charged before it leaves: after a crash it may have left.
         if releases.may_leave(self.study, step) and releases.release(
-            self.study, step, collected, self._sum_up
+            self.study, step, collected, partial(self._sum_up, self._sum_instruction)
         ):
             self._collected = {}
 
@@ -186,12 +187,6 @@ class TuningStrategy(StudyStrategy[TuningResult]):
                 planned,
                 share,
             )
-
-    def _num_sums_left(self) -> int:
-        """Return how many releases the sites still sum."""
-        assert self.releases is not None
-        server = self.releases.server
-        return len(server.iterations) - len(server.ledger)
 
     def _sum_instruction(self, request: SumRequest) -> TuningInstruction:
         """Return what a site is asked in an exchange of a secure sum."""

@@ -20,6 +20,8 @@ tuning, ``ROUND``       a message                  privacy, sums        the rele
 tuning, ``ROUND``       the metric best-value      privacy, sums        `UNPROTECTED`
 tuning, ``SUM``         a message in a sum         privacy, sums        the release
 linear, ``ROUND``       its sums with noise        privacy, share       release 1
+linear, ``SUM``         its new trials in a sum    privacy, sums,       release 1
+                                                   share
 linear with a trigger   when it wants to           privacy, share       release 1
                         synchronise
 neural, ``ROUND``       its sums with noise        privacy, share       release 1

@@ -200,7 +200,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
             self._grid = ToldGrid(grid, lambda: self._enrolment.slots)
             try:
                 if num_done == num_rounds:  # a study that was complete
-                    arrays = vectors_record(self.server.vectors) or ArrayRecord()
+                    arrays = arrays_record(self.server) or ArrayRecord()
                     result = self.result_type(arrays=arrays, rounds=self._rounds)
                 else:
                     flower = super().start(
@@ -360,7 +360,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         """Return the arrays for each node: the vectors, where it has not got them."""
         full = empty = ArrayRecord()
         if not self._up_to_date.issuperset(slots):
-            full = vectors_record(self.server.vectors) or empty
+            full = arrays_record(self.server) or empty
         return {node: empty if node in self._up_to_date else full for node in slots}
 
     def aggregate_train(
@@ -403,7 +403,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         tell(self._host.callbacks, "on_round", self._rounds[-1])
         if len(self.server.ledger) > num_before:
             self._up_to_date.clear()
-        return vectors_record(self.server.vectors), self._reported(answers)
+        return arrays_record(self.server), self._reported(answers)
 
     def _take(self, step: Step, answers: Mapping[int, Message]) -> None:
         """Hand what agents have answered to the server half.
@@ -513,6 +513,6 @@ def num_asked_for(rounds: Iterable[Round]) -> int:
     return int(any(finished.release for finished in rounds))
 
 
-def vectors_record(vectors: np.ndarray[Any, Any] | None) -> ArrayRecord | None:
+def arrays_record(server: Server) -> ArrayRecord | None:
     """Return what the server half has released, as Flower sends it."""
-    return None if vectors is None else to_array_record([vectors])
+    return to_array_record(server.arrays) if server.arrays else None

@@ -22,6 +22,7 @@ from flwr_fbo._common.validation import (
     require_int,
 )
 from flwr_fbo.bandits.decentralized_fed_ucb.server import DecentralizedFedUCBServer
+from flwr_fbo.bandits.fed_ucb.block_server import BlockServer
 from flwr_fbo.bandits.fed_ucb.server import FedUCBServer, spent_by_agent
 from flwr_fbo.bandits.linear.planning import SharingPlan
 from flwr_fbo.bandits.linear.settings import (
@@ -51,7 +52,7 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
 
     Parameters
     ----------
-    server : FedUCBServer or DecentralizedFedUCBServer
+    server : FedUCBServer, BlockServer or DecentralizedFedUCBServer
         The server half.
     study : LinearBanditStudy
         The study's settings, which all agents are told.
@@ -68,13 +69,13 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
         If an argument is not allowed; the message names it.
     """
 
-    server: FedUCBServer | DecentralizedFedUCBServer
+    server: FedUCBServer | BlockServer | DecentralizedFedUCBServer
     study: LinearBanditStudy
     result_type = BanditResult
 
     def __init__(
         self,
-        server: FedUCBServer | DecentralizedFedUCBServer,
+        server: FedUCBServer | BlockServer | DecentralizedFedUCBServer,
         study: LinearBanditStudy,
         *,
         interval: float | None,
@@ -141,8 +142,13 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
             self._last_round = ledger[-1].committed if ledger else time.time()
 
     def _before_round(self, step: Step) -> None:
-        """Wait until it is time, where sites synchronise by the clock."""
+        """Wait until it is time, where sites synchronise by the clock.
+
+        Not for a release that was postponed.
+        """
         if self._interval is None or not step.release:
+            return
+        if step.iteration not in self.server.iterations:
             return
         # No longer than the interval, wherever the clock was set to.
         pause = min(self._last_round + self._interval - time.time(), self._interval)

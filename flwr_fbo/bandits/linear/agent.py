@@ -29,6 +29,7 @@ from numpy.typing import ArrayLike
 
 from flwr_fbo._common.arrays import FloatArray, one_blas_thread
 from flwr_fbo._common.validation import require
+from flwr_fbo.bandits.linear.blocks_belief import BlocksBelief
 from flwr_fbo.bandits.linear.confidence import Belief, Confidence
 from flwr_fbo.bandits.linear.own_data import OwnBelief
 from flwr_fbo.bandits.linear.settings import DeterminantTrigger
@@ -218,6 +219,7 @@ class LinearUCBAgent:
         own = OwnPart(np.zeros(shape), np.zeros(shape), 0) if own is None else own
         self._confidence = self._confidence.after(num_synchronisations)
         self._own: OwnBelief | None = None
+        self._blocks: BlocksBelief | None = None
         if self.settings.uses_own_data:
             self._own = OwnBelief(
                 self._confidence,
@@ -231,8 +233,24 @@ class LinearUCBAgent:
         self._ellipsoid = self._confidence.ellipsoid(total)
         self._synchronised_log_det = self._ellipsoid.log_det
 
+    def receive_blocks(self, totals: FloatArray, stds: FloatArray) -> None:
+        """Take all totals of blocks, and act by them; see `BlocksBelief`.
+
+        Parameters
+        ----------
+        totals : ndarray of shape (k, d + 1, d + 1)
+            The totals, in the order of their release.
+        stds : ndarray of shape (k,)
+            Deviation of each total's noise on the diagonal.
+        """
+        size = self.settings.releases.dimension + 1
+        self.receive(np.sum(totals, axis=0) + np.zeros((size, size)), len(totals))
+        self._blocks = BlocksBelief(self._confidence, totals, stds)
+
     @property
     def _belief(self) -> Belief:
+        if self._blocks is not None:
+            return self._blocks.belief
         if self._own is not None:
             return self._own.belief
         return self._confidence.choosing(self._ellipsoid)
@@ -264,7 +282,9 @@ class LinearUCBAgent:
         """Half the confidence interval of each coordinate of theta, shape (d,)."""
         if self._own is not None:
             return self._own.coordinate_widths
-        return self._confidence.belief(self._ellipsoid).coordinate_widths
+        widths = self._confidence.belief(self._ellipsoid).coordinate_widths
+        # About the estimate of the blocks they are wider by how far that is away.
+        return widths + np.abs(self.estimate - self._ellipsoid.estimate)
 
     @property
     def worth_of_others(self) -> float | None:

@@ -11,6 +11,8 @@ message, only synchronises. Each part says what it keeps there:
     `PeerMail`      among peers: what it has heard, and passes on
 
 Its releases are in the ledger, and their draws in ``draw-k`` (`ContinualRelease`).
+Where sites sum their blocks the ledger has a row without numbers for each release that
+the site has sent a block for; its facts say of which window between two rows that is.
 """
 
 from __future__ import annotations
@@ -52,7 +54,10 @@ from flwr_fbo.bandits.site.running_sums import RunningSums
 from flwr_fbo.bandits.site.site_belief import SiteBelief
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.npy import to_json_array
+from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.continual import ContinualRelease
+from flwr_fbo.privacy.noise import Entropy
+from flwr_fbo.secure import SumIdentity
 from flwr_fbo.site.recorded_agent import RecordedBanditAgent, say_left_aside
 from flwr_fbo.study.codec import is_sum
 
@@ -66,6 +71,8 @@ class RecordedBandit(RecordedBanditAgent):
         With `identity_of` a study.
     study : LinearBanditStudy, optional
         That one, where it is known.
+    identity : SumIdentity, optional
+        The site's key and roster in secure sums; by default it has none.
 
     Attributes
     ----------
@@ -81,15 +88,21 @@ class RecordedBandit(RecordedBanditAgent):
         Decisions and rewards.
     belief : SiteBelief
         What the site believes.
+    in_sums : SumIdentity
+        The site's key and roster in secure sums.
     """
 
     kind: ClassVar[str] = LINEAR_SITE.name
     study: LinearBanditStudy
 
     def __init__(
-        self, journal: Journal, study: LinearBanditStudy | None = None
+        self,
+        journal: Journal,
+        study: LinearBanditStudy | None = None,
+        in_sums: SumIdentity | None = None,
     ) -> None:
         super().__init__(journal)
+        self.in_sums = SumIdentity() if in_sums is None else in_sums
         self.identity = journal.identity
         self.study = study or LinearBanditStudy.from_dict(journal.identity)
         self.state, settings = self._state, self.study.settings
@@ -289,6 +302,68 @@ class RecordedBandit(RecordedBanditAgent):
             say_left_aside()
             return
         self._put(arrays)
+
+    def receive_blocks(self, totals: Any, summed: Any) -> None:
+        """Take all totals of blocks, and which agents are in each.
+
+        What nothing can be learned from, or is larger than honest, is left aside, as by
+        `receive`.
+
+        Parameters
+        ----------
+        totals : ndarray of shape (k, d + 1, d + 1)
+            The totals.
+        summed : ndarray of shape (k, M)
+            Which agents are in each, as 0 and 1.
+
+        Raises
+        ------
+        ValueError
+            If they are not such arrays.
+        """
+        releases, count = self.study.settings.releases, self.study.num_agents
+        k, shape = len(np.atleast_1d(totals)), releases.sum_shape
+        require(1 <= k <= releases.max_releases, "len(totals)", k, "a release each")
+        allowed = f"of shape (k, {shape[0]}, {shape[0]}), symmetric, finite numbers"
+        is_total = is_sum(totals, (k, *shape), MOST)
+        require(is_total, "totals", np.shape(totals), allowed)
+        is_matrix = isinstance(summed, np.ndarray) and summed.dtype == np.uint8
+        is_matrix = is_matrix and summed.shape == (k, count) and bool(summed.max() <= 1)
+        allowed = f"of shape ({k}, {count}), 0 or 1"
+        require(is_matrix, "summed", np.shape(summed), allowed)
+        try:
+            if (np.abs(totals) > count * releases.largest_entries).any():
+                raise np.linalg.LinAlgError("a total is too large")
+            arrays = self.belief.receive_blocks(totals, summed)
+        except np.linalg.LinAlgError:
+            say_left_aside()
+            return
+        self._put(arrays)
+
+    def entropy(self) -> Entropy | None:
+        """Return what noise is drawn from; None without noise, or in secure sums.
+
+        There `SumIdentity` draws it.
+        """
+        return None if self.study.secure is not None else super().entropy()
+
+    def block(self, release: int) -> FloatArray:
+        """Return what the site adds to the sum of a release, shape (d + 1, d + 1).
+
+        The trials rewarded since the last release that it has sent a block for, and
+        logs that were added since. That is on disk before the block is returned: later
+        trials are in a later block, whether this one ever arrives or not, so that a
+        trial is in one sum at most.
+        """
+        rows = self._journal.ledger(release)
+        if not rows:
+            self.decisions.expire()
+            facts = {"window": self.num_releases, "private": self.study.private}
+            row = LedgerRow(release, facts, np.zeros(0))
+            self._journal.add_release(row, {})
+            rows = [row]
+        window = int(rows[0].facts["window"])
+        return self.sums.total(window, window + 1)
 
     def release(self, k: int) -> FloatArray:
         """Return this agent's release k: drawn and recorded, or the recorded one."""

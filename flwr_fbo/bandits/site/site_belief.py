@@ -5,6 +5,8 @@ In the journal are
     total       the sum of all agents' releases that the server gave back last
     included, contributors  how many of our releases, and agents, are in the total
     synchronisations        how many have made it
+    block-totals, block-sites  where sites act on blocks: each total of blocks, and
+                               which agents are in it
     pool, alpha  among peers: whose sums it adds up, and its pool's share of alpha
 """
 
@@ -52,6 +54,9 @@ class Received:
         Synchronisations that have made it.
     corrected : int
         Rewards that the site has corrected: agents may have been told the old ones.
+    totals, summed : ndarray, optional
+        Each total of blocks, shape (k, d + 1, d + 1), and which agents are in it, shape
+        (k, M), where sites act on blocks; ``total`` is then their sum.
     """
 
     slot: int
@@ -60,13 +65,17 @@ class Received:
     contributors: int = 0
     synchronisations: int = 0
     corrected: int = 0
+    totals: FloatArray | None = None
+    summed: NDArray[np.uint8] | None = None
 
     @classmethod
     def of(cls, state: Mapping[str, NDArray[Any]]) -> Received:
         """Return what is in the arrays of a journal."""
         names = "included", "contributors", "synchronisations", "corrected"
         numbers = [int(state.get(name, 0)) for name in names]
-        return cls(int(state.get("slot", NO_SLOT)), state.get("total"), *numbers)
+        blocks = state.get("block-totals"), state.get("block-sites")
+        slot = int(state.get("slot", NO_SLOT))
+        return cls(slot, state.get("total"), *numbers, *blocks)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Received) or self._numbers != other._numbers:
@@ -254,6 +263,36 @@ class SiteBelief:
         self._made = received, self._agents_of(received)
         return arrays
 
+    def receive_blocks(
+        self, totals: FloatArray, summed: NDArray[np.uint8]
+    ) -> dict[str, Any]:
+        """Make the agent of all totals of blocks; return the arrays that record them.
+
+        Parameters
+        ----------
+        totals : ndarray of shape (k, d + 1, d + 1)
+            The totals.
+        summed : ndarray of shape (k, M)
+            Which agents are in each.
+
+        Raises
+        ------
+        numpy.linalg.LinAlgError
+            If nothing can be learned from them. The agent is the one before then.
+        """
+        slot = int(self._state.get("slot", NO_SLOT))
+        arrays = {
+            "total": totals.sum(axis=0),
+            "included": np.array(int(summed[:, slot].sum())),
+            "contributors": np.array(int(summed.any(axis=0).sum())),
+            "synchronisations": np.array(len(totals)),
+            "block-totals": totals,
+            "block-sites": summed,
+        }
+        received = Received.of({**self._state, **arrays})
+        self._made = received, self._agents_of(received)
+        return arrays
+
     @property
     def _uses_own(self) -> bool:
         """Whether agents act on the site's own trials that are not released."""
@@ -271,6 +310,13 @@ class SiteBelief:
         settings, total = self._study.settings, received.total
         confidence = self.confidence.after(received.synchronisations)
         shape = settings.releases.sum_shape
+        if settings.uses_blocks:
+            agent = LinearUCBAgent(confidence)
+            blocks, summed = np.zeros((0, *shape)), np.zeros((0, 1), np.uint8)
+            if received.totals is not None and received.summed is not None:
+                blocks, summed = received.totals, received.summed
+            agent.receive_blocks(blocks, self._study.block_stds(summed))
+            return [agent]
         total = np.zeros(shape) if total is None else total
         require(np.shape(total) == shape, "total", np.shape(total), f"shape {shape}")
         totals = total.reshape(-1, *shape[-2:])

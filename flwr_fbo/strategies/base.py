@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
-import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy

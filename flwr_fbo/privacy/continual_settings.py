@@ -26,7 +26,7 @@ _GRID_BITS = 30
 # (d + 1) grid steps, with d <= 1000, and norms that are checked to 1e-9.
 _ROUNDING = 2.0**-20
 # The same where blocks are summed as integers: a billion trials of all sites together
-# fit into 56 bits, and the noise is still far wider than a step.
+# fit into 56 bits, and each site's share of the noise is still far wider than a step.
 _BLOCK_GRID_BITS, _BLOCK_ROUNDING = 24, 2.0**-14
 LARGEST_DIMENSION = 1000
 _NORM_TOLERANCE = 1e-9
@@ -309,8 +309,8 @@ class ContinualSettings:
         """Return what each trial adds to the running sum: [x; y][x; y]'.
 
         y is the reward less `reward_middle`. Rounded to the grid (an error of at most
-        2^-31 (L^2 + B^2) an entry), so that sums are exact, in whatever order. Without
-        noise nothing is rounded.
+        2^-31 (L^2 + B^2) an entry, or 2^-25 with ``mechanism="blocks"``), so that sums
+        are exact, in whatever order. Without noise nothing is rounded.
 
         Parameters
         ----------

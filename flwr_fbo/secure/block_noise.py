@@ -61,7 +61,7 @@ By the lemma of `integer_noise`, :math:`e^{\kappa}` pays for :math:`\xi`.
 :math:`\square`
 
 The lemma's conditions hold: :math:`\xi \le 3 \cdot 10^{-28}`, as all :math:`s_i \ge
-64`, :math:`M \le 2^{19}` and :math:`H \le 2^{20}`; and :math:`\mu \ge 10^{-18}`.
+64`, :math:`M \le 2^{19}` and :math:`H \le 2^{20}`; and :math:`\mu \ge 10^{-4}`.
 
 **Sites that do not answer.** A sum that is unmasked has at least ``min_summed`` sites,
 :math:`H` honest ones and all that may collude. With fewer the release fails: nothing is

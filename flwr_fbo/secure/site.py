@@ -26,8 +26,8 @@ from flwr_fbo._common.validation import require
 from flwr_fbo.journal.journal import Journal
 
 if TYPE_CHECKING:
-    from flwr_fbo.secure.roster import Roster, SigningKey
     from flwr_fbo.secure.integer_noise import SumNoise
+    from flwr_fbo.secure.roster import Roster, SigningKey
     from flwr_fbo.secure.sums import GroupedSums
     from flwr_fbo.secure.terms import SumRequest
     from flwr_fbo.secure.wire import Payload

@@ -48,9 +48,12 @@ _FIRST_VARIANCE, _LEAST_VARIANCE = 0.8, 0.08
 # ||theta||^2, over the square of the range of rewards that sigma is half of, is taken
 # to be in this range.
 _NORMS = 0.25, 400.0
+# Share of a study's mu^2 that misfits have; the blocks' sums have the rest, and 1.12
+# times the noise that they would have without.
+LEAVE_SHARE = 0.2
 # A misfit of so many deviations of its noise, and of such a share of the rewards' range
 # a trial, is believed.
-_LEAVE_DEVIATIONS, _LEAVE_SHARE = 2.5, 0.15
+_LEAVE_DEVIATIONS, _LEAST_MISFIT = 2.25, 0.15
 _TINY = np.finfo(float).tiny
 _ROUNDS = 3
 
@@ -85,12 +88,13 @@ class BlocksBelief:
         self._confidence, self.settings = confidence, confidence.settings
         self._num_sites = num_sites
         size = self.settings.releases.dimension + 1
-        total = np.asarray(totals, dtype=float).reshape(-1, size, size).sum(axis=0)
         std = math.sqrt(float(np.square(stds).sum()))
         most = self.settings.noise_scale**2
         variance = _FIRST_VARIANCE * most
         # What overflows is refused at the end.
         with np.errstate(over="ignore", invalid="ignore"):
+            blocks = np.asarray(totals, dtype=float).reshape(-1, size, size)
+            total = blocks.sum(axis=0)
             for _ in range(2):
                 found = _evidence(self.settings, total, std, variance)
                 model = _averaged(self.settings, found, variance)
@@ -184,7 +188,7 @@ class Misfit:
         """
         most = 2 * self.settings.releases.max_reward
         return misfit > max(
-            _LEAVE_DEVIATIONS * self.std, _LEAVE_SHARE * most * num_trials
+            _LEAVE_DEVIATIONS * self.std, _LEAST_MISFIT * most * num_trials
         )
 
 

@@ -71,6 +71,9 @@ class BlocksBelief:
         Deviation of each total's noise on the diagonal, >= 0.
     num_sites : int
         Number of sites that were summed, >= 1: the largest of all blocks.
+    num_arms : int, optional
+        Number of arms with as many coordinates each of their own: an action has zeros
+        in all others. That of the encoder's blocks unless given, or 1.
 
     Raises
     ------
@@ -84,9 +87,13 @@ class BlocksBelief:
         totals: FloatArray,
         stds: FloatArray,
         num_sites: int,
+        num_arms: int | None = None,
     ) -> None:
         self._confidence, self.settings = confidence, confidence.settings
         self._num_sites = num_sites
+        if num_arms is None:
+            encoder = self.settings.encoder
+            num_arms = 1 if encoder is None else max(len(encoder.blocks), 1)
         size = self.settings.releases.dimension + 1
         std = math.sqrt(float(np.square(stds).sum()))
         most = self.settings.noise_scale**2
@@ -96,7 +103,7 @@ class BlocksBelief:
             blocks = np.asarray(totals, dtype=float).reshape(-1, size, size)
             total = blocks.sum(axis=0)
             for _ in range(2):
-                found = _evidence(self.settings, total, std, variance)
+                found = _evidence(self.settings, total, std, variance, num_arms)
                 model = _averaged(self.settings, found, variance)
                 variance = _variance(self.settings, total, found.gram, model.estimate)
         self._found, self._model = found, model
@@ -208,15 +215,18 @@ class _Model(NamedTuple):
 
 
 def _evidence(
-    settings: LinearUCBSettings, total: FloatArray, std: float, variance: float
+    settings: LinearUCBSettings,
+    total: FloatArray,
+    std: float,
+    variance: float,
+    num_arms: int,
 ) -> _Evidence:
     """Return what a noisy running sum tells, each arm's coordinates by themselves."""
     d = settings.releases.dimension
-    blocks = 1 if settings.encoder is None else max(len(settings.encoder.blocks), 1)
     found = _Evidence(np.zeros((d, d)), np.zeros(d), np.zeros((d, d)))
     low, high = (bound * 4 * settings.noise_scale**2 for bound in _NORMS)
     ridge = _WORTH_RIDGE * settings.releases.max_action_norm**2
-    for places in np.split(np.arange(d), blocks):
+    for places in np.split(np.arange(d), num_arms):
         square = np.ix_(places, places)
         noisy, cross = total[square], total[places, d]
         size = len(places)

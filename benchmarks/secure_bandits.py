@@ -159,7 +159,7 @@ class Pooled(Sites):
         """Take what the others have."""
         self.others = self.sums.sum(axis=0)[None] - self.sums
         matrix = (self.others + self.sums)[:, :-1, :-1]
-        self.inverse = np.linalg.inv(matrix + RIDGE * np.eye(matrix.shape[-1]))
+        self.inverse[:] = np.linalg.inv(matrix + RIDGE * np.eye(matrix.shape[-1]))
 
 
 class OwnSites(Sites):

@@ -19,7 +19,7 @@ from flwr_fbo._compat import reply_metrics
 from flwr_fbo.bandits.fed_ucb.block_server import BlockServer
 from flwr_fbo.bandits.fed_ucb.server import FedUCBServer
 from flwr_fbo.bandits.kind import LINEAR_SERVER
-from flwr_fbo.bandits.linear.blocks_belief import BlocksBelief
+from flwr_fbo.bandits.linear.blocks_belief import BlocksBelief, summed_releases
 from flwr_fbo.bandits.linear.confidence import Confidence
 from flwr_fbo.bandits.linear.settings import LinearUCBSettings
 from flwr_fbo.bandits.linear.study import (
@@ -266,7 +266,8 @@ class FedUCB(LinearBanditStrategy):
             if study.settings.uses_blocks:
                 totals, summed = self.server.arrays
                 stds = study.block_stds(summed)
-                model = BlocksBelief(confidence, totals, stds).belief
+                most = int(summed.sum(axis=1).max())
+                model = BlocksBelief(confidence, totals, stds, most).belief
                 return model.ellipsoid.estimate
             return confidence.ellipsoid(total).estimate
         return None
@@ -291,5 +292,5 @@ def summed_study(
     require(mechanism == "blocks", "releases.mechanism", mechanism, blocks)
     rounds = SecureRounds(aggregation, [range(agents)])
     most = min(_MOST_TRIALS, _MOST_OF_ALL // agents)
-    sums = rounds.collector.block_sums(settings.releases, most)
+    sums = rounds.collector.block_sums(summed_releases(settings.releases), most)
     return replace(study, secure=sums), rounds

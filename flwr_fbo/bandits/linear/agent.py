@@ -74,6 +74,8 @@ class LinearUCBAgent:
         Sum of [x; y][x; y]' over the agent's trials: what `ContinualRelease` takes.
     num_trials : int
         Number of its trials.
+    blocks : BlocksBelief, optional
+        Belief by released blocks, where it has received them.
     """
 
     def __init__(
@@ -219,7 +221,7 @@ class LinearUCBAgent:
         own = OwnPart(np.zeros(shape), np.zeros(shape), 0) if own is None else own
         self._confidence = self._confidence.after(num_synchronisations)
         self._own: OwnBelief | None = None
-        self._blocks: BlocksBelief | None = None
+        self.blocks: BlocksBelief | None = None
         if self.settings.uses_own_data:
             self._own = OwnBelief(
                 self._confidence,
@@ -233,8 +235,16 @@ class LinearUCBAgent:
         self._ellipsoid = self._confidence.ellipsoid(total)
         self._synchronised_log_det = self._ellipsoid.log_det
 
-    def receive_blocks(self, totals: FloatArray, stds: FloatArray) -> None:
+    def receive_blocks(
+        self,
+        totals: FloatArray,
+        stds: FloatArray,
+        num_sites: int,
+        own: OwnPart | None = None,
+    ) -> None:
         """Take all totals of blocks, and act by them; see `BlocksBelief`.
+
+        Or by its own data, and what the totals are worth to it; see `OwnBelief`.
 
         Parameters
         ----------
@@ -242,17 +252,33 @@ class LinearUCBAgent:
             The totals, in the order of their release.
         stds : ndarray of shape (k,)
             Deviation of each total's noise on the diagonal.
+        num_sites : int
+            Largest number of sites in a total.
+        own : OwnPart, optional
+            The agent's part of the totals, without noise, where it acts on its own
+            data; it acts on the totals unless given.
         """
         size = self.settings.releases.dimension + 1
         self.receive(np.sum(totals, axis=0) + np.zeros((size, size)), len(totals))
-        self._blocks = BlocksBelief(self._confidence, totals, stds)
+        self.blocks = BlocksBelief(self._confidence, totals, stds, max(num_sites, 1))
+        if own is not None:
+            std = float(np.sqrt(np.square(stds).sum()))
+            self._own = OwnBelief(
+                self._confidence,
+                np.sum(totals, axis=0) - own.message,
+                num_sites - 1,
+                own.clean,
+                own.num_trials,
+                len(totals),
+                std=std,
+            )
 
     @property
     def _belief(self) -> Belief:
-        if self._blocks is not None:
-            return self._blocks.belief
         if self._own is not None:
             return self._own.belief
+        if self.blocks is not None:
+            return self.blocks.belief
         return self._confidence.choosing(self._ellipsoid)
 
     def wants_synchronisation(

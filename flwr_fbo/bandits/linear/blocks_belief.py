@@ -28,7 +28,7 @@ it does later is in any block: so the whole promise still holds.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -38,6 +38,8 @@ from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.bandits.linear.confidence import Belief, Confidence
 from flwr_fbo.bandits.linear.settings import LinearUCBSettings
 from flwr_fbo.models.ellipsoid import Ellipsoid
+from flwr_fbo.privacy.continual_settings import ContinualSettings
+from flwr_fbo.privacy.gaussian import gaussian_epsilon
 
 # Ridges that are averaged over, and the one that `worth` and shrinking count with; in
 # units of the longest action's square.
@@ -151,6 +153,20 @@ class BlocksBelief:
         releases = self.settings.releases
         centred = actions @ self._model.estimate
         return np.clip(centred + releases.reward_middle, *releases.reward_range)
+
+
+def summed_releases(releases: ContinualSettings) -> ContinualSettings:
+    """Return the settings of the sums of blocks, whose sites may leave.
+
+    Raises
+    ------
+    ValueError
+        If so small an epsilon cannot be shared with misfits.
+    """
+    if math.isinf(releases.epsilon):
+        return releases
+    mu = releases.mu * math.sqrt(1 - LEAVE_SHARE)
+    return replace(releases, epsilon=gaussian_epsilon(releases.delta, mu))
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -38,6 +38,7 @@ from flwr_fbo.study.codec import (
 )
 
 if TYPE_CHECKING:
+    from flwr_fbo.bandits.linear.blocks_belief import Misfit
     from flwr_fbo.secure import BlockSums
 
 
@@ -125,12 +126,37 @@ class LinearBanditStudy(Study):
         require(self.noise_seed is None, "noise_seed", self.noise_seed, allowed)
         is_central, allowed = self.graph is None, "None, with secure sums"
         require(is_central, "graph", self.graph, allowed)
-        is_same, allowed = secure.releases == self.settings.releases, "the study's own"
-        require(is_same, "secure.releases", secure.releases, allowed)
+        releases, of_sums = self.settings.releases, secure.releases
+        is_same = replace(of_sums, epsilon=releases.epsilon) == releases
+        allowed = "those of the study, but for epsilon"
+        require(is_same, "secure.releases", of_sums, allowed)
+        allowed = f"below {releases.epsilon:g}, the study's: a part is for misfits"
+        is_less = of_sums.mu < releases.mu
+        require(is_less, "secure.releases.epsilon", of_sums.epsilon, allowed)
         slots = [slot for group in secure.groups for slot in group.slots]
         allowed = f"one group of slots 0 to {self.num_agents - 1}"
         are_all = len(secure.groups) == 1 and slots == [*range(self.num_agents)]
         require(are_all, "secure.groups", secure.groups, allowed)
+
+    @cached_property
+    def released_by(self) -> LinearUCBSettings:
+        """The settings with the noise of what is released: more, where sites sum.
+
+        Confidence sets count with one such noise per agent, and so with more than is in
+        a total of blocks.
+        """
+        if self.secure is None:
+            return self.settings
+        return replace(self.settings, releases=self.secure.releases)
+
+    @property
+    def misfit(self) -> Misfit:
+        """The measure of how badly totals fit a site, which has the rest of mu^2."""
+        from flwr_fbo.bandits.linear.blocks_belief import Misfit
+
+        assert self.secure is not None, "no site leaves"
+        mu, of_sums = self.settings.releases.mu, self.secure.releases.mu
+        return Misfit(self.settings, math.sqrt(mu**2 - of_sums**2))
 
     def block_stds(self, summed: NDArray[np.uint8]) -> FloatArray:
         """Return the deviation of the noise on the diagonal of each total of blocks.

@@ -40,7 +40,7 @@ from flwr_fbo.bandits.kind import LINEAR_SITE
 from flwr_fbo.bandits.linear.arm_table import ArmTable
 from flwr_fbo.bandits.linear.study import LinearBanditStudy
 from flwr_fbo.bandits.site.arm_versions import ArmVersions
-from flwr_fbo.bandits.site.decision import Choice, Offer
+from flwr_fbo.bandits.site.decision import Choice, Offer, action_of
 from flwr_fbo.bandits.site.decision_log import DecisionLog
 from flwr_fbo.bandits.site.environment import (
     BanditEnvironment,
@@ -51,12 +51,11 @@ from flwr_fbo.bandits.site.logged_trials import LoggedTrials
 from flwr_fbo.bandits.site.policy_summary import PolicySummary
 from flwr_fbo.bandits.site.reward_clock import LateRewardError
 from flwr_fbo.bandits.site.running_sums import RunningSums
-from flwr_fbo.bandits.site.site_belief import SiteBelief
+from flwr_fbo.bandits.site.site_belief import Left, SiteBelief, left_in
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.npy import to_json_array
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.continual import ContinualRelease
-from flwr_fbo.privacy.noise import Entropy
 from flwr_fbo.secure import SumIdentity
 from flwr_fbo.site.recorded_agent import RecordedBanditAgent, say_left_aside
 from flwr_fbo.study.codec import is_sum
@@ -221,6 +220,7 @@ class RecordedBandit(RecordedBanditAgent):
             epsilon_spent=study.epsilon_spent(self.num_releases),
             warning=study.warning,
             worth_of_others=worths[0] if len(worths) == 1 else None,
+            left="" if self.left is None else str(self.left),
         )
 
     def play(self, environment: BanditEnvironment, num_trials: int) -> None:
@@ -340,12 +340,10 @@ class RecordedBandit(RecordedBanditAgent):
             return
         self._put(arrays)
 
-    def entropy(self) -> Entropy | None:
-        """Return what noise is drawn from; None without noise, or in secure sums.
-
-        There `SumIdentity` draws it.
-        """
-        return None if self.study.secure is not None else super().entropy()
+    @property
+    def left(self) -> Left | None:
+        """When and why the site has left; None while it shares its trials."""
+        return left_in(self._state)
 
     def block(self, release: int) -> FloatArray:
         """Return what the site adds to the sum of a release, shape (d + 1, d + 1).
@@ -353,17 +351,50 @@ class RecordedBandit(RecordedBanditAgent):
         The trials rewarded since the last release that it has sent a block for, and
         logs that were added since. That is on disk before the block is returned: later
         trials are in a later block, whether this one ever arrives or not, so that a
-        trial is in one sum at most.
+        trial is in one sum at most. Zero where the site has left.
         """
         rows = self._journal.ledger(release)
         if not rows:
             self.decisions.expire()
-            facts = {"window": self.num_releases, "private": self.study.private}
+            window = self.num_releases
+            # With the row: another draw of a misfit's noise would not be charged.
+            arrays = self._leaving(window, release)
+            facts = {"window": window, "private": self.study.private}
             row = LedgerRow(release, facts, np.zeros(0))
-            self._journal.add_release(row, {})
+            self._journal.add_release(row, arrays)
+            self._state |= arrays
             rows = [row]
-        window = int(rows[0].facts["window"])
+        window, left = int(rows[0].facts["window"]), self.left
+        if left is not None and window > left.window:
+            return np.zeros(self.study.settings.releases.sum_shape)
         return self.sums.total(window, window + 1)
+
+    def _leaving(self, window: int, release: int) -> dict[str, NDArray[Any]]:
+        """Return what records that the site leaves with this block, if it does.
+
+        By the misfit of the block's trials: how far their rewards were below what the
+        totals that the site has promise. Its noise is charged with the study.
+        """
+        [agent] = self.belief.agents
+        if self.left is not None or not self.belief.received.synchronisations:
+            return {}
+        trials = [
+            trial
+            for trial in self._journal.trials()
+            if trial.iteration == window and trial.state == "complete"
+        ]
+        assert agent.blocks is not None
+        measure = self.study.misfit
+        actions = np.array([action_of(trial) for trial in trials])
+        d = self.study.settings.releases.dimension
+        expected = agent.blocks.expected(actions.reshape(-1, d))
+        missing = float(np.sum(expected - [trial.value for trial in trials]))
+        entropy = self.entropy()
+        assert entropy is not None, "sums of blocks have noise"
+        noise = entropy.add_noise(release, np.zeros((1, 1)), np.array([measure.std]))
+        if not measure.leaves(missing + float(noise[0, 0]), len(trials)):
+            return {}
+        return Left(window, release, "misfit").arrays()
 
     def release(self, k: int) -> FloatArray:
         """Return this agent's release k: drawn and recorded, or the recorded one."""

@@ -187,6 +187,11 @@ class FedUCB(LinearBanditStrategy):
         if self._secure is not None:
             self._secure.num_planned = len(self.server.iterations)
 
+    def _before_round(self, step: Step) -> None:
+        """Wait until it is time; not for a release that was postponed."""
+        if step.iteration in self.server.iterations:
+            super()._before_round(step)
+
     def _take(self, step: Step, answers: Mapping[int, Message]) -> None:
         """Hand the answers to the server half; or have the sites sum their blocks."""
         server, sums = self.server, self.study.secure

@@ -142,13 +142,8 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
             self._last_round = ledger[-1].committed if ledger else time.time()
 
     def _before_round(self, step: Step) -> None:
-        """Wait until it is time, where sites synchronise by the clock.
-
-        Not for a release that was postponed.
-        """
+        """Wait until it is time, where sites synchronise by the clock."""
         if self._interval is None or not step.release:
-            return
-        if step.iteration not in self.server.iterations:
             return
         # No longer than the interval, wherever the clock was set to.
         pause = min(self._last_round + self._interval - time.time(), self._interval)

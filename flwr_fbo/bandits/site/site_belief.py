@@ -78,13 +78,18 @@ class Received:
     @classmethod
     def of(cls, state: Mapping[str, NDArray[Any]]) -> Received:
         """Return what is in the arrays of a journal."""
-        names = "included", "contributors", "synchronisations", "corrected"
-        numbers = [int(state.get(name, 0)) for name in names]
-        blocks = state.get("block-totals"), state.get("block-sites")
-        slot = int(state.get("slot", NO_SLOT))
         left = left_in(state)
-        window = None if left is None else left.window
-        return cls(slot, state.get("total"), *numbers, *blocks, window)
+        return cls(
+            slot=int(state.get("slot", NO_SLOT)),
+            total=state.get("total"),
+            included=int(state.get("included", 0)),
+            contributors=int(state.get("contributors", 0)),
+            synchronisations=int(state.get("synchronisations", 0)),
+            corrected=int(state.get("corrected", 0)),
+            totals=state.get("block-totals"),
+            summed=state.get("block-sites"),
+            last_shared=None if left is None else left.window,
+        )
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Received) or self._numbers != other._numbers:

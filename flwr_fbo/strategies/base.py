@@ -29,7 +29,6 @@ from flwr_fbo._common.validation import (
     require_positive,
 )
 from flwr_fbo._compat import instruction_content, message_type, to_array_record
-from flwr_fbo.secure import BlockSums, SecureSums
 from flwr_fbo.site.limits import (
     check_config,
     check_steps,
@@ -44,13 +43,7 @@ from flwr_fbo.strategies.host import Host
 from flwr_fbo.strategies.open_round import OpenRound
 from flwr_fbo.strategies.result import StudyResult
 from flwr_fbo.strategies.round_progress import RoundLog, ToldGrid
-from flwr_fbo.strategies.secure_rounds import (
-    EXCHANGE_TIMEOUT,
-    Instruct,
-    SecureRounds,
-    Summed,
-    SumPost,
-)
+from flwr_fbo.strategies.secure_rounds import SecureRounds, SumPost
 from flwr_fbo.strategies.study_record import (
     StudyProgress,
     StudyRecord,
@@ -86,8 +79,6 @@ class StudyStrategy(Strategy, Generic[ResultT]):
     record_kind: JournalKind
     # Metrics that clients can be asked to report.
     metrics: ClassVar[tuple[str, ...]] = ()
-    # Where the sites sum what they send.
-    _secure: SecureRounds | None = None
 
     def __init__(self, server: Server, study: Study) -> None:
         self.server = server
@@ -104,6 +95,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         self._rounds: list[Round] = []  # of the whole study
         self._up_to_date: set[int] = set()  # nodes that have the last release
         self._round = OpenRound(Step(-1))
+        self._sums = SecureRounds()  # none, unless a strategy has them
 
     @takes_plain
     def start(
@@ -197,6 +189,8 @@ class StudyStrategy(Strategy, Generic[ResultT]):
             tell(host.callbacks, "on_start", started)
             # Slots are given while it runs: the grid asks for them at each send.
             self._grid = ToldGrid(grid, lambda: self._enrolment.slots)
+            post = SumPost(self._grid, self._enrolment, host.client_api, timeout)
+            self._sums.begin(post, keep=partial(self._commit, is_round_done=False))
             try:
                 if num_done == num_rounds:  # a study that was complete
                     arrays = arrays_record(self.server) or ArrayRecord()
@@ -253,10 +247,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
             self._commit()
             return
         self.server.resume(progress.ledger)
-        state = progress.state
-        if self._secure is not None:
-            state = self._secure.resume(state)
-        self.server.load_state_dict(state)
+        self.server.load_state_dict(self._sums.resume(progress.state))
         self.study, self._rounds = progress.study, progress.rounds
         self._enrolment.resume(progress.slots, progress.journals)
         self._enrolment.book = ReceiptBook.from_json(progress.receipts)
@@ -269,14 +260,13 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         """Put all that a new run would need on disk."""
         book = self._enrolment.book
         num_rounds = len(self._rounds) if is_round_done else len(self._rounds) - 1
-        open_sum = {} if self._secure is None else self._secure.state_dict()
         progress = StudyProgress(
             self.study,
             self.server.ledger,
             self._enrolment.slots,
             self._enrolment.journals,
             self._rounds[:num_rounds],
-            self.server.state_dict() | open_sum,
+            self.server.state_dict() | self._sums.state_dict(),
             book.to_json(),
         )
         self._record.save(progress)
@@ -385,7 +375,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         self._log.end_round(
             self._rounds[-1],
             self._grid.seconds,
-            self._secure.exchanges_after(num_before) if self._secure else 0,
+            self._sums.exchanges_after(num_before),
             failures=found.failures,
             late=found.late,
             absent=self._round.absent,
@@ -416,28 +406,6 @@ class StudyStrategy(Strategy, Generic[ResultT]):
     def _read(self, slot: int, reply: Message, step: Step) -> Any:
         """Return what the server half takes of a reply."""
         return one_array(slot, reply, step.release > 0)
-
-    def _sum_up(
-        self,
-        instruct: Instruct,
-        sums: SecureSums | BlockSums,
-        release: int,
-        group: int = 0,
-    ) -> Summed | None:
-        """Have sites sum what they send for a release; see `SecureRounds.sum_up`."""
-        assert self._secure is not None
-        assert self._grid is not None
-        post = SumPost(
-            self._grid,
-            self._enrolment.slots,
-            self._host.client_api,
-            min(self._timeout, EXCHANGE_TIMEOUT),
-            f"release {self._round.step.release} of study {self.study.study_id}",
-            instruct,
-        )
-        keep = partial(self._commit, is_round_done=False)
-        about = self.study.text, release, group
-        return self._secure.sum_up(post, sums, *about, keep=keep)
 
     def _after_round(self, step: Step, answers: Mapping[int, Message]) -> None:
         """Take note of a round, before it is committed."""

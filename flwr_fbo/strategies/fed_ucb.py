@@ -136,9 +136,10 @@ class FedUCB(LinearBanditStrategy):
         trigger = check_trigger(settings, schedule)
         study = LinearBanditStudy(settings, num_agents, trigger, noise_seed)
         server: FedUCBServer | BlockServer = FedUCBServer(study)
+        sums = SecureRounds()
         if aggregation is not None:
             require_instance("aggregation", aggregation, SecureAggregation)
-            study, self._secure = summed_study(study, aggregation)
+            study, sums = summed_study(study, aggregation)
             server = BlockServer(study)
         super().__init__(
             server,
@@ -147,6 +148,7 @@ class FedUCB(LinearBanditStrategy):
             schedule=schedule,
             num_trials=num_trials,
         )
+        self._sums = sums
 
     def default_rounds(self) -> int:
         """Return as many as all planned synchronisations take.
@@ -184,13 +186,12 @@ class FedUCB(LinearBanditStrategy):
             used = "odd, or no agent would use the last release"
             require(rounds % 2 == 1, "num_rounds", rounds, used)
             self.server.iterations = range(1, horizon + 1, 2)
-        if self._secure is not None:
-            self._secure.num_planned = len(self.server.iterations)
+        if self._sums.collector is not None:
+            self._sums.num_planned = len(self.server.iterations)
 
-    def _before_round(self, step: Step) -> None:
-        """Wait until it is time; not for a release that was postponed."""
-        if step.iteration in self.server.iterations:
-            super()._before_round(step)
+    def _is_again(self, step: Step) -> bool:
+        """Return whether a step only tries a postponed release again."""
+        return step.iteration not in self.server.iterations
 
     def _take(self, step: Step, answers: Mapping[int, Message]) -> None:
         """Hand the answers to the server half; or have the sites sum their blocks."""
@@ -200,7 +201,8 @@ class FedUCB(LinearBanditStrategy):
             return
         if not step.release:
             return
-        summed = self._sum_up(self._sum_instruction, sums, step.release)
+        about = self.study, sums, step.release
+        summed = self._sums.sum_up(*about, instruct=self._sum_instruction)
         if summed is not None:
             server.receive_sum(step, sums.row(step.release, 0, *summed))
 
@@ -217,10 +219,6 @@ class FedUCB(LinearBanditStrategy):
             exchange=request.exchange,
             attempt=request.attempt,
         )
-
-    def _lines(self) -> list[str]:
-        trust = [] if self._secure is None else self._secure.collector.trust()
-        return [*super()._lines(), *trust]
 
     def _fields_for(self, step: Step) -> dict[str, Any]:
         return {
@@ -296,6 +294,7 @@ def summed_study(
     require(local == "released", "local_data", local, released)
     require(mechanism == "blocks", "releases.mechanism", mechanism, blocks)
     rounds = SecureRounds(aggregation, [range(agents)])
+    assert rounds.collector is not None
     most = min(_MOST_TRIALS, _MOST_OF_ALL // agents)
     sums = rounds.collector.block_sums(summed_releases(settings.releases), most)
     return replace(study, secure=sums), rounds

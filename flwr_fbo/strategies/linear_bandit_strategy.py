@@ -124,8 +124,11 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
         if self._interval is not None and self._folder is None:
             return [
                 "WARNING: no folder: if this run ends early, its study cannot be "
-                "resumed, and the sites have spent their epsilon"
+                "resumed, and the sites have spent their epsilon",
+                *self._sums.trust(),
             ]
+        if trust := self._sums.trust():
+            return trust
         # What the others will be worth to a site, where that can be planned.
         settings, times = self.study.settings, self._times
         planned = settings.releases.num_releases
@@ -143,13 +146,17 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
 
     def _before_round(self, step: Step) -> None:
         """Wait until it is time, where sites synchronise by the clock."""
-        if self._interval is None or not step.release:
+        if self._interval is None or not step.release or self._is_again(step):
             return
         # No longer than the interval, wherever the clock was set to.
         pause = min(self._last_round + self._interval - time.time(), self._interval)
         if pause > 0:
             _log.info("The next synchronisation is in %.0f s.", pause)
             time.sleep(pause)
+
+    def _is_again(self, step: Step) -> bool:
+        """Return whether a step only tries a postponed release again."""
+        return False
 
     def _after_round(self, step: Step, answers: Mapping[int, Message]) -> None:
         self._last_round = time.time()

@@ -30,11 +30,11 @@ from flwr_fbo.privacy.spending import (
     charge_facts,
 )
 from flwr_fbo.privacy.weights import WeightSchedule
-from flwr_fbo.secure import SecureAggregation, SecureSums
+from flwr_fbo.secure import SecureAggregation
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.enrolment import one_array
 from flwr_fbo.strategies.options import Privacy, Seeds
-from flwr_fbo.strategies.secure_rounds import SecureRounds, Summed
+from flwr_fbo.strategies.secure_rounds import Instruct, SecureRounds
 from flwr_fbo.study.codec import fresh_seed
 from flwr_fbo.study.server import Step
 from flwr_fbo.tuning.dp_fts_de.server import DPFTSDEServer
@@ -49,9 +49,6 @@ _MOST_LISTED = 4
 
 # Takes T, the last iteration; returns the iterations after which a release is due.
 ReleaseSchedule = Callable[[int], tuple[int, ...]]
-# Takes the sums of a study, a release as its sites count, and their group; returns the
-# sites in the sum, and that.
-SumUp = Callable[[SecureSums, int, int], Summed | None]
 
 
 class ReleasePlan:
@@ -84,9 +81,7 @@ class ReleasePlan:
         seeds: Seeds,
     ) -> None:
         self.server = server
-        self.secure: SecureRounds | None = None
-        if aggregation is not None:
-            self.secure = SecureRounds(aggregation, server.groups())
+        self.sums = SecureRounds(aggregation, server.groups())
         self.privacy = privacy
         self._schedule = schedule
         self._epsilon = epsilon
@@ -114,11 +109,11 @@ class ReleasePlan:
             z = smallest_noise_multiplier(spends, self._epsilon)
             release = release.with_noise_multiplier(z)
         secure = None
-        if self.secure is not None:
+        if self.sums.collector is not None:
             length = study.agent.message_length
-            secure = self.secure.collector.sums(release.settings, length)
+            secure = self.sums.collector.sums(release.settings, length)
             release = secure.release
-            self.secure.num_planned = len(iterations)
+            self.sums.num_planned = len(iterations)
         server.plan(iterations, release)
         self.limit(study)
         charges = map(server.charge, server.charged)
@@ -188,22 +183,22 @@ class ReleasePlan:
 
     def needed(self, step: Step, num_enrolled: int) -> int:
         """Return how many agents must answer before a step's release."""
-        if self.secure is not None:
-            return self.secure.needed(self.server.group_of(step.release))
+        if self.sums.collector is not None:
+            return self.sums.needed(self.server.group_of(step.release))
         if self.privacy.min_answers is not None:
             return self.privacy.min_answers
         return self.server.fewest_answers(step.release, num_enrolled)
 
     def read(self, slot: int, reply: Message) -> Any:
         """Return the message in a reply; None where the sites sum them."""
-        return one_array(slot, reply) if self.secure is None else None
+        return one_array(slot, reply) if self.sums.collector is None else None
 
     def release(
         self,
         study: TuningStudy,
         step: Step,
         messages: Mapping[int, Any],
-        sum_up: SumUp,
+        instruct: Instruct,
     ) -> bool:
         """Make a step's release; return whether it was made.
 
@@ -215,8 +210,8 @@ class ReleasePlan:
             The step that asked for the release.
         messages : mapping
             What `read` gave, by slot.
-        sum_up : callable
-            Has the sites sum for a release of a group; see `SecureRounds.sum_up`.
+        instruct : callable
+            Returns what a site is asked in one exchange of a secure sum.
         """
         server, sums = self.server, study.secure
         if sums is None:
@@ -225,7 +220,8 @@ class ReleasePlan:
         group = server.group_of(step.release)
         # As its sites number it: a cohort is in one release, which is its first.
         number = server.release_number(sums.groups[group].first_slot, step)
-        summed = sum_up(sums, number, group)
+        about = study, sums, number, group
+        summed = self.sums.sum_up(*about, instruct=instruct)
         if summed is None:
             return False
         planned = server.iterations[step.release - 1]
@@ -234,8 +230,8 @@ class ReleasePlan:
 
     def trust(self) -> list[str]:
         """Return what the server learns of a site, for the log."""
-        if self.secure is not None:
-            return self.secure.collector.trust()
+        if self.sums.collector is not None:
+            return self.sums.trust()
         readable = self.server.readable
         return [f"the server is trusted: it reads in each agent's message {readable}"]
 

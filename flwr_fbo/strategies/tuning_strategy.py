@@ -10,7 +10,6 @@ import logging
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -96,7 +95,7 @@ class TuningStrategy(StudyStrategy[TuningResult]):
         super().__init__(server, study)
         self.releases = releases
         if releases is not None:
-            self._secure = releases.secure
+            self._sums = releases.sums
         self._given_seed = None if seeds is None else seeds.features
         self._horizon: int | None = None  # T, once it is planned
 
@@ -166,7 +165,7 @@ class TuningStrategy(StudyStrategy[TuningResult]):
         self._warn_of_few(step, answered)
         # Charged before it leaves: after a crash it may have left.
         if releases.may_leave(self.study, step) and releases.release(
-            self.study, step, collected, partial(self._sum_up, self._sum_instruction)
+            self.study, step, collected, self._sum_instruction
         ):
             self._collected = {}
 

@@ -366,6 +366,7 @@ def _fed_ucb(trigger: DeterminantTrigger | None = None, **changes: Any) -> Steps
         schedule=_TIMES if trigger is None else trigger,
         num_trials=_TRIALS if trigger is None else None,
         noise_seed=NOISE_SEED,
+        aggregation=None,
     )
     rounds = None if trigger is None else _TRIALS
     yield from _played(strategy, _LINEAR_APP, rounds)

@@ -11,7 +11,7 @@ import typer
 from flwr_fbo._common.validation import require
 from flwr_fbo.cli.commands import add, group
 from flwr_fbo.cli.output import check_output, plain_errors
-from flwr_fbo.secure import Roster, SumIdentity
+from flwr_fbo.secure import SumIdentity
 
 app = group()
 
@@ -70,9 +70,9 @@ def roster(
     """
     with plain_errors(ValueError):
         check_output("FILE", file, replace=False)
-        made = Roster.draw(_by_slot(pairs))
+        made = SumIdentity.draw_roster(_by_slot(pairs))
         made.save(file)
-    _say(file, made)
+    _say(file, len(made.slots), made.digest())
 
 
 def show(file: Path) -> None:
@@ -83,8 +83,8 @@ def show(file: Path) -> None:
     $ flwr-fbo keys show roster.json
     """
     with plain_errors(ValueError):
-        found = Roster.load(file)
-    _say(file, found)
+        found = SumIdentity.load_roster(file)
+    _say(file, len(found.slots), found.digest())
     for slot, key in sorted(found.keys.items()):
         typer.echo(f"  {slot}: {key}")
 
@@ -113,6 +113,6 @@ def _by_slot(pairs: list[str]) -> dict[int, str]:
     return keys
 
 
-def _say(file: Path, found: Roster) -> None:
-    typer.echo(f"{file}: the keys of {len(found.slots)} sites")
-    typer.echo(f"Digest: {found.digest()}")
+def _say(file: Path, num_sites: int, digest: str) -> None:
+    typer.echo(f"{file}: the keys of {num_sites} sites")
+    typer.echo(f"Digest: {digest}")

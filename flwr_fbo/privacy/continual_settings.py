@@ -25,6 +25,9 @@ _GRID_BITS = 30
 # By how much the sensitivity is taken too large, which covers all that rounds a trial:
 # (d + 1) grid steps, with d <= 1000, and norms that are checked to 1e-9.
 _ROUNDING = 2.0**-20
+# The same where blocks are summed as integers: a billion trials of all sites together
+# fit into 56 bits, and each site's share of the noise is still far wider than a step.
+_BLOCK_GRID_BITS, _BLOCK_ROUNDING = 24, 2.0**-14
 LARGEST_DIMENSION = 1000
 _NORM_TOLERANCE = 1e-9
 _BLOCK_LENGTH = 1024
@@ -86,7 +89,8 @@ class ContinualSettings:
         Number n of planned synchronisations, from 1 to 2**17, or 2**24 with
         ``mechanism="tree"``. One more is an error. With None their number is not known
         in advance, and up to 2**20 can be made, for more noise: see
-        `flwr_fbo.privacy.factorisation.Stationary`.
+        `flwr_fbo.privacy.factorisation.Stationary`; with ``mechanism="blocks"`` for
+        no more noise.
     dimension : int
         Dimension d of an action, from 1 to 1000.
     epsilon : float
@@ -104,8 +108,10 @@ class ContinualSettings:
         noise at the same epsilon, at L = 1, than with (-1, 1). Where the middle is not
         0 actions need a constant: the intercept of a `FeatureEncoder`, or features that
         add up to one, as one-hot ones do.
-    mechanism : {"toeplitz", "tree", "tree-honaker"}
+    mechanism : {"toeplitz", "tree", "tree-honaker", "blocks"}
         Factorisation of the running sum; see `flwr_fbo.privacy.factorisation`.
+        ``"blocks"`` gives the trials between two releases a noise of their own. Secure
+        sums need it, and it is as good where releases are at doubling times.
     calibration : {"exact", "paper"}
         Calibration of sigma. ``"exact"``: the smallest sigma that is (epsilon,
         delta)-DP. ``"paper"``: sigma of Dubey & Pentland (2020), for
@@ -187,11 +193,14 @@ class ContinualSettings:
 
     @cached_property
     def sensitivity(self) -> float:
-        """`replace_one_sensitivity`, and a millionth of it for rounding."""
+        """`replace_one_sensitivity`, and a little of it for rounding.
+
+        A millionth of it, or 2^-14 with ``mechanism="blocks"``.
+        """
         # A trial is rounded to the grid, and its norm is checked to 1e-9: either moves
         # the sum by a little more than the proof says.
         exact = replace_one_sensitivity(self.max_action_norm, self.max_reward)
-        return exact * (1 + _ROUNDING)
+        return exact * (1 + self._rounding[1])
 
     @cached_property
     def noise_std(self) -> float:
@@ -284,7 +293,14 @@ class ContinualSettings:
             return 0.0
         largest = self.max_action_norm**2 + self.max_reward**2
         # A power of two: multiples of it add up exactly in floating point.
-        return float(2.0 ** (math.floor(math.log2(largest)) - _GRID_BITS))
+        return float(2.0 ** (math.floor(math.log2(largest)) - self._rounding[0]))
+
+    @property
+    def _rounding(self) -> tuple[int, float]:
+        """Bits of the grid below a trial's size, and what that adds to sensitivity."""
+        if self.mechanism == "blocks":
+            return _BLOCK_GRID_BITS, _BLOCK_ROUNDING
+        return _GRID_BITS, _ROUNDING
 
     def std_by(self, k: int) -> float:
         """Return the largest of the deviations of releases 1 to k, on the diagonal."""
@@ -297,8 +313,8 @@ class ContinualSettings:
         """Return what each trial adds to the running sum: [x; y][x; y]'.
 
         y is the reward less `reward_middle`. Rounded to the grid (an error of at most
-        2^-31 (L^2 + B^2) an entry), so that sums are exact, in whatever order. Without
-        noise nothing is rounded.
+        2^-31 (L^2 + B^2) an entry, or 2^-25 with ``mechanism="blocks"``), so that sums
+        are exact, in whatever order. Without noise nothing is rounded.
 
         Parameters
         ----------

@@ -17,7 +17,9 @@ made one after another, of records that depend on the releases before (Denisov e
 - ``toeplitz``: A^(1/2) (Fichtenberger, Henzinger & Upadhyay, 2023; Henzinger, Upadhyay
   & Upadhyay, 2023), its columns scaled to one norm.
 
-`Stationary` is for one that is not, and for sums of recent releases only.
+`Stationary` is for one that is not, and for sums of recent releases only. `Blocks`
+(``blocks``) is for either: C is the identity, so that the noise of each release's own
+records is independent of all other noise.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ import numpy as np
 from flwr_fbo._common.arrays import FloatArray, one_blas_thread
 from flwr_fbo._common.validation import require, require_choice, require_int
 
-Mechanism = Literal["toeplitz", "tree", "tree-honaker"]
+Mechanism = Literal["toeplitz", "tree", "tree-honaker", "blocks"]
 
 # Rows of the Toeplitz factorisation between two that are made anew.
 _ANEW = 64
@@ -356,6 +358,64 @@ class Stationary(Factorisation):
         return np.asarray(np.sqrt(np.cumsum(np.square(c)))[::-1])
 
 
+class Blocks(Factorisation):
+    """A = B C with C the identity: each release's own records have noise of their own.
+
+    B = A: the noise of a running sum is that of all of its blocks, and its variance is
+    their number k, or W with a sliding window. A record is in one block, so that the
+    sensitivity is 1, however many releases there will be.
+
+    The running sum of many releases has more noise than with the others: at equal
+    privacy that of ``toeplitz`` grows with log(k) / pi, this one with the root of k.
+    Choose it for two reasons. *Who adds the noise may change* from release to release,
+    as in secure sums where sites drop out: correlated draws would then no longer be the
+    same draws. *Releases at doubling times*: whoever weighs the blocks by their noise
+    has as much information, since the last block is half of all records.
+
+    Parameters
+    ----------
+    num_releases : int, optional
+        n, from 1 to 2**20, which it is unless given. The noise does not depend on it.
+    window : int, optional
+        W >= 1, for sums of the last W releases' records. None for running sums.
+    """
+
+    max_releases = 2**20
+
+    def __init__(
+        self, num_releases: int | None = None, window: int | None = None
+    ) -> None:
+        super().__init__(self.max_releases if num_releases is None else num_releases)
+        if window is not None:
+            require_int("window", window, 1, self.max_releases)
+        self.window = window
+
+    def row(self, k: int) -> FloatArray:
+        """Return row k of B, from 1 to n: one for each block in the sum, shape (k,)."""
+        row = np.ones(k)
+        if self.window is not None:
+            row[: -self.window] = 0.0
+        return row
+
+    def variance(self, k: int) -> float:
+        """Return the number of blocks in release k."""
+        return float(k if self.window is None else min(k, self.window))
+
+    def variances(self) -> FloatArray:
+        """Return the number of blocks in each release, shape (n,)."""
+        counts = np.arange(1.0, self.num_releases + 1)
+        return counts if self.window is None else np.minimum(counts, self.window)
+
+    def column_norms(self) -> FloatArray:
+        """Return the norms of the columns of C, shape (n,)."""
+        return np.ones(self.num_releases)
+
+    @cached_property
+    def largest_variance(self) -> float:
+        """The number of blocks in the last release."""
+        return self.variance(self.num_releases)
+
+
 @lru_cache(maxsize=8)
 def stationary_series(window: int | None, size: int) -> tuple[FloatArray, FloatArray]:
     """Return the first coefficients of b and c of `Stationary`, shapes (size,)."""
@@ -414,12 +474,14 @@ def factorisation(
     """
     require_choice("mechanism", mechanism, Mechanism)
     n, window = num_releases, sliding_window
-    known = None if n is None else _OF_KNOWN[mechanism](n)
     if window is not None:
         most = Stationary.max_releases if n is None else n - 1
         require_int("sliding_window", window, 1, most)
+    if mechanism == "blocks":
+        return Blocks(n, window)
+    known = None if n is None else _OF_KNOWN[mechanism](n)
     if n is None or window is not None:
-        expected = "'toeplitz', with num_releases=None or a sliding_window"
+        expected = "'toeplitz' or 'blocks', with num_releases=None or a sliding_window"
         require(mechanism == "toeplitz", "mechanism", mechanism, expected)
         return Stationary(window, n)
     assert known is not None

@@ -4,14 +4,13 @@ The rest of the package imports five names, and only these:
 
 `SecureAggregation`
     The server's option. Its ``collector`` has the sites sum, exchange by exchange.
-`SecureSums`
-    What server and sites agree on: groups, noise, and terms of each sum.
+`SecureSums`, `BlockSums`
+    What server and sites agree on: groups, noise, and terms of each sum; for a tuning
+    study's messages, and for a bandit's blocks.
 `SumRequest`
     What one site is asked in one exchange. The caller sends it, whatever the message.
 `SumIdentity`
     A site: its key, the roster that it pins, and its reply to a request.
-`Roster`
-    The public keys of all sites.
 
 A caller on the server passes `SecureCollector.collect` what is summed, a function that
 sends requests, and one that puts the open sum on disk. A caller at a site passes

@@ -1,6 +1,7 @@
 """The names that others import: the one list of them, which ``__init__.py`` reads."""
 
 from .aggregation_option import SecureAggregation as SecureAggregation
+from .block_sums import BlockSums as BlockSums
 from .roster import Roster as Roster
 from .site_sums import SumIdentity as SumIdentity
 from .sum_settings import SecureSums as SecureSums

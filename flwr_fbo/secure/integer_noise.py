@@ -158,6 +158,7 @@ epsilon 8, delta 1e-3     3517  8.000       8.873
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -180,8 +181,8 @@ _ROUNDING_STD = 2.0
 # rounding of floats here.
 _MARGIN = 2.0**-30
 _LOG2_WRAP_PROBABILITY = -40
-_MOST_BITS = 56
-_MOST_SITES = _LONGEST = 2**20
+MOST_BITS = 56
+MOST_SITES = _LONGEST = 2**20
 
 
 def log_ratio_bound(
@@ -220,8 +221,130 @@ def _ripple(std: float) -> float:
     return 2.0 * q / (1.0 - q)
 
 
+class SumNoise(ABC):
+    """Base class of a sum's noise: shares of it, and integers modulo 2**b.
+
+    A child says what integers a site adds, how wide their noise is and how far it can
+    move. Coordinates come in runs of one width each.
+
+    Attributes
+    ----------
+    num_sites : int
+        Largest number N of summed sites.
+    honest : int
+        Number H of summed sites, from 1 to N, whose shares alone give the noise.
+    length : int
+        Number M of integers of a site.
+    """
+
+    num_sites: int
+    honest: int
+    length: int
+
+    @abstractmethod
+    def planned_stds(self) -> tuple[tuple[int, float], ...]:
+        """Return runs of coordinates: their number, and deviation of H shares."""
+
+    @property
+    @abstractmethod
+    def largest_integer(self) -> int:
+        """Largest size of an integer of one site, before its share."""
+
+    @property
+    @abstractmethod
+    def unit(self) -> float:
+        """Size of one integer step in a decoded sum."""
+
+    @abstractmethod
+    def encode(self, values: FloatArray) -> NDArray[np.int64]:
+        """Return the integers of a site, shape (M,)."""
+
+    @abstractmethod
+    def decode(self, total: NDArray[np.uint64]) -> FloatArray:
+        """Return a sum of wrapped integers, modulo 2**b or not reduced, in its unit."""
+
+    @cached_property
+    def share_stds(self) -> tuple[tuple[int, float], ...]:
+        """Runs of coordinates: their number, and the deviation of one share.
+
+        H shares have the planned variance, enlarged by what the proof spends: t^2 for
+        the random rounding, and one part in 2**30 for xi.
+        """
+        return tuple(
+            (
+                count,
+                math.hypot(std * (1.0 + _MARGIN), _ROUNDING_STD)
+                / math.sqrt(self.honest),
+            )
+            for count, std in self.planned_stds()
+        )
+
+    @property
+    def share_std(self) -> float:
+        """Standard deviation of a share's first number, in integer units."""
+        return self.share_stds[0][1]
+
+    @property
+    def log_ratio(self) -> float:
+        """Bound xi of the proof for H shares; it is added to epsilon."""
+        return math.fsum(
+            log_ratio_bound(std, self.honest, count, _ROUNDING_STD)
+            for count, std in self.share_stds
+        )
+
+    @cached_property
+    def num_bits(self) -> int:
+        """Number b of bits of the sum: a multiple of 8.
+
+        Any of the M sums of N sites' integers and shares wraps around with probability
+        at most 2**-40. A discrete Gaussian Z is sub-Gaussian with its parameter s: with
+        the proof's Theta, E exp(a Z) = exp(a^2 s^2 / 2) Theta_s(a s^2) / Theta_s(0),
+        at most exp(a^2 s^2 / 2). So a sum of N exceeds u with probability at most
+        2 exp(-u^2 / (2 N s^2)); the union bound takes that M times.
+        """
+        log_events = math.log(2 * self.length) - _LOG2_WRAP_PROBABILITY * math.log(2)
+        widest = max(std for _, std in self.share_stds)
+        tail = widest * math.sqrt(2 * self.num_sites * log_events)
+        largest_sum = self.num_sites * self.largest_integer + tail
+        return 8 * math.ceil((math.log2(largest_sum) + 1) / 8)
+
+    def draw_share(self) -> NDArray[np.int64]:
+        """Draw a site's share of the noise, shape (M,), from OS entropy.
+
+        The sampler is exact (Canonne, Kamath & Steinke, 2020): OpenDP's.
+        """
+        drawn: list[int] = []
+        for count, std in self.share_stds:
+            drawn += opendp_gaussian(int, count, std)([0] * count)
+        return np.array(drawn, dtype=np.int64)
+
+    def wrapped(self, integers: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """Return integers modulo 2**b."""
+        # Two's complement: negative integers add up modulo 2**b like all others.
+        return integers.astype(np.uint64) & np.uint64(2**self.num_bits - 1)
+
+    def signed(self, total: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """Return the integers whose sum modulo 2**b this is, if none wrapped around."""
+        # The upper bits fall off on the left; the sign bit fills them from the left.
+        spare = 64 - self.num_bits
+        return (total << np.uint64(spare)).view(np.int64) >> np.int64(spare)
+
+    def std(self, num_answered: int) -> float:
+        """Return the deviation of the noise in a decoded sum's first number.
+
+        At most 1.001 sqrt(num_answered / H) times that of a trusted server.
+
+        Parameters
+        ----------
+        num_answered : int
+            Number of summed sites, from H to N.
+        """
+        require_int("num_answered", num_answered, self.honest, self.num_sites)
+        return math.sqrt(num_answered) * self.share_std * self.unit
+
+
 @dataclass(frozen=True)
-class IntegerNoise:
+class IntegerNoise(SumNoise):
     """Integer form of a message, and a site's share of the noise of the sum.
 
     Examples
@@ -268,7 +391,7 @@ class IntegerNoise:
         Noise z of H shares over ``max_norm``, from 1e-6 to 1e6.
     """
 
-    num_sites: int = field(metadata=integer(1, _MOST_SITES))
+    num_sites: int = field(metadata=integer(1, MOST_SITES))
     honest: int = field(metadata=integer(1))
     length: int = field(metadata=integer(1, _LONGEST))
     max_norm: float = field(metadata=number(1e-100, 1e100))
@@ -278,10 +401,10 @@ class IntegerNoise:
         check_fields(self)
         require_int("honest", self.honest, 1, self.num_sites)
         expected = (
-            f"at most {_MOST_BITS}; give fewer num_sites, a smaller length or a "
+            f"at most {MOST_BITS}; give fewer num_sites, a smaller length or a "
             "noise_multiplier nearer to 1"
         )
-        require(self.num_bits <= _MOST_BITS, "num_bits", self.num_bits, expected)
+        require(self.num_bits <= MOST_BITS, "num_bits", self.num_bits, expected)
 
     @cached_property
     def largest_norm(self) -> int:
@@ -299,35 +422,19 @@ class IntegerNoise:
         """Factor that a message is multiplied by before rounding."""
         return self.largest_norm / self.max_norm
 
-    @cached_property
-    def share_std(self) -> float:
-        """Standard deviation of one share, in integer units.
-
-        H shares have variance (z ``largest_norm``)^2, enlarged by what the proof
-        spends: t^2 for the random rounding, and one part in 2**30 for xi.
-        """
-        planned = self.noise_multiplier * self.largest_norm * (1.0 + _MARGIN)
-        return math.hypot(planned, _ROUNDING_STD) / math.sqrt(self.honest)
+    @property
+    def unit(self) -> float:
+        """Size of one integer step in message units."""
+        return 1.0 / self.scale
 
     @property
-    def log_ratio(self) -> float:
-        """Bound xi of the proof for H shares; it is added to epsilon."""
-        return log_ratio_bound(self.share_std, self.honest, self.length, _ROUNDING_STD)
+    def largest_integer(self) -> int:
+        """Largest size of an integer of one site: ``largest_norm``."""
+        return self.largest_norm
 
-    @cached_property
-    def num_bits(self) -> int:
-        """Number b of bits of the sum: a multiple of 8.
-
-        Any of the M sums of N messages and N shares wraps around with probability at
-        most 2**-40. A discrete Gaussian Z is sub-Gaussian with its parameter s: with
-        the proof's Theta, E exp(a Z) = exp(a^2 s^2 / 2) Theta_s(a s^2) / Theta_s(0),
-        at most exp(a^2 s^2 / 2). So a sum of N exceeds u with probability at most
-        2 exp(-u^2 / (2 N s^2)); the union bound takes that M times.
-        """
-        log_events = math.log(2 * self.length) - _LOG2_WRAP_PROBABILITY * math.log(2)
-        tail = self.share_std * math.sqrt(2 * self.num_sites * log_events)
-        largest_sum = self.num_sites * self.largest_norm + tail
-        return 8 * math.ceil((math.log2(largest_sum) + 1) / 8)
+    def planned_stds(self) -> tuple[tuple[int, float], ...]:
+        """Return one run of M numbers: H shares have z ``largest_norm``."""
+        return ((self.length, self.noise_multiplier * self.largest_norm),)
 
     def encode(self, message: FloatArray) -> NDArray[np.int64]:
         """Return the integer form of a message; it has at most ``largest_norm``.
@@ -361,19 +468,6 @@ class IntegerNoise:
             # The float norm was too short by its rounding, which is far less than this.
             factor *= 1.0 - 2.0**-40
 
-    def draw_share(self) -> NDArray[np.int64]:
-        """Draw a site's share of the noise, shape (M,), from OS entropy.
-
-        The sampler is exact (Canonne, Kamath & Steinke, 2020): OpenDP's.
-        """
-        draw = opendp_gaussian(int, self.length, self.share_std)
-        return np.array(draw([0] * self.length), dtype=np.int64)
-
-    def wrapped(self, integers: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """Return integers modulo 2**b."""
-        # Two's complement: negative integers add up modulo 2**b like all others.
-        return integers.astype(np.uint64) & np.uint64(2**self.num_bits - 1)
-
     def decode(self, total: NDArray[np.uint64]) -> FloatArray:
         """Return the sum of messages and noise, in message units.
 
@@ -382,20 +476,4 @@ class IntegerNoise:
         total : ndarray of shape (M,)
             Sum of wrapped integers, modulo 2**b or not reduced.
         """
-        # The upper bits fall off on the left; the sign bit fills them from the left.
-        spare = 64 - self.num_bits
-        signed = (total << np.uint64(spare)).view(np.int64) >> np.int64(spare)
-        return signed / self.scale
-
-    def std(self, num_answered: int) -> float:
-        """Return the standard deviation of the noise in a sum, in message units.
-
-        At most 1.001 sqrt(num_answered / H) times that of a trusted server.
-
-        Parameters
-        ----------
-        num_answered : int
-            Number of summed messages, from H to N.
-        """
-        require_int("num_answered", num_answered, self.honest, self.num_sites)
-        return math.sqrt(num_answered) * self.share_std / self.scale
+        return self.signed(total) / self.scale

@@ -113,8 +113,7 @@ class Roster:
 
     Examples
     --------
-    >>> from flwr_fbo.secure import Roster
-    >>> from flwr_fbo.secure.roster import SigningKey
+    >>> from flwr_fbo.secure.roster import Roster, SigningKey
     >>> keys = {slot: SigningKey.draw() for slot in range(3)}
     >>> roster = Roster.draw({slot: key.public for slot, key in keys.items()})
     >>> roster.verify(1, keys[1].sign(b"text"), b"text")

@@ -19,12 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._common.validation import require
+from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.release import ReleaseSettings
+from flwr_fbo.secure.block_sums import BlockSums
 from flwr_fbo.secure.graph import MAX_COMPLETE
+from flwr_fbo.secure.integer_noise import SumNoise
 from flwr_fbo.secure.roster import Roster, digest_of
 from flwr_fbo.secure.secure_release import SecureTotal
 from flwr_fbo.secure.server_attempt import Aggregator
-from flwr_fbo.secure.sum_settings import SecureSums, SumGroup
+from flwr_fbo.secure.sum_settings import GroupedSums, SecureSums, SumGroup
 from flwr_fbo.secure.terms import Exchange, SumFailedError, SumRequest
 
 _log = logging.getLogger("flwr.fbo")
@@ -125,9 +128,19 @@ class SecureCollector:
             sums.noise(group)  # which names what does not fit
         return sums
 
+    def block_sums(self, releases: ContinualSettings, most_trials: int) -> BlockSums:
+        """Return how blocks of at most so many trials of a site are summed.
+
+        Raises
+        ------
+        ValueError
+            If the sites cannot sum them; the message names the field.
+        """
+        return BlockSums(releases, most_trials, self.groups, digest_of(self.roster))
+
     def collect(
         self,
-        sums: SecureSums,
+        sums: GroupedSums[SumNoise],
         about: str,
         release: int,
         group: int = 0,
@@ -142,7 +155,7 @@ class SecureCollector:
 
         Parameters
         ----------
-        sums : SecureSums
+        sums : SecureSums or BlockSums
             How the study is summed.
         about : str
             What is summed, as JSON: the same for all sites.

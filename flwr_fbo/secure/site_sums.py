@@ -26,8 +26,9 @@ from flwr_fbo._common.validation import require
 from flwr_fbo.journal.journal import Journal
 
 if TYPE_CHECKING:
+    from flwr_fbo.secure.integer_noise import SumNoise
     from flwr_fbo.secure.roster import Roster, SigningKey
-    from flwr_fbo.secure.sum_settings import SecureSums
+    from flwr_fbo.secure.sum_settings import GroupedSums
     from flwr_fbo.secure.terms import SumRequest
     from flwr_fbo.secure.wire import Payload
 
@@ -123,6 +124,28 @@ class SumIdentity:
         assert self.key is not None, "there is no key"
         self.key.save(path)
 
+    @staticmethod
+    def draw_roster(keys: Mapping[int, str]) -> Roster:
+        """Return a new roster of some sites' public keys, by slot, with a new seed."""
+        from flwr_fbo.secure.roster import Roster
+
+        return Roster.draw(keys)
+
+    @staticmethod
+    def load_roster(path: str | Path) -> Roster:
+        """Return the roster in a file.
+
+        Raises
+        ------
+        ValueError
+            If others can change the file, or it is malformed.
+        OSError
+            If it cannot be read.
+        """
+        from flwr_fbo.secure.roster import Roster
+
+        return Roster.load(path)
+
     @property
     def public(self) -> str:
         """The public key, in hexadecimal; empty without a key."""
@@ -136,12 +159,12 @@ class SumIdentity:
         slots = {key: slot for slot, key in self.roster.keys.items()}
         return slots[self.key.public]
 
-    def check(self, sums: SecureSums | None, slot: int) -> None:
+    def check(self, sums: GroupedSums[SumNoise] | None, slot: int) -> None:
         """Raise `RefusedError` unless a study is summed under the pinned roster.
 
         Parameters
         ----------
-        sums : SecureSums, optional
+        sums : SecureSums or BlockSums, optional
             How the study is summed; None if the server is trusted.
         slot : int
             Slot that the site knows it holds, or -1.
@@ -169,7 +192,7 @@ class SumIdentity:
     def reply(
         self,
         journal: Journal,
-        sums: SecureSums,
+        sums: GroupedSums[SumNoise],
         request: SumRequest,
         contribution: Callable[[], FloatArray],
     ) -> Payload:
@@ -179,12 +202,13 @@ class SumIdentity:
         ----------
         journal : Journal
             That of the site's agent: what the next exchange needs is put there first.
-        sums : SecureSums
+        sums : SecureSums or BlockSums
             How the study is summed; the caller has checked it.
         request : SumRequest
             What the server asks; its payload can be anything.
         contribution : callable
-            Returns what the site adds, shape (P * M,), of norm 1 at most.
+            Returns what the site adds: a message, shape (P * M,), of norm 1 at most; or
+            a block, shape (d + 1, d + 1). It is called in exchange 3 of each attempt.
 
         Raises
         ------

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +24,7 @@ from flwr_fbo._common.validation import require, require_int
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.secure.graph import COLLUDING, MAX_COMPLETE
-from flwr_fbo.secure.integer_noise import IntegerNoise
+from flwr_fbo.secure.integer_noise import IntegerNoise, SumNoise
 from flwr_fbo.secure.secure_release import SecureRelease, SecureTotal
 from flwr_fbo.secure.terms import SumTerms
 
@@ -83,41 +85,44 @@ class SumGroup:
         return 1.001 * math.sqrt(self.num_slots / self.honest)
 
 
-@dataclass(frozen=True)
-class SecureSums:
-    """Settings of the secure sums of a study; public.
+GROUPS = several(instance(SumGroup, part=SumGroup), least=1, allowed="one at least")
+ROSTER = instance(str, allowed="a digest")
+
+NoiseT_co = TypeVar("NoiseT_co", bound=SumNoise, covariant=True)
+
+
+class GroupedSums(ABC, Generic[NoiseT_co]):
+    """Base class of secure sums: groups of sites, and the terms of each sum.
 
     Attributes
     ----------
-    settings : ReleaseSettings
-        Settings of all releases.
-    num_features : int
-        M, the length of a message.
     groups : tuple of SumGroup
-        One group for all releases; with `FedWarmStart` one per cohort.
+        Sites that are summed together, group by group.
     roster : str
         Digest of the `Roster` that all sites pin; empty without one.
     """
 
-    settings: ReleaseSettings = field(
-        metadata=instance(ReleaseSettings, part=ReleaseSettings)
-    )
-    num_features: int = field(metadata=integer(1, cap="max_features"))
-    groups: tuple[SumGroup, ...] = field(
-        metadata=several(
-            instance(SumGroup, part=SumGroup), least=1, allowed="one at least"
-        )
-    )
-    roster: str = field(default="", metadata=instance(str, allowed="a digest"))
+    groups: tuple[SumGroup, ...]
+    roster: str
 
-    def __post_init__(self) -> None:
-        check_fields(self)
+    @property
+    @abstractmethod
+    def noise_multiplier(self) -> float:
+        """Noise of a sum over its sensitivity, as each release is charged."""
+
+    @abstractmethod
+    def _noise_of(self, group: SumGroup) -> NoiseT_co:
+        """Return what the sites of a group add."""
+
+    def noise(self, group: int) -> NoiseT_co:
+        """Return what the sites of a group add: integers, with a share of the noise."""
+        if group not in self._noises:
+            self._noises[group] = self._noise_of(self.groups[group])
+        return self._noises[group]
 
     @cached_property
-    def release(self) -> SecureRelease:
-        """The mechanism, with the noise that all sites of a group add at most."""
-        excess = max(group.excess for group in self.groups)
-        return SecureRelease(self.settings, excess)
+    def _noises(self) -> dict[int, NoiseT_co]:
+        return {}
 
     def group_of(self, slot: int) -> int:
         """Return which group has a slot.
@@ -131,42 +136,6 @@ class SecureSums:
             if slot in group.slots:
                 return i
         raise ValueError(f"slot={slot} is not allowed: in none of {self.groups}.")
-
-    def noise(self, group: int) -> IntegerNoise:
-        """Return what the sites of a group add."""
-        if group not in self._noises:
-            g, length = self.groups[group], self.num_features
-            self._noises[group] = self.release.noise(g.num_slots, g.honest, length)
-        return self._noises[group]
-
-    @cached_property
-    def _noises(self) -> dict[int, IntegerNoise]:
-        return {}
-
-    def row(
-        self,
-        iteration: int,
-        group: int,
-        slots: tuple[int, ...],
-        total: NDArray[np.uint64],
-    ) -> LedgerRow:
-        """Return what a sum releases, and what the ledger says of it.
-
-        Parameters
-        ----------
-        iteration : int
-            After which the release was planned.
-        group : int
-            Group of sites that were summed.
-        slots : tuple of int
-            The sites in the sum, increasing.
-        total : ndarray of shape (P * M,)
-            The sum modulo 2**b, with the noise.
-        """
-        noise, release = self.noise(group), self.release
-        vectors = release.decoded(iteration, noise, SecureTotal(slots, total))
-        facts = release.facts_of_sum(iteration, noise, slots)
-        return LedgerRow(iteration, facts, vectors)
 
     def terms(self, study: str, release: int, group: int, attempt: int) -> SumTerms:
         """Return the terms of one attempt at a sum.
@@ -194,3 +163,71 @@ class SecureSums:
             num_bits=noise.num_bits,
             roster=self.roster,
         )
+
+
+@dataclass(frozen=True)
+class SecureSums(GroupedSums[IntegerNoise]):
+    """Settings of the secure sums of a tuning study's messages; public.
+
+    Attributes
+    ----------
+    settings : ReleaseSettings
+        Settings of all releases.
+    num_features : int
+        M, the length of a message.
+    groups : tuple of SumGroup
+        One group for all releases; with `FedWarmStart` one per cohort.
+    roster : str
+        Digest of the `Roster` that all sites pin; empty without one.
+    """
+
+    settings: ReleaseSettings = field(
+        metadata=instance(ReleaseSettings, part=ReleaseSettings)
+    )
+    num_features: int = field(metadata=integer(1, cap="max_features"))
+    groups: tuple[SumGroup, ...] = field(metadata=GROUPS)
+    roster: str = field(default="", metadata=ROSTER)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    @cached_property
+    def release(self) -> SecureRelease:
+        """The mechanism, with the noise that all sites of a group add at most."""
+        excess = max(group.excess for group in self.groups)
+        return SecureRelease(self.settings, excess)
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Noise multiplier z of each release."""
+        return self.settings.noise_multiplier
+
+    def _noise_of(self, group: SumGroup) -> IntegerNoise:
+        """Return what the sites of a group add to their messages."""
+        length = self.num_features
+        return self.release.noise(group.num_slots, group.honest, length)
+
+    def row(
+        self,
+        iteration: int,
+        group: int,
+        slots: tuple[int, ...],
+        total: NDArray[np.uint64],
+    ) -> LedgerRow:
+        """Return what a sum releases, and what the ledger says of it.
+
+        Parameters
+        ----------
+        iteration : int
+            After which the release was planned.
+        group : int
+            Group of sites that were summed.
+        slots : tuple of int
+            The sites in the sum, increasing.
+        total : ndarray of shape (P * M,)
+            The sum modulo 2**b, with the noise.
+        """
+        noise, release = self.noise(group), self.release
+        vectors = release.decoded(iteration, noise, SecureTotal(slots, total))
+        facts = release.facts_of_sum(iteration, noise, slots)
+        return LedgerRow(iteration, facts, vectors)

@@ -20,6 +20,8 @@ tuning, ``ROUND``       a message                  privacy, sums        the rele
 tuning, ``ROUND``       the metric best-value      privacy, sums        `UNPROTECTED`
 tuning, ``SUM``         a message in a sum         privacy, sums        the release
 linear, ``ROUND``       its sums with noise        privacy, share       release 1
+linear, ``SUM``         its new trials in a sum    privacy, sums,       release 1
+                                                   share
 linear with a trigger   when it wants to           privacy, share       release 1
                         synchronise
 neural, ``ROUND``       its sums with noise        privacy, share       release 1
@@ -100,7 +102,7 @@ from flwr_fbo.study.codec import StudyMismatchError
 from flwr_fbo.study.conditions import condition_of, conditions_of
 
 if TYPE_CHECKING:
-    from flwr_fbo.secure import SecureSums
+    from flwr_fbo.secure import BlockSums, SecureSums
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -296,7 +298,7 @@ class Gate:
 
     def check_sums(
         self,
-        sums: SecureSums | None,
+        sums: SecureSums | BlockSums | None,
         promise: Promise,
         known_slot: int = -1,
         unprotected: str = "",

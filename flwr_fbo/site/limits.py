@@ -44,7 +44,7 @@ from flwr_fbo.study.codec import (
 )
 
 if TYPE_CHECKING:
-    from flwr_fbo.secure import SecureSums
+    from flwr_fbo.secure import BlockSums, SecureSums
 
 # What a server learns where a limit on all studies together is reached: not which one,
 # nor how far it is.
@@ -280,13 +280,15 @@ class Limits:
         values = {name: getattr(self, name) for name in _OF_SUMS}
         return {name: value for name, value in values.items() if value is not None}
 
-    def check_secure(self, secure: SecureSums | None, promise: Promise) -> None:
+    def check_secure(
+        self, secure: SecureSums | BlockSums | None, promise: Promise
+    ) -> None:
         """Raise `RefusedError` unless messages are summed as the site wants.
 
         Parameters
         ----------
-        secure : SecureSums, optional
-            Settings of a tuning study's secure sums.
+        secure : SecureSums or BlockSums, optional
+            Settings of a study's secure sums.
         promise : Promise
             Charges that the study announces.
         """
@@ -295,7 +297,7 @@ class Limits:
                 name = next(iter(self.of_sums))
                 raise refused(f"no secure aggregation, which {name} needs")
             return
-        z = secure.settings.noise_multiplier
+        z = secure.noise_multiplier
         if any(c.noise_multiplier > z * (1 + _ROUNDING) for c in promise.charges):
             raise refused("the sites of a sum add less noise than the study promises")
         if any(c.sampling_probability < 1 for c in promise.charges):

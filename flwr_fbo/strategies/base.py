@@ -11,10 +11,10 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
-import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
@@ -43,9 +43,8 @@ from flwr_fbo.strategies.host import Host
 from flwr_fbo.strategies.open_round import OpenRound
 from flwr_fbo.strategies.result import StudyResult
 from flwr_fbo.strategies.round_progress import RoundLog, ToldGrid
+from flwr_fbo.strategies.secure_rounds import SecureRounds, SumPost
 from flwr_fbo.strategies.study_record import (
-    NoOpenSums,
-    OpenSums,
     StudyProgress,
     StudyRecord,
     refuse_twin,
@@ -80,8 +79,6 @@ class StudyStrategy(Strategy, Generic[ResultT]):
     record_kind: JournalKind
     # Metrics that clients can be asked to report.
     metrics: ClassVar[tuple[str, ...]] = ()
-    # The secure sum that may have been unmasked, where sites sum their messages.
-    _open_sums: OpenSums = NoOpenSums()
 
     def __init__(self, server: Server, study: Study) -> None:
         self.server = server
@@ -98,6 +95,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         self._rounds: list[Round] = []  # of the whole study
         self._up_to_date: set[int] = set()  # nodes that have the last release
         self._round = OpenRound(Step(-1))
+        self._sums = SecureRounds()  # none, unless a strategy has them
 
     @takes_plain
     def start(
@@ -191,9 +189,11 @@ class StudyStrategy(Strategy, Generic[ResultT]):
             tell(host.callbacks, "on_start", started)
             # Slots are given while it runs: the grid asks for them at each send.
             self._grid = ToldGrid(grid, lambda: self._enrolment.slots)
+            post = SumPost(self._grid, self._enrolment, host.client_api, timeout)
+            self._sums.begin(post, keep=partial(self._commit, is_round_done=False))
             try:
                 if num_done == num_rounds:  # a study that was complete
-                    arrays = vectors_record(self.server.vectors) or ArrayRecord()
+                    arrays = arrays_record(self.server) or ArrayRecord()
                     result = self.result_type(arrays=arrays, rounds=self._rounds)
                 else:
                     flower = super().start(
@@ -247,7 +247,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
             self._commit()
             return
         self.server.resume(progress.ledger)
-        self.server.load_state_dict(self._open_sums.resume(progress.state))
+        self.server.load_state_dict(self._sums.resume(progress.state))
         self.study, self._rounds = progress.study, progress.rounds
         self._enrolment.resume(progress.slots, progress.journals)
         self._enrolment.book = ReceiptBook.from_json(progress.receipts)
@@ -266,7 +266,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
             self._enrolment.slots,
             self._enrolment.journals,
             self._rounds[:num_rounds],
-            self.server.state_dict() | self._open_sums.state_dict(),
+            self.server.state_dict() | self._sums.state_dict(),
             book.to_json(),
         )
         self._record.save(progress)
@@ -349,7 +349,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         """Return the arrays for each node: the vectors, where it has not got them."""
         full = empty = ArrayRecord()
         if not self._up_to_date.issuperset(slots):
-            full = vectors_record(self.server.vectors) or empty
+            full = arrays_record(self.server) or empty
         return {node: empty if node in self._up_to_date else full for node in slots}
 
     def aggregate_train(
@@ -375,7 +375,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         self._log.end_round(
             self._rounds[-1],
             self._grid.seconds,
-            self._exchanges_of_sums(),
+            self._sums.exchanges_after(num_before),
             failures=found.failures,
             late=found.late,
             absent=self._round.absent,
@@ -392,7 +392,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         tell(self._host.callbacks, "on_round", self._rounds[-1])
         if len(self.server.ledger) > num_before:
             self._up_to_date.clear()
-        return vectors_record(self.server.vectors), self._reported(answers)
+        return arrays_record(self.server), self._reported(answers)
 
     def _take(self, step: Step, answers: Mapping[int, Message]) -> None:
         """Hand what agents have answered to the server half.
@@ -406,10 +406,6 @@ class StudyStrategy(Strategy, Generic[ResultT]):
     def _read(self, slot: int, reply: Message, step: Step) -> Any:
         """Return what the server half takes of a reply."""
         return one_array(slot, reply, step.release > 0)
-
-    def _exchanges_of_sums(self) -> int:
-        """Return how many exchanges secure sums still take, besides the rounds."""
-        return 0
 
     def _after_round(self, step: Step, answers: Mapping[int, Message]) -> None:
         """Take note of a round, before it is committed."""
@@ -484,6 +480,6 @@ def num_asked_for(rounds: Iterable[Round]) -> int:
     return int(any(finished.release for finished in rounds))
 
 
-def vectors_record(vectors: np.ndarray[Any, Any] | None) -> ArrayRecord | None:
+def arrays_record(server: Server) -> ArrayRecord | None:
     """Return what the server half has released, as Flower sends it."""
-    return None if vectors is None else to_array_record([vectors])
+    return to_array_record(server.arrays) if server.arrays else None

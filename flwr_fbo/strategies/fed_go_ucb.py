@@ -32,7 +32,7 @@ from flwr_fbo.bandits.kind import NEURAL_SERVER
 from flwr_fbo.models.network import Network, RewardModel
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.strategies.bandit_result import BanditResult
-from flwr_fbo.strategies.base import StudyStrategy, num_asked_for, vectors_record
+from flwr_fbo.strategies.base import StudyStrategy, arrays_record, num_asked_for
 from flwr_fbo.study.codec import fresh_seed
 from flwr_fbo.study.server import Step
 
@@ -191,7 +191,7 @@ class FedGOUCB(StudyStrategy[BanditResult]):
     def _outgoing(self, slots: Mapping[int, int], step: Step) -> dict[int, ArrayRecord]:
         """Return the arrays for each node: w; else w0, a total, both or neither."""
         if self.server.regresses:
-            w = vectors_record(self.server.vectors)
+            w = arrays_record(self.server)
             assert w is not None
             return dict.fromkeys(slots, w)
         both = self.server.w0, self.server.vectors

@@ -6,6 +6,7 @@ import logging
 from bisect import bisect_right
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,21 +14,31 @@ from flwr.app import Message
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.conversion import takes_plain
-from flwr_fbo._common.validation import require
+from flwr_fbo._common.validation import require, require_instance
 from flwr_fbo._compat import reply_metrics
+from flwr_fbo.bandits.fed_ucb.block_server import BlockServer
 from flwr_fbo.bandits.fed_ucb.server import FedUCBServer
 from flwr_fbo.bandits.kind import LINEAR_SERVER
+from flwr_fbo.bandits.linear.blocks_belief import BlocksBelief, summed_releases
 from flwr_fbo.bandits.linear.confidence import Confidence
 from flwr_fbo.bandits.linear.settings import LinearUCBSettings
-from flwr_fbo.bandits.linear.study import LinearBanditStudy
+from flwr_fbo.bandits.linear.study import (
+    LinearBanditInstruction,
+    LinearBanditStudy,
+)
+from flwr_fbo.secure import SecureAggregation, SumRequest
 from flwr_fbo.strategies.linear_bandit_strategy import (
     LinearBanditStrategy,
     TrialSchedule,
     check_trigger,
 )
+from flwr_fbo.strategies.secure_rounds import SecureRounds
 from flwr_fbo.study.server import Step
 
 _log = logging.getLogger("flwr.fbo")
+
+# Trials in a block of a site: with more of them the sum would wrap around.
+_MOST_TRIALS, _MOST_OF_ALL = 2**20, 2**30
 
 
 class FedUCB(LinearBanditStrategy):
@@ -81,6 +92,11 @@ class FedUCB(LinearBanditStrategy):
     noise_seed : int, optional
         Seed, >= 0, of the agents' noise, *for experiments only*: the study is then not
         private. By default the operating system draws the noise.
+    aggregation : SecureAggregation, optional
+        How the sites sum what their new trials add, so that everybody learns the total
+        with the noise of one release, and nobody a site's own sum. It needs
+        ``local_data="released"`` and ``mechanism="blocks"``. By default each site adds
+        the whole noise to its own sums.
 
     Raises
     ------
@@ -102,7 +118,7 @@ class FedUCB(LinearBanditStrategy):
     locks its true agent out.
     """
 
-    server: FedUCBServer
+    server: FedUCBServer | BlockServer
     record_kind = LINEAR_SERVER
 
     @takes_plain
@@ -115,10 +131,16 @@ class FedUCB(LinearBanditStrategy):
         schedule: TrialSchedule | None = None,
         num_trials: int | None = None,
         noise_seed: int | None = None,
+        aggregation: SecureAggregation | None = None,
     ) -> None:
         trigger = check_trigger(settings, schedule)
         study = LinearBanditStudy(settings, num_agents, trigger, noise_seed)
-        server = FedUCBServer(study)
+        server: FedUCBServer | BlockServer = FedUCBServer(study)
+        sums = SecureRounds()
+        if aggregation is not None:
+            require_instance("aggregation", aggregation, SecureAggregation)
+            study, sums = summed_study(study, aggregation)
+            server = BlockServer(study)
         super().__init__(
             server,
             study,
@@ -126,6 +148,7 @@ class FedUCB(LinearBanditStrategy):
             schedule=schedule,
             num_trials=num_trials,
         )
+        self._sums = sums
 
     def default_rounds(self) -> int:
         """Return as many as all planned synchronisations take.
@@ -163,6 +186,39 @@ class FedUCB(LinearBanditStrategy):
             used = "odd, or no agent would use the last release"
             require(rounds % 2 == 1, "num_rounds", rounds, used)
             self.server.iterations = range(1, horizon + 1, 2)
+        if self._sums.collector is not None:
+            self._sums.num_planned = len(self.server.iterations)
+
+    def _is_again(self, step: Step) -> bool:
+        """Return whether a step only tries a postponed release again."""
+        return step.iteration not in self.server.iterations
+
+    def _take(self, step: Step, answers: Mapping[int, Message]) -> None:
+        """Hand the answers to the server half; or have the sites sum their blocks."""
+        server, sums = self.server, self.study.secure
+        if not isinstance(server, BlockServer) or sums is None:
+            super()._take(step, answers)
+            return
+        if not step.release:
+            return
+        about = self.study, sums, step.release
+        summed = self._sums.sum_up(*about, instruct=self._sum_instruction)
+        if summed is not None:
+            server.receive_sum(step, sums.row(step.release, 0, *summed))
+
+    def _sum_instruction(self, request: SumRequest) -> LinearBanditInstruction:
+        """Return what a site is asked in an exchange of a secure sum."""
+        return LinearBanditInstruction(
+            phase="sum",
+            study=self.study,
+            slot=request.slot,
+            journal=self._enrolment.journals.get(request.slot, 0),
+            included=self.server.num_releases[request.slot],
+            iteration=self._round.step.iteration,
+            release=request.release,
+            exchange=request.exchange,
+            attempt=request.attempt,
+        )
 
     def _fields_for(self, step: Step) -> dict[str, Any]:
         return {
@@ -207,7 +263,38 @@ class FedUCB(LinearBanditStrategy):
             return None
         confidence = Confidence.of(self.study.settings, self.study.num_agents)
         confidence = confidence.after(len(self.server.ledger))
+        study = self.study
         # A lying agent can make it of no use: agents leave it aside, too.
         with suppress(np.linalg.LinAlgError):
+            if study.settings.uses_blocks:
+                totals, summed = self.server.arrays
+                stds = study.block_stds(summed)
+                most = int(summed.sum(axis=1).max())
+                model = BlocksBelief(confidence, totals, stds, most).belief
+                return model.ellipsoid.estimate
             return confidence.ellipsoid(total).estimate
         return None
+
+
+def summed_study(
+    study: LinearBanditStudy, aggregation: SecureAggregation
+) -> tuple[LinearBanditStudy, SecureRounds]:
+    """Return a study whose sites sum their blocks, and its sums.
+
+    Raises
+    ------
+    ValueError
+        If they cannot; the message names what to choose.
+    """
+    settings, agents = study.settings, study.num_agents
+    scheduled = "a list, with aggregation: when to synchronise is public"
+    require(study.trigger is None, "schedule", study.trigger, scheduled)
+    released, blocks = "'released', with aggregation", "'blocks', with aggregation"
+    local, mechanism = settings.local_data, settings.releases.mechanism
+    require(local == "released", "local_data", local, released)
+    require(mechanism == "blocks", "releases.mechanism", mechanism, blocks)
+    rounds = SecureRounds(aggregation, [range(agents)])
+    assert rounds.collector is not None
+    most = min(_MOST_TRIALS, _MOST_OF_ALL // agents)
+    sums = rounds.collector.block_sums(summed_releases(settings.releases), most)
+    return replace(study, secure=sums), rounds

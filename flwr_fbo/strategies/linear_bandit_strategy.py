@@ -22,6 +22,7 @@ from flwr_fbo._common.validation import (
     require_int,
 )
 from flwr_fbo.bandits.decentralized_fed_ucb.server import DecentralizedFedUCBServer
+from flwr_fbo.bandits.fed_ucb.block_server import BlockServer
 from flwr_fbo.bandits.fed_ucb.server import FedUCBServer, spent_by_agent
 from flwr_fbo.bandits.linear.settings import (
     DeterminantTrigger,
@@ -51,7 +52,7 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
 
     Parameters
     ----------
-    server : FedUCBServer or DecentralizedFedUCBServer
+    server : FedUCBServer, BlockServer or DecentralizedFedUCBServer
         The server half.
     study : LinearBanditStudy
         The study's settings, which all agents are told.
@@ -68,13 +69,13 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
         If an argument is not allowed; the message names it.
     """
 
-    server: FedUCBServer | DecentralizedFedUCBServer
+    server: FedUCBServer | BlockServer | DecentralizedFedUCBServer
     study: LinearBanditStudy
     result_type = BanditResult
 
     def __init__(
         self,
-        server: FedUCBServer | DecentralizedFedUCBServer,
+        server: FedUCBServer | BlockServer | DecentralizedFedUCBServer,
         study: LinearBanditStudy,
         *,
         interval: float | None,
@@ -123,8 +124,11 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
         if self._interval is not None and self._folder is None:
             return [
                 "WARNING: no folder: if this run ends early, its study cannot be "
-                "resumed, and the sites have spent their epsilon"
+                "resumed, and the sites have spent their epsilon",
+                *self._sums.trust(),
             ]
+        if trust := self._sums.trust():
+            return trust
         # What the others will be worth to a site, where that can be planned.
         settings, times = self.study.settings, self._times
         planned = settings.releases.num_releases
@@ -142,13 +146,17 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
 
     def _before_round(self, step: Step) -> None:
         """Wait until it is time, where sites synchronise by the clock."""
-        if self._interval is None or not step.release:
+        if self._interval is None or not step.release or self._is_again(step):
             return
         # No longer than the interval, wherever the clock was set to.
         pause = min(self._last_round + self._interval - time.time(), self._interval)
         if pause > 0:
             _log.info("The next synchronisation is in %.0f s.", pause)
             time.sleep(pause)
+
+    def _is_again(self, step: Step) -> bool:
+        """Return whether a step only tries a postponed release again."""
+        return False
 
     def _after_round(self, step: Step, answers: Mapping[int, Message]) -> None:
         self._last_round = time.time()

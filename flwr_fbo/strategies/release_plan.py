@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -30,10 +30,11 @@ from flwr_fbo.privacy.spending_ledger import (
     charge_facts,
 )
 from flwr_fbo.privacy.weights import WeightSchedule
-from flwr_fbo.secure import SecureAggregation, SumRequest
+from flwr_fbo.secure import SecureAggregation
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.enrolment import one_array
 from flwr_fbo.strategies.privacy_options import Privacy
+from flwr_fbo.strategies.secure_rounds import Instruct, SecureRounds
 from flwr_fbo.strategies.seeds import Seeds
 from flwr_fbo.study.codec import fresh_seed
 from flwr_fbo.study.server import Step
@@ -81,9 +82,7 @@ class ReleasePlan:
         seeds: Seeds,
     ) -> None:
         self.server = server
-        self.collector = None
-        if aggregation is not None:
-            self.collector = aggregation.collector(server.groups())
+        self.sums = SecureRounds(aggregation, server.groups())
         self.privacy = privacy
         self._schedule = schedule
         self._epsilon = epsilon
@@ -111,10 +110,11 @@ class ReleasePlan:
             z = smallest_noise_multiplier(spends, self._epsilon)
             release = release.with_noise_multiplier(z)
         secure = None
-        if self.collector is not None:
+        if self.sums.collector is not None:
             length = study.agent.message_length
-            secure = self.collector.sums(release.settings, length)
+            secure = self.sums.collector.sums(release.settings, length)
             release = secure.release
+            self.sums.num_planned = len(iterations)
         server.plan(iterations, release)
         self.limit(study)
         charges = map(server.charge, server.charged)
@@ -184,23 +184,22 @@ class ReleasePlan:
 
     def needed(self, step: Step, num_enrolled: int) -> int:
         """Return how many agents must answer before a step's release."""
-        if self.collector is not None:
-            return self.collector.groups[self.server.group_of(step.release)].min_summed
+        if self.sums.collector is not None:
+            return self.sums.needed(self.server.group_of(step.release))
         if self.privacy.min_answers is not None:
             return self.privacy.min_answers
         return self.server.fewest_answers(step.release, num_enrolled)
 
     def read(self, slot: int, reply: Message) -> Any:
         """Return the message in a reply; None where the sites sum them."""
-        return one_array(slot, reply) if self.collector is None else None
+        return one_array(slot, reply) if self.sums.collector is None else None
 
     def release(
         self,
         study: TuningStudy,
         step: Step,
         messages: Mapping[int, Any],
-        ask: Callable[[Sequence[SumRequest]], Mapping[int, Any]],
-        keep: Callable[[], object],
+        instruct: Instruct,
     ) -> bool:
         """Make a step's release; return whether it was made.
 
@@ -212,30 +211,28 @@ class ReleasePlan:
             The step that asked for the release.
         messages : mapping
             What `read` gave, by slot.
-        ask, keep : callable
-            See `SecureCollector.collect`.
+        instruct : callable
+            Returns what a site is asked in one exchange of a secure sum.
         """
         server, sums = self.server, study.secure
-        if self.collector is None or sums is None:
+        if sums is None:
             server.receive(step, dict(sorted(messages.items())))
             return True
         group = server.group_of(step.release)
         # As its sites number it: a cohort is in one release, which is its first.
         number = server.release_number(sums.groups[group].first_slot, step)
-        about = sums, study.text, number, group
-        summed = self.collector.collect(*about, ask=ask, keep=keep)
+        about = study, sums, number, group
+        summed = self.sums.sum_up(*about, instruct=instruct)
         if summed is None:
-            reason = self.collector.failure
-            _log.warning("The release is postponed, at no epsilon: %s", reason)
             return False
         planned = server.iterations[step.release - 1]
-        server.receive_sum(step, sums.row(planned, group, summed.slots, summed.total))
+        server.receive_sum(step, sums.row(planned, group, *summed))
         return True
 
     def trust(self) -> list[str]:
         """Return what the server learns of a site, for the log."""
-        if self.collector is not None:
-            return self.collector.trust()
+        if self.sums.collector is not None:
+            return self.sums.trust()
         readable = self.server.readable
         return [f"the server is trusted: it reads in each agent's message {readable}"]
 

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,28 +33,6 @@ _PROGRESS = "progress"
 _SLOTS, _JOURNALS = "progress-slots", "progress-journals"
 _RECEIPTS = "progress-receipts"
 _ROUND = "progress-round-"
-
-
-class OpenSums(Protocol):
-    """A secure sum that is on record before it is unmasked."""
-
-    def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return the sum that may have been unmasked, as arrays."""
-
-    def resume(self, state: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Continue from a state; return the rest of it, which is others'."""
-
-
-class NoOpenSums:
-    """Stands for the open sum of a study without secure sums."""
-
-    def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return nothing."""
-        return {}
-
-    def resume(self, state: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Return the whole state."""
-        return dict(state)
 
 
 @dataclass

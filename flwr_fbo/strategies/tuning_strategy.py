@@ -8,27 +8,20 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
-from flwr.app import ConfigRecord, Message, MetricRecord, MetricRecordValues
+from flwr.app import Message, MetricRecord, MetricRecordValues
 
 from flwr_fbo._common.text import counted
 from flwr_fbo._common.validation import is_number
-from flwr_fbo._compat import (
-    instruction_content,
-    message_type,
-    reply_metrics,
-    to_array_record,
-)
+from flwr_fbo._compat import reply_metrics
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.secure import SumRequest
 from flwr_fbo.strategies.base import StudyStrategy
-from flwr_fbo.strategies.enrolment import first_line, matched, one_array
 from flwr_fbo.strategies.host import BEST_VALUE, METRICS
 from flwr_fbo.strategies.presets import Preset
 from flwr_fbo.strategies.release_plan import ReleasePlan
@@ -48,8 +41,6 @@ _log = logging.getLogger("flwr.fbo")
 
 # Values that are larger in size are left out.
 _LARGEST_REPORTED = 1e100
-# Seconds for one exchange of a secure sum; no trial is played in it.
-_EXCHANGE_TIMEOUT = 300.0
 
 
 class TuningStrategy(StudyStrategy[TuningResult]):
@@ -104,8 +95,8 @@ class TuningStrategy(StudyStrategy[TuningResult]):
     ) -> None:
         super().__init__(server, study)
         self.releases = releases
-        if releases is not None and releases.collector is not None:
-            self._open_sums = releases.collector
+        if releases is not None:
+            self._sums = releases.sums
         self._given_seed = None if seeds is None else seeds.features
         self._horizon: int | None = None  # T, once it is planned
 
@@ -174,9 +165,8 @@ class TuningStrategy(StudyStrategy[TuningResult]):
             return
         self._warn_of_few(step, answered)
         # Charged before it leaves: after a crash it may have left.
-        keep = partial(self._commit, is_round_done=False)
         if releases.may_leave(self.study, step) and releases.release(
-            self.study, step, collected, self._ask_in_sum, keep
+            self.study, step, collected, self._sum_instruction
         ):
             self._collected = {}
 
@@ -198,61 +188,21 @@ class TuningStrategy(StudyStrategy[TuningResult]):
                 share,
             )
 
-    def _exchanges_of_sums(self) -> int:
-        """Return how many exchanges secure sums still take, besides the rounds."""
-        if self.releases is None or self.study.secure is None:
-            return 0
-        server = self.releases.server
-        num_left = len(server.iterations) - len(server.ledger)
-        return num_left * SumRequest.num_exchanges
-
-    def _ask_in_sum(self, requests: Sequence[SumRequest]) -> dict[int, Any]:
-        """Send one exchange of a secure sum; return the replies by slot.
-
-        Skip nodes that are gone, and replies that are not arrays.
-        """
+    def _sum_instruction(self, request: SumRequest) -> TuningInstruction:
+        """Return what a site is asked in an exchange of a secure sum."""
         assert self.releases is not None
-        assert self._grid is not None
         server, step = self.releases.server, self._round.step
-        slots = self._enrolment.slots
-        of_slot = {request.slot: request for request in requests}
-        present, messages = set(self._grid.get_node_ids()), []
-        client_api = self._host.client_api
-        for node, slot in slots.items():
-            if node in present and slot in of_slot:
-                request = of_slot[slot]
-                config = TuningInstruction(
-                    phase="sum",
-                    study=self.study,
-                    slot=slot,
-                    iteration=step.iteration,
-                    release=request.release,
-                    num_released=len(server.ledger),
-                    exchange=request.exchange,
-                    attempt=request.attempt,
-                    planned=server.iterations[step.release - 1],
-                ).to_config()
-                arrays = to_array_record([request.payload])
-                record = ConfigRecord({**config})
-                content = instruction_content(arrays, record, client_api)
-                messages.append(Message(content, node, message_type(client_api)))
-        self._grid.send_name = (
-            f"release {step.release} of study {self.study.study_id}, exchange "
-            f"{requests[0].exchange} of {SumRequest.num_exchanges} of its secure sum"
+        return TuningInstruction(
+            phase="sum",
+            study=self.study,
+            slot=request.slot,
+            iteration=step.iteration,
+            release=request.release,
+            num_released=len(server.ledger),
+            exchange=request.exchange,
+            attempt=request.attempt,
+            planned=server.iterations[step.release - 1],
         )
-        timeout = min(self._timeout, _EXCHANGE_TIMEOUT)
-        replies = self._grid.send_and_receive(messages, timeout=timeout)
-        found: dict[int, Any] = {}
-        for asked, reply in matched(messages, replies):
-            if asked is None:
-                continue
-            slot = slots[asked]
-            if reply.has_error():
-                reason = first_line(reply.error.reason)
-                _log.warning("\t> agent %d: %s", slot, reason)
-            elif (array := one_array(slot, reply)) is not None:
-                found[slot] = array
-        return found
 
     def _after_round(self, step: Step, answers: Mapping[int, Message]) -> None:
         if self.releases is None:

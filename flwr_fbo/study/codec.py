@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from flwr_fbo.privacy.continual_settings import ContinualSettings
 
 # Raised when a message of an older version would be misunderstood.
-PROTOCOL_VERSION = 17
+PROTOCOL_VERSION = 18
 _VERSION, _KIND = "fbo-protocol", "fbo-kind"
 
 # Where the study is in a config, and the receipt for the agent's site.

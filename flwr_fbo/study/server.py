@@ -55,6 +55,11 @@ class Server(ABC):
         return self.ledger[-1].vectors if self.ledger else None
 
     @property
+    def arrays(self) -> list[NDArray[Any]]:
+        """What agents are sent of ``vectors``: these, unless a kind says more."""
+        return [] if self.vectors is None else [self.vectors]
+
+    @property
     def made_after(self) -> int:
         """Iteration whose messages ``vectors`` are of; 0 before the first release."""
         return self.ledger[-1].made_after if self.ledger else 0

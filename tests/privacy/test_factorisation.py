@@ -219,7 +219,7 @@ def _strategy(mechanism: Mechanism, n: int) -> FloatArray:
 
 
 @pytest.mark.parametrize("n", [16, 1024])
-@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("mechanism", PUBLISHED)
 def test_errors_are_those_of_the_reference(mechanism: Mechanism, n: int) -> None:
     rows = reference("continual_release_error.json")["rows"]
     known = {row["strategy"]: row for row in rows if row["n"] == n}
@@ -263,7 +263,7 @@ def test_what_is_released_is_protected_as_said(mechanism: Mechanism, n: int) -> 
         assert norms.max() >= 0.9 * weights.sensitivity
     else:
         np.testing.assert_allclose(norms, weights.column_norms(), rtol=1e-9)
-    if mechanism != "toeplitz":
+    if mechanism in ("tree", "tree-honaker"):
         assert weights.sensitivity == math.sqrt(1 + math.floor(math.log2(n)))
 
 
@@ -272,6 +272,29 @@ def test_nodes_of_the_tree() -> None:
     tree = factorisation("tree", 6)
     assert tree.row(6).tolist() == [0, 0, 0, 1, 0, 1]
     assert tree.row(5).tolist() == [0, 0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("window", [None, 1, 3, 6])
+@pytest.mark.parametrize("n", [None, 7])
+def test_each_block_has_noise_of_its_own(n: int | None, window: int | None) -> None:
+    """C is the identity, and B the workload: by definition, also without a horizon."""
+    weights = factorisation("blocks", n, window)
+    rows = np.zeros((7, 7))
+    for k in range(1, 8):
+        rows[k - 1, :k] = weights.row(k)
+    np.testing.assert_array_equal(rows, np.tri(7) - np.tri(7, k=-(window or 7)))
+    assert weights.sensitivity == 1.0
+    np.testing.assert_array_equal(weights.column_norms()[:7], np.ones(7))
+    counts = np.minimum(np.arange(1, 8), window or 7)
+    np.testing.assert_array_equal(weights.variances()[:7], counts)
+    assert [weights.variance(k) for k in range(1, 8)] == counts.tolist()
+    assert weights.num_releases == (n or 2**20)
+    assert weights.largest_variance == weights.variances()[-1]
+
+
+def test_a_window_of_blocks_is_shorter_than_their_number() -> None:
+    with pytest.raises(ValueError, match=r"^sliding_window=7 is not allowed"):
+        factorisation("blocks", 7, 7)
 
 
 def test_a_row_is_the_same_whatever_was_asked_for_before() -> None:
@@ -292,6 +315,7 @@ def test_a_row_is_the_same_whatever_was_asked_for_before() -> None:
         ("tree", 0, "num_releases=0"),
         ("tree-honaker", 2**17 + 1, "num_releases=131073"),
         ("tree", 2**24 + 1, "num_releases=16777217"),
+        ("blocks", 2**20 + 1, "num_releases=1048577"),
     ],
 )
 def test_bad_factorisations_are_named(mechanism: Any, n: Any, words: str) -> None:

@@ -91,7 +91,7 @@ def test_the_bounds_hold_and_are_not_loose(
         assert failed.mean() <= alpha
         block, cross = np.quantile(norms, 1 - alpha, axis=0)
         assert block >= tight * bounds.rho_min
-        assert cross >= 0.75 * cross_norm
+        assert cross >= 0.7 * cross_norm
 
 
 def _largest(noise: FloatArray) -> tuple[float, float]:

@@ -16,12 +16,12 @@ from flwr_fbo._common.errors import RefusedError
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.secure import (
-    Roster,
     SecureAggregation,
     SecureSums,
     SumIdentity,
     SumRequest,
 )
+from flwr_fbo.secure.roster import Roster
 from flwr_fbo.secure.server_sums import SecureCollector
 
 NUM_SITES, LENGTH = 5, 8

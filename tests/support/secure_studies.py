@@ -23,7 +23,7 @@ from flwr_fbo import (
     Seeds,
     tuning_app,
 )
-from flwr_fbo._compat import reply_arrays
+from flwr_fbo._compat import reply_arrays, reply_metrics
 from flwr_fbo.secure import SecureAggregation
 from flwr_fbo.secure.integer_noise import IntegerNoise
 from flwr_fbo.secure.roster import Roster, SigningKey
@@ -136,6 +136,7 @@ class Heard:
     config: dict[str, Any]
     replies: list[np.ndarray] = field(default_factory=list)
     refusal: str = ""
+    metrics: dict[str, Any] = field(default_factory=dict)
 
 
 # Takes a request of the server; may change it, and returns whether it is delivered.
@@ -179,6 +180,7 @@ class SumGrid(InProcessGrid):
                 heard.refusal = str(reply.error.reason)
             else:
                 heard.replies = reply_arrays(reply.content)
+                heard.metrics = dict(reply_metrics(reply.content))
             if self._arrives(heard):
                 arrived.append(reply)
         return arrived

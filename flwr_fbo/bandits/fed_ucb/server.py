@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.fields import to_json
@@ -73,6 +74,21 @@ class FedUCBServer(Server):
     def vectors(self) -> FloatArray | None:
         """The sum of the agents' last releases, shape ``sum_shape``."""
         return self.ledger[-1].vectors.sum(axis=0) if self.ledger else None
+
+    @property
+    def arrays(self) -> list[NDArray[Any]]:
+        """The sum; or each total of new trials, and who is in it, as with secure sums.
+
+        Shapes (k, d + 1, d + 1) and (k, M). A release is the running sum of its agent's
+        blocks and of their noise: the difference of two has the noise of one.
+        """
+        if not self.study.settings.uses_blocks or not self.ledger:
+            return super().arrays
+        sums = np.stack([row.vectors.sum(axis=0) for row in self.ledger])
+        counts = np.array([row.facts["num_releases"] for row in self.ledger])
+        totals = np.diff(sums, axis=0, prepend=0 * sums[:1])
+        summed = np.diff(counts, axis=0, prepend=0 * counts[:1]) > 0
+        return [totals, summed.astype(np.uint8)]
 
     def step(self, iteration: int) -> Step:
         """Decide whether agents are asked for a release after ``iteration``."""

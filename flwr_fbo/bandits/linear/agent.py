@@ -29,6 +29,7 @@ from numpy.typing import ArrayLike
 
 from flwr_fbo._common.arrays import FloatArray, one_blas_thread
 from flwr_fbo._common.validation import require
+from flwr_fbo.bandits.linear.blocks_belief import BlocksBelief
 from flwr_fbo.bandits.linear.confidence import Belief, Confidence
 from flwr_fbo.bandits.linear.own_data import OwnBelief
 from flwr_fbo.bandits.linear.settings import DeterminantTrigger
@@ -73,6 +74,8 @@ class LinearUCBAgent:
         Sum of [x; y][x; y]' over the agent's trials: what `ContinualRelease` takes.
     num_trials : int
         Number of its trials.
+    blocks : BlocksBelief, optional
+        Belief by released blocks, where it has received them.
     """
 
     def __init__(
@@ -218,6 +221,7 @@ class LinearUCBAgent:
         own = OwnPart(np.zeros(shape), np.zeros(shape), 0) if own is None else own
         self._confidence = self._confidence.after(num_synchronisations)
         self._own: OwnBelief | None = None
+        self.blocks: BlocksBelief | None = None
         if self.settings.uses_own_data:
             self._own = OwnBelief(
                 self._confidence,
@@ -231,10 +235,50 @@ class LinearUCBAgent:
         self._ellipsoid = self._confidence.ellipsoid(total)
         self._synchronised_log_det = self._ellipsoid.log_det
 
+    def receive_blocks(
+        self,
+        totals: FloatArray,
+        stds: FloatArray,
+        num_sites: int,
+        own: OwnPart | None = None,
+    ) -> None:
+        """Take all totals of blocks, and act by them; see `BlocksBelief`.
+
+        Or by its own data, and what the totals are worth to it; see `OwnBelief`.
+
+        Parameters
+        ----------
+        totals : ndarray of shape (k, d + 1, d + 1)
+            The totals, in the order of their release.
+        stds : ndarray of shape (k,)
+            Deviation of each total's noise on the diagonal.
+        num_sites : int
+            Largest number of sites in a total.
+        own : OwnPart, optional
+            The agent's part of the totals, without noise, where it acts on its own
+            data; it acts on the totals unless given.
+        """
+        size = self.settings.releases.dimension + 1
+        self.receive(np.sum(totals, axis=0) + np.zeros((size, size)), len(totals))
+        self.blocks = BlocksBelief(self._confidence, totals, stds, max(num_sites, 1))
+        if own is not None:
+            std = float(np.sqrt(np.square(stds).sum()))
+            self._own = OwnBelief(
+                self._confidence,
+                np.sum(totals, axis=0) - own.message,
+                num_sites - 1,
+                own.clean,
+                own.num_trials,
+                len(totals),
+                std=std,
+            )
+
     @property
     def _belief(self) -> Belief:
         if self._own is not None:
             return self._own.belief
+        if self.blocks is not None:
+            return self.blocks.belief
         return self._confidence.choosing(self._ellipsoid)
 
     def wants_synchronisation(
@@ -264,7 +308,9 @@ class LinearUCBAgent:
         """Half the confidence interval of each coordinate of theta, shape (d,)."""
         if self._own is not None:
             return self._own.coordinate_widths
-        return self._confidence.belief(self._ellipsoid).coordinate_widths
+        widths = self._confidence.belief(self._ellipsoid).coordinate_widths
+        # About the estimate of the blocks they are wider by how far that is away.
+        return widths + np.abs(self.estimate - self._ellipsoid.estimate)
 
     @property
     def worth_of_others(self) -> float | None:

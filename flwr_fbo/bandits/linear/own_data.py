@@ -196,6 +196,9 @@ class OwnBelief:
         Number of trials in the clean sum.
     num_releases : int
         Largest number of releases that any of the others has made.
+    std : float, optional
+        Deviation of the noise on the diagonal of ``others``; that of as many releases'
+        own noise as there are others, unless given.
     """
 
     def __init__(
@@ -206,12 +209,15 @@ class OwnBelief:
         own: FloatArray,
         num_own: Counts,
         num_releases: int,
+        *,
+        std: float | None = None,
     ) -> None:
         self._settings = settings = confidence.settings
         self._own, self._num_own = own.copy(), np.array(num_own)
         self._others: Others | None = None
         if others is not None and num_others > 0:
-            std = math.sqrt(num_others) * settings.releases.std_by(num_releases)
+            if std is None:
+                std = math.sqrt(num_others) * settings.releases.std_by(num_releases)
             self._others = Others.of(settings, others, std, own, num_own)
         clean = replace(settings.releases, epsilon=math.inf, calibration="exact")
         share = confidence.alpha / confidence.num_agents

@@ -41,8 +41,9 @@ _PROMISES = {
     "raw": "released sums, and own trials since the last one, as published. Protected: "
     "as 'own'. Costs about as much as 'released'",
 }
-# LinUCB's alpha with local_data="own", in reward deviations: .3 for rewards in [0, 1].
-_OWN_WIDTH = 0.6
+# LinUCB's alpha with local_data="own", in reward deviations: .3 for rewards in [0, 1];
+# and where sites act on released blocks, by a posterior that knows its noise.
+_OWN_WIDTH, _BLOCKS_WIDTH = 0.6, 0.4
 
 
 def geometric_schedule(num_trials: int, num_releases: int, first: int) -> list[int]:
@@ -278,6 +279,9 @@ class LinearUCBSettings:
                 f"local_data=None is not allowed: choose what sites act on.{lines}"
             )
         self._check_width()
+        if self.uses_blocks:
+            window, allowed = self.releases.sliding_window, "None, with blocks"
+            require(window is None, "sliding_window", window, allowed)
         if self.encoder is not None:
             d, encoded = self.releases.dimension, self.encoder.dimension
             require(d == encoded, "releases.dimension", d, f"{encoded}, the encoder's")
@@ -295,6 +299,11 @@ class LinearUCBSettings:
         return self.local_data == "own"
 
     @property
+    def uses_blocks(self) -> bool:
+        """Whether a site acts on released blocks, each with noise of its own."""
+        return self.local_data == "released" and self.releases.mechanism == "blocks"
+
+    @property
     def uses_raw_sums(self) -> bool:
         """Whether a site adds its raw trials to the sum that was released."""
         return self.local_data == "raw"
@@ -308,9 +317,10 @@ class LinearUCBSettings:
         return self.uses_own_data or self.uses_raw_sums
 
     def _check_width(self) -> None:
-        if self.uses_own_data:
+        if self.uses_own_data or self.uses_blocks:
+            with_what = "blocks" if self.uses_blocks else "local_data='own'"
             fixed = not isinstance(self.width, str)
-            require(fixed, "width", self.width, "a number, with local_data='own'")
+            require(fixed, "width", self.width, f"a number, with {with_what}")
         if self.formula in ("observed", "exact"):
             return
         reasons = {
@@ -332,6 +342,8 @@ class LinearUCBSettings:
             return None
         if self.width is None and self.uses_own_data:
             return _OWN_WIDTH * self.noise_scale
+        if self.width is None and self.uses_blocks:
+            return _BLOCKS_WIDTH * self.noise_scale
         return self.width
 
     @property

@@ -6,17 +6,23 @@ Both travel in Flower's config as plain scalars, as those of a tuning study do.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.fields import (
     check_fields,
+    holds,
     instance,
     integer,
     seed,
 )
-from flwr_fbo._common.validation import require
+from flwr_fbo._common.validation import require, require_instance
 from flwr_fbo.bandits.kind import LINEAR
 from flwr_fbo.bandits.linear.peer_graph import PeerGraph
 from flwr_fbo.bandits.linear.settings import (
@@ -30,6 +36,18 @@ from flwr_fbo.study.codec import (
     Study,
     study_id_field,
 )
+
+if TYPE_CHECKING:
+    from flwr_fbo.bandits.linear.blocks_belief import Misfit
+    from flwr_fbo.secure import BlockSums
+
+
+def _block_sums(values: Any) -> type[BlockSums]:
+    require_instance("secure", values, Mapping, allowed="an object, or None")
+    # A client process loads what its message needs: most studies have no such sums.
+    from flwr_fbo.secure import BlockSums
+
+    return BlockSums
 
 
 @dataclass(frozen=True)
@@ -52,6 +70,9 @@ class LinearBanditStudy(Study):
         ``settings.releases`` has as many streams as an agent has estimators.
     study_id : str
         Tells this study from any other at the same client.
+    secure : BlockSums, optional
+        Settings of the secure sums, where nobody is to see a site's sums, but their
+        noisy total.
     """
 
     settings: LinearUCBSettings = field(
@@ -67,9 +88,12 @@ class LinearBanditStudy(Study):
         default=None, metadata=instance(PeerGraph, optional=True, part=PeerGraph)
     )
     study_id: str = study_id_field()
+    secure: BlockSums | None = field(default=None, metadata=holds(_block_sums))
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.secure is not None:
+            self._check_secure(self.secure)
         local = self.settings.local_data
         is_valid = self.trigger is None or self.settings.uses_raw_sums
         require(is_valid, "local_data", local, "'raw', with a trigger")
@@ -90,6 +114,63 @@ class LinearBanditStudy(Study):
             require(
                 is_valid, "num_agents", self.num_agents, f"{agents}, those of the graph"
             )
+
+    def _check_secure(self, secure: BlockSums) -> None:
+        """Raise ValueError unless sites can sum the blocks of this study."""
+        # What a site does next must follow from totals alone: else a trial would be in
+        # later blocks, too, by what it changed.
+        allowed = "True, with secure sums: local_data='released', mechanism='blocks'"
+        uses_blocks = self.settings.uses_blocks
+        require(uses_blocks, "settings.uses_blocks", uses_blocks, allowed)
+        allowed = "None, where the sites draw the noise"
+        require(self.noise_seed is None, "noise_seed", self.noise_seed, allowed)
+        is_central, allowed = self.graph is None, "None, with secure sums"
+        require(is_central, "graph", self.graph, allowed)
+        releases, of_sums = self.settings.releases, secure.releases
+        is_same = replace(of_sums, epsilon=releases.epsilon) == releases
+        allowed = "those of the study, but for epsilon"
+        require(is_same, "secure.releases", of_sums, allowed)
+        allowed = f"below {releases.epsilon:g}, the study's: a part is for misfits"
+        is_less = of_sums.mu < releases.mu
+        require(is_less, "secure.releases.epsilon", of_sums.epsilon, allowed)
+        slots = [slot for group in secure.groups for slot in group.slots]
+        allowed = f"one group of slots 0 to {self.num_agents - 1}"
+        are_all = len(secure.groups) == 1 and slots == [*range(self.num_agents)]
+        require(are_all, "secure.groups", secure.groups, allowed)
+
+    @cached_property
+    def released_by(self) -> LinearUCBSettings:
+        """The settings with the noise of what is released: more, where sites sum.
+
+        Confidence sets count with one such noise per agent, and so with more than is in
+        a total of blocks.
+        """
+        if self.secure is None:
+            return self.settings
+        return replace(self.settings, releases=self.secure.releases)
+
+    @property
+    def misfit(self) -> Misfit:
+        """The measure of how badly totals fit a site, which has the rest of mu^2."""
+        from flwr_fbo.bandits.linear.blocks_belief import Misfit
+
+        assert self.secure is not None, "no site leaves"
+        mu, of_sums = self.settings.releases.mu, self.secure.releases.mu
+        return Misfit(self.settings, math.sqrt(mu**2 - of_sums**2))
+
+    def block_stds(self, summed: NDArray[np.uint8]) -> FloatArray:
+        """Return the deviation of the noise on the diagonal of each total of blocks.
+
+        Parameters
+        ----------
+        summed : ndarray of shape (k, M)
+            Whether an agent's block is in a total: 0 or 1.
+        """
+        counts = summed.sum(axis=1, dtype=np.int64)
+        if self.secure is None:
+            return np.asarray(self.settings.releases.noise_std * np.sqrt(counts))
+        noise = self.secure.noise(0)
+        return np.array([noise.std(int(count)) for count in counts])
 
     @property
     def strategy(self) -> str:
@@ -190,7 +271,8 @@ class LinearBanditInstruction(Instruction):
         total that comes with the instruction, or came last, has the last of these in
         it; peers are sent no total.
     send_release : bool
-        Whether the answer should carry the next one.
+        Whether the answer should carry the next one; or, where sites sum, whether one
+        follows.
     num_trials : int
         Number of trials that the agent should have played then, if it has an
         environment.
@@ -203,6 +285,9 @@ class LinearBanditInstruction(Instruction):
     synchronisation, believed : int
         Among peers: which synchronisation the next release is for, 0 for none; and up
         to which one messages have arrived, so that their sum can be believed.
+    release, exchange, attempt : int
+        In the phase ``"sum"``: number of the release, from 1; exchange of its secure
+        sum, from 1 to 5; and the number that tells attempts at it apart.
     """
 
     kind: ClassVar[str] = LINEAR.name
@@ -217,6 +302,9 @@ class LinearBanditInstruction(Instruction):
     num_synchronisations: int = 0
     synchronisation: int = 0
     believed: int = 0
+    release: int = 0
+    exchange: int = 0
+    attempt: int = 0
 
     @property
     def release_charged(self) -> int | None:
@@ -224,5 +312,5 @@ class LinearBanditInstruction(Instruction):
 
         With a trigger any answer says when the raw data want to synchronise.
         """
-        wanted = self.send_release or self.synchronisation
+        wanted = self.send_release or self.synchronisation or self.phase == "sum"
         return 1 if wanted or self.study.trigger is not None else None

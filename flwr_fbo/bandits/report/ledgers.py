@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.fields import from_json
 from flwr_fbo.bandits.fed_go_ucb.server import spent_by_neural_agent
 from flwr_fbo.bandits.fed_go_ucb.settings import NeuralPrivacy
@@ -58,17 +59,27 @@ def _made(row: LedgerRow) -> str:
     return str(max(made)) if min(made) == max(made) else f"{min(made)} to {max(made)}"
 
 
+def _total(row: LedgerRow) -> FloatArray:
+    """Return what a row has of all agents: the sum of their releases, or a block's."""
+    return row.vectors if row.vectors.ndim == 2 else row.vectors.sum(axis=0)
+
+
+def _length(row: LedgerRow) -> tuple[int, int]:
+    size = _total(row).size
+    return size, size
+
+
 LINEAR_SERVER = LedgerView(
     _server_spent,
     ROUND,
     columns(
         releases_an_agent=_made,
-        norm_of_total=lambda row: f"{np.linalg.norm(row.vectors.sum(axis=0)):.4g}",
+        norm_of_total=lambda row: f"{np.linalg.norm(_total(row)):.4g}",
     ),
     " of each agent, for one trial of it",
     condition=_condition,
     study="a linear bandit",
-    lengths=lambda row: (row.vectors[0].size, row.vectors[0].size),
+    lengths=_length,
 )
 PEER_SERVER = replace(
     LINEAR_SERVER,
@@ -90,7 +101,7 @@ NEURAL_SERVER = LedgerView(
 LINEAR_SITE = LedgerView(
     _site_spent,
     RELEASE,
-    columns(norm_of_release=norm),
+    columns(norm_of_release=lambda row: norm(row) if row.vectors.size else "masked"),
     " of this agent, for one trial of it",
     condition=_condition,
 )

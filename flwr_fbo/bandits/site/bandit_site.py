@@ -62,6 +62,10 @@ class BanditSite(Site[AskedT, BanditT]):
         """Raise `RefusedError` where sums are wanted, and there is no noise."""
         gate.check_no_sums(study.promise)
 
+    def slot_of(self, context: Context, study: Any) -> int:
+        """Return the slot that the site knows it holds, or -1."""
+        return configured_slot(context)
+
     def claim(
         self, context: Context, study: Any, folder: Path | None, gate: Gate
     ) -> Metrics:
@@ -71,7 +75,7 @@ class BanditSite(Site[AskedT, BanditT]):
         file is begun with the first round: a server may enrol without end.
         """
         with self._looked_at(context, study, folder, gate) as agent:
-            slot = configured_slot(context)
+            slot = self.slot_of(context, study)
             claim: Metrics = {"agent-id": agent.slot if slot < 0 else slot}
             if not agent.must_be_kept(study):
                 return claim
@@ -87,7 +91,8 @@ class BanditSite(Site[AskedT, BanditT]):
         gate: Gate,
     ) -> Iterator[BanditT]:
         """Hold the site's agent, as the one that the server names."""
-        study, known = instruction.study, configured_slot(context)
+        study = instruction.study
+        known = self.slot_of(context, study)
         if known not in (NO_SLOT, instruction.slot):
             raise of_another_slot(known, instruction.slot)
         may_begin = not self.recorded.must_be_kept(study)

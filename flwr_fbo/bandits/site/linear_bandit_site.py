@@ -23,11 +23,15 @@ from flwr_fbo.bandits.site.bandit_site import (
     playing,
 )
 from flwr_fbo.bandits.site.environment import environment_in_time
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.secure import SumIdentity, SumRequest
 from flwr_fbo.site.gate import Gate
 from flwr_fbo.site.limits import Limits
 from flwr_fbo.site.recorded_agent import older_copy
 from flwr_fbo.site.site import Answer, Arrays, site_app
+from flwr_fbo.site.site_journal import configured_slot
 from flwr_fbo.site.time_limit import CheckTime
+from flwr_fbo.study.codec import StudyMismatchError
 
 if TYPE_CHECKING:
     from flwr_fbo.bandits.site.recorded_bandit import RecordedBandit
@@ -78,19 +82,46 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, "RecordedBandit"]):
         return super().folder_of(context) if own is None else Path(own)
 
     def check(self, context: Context, study: LinearBanditStudy, gate: Gate) -> None:
-        """Raise NodeConfigError too if there is neither folder nor environment."""
-        super().check(context, study, gate)
+        """Raise unless the site takes part in such sums, and has a place for them.
+
+        Raises
+        ------
+        RefusedError
+            If sums are not made as the site wants.
+        NodeConfigError
+            If there is neither folder nor environment.
+        """
+        if study.secure is None:
+            super().check(context, study, gate)
+        else:
+            slot = configured_slot(context)
+            gate.check_sums(study.secure, study.promise, slot)
         if self.make_environment is None and self.folder_of(context) is None:
             raise NodeConfigError.told(
                 "This site has no folder for its policy: give linear_bandit_app one, "
                 "or its node config an fbo-folder."
             )
 
+    def slot_of(self, context: Context, study: LinearBanditStudy) -> int:
+        """Return the slot of the node config, else that of the site's key, or -1."""
+        slot = super().slot_of(context, study)
+        if slot >= 0 or study.secure is None:
+            return slot
+        return SumIdentity.of(context.node_config).slot
+
+    def agent_in(
+        self, journal: Journal, study: LinearBanditStudy, context: Context
+    ) -> RecordedBandit:
+        """Return the agent of a study's journal, with the site's key in secure sums."""
+        if study.secure is None:
+            return super().agent_in(journal, study, context)
+        return self.recorded(journal, study, SumIdentity.of(context.node_config))
+
     def num_trials(
         self, agent: RecordedBandit, instruction: LinearBanditInstruction
     ) -> int:
         """Return how many trials are missing; none where the site plays by itself."""
-        if self.make_environment is None:
+        if self.make_environment is None or instruction.phase == "sum":
             return 0
         return instruction.num_trials - agent.num_trials
 
@@ -110,10 +141,15 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, "RecordedBandit"]):
             If the environment raised, or gave what is not allowed.
         """
         has_peers = instruction.study.graph is not None
-        # With a centre the next release is refused where one before is missing.
-        if has_peers and agent.num_releases < instruction.included:
+        sums = instruction.study.secure is not None
+        # Else the next release is refused where one before is missing.
+        if (has_peers or sums) and agent.num_releases < instruction.included:
             raise older_copy(agent.num_releases, instruction.included)
-        if len(arrays) and not has_peers:
+        if instruction.phase == "sum":
+            return
+        if len(arrays) and instruction.study.settings.uses_blocks:
+            agent.receive_blocks(arrays[0], arrays[-1])
+        elif len(arrays) and not has_peers:
             agents = instruction.agents_in_total
             times = instruction.num_synchronisations
             agent.receive(arrays[0], instruction.included, agents, times)
@@ -132,12 +168,37 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, "RecordedBandit"]):
         """Return the release that is wanted; among peers, what is to be passed on."""
         if instruction.study.graph is not None:
             return self._pass_on(agent, instruction, arrays)
+        if instruction.phase == "sum":
+            return self._sum(agent, instruction, arrays)
+        if instruction.study.secure is not None:
+            return Answer()  # its sums leave masked, or not at all
         trigger, wanted = instruction.study.trigger, instruction.send_release
         released = [agent.release(instruction.included + 1)] if wanted else []
         if trigger is None or wanted:
             return Answer(released)
         wants = agent.belief.wants_synchronisation()
         return Answer(metrics={"wants-synchronisation": int(wants)})
+
+    @staticmethod
+    def _sum(
+        agent: RecordedBandit, instruction: LinearBanditInstruction, arrays: Arrays
+    ) -> Answer:
+        """Answer one exchange of a secure sum of blocks."""
+        study, release = instruction.study, instruction.release
+        most = study.settings.releases.max_releases
+        if study.secure is None or len(arrays) != 1 or not 1 <= release <= most:
+            raise StudyMismatchError.told(f"Release {release} cannot be summed.")
+        request = SumRequest(
+            about=study.text,
+            release=release,
+            slot=instruction.slot,
+            attempt=instruction.attempt,
+            exchange=instruction.exchange,
+            payload=arrays[0],
+        )
+        who, journal = agent.in_sums, agent.journal
+        reply = who.reply(journal, study.secure, request, lambda: agent.block(release))
+        return Answer([reply])
 
     @staticmethod
     def _pass_on(

@@ -94,6 +94,8 @@ class PolicySummary:
     worth_of_others : float, optional
         How many more trials of its own the others' releases are worth to this site now:
         where sites act on their own data, and with one estimator.
+    left : str
+        When and why this site has left the sums of its study; empty unless it has.
     """
 
     settings: LinearUCBSettings
@@ -111,6 +113,7 @@ class PolicySummary:
     epsilon_spent: float
     warning: str
     worth_of_others: float | None = None
+    left: str = ""
 
     @property
     def facts(self) -> list[tuple[str, str]]:
@@ -132,6 +135,7 @@ class PolicySummary:
             *([("Outside bounds", f"{clipped}; clipped")] if clipped else []),
             ("Own releases", f"{own}, {self.num_included} in the sum in use"),
             ("Other agents", f"{others}; their numbers of trials are not sent"),
+            *([("Left", self.left)] if self.left else []),
             *self._worth,
             ("Promised", f"{promised} in all, for one trial{condition}"),
             ("Spent", f"epsilon {self.epsilon_spent:g}{condition}"),

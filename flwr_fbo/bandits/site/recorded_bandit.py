@@ -11,6 +11,8 @@ message, only synchronises. Each part says what it keeps there:
     `PeerMail`      among peers: what it has heard, and passes on
 
 Its releases are in the ledger, and their draws in ``draw-k`` (`ContinualRelease`).
+Where sites sum their blocks the ledger has a row without numbers for each release that
+the site has sent a block for; its facts say of which window between two rows that is.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from flwr_fbo.bandits.kind import LINEAR_SITE
 from flwr_fbo.bandits.linear.arm_table import ArmTable
 from flwr_fbo.bandits.linear.study import LinearBanditStudy
 from flwr_fbo.bandits.site.arm_versions import ArmVersions
-from flwr_fbo.bandits.site.decision import Choice, Offer
+from flwr_fbo.bandits.site.decision import Choice, Offer, action_of
 from flwr_fbo.bandits.site.decisions_and_rewards import DecisionLog
 from flwr_fbo.bandits.site.environment import (
     BanditEnvironment,
@@ -49,10 +51,12 @@ from flwr_fbo.bandits.site.late_rewards import LateRewardError
 from flwr_fbo.bandits.site.logged_trials import LoggedTrials
 from flwr_fbo.bandits.site.policy_summary import PolicySummary
 from flwr_fbo.bandits.site.running_sums import RunningSums
-from flwr_fbo.bandits.site.site_belief import SiteBelief
+from flwr_fbo.bandits.site.site_belief import Left, SiteBelief, left_in
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.npy import to_json_array
+from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.continual import ContinualRelease
+from flwr_fbo.secure import SumIdentity
 from flwr_fbo.site.recorded_agent import RecordedBanditAgent, say_left_aside
 from flwr_fbo.study.codec import is_sum
 
@@ -66,6 +70,8 @@ class RecordedBandit(RecordedBanditAgent):
         With `identity_of` a study.
     study : LinearBanditStudy, optional
         That one, where it is known.
+    identity : SumIdentity, optional
+        The site's key and roster in secure sums; by default it has none.
 
     Attributes
     ----------
@@ -81,15 +87,21 @@ class RecordedBandit(RecordedBanditAgent):
         Decisions and rewards.
     belief : SiteBelief
         What the site believes.
+    in_sums : SumIdentity
+        The site's key and roster in secure sums.
     """
 
     kind: ClassVar[str] = LINEAR_SITE.name
     study: LinearBanditStudy
 
     def __init__(
-        self, journal: Journal, study: LinearBanditStudy | None = None
+        self,
+        journal: Journal,
+        study: LinearBanditStudy | None = None,
+        in_sums: SumIdentity | None = None,
     ) -> None:
         super().__init__(journal)
+        self.in_sums = SumIdentity() if in_sums is None else in_sums
         self.identity = journal.identity
         self.study = study or LinearBanditStudy.from_dict(journal.identity)
         self.state, settings = self._state, self.study.settings
@@ -208,6 +220,7 @@ class RecordedBandit(RecordedBanditAgent):
             epsilon_spent=study.epsilon_spent(self.num_releases),
             warning=study.warning,
             worth_of_others=worths[0] if len(worths) == 1 else None,
+            left="" if self.left is None else str(self.left),
         )
 
     def play(self, environment: BanditEnvironment, num_trials: int) -> None:
@@ -289,6 +302,99 @@ class RecordedBandit(RecordedBanditAgent):
             say_left_aside()
             return
         self._put(arrays)
+
+    def receive_blocks(self, totals: Any, summed: Any) -> None:
+        """Take all totals of blocks, and which agents are in each.
+
+        What nothing can be learned from, or is larger than honest, is left aside, as by
+        `receive`.
+
+        Parameters
+        ----------
+        totals : ndarray of shape (k, d + 1, d + 1)
+            The totals.
+        summed : ndarray of shape (k, M)
+            Which agents are in each, as 0 and 1.
+
+        Raises
+        ------
+        ValueError
+            If they are not such arrays.
+        """
+        releases, count = self.study.settings.releases, self.study.num_agents
+        k, shape = len(np.atleast_1d(totals)), releases.sum_shape
+        require(1 <= k <= releases.max_releases, "len(totals)", k, "a release each")
+        allowed = f"of shape (k, {shape[0]}, {shape[0]}), symmetric, finite numbers"
+        is_total = is_sum(totals, (k, *shape), MOST)
+        require(is_total, "totals", np.shape(totals), allowed)
+        is_matrix = isinstance(summed, np.ndarray) and summed.dtype == np.uint8
+        is_matrix = is_matrix and summed.shape == (k, count) and bool(summed.max() <= 1)
+        allowed = f"of shape ({k}, {count}), 0 or 1"
+        require(is_matrix, "summed", np.shape(summed), allowed)
+        try:
+            if (np.abs(totals) > count * releases.largest_entries).any():
+                raise np.linalg.LinAlgError("a total is too large")
+            arrays = self.belief.receive_blocks(totals, summed)
+        except np.linalg.LinAlgError:
+            say_left_aside()
+            return
+        self._put(arrays)
+
+    @property
+    def left(self) -> Left | None:
+        """When and why the site has left; None while it shares its trials."""
+        return left_in(self._state)
+
+    def block(self, release: int) -> FloatArray:
+        """Return what the site adds to the sum of a release, shape (d + 1, d + 1).
+
+        The trials rewarded since the last release that it has sent a block for, and
+        logs that were added since. That is on disk before the block is returned: later
+        trials are in a later block, whether this one ever arrives or not, so that a
+        trial is in one sum at most. Zero where the site has left.
+        """
+        rows = self._journal.ledger(release)
+        if not rows:
+            self.decisions.expire()
+            window = self.num_releases
+            # With the row: another draw of a misfit's noise would not be charged.
+            arrays = self._leaving(window, release)
+            facts = {"window": window, "private": self.study.private}
+            row = LedgerRow(release, facts, np.zeros(0))
+            self._journal.add_release(row, arrays)
+            self._state |= arrays
+            rows = [row]
+        window, left = int(rows[0].facts["window"]), self.left
+        if left is not None and window > left.window:
+            return np.zeros(self.study.settings.releases.sum_shape)
+        return self.sums.total(window, window + 1)
+
+    def _leaving(self, window: int, release: int) -> dict[str, NDArray[Any]]:
+        """Return what records that the site leaves with this block, if it does.
+
+        By the misfit of the block's trials: how far their rewards were below what the
+        totals that the site has promise. Its noise is charged with the study.
+        """
+        [agent] = self.belief.agents
+        if self.left is not None or not self.belief.received.synchronisations:
+            return {}
+        trials = [
+            trial
+            for trial in self._journal.trials()
+            if trial.iteration == window and trial.state == "complete"
+        ]
+        assert agent.blocks is not None
+        measure = self.study.misfit
+        actions = np.array([action_of(trial) for trial in trials])
+        d = self.study.settings.releases.dimension
+        expected = agent.blocks.expected(actions.reshape(-1, d))
+        missing = float(np.sum(expected - [trial.value for trial in trials]))
+        entropy = self.entropy()
+        assert entropy is not None, "sums of blocks have noise"
+        noise = entropy.add_noise(release, np.zeros((1, 1)), np.array([measure.std]))
+        if not measure.leaves(missing + float(noise[0, 0]), len(trials)):
+            return {}
+        return Left(window, release, "misfit").arrays()
 
     def release(self, k: int) -> FloatArray:
         """Return this agent's release k: drawn and recorded, or the recorded one."""

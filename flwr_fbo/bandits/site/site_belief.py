@@ -5,6 +5,10 @@ In the journal are
     total       the sum of all agents' releases that the server gave back last
     included, contributors  how many of our releases, and agents, are in the total
     synchronisations        how many have made it
+    block-totals, block-sites  where sites act on blocks: each total of blocks, and
+                               which agents are in it
+    left        where the site has left: the last window whose trials it has shared, the
+                release then, and why
     pool, alpha  among peers: whose sums it adds up, and its pool's share of alpha
 """
 
@@ -13,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +31,7 @@ from flwr_fbo.bandits.linear.study import LinearBanditStudy
 from flwr_fbo.bandits.site.decision import Offer, action_of
 from flwr_fbo.bandits.site.running_sums import RunningSums
 from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.npy import from_json_array, to_json_array
 from flwr_fbo.journal.tables import Trial
 from flwr_fbo.site.recorded_agent import NO_SLOT
 
@@ -52,6 +57,12 @@ class Received:
         Synchronisations that have made it.
     corrected : int
         Rewards that the site has corrected: agents may have been told the old ones.
+    totals, summed : ndarray, optional
+        Each total of blocks, shape (k, d + 1, d + 1), and which agents are in it, shape
+        (k, M), where sites act on blocks; ``total`` is then their sum.
+    last_shared : int, optional
+        Last window between releases whose trials the site has shared, where it has
+        left.
     """
 
     slot: int
@@ -60,13 +71,25 @@ class Received:
     contributors: int = 0
     synchronisations: int = 0
     corrected: int = 0
+    totals: FloatArray | None = None
+    summed: NDArray[np.uint8] | None = None
+    last_shared: int | None = None
 
     @classmethod
     def of(cls, state: Mapping[str, NDArray[Any]]) -> Received:
         """Return what is in the arrays of a journal."""
-        names = "included", "contributors", "synchronisations", "corrected"
-        numbers = [int(state.get(name, 0)) for name in names]
-        return cls(int(state.get("slot", NO_SLOT)), state.get("total"), *numbers)
+        left = left_in(state)
+        return cls(
+            slot=int(state.get("slot", NO_SLOT)),
+            total=state.get("total"),
+            included=int(state.get("included", 0)),
+            contributors=int(state.get("contributors", 0)),
+            synchronisations=int(state.get("synchronisations", 0)),
+            corrected=int(state.get("corrected", 0)),
+            totals=state.get("block-totals"),
+            summed=state.get("block-sites"),
+            last_shared=None if left is None else left.window,
+        )
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Received) or self._numbers != other._numbers:
@@ -78,12 +101,54 @@ class Received:
     @property
     def _numbers(self) -> tuple[int, ...]:
         numbers = self.included, self.contributors, self.synchronisations
-        return (self.slot, self.corrected, *numbers)
+        left = -2 if self.last_shared is None else self.last_shared
+        return (self.slot, self.corrected, left, *numbers)
 
     @property
     def num_others(self) -> int:
         """Other agents with a release in the sum."""
         return max(self.contributors - (self.included > 0), 0)
+
+
+class Left(NamedTuple):
+    """When and why a site has left: it shares no trials of later windows.
+
+    Attributes
+    ----------
+    window : int
+        Last window between releases whose trials it has shared.
+    release : int
+        Release after which it has left.
+    reason : {"worth", "misfit"}
+        Whether the totals know less than its own trials, by public numbers; or its
+        rewards were below what they promised, by its own.
+    """
+
+    window: int
+    release: int
+    reason: str
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return what records it."""
+        return {"left": to_json_array(list(self))}
+
+    def __str__(self) -> str:
+        """Return it in a sentence."""
+        why = (
+            "the totals tell less than its own trials do"
+            if self.reason == "worth"
+            else "its rewards were below what the totals promise"
+        )
+        return (
+            f"after release {self.release}, as {why}; it acts on its own trials, sends "
+            "empty sums with its part of the noise, and nobody can tell"
+        )
+
+
+def left_in(state: Mapping[str, NDArray[Any]]) -> Left | None:
+    """Return when and why the site of a journal's arrays has left, if it has."""
+    known = state.get("left")
+    return None if known is None else Left(*from_json_array(known))
 
 
 class SiteBelief:
@@ -114,13 +179,15 @@ class SiteBelief:
         self._study, self._journal, self._state = study, journal, state
         self._sums = sums
         self._made: tuple[Received, list[LinearUCBAgent]] | None = None
+        # Own trials in the totals, of a site that has left.
+        self._in_totals: tuple[Received, FloatArray, int] | None = None
 
     def take_agents(self, other: SiteBelief) -> None:
         """Take the agents of a belief in the same journal, which may be an older one.
 
         They are used if the same ones would be made.
         """
-        self._made = other._made
+        self._made, self._in_totals = other._made, other._in_totals
 
     @property
     def received(self) -> Received:
@@ -130,7 +197,7 @@ class SiteBelief:
     @property
     def confidence(self) -> Confidence:
         """The confidence of the study, or of the agent's pool among peers."""
-        settings = self._study.settings
+        settings = self._study.released_by
         if "pool" not in self._state:  # it has no peers, or no slot yet
             return Confidence.of(settings, self._study.num_agents)
         pool, alpha = self._state["pool"], float(self._state["alpha"])
@@ -207,7 +274,7 @@ class SiteBelief:
             # By their sums: to read the trials would take longer the more there are.
             # With "raw" one that was told them one by one has an older bound on the
             # eigenvalues, and so wider intervals; both hold.
-            total = self._sums.total(*self._own_window(received))
+            total = self._own_total(received)
             totals = total.reshape(-1, *total.shape[-2:])
             for agent, own, count in zip(agents, totals, counts, strict=True):
                 if count > agent.num_trials:
@@ -254,10 +321,63 @@ class SiteBelief:
         self._made = received, self._agents_of(received)
         return arrays
 
+    def receive_blocks(
+        self, totals: FloatArray, summed: NDArray[np.uint8]
+    ) -> dict[str, Any]:
+        """Make the agent of all totals of blocks; return the arrays that record them.
+
+        Parameters
+        ----------
+        totals : ndarray of shape (k, d + 1, d + 1)
+            The totals.
+        summed : ndarray of shape (k, M)
+            Which agents are in each.
+
+        Raises
+        ------
+        numpy.linalg.LinAlgError
+            If nothing can be learned from them. The agent is the one before then.
+        """
+        slot = int(self._state.get("slot", NO_SLOT))
+        arrays = {
+            "total": totals.sum(axis=0),
+            "included": np.array(int(summed[:, slot].sum())),
+            "contributors": np.array(int(summed.any(axis=0).sum())),
+            "synchronisations": np.array(len(totals)),
+            "block-totals": totals,
+            "block-sites": summed,
+        }
+        received = Received.of({**self._state, **arrays})
+        [agent] = self._agents_of(received)
+        self._made = received, [agent]
+        assert agent.blocks is not None
+        is_over = not agent.blocks.pays and received.last_shared is None
+        if is_over and self._study.secure is not None:
+            # By released numbers alone: so do all sites.
+            made = self._journal.num_releases
+            arrays |= Left(made - 1, len(totals), "worth").arrays()
+        return arrays
+
     @property
     def _uses_own(self) -> bool:
         """Whether agents act on the site's own trials that are not released."""
-        return self._study.settings.fixed_rows
+        return self._study.settings.fixed_rows or "left" in self._state
+
+    def _shared(self, received: Received) -> tuple[FloatArray, int]:
+        """Return the sum of own trials in the totals, and their number."""
+        if self._in_totals is not None and self._in_totals[0] == received:
+            return self._in_totals[1:]
+        total, count = np.zeros(self._study.settings.releases.sum_shape), 0
+        last, summed = received.last_shared, received.summed
+        if summed is not None and last is not None:
+            releases = {int(r) for r in 1 + np.flatnonzero(summed[:, received.slot])}
+            for row in self._journal.ledger():
+                window = int(row.facts["window"])
+                if window <= last and row.iteration in releases:
+                    total += self._sums.total(window, window + 1)
+                    count += sum(self._sums.counts(window, window + 1))
+        self._in_totals = received, total, count
+        return total, count
 
     def _own_window(self, received: Received) -> tuple[int, int]:
         """Return the releases between which are the own trials outside of the total."""
@@ -265,12 +385,34 @@ class SiteBelief:
         return min(received.included, made), made + 1
 
     def _own_counts(self, received: Received) -> list[int]:
+        if received.last_shared is not None:
+            made = self._journal.num_releases
+            [count] = self._sums.counts(0, made + 1)
+            return [count - self._shared(received)[1]]
         return self._sums.counts(*self._own_window(received))
+
+    def _own_total(self, received: Received) -> FloatArray:
+        if received.last_shared is not None:
+            made = self._journal.num_releases
+            return self._sums.total(0, made + 1) - self._shared(received)[0]
+        return self._sums.total(*self._own_window(received))
 
     def _agents_of(self, received: Received) -> list[LinearUCBAgent]:
         settings, total = self._study.settings, received.total
         confidence = self.confidence.after(received.synchronisations)
         shape = settings.releases.sum_shape
+        if settings.uses_blocks:
+            agent = LinearUCBAgent(confidence)
+            blocks, summed = np.zeros((0, *shape)), np.zeros((0, 1), np.uint8)
+            if received.totals is not None and received.summed is not None:
+                blocks, summed = received.totals, received.summed
+            part = None
+            if received.last_shared is not None:
+                clean, count = self._shared(received)
+                part = OwnPart(clean, clean, count)
+            most = int(summed.sum(axis=1).max(initial=0))
+            agent.receive_blocks(blocks, self._study.block_stds(summed), most, part)
+            return [agent]
         total = np.zeros(shape) if total is None else total
         require(np.shape(total) == shape, "total", np.shape(total), f"shape {shape}")
         totals = total.reshape(-1, *shape[-2:])

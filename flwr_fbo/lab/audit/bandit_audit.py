@@ -17,9 +17,9 @@ normals, so the ratio of the two likelihoods is known.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,13 @@ Change = Literal["reward", "trial"]
 
 # Runs in lock step.
 _CHUNK = 1000
+
+
+class Mechanism(Protocol):
+    """What the releases of one run are drawn with: a `ContinualRelease`, or others."""
+
+    def release(self, k: int, total: FloatArray) -> FloatArray:
+        """Return release k of a running sum; see `ContinualRelease.release`."""
 
 
 @dataclass(frozen=True)
@@ -150,15 +157,17 @@ class BanditAuditPlan(StudyPlan):
 
     @one_blas_thread
     def draw(
-        self, entropy: Entropy, build: BuildContinual | None, progress: Progress
+        self,
+        entropy: Entropy,
+        build: Callable[..., Any] | None,
+        progress: Progress,
     ) -> tuple[Evidence, Evidence]:
         """Return studies with the change and without; see `StudyPlan`."""
-        make = build or ContinualRelease
         releases = self.settings.releases
         present, absent = [], []
         for start in range(0, self.num_draws, _CHUNK):
             size = min(_CHUNK, self.num_draws - start)
-            mechanisms = [make(releases, entropy) for _ in range(2 * size)]
+            mechanisms = [self._mechanism(entropy, build) for _ in range(2 * size)]
             # The change is absent in the first half of the runs.
             played = np.repeat([0, 1], size)
             evidence = _evidence(releases, *_play(self, mechanisms, played))
@@ -167,10 +176,17 @@ class BanditAuditPlan(StudyPlan):
             progress(2 * size)
         return joined(present), joined(absent)
 
+    def _mechanism(
+        self, entropy: Entropy, build: Callable[..., Any] | None
+    ) -> Mechanism:
+        """Return the mechanism of one run."""
+        make: BuildContinual = build or ContinualRelease
+        return make(self.settings.releases, entropy)
+
 
 def _play(
     plan: BanditAuditPlan,
-    mechanisms: Sequence[ContinualRelease],
+    mechanisms: Sequence[Mechanism],
     played: NDArray[np.int64],
 ) -> tuple[FloatArray, FloatArray]:
     """Play R runs in lock step, each in its world, and follow it in the other.

@@ -14,6 +14,7 @@ from flwr_fbo.bandits.fed_go_ucb.settings import NeuralPrivacy
 from flwr_fbo.bandits.linear.settings import LinearUCBSettings
 from flwr_fbo.lab.audit.bandit_audit import BanditAuditPlan
 from flwr_fbo.lab.audit.secure_audit import SecureAuditPlan
+from flwr_fbo.lab.audit.secure_bandit_audit import SecureBanditAuditPlan
 from flwr_fbo.lab.audit.study_audit import StudyPlan
 from flwr_fbo.lab.audit.tuning_audit import (
     TunerAuditPlan,
@@ -123,7 +124,22 @@ def _secure(trusted: TuningAuditPlan, settings: ReleaseSettings) -> SecureAuditP
     )
 
 
-SECURE_STUDIES: dict[str, Callable[..., SecureAuditPlan]] = {
+def secure_fed_ucb(
+    epsilon: float = EPSILON, delta: float = DELTA
+) -> SecureBanditAuditPlan:
+    """Return `FedUCB`'s with secure aggregation: three blocks, two of five collude."""
+    releases = ContinualSettings(3, 2, epsilon, delta, mechanism="blocks")
+    return SecureBanditAuditPlan(
+        LinearUCBSettings(releases, local_data="released"),
+        actions=((1.0, 0.0), (0.0, 1.0)),
+        rewards=(1.0, -1.0),
+        change="trial",
+        position=1,
+    )
+
+
+SECURE_STUDIES: dict[str, Callable[..., SecureAuditPlan | SecureBanditAuditPlan]] = {
     "FedVote": secure_fed_vote,
     "DPFTSDE": secure_dp_fts_de,
+    "FedUCB": secure_fed_ucb,
 }

@@ -1,0 +1,313 @@
+"""What a site believes by released blocks alone: a posterior from noisy totals.
+
+A block is the sum over all sites of [x; y][x; y]' of new trials, with Gaussian noise of
+known deviation s on the diagonal and s / sqrt(2) off it. Blocks are independent, so
+that k of them add up to a noisy running sum of deviation sqrt(sum s_j^2).
+
+Let G be the Gram matrix in it and z the noisy target, z = G theta + (rewards' noise) +
+(released noise). The noisy Gram matrix is shrunk to a multiple of I, as far as its
+noise explains how it differs from that. Noise on G moves z - G theta by variance
+s^2 / 2 (1 + w ||theta||^2) a coordinate, with w the weight of the noisy matrix; so an
+eigenvalue g of G is worth h = g^2 / (g + s^2 (1 + w ||theta||^2) / (2 v)) trials of
+reward variance v: a normal regression with known noise in both variables.
+
+Where each arm has coordinates of its own (`FeatureEncoder.blocks`), what a total says
+of two arms together is noise and nothing else: it is left out, and each arm's block is
+taken by itself.
+
+The ridge is averaged by evidence over a grid, and v is estimated from the same totals:
+nothing is to be tuned. All of this is post-processing of what was released.
+
+Two rules say when a site is better off with its own trials. `BlocksBelief.worth` is
+public: it compares what the totals know with what one site's own trials would tell.
+`Misfit` is private: it compares what the totals promise with what the site got, under
+noise that is charged. After either, a site acts on its own clean data, and nothing that
+it does later is in any block: so the whole promise still holds.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo.bandits.linear.confidence import Belief, Confidence
+from flwr_fbo.bandits.linear.settings import LinearUCBSettings
+from flwr_fbo.models.ellipsoid import Ellipsoid
+from flwr_fbo.privacy.continual_settings import ContinualSettings
+from flwr_fbo.privacy.gaussian import gaussian_epsilon
+
+# Ridges that are averaged over, and the one that `worth` and shrinking count with; in
+# units of the longest action's square.
+_RIDGES = np.array([0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0])
+_WORTH_RIDGE = 0.1
+# The reward variance to begin with, and the least one, over sigma^2.
+_FIRST_VARIANCE, _LEAST_VARIANCE = 0.8, 0.08
+# ||theta||^2, over the square of the range of rewards that sigma is half of, is taken
+# to be in this range.
+_NORMS = 0.25, 400.0
+# Share of a study's mu^2 that misfits have; the blocks' sums have the rest, and 1.12
+# times the noise that they would have without.
+LEAVE_SHARE = 0.2
+# Sharing goes on while the totals are worth so many times own trials: between 1 and 2
+# the sites' noise-free trials soon know more, as each adds to what is known by itself.
+_LEAST_WORTH = 2.0
+# A misfit of so many deviations of its noise, and of such a share of the rewards' range
+# a trial, is believed.
+_LEAVE_DEVIATIONS, _LEAST_MISFIT = 2.25, 0.15
+_TINY = np.finfo(float).tiny
+_ROUNDS = 3
+
+
+class BlocksBelief:
+    """Belief of every site by the same released blocks.
+
+    Parameters
+    ----------
+    confidence : Confidence
+        Settings and confidence set of the study.
+    totals : ndarray of shape (k, d + 1, d + 1)
+        The blocks' totals, in the order of their release; k may be 0.
+    stds : ndarray of shape (k,)
+        Deviation of each total's noise on the diagonal, >= 0.
+    num_sites : int
+        Number of sites that were summed, >= 1: the largest of all blocks.
+    num_arms : int, optional
+        Number of arms with as many coordinates each of their own: an action has zeros
+        in all others. That of the encoder's blocks unless given, or 1.
+
+    Raises
+    ------
+    numpy.linalg.LinAlgError
+        If the numbers are so large that nothing can be computed.
+    """
+
+    def __init__(
+        self,
+        confidence: Confidence,
+        totals: FloatArray,
+        stds: FloatArray,
+        num_sites: int,
+        num_arms: int | None = None,
+    ) -> None:
+        self._confidence, self.settings = confidence, confidence.settings
+        self._num_sites = num_sites
+        if num_arms is None:
+            encoder = self.settings.encoder
+            num_arms = 1 if encoder is None else max(len(encoder.blocks), 1)
+        size = self.settings.releases.dimension + 1
+        std = math.sqrt(float(np.square(stds).sum()))
+        most = self.settings.noise_scale**2
+        variance = _FIRST_VARIANCE * most
+        # What overflows is refused at the end.
+        with np.errstate(over="ignore", invalid="ignore"):
+            blocks = np.asarray(totals, dtype=float).reshape(-1, size, size)
+            total = blocks.sum(axis=0)
+            for _ in range(2):
+                found = _evidence(self.settings, total, std, variance, num_arms)
+                model = _averaged(self.settings, found, variance)
+                variance = _variance(self.settings, total, found.gram, model.estimate)
+        self._found, self._model = found, model
+        parts = found.information, found.target, model.estimate, model.covariance
+        if not all(np.isfinite(part).all() for part in parts):
+            raise np.linalg.LinAlgError("the totals are too large")
+
+    @cached_property
+    def belief(self) -> Belief:
+        """Model that a site chooses by."""
+        precision = np.linalg.inv(self._model.covariance)
+        precision = (precision + precision.T) / 2
+        target = precision @ self._model.estimate
+        return self._confidence.choosing(Ellipsoid.raised(precision, target))
+
+    @cached_property
+    def worth(self) -> float:
+        """Ratio, >= 0, of a site's uncertainty by its own trials to that by the totals.
+
+        With G the Gram matrix of all M summed sites, one site's own is about G / M.
+        With ridge r the ratio is tr(G (G / M + r)^-1) / tr(G (H + r)^-1): the mean
+        variance of the rewards of the actions that were played. A function of released
+        numbers only.
+        """
+        gram, information = self._found.gram, self._found.information
+        ridge = _WORTH_RIDGE * self.settings.releases.max_action_norm**2
+        eye = ridge * np.eye(len(gram))
+        alone = np.trace(np.linalg.solve(gram / self._num_sites + eye, gram))
+        together = np.trace(np.linalg.solve(information + eye, gram))
+        return float(alone / max(together, _TINY)) if together > 0 else 0.0
+
+    @property
+    def pays(self) -> bool:
+        """Whether sites should go on sharing: the totals are worth twice own trials."""
+        return self.worth >= _LEAST_WORTH
+
+    def expected(self, actions: FloatArray) -> FloatArray:
+        """Return what rewards the totals promise, in the rewards' range.
+
+        Parameters
+        ----------
+        actions : ndarray of shape (T, d)
+            Actions.
+
+        Returns
+        -------
+        ndarray of shape (T,)
+            Expected rewards, clipped to the range.
+        """
+        releases = self.settings.releases
+        centred = actions @ self._model.estimate
+        return np.clip(centred + releases.reward_middle, *releases.reward_range)
+
+
+def summed_releases(releases: ContinualSettings) -> ContinualSettings:
+    """Return the settings of the sums of blocks, whose sites may leave.
+
+    Raises
+    ------
+    ValueError
+        If so small an epsilon cannot be shared with misfits.
+    """
+    if math.isinf(releases.epsilon):
+        return releases
+    mu = releases.mu * math.sqrt(1 - LEAVE_SHARE)
+    return replace(releases, epsilon=gaussian_epsilon(releases.delta, mu))
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """How far a block's rewards were below what the totals promised, under noise.
+
+    Formal guarantees
+    -----------------
+    Adjacency: one trial of the block replaced by another, with whatever action and
+    reward. The misfit is the sum over the block's trials of e - y, with e the expected
+    reward by the totals before the block and y the reward, both in the range of length
+    2 B: one trial moves it by 4 B at most. With noise of deviation 4 B / mu it is
+    mu-GDP. A trial is in one block, and misfits of different blocks are of different
+    trials: together they are mu-GDP, and with the blocks' sums sqrt(mu^2 + mu_sums^2)
+    (Dong, Roth & Su, 2022). Whether the site leaves is post-processing.
+
+    Attributes
+    ----------
+    settings : LinearUCBSettings
+        Settings of the study.
+    mu : float
+        mu > 0 of all misfits of a site together.
+    """
+
+    settings: LinearUCBSettings
+    mu: float
+
+    @property
+    def std(self) -> float:
+        """Deviation of the noise, in rewards."""
+        return 4 * self.settings.releases.max_reward / self.mu
+
+    def leaves(self, misfit: float, num_trials: int) -> bool:
+        """Return whether a site with that noisy misfit of a block leaves.
+
+        Parameters
+        ----------
+        misfit : float
+            Sum of e - y over the block, with the noise.
+        num_trials : int
+            Number of trials in the block as planned, which is public.
+        """
+        most = 2 * self.settings.releases.max_reward
+        return misfit > max(
+            _LEAVE_DEVIATIONS * self.std, _LEAST_MISFIT * most * num_trials
+        )
+
+
+class _Evidence(NamedTuple):
+    """H and h in trials, and the shrunk Gram matrix: see the module."""
+
+    information: FloatArray
+    target: FloatArray
+    gram: FloatArray
+
+
+class _Model(NamedTuple):
+    """Mean of theta, and its covariance over v."""
+
+    estimate: FloatArray
+    covariance: FloatArray
+
+
+def _evidence(
+    settings: LinearUCBSettings,
+    total: FloatArray,
+    std: float,
+    variance: float,
+    num_arms: int,
+) -> _Evidence:
+    """Return what a noisy running sum tells, each arm's coordinates by themselves."""
+    d = settings.releases.dimension
+    found = _Evidence(np.zeros((d, d)), np.zeros(d), np.zeros((d, d)))
+    low, high = (bound * 4 * settings.noise_scale**2 for bound in _NORMS)
+    ridge = _WORTH_RIDGE * settings.releases.max_action_norm**2
+    for places in np.split(np.arange(d), num_arms):
+        square = np.ix_(places, places)
+        noisy, cross = total[square], total[places, d]
+        size = len(places)
+        middle = max(float(np.trace(noisy)) / size, 0.0)
+        difference = noisy - middle * np.eye(size)
+        # As far as the noise alone would make entries differ, they are shrunk.
+        by_noise = std**2 * (size + 1) / (2 * size)
+        mean_square = float(np.square(difference).mean())
+        weight = max(1 - by_noise / max(mean_square, _TINY), 0.0) if std else 1.0
+        values, axes = np.linalg.eigh(middle * np.eye(size) + weight * difference)
+        g, rotated = np.maximum(values, 0.0), axes.T @ cross
+        estimate = np.zeros(size)
+        for _ in range(_ROUNDS):
+            length = np.clip(estimate @ estimate, low, high)
+            noise = std**2 / 2 * (1 + weight * length) / variance
+            share = g / np.maximum(g + noise, _TINY)
+            estimate = share * rotated / (ridge + share * g)
+        found.information[square] = (axes * (share * g)) @ axes.T
+        found.target[places] = axes @ (share * rotated)
+        found.gram[square] = (axes * g) @ axes.T
+    return found
+
+
+def _averaged(settings: LinearUCBSettings, found: _Evidence, variance: float) -> _Model:
+    """Return the posterior of theta, with ridges averaged by their evidence."""
+    ridges = _RIDGES[:, None] * settings.releases.max_action_norm**2
+    values, axes = np.linalg.eigh(found.information)
+    h, rotated = np.maximum(values, 0.0), axes.T @ found.target
+    covariances = 1 / (h + ridges)
+    estimates = covariances * rotated
+    fit = (estimates * rotated).sum(axis=1)
+    evidence = (fit / variance - np.log((h + ridges) / ridges).sum(axis=1)) / 2
+    weights = np.exp(evidence - evidence.max())
+    weights /= weights.sum()
+    estimate = weights @ estimates
+    apart = (estimates - estimate) * np.sqrt(weights / variance)[:, None]
+    covariance = np.diag(weights @ covariances) + apart.T @ apart
+    return _Model(axes @ estimate, axes @ covariance @ axes.T)
+
+
+def _variance(
+    settings: LinearUCBSettings,
+    total: FloatArray,
+    gram: FloatArray,
+    estimate: FloatArray,
+) -> float:
+    """Return an estimate of the reward variance v, by the released squares.
+
+    The number of trials is not released: it is at least the sum of y^2 over B^2, and
+    the trace of G over L^2. With rewards 0 and 1 the first is exact.
+    """
+    releases, most = settings.releases, settings.noise_scale**2
+    squares, cross = total[-1, -1], total[:-1, -1]
+    count = max(
+        squares / releases.max_reward**2,
+        float(np.trace(gram)) / releases.max_action_norm**2,
+        1.0,
+    )
+    rest = squares - 2 * estimate @ cross + estimate @ gram @ estimate
+    return float(np.clip(rest / count, _LEAST_VARIANCE * most, most))

@@ -207,8 +207,8 @@ class LinearUCBSettings:
         `Confidence.width_at`; the observed width, the default, is never above the exact
         one. Or a number from 1e-15 to 1e6, LinUCB's alpha, in units of the reward; with
         ``local_data="own"`` it must be one, and is 0.6 ``noise_scale`` unless given:
-        0.3 for rewards in [0, 1]; with released blocks 0.4 ``noise_scale``. Intervals of a summary are by the formula, or by the
-        observed width.
+        0.3 for rewards in [0, 1]; with released blocks 0.4 ``noise_scale``. Intervals
+        of a summary are by the formula, or by the observed width.
     exploration : Exploration
         Choice of an agent within its ellipsoid: `Optimism`, as in the paper,
         `EllipsoidSampling` or `InverseGapWeighting`.

@@ -267,7 +267,7 @@ class Blocks(OwnSites):
         self.before, self.last = self.sums.copy(), num_trials
         self.missing[:] = 0
         self.belief = self._believed()
-        if self.belief.worth < 1:
+        if not self.belief.pays:
             self.stopped, self.acts_alone[:] = num_trials, True
         if self.acts_alone.any():
             others = np.array(self.totals).sum(axis=0)[None] - self.shared

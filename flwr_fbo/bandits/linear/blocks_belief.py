@@ -53,6 +53,9 @@ _NORMS = 0.25, 400.0
 # Share of a study's mu^2 that misfits have; the blocks' sums have the rest, and 1.12
 # times the noise that they would have without.
 LEAVE_SHARE = 0.2
+# Sharing goes on while the totals are worth so many times own trials: between 1 and 2
+# the sites' noise-free trials soon know more, as each adds to what is known by itself.
+_LEAST_WORTH = 2.0
 # A misfit of so many deviations of its noise, and of such a share of the rewards' range
 # a trial, is believed.
 _LEAVE_DEVIATIONS, _LEAST_MISFIT = 2.25, 0.15
@@ -127,8 +130,8 @@ class BlocksBelief:
 
         With G the Gram matrix of all M summed sites, one site's own is about G / M.
         With ridge r the ratio is tr(G (G / M + r)^-1) / tr(G (H + r)^-1): the mean
-        variance of the rewards of the actions that were played. Below 1 the site would
-        know more by itself. A function of released numbers only.
+        variance of the rewards of the actions that were played. A function of released
+        numbers only.
         """
         gram, information = self._found.gram, self._found.information
         ridge = _WORTH_RIDGE * self.settings.releases.max_action_norm**2
@@ -136,6 +139,11 @@ class BlocksBelief:
         alone = np.trace(np.linalg.solve(gram / self._num_sites + eye, gram))
         together = np.trace(np.linalg.solve(information + eye, gram))
         return float(alone / max(together, _TINY)) if together > 0 else 0.0
+
+    @property
+    def pays(self) -> bool:
+        """Whether sites should go on sharing: the totals are worth twice own trials."""
+        return self.worth >= _LEAST_WORTH
 
     def expected(self, actions: FloatArray) -> FloatArray:
         """Return what rewards the totals promise, in the rewards' range.

@@ -351,7 +351,7 @@ class SiteBelief:
         [agent] = self._agents_of(received)
         self._made = received, [agent]
         assert agent.blocks is not None
-        is_over = agent.blocks.worth < 1 and received.last_shared is None
+        is_over = not agent.blocks.pays and received.last_shared is None
         if is_over and self._study.secure is not None:
             # By released numbers alone: so do all sites.
             made = self._journal.num_releases

@@ -366,11 +366,12 @@ class Blocks(Factorisation):
     sensitivity is 1, however many releases there will be.
 
     The running sum of many releases has more noise than with the others: at equal
-    privacy that of ``toeplitz`` grows with log(k) / pi, this one with the root of k.
-    Choose it for two reasons. *Who adds the noise may change* from release to release,
-    as in secure sums where sites drop out: correlated draws would then no longer be the
-    same draws. *Releases at doubling times*: whoever weighs the blocks by their noise
-    has as much information, since the last block is half of all records.
+    privacy the deviation of ``toeplitz`` grows with log(k) / pi, and of this one with
+    the root of k. Choose it for two reasons. *Who adds the noise may change* from
+    release to release, as in secure sums where sites drop out: correlated draws would
+    then no longer be the same draws. *Releases at doubling times*: whoever weighs the
+    blocks by their noise has as much information, since the last block is half of all
+    records.
 
     Parameters
     ----------

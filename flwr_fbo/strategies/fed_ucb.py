@@ -116,6 +116,12 @@ class FedUCB(LinearBanditStrategy):
     an older copy, of a backup, a snapshot or a cloned machine. Without
     ``Host(keys=...)`` whoever is first to name a slot, with a journal of its own,
     locks its true agent out.
+
+    With ``aggregation``: those of `flwr_fbo.secure.block_noise`, for one trial and all
+    that its site does later because of it, together with those of `Misfit`, by which a
+    site leaves. They hold against the server with at most ``colluding`` sites, and
+    without a roster only if it follows the protocol. A release with too few sites
+    waits: nothing is unmasked.
     """
 
     server: FedUCBServer | BlockServer

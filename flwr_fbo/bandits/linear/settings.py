@@ -183,7 +183,9 @@ class LinearUCBSettings:
         Data that an agent acts on; *to be chosen*, as they protect and cost different
         things: see below. ``"own"``: all its own clean trials, and what the others'
         released sums are worth to it (`flwr_fbo.bandits.linear.own_data`).
-        ``"released"``: released sums only. ``"raw"``: released sums, and its own raw
+        ``"released"``: released sums only; with ``releases.mechanism="blocks"`` each
+        total of new trials by its noise (`flwr_fbo.bandits.linear.blocks_belief`).
+        ``"raw"``: released sums, and its own raw
         trials since the last synchronisation, as in the paper.
     noise_scale : float
         Scale sigma of the reward noise, from 1e-12 to 1e12: rewards are
@@ -205,8 +207,8 @@ class LinearUCBSettings:
         `Confidence.width_at`; the observed width, the default, is never above the exact
         one. Or a number from 1e-15 to 1e6, LinUCB's alpha, in units of the reward; with
         ``local_data="own"`` it must be one, and is 0.6 ``noise_scale`` unless given:
-        0.3 for rewards in [0, 1]. Intervals of a summary are by the formula, or by the
-        observed width.
+        0.3 for rewards in [0, 1]; with released blocks 0.4 ``noise_scale``. Intervals
+        of a summary are by the formula, or by the observed width.
     exploration : Exploration
         Choice of an agent within its ellipsoid: `Optimism`, as in the paper,
         `EllipsoidSampling` or `InverseGapWeighting`.
@@ -226,6 +228,8 @@ class LinearUCBSettings:
     ``"released"``: anything that the agent does later. Its actions are a function of
     released sums, its action sets and chance, so that `ContinualRelease`'s guarantee,
     which is adaptive, covers a trial's action and reward whatever the agent does next.
+    So does that of secure sums of blocks. An agent that has left them acts on its own
+    trials, and none of its later ones is ever released.
 
     ``"own"`` and ``"raw"``: nothing. The guarantee is for streams that differ in one
     trial while all other rows are as they were, as in the paper's Definition 1. It is

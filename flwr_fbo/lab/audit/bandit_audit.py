@@ -17,9 +17,9 @@ normals, so the ratio of the two likelihoods is known.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,7 +94,7 @@ class BanditAuditPlan(StudyPlan):
     num_logged: int = field(default=0, metadata=integer(0))
     num_requests: int = field(default=2, metadata=integer(1))
 
-    faults = CONTINUAL_FAULTS
+    faults: ClassVar[Mapping[str, Callable[..., Any]]] = CONTINUAL_FAULTS
 
     def __post_init__(self) -> None:
         super().__post_init__()

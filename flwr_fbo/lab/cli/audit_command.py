@@ -21,6 +21,7 @@ from flwr_fbo.lab.audit.default_studies import (
 )
 from flwr_fbo.lab.audit.planted_faults import COHORT_FAULTS, CONTINUAL_FAULTS, FAULTS
 from flwr_fbo.lab.audit.secure_audit import SECURE_FAULTS
+from flwr_fbo.lab.audit.secure_bandit_audit import BLOCK_FAULTS
 from flwr_fbo.lab.audit.study_audit import AuditResult, StreamEntropy, StudyPlan
 from flwr_fbo.lab.audit.tuning_audit import Absence, TuningAuditPlan
 from flwr_fbo.lab.cli.progress_bar import progress_bar
@@ -30,7 +31,9 @@ from flwr_fbo.privacy.release import Calibration
 
 _TUNING = ("FedVote", "DPFTSDE")
 _MOST_WEIGHTS = 10**6  # one per agent and sub-region
-_FAULTS = sorted({*FAULTS, *COHORT_FAULTS, *CONTINUAL_FAULTS, *SECURE_FAULTS})
+_FAULTS = sorted(
+    {*FAULTS, *COHORT_FAULTS, *CONTINUAL_FAULTS, *SECURE_FAULTS, *BLOCK_FAULTS}
+)
 
 
 def audit(

@@ -184,8 +184,8 @@ def _numbers(tables: Sequence[Any], parts: Sequence[Sequence[Any]]) -> list[int]
     numbers = []
     for part in parts:
         of_table = float_array(_NUMBER, [row[_NUMBER] for row in part])
-        are_whole = bool((of_table == np.floor(of_table)).all())
-        require(are_whole, _NUMBER, of_table, "integers")
+        for number in of_table[of_table != np.floor(of_table)].tolist():
+            refuse(_NUMBER, number, "an integer")
         numbers.append([int(number) for number in of_table])
     names = [
         str(table) if isinstance(table, str | Path) else f"table {i}"

@@ -125,7 +125,7 @@ def evaluate(
             targets = [_parsed(text, None) for text in policy]
             column = None if propensity == "none" else propensity
             decisions: TableLog | list[Decision] = read_table(
-                *logs, action=action, reward=reward, propensity=column
+                logs, action=action, reward=reward, propensity=column
             )
         else:
             expected = f"one site, or files that end in {' or '.join(_TABLES)}"
@@ -135,7 +135,7 @@ def evaluate(
             site = _opened(logs[0])
             targets = [_parsed(text, site) for text in policy]
             reward_range = site.summary().settings.releases.reward_range
-            decisions = site.decisions(not unsettled)
+            decisions = list(site.decisions(not unsettled))
         found = [
             evaluate_policy(decisions, target, confidence, reward_range)
             for target in targets

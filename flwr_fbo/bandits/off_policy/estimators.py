@@ -92,7 +92,7 @@ class PolicyValue:
     low, high : float
         Ends of the confidence interval, in the range of rewards; see
         `flwr_fbo.bandits.off_policy.intervals`. NaN where the log has too little: see
-        ``warning``.
+        ``warning``. The estimates of IPS and DR may be outside of that range.
     num_decisions : int
         Decisions with a reward: all that the estimate is made of.
     num_awaited : int

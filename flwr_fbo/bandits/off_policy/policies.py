@@ -322,6 +322,9 @@ def evaluate_policy(
 ) -> PolicyEvaluation:
     """Estimate what a policy would have earned in the recorded decisions.
 
+    *Formal guarantees*: none. It is computed at the site, and sent nowhere. Estimates
+    and intervals are statistics of raw data, without noise: keep them at the site.
+
     Examples
     --------
     >>> import numpy as np

@@ -53,7 +53,8 @@ class TableLog:
 
 
 def read_table(
-    *tables: Any,
+    table: Any,
+    *,
     action: str = "action",
     reward: str = "reward",
     propensity: str | None = "pscore",
@@ -84,7 +85,7 @@ def read_table(
 
     Parameters
     ----------
-    *tables : pandas.DataFrame, or path of a CSV or Parquet file
+    table : pandas.DataFrame, or path of a CSV or Parquet file; or a list of these
         One log. Several tables are put together, and need a column "number" that tells
         decisions apart.
     action, reward : str
@@ -103,8 +104,9 @@ def read_table(
     ImportError
         If a file, or propensities to estimate, need a library that is not installed.
     """
-    require(len(tables) > 0, "tables", tables, "a table or more")
-    parts = [_rows(table) for table in tables]
+    tables = list(table) if isinstance(table, list | tuple) else [table]
+    require(len(tables) > 0, "table", table, "a table or more")
+    parts = [_rows(one) for one in tables]
     rows = [row for part in parts for row in part]
     require(len(rows) > 0, "len(table)", 0, "a row or more")
     columns = list(rows[0])

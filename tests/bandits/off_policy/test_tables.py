@@ -121,10 +121,10 @@ def test_an_eligible_arm_that_was_never_chosen_counts() -> None:
 def test_tables_that_overlap_are_named() -> None:
     match = r"number=50 to 99 is not allowed.*table 0 and table 1 share 50 decisions"
     with pytest.raises(ValueError, match=match):
-        read_table(FRAME[:100], FRAME[50:])
-    assert len(read_table(FRAME[:100], FRAME[100:]).decisions) == len(FRAME)
+        read_table([FRAME[:100], FRAME[50:]])
+    assert len(read_table([FRAME[:100], FRAME[100:]]).decisions) == len(FRAME)
     with pytest.raises(ValueError, match=r"number of tables=2 .* 1 without a column"):
-        read_table(FLAT, FLAT, action="arm", propensity="p")
+        read_table([FLAT, FLAT], action="arm", propensity="p")
     twice = read_table(pd.concat([FRAME, FRAME[:5]]))
     with pytest.raises(ValueError, match=r"number=0 to 4 .* more often: 5"):
         evaluate_policy(twice, uniform)
@@ -162,7 +162,7 @@ def test_what_is_no_log_is_refused(
 
 def test_no_table_is_refused() -> None:
     with pytest.raises(ValueError, match="a table or more"):
-        read_table()
+        read_table([])
 
 
 def test_a_cell_runs_nothing(tmp_path: Path) -> None:

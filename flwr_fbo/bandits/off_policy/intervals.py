@@ -55,8 +55,9 @@ class Terms:
     Attributes
     ----------
     scores : ndarray of shape (n,)
+        What each decision adds to the estimate.
     slopes : ndarray of shape (n,)
-        Each >= 0.
+        What it is divided by: weights, or 1. Each >= 0.
     possible : sequence of (float, float)
         Score and slope of the most extreme decisions that the log might have held.
     """

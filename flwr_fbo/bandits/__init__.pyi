@@ -23,6 +23,7 @@ from .off_policy.estimators import doubly_robust as doubly_robust
 from .off_policy.estimators import ips as ips
 from .off_policy.estimators import snips as snips
 from .off_policy.policies import evaluate_policy as evaluate_policy
+from .off_policy.tables import read_table as read_table
 from .site.decision import Choice as Choice
 from .site.decision import Decision as Decision
 from .site.late_rewards import LateRewardError as LateRewardError

@@ -1,4 +1,4 @@
-"""``flwr-fbo evaluate JOURNAL``: what other policies would have earned at a site."""
+"""``flwr-fbo evaluate LOG``: what other policies would have earned."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from flwr_fbo._common.text import printable, write_whole
-from flwr_fbo._common.validation import require
+from flwr_fbo._common.validation import refuse, require
 from flwr_fbo.bandits.kind import LINEAR_SITE
 from flwr_fbo.bandits.off_policy.estimators import PolicyValue
 from flwr_fbo.bandits.off_policy.policies import (
@@ -21,6 +21,8 @@ from flwr_fbo.bandits.off_policy.policies import (
     evaluate_policy,
     parse_policy,
 )
+from flwr_fbo.bandits.off_policy.tables import TableLog, read_table
+from flwr_fbo.bandits.site.decision import Decision
 from flwr_fbo.bandits.site.linear_bandit_policy import LinearBanditPolicy
 from flwr_fbo.cli.commands import AsJson
 from flwr_fbo.cli.output import (
@@ -36,10 +38,7 @@ from flwr_fbo.site.study_journals import last_journal
 
 # Seconds to wait while the site has its journal, for the time of one call.
 _PATIENCE = 30.0
-_NARROW = (
-    "Intervals of IPS and SNIPS are too narrow where the effective sample is below "
-    "about 100: see python -m benchmarks.off_policy_coverage."
-)
+_TABLES = (".csv", ".parquet")
 _OWN = (
     "`greedy` takes the site's current estimate, which has partly been learned from "
     "the decisions that it is evaluated on."
@@ -47,7 +46,7 @@ _OWN = (
 
 
 def evaluate(
-    journal: Path,
+    logs: Annotated[list[Path], typer.Argument(metavar="LOG...")],
     policy: Annotated[
         list[str],
         typer.Option(
@@ -59,6 +58,27 @@ def evaluate(
     confidence: Annotated[
         float, typer.Option(help="Confidence of each interval.")
     ] = 0.95,
+    reward_range: Annotated[
+        tuple[float, float] | None,
+        typer.Option(
+            metavar="LOW HIGH",
+            help="Of a table: smallest and largest possible reward.",
+            show_default="those of the table",
+        ),
+    ] = None,
+    action: Annotated[
+        str, typer.Option(help="Of a table: column of the chosen arm.")
+    ] = "action",
+    reward: Annotated[
+        str, typer.Option(help="Of a table: column of the reward.")
+    ] = "reward",
+    propensity: Annotated[
+        str,
+        typer.Option(
+            help="Of a table: column of the probability of the action; 'none' if it is "
+            "unknown, and to be estimated."
+        ),
+    ] = "pscore",
     unsettled: Annotated[
         bool,
         typer.Option(
@@ -75,9 +95,11 @@ def evaluate(
 ) -> None:
     """Estimate what other policies would have earned.
 
-    JOURNAL is the folder, or the file in it, of a site that plays a linear bandit with
-    randomised exploration. The first row is the log's own mean reward. Each policy has
-    a row for each estimator: IPS, SNIPS and doubly robust.
+    LOG is the folder, or the file in it, of a site that plays a linear bandit with
+    randomised exploration; or the table of another system: CSV or Parquet files with
+    columns of action, reward, propensity and context. Several files are one log: no
+    number of a decision may be in two. The first row is the log's own mean reward. Each
+    policy has a row for each estimator: IPS, SNIPS and doubly robust.
 
     Nothing leaves the site. The output is statistics of the site's raw data, without
     noise: it has no privacy, so keep it at the site. Rewards that are overdue by the
@@ -92,22 +114,40 @@ def evaluate(
     $ flwr-fbo evaluate /var/lib/fbo --policy uniform --policy always:ward
     $ flwr-fbo evaluate /var/lib/fbo --policy greedy --json
     $ flwr-fbo evaluate /var/lib/fbo --policy python:rules:by_age --csv rows.csv
+    $ flwr-fbo evaluate may.csv june.csv --policy uniform --reward-range 0 1
+    $ flwr-fbo evaluate log.csv --policy always:ward --propensity none
     """
     with plain_errors(ValueError, ImportError):
         if csv is not None:
             check_output("csv", csv)
-        # A folder's newest, or a file of whatever name.
-        path = last_journal(journal, LINEAR_SITE.name) if journal.is_dir() else journal
-        with open_patiently(None, path, _PATIENCE) as opened:
-            opened.require_kind(LINEAR_SITE.name)
-        site = LinearBanditPolicy(path, _PATIENCE)
         # All names are checked before the first evaluation, which may take a while.
-        targets = [_parsed(text, site) for text in policy]
-        decisions = site.decisions(not unsettled)
-        found = [evaluate_policy(decisions, target, confidence) for target in targets]
+        if all(log.suffix in _TABLES for log in logs):
+            targets = [_parsed(text, None) for text in policy]
+            column = None if propensity == "none" else propensity
+            decisions: TableLog | list[Decision] = read_table(
+                logs, action=action, reward=reward, propensity=column
+            )
+        else:
+            expected = f"one site, or files that end in {' or '.join(_TABLES)}"
+            require(len(logs) == 1, "logs", [*map(str, logs)], expected)
+            expected = "left out for a site, whose study has one"
+            require(reward_range is None, "reward_range", reward_range, expected)
+            site = _opened(logs[0])
+            targets = [_parsed(text, site) for text in policy]
+            reward_range = site.summary().settings.releases.reward_range
+            decisions = list(site.decisions(not unsettled))
+        found = [
+            evaluate_policy(decisions, target, confidence, reward_range)
+            for target in targets
+        ]
         rows = [
-            {"policy": policy, **asdict(estimate), "confidence": confidence}
-            for policy, _, estimate in _estimates(found)
+            {
+                "policy": name,
+                **asdict(estimate),
+                "confidence": confidence,
+                "propensities": found[0].propensities or "on record",
+            }
+            for name, _, estimate in _estimates(found)
         ]
         if csv is not None:
             write_whole(csv, csv_of(rows))
@@ -117,9 +157,19 @@ def evaluate(
     _print(found)
 
 
-def _parsed(text: str, site: LinearBanditPolicy) -> TargetPolicy:
+def _opened(journal: Path) -> LinearBanditPolicy:
+    """Return the policy of a folder, or of a file of whatever name."""
+    path = last_journal(journal, LINEAR_SITE.name) if journal.is_dir() else journal
+    with open_patiently(None, path, _PATIENCE) as opened:
+        opened.require_kind(LINEAR_SITE.name)
+    return LinearBanditPolicy(path, _PATIENCE)
+
+
+def _parsed(text: str, site: LinearBanditPolicy | None) -> TargetPolicy:
     if text != "greedy":
         return parse_policy(text)
+    if site is None:
+        refuse("policy", text, "another one: a table has no estimate of a site")
     estimate = site.summary().estimate
     allowed = "another one: the site's estimators, which play in turn, have no one best"
     require(estimate.ndim == 1, "policy", text, allowed)
@@ -159,6 +209,5 @@ def _print(found: Sequence[PolicyEvaluation]) -> None:
     for evaluation in found:
         for warning in evaluation.warnings:
             console.print(f"{printable(evaluation.policy)}: {warning}", markup=False)
-    console.print(_NARROW)
     if any(evaluation.policy == "greedy" for evaluation in found):
         console.print(_OWN)

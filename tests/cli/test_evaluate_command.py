@@ -91,11 +91,14 @@ def _expected(
     site: Path, *policies: TargetPolicy, confidence: float = 0.95
 ) -> list[dict[str, Any]]:
     decisions = LinearBanditPolicy.open(site).decisions()
-    found = [evaluate_policy(decisions, one, confidence) for one in policies]
+    found = [
+        evaluate_policy(decisions, one, confidence, (-1.0, 1.0)) for one in policies
+    ]
     pairs = [("logged policy", found[0].logged)]
     for one in found:
         pairs += [(one.policy, e) for e in (one.ips, one.snips, one.doubly_robust)]
-    return [{"policy": p, **asdict(e), "confidence": confidence} for p, e in pairs]
+    more = {"confidence": confidence, "propensities": "on record"}
+    return [{"policy": p, **asdict(e), **more} for p, e in pairs]
 
 
 def test_json_has_a_row_for_each_policy_and_estimator(site: Path) -> None:
@@ -162,7 +165,6 @@ def test_the_table_fits_a_terminal_and_says_how_to_read_it(site: Path) -> None:
         assert f" {row['mean_weight']:.2f}" in line
     text = " ".join(result.output.split())
     assert "37 decisions with a reward; 3 without one are left out." in text
-    assert "below about 100: see python -m benchmarks.off_policy_coverage." in text
     assert "`greedy`" not in text
     greedy = _invoke(site, "--policy=greedy", columns=columns)
     assert "`greedy` takes the site's current estimate" in greedy.output
@@ -179,6 +181,57 @@ def test_a_long_name_is_folded_and_no_number_is_cut(site: Path) -> None:
     assert name in "".join(cells)
     for row in _expected(site, parse_policy(name)):
         assert f" {row['low']:.4g} to {row['high']:.4g} " in result.output
+
+
+TABLE = """number,age,place,recovered,chance
+0,71,ward,0.5,0.4
+1,30,home,1,0.6
+2,44,home,0,0.7
+3,55,ward,1,0.3
+"""
+COLUMNS = ("--policy=always:home", "--action=place", "--reward=recovered")
+
+
+def test_the_table_of_another_system_is_evaluated(tmp_path: Path) -> None:
+    file = tmp_path / "log.csv"
+    file.write_text(TABLE)
+    _, ips, *_ = _rows(file, *COLUMNS, "--propensity=chance", "--reward-range", 0, 1)
+    assert ips["value"] == pytest.approx((1 / 0.6 + 0 / 0.7) / 4)
+    assert ips["propensities"] == "on record"
+    assert ips["low"] is None  # too little
+    table = _invoke(file, *COLUMNS, "--propensity=chance", "--reward-range", 0, 1)
+    assert "too little" in table.output
+    assert "Too little for an interval: 4 decisions" in " ".join(table.output.split())
+
+
+def test_propensities_that_were_estimated_are_told(tmp_path: Path) -> None:
+    file = tmp_path / "log.csv"
+    file.write_text(TABLE)
+    how = "logistic regression on the context"
+    assert _rows(file, *COLUMNS, "--propensity=none")[1]["propensities"] == how
+    table = _invoke(file, *COLUMNS, "--propensity=none").output
+    text = " ".join(table.split())
+    assert f"Propensities are estimated by {how}. Intervals do not cover" in text
+
+
+def test_files_that_share_decisions_are_named(tmp_path: Path) -> None:
+    for name in ("may.csv", "june.csv"):
+        (tmp_path / name).write_text(TABLE)
+    files = tmp_path / "may.csv", tmp_path / "june.csv"
+    said = _error(*files, *COLUMNS, "--propensity=chance")
+    assert "number=0 to 3 is not allowed" in said
+    assert said.endswith(f"{files[0]} and {files[1]} share 4 decisions.")
+
+
+def test_what_is_for_tables_or_for_one_site_is_told(site: Path, tmp_path: Path) -> None:
+    uniform = "--policy=uniform"
+    assert "--reward-range=" in _error(site, uniform, "--reward-range", 0, 1)
+    assert "one site, or files that end in" in _error(site, site, uniform)
+    (tmp_path / "log.csv").write_text(TABLE)
+    said = _error(tmp_path / "log.csv", "--policy=greedy", *COLUMNS[1:])
+    assert "a table has no estimate" in said
+    said = _error(tmp_path / "log.csv", *COLUMNS)
+    assert said.startswith("Error: --propensity='pscore' is not allowed: one of")
 
 
 def _wordless(*_: object) -> str:

@@ -53,8 +53,12 @@ def test_totals_are_the_sums_of_new_trials(given: Given, tmp_path: Path) -> None
     given.assert_right(strategy, tmp_path)
     assert [row.facts["summed"] for row in strategy.server.ledger] == [[*range(N)]] * 3
     # y^2 of rewards is at most 1: at most as many trials as were played.
-    assert 0 < strategy.server.vectors[-1, -1] <= N * 16
-    assert (result.privacy_spent.epsilon, result.num_synchronisations) == (30.0, 3)
+    vectors, spent = strategy.server.vectors, result.privacy_spent
+    assert vectors is not None
+    assert spent is not None
+    assert result.estimate is not None
+    assert 0 < vectors[-1, -1] <= N * 16
+    assert (spent.epsilon, result.num_synchronisations) == (30.0, 3)
     assert result.estimate.shape == (3,)
     # A round carries nothing of a site, and an exchange one array of bytes.
     assert all(h.replies == [] for h in grid.of("round"))
@@ -124,6 +128,7 @@ def test_too_few_sites_postpone_a_release(given: Given, tmp_path: Path) -> None:
     given.assert_right(strategy, tmp_path)
     # All sites had sent a block of four trials masked, and no other ever.
     assert 0 < strategy.server.ledger[0].vectors[-1, -1] <= 4 * N
+    assert result.privacy_spent is not None
     assert result.privacy_spent.epsilon == 30.0
 
 
@@ -262,6 +267,7 @@ def test_twenty_releases_of_four_sites_one_of_which_is_lost(
     )
     result = strategy.start(SumGrid(in_folders(tmp_path)[:4], APP, tamper=tamper))
     assert strategy.server.num_releases == [20, 20, 20, 7]
+    assert result.privacy_spent is not None
     assert result.privacy_spent.epsilon == 30.0
     summed = [len(row.facts["summed"]) for row in strategy.server.ledger]
     assert summed == [4] * 7 + [3] * 13

@@ -52,12 +52,13 @@ def report(folder: str) -> str:
     """Return curve, value of the other policy and privacy of a site."""
     policy = LinearBanditPolicy.open(folder)
     decisions, spent = policy.decisions(settled=True), policy.summary()
-    delta = spent.settings.releases.delta
+    releases = spent.settings.releases
+    value = evaluate_policy(decisions, RULE, reward_range=releases.reward_range)
     truth = outcomes(decisions)[0] * [RULE.probabilities(one) for one in decisions]
     return (
-        f"{learning_curve(decisions)}\n\n{evaluate_policy(decisions, RULE)}\n"
+        f"{learning_curve(decisions)}\n\n{value}\n"
         f"True value: {truth.sum(axis=1).mean():.4g}\n\n"
-        f"Privacy: epsilon {spent.epsilon_spent:g} at delta {delta:g} "
+        f"Privacy: epsilon {spent.epsilon_spent:g} at delta {releases.delta:g} "
         f"for one decision; {spent.num_releases} releases"
     )
 

@@ -26,11 +26,7 @@ Sources
   ICML 2011, https://arxiv.org/abs/1103.4601.
 - Delta method and effective sample size: A. B. Owen, "Monte Carlo theory, methods and
   examples", 2013, chapter 9 (importance sampling), https://artowen.su.domains/mc/.
-- Intervals of means of skewed scores: P. Hall, "On the removal of skewness by
-  transformation", Journal of the Royal Statistical Society B 54(1), 221-228, 1992.
-- Logs whose policy learns: V. Hadad, D. A. Hirshberg, R. Zhan, S. Wager and S. Athey,
-  "Confidence intervals for policy evaluation in adaptive experiments", PNAS 118(15),
-  e2014602118, 2021.
+- Intervals: see `flwr_fbo.bandits.off_policy.intervals`.
 """
 
 # Open Bandit Pipeline has these estimators, too. Its last release, obp 0.5.7 of April
@@ -39,9 +35,9 @@ Sources
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from statistics import NormalDist
 from typing import Any
 
@@ -56,7 +52,9 @@ from flwr_fbo._common.conversion import (
     mappings,
     plain,
 )
+from flwr_fbo._common.text import ranges_text
 from flwr_fbo._common.validation import nearest, refuse, require, require_fraction
+from flwr_fbo.bandits.off_policy.intervals import Terms
 from flwr_fbo.bandits.site.decision import Decision
 from flwr_fbo.models.thompson_gp import posterior_weights
 
@@ -70,9 +68,8 @@ _LEAST_PROPENSITY = 1e-100
 # The reward model is fitted anew for each block, with this penalty on its weights.
 _NUM_BLOCKS = 20
 _PENALTY = 1.0
-# Probability of a warning in a correct log; and the smallest standard error of a mean
-# weight, so that rounding does not look like an error.
-_LEVEL, _LEAST_ERROR = 0.01, 1e-9
+# Probability of a warning in a correct log.
+_LEVEL = 0.01
 
 
 @dataclass(frozen=True)
@@ -93,7 +90,9 @@ class PolicyValue:
     standard_error : float
         Its standard error.
     low, high : float
-        Ends of the confidence interval: a normal one, but for IPS; see `ips`.
+        Ends of the confidence interval, in the range of rewards; see
+        `flwr_fbo.bandits.off_policy.intervals`. NaN where the log has too little: see
+        ``warning``. The estimates of IPS and DR may be outside of that range.
     num_decisions : int
         Decisions with a reward: all that the estimate is made of.
     num_awaited : int
@@ -101,18 +100,15 @@ class PolicyValue:
     effective_sample_size : float
         ``sum(w)**2 / sum(w**2)`` of the weights w: how many decisions of the target
         policy itself the log is worth. Where it is small, a few decisions determine the
-        estimate: in simulated logs with a uniform share of 0.1 that were worth 30 to
-        40, the 95 % intervals of IPS covered the truth in 97 to 98 %, those of
-        SNIPS in 92 %, those of DR in 95 %. It counts only what happened: see
-        ``mean_weight``.
+        estimate. It counts only what happened: see ``mean_weight``.
     mean_weight : float
         The mean weight; 1 is expected. Far below 1 the log has too few
         decisions for arms that the policy takes and the log's own hardly ever took.
-        What these arms would have earned is then not in the estimate, nor in its
-        interval, and the effective sample size does not show it.
+        What these arms would have earned is then not in the estimate, and the effective
+        sample size does not show it.
     mean_weight_score : float
-        The mean weight's distance from 1 in standard errors, corrected for skewness as
-        in `ips`: about standard normal if the propensities are right, and no decision
+        The mean weight's distance from 1 in standard errors, as the log's likelihood
+        has it: about standard normal if the propensities are right, and no decision
         is missing because of what it was.
     largest_weight : float
         The largest weight of one decision.
@@ -134,11 +130,11 @@ class PolicyValue:
 
     @property
     def warning(self) -> str:
-        """Reason why the interval may not hold; empty without one.
+        """Reason why there is no interval, or it may not hold; empty without one.
 
-        The mean weight may be far from 1. By chance it is so far in 1 % of correct
-        logs, and in about 5 % where the log is worth fewer than 30 decisions.
-        Or the interval has no width, as of rewards that are all 0.
+        The mean weight may be far from 1: by chance it is so far in about 1 % of
+        correct logs. Or the log has too little: the interval would span over 80 % of
+        the range of rewards, or that range is unknown because all rewards are equal.
         """
         if abs(self.mean_weight_score) > NormalDist().inv_cdf(1 - _LEVEL / 2):
             kind = "few" if self.mean_weight < 1 else "many"
@@ -147,11 +143,11 @@ class PolicyValue:
                 f"log has too {kind} decisions for what the policy takes, or its "
                 "propensities are wrong. Do not rely on the intervals."
             )
-        if self.standard_error <= _LEAST_ERROR * abs(self.value):
+        if math.isnan(self.low):
             return (
-                f"All {self.num_decisions} decisions say the same: the interval has no "
-                "width, and does not tell how often another reward would come. Do not "
-                "rely on it."
+                f"Too little for an interval: {self.num_decisions} decisions are worth "
+                f"{self.effective_sample_size:.1f} of this policy, or all rewards are "
+                "equal and `reward_range` is not given."
             )
         return ""
 
@@ -170,34 +166,33 @@ class MatchedLog:
     policy_features : ndarray of shape (n, d)
         Features that the policy's choice has on average. A linear model's prediction of
         them is its prediction for the policy.
+    largest_weights : ndarray of shape (n,)
+        About the largest weight that each decision might have had.
     num_awaited : int
         Number of decisions, >= 0, whose reward is still awaited.
+    reward_range : (float, float)
+        Smallest and largest possible reward.
     """
 
     rewards: FloatArray
     weights: FloatArray
+    largest_weights: FloatArray
     features: FloatArray
     policy_features: FloatArray
     num_awaited: int
+    reward_range: tuple[float, float]
 
 
 def ips(
     decisions: Sequence[Decision],
     probabilities: Probabilities,
     confidence: float = 0.95,
+    reward_range: tuple[float, float] | None = None,
 ) -> PolicyValue:
     """Estimate a policy's value by inverse propensity scores.
 
     The estimate is unbiased, also where the log's policy changed with what it learned
     (Horvitz and Thompson, 1952). Its interval is wide where weights are large.
-
-    A few large weights make the scores w_t r_t skewed: their mean is often too low, and
-    its standard error with it. The interval is corrected for that to second order. With
-    T the estimate's error over its standard error, and g the skewness of n scores,
-
-        T + a T^2 + a^2 T^3 / 3 + a / 2,    a = g / (3 sqrt(n)),
-
-    is closer to normal than T (Hall, 1992), and grows with T.
 
     Examples
     --------
@@ -222,6 +217,9 @@ def ips(
         for each decision, and a column for each arm.
     confidence : float
         Confidence of the interval, between 0 and 1.
+    reward_range : (float, float), optional
+        Smallest and largest possible reward. By default those of the log, and the
+        interval then does not cover rewards that the log lacks.
 
     Raises
     ------
@@ -229,13 +227,14 @@ def ips(
         If the log or the probabilities are not allowed, or the log cannot tell what the
         policy would have earned.
     """
-    return _ips(matched(decisions, probabilities), confidence)
+    return _ips(matched(decisions, probabilities, reward_range), confidence)
 
 
 def snips(
     decisions: Sequence[Decision],
     probabilities: Probabilities,
     confidence: float = 0.95,
+    reward_range: tuple[float, float] | None = None,
 ) -> PolicyValue:
     """Estimate a policy's value by self-normalised inverse propensity scores.
 
@@ -257,7 +256,7 @@ def snips(
 
     Parameters
     ----------
-    decisions, probabilities, confidence
+    decisions, probabilities, confidence, reward_range
         As for `ips`.
 
     Raises
@@ -265,13 +264,14 @@ def snips(
     ValueError
         As for `ips`.
     """
-    return _snips(matched(decisions, probabilities), confidence)
+    return _snips(matched(decisions, probabilities, reward_range), confidence)
 
 
 def doubly_robust(
     decisions: Sequence[Decision],
     probabilities: Probabilities,
     confidence: float = 0.95,
+    reward_range: tuple[float, float] | None = None,
 ) -> PolicyValue:
     """Estimate a policy's value by a reward model that propensity scores correct.
 
@@ -280,13 +280,12 @@ def doubly_robust(
     intercept.
 
     The model is *predictable*. The decisions are cut into 20 blocks in order of time,
-    and each block's model is fitted on earlier blocks only. The model of the first
-    block is 0. So the estimate is unbiased whatever the model is worth, also for logs
-    whose policy changed with what it learned: given all that happened before a
-    decision, its model is fixed, and its arm has the recorded propensity. A model that
-    had seen the decision, or a later one, would depend on the choice it corrects. The
-    normal interval needs a log whose policy explores throughout; see Hadad et al.
-    (2021) for logs that stop to explore.
+    and each block's model is fitted on earlier blocks only. In the first block it is
+    the mean of earlier rewards, at first 0. So the estimate is unbiased whatever the
+    model is worth, also for logs whose policy changed with what it learned: given all
+    that happened before a decision, its model is fixed, and its arm has the recorded
+    propensity. A model that had seen the decision, or a later one, would depend on the
+    choice it corrects.
 
     Examples
     --------
@@ -303,7 +302,7 @@ def doubly_robust(
 
     Parameters
     ----------
-    decisions, probabilities, confidence
+    decisions, probabilities, confidence, reward_range
         As for `ips`.
 
     Raises
@@ -311,64 +310,75 @@ def doubly_robust(
     ValueError
         As for `ips`.
     """
-    return _doubly_robust(matched(decisions, probabilities), confidence)
+    return _doubly_robust(matched(decisions, probabilities, reward_range), confidence)
 
 
-def logged_mean(decisions: Sequence[Decision], confidence: float = 0.95) -> PolicyValue:
+def logged_mean(
+    decisions: Sequence[Decision],
+    confidence: float = 0.95,
+    reward_range: tuple[float, float] | None = None,
+) -> PolicyValue:
     """Return the mean reward of the log's own policy, with its interval.
 
     Parameters
     ----------
-    decisions, confidence
+    decisions, confidence, reward_range
         As for `ips`.
 
     Raises
     ------
     ValueError
-        If fewer than two decisions have a reward, one is infinite, or a decision is
+        If fewer than two decisions have a reward, one is not allowed, or a decision is
         there twice.
     """
     decisions = list(decisions)
     rewarded = [decision for decision, _ in with_rewards(decisions, decisions)]
     rewards = np.array([decision.reward for decision in rewarded], dtype=float)
-    none = np.empty((len(rewards), 0))
+    ones, none = np.ones(len(rewards)), np.empty((len(rewards), 0))
+    rewards_in = _range_of(rewarded, rewards, reward_range)
     awaited = len(decisions) - len(rewards)
-    log = MatchedLog(rewards, np.ones(len(rewards)), none, none, awaited)
-    return _mean("logged", rewards, log, confidence)
+    log = MatchedLog(rewards, ones, ones, none, none, awaited, rewards_in)
+    return _mean("logged", rewards, rewards_in, log, confidence)
 
 
 def all_estimates(
     decisions: Sequence[Decision],
     probabilities: Probabilities,
     confidence: float,
+    reward_range: tuple[float, float] | None = None,
 ) -> dict[str, PolicyValue]:
     """Return the three estimates, by the estimator's name; the log is matched once.
 
     Parameters and errors are those of `ips`.
     """
-    log = matched(decisions, probabilities)
+    log = matched(decisions, probabilities, reward_range)
     found = [make(log, confidence) for make in (_ips, _snips, _doubly_robust)]
     return {estimate.estimator: estimate for estimate in found}
 
 
 def _ips(log: MatchedLog, confidence: float) -> PolicyValue:
-    scores = log.weights * log.rewards
-    return _mean("ips", scores, log, confidence, _skewness_factor(scores))
+    most = float(log.largest_weights.max())
+    possible = [0.0, *(most * reward for reward in log.reward_range)]
+    return _mean("ips", log.weights * log.rewards, possible, log, confidence)
 
 
 def _snips(log: MatchedLog, confidence: float) -> PolicyValue:
+    most = float(log.largest_weights.max())
+    possible = [(most * reward, most) for reward in log.reward_range]
+    terms = Terms(log.weights * log.rewards, log.weights, possible)
     total = np.sum(log.weights)
-    value = np.sum(log.weights * log.rewards) / total
-    error = np.linalg.norm(log.weights * (log.rewards - value)) / total
-    return _estimate("snips", value, error, log, confidence)
+    error = np.linalg.norm(log.weights * (log.rewards - terms.value)) / total
+    return _estimate("snips", terms, float(error), log, confidence)
 
 
 @one_blas_thread
 def _doubly_robust(log: MatchedLog, confidence: float) -> PolicyValue:
     # Predictions for the chosen arm and for the policy, each by earlier blocks alone.
-    of_chosen, of_policy = np.zeros((2, len(log.rewards)))
-    num_blocks = min(_NUM_BLOCKS, len(log.rewards))
-    _, *later = np.array_split(np.arange(len(log.rewards)), num_blocks)
+    num = len(log.rewards)
+    first, *later = np.array_split(np.arange(num), min(_NUM_BLOCKS, num))
+    of_chosen, of_policy = np.zeros((2, num))
+    means = np.cumsum(log.rewards[first]) / (first + 1)
+    of_chosen[first[1:]] = of_policy[first[1:]] = means[:-1]
     for block in later:
         features, rewards = log.features[: block[0]], log.rewards[: block[0]]
         # The intercept is without a penalty: that of centred data is 0.
@@ -377,76 +387,54 @@ def _doubly_robust(log: MatchedLog, confidence: float) -> PolicyValue:
         of_chosen[block] = level + (log.features[block] - centre) @ theta
         of_policy[block] = level + (log.policy_features[block] - centre) @ theta
     scores = of_policy + log.weights * (log.rewards - of_chosen)
-    return _mean("doubly_robust", scores, log, confidence)
-
-
-def _skewness_factor(scores: FloatArray) -> float:
-    """Return a of `ips`: the scores' skewness over 3 sqrt(n); 0 if they are all equal.
-
-    DR does not use it: its scores' skewness comes from few outliers, and the correction
-    would make its intervals worse.
-    """
-    centred = scores - np.mean(scores)
-    spread = np.linalg.norm(centred)
-    # g / sqrt(n) is the sum of cubes over the cubed norm.
-    return float(np.sum((centred / spread) ** 3) / 3) if spread > 0 else 0.0
+    # What each decision would have scored with its largest weight and either reward.
+    possible = [
+        float(extreme(of_policy + log.largest_weights * (reward - of_chosen)))
+        for extreme, reward in zip((np.min, np.max), log.reward_range, strict=True)
+    ]
+    return _mean("doubly_robust", scores, possible, log, confidence)
 
 
 def _mean(
     estimator: str,
     scores: FloatArray,
+    possible: Sequence[float],
     log: MatchedLog,
     confidence: float,
-    skewness_factor: float = 0.0,
 ) -> PolicyValue:
-    """Return the mean of the decisions' scores."""
+    """Return the mean of the decisions' scores; ``possible`` are extreme ones."""
     error = np.std(scores, ddof=1) / math.sqrt(len(scores))
-    value = np.mean(scores)
-    return _estimate(estimator, value, error, log, confidence, skewness_factor)
+    terms = Terms(scores, np.ones(len(scores)), [(score, 1.0) for score in possible])
+    return _estimate(estimator, terms, float(error), log, confidence)
 
 
 def _estimate(
     estimator: str,
-    value: float | np.floating[Any],
-    error: float | np.floating[Any],
+    terms: Terms,
+    standard_error: float,
     log: MatchedLog,
     confidence: float,
-    skewness_factor: float = 0.0,
 ) -> PolicyValue:
-    """Return an estimate with its interval: the normal one, if there is no skewness."""
+    """Return an estimate with its interval."""
     confidence = plain(confidence)
     require_fraction("confidence", confidence)
-    reach = NormalDist().inv_cdf((1 + confidence) / 2)
-    from_one = np.mean(log.weights) - 1
-    spread = float(np.std(log.weights, ddof=1)) / math.sqrt(len(log.weights))
-    distance = float(from_one) / max(spread, _LEAST_ERROR)
-    # The sum in `ips`, for T = the distance of the mean weight from 1.
-    a = _skewness_factor(log.weights)
-    score = distance * (1 + a * distance + (a * distance) ** 2 / 3) + a / 2
-    most, least = (_untransformed(end, skewness_factor) for end in (reach, -reach))
+    low, high = terms.interval(log.reward_range, confidence)
+    # Of the mean weight: its scores are the weights.
+    possible = [(0.0, 1.0), (float(log.largest_weights.max()), 1.0)]
+    weights = Terms(log.weights, np.ones(len(log.weights)), possible)
     return PolicyValue(
-        value=float(value),
-        standard_error=float(error),
-        low=float(value - most * error),
-        high=float(value - least * error),
+        value=terms.value,
+        standard_error=standard_error,
+        low=low,
+        high=high,
         num_decisions=len(log.rewards),
         num_awaited=log.num_awaited,
         effective_sample_size=float(np.sum(log.weights) ** 2 / np.sum(log.weights**2)),
-        mean_weight=float(np.mean(log.weights)),
-        mean_weight_score=score,
+        mean_weight=weights.value,
+        mean_weight_score=weights.signed_root(1.0),
         largest_weight=float(np.max(log.weights)),
         estimator=estimator,
     )
-
-
-def _untransformed(z: float, a: float) -> float:
-    """Return the T for which the sum in `ips` is z.
-
-    The sum is ((1 + a T)^3 - 1) / (3 a) + a / 2. With c = 1 + a T, (c - 1) / a is
-    3 (z - a / 2) / (c^2 + c + 1), which loses no digits where a is all but 0.
-    """
-    c = float(np.cbrt(1 + 3 * a * (z - a / 2)))
-    return 3 * (z - a / 2) / (c**2 + c + 1)
 
 
 def with_rewards(
@@ -457,8 +445,19 @@ def with_rewards(
     Raises
     ------
     ValueError
-        If there are fewer than two, a reward is infinite, or a decision is there twice.
+        If there are fewer than two, a reward is infinite, or a decision is there twice,
+        with or without its reward.
     """
+    counts = Counter(decision.number for decision in decisions)
+    copied = sorted(number for number, count in counts.items() if count > 1)
+    if copied:
+        # Two copies would count as two decisions, and the interval be too narrow.
+        expected = (
+            f"in the log once, and so many decisions are there more often: "
+            f"{len(copied)}. Logs that overlap were put together, or those of several "
+            "sites"
+        )
+        raise ValueError(f"number={ranges_text(copied)} is not allowed: {expected}.")
     pairs = [
         (decision, other)
         for decision, other in zip(decisions, others, strict=True)
@@ -470,15 +469,31 @@ def with_rewards(
         refuse("num_decisions", len(pairs), expected)
     # By number, not by time: a clock may be set back.
     pairs.sort(key=lambda pair: pair[0].number)
-    for (before, _), (after, _) in pairwise(pairs):
-        # Two copies would count as two decisions, and the interval be too narrow.
-        expected = "in the log once, and there are two decisions with this number"
-        require(before.number != after.number, "number", after.number, expected)
     for decision, _ in pairs:
         number, reward = decision.number, decision.reward
         field, expected = f"reward of decision {number}", "a finite number, or NaN"
         require(math.isfinite(reward), field, reward, expected)
     return pairs
+
+
+def _range_of(
+    decisions: Sequence[Decision],
+    rewards: FloatArray,
+    reward_range: tuple[float, float] | None,
+) -> tuple[float, float]:
+    """Return the range of rewards, which is the log's where none is given."""
+    if reward_range is None:
+        return float(rewards.min()), float(rewards.max())
+    ends = float_array("reward_range", reward_range)
+    expected = "two finite numbers, the smaller one first"
+    are_two = ends.shape == (2,) and np.isfinite(ends).all() and ends[0] < ends[1]
+    require(bool(are_two), "reward_range", reward_range, expected)
+    low, high = ends.tolist()
+    for decision, reward in zip(decisions, rewards.tolist(), strict=True):
+        field, expected = f"reward of decision {decision.number}", "in reward_range"
+        is_within = low <= reward <= high
+        require(is_within, field, reward, f"{expected}=({low:g}, {high:g})")
+    return low, high
 
 
 def of_arms(probabilities: Any, decision: Decision) -> FloatArray:
@@ -522,7 +537,11 @@ def _listed(probabilities: Any) -> list[Any]:
     return list(float_array("probabilities", probabilities))
 
 
-def matched(decisions: Sequence[Decision], probabilities: Probabilities) -> MatchedLog:
+def matched(
+    decisions: Sequence[Decision],
+    probabilities: Probabilities,
+    reward_range: tuple[float, float] | None = None,
+) -> MatchedLog:
     """Match the decisions that have a reward with a policy's probabilities.
 
     Raises
@@ -549,12 +568,23 @@ def matched(decisions: Sequence[Decision], probabilities: Probabilities) -> Matc
     chosen = starts + [decision.chosen for decision in rewarded]
     _require_support(rewarded, policy[chosen])
     propensities = np.array([decision.propensity for decision in rewarded])
+    rewards = np.array([decision.reward for decision in rewarded], dtype=float)
+    weights = policy[chosen] / propensities
+    # On record is the probability of the chosen arm alone. The others share the rest:
+    # they are taken to have equal parts of it, as under a uniform share.
+    others = policy.copy()
+    others[chosen] = 0.0
+    largest_other = np.maximum.reduceat(others, starts)
+    num_others = np.array([len(row) - 1 for row in policies])
+    rest = np.where(propensities < 1, 1 - propensities, 1.0)
     return MatchedLog(
-        rewards=np.array([decision.reward for decision in rewarded], dtype=float),
-        weights=policy[chosen] / propensities,
+        rewards=rewards,
+        weights=weights,
+        largest_weights=np.maximum(weights, largest_other * num_others / rest),
         features=all_features[chosen],
         policy_features=np.add.reduceat(policy[:, None] * all_features, starts),
         num_awaited=len(decisions) - len(rewarded),
+        reward_range=_range_of(rewarded, rewards, reward_range),
     )
 
 

@@ -25,6 +25,7 @@ from flwr_fbo.bandits.off_policy.estimators import (
     logged_mean,
     of_arms,
 )
+from flwr_fbo.bandits.off_policy.tables import TableLog
 from flwr_fbo.bandits.site.decision import Decision
 
 _FORMS = ("uniform", "always:NAME", "greedy", "python:MODULE:FUNCTION")
@@ -242,6 +243,8 @@ class PolicyEvaluation:
         Mean reward of the log's own policy.
     ips, snips, doubly_robust : PolicyValue
         Estimates for the target policy, by each estimator.
+    propensities : str
+        How the log's propensities were estimated; empty if they are on record.
     """
 
     policy: str
@@ -250,6 +253,7 @@ class PolicyEvaluation:
     ips: PolicyValue
     snips: PolicyValue
     doubly_robust: PolicyValue
+    propensities: str = ""
 
     @property
     def estimates(self) -> dict[str, PolicyValue]:
@@ -284,7 +288,13 @@ class PolicyEvaluation:
     def warnings(self) -> list[str]:
         """Reasons why intervals may not hold, the log's own included; each once."""
         found = [self.logged, *self.estimates.values()]
-        return list(dict.fromkeys(value.warning for value in found if value.warning))
+        reasons = [value.warning for value in found if value.warning]
+        if self.propensities:
+            reasons.append(
+                f"Propensities are estimated by {self.propensities}. Intervals do not "
+                "cover the error of that."
+            )
+        return list(dict.fromkeys(reasons))
 
 
 def cells_of(estimate: PolicyValue) -> tuple[str, ...]:
@@ -292,10 +302,12 @@ def cells_of(estimate: PolicyValue) -> tuple[str, ...]:
 
     The last cells are the effective sample size, the mean and the largest weight.
     """
+    has_interval = not math.isnan(estimate.low)
+    interval = f"{estimate.low:.4g} to {estimate.high:.4g}"
     return (
         f"{estimate.value:.4g}",
         f"{estimate.standard_error:.2g}",
-        f"{estimate.low:.4g} to {estimate.high:.4g}",
+        interval if has_interval else "too little",
         f"{estimate.effective_sample_size:.1f}",
         f"{estimate.mean_weight:.2f}",
         f"{estimate.largest_weight:.3g}",
@@ -306,8 +318,12 @@ def evaluate_policy(
     decisions: Iterable[Decision],
     policy: TargetPolicy | PolicyFunction | Mapping[str, float],
     confidence: float = 0.95,
+    reward_range: tuple[float, float] | None = None,
 ) -> PolicyEvaluation:
     """Estimate what a policy would have earned in the recorded decisions.
+
+    *Formal guarantees*: none. It is computed at the site, and sent nowhere. Estimates
+    and intervals are statistics of raw data, without noise: keep them at the site.
 
     Examples
     --------
@@ -320,25 +336,29 @@ def evaluate_policy(
     ...              propensity=0.8 if t % 5 else 0.2, reward=t % 5 / 4)
     ...     for t in range(100)
     ... ]
-    >>> print(evaluate_policy(log, always("home")))
+    >>> print(evaluate_policy(log, always("home"), reward_range=(0, 1)))
     Policy: always:home
     Decisions: 100 with a reward, 0 left out without a reward
-                   value  std. error     95 % interval  eff. sample  mean weight  max.
-    logged policy    0.5       0.036  0.4304 to 0.5696        100.0         1.00     1
-    IPS            0.625       0.044  0.5379 to 0.7121         80.0         1.00  1.25
-    SNIPS          0.625       0.031  0.5638 to 0.6862         80.0         1.00  1.25
-    doubly robust  0.625       0.032  0.5619 to 0.6881         80.0         1.00  1.25
+                    value  std. error     95 % interval  eff. sample  mean weight  max.
+    logged policy     0.5       0.036  0.4309 to 0.5691        100.0         1.00     1
+    IPS             0.625       0.044  0.5386 to 0.7114         80.0         1.00  1.25
+    SNIPS           0.625       0.031    0.564 to 0.686         80.0         1.00  1.25
+    doubly robust  0.6231       0.032  0.5608 to 0.6855         80.0         1.00  1.25
 
     Parameters
     ----------
     decisions : iterable of Decision
-        The log of one site. At least two decisions need a reward.
+        The log of one site, or that of `read_table`. At least two decisions need a
+        reward.
     policy : TargetPolicy, callable or mapping of str to float
         The policy to evaluate; see `flwr_fbo.bandits.off_policy.policies`. A function
         is one as `from_function` takes it. A mapping has the probability of each arm
         by name, the same in all decisions.
     confidence : float
         Confidence of each interval, between 0 and 1.
+    reward_range : (float, float), optional
+        Smallest and largest possible reward, as in the study's `ContinualSettings`. By
+        default those of the log, and intervals then do not cover rewards that it lacks.
 
     Returns
     -------
@@ -351,6 +371,7 @@ def evaluate_policy(
         If the log or the policy is not allowed, or the log cannot tell what the policy
         would have earned.
     """
+    propensities = decisions.propensities if isinstance(decisions, TableLog) else ""
     decisions = list(decisions)
     if by_name(policy):
         policy = TargetPolicy("fixed", partial(of_arms, policy))
@@ -359,7 +380,7 @@ def evaluate_policy(
     if not isinstance(policy, TargetPolicy):
         expected = "a TargetPolicy, a function or a mapping: see `parse_policy`"
         refuse("policy", policy, expected)
-    logged = logged_mean(decisions, confidence)
+    logged = logged_mean(decisions, confidence, reward_range)
     arms = sorted({arm for decision in decisions for arm in decision.arms})
     if policy.arm is not None:
         require_known("arm", policy.arm, arms)
@@ -372,5 +393,6 @@ def evaluate_policy(
         policy=policy.name,
         confidence=confidence,
         logged=logged,
-        **all_estimates(decisions, probabilities, confidence),
+        propensities=propensities,
+        **all_estimates(decisions, probabilities, confidence, reward_range),
     )

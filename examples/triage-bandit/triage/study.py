@@ -1,5 +1,7 @@
 """What all sites have in common: contexts, arms, rewards and privacy."""
 
+from math import inf
+
 from flwr_fbo.bandits import (
     ContinualSettings,
     EllipsoidSampling,
@@ -26,6 +28,15 @@ ENCODER = FeatureEncoder(CONTEXT, blocks=ARMS)
 
 # After a routine follow-up only bad news is reported. Silence means that all is well.
 SILENCE = RewardTimeout(seconds=5 * WEEK, reward=1.0)
+
+
+# A site by itself: linear UCB on its own data, which never leave it.
+ALONE = LinearUCBSettings(
+    ContinualSettings(1, ENCODER.dimension, epsilon=inf, delta=1e-5),
+    local_data="own",
+    encoder=ENCODER,
+    reward_timeout=SILENCE,
+)
 
 
 def settings(epsilon: float, num_releases: int) -> LinearUCBSettings:

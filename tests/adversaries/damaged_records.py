@@ -211,7 +211,8 @@ def _bandit(folder: Path) -> Record:
         for k in range(1, 6):
             bandit.play(environment, 30 * k)
             # Its reward has not come.
-            bandit.choose([bandit.decisions.offer(Request(environment.contexts(30 * k)))])
+            request = Request(environment.contexts(30 * k))
+            bandit.choose([bandit.decisions.offer(request)])
             bandit.receive(2 * bandit.release(k), k)
             if k == 3:
                 shutil.copy(path, older)

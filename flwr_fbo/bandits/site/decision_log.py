@@ -42,7 +42,6 @@ from flwr_fbo.bandits.site.decision import (
 )
 from flwr_fbo.bandits.site.reward_clock import LateRewardError, RewardClock
 from flwr_fbo.bandits.site.running_sums import RunningSums
-from flwr_fbo.journal.checksums import TRIALS_IN_PART
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.npy import from_json_array, to_json_array
 from flwr_fbo.journal.tables import Trial

@@ -367,9 +367,9 @@ class LinearBanditPolicy:
         LateRewardError
             If the study's `RewardTimeout` is over. It is a ValueError.
         ValueError
-            If the ticket is unknown or has another reward, or the value is outside the bounds
-            that the guarantee needs. Then nothing is recorded. Clip the value before,
-            if you want to.
+            If the ticket is unknown or has another reward, or the value is outside of
+            bounds that the guarantee needs. Nothing is recorded then. Clip the value
+            before, if you want to.
         JournalError
             If the reward could not be recorded.
         """

@@ -86,7 +86,7 @@ def test_the_reason_is_named(tmp_path: Path) -> None:
         assert (greedy.index, greedy.why) == (best, "best expected")
         assert greedy.propensity == 1.0
         seen.add(choice.why)
-        policy.reward(policy.choose(axes[1:2]).ticket, 0.4)
+        policy.reward(policy.choose(axes[1:2]).ticket, 0.5)
     assert seen == {"best expected", "highest upper bound"}
 
 

@@ -104,14 +104,15 @@ def main(
     sites: Annotated[int, typer.Option(min=1)] = 4,
     epsilon: float = 4.0,
     noise_only: bool = False,
+    per_week: Annotated[int, typer.Option(min=1)] = 20,  # patients of a site
 ) -> None:
     """Print what all sites earned on average, and the report of one of them."""
     rows = []
     for seed in range(seeds):
         with tempfile.TemporaryDirectory() as root:
             common = settings(epsilon, num_releases=10)
-            logs = rehearse(_folders(root, sites), seed, common, noise_only)
-            alone = rehearse_alone(_folders(f"{root}/alone", sites), seed)
+            logs = rehearse(_folders(root, sites), seed, common, noise_only, per_week)
+            alone = rehearse_alone(_folders(f"{root}/alone", sites), seed, per_week)
             of_arms = np.mean([outcomes(log)[0] for log in logs], axis=(0, 1))
             rows.append([*earned(logs), *earned(alone), of_arms.mean(), of_arms.max()])
             if seed == 0 and not noise_only:

@@ -280,7 +280,8 @@ class DecisionLog:
             if not self._has(ticket, value)
         ]
         if pairs:
-            self._complete(*map(list, zip(*pairs, strict=True)), {})
+            new = [trial for trial, _ in pairs]
+            self._complete(new, [value for _, value in pairs], {})
         return pairs
 
     def _has(self, given: Any, value: float) -> bool:

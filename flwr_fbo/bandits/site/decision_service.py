@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,7 +76,7 @@ class DecisionService:
         self._lock = threading.Lock()
         self._policy: LinearBanditPolicy | None = None
         self._counts: Counter[tuple[str, int]] = Counter()
-        self._seconds: Counter[str] = Counter()
+        self._seconds: defaultdict[str, float] = defaultdict(float)
 
     def app(self) -> Starlette:
         """Return the ASGI application.

@@ -201,8 +201,8 @@ class SiteBelief:
             elif offer.floors is not None and offer.floors[index] > 0:
                 why = "floor"
             expected = settings.releases.reward_middle + means[k, index]
-            about = (float(f"{one:.6g}") for one in (expected, widths[k, index]))
-            yield Chosen(index, propensity, *about, why)
+            width = float(f"{widths[k, index]:.6g}")
+            yield Chosen(index, propensity, float(f"{expected:.6g}"), width, why)
 
     def _batches(
         self, offers: Sequence[Offer], first: int

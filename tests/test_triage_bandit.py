@@ -33,12 +33,18 @@ def triage() -> Iterator[Any]:
 
 
 def folders_in(root: Path) -> list[str]:
-    return [str(root / f"site-{i}") for i in range(NUM_SITES)]
+    return [*numbered(root).values()]
+
+
+def numbered(root: Path) -> dict[int, str]:
+    return {i: str(root / f"site-{i}") for i in range(NUM_SITES)}
 
 
 def rehearsed(triage: Any, root: Path, noise_only: bool = False) -> Any:
     """Return the decisions of a short rehearsal with hardly any noise, by site."""
-    return triage.rehearse.rehearse(folders_in(root), 1, 1e3, noise_only, PER_WEEK)
+    settings = triage.study.settings(1e3, num_releases=10)
+    folders = numbered(root)
+    return triage.rehearse.rehearse(folders, 1, settings, noise_only, PER_WEEK)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +56,7 @@ def root(triage: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def log_of(root: Path, site: int) -> list[Decision]:
-    return LinearBanditPolicy.open(folders_in(root)[site]).decisions()
+    return [*LinearBanditPolicy.open(folders_in(root)[site]).decisions()]
 
 
 def test_all_rewards_come_or_time_out_as_what_silence_means(
@@ -80,6 +86,20 @@ def test_sites_learn_from_rewards(triage: Any, root: Path, tmp_path: Path) -> No
     without = rehearsed(triage, tmp_path, noise_only=True)
     assert all(math.isnan(decision.reward) for log in without for decision in log)
     assert abs(last_half(without)) < 0.1
+
+
+def test_sites_alone_play_the_same_patients_and_share_nothing(
+    triage: Any, root: Path, tmp_path: Path
+) -> None:
+    logs = triage.rehearse.rehearse_alone(numbered(tmp_path), 1, PER_WEEK)
+    for site, log in enumerate(logs):
+        together = log_of(root, site)
+        assert [one.context for one in log] == [one.context for one in together]
+        summary = LinearBanditPolicy.open(folders_in(tmp_path)[site]).summary()
+        assert summary.max_others == summary.num_others == 0
+    # Three standard errors above chance.
+    of_arms = np.mean([triage.report.outcomes(log)[0] for log in logs])
+    assert triage.rehearse.earned(logs)[1] > of_arms + 0.1
 
 
 def test_a_report_has_curve_other_policy_and_epsilon(triage: Any, root: Path) -> None:

@@ -48,6 +48,10 @@ COMMANDS = {
         "cli.evaluate_command:evaluate",
         "Estimate what other policies would have earned.",
     ),
+    "serve": (
+        "cli.serve_command:serve",
+        "Decide for programs that ask a site's bandit over HTTP.",
+    ),
     "check-site": (
         "cli.check_site_command:check_site_command",
         "Say whether a site is ready for a study.",

@@ -20,6 +20,9 @@ changed bit, a row that is missing, that was put in, that was exchanged with ano
 that is an older version of itself. Rows of a part that is not read are not checked,
 and nothing is computed from them.
 
+The table ``request`` only says where a key is: the trial itself has its key, and is
+checked. A key that damage has removed from that table is not missed.
+
 Not detected is a file that is as a whole an older copy of itself; where a peer knows
 how many releases there were, it refuses it. An empty file is a new journal. Nor is
 anybody detected who can write the file and computes the digests again: this is about

@@ -62,6 +62,10 @@ CREATE TABLE trial (
     source TEXT CHECK (source IN ('enqueued', 'start', 'own search', 'federation')),
     digest BLOB NOT NULL
 );
+CREATE TABLE request (
+    key TEXT PRIMARY KEY,
+    number INTEGER NOT NULL
+) WITHOUT ROWID;
 """
 
 Step = Callable[[sqlite3.Connection], object]
@@ -92,7 +96,7 @@ class FileFormat:
     upgrades: Mapping[int, Step] = field(default_factory=dict)
 
 
-JOURNAL = FileFormat("journal", 0, 8, _COMMON + _TRIALS + _STATE)
+JOURNAL = FileFormat("journal", 0, 9, _COMMON + _TRIALS + _STATE)
 
 
 def _leave_journals(connection: sqlite3.Connection) -> None:

@@ -13,11 +13,20 @@ state     named arrays: what the owner needs to go on
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
+import os
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -25,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._common.version import __version__
-from flwr_fbo.journal.checksums import TRIALS_IN_PART, Part
+from flwr_fbo.journal.checksums import TRIALS_IN_PART, DamageError, Part
 from flwr_fbo.journal.journal_file import (
     JournalError,
     JournalFile,
@@ -48,10 +57,11 @@ from flwr_fbo.journal.tables import (
 _log = logging.getLogger("flwr.fbo")
 T = TypeVar("T")
 
-# Seconds between two attempts to open what another process holds.
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 1.0
-# How often a file is read that is being written to.
-_ATTEMPTS = 10
+# Seconds between two attempts to hold what another process holds, and after how many a
+# wait is worth a warning.
+_PAUSE, _LONG_WAIT = 0.002, 1.0
+# How often a file is read that is being written to, and the seconds in between.
+_ATTEMPTS, _PAUSE_OF_READERS = 10, 0.1
 
 
 class Journal(AbstractContextManager["Journal"]):
@@ -130,7 +140,7 @@ class Journal(AbstractContextManager["Journal"]):
             with suppress(JournalError):
                 store = JournalFile(None, path, is_snapshot=True)
                 break
-            time.sleep(_LONGEST_PAUSE / _ATTEMPTS)
+            time.sleep(_PAUSE_OF_READERS)
         else:
             # A process that was killed may have left half a transaction: SQLite undoes
             # it.
@@ -236,6 +246,7 @@ class Journal(AbstractContextManager["Journal"]):
         iteration: int,
         decisions: Sequence[tuple[Mapping[str, Any], NDArray[np.float64]]],
         arrays: Mapping[str, NDArray[Any]],
+        requests: Mapping[str, int] | None = None,
     ) -> list[int]:
         """Record decisions whose rewards are awaited, and arrays: at once.
 
@@ -247,6 +258,9 @@ class Journal(AbstractContextManager["Journal"]):
             What `Trial.params` and `Trial.point` are to be.
         arrays : mapping of str to ndarray
             Arrays that change with them.
+        requests : mapping of str to int, optional
+            For `trial_of_request`: the place of each key's first decision in
+            ``decisions``, whose params have it as ``"key"``. Only in a file.
 
         Returns
         -------
@@ -262,6 +276,9 @@ class Journal(AbstractContextManager["Journal"]):
             for number, about in rows:
                 row = number, iteration, *about
                 self._store.insert("trial", (*row, "running", None, 0, now, None, None))
+            for key, place in (requests or {}).items():
+                assert isinstance(self._store, JournalFile)
+                self._store.add_request(key, first + place)
         return list(range(first, first + len(texts)))
 
     def drop_trial(self, number: int) -> None:
@@ -282,7 +299,20 @@ class Journal(AbstractContextManager["Journal"]):
             row = self._store.row("trial", number)
             return None if row is None else trials_of([row])[0]
 
-    def trials(self, first: int = 0, running: bool = False) -> list[Trial]:
+    def trial_of_request(self, key: str) -> Trial | None:
+        """Return the first trial of the request with a key, or None; of a file."""
+        assert isinstance(self._store, JournalFile)
+        with self._store.explained():
+            number = self._store.number_of(key)
+            row = None if number is None else self._store.row("trial", number)
+            trial = None if row is None else trials_of([row])[0]
+            if number is not None and (trial is None or trial.params.get("key") != key):
+                raise DamageError(f"trial {number} is not of the request {key!r}")
+            return trial
+
+    def trials(
+        self, first: int = 0, running: bool = False, last: int | None = None
+    ) -> list[Trial]:
         """Return trials in order of evaluation.
 
         Parameters
@@ -291,17 +321,21 @@ class Journal(AbstractContextManager["Journal"]):
             Those of numbers from ``first`` on.
         running : bool
             Only those without a value.
+        last : int, optional
+            Those of numbers up to ``last``.
         """
+        end = 2**63 if last is None else last
 
         def wanted(number: int, part: Part) -> bool:
-            is_late = (number + 1) * TRIALS_IN_PART > first
-            return is_late and (part.running if running else part.num_rows) > 0
+            start = number * TRIALS_IN_PART
+            is_between = start <= end and start + TRIALS_IN_PART > first
+            return is_between and (part.running if running else part.num_rows) > 0
 
         with self._store.explained():
             rows = [
                 row
                 for row in self._store.rows("trial", wanted)
-                if row[0] >= first
+                if first <= row[0] <= end
                 if row[4] == "running" or not running
             ]
             return trials_of(rows)
@@ -398,25 +432,63 @@ def open_patiently(
     JournalError
         See `Journal`; `JournalHeldError` if it is still held then.
     """
-    return patiently(lambda: Journal(identity, path), patience)
+    return patiently(lambda: Journal(identity, path), path, patience)
 
 
-def patiently(attempt: Callable[[], T], patience: float) -> T:
+def patiently(attempt: Callable[[], T], path: Path, patience: float) -> T:
     """Return what ``attempt`` gives, once no other process holds the journal.
+
+    Whoever waits stands in line: a process that has let the journal go, and wants it
+    again at once, comes after those that waited. The line is a lock on a file beside
+    the journal, made when somebody first has to wait; only its first one tries.
 
     Raises
     ------
     JournalError
         What ``attempt`` raises; `JournalHeldError` only after ``patience`` seconds.
     """
-    deadline, pause = time.monotonic() + patience, _FIRST_PAUSE
-    while True:
-        try:
+    deadline = time.monotonic() + patience
+    line = path.with_name(f"{path.name}.line")
+    if not line.exists():
+        with suppress(JournalHeldError):
             return attempt()
-        except JournalHeldError as error:
-            if time.monotonic() >= deadline:
-                raise
-            if pause < _LONGEST_PAUSE <= 2 * pause:  # once, and not of a short wait
-                _log.warning("%s Waiting for it, %g s at most.", error, patience)
-            time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+    with _first_in(line, deadline):
+        has_warned = False
+        while True:
+            try:
+                return attempt()
+            except JournalHeldError as error:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise
+                if patience - left > _LONG_WAIT and not has_warned:
+                    text = "%s Waiting for it, %g s at most."
+                    _log.warning(text, error, patience)
+                    has_warned = True
+                time.sleep(min(_PAUSE, left))
+
+
+@contextmanager
+def _first_in(line: Path, deadline: float) -> Iterator[None]:
+    """Be the first in line, but from ``deadline`` on in any case.
+
+    A process that ends leaves the line, however it ends. Where a file cannot be locked,
+    all try at once.
+    """
+    try:
+        file = os.open(line, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    except OSError:
+        yield
+        return
+    try:
+        while time.monotonic() < deadline:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(_PAUSE)
+            except OSError:
+                break
+        yield
+    finally:
+        os.close(file)

@@ -259,6 +259,17 @@ class JournalFile:
         self._read[table, number] = {key: _kept(table, found[key]) for key in found}
         return found
 
+    def number_of(self, key: str) -> int | None:
+        """Return the number of the first trial of a request, or None."""
+        query = "SELECT number FROM request WHERE key = ?"
+        found = self._connection.execute(query, (key,)).fetchone()
+        return None if found is None else int(found[0])
+
+    def add_request(self, key: str, number: int) -> None:
+        """Note the first trial of a request; an error if the key is there."""
+        values = key, number
+        self._connection.execute("INSERT INTO request VALUES (?, ?)", values)
+
     def insert(self, table: str, row: Row) -> None:
         """Add a row; in a transaction, as all changes.
 

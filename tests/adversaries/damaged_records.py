@@ -41,6 +41,7 @@ from optuna.distributions import FloatDistribution
 from flwr_fbo import DPFTSDE, Host, InProcessGrid, Privacy, Seeds, tuning_app
 from flwr_fbo.bandits import ContinualSettings, LinearUCBSettings
 from flwr_fbo.bandits.linear.study import LinearBanditStudy
+from flwr_fbo.bandits.site.decision import Request
 from flwr_fbo.bandits.site.recorded_bandit import RecordedBandit
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
@@ -211,7 +212,8 @@ def _bandit(folder: Path) -> Record:
         for k in range(1, 6):
             bandit.play(environment, 30 * k)
             # Its reward has not come.
-            bandit.choose([bandit.decisions.offer(environment.contexts(30 * k))])
+            request = Request(environment.contexts(30 * k))
+            bandit.choose([bandit.decisions.offer(request)])
             bandit.receive(2 * bandit.release(k), k)
             if k == 3:
                 shutil.copy(path, older)
@@ -230,7 +232,7 @@ def _bandit(folder: Path) -> Record:
                     for t in journal.trials()
                 ]
                 found += [bandit.release(k) for k in range(1, made + 1)]
-                [choice] = bandit.choose([bandit.decisions.offer(np.eye(3))])
+                [choice] = bandit.choose([bandit.decisions.offer(Request(np.eye(3)))])
                 bandit.reward({choice.ticket: 0.5 + 0.1 * step})
                 found.append(bandit.release(made + 1))
         with Journal(identity, copy) as journal:

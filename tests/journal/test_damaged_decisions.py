@@ -21,7 +21,7 @@ from tests.support.policies import (
 )
 
 READS: dict[str, Callable[[LinearBanditPolicy], Any]] = {
-    "decisions": lambda policy: policy.decisions(),
+    "decisions": lambda policy: list(policy.decisions()),
     "choose": lambda policy: policy.choose(CONTEXT),
     "summary": lambda policy: policy.summary(),
 }

@@ -90,9 +90,9 @@ def _module(command: list[str]) -> None:
     assert importlib.util.find_spec(command[2]) is not None
 
 
-def _triage(command: list[str]) -> None:
-    name = command[2].removeprefix("triage.")
-    assert (ROOT / f"examples/triage-bandit/triage/{name}.py").exists()
+def _of_bandits(command: list[str]) -> None:
+    file = command[2].replace(".", "/")
+    assert len([*ROOT.glob(f"examples/*-bandit/{file}.py")]) == 1
 
 
 def _all_figures(command: list[str]) -> None:
@@ -115,7 +115,12 @@ NOT_RUN = (
     Command(
         "python -m triage.",
         "minutes; tests/test_triage_bandit.py plays what it plays",
-        _triage,
+        _of_bandits,
+    ),
+    Command(
+        r"python -m (bandits|kitchens)\.compare",
+        "minutes; tests/test_compared_bandits.py plays what it plays",
+        _of_bandits,
     ),
     Command("flwr ", "tests/support/engine.py runs the examples on the engine", _flwr),
     Command("for f in ", "a night", _all_figures),

@@ -1,6 +1,7 @@
 """What a site's decisions were worth: ``python -m triage.report FOLDER``."""
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ def by_radius(context: Any, arms: Any, features: Any) -> str:
 RULE = from_function(by_radius, "biopsy if worst radius > 17")
 
 
-def outcomes(decisions: list[Decision]) -> tuple[Any, Any]:
+def outcomes(decisions: Sequence[Decision]) -> tuple[Any, Any]:
     """Return what each arm would have given, (n, K), and what the chosen ones gave.
 
     Only a simulation knows the first.
@@ -33,7 +34,7 @@ def outcomes(decisions: list[Decision]) -> tuple[Any, Any]:
     return of_arms, of_arms[np.arange(len(chosen)), chosen]
 
 
-def learning_curve(decisions: list[Decision]) -> str:
+def learning_curve(decisions: Sequence[Decision]) -> str:
     """Return mean rewards and shares of arms by hundred decisions, as a table."""
     of_arms, own = outcomes(decisions)
     best = int(of_arms.mean(axis=0).argmax())

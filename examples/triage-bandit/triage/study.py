@@ -1,5 +1,7 @@
 """What all sites have in common: contexts, arms, rewards and privacy."""
 
+from math import inf
+
 from flwr_fbo.bandits import (
     ContinualSettings,
     EllipsoidSampling,
@@ -28,11 +30,33 @@ ENCODER = FeatureEncoder(CONTEXT, blocks=ARMS)
 SILENCE = RewardTimeout(seconds=5 * WEEK, reward=1.0)
 
 
+def releases(epsilon: float, num_releases: int) -> ContinualSettings:
+    """Return what sites release, and how."""
+    return ContinualSettings(
+        num_releases,
+        ENCODER.dimension,
+        epsilon=epsilon,
+        delta=1e-5,
+        reward_range=(0, 1),
+    )
+
+
+# A site by itself: linear UCB on its own data, which never leave it. A rival should be
+# a good one: with the default ridge it earns less here.
+ALONE = LinearUCBSettings(
+    releases(inf, 1),
+    local_data="own",
+    ridge=0.1,
+    width=0.2,
+    encoder=ENCODER,
+    reward_timeout=SILENCE,
+)
+
+
 def settings(epsilon: float, num_releases: int) -> LinearUCBSettings:
     """Return the settings of a study."""
-    d = ENCODER.dimension
     return LinearUCBSettings(
-        ContinualSettings(num_releases, d, epsilon=epsilon, delta=1e-5),
+        releases(epsilon, num_releases),
         local_data="released",
         encoder=ENCODER,
         # Bad news comes first, and misleads: explore more than by default.

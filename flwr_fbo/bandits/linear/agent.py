@@ -109,6 +109,15 @@ class LinearUCBAgent:
         self._check(actions)
         return self._belief.probabilities(actions, rngs)
 
+    @one_blas_thread
+    def expectations(self, actions: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return each action's expected reward, and half its interval, shape (A, K).
+
+        Of actions, shape (A, K, d), above the middle of the range of rewards.
+        """
+        self._check(actions)
+        return self._belief.expectations(actions)
+
     def choose(
         self, actions: ArrayLike, rng: np.random.Generator | None = None
     ) -> tuple[int, float]:

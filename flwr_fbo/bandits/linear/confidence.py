@@ -71,6 +71,15 @@ class Belief:
         """Return the upper confidence bound of each action's mean reward."""
         return self.ellipsoid.upper_bounds(actions, self.width)
 
+    def expectations(self, actions: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return each action's estimated reward, and half its interval.
+
+        Both of shape (A, K), for actions of shape (A, K, d).
+        """
+        mean, directions = self.ellipsoid.rewards(actions)
+        widths = np.broadcast_to(self.width, len(actions))
+        return mean, widths[:, None] * np.linalg.norm(directions, axis=-1)
+
     def probabilities(
         self, actions: FloatArray, rngs: Sequence[np.random.Generator]
     ) -> FloatArray:

@@ -98,6 +98,9 @@ class FeatureEncoder:
     interactions : "all" or sequence of (str, str)
         Pairs of different fields whose products are features. ``"all"``: every context
         field with every arm field.
+    spare : sequence of str
+        Names of further blocks, for arms that may come later. A site offers them only
+        once `LinearBanditPolicy.set_arms` has them. Only with ``blocks``.
 
     Raises
     ------
@@ -128,6 +131,7 @@ class FeatureEncoder:
     arm: Fields = field(default=(), metadata=holds(field_kind))
     blocks: Sequence[str] = ()
     interactions: Literal["all"] | Sequence[tuple[str, str]] = "all"
+    spare: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         of_fields = [*self._checked("context"), *self._checked("arm")]
@@ -141,6 +145,13 @@ class FeatureEncoder:
         are_blocks = len(set(self.blocks)) == len(self.blocks) != 1
         expected = "none, or two or more distinct arm names"
         require(are_blocks, "blocks", self.blocks, expected)
+        object.__setattr__(self, "spare", tuple(names("spare", self.spare)))
+        for name in self.spare:
+            require_name("spare", name)
+        are_new = len({*self.blocks, *self.spare}) == len(self._all_blocks)
+        is_right = are_new and (not self.spare or bool(self.blocks))
+        expected = "distinct names beside those of the blocks, and none without blocks"
+        require(is_right, "spare", self.spare, expected)
         expected = "not empty without blocks: the arms could not be told apart"
         require(bool(self.arm or self.blocks), "arm", self.arm, expected)
         self._check_interactions(of_fields)
@@ -223,7 +234,7 @@ class FeatureEncoder:
         ]
         if not self.blocks:
             return tuple(names)
-        return tuple(f"{block}: {name}" for block in self.blocks for name in names)
+        return tuple(f"{block}: {name}" for block in self._all_blocks for name in names)
 
     def encode(
         self, context: Mapping[str, Any], arms: Arms, max_norm: float = 1.0
@@ -335,7 +346,12 @@ class FeatureEncoder:
     @property
     def _num_blocks(self) -> int:
         """Number of copies of the parameters: one if all arms share them."""
-        return max(1, len(self.blocks))
+        return max(1, len(self._all_blocks))
+
+    @property
+    def _all_blocks(self) -> tuple[str, ...]:
+        """Blocks of arms that are offered, and spare ones."""
+        return (*self.blocks, *self.spare)
 
     @cached_property
     def _interactions(self) -> tuple[tuple[str, str], ...]:
@@ -393,15 +409,16 @@ class FeatureEncoder:
         names = [name for name, _, _ in key]
         for name in names:
             require_name("arms", name)
-            if self.blocks and name not in self.blocks:
-                require(False, "arms", name, f"a block, {nearest(name, self.blocks)}")
+            if self.blocks and name not in self._all_blocks:
+                known = nearest(name, self._all_blocks)
+                require(False, "arms", name, f"a block, {known}")
         require(len(set(names)) == len(names), "arms", names, "each name once")
         rows = [encoded_row(f"arms[{name!r}]", f, self._arm) for name, _, f in key]
         of_arms = np.reshape([row for row, _ in rows], (len(key), self._arm_size))
         others = np.ones((len(key), len(self._labels) - self._arm_size))
         z = np.hstack([others, of_arms])
         left, right = self._factors
-        indices = [self.blocks.index(name) if self.blocks else 0 for name in names]
+        indices = [self._all_blocks.index(name) if self.blocks else 0 for name in names]
         outside = Counter(name for _, clipped in rows for name in clipped)
         made = np.array(indices, dtype=np.int64), z[:, left] * z[:, right], outside
         self._last_arms[:] = [(key, made)]

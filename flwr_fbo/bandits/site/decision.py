@@ -1,10 +1,13 @@
-"""Decisions of a site's bandit: what each is among, and what was chosen."""
+"""Decisions of a site's bandit: what is asked for, what was chosen, and why."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import hashlib
+import json
+import math
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -14,10 +17,96 @@ from flwr_fbo._common.conversion import (
     frame_of,
     mapping,
     names,
+    plain,
     take_plain,
 )
-from flwr_fbo._common.validation import require
+from flwr_fbo._common.validation import (
+    require,
+    require_bool,
+    require_name,
+    require_number,
+)
 from flwr_fbo.journal.tables import Trial
+
+Why = Literal[
+    "only arm", "best expected", "highest upper bound", "tie", "explored", "floor"
+]
+
+# Characters of a request's key.
+_LONGEST_KEY = 200
+# The largest whole number that all floats below it can hold.
+_EXACT = 2**53
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """What `LinearBanditPolicy.choose` is asked; its parameters say what each is.
+
+    Attributes
+    ----------
+    context : mapping of str to value, or array of shape (K, d)
+        The context, or the actions.
+    eligible : collection of str, optional
+        Names of the arms that are possible.
+    forbid : collection of str
+        Names of arms that must not be chosen.
+    floors : mapping of str to float
+        Least probabilities, by arm.
+    explore : bool
+        Whether anything but the best expected arm may be chosen.
+    key : str, optional
+        The key that a retried request has again.
+    num_slots : int, optional
+        Number of arms of a slate.
+    """
+
+    context: Any
+    eligible: Collection[str] | None = None
+    forbid: Collection[str] = ()
+    floors: Mapping[str, float] = field(default_factory=dict)
+    explore: bool = True
+    key: str | None = None
+    num_slots: int | None = None
+
+    def __post_init__(self) -> None:
+        take_plain(self)
+        require_bool("explore", self.explore)
+        forbid = tuple(names("forbid", self.forbid))
+        object.__setattr__(self, "forbid", forbid)
+        given = mapping("floors", self.floors).items()
+        floors = {plain(name): plain(least) for name, least in given}
+        for name, least in floors.items():
+            require_number(f"floors[{name!r}]", least, 0, 1)
+        total = sum(floors.values())
+        require(total <= 1, "floors", floors, "probabilities that add up to 1 at most")
+        object.__setattr__(self, "floors", floors)
+        if self.key is not None:
+            require_name("key", self.key)
+            allowed = f"at most {_LONGEST_KEY} characters"
+            require(len(self.key) <= _LONGEST_KEY, "key", self.key, allowed)
+
+    @property
+    def digest(self) -> str:
+        """Digest of all but the key: equal for a request that is retried."""
+        if hasattr(self.context, "keys") or hasattr(self.context, "_asdict"):
+            given = mapping("context", self.context)
+            context: Any = {str(name): _same(value) for name, value in given.items()}
+        else:
+            actions = float_array("context", self.context)
+            context = [actions.shape, actions.tobytes().hex()]
+        some = self.eligible
+        eligible = None if some is None else sorted(set(names("eligible", some)))
+        forbid, floors = sorted(set(self.forbid)), sorted(self.floors.items())
+        asked = [context, eligible, forbid, floors, self.explore, self.num_slots]
+        text = json.dumps(asked, sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _same(value: Any) -> Any:
+    """Return a whole number as a float: a data frame makes it one, too."""
+    value = plain(value)
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    return float(value) if is_whole and abs(value) <= _EXACT else value
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,12 +123,21 @@ class Offer:
         What `Trial.params` has besides the choice.
     outside : mapping of str to int
         Values outside of their bounds, by field.
+    forbidden : tuple of str
+        Names of arms that would be eligible, were they not forbidden.
+    floors : ndarray of shape (K,), optional
+        Least probability of each action.
+    explore : bool
+        Whether anything but the best expected action may be chosen.
     """
 
     features: FloatArray
     arms: tuple[str, ...]
     record: dict[str, Any] = field(default_factory=dict)
     outside: Mapping[str, int] = field(default_factory=dict)
+    forbidden: tuple[str, ...] = ()
+    floors: FloatArray | None = None
+    explore: bool = True
 
     @classmethod
     def of_vectors(cls, actions: Any) -> Offer:
@@ -60,7 +158,30 @@ class Offer:
         """Return the offer without one of its actions."""
         arms = self.arms[:index] + self.arms[index + 1 :]
         features = np.delete(self.features, index, axis=0)
-        return Offer(features, arms, {**self.record, "eligible": list(arms)})
+        record = {**self.record, "eligible": list(arms)}
+        return Offer(features, arms, record, explore=self.explore)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the study's exploration alone decides."""
+        return self.explore and self.floors is None
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The choice out of one offer; see `Choice` for its attributes."""
+
+    index: int
+    propensity: float
+    expected: float
+    width: float
+    why: Why
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What `Trial.params` has of it."""
+        about = vars(self)
+        return {"chosen": about["index"]} | {n: about[n] for n in about if n != "index"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,9 +191,12 @@ class Choice:
     Examples
     --------
     >>> from flwr_fbo.bandits import Choice
-    >>> choice = Choice(index=1, arm="home", ticket=0, propensity=0.95)
-    >>> choice.arm
-    'home'
+    >>> choice = Choice(
+    ...     index=1, arm="home", ticket=0, propensity=1.0, expected=0.6, width=0.2,
+    ...     why="highest upper bound",
+    ... )
+    >>> choice.arm, choice.why
+    ('home', 'highest upper bound')
 
     Attributes
     ----------
@@ -85,12 +209,26 @@ class Choice:
         Ticket for the reward.
     propensity : float
         In (0, 1]: the probability with which it was chosen, out of the eligible ones.
+    expected : float
+        Expected reward of the chosen action by the site's estimate, to six digits.
+    width : float
+        Half the interval around ``expected`` that the policy explored within: their sum
+        is the upper bound that `Optimism` compares. It is not a confidence interval
+        where the study fixes the width.
+    why : str
+        Reason of the choice: ``"best expected"``, the highest expected reward of all;
+        ``"highest upper bound"``, a lower one that is less known; ``"tie"``, drawn
+        among equally good ones; ``"explored"``, drawn although another one is expected
+        to be better; ``"floor"``, likewise, of an arm with a floor; ``"only arm"``.
     """
 
     index: int
     arm: str
     ticket: int
     propensity: float
+    expected: float
+    width: float
+    why: Why
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,6 +266,10 @@ class Decision:
         Probability, in (0, 1], with which that arm was chosen.
     reward : float
         Reward of the chosen arm; NaN while it is awaited.
+    expected, width, why : float, float, str
+        As the `Choice` had them; NaN and empty where a decision is from elsewhere.
+    key : str, optional
+        Key of the request.
     """
 
     number: int
@@ -138,6 +280,10 @@ class Decision:
     chosen: int
     propensity: float
     reward: float
+    expected: float = math.nan
+    width: float = math.nan
+    why: Why | Literal[""] = ""
+    key: str | None = None
 
     def __post_init__(self) -> None:
         take_plain(self)

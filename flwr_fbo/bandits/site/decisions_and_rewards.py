@@ -2,9 +2,11 @@
 
 trial       one row a decision; its number is the ticket, and it has
 
-            params  {"chosen": index, "propensity": p}; of named arms also "context",
-                    and "arms", the version of their table; and "eligible", the names,
-                    where they are not all
+            params  {"chosen": index, "propensity": p, "expected", "width", "why"}; of
+                    named arms also "context", and "arms", the version of their table;
+                    and "eligible", the names, where they are not all; of a request
+                    with a key also "key", the "request"'s digest, and "slots", how many
+                    decisions it has, this one and the next ones
                     of vectors that are those of an earlier trial, "actions", its number
             point   the chosen action, shape (d,), where the others follow from the
                     context or an earlier trial; else all actions, shape (K, d)
@@ -20,17 +22,24 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.conversion import mapping, number, plain, whole_number
-from flwr_fbo._common.validation import require
+from flwr_fbo._common.validation import refuse, require, require_known
 from flwr_fbo.bandits.linear.settings import LinearUCBSettings
 from flwr_fbo.bandits.site.arm_versions import ArmVersions
-from flwr_fbo.bandits.site.decision import Choice, Decision, Offer, action_of
+from flwr_fbo.bandits.site.decision import (
+    Choice,
+    Chosen,
+    Decision,
+    Offer,
+    Request,
+    action_of,
+)
 from flwr_fbo.bandits.site.late_rewards import LateRewardError, RewardClock
 from flwr_fbo.bandits.site.running_sums import RunningSums
 from flwr_fbo.journal.journal import Journal
@@ -39,6 +48,10 @@ from flwr_fbo.journal.tables import Trial
 
 # How many different sets of vectors a process looks for among earlier ones.
 _SETS_KEPT = 16
+# What the first decision of a request with a key has on record of it.
+_OF_REQUEST = ("key", "request", "slots")
+# What a decision has on record of its reason.
+_EXPLANATION = ("expected", "width", "why")
 
 
 class DecisionLog:
@@ -68,7 +81,7 @@ class DecisionLog:
     ) -> None:
         self._journal, self._settings, self._state = journal, settings, state
         self._arms, self._sums = arms, sums
-        self._clock = RewardClock(settings.reward_timeout)
+        self.clock = RewardClock(settings.reward_timeout)
         # The trials that have the last different sets of vectors, by their bytes.
         self._sets: dict[bytes, int] = {}
 
@@ -80,20 +93,46 @@ class DecisionLog:
 
     # Choosing
 
-    def offer(self, context: Any, eligible: Collection[str] | None = None) -> Offer:
+    def offer(self, request: Request) -> Offer:
         """Return what a decision is among; see `LinearBanditPolicy.choose`."""
+        record: dict[str, Any] = {}
+        if request.key is not None:
+            slots = request.num_slots or 1
+            record = {"key": request.key, "request": request.digest, "slots": slots}
         if self._settings.encoder is None:
-            require(eligible is None, "eligible", eligible, "None, without an encoder")
-            offer = Offer.of_vectors(context)
+            for field in ("eligible", "forbid"):
+                value = getattr(request, field)
+                allowed = "not given, without an encoder"
+                require(value is None or value == (), field, value, allowed)
+            offer = Offer.of_vectors(request.context)
             features = self._settings.releases.without_excess(offer.features)
-            return replace(offer, features=features)
-        given, newest = mapping("context", context), self._arms.newest
-        offer = self._named(newest, given, eligible)
+            offer = replace(offer, features=features, record=record)
+        else:
+            offer = self._named_offer(request, record)
+        if not request.floors:
+            return replace(offer, explore=request.explore)
+        for name in request.floors:
+            require_known("floors", name, offer.arms)
+        floors = np.array([request.floors.get(name, 0.0) for name in offer.arms])
+        return replace(offer, explore=request.explore, floors=floors)
+
+    def _named_offer(self, request: Request, record: dict[str, Any]) -> Offer:
+        given, newest = mapping("context", request.context), self._arms.newest
+        table, eligible = self._arms.table(newest), request.eligible
+        for name in request.forbid:
+            require_known("forbid", name, table.names)
+        possible = [name for name, _ in table.eligible(eligible)]
+        forbidden = tuple(name for name in possible if name in request.forbid)
+        left = [name for name in possible if name not in request.forbid]
+        allowed = "not all that are possible"
+        require(bool(left), "forbid", list(request.forbid), allowed)
+        is_some = eligible is not None or bool(forbidden)
+        offer = self._named(newest, given, left if is_some else None)
         values = {name: plain(value) for name, value in given.items()}
-        record: dict[str, Any] = {"context": values, "arms": newest}
-        if eligible is not None:
+        record = {"context": values, "arms": newest, **record}
+        if is_some:
             record["eligible"] = list(offer.arms)
-        return replace(offer, record=record)
+        return replace(offer, record=record, forbidden=forbidden)
 
     def _named(
         self, version: int, context: Any, eligible: Collection[str] | None
@@ -104,10 +143,33 @@ class DecisionLog:
         features, outside = self._arms.encoder.encode(context, arms, longest)
         return Offer(features, tuple(name for name, _ in arms), {}, outside)
 
-    def add(
-        self, offers: Sequence[Offer], chosen: Sequence[tuple[int, float]]
-    ) -> list[Choice]:
-        """Record which action of each offer was chosen, by index, and its propensity.
+    def repeated(self, request: Request) -> list[Choice] | None:
+        """Return the choices of a request that was made before; None if it is new.
+
+        Raises
+        ------
+        ValueError
+            If its key is that of another request.
+        """
+        if request.key is None:
+            return None
+        first = self._journal.trial_of_request(request.key)
+        if first is None:
+            return None
+        if first.params["request"] != request.digest:
+            _refuse_key(request.key, first.number)
+        last = first.number + first.params["slots"] - 1
+        choices: list[Choice] = []
+        places = self._decision(first).arms  # those of the first slot are all
+        for trial in self._journal.trials(first.number, last=last):
+            decision, record = self._decision(trial), trial.params
+            arm = decision.arms[decision.chosen]
+            about = [record[name] for name in ("propensity", *_EXPLANATION)]
+            choices.append(Choice(places.index(arm), arm, trial.number, *about))
+        return choices
+
+    def add(self, offers: Sequence[Offer], chosen: Sequence[Chosen]) -> list[Choice]:
+        """Record which action of each offer was chosen, and why.
 
         All at once, so that a failed write records no part of a slate.
         """
@@ -117,20 +179,22 @@ class DecisionLog:
         counts = {"outside": to_json_array(outside)}
         arrays = counts if outside != self.outside else {}
         rows: list[tuple[dict[str, Any], FloatArray]] = []
-        first = self._journal.num_trials
-        for offer, (index, propensity) in zip(offers, chosen, strict=True):
-            params = {"chosen": index, "propensity": propensity, **offer.record}
+        first, requests = self._journal.num_trials, dict[str, int]()
+        for place, (offer, one) in enumerate(zip(offers, chosen, strict=True)):
+            index, params = one.index, {**one.record, **offer.record}
+            if "key" in params and requests.setdefault(params["key"], place) < place:
+                # The later slots of a slate: the first one has its key.
+                params = {n: v for n, v in params.items() if n not in _OF_REQUEST}
             if "context" not in params:
                 params |= self._as_earlier(offer.features, first + len(rows))
             is_known = "context" in params or "actions" in params
             rows.append((params, offer.features[index] if is_known else offer.features))
-        tickets = self._journal.add_trials(self._journal.num_releases, rows, arrays)
+        release = self._journal.num_releases
+        tickets = self._journal.add_trials(release, rows, arrays, requests)
         self._state |= arrays
         return [
-            Choice(index, offer.arms[index], ticket, propensity)
-            for offer, (index, propensity), ticket in zip(
-                offers, chosen, tickets, strict=True
-            )
+            Choice(ticket=ticket, arm=offer.arms[one.index], **vars(one))
+            for offer, one, ticket in zip(offers, chosen, tickets, strict=True)
         ]
 
     def _as_earlier(self, features: FloatArray, number: int) -> dict[str, int]:
@@ -166,14 +230,14 @@ class DecisionLog:
         running = self._journal.trials(running=True)
         return {trial.number: action_of(trial) for trial in running}
 
-    def decisions(self, settled: bool = False) -> list[Decision]:
-        """Return decisions so far; see `LinearBanditPolicy.decisions`."""
-        self.expire()
-        trials = self._journal.trials()
-        return [
-            self._decision(trial)
-            for trial in (self._clock.settled(trials) if settled else trials)
-        ]
+    def decisions(self, first: int, end: int) -> list[Decision]:
+        """Return the decisions from number ``first`` on, before ``end``."""
+        return [self._decision(t) for t in self._journal.trials(first, last=end - 1)]
+
+    def starts(self, first: int, end: int) -> list[tuple[int, float]]:
+        """Return number and time of these decisions."""
+        trials = self._journal.trials(first, last=end - 1)
+        return [(trial.number, trial.started) for trial in trials]
 
     def _decision(self, trial: Trial) -> Decision:
         record, eligible = trial.params, trial.params.get("eligible")
@@ -194,6 +258,8 @@ class DecisionLog:
             chosen=record["chosen"],
             propensity=record["propensity"],
             reward=trial.value,
+            key=record.get("key"),
+            **{name: record[name] for name in _EXPLANATION},
         )
 
     # Rewards
@@ -207,11 +273,25 @@ class DecisionLog:
             The decisions, and their rewards as they were recorded.
         """
         rewards = np.array([number("value", value) for value in values.values()])
-        trials = [self._awaited(ticket) for ticket in values]
         recorded = self._settings.releases.without_excess(rewards).tolist()
-        if trials:
-            self._complete(trials, recorded, {})
-        return list(zip(trials, recorded, strict=True))
+        pairs = [
+            (self._awaited(ticket), value)
+            for ticket, value in zip(values, recorded, strict=True)
+            if not self._has(ticket, value)
+        ]
+        if pairs:
+            new = [trial for trial, _ in pairs]
+            self._complete(new, [value for _, value in pairs], {})
+        return pairs
+
+    def _has(self, given: Any, value: float) -> bool:
+        """Return whether a reward is on record: it is given again, by a retry."""
+        ticket = whole_number("ticket", given)
+        trial = self._journal.trial(ticket) if 0 <= ticket < 2**63 else None
+        is_rewarded = trial is not None and trial.state == "complete"
+        if not is_rewarded or trial is None or self.clock.came_late(trial):
+            return False
+        return trial.value == value
 
     def correct(self, given: Any, value: Any) -> None:
         """Replace a reward that no release has yet; see `LinearBanditPolicy.correct`.
@@ -226,7 +306,7 @@ class DecisionLog:
         allowed = "a ticket whose reward has come, and is in no release yet"
         require(is_open, "ticket", given, allowed)
         assert trial is not None
-        if self._clock.came_late(trial):
+        if self.clock.came_late(trial):
             raise LateRewardError(ticket, trial.value)
         [reward] = self._settings.releases.without_excess(np.array([reward])).tolist()
         window = self._sums.with_other_reward(trial, reward)
@@ -244,10 +324,10 @@ class DecisionLog:
         ticket = whole_number("ticket", given)
         require(0 <= ticket < 2**63, "ticket", given, "an int, as `choose` gave it")
         trial = self._journal.trial(ticket)
-        if trial is not None and self._clock.is_late(trial):
+        if trial is not None and self.clock.is_late(trial):
             self.expire()
             trial = self._journal.trial(ticket)
-        if trial is not None and self._clock.came_late(trial):
+        if trial is not None and self.clock.came_late(trial):
             raise LateRewardError(ticket, trial.value)
         allowed = "a ticket of `choose` whose reward has not come yet"
         is_awaited = trial is not None and trial.state == "running"
@@ -261,11 +341,11 @@ class DecisionLog:
         if timeout is None:
             return
         running = self._journal.trials(running=True)
-        early = [trial.number for trial in running if self._clock.is_early(trial)]
+        early = [trial.number for trial in running if self.clock.is_early(trial)]
         if early:  # the clock was ahead: they would be awaited until that date, and on
             self._journal.begin_again(early)
             running = self._journal.trials(running=True)
-        late = [trial for trial in running if self._clock.is_late(trial)]
+        late = [trial for trial in running if self.clock.is_late(trial)]
         if late:
             count = {"timed-out": np.array(self.num_timed_out + len(late))}
             self._complete(late, [timeout.reward] * len(late), count)
@@ -288,3 +368,8 @@ class DecisionLog:
         self._journal.complete_trials(release, pairs, {**arrays, **sums})
         self._sums.recorded(sums)
         self._state |= arrays
+
+
+def _refuse_key(key: str, number: int) -> NoReturn:
+    text = f"another one: decision {number} has it, for another context or other arms"
+    refuse("key", key, text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from flwr_fbo.bandits.linear.settings import RewardTimeout
@@ -50,20 +50,21 @@ class RewardClock:
         # A trial that has not ended has NaN for its end, and so does not compare.
         return self._is_over(trial.finished - trial.started)
 
-    def settled(self, trials: Sequence[Trial]) -> list[Trial]:
-        """Return the decisions whose time is over, rewarded or not."""
-        if self.timeout is None:
-            return [*trials]
-        now = time.time()
-        is_over = [self._is_over(now - trial.started) for trial in trials]
-        last = max((k for k, over in enumerate(is_over) if over), default=-1)
-        # A date that is still to come was written by a clock that was ahead: such a
-        # decision is older than the next one.
-        return [
-            trial
-            for k, trial in enumerate(trials)
-            if is_over[k] or (trial.started > now and k < last)
-        ]
+    def settled(self, begun: Iterable[tuple[int, float]]) -> list[int]:
+        """Return the numbers of decisions whose time is over, rewarded or not.
+
+        Given in their order, each with the time of its choice.
+        """
+        now, over, ahead = time.time(), list[int](), list[int]()
+        for number, started in begun:
+            if self._is_over(now - started):
+                over += [*ahead, number]
+                ahead.clear()
+            # A date that is still to come was written by a clock that was ahead: such a
+            # decision is older than the next one.
+            elif started > now:
+                ahead.append(number)
+        return over
 
     def _is_over(self, seconds: float) -> bool:
         return self.timeout is not None and seconds >= self.timeout.seconds

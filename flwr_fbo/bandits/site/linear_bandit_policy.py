@@ -18,9 +18,10 @@ from flwr_fbo.bandits.linear.arm_table import ArmTable
 from flwr_fbo.bandits.site.decision import (
     Choice,
     Decision,
-    Offer,
+    Request,
     decisions_frame,
 )
+from flwr_fbo.bandits.site.decisions import READ_AT_ONCE, Decisions
 from flwr_fbo.bandits.site.policy_summary import PolicySummary
 from flwr_fbo.bandits.site.recorded_bandit import RecordedBandit
 from flwr_fbo.journal.journal import Journal, open_patiently, patiently
@@ -112,7 +113,14 @@ class LinearBanditPolicy:
             time.sleep(_PAUSE)
 
     def choose(
-        self, context: ArrayLike | Mapping[str, Any], eligible: Eligible = None
+        self,
+        context: ArrayLike | Mapping[str, Any],
+        eligible: Eligible = None,
+        *,
+        key: str | None = None,
+        forbid: Collection[str] = (),
+        floors: Mapping[str, float] | None = None,
+        explore: bool = True,
     ) -> Choice:
         """Choose an action, as the study's `Exploration` says, and record the decision.
 
@@ -126,41 +134,75 @@ class LinearBanditPolicy:
         eligible : collection or array of str, optional
             Names of the arms that are possible now. All of the site's by default; only
             with an encoder.
+        key : str, optional
+            Key of the request, such as the number of a visit, of 200 characters at
+            most. Who asks again with the same key gets the same choice, in any process
+            and after a crash; nothing is recorded then. Keys are kept in the journal.
+        forbid : collection of str
+            Names of arms that must not be chosen: as if they were not eligible.
+        floors : mapping of str to float, optional
+            Least probability of an arm, such as ``{"standard care": 0.5}``: with
+            floors c_a an arm's probability is c_a + (1 - sum of c) p_a, where p_a is
+            the one without them. Without an encoder, names are "0", "1", ...
+        explore : bool
+            False chooses the highest expected reward, with propensity 1 (less, with
+            floors). Such a decision says nothing about what other arms would give.
 
         Returns
         -------
         Choice
-            Index and name of the action, its propensity, and the ticket for its reward.
+            Index and name of the action, its propensity, its expected reward, why it
+            was chosen, and the ticket for its reward.
 
         Raises
         ------
         ValueError
-            If there are no actions, one is longer, or a context or arm is not one that
-            the encoder takes.
+            If there are no actions, one is longer, a context or arm is not one that the
+            encoder takes, or the key is that of a request for anything else.
         JournalError
             If the choice could not be recorded.
         """
-        return self.choose_many([context], [eligible])[0]
+        [choice] = self.choose_many(
+            [context],
+            [eligible],
+            keys=[key],
+            forbid=forbid,
+            floors=floors,
+            explore=explore,
+        )
+        return choice
 
     def choose_many(
         self,
         contexts: Sequence[ArrayLike | Mapping[str, Any]],
         eligible: Sequence[Eligible] | None = None,
+        *,
+        keys: Sequence[str | None] | None = None,
+        forbid: Collection[str] = (),
+        floors: Mapping[str, float] | None = None,
+        explore: bool = True,
     ) -> list[Choice]:
         """Choose once for each context, and record all decisions at once.
 
         Much faster than `choose` for each: the disk is waited for once. After an error
-        none is recorded. Parameters and errors are those of `choose`, one a context.
-        The contexts may be a data frame with a row for each.
+        none is recorded. Parameters and errors are those of `choose`: contexts,
+        ``eligible`` and ``keys`` one a decision, the others for all. The contexts may
+        be a data frame with a row for each.
         """
+        rule = _rule(forbid, floors, explore)
+        requests = _requests(contexts, eligible, keys, rule)
         with self._held() as bandit:
-            return bandit.choose(_offers(bandit, contexts, eligible))
+            return bandit.answer(requests)
 
     def choose_slate(
         self,
         context: ArrayLike | Mapping[str, Any],
         num_slots: int,
         eligible: Eligible = None,
+        *,
+        key: str | None = None,
+        forbid: Collection[str] = (),
+        explore: bool = True,
     ) -> list[Choice]:
         """Choose several actions of one context, none twice, and record each.
 
@@ -168,8 +210,8 @@ class LinearBanditPolicy:
 
         Parameters
         ----------
-        context, eligible
-            As in `choose`.
+        context, eligible, key, forbid, explore
+            As in `choose`; the key is that of the whole slate.
         num_slots : int
             From 1 to the number of actions.
 
@@ -190,31 +232,49 @@ class LinearBanditPolicy:
         m-th of the standard deviation: at m times `ContinualSettings.mu`, where epsilon
         is more than m times as large.
         """
+        request = Request(
+            context, eligible, forbid, explore=explore, key=key, num_slots=num_slots
+        )
         with self._held() as bandit:
-            offer = bandit.decisions.offer(context, eligible)
-            return bandit.choose_slate(offer, num_slots)
+            return bandit.answer_slate(request)
 
     def probabilities(
-        self, context: ArrayLike | Mapping[str, Any], eligible: Eligible = None
+        self,
+        context: ArrayLike | Mapping[str, Any],
+        eligible: Eligible = None,
+        *,
+        forbid: Collection[str] = (),
+        floors: Mapping[str, float] | None = None,
+        explore: bool = True,
     ) -> dict[str, float]:
         """Return the propensity of each action, by name; nothing is recorded.
 
-        Parameters and errors are those of `choose`. `EllipsoidSampling` draws anew, so
-        that propensities vary a little from call to call.
+        That of a forbidden arm is 0. Parameters and errors are those of `choose`.
+        `EllipsoidSampling` draws anew, so that propensities vary a little from call to
+        call.
         """
-        return self.probabilities_many([context], [eligible])[0]
+        [found] = self.probabilities_many(
+            [context], [eligible], forbid=forbid, floors=floors, explore=explore
+        )
+        return found
 
     def probabilities_many(
         self,
         contexts: Sequence[ArrayLike | Mapping[str, Any]],
         eligible: Sequence[Eligible] | None = None,
+        *,
+        forbid: Collection[str] = (),
+        floors: Mapping[str, float] | None = None,
+        explore: bool = True,
     ) -> list[dict[str, float]]:
         """Return what `probabilities` does, for each context: the journal is read once.
 
         Parameters and errors are those of `choose_many`.
         """
+        rule = _rule(forbid, floors, explore)
+        requests = _requests(contexts, eligible, None, rule)
         with self._held() as bandit:
-            offers = _offers(bandit, contexts, eligible)
+            offers = [bandit.decisions.offer(request) for request in requests]
             return bandit.belief.probabilities(offers, bandit.num_trials)
 
     @property
@@ -246,10 +306,11 @@ class LinearBanditPolicy:
         with self._held() as bandit:
             bandit.arms.offer(arms)
 
-    def decisions(self, settled: bool = False) -> list[Decision]:
-        """Return all decisions so far, with the rewards that have come.
+    def decisions(self, settled: bool = False) -> Decisions:
+        """Return all decisions so far, in order, with the rewards that have come.
 
-        For `evaluate_policy`, and for the site alone: they are raw data.
+        For `evaluate_policy`, and for the site alone: they are raw data. A sequence
+        that is read piece by piece: see `Decisions`.
 
         Parameters
         ----------
@@ -259,7 +320,23 @@ class LinearBanditPolicy:
             the two differ, an evaluation would be biased.
         """
         with self._held() as bandit:
-            return bandit.decisions.decisions(settled)
+            bandit.decisions.expire()
+            clock, end = bandit.decisions.clock, bandit.num_trials
+        numbers: Sequence[int] = range(end)
+        if settled and clock.timeout is not None:
+            numbers = clock.settled(self._starts(end))
+        return Decisions(self._read, numbers)
+
+    def _read(self, first: int, end: int) -> list[Decision]:
+        with self._held() as bandit:
+            return bandit.decisions.decisions(first, end)
+
+    def _starts(self, end: int) -> Iterator[tuple[int, float]]:
+        # Piece by piece: a journal remembers what it has read until it is let go.
+        for first in range(0, end, READ_AT_ONCE):
+            with self._held() as bandit:
+                starts = bandit.decisions.starts(first, min(end, first + READ_AT_ONCE))
+            yield from starts
 
     def to_dataframe(self) -> Any:
         """Return `decisions` as a ``pandas.DataFrame``: see `decisions_frame`.
@@ -282,16 +359,17 @@ class LinearBanditPolicy:
         ticket : int
             Ticket that `choose` returned.
         value : float or bool
-            The reward, in [-B, B]; True is 1.
+            The reward, in [-B, B]; True is 1. To give the same one again, as after a
+            crash, changes nothing.
 
         Raises
         ------
         LateRewardError
             If the study's `RewardTimeout` is over. It is a ValueError.
         ValueError
-            If the ticket is unknown or already used, or the value is outside the bounds
-            that the guarantee needs. Then nothing is recorded. Clip the value before,
-            if you want to.
+            If the ticket is unknown or has another reward, or the value is outside of
+            bounds that the guarantee needs. Nothing is recorded then. Clip the value
+            before, if you want to.
         JournalError
             If the reward could not be recorded.
         """
@@ -468,7 +546,7 @@ class LinearBanditPolicy:
             bandit = None
         else:
             journal = kept.journal
-            has_changed = patiently(journal.reopen, self._patience)
+            has_changed = patiently(journal.reopen, self._path, self._patience)
             bandit = None if has_changed else kept
         with journal:
             bandit = bandit or _as_it_is(journal, kept)
@@ -499,15 +577,33 @@ def _as_it_is(journal: Journal, before: RecordedBandit | None) -> RecordedBandit
     return bandit
 
 
-def _offers(
-    bandit: RecordedBandit,
+Rule = dict[str, Any]
+
+
+def _rule(
+    forbid: Collection[str], floors: Mapping[str, float] | None, explore: bool
+) -> Rule:
+    """Return what holds for all requests of a call."""
+    return {
+        "forbid": forbid,
+        "floors": {} if floors is None else floors,
+        "explore": explore,
+    }
+
+
+def _requests(
     contexts: Sequence[ArrayLike | Mapping[str, Any]],
     eligible: Sequence[Eligible] | None,
-) -> list[Offer]:
-    """Return what each context's decision is among."""
+    keys: Sequence[str | None] | None,
+    rule: Rule,
+) -> list[Request]:
+    """Return what each context's decision is asked."""
     contexts = mappings("contexts", contexts)
-    some = [None] * len(contexts) if eligible is None else list(eligible)
-    allowed = f"{len(contexts)}, one a context"
-    require(len(some) == len(contexts), "len(eligible)", len(some), allowed)
-    pairs = zip(contexts, some, strict=True)
-    return [bandit.decisions.offer(*pair) for pair in pairs]
+    n = len(contexts)
+    some = [None] * n if eligible is None else list(eligible)
+    named = [None] * n if keys is None else list(keys)
+    for field, values in (("eligible", some), ("keys", named)):
+        allowed = f"{n}, one a context"
+        require(len(values) == n, f"len({field})", len(values), allowed)
+    rows = zip(contexts, some, named, strict=True)
+    return [Request(c, names, key=key, **rule) for c, names, key in rows]

@@ -40,7 +40,7 @@ from flwr_fbo.bandits.kind import LINEAR_SITE
 from flwr_fbo.bandits.linear.arm_table import ArmTable
 from flwr_fbo.bandits.linear.study import LinearBanditStudy
 from flwr_fbo.bandits.site.arm_versions import ArmVersions
-from flwr_fbo.bandits.site.decision import Choice, Offer, action_of
+from flwr_fbo.bandits.site.decision import Choice, Offer, Request, action_of
 from flwr_fbo.bandits.site.decisions_and_rewards import DecisionLog
 from flwr_fbo.bandits.site.environment import (
     BanditEnvironment,
@@ -146,19 +146,37 @@ class RecordedBandit(RecordedBanditAgent):
         chosen = self.belief.choose(offers, self.num_trials)
         return self.decisions.add(offers, chosen)
 
-    def choose_slate(self, offer: Offer, num_slots: int) -> list[Choice]:
+    def answer(self, requests: Sequence[Request]) -> list[Choice]:
+        """Choose for each request that is new; repeat what others were answered."""
+        keys = [request.key for request in requests if request.key is not None]
+        allowed = "each key once"
+        require(len(set(keys)) == len(keys), "keys", keys, allowed)
+        known = list(map(self.decisions.repeated, requests))
+        pairs = zip(requests, known, strict=True)
+        offers = [self.decisions.offer(one) for one, old in pairs if old is None]
+        made = iter(self.choose(offers))
+        return [next(made) if old is None else old[0] for old in known]
+
+    def answer_slate(self, request: Request) -> list[Choice]:
+        """Choose a slate, or repeat the one of the same request."""
+        known = self.decisions.repeated(request)
+        if known is not None:
+            return known
+        return self.choose_slate(self.decisions.offer(request), request.num_slots)
+
+    def choose_slate(self, offer: Offer, num_slots: Any) -> list[Choice]:
         """Choose several different actions of one offer, and record all: at once."""
         num_slots = whole_number("num_slots", num_slots)
         require_int("num_slots", num_slots, 1, len(offer.arms))
         first, left = self.num_trials, list(range(len(offer.arms)))
         offers, chosen, places = [], [], []
         for i in range(num_slots):
-            [(index, propensity)] = self.belief.choose([offer], first + i)
+            [one] = self.belief.choose([offer], first + i)
             offers.append(offer)
-            chosen.append((index, propensity))
-            places.append(left.pop(index))
+            chosen.append(one)
+            places.append(left.pop(one.index))
             if left:
-                offer = offer.without(index)
+                offer = offer.without(one.index)
         choices = self.decisions.add(offers, chosen)
         # By their places among all actions, not among those that were left.
         return [replace(c, index=i) for c, i in zip(choices, places, strict=True)]

@@ -22,13 +22,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray, all_best, first_best
 from flwr_fbo._common.validation import require
 from flwr_fbo.bandits.linear.agent import LinearUCBAgent, OwnPart
 from flwr_fbo.bandits.linear.confidence import Confidence
-from flwr_fbo.bandits.linear.exploration import exploration_rng
+from flwr_fbo.bandits.linear.exploration import Optimism, drawn, exploration_rng
 from flwr_fbo.bandits.linear.study import LinearBanditStudy
-from flwr_fbo.bandits.site.decision import Offer, action_of
+from flwr_fbo.bandits.site.decision import Chosen, Offer, Why, action_of
 from flwr_fbo.bandits.site.running_sums import RunningSums
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.npy import from_json_array, to_json_array
@@ -214,33 +214,77 @@ class SiteBelief:
         """
         found: dict[int, dict[str, float]] = {}
         for agent, places, features in self._batches(offers, first):
-            rngs = self._rngs(first, places)
-            rows = agent.probabilities_many(features, rngs).tolist()
+            some, rngs = [offers[i] for i in places], self._rngs(first, places)
+            rows = _probabilities(agent, some, features, rngs).tolist()
             for i, row in zip(places, rows, strict=True):
                 found[i] = dict(zip(offers[i].arms, row, strict=True))
+                found[i] |= dict.fromkeys(offers[i].forbidden, 0.0)
         return [found[i] for i in range(len(offers))]
 
-    def choose(self, offers: Sequence[Offer], first: int) -> list[tuple[int, float]]:
-        """Choose once an offer; return the index and propensity of each choice.
+    def choose(self, offers: Sequence[Offer], first: int) -> list[Chosen]:
+        """Choose once an offer, and say why.
 
         The offers are those of the decisions with number ``first`` and the following.
         """
-        found: dict[int, tuple[int, float]] = {}
+        found: dict[int, Chosen] = {}
         for agent, places, features in self._batches(offers, first):
+            some = [offers[i] for i in places]
             rngs = partial(self._rngs, first, places)
-            found.update(zip(places, agent.choose_many(features, rngs), strict=True))
+            if some[0].is_plain:
+                chosen = agent.choose_many(features, rngs)
+            else:
+                generators = rngs()
+                rows = _probabilities(agent, some, features, generators)
+                chosen = list(map(drawn, rows, generators))
+            reasons = self._reasons(agent, some, features, chosen)
+            found.update(zip(places, reasons, strict=True))
         return [found[i] for i in range(len(offers))]
+
+    def _reasons(
+        self,
+        agent: LinearUCBAgent,
+        offers: Sequence[Offer],
+        features: FloatArray,
+        chosen: Sequence[tuple[int, float]],
+    ) -> Iterator[Chosen]:
+        """Yield choices with what was expected of them, and why they were made."""
+        settings = self._study.settings
+        is_optimistic = isinstance(settings.exploration, Optimism)
+        means, widths = agent.expectations(features)
+        best, highest = all_best(means), all_best(means + widths)
+        for k, (offer, (index, propensity)) in enumerate(
+            zip(offers, chosen, strict=True)
+        ):
+            why: Why = "explored"
+            by_bound = is_optimistic and offer.explore
+            compared = highest[k] if by_bound else best[k]
+            if len(offer.arms) == 1:
+                why = "only arm"
+            elif compared[index]:
+                is_tie = compared.sum() > 1 and propensity < 1
+                is_best = best[k, index]
+                why = "best expected" if is_best else "highest upper bound"
+                why = "tie" if is_tie else why
+            elif offer.floors is not None and offer.floors[index] > 0:
+                why = "floor"
+            expected = settings.releases.reward_middle + means[k, index]
+            width = float(f"{widths[k, index]:.6g}")
+            yield Chosen(index, propensity, float(f"{expected:.6g}"), width, why)
 
     def _batches(
         self, offers: Sequence[Offer], first: int
     ) -> Iterator[tuple[LinearUCBAgent, list[int], FloatArray]]:
-        """Yield agents with offers of as many actions: places and features."""
-        alike: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+        """Yield agents with offers that are alike: places and features.
+
+        These have as many actions, and the same rule decides.
+        """
+        alike: dict[tuple[int, bool, bool, tuple[int, ...]], list[int]] = {}
         agents = self.agents
         for i, offer in enumerate(offers):
-            key = (first + i) % len(agents), offer.features.shape
+            turn = (first + i) % len(agents)
+            key = turn, offer.is_plain, offer.explore, offer.features.shape
             alike.setdefault(key, []).append(i)
-        for (turn, (num_actions, *_)), places in alike.items():
+        for (turn, _, _, (num_actions, *_)), places in alike.items():
             at_once = max(1, _ACTIONS_AT_ONCE // max(1, num_actions))
             for start in range(0, len(places), at_once):
                 some = places[start : start + at_once]
@@ -443,3 +487,26 @@ class SiteBelief:
         return trigger is not None and any(
             agent.wants_synchronisation(trigger, among_peers) for agent in self.agents
         )
+
+
+def _probabilities(
+    agent: LinearUCBAgent,
+    offers: Sequence[Offer],
+    features: FloatArray,
+    rngs: Sequence[np.random.Generator],
+) -> FloatArray:
+    """Return the probabilities of each offer's actions, shape (A, K).
+
+    With floors c_a and p_a without them, c_a + (1 - sum of c) p_a.
+    """
+    if offers[0].explore:
+        rows = agent.probabilities_many(features, rngs)
+    else:
+        means, _ = agent.expectations(features)
+        rows = np.zeros(means.shape)
+        np.put_along_axis(rows, first_best(means)[:, None], 1.0, axis=1)
+    floors = [offer.floors for offer in offers]
+    for row, least in zip(rows, floors, strict=True):
+        if least is not None:
+            row[:] = least + (1 - least.sum()) * row
+    return rows

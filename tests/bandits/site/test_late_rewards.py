@@ -152,7 +152,7 @@ def test_a_clock_that_was_ahead_leaves_no_decision_out(
     policy.reward(policy.choose(VECTORS).ticket, 0.25)
     clock.now += SECONDS - 1e-3
     policy.reward(policy.choose(VECTORS).ticket, 0.125)
-    assert policy.decisions(settled=True) == []
+    assert list(policy.decisions(settled=True)) == []
     clock.now += 1e-3
     rewards = [decision.reward for decision in policy.decisions(settled=True)]
     assert rewards == [0.5, 0.25]

@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -14,7 +14,7 @@ import pytest
 
 from flwr_fbo import LinearBanditPolicy
 from flwr_fbo.bandits import ArmTable, Decision, LinearUCBSettings
-from flwr_fbo.bandits.site.decision import Choice
+from flwr_fbo.bandits.site.decision import Choice, Request
 from flwr_fbo.journal.journal import Journal
 from tests.support.killing import killed_after
 from tests.support.policies import (
@@ -40,7 +40,7 @@ def exploring(settings: LinearUCBSettings, kind: str) -> LinearUCBSettings:
     return replace(settings, exploration=KINDS[kind])
 
 
-def again(tmp_path: Path) -> list[Decision]:
+def again(tmp_path: Path) -> Sequence[Decision]:
     """Return the decisions as another process would read them."""
     return LinearBanditPolicy.open(tmp_path).decisions()
 
@@ -240,7 +240,7 @@ def test_a_slates_propensities_multiply_to_its_law(tmp_path: Path, kind: str) ->
     n, seen = 200, Counter[tuple[str, ...]]()
     with policy._held() as bandit:  # as `choose_slate` does, without waiting to write
         for _ in range(n):
-            slate = bandit.choose_slate(bandit.decisions.offer(CONTEXT), 3)
+            slate = bandit.choose_slate(bandit.decisions.offer(Request(CONTEXT)), 3)
             order = tuple(choice.arm for choice in slate)
             p = math.prod(choice.propensity for choice in slate)
             assert p == pytest.approx(law[order], rel=1e-12)

@@ -123,8 +123,9 @@ def test_a_policy_refuses_what_would_not_be_protected(tmp_path: Path) -> None:
             policy.choose(actions)
     assert list(policy.awaited) == [ticket]
     policy.reward(ticket, 1.0)
+    policy.reward(ticket, 1.0)  # a retry
     with pytest.raises(ValueError, match="not come yet"):
-        policy.reward(ticket, 1.0)
+        policy.reward(ticket, 0.5)
     assert policy.num_trials == 1
 
 

@@ -18,6 +18,7 @@ from flwr_fbo.bandits.linear.settings import (
     LinearUCBSettings,
 )
 from flwr_fbo.bandits.linear.study import LinearBanditStudy
+from flwr_fbo.bandits.site.decision import Request
 from flwr_fbo.bandits.site.recorded_bandit import RecordedBandit
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
@@ -356,7 +357,7 @@ def test_peers_put_a_logs_trials_into_their_streams_in_turn(local_data: Any) -> 
                 bandit.add_history(X, Y, None, None, "history")
             else:
                 for x, y in zip(X, Y, strict=True):
-                    [choice] = bandit.choose([bandit.decisions.offer([x])])
+                    [choice] = bandit.choose([bandit.decisions.offer(Request([x]))])
                     bandit.reward({choice.ticket: float(y)})
             sums.append(bandit.release(1))
             estimates = [agent.estimate for agent in bandit.belief.agents]

@@ -19,7 +19,6 @@ from flwr_fbo._compat import reply_metrics
 from flwr_fbo.bandits.fed_ucb.block_server import BlockServer
 from flwr_fbo.bandits.fed_ucb.server import FedUCBServer
 from flwr_fbo.bandits.kind import LINEAR_SERVER
-from flwr_fbo.bandits.linear.blocks_belief import BlocksBelief, summed_releases
 from flwr_fbo.bandits.linear.confidence import Confidence
 from flwr_fbo.bandits.linear.settings import LinearUCBSettings
 from flwr_fbo.bandits.linear.study import (
@@ -273,6 +272,8 @@ class FedUCB(LinearBanditStrategy):
         # A lying agent can make it of no use: agents leave it aside, too.
         with suppress(np.linalg.LinAlgError):
             if study.settings.uses_blocks:
+                from flwr_fbo.bandits.linear.blocks_belief import BlocksBelief
+
                 totals, summed = self.server.arrays
                 stds = study.block_stds(summed)
                 most = int(summed.sum(axis=1).max())
@@ -292,6 +293,8 @@ def summed_study(
     ValueError
         If they cannot; the message names what to choose.
     """
+    from flwr_fbo.bandits.linear.blocks_belief import summed_releases
+
     settings, agents = study.settings, study.num_agents
     scheduled = "a list, with aggregation: when to synchronise is public"
     require(study.trigger is None, "schedule", study.trigger, scheduled)

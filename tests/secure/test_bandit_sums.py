@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Message
+from typer.testing import CliRunner
 
 from flwr_fbo import FedUCB, Limits, LinearBanditPolicy, linear_bandit_app
+from flwr_fbo.bandits import BanditResult
 from flwr_fbo.bandits.linear.blocks_belief import BlocksBelief, Misfit
 from flwr_fbo.bandits.linear.settings import DeterminantTrigger
 from flwr_fbo.bandits.site.recorded_bandit import RecordedBandit
+from flwr_fbo.cli import app
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.secure import SecureAggregation
 from flwr_fbo.secure.block_noise import BlockNoise
@@ -53,12 +56,10 @@ def test_totals_are_the_sums_of_new_trials(given: Given, tmp_path: Path) -> None
     given.assert_right(strategy, tmp_path)
     assert [row.facts["summed"] for row in strategy.server.ledger] == [[*range(N)]] * 3
     # y^2 of rewards is at most 1: at most as many trials as were played.
-    vectors, spent = strategy.server.vectors, result.privacy_spent
-    assert vectors is not None
-    assert spent is not None
+    assert strategy.server.vectors is not None
+    assert 0 < strategy.server.vectors[-1, -1] <= N * 16
+    assert (_epsilon(result), result.num_synchronisations) == (30.0, 3)
     assert result.estimate is not None
-    assert 0 < vectors[-1, -1] <= N * 16
-    assert (spent.epsilon, result.num_synchronisations) == (30.0, 3)
     assert result.estimate.shape == (3,)
     # A round carries nothing of a site, and an exchange one array of bytes.
     assert all(h.replies == [] for h in grid.of("round"))
@@ -67,6 +68,11 @@ def test_totals_are_the_sums_of_new_trials(given: Given, tmp_path: Path) -> None
         state = journal.load_state()
     np.testing.assert_array_equal(state["block-totals"], totals)
     np.testing.assert_array_equal(state["block-sites"], summed)
+
+
+def _epsilon(result: BanditResult) -> float:
+    assert result.privacy_spent is not None
+    return result.privacy_spent.epsilon
 
 
 def test_the_noise_is_that_of_one_release(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,8 +134,7 @@ def test_too_few_sites_postpone_a_release(given: Given, tmp_path: Path) -> None:
     given.assert_right(strategy, tmp_path)
     # All sites had sent a block of four trials masked, and no other ever.
     assert 0 < strategy.server.ledger[0].vectors[-1, -1] <= 4 * N
-    assert result.privacy_spent is not None
-    assert result.privacy_spent.epsilon == 30.0
+    assert _epsilon(result) == 30.0
 
 
 def test_a_release_that_is_never_made_unmasks_nothing(given: Given) -> None:
@@ -267,10 +272,38 @@ def test_twenty_releases_of_four_sites_one_of_which_is_lost(
     )
     result = strategy.start(SumGrid(in_folders(tmp_path)[:4], APP, tamper=tamper))
     assert strategy.server.num_releases == [20, 20, 20, 7]
-    assert result.privacy_spent is not None
-    assert result.privacy_spent.epsilon == 30.0
+    assert _epsilon(result) == 30.0
     summed = [len(row.facts["summed"]) for row in strategy.server.ledger]
     assert summed == [4] * 7 + [3] * 13
+
+
+@pytest.mark.parametrize(
+    ("folder", "text"), [("server", "norm of total"), ("site-0", "masked")]
+)
+def test_the_ledgers_are_shown(folder: str, text: str, tmp_path: Path) -> None:
+    strategy = fed_ucb(folder=tmp_path / "server")
+    strategy.start(SumGrid(in_folders(tmp_path), APP))
+    command = ["ledger", "show", str(tmp_path / folder)]
+    shown = CliRunner().invoke(app, command, env={"COLUMNS": "100"})
+    assert shown.exit_code == 0, shown.output
+    assert "epsilon = 30.0000 at delta = 0.1" in shown.output
+    assert text in shown.output
+
+
+def test_blocks_with_the_noise_of_each_site(tmp_path: Path) -> None:
+    """Sites act on the same kind of totals; each has added the whole noise."""
+    strategy = fed_ucb(aggregation=None, noise_seed=3)
+    strategy.start(SumGrid(in_folders(tmp_path), APP))
+    totals, summed = strategy.server.arrays
+    assert strategy.server.vectors is not None
+    np.testing.assert_allclose(totals.sum(axis=0), strategy.server.vectors)
+    assert summed.tolist() == [[1] * N] * 3
+    stds = strategy.study.block_stds(summed)
+    assert stds == pytest.approx([RELEASES.noise_std * math.sqrt(N)] * 3)
+    with journal_of(tmp_path / "site-1") as journal:
+        np.testing.assert_array_equal(journal.load_state()["block-totals"], totals)
+        [agent] = RecordedBandit(journal, strategy.study).belief.agents
+        assert agent.blocks is not None
 
 
 # Servers that lie
@@ -464,7 +497,7 @@ def test_all_leave_where_the_totals_tell_less_than_a_site_knows(
         assert not row.vectors.any()
     for slot in range(N):
         policy = LinearBanditPolicy.open(tmp_path / f"site-{slot}")
-        assert "the totals tell less than" in policy.summary().left
+        assert "the totals tell too little" in policy.summary().left
 
 
 def test_who_has_left_acts_on_all_its_own_trials(

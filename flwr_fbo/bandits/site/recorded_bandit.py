@@ -36,6 +36,7 @@ from flwr_fbo._common.validation import (
     require_int,
     require_name,
 )
+from flwr_fbo._common.version import __version__
 from flwr_fbo.bandits.kind import LINEAR_SITE
 from flwr_fbo.bandits.linear.arm_table import ArmTable
 from flwr_fbo.bandits.linear.study import LinearBanditStudy
@@ -377,7 +378,8 @@ class RecordedBandit(RecordedBanditAgent):
             window = self.num_releases
             # With the row: another draw of a misfit's noise would not be charged.
             arrays = self._leaving(window, release)
-            facts = {"window": window, "private": self.study.private}
+            private = self.study.private
+            facts = {"window": window, "private": private, "flwr_fbo": __version__}
             row = LedgerRow(release, facts, np.zeros(0))
             self._journal.add_release(row, arrays)
             self._state |= arrays

@@ -135,7 +135,7 @@ class Left(NamedTuple):
     def __str__(self) -> str:
         """Return it in a sentence."""
         why = (
-            "the totals tell less than its own trials do"
+            "the totals tell too little beside its own trials"
             if self.reason == "worth"
             else "its rewards were below what the totals promise"
         )

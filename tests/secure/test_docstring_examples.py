@@ -6,21 +6,15 @@ import importlib
 import pytest
 
 MODULES = (
-<<<<<<< HEAD
     "aggregation_option",
-    "server_attempt",
-    "server_sums",
-=======
-    "aggregation",
-    "aggregator",
-    "collector",
     "block_noise",
     "block_sums",
->>>>>>> engine
     "integer_noise",
     "member",
     "roster",
     "secure_release",
+    "server_attempt",
+    "server_sums",
     "terms",
 )
 

@@ -214,7 +214,10 @@ def test_a_folder_that_another_run_still_holds_is_waited_for(
         if sum(pauses) > 5:
             holder.close()
 
-    monkeypatch.setattr("flwr_fbo.journal.journal.time.sleep", sleep)
+    begun = time.monotonic()
+    clock = "flwr_fbo.journal.journal.time"
+    monkeypatch.setattr(f"{clock}.sleep", sleep)
+    monkeypatch.setattr(f"{clock}.monotonic", lambda: begun + sum(pauses))
     result, _ = _run(tmp_path, patience=60.0)
     assert "another process holds it" in caplog.text
     assert "Waiting for it, 60 s at most" in caplog.text

@@ -19,10 +19,21 @@ from flwr_fbo.secure.sums import GROUPS, ROSTER, GroupedSums, SumGroup
 class BlockSums(GroupedSums[BlockNoise]):
     """Settings of the secure sums of a bandit study's blocks; public.
 
+    Examples
+    --------
+    >>> from flwr_fbo.bandits import ContinualSettings
+    >>> from flwr_fbo.secure import SecureAggregation
+    >>> releases = ContinualSettings(8, 10, 4.0, 1e-5, mechanism="blocks")
+    >>> collector = SecureAggregation(colluding=1).collector([range(50)])
+    >>> sums = collector.block_sums(releases, most_trials=250)
+    >>> sums.noise(0).length, sums.noise(0).num_bits
+    (66, 40)
+
     Attributes
     ----------
     releases : ContinualSettings
-        Bounds of a trial and privacy of all releases; see `BlockNoise`.
+        Bounds of a trial and privacy of all releases: with noise, one stream, and
+        ``mechanism="blocks"``; see `flwr_fbo.secure.block_noise`.
     most_trials : int
         Largest number of trials in a block of one site, from 1 to 2**30.
     groups : tuple of SumGroup

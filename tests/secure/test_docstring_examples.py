@@ -9,6 +9,8 @@ MODULES = (
     "aggregation",
     "aggregator",
     "collector",
+    "block_noise",
+    "block_sums",
     "integer_noise",
     "member",
     "roster",

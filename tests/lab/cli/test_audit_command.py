@@ -124,7 +124,7 @@ def test_the_command_finds_a_planted_fault() -> None:
             "Error: --absent='missing' is not allowed: 'zeros'",
         ),
         (("--delta=1",), "--delta=1.0 is not allowed"),
-        (("--secure", "--study=FedUCB"), "--study='FedUCB' is not allowed"),
+        (("--secure", "--study=FedGOUCB"), "--study='FedGOUCB' is not allowed"),
         (("--secure", "--study=FedVote", "--honest=9"), "--honest=9 is not allowed"),
     ],
 )

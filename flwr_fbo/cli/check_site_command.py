@@ -13,7 +13,6 @@ from flwr_fbo._common.text import counted, printable
 from flwr_fbo._common.validation import require
 from flwr_fbo._compat import parsed_node_config
 from flwr_fbo.cli.output import plain_errors
-from flwr_fbo.privacy.spending import Promise
 from flwr_fbo.site.check import announced_study, check_site
 
 # What a SuperNode takes of its text; it says nothing of the rest.
@@ -64,7 +63,16 @@ def check_site_command(
         if file is None:
             rest = _ENTRY.sub("", node_config).strip()
             require(not rest, "NODE_CONFIG", rest, "KEY=VALUE, with a space between")
-        study = _announced(epsilon, delta, num_releases)
+        study = None
+        if epsilon is None or delta is None:
+            given = {"epsilon": epsilon, "delta": delta, "num_releases": num_releases}
+            for name, value in given.items():
+                allowed = "given with both --epsilon and --delta"
+                require(value is None, name, value, allowed)
+        else:
+            study = announced_study(
+                epsilon, delta, 1 if num_releases is None else num_releases
+            )
         found = check_site(parsed_node_config(node_config), study, file)
     width = max(len(one.topic) for one in found)
     for one in found:
@@ -76,16 +84,3 @@ def check_site_command(
         raise typer.Exit(1)
     noted = any(one.state == "note" for one in found)
     typer.echo(f"This site is ready{', with the notes above' if noted else ''}.")
-
-
-def _announced(
-    epsilon: float | None, delta: float | None, num_releases: int | None
-) -> Promise | None:
-    """Return the promise of the study that is asked about, if one is."""
-    if epsilon is None or delta is None:
-        given = {"epsilon": epsilon, "delta": delta, "num_releases": num_releases}
-        for name, value in given.items():
-            allowed = "given with both --epsilon and --delta"
-            require(value is None, name, value, allowed)
-        return None
-    return announced_study(epsilon, delta, 1 if num_releases is None else num_releases)

@@ -96,7 +96,15 @@ def evaluate(
     with plain_errors(ValueError, ImportError):
         if csv is not None:
             check_output("csv", csv)
-        found = _evaluated(_opened(journal), policy, confidence, not unsettled)
+        # A folder's newest, or a file of whatever name.
+        path = last_journal(journal, LINEAR_SITE.name) if journal.is_dir() else journal
+        with open_patiently(None, path, _PATIENCE) as opened:
+            opened.require_kind(LINEAR_SITE.name)
+        site = LinearBanditPolicy(path, _PATIENCE)
+        # All names are checked before the first evaluation, which may take a while.
+        targets = [_parsed(text, site) for text in policy]
+        decisions = site.decisions(not unsettled)
+        found = [evaluate_policy(decisions, target, confidence) for target in targets]
         rows = [
             {"policy": policy, **asdict(estimate), "confidence": confidence}
             for policy, _, estimate in _estimates(found)
@@ -107,26 +115,6 @@ def evaluate(
         typer.echo(json_of(rows))
         return
     _print(found)
-
-
-def _opened(journal: Path) -> LinearBanditPolicy:
-    """Return the policy of a folder, or of a file of whatever name."""
-    path = last_journal(journal, LINEAR_SITE.name) if journal.is_dir() else journal
-    with open_patiently(None, path, _PATIENCE) as opened:
-        opened.require_kind(LINEAR_SITE.name)
-    return LinearBanditPolicy(path, _PATIENCE)
-
-
-def _evaluated(
-    site: LinearBanditPolicy,
-    policies: Sequence[str],
-    confidence: float,
-    settled: bool,
-) -> list[PolicyEvaluation]:
-    # All names are checked before the first evaluation, which may take a while.
-    targets = [_parsed(text, site) for text in policies]
-    decisions = site.decisions(settled)
-    return [evaluate_policy(decisions, target, confidence) for target in targets]
 
 
 def _parsed(text: str, site: LinearBanditPolicy) -> TargetPolicy:

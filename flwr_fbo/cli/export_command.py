@@ -54,7 +54,13 @@ def export(
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     with plain_errors(ValueError, ImportError):
         file = _file_of(source)
-        study = load(_exporter_of(file))(file, storage)
+        with Journal.snapshot(file) as journal:
+            name = journal.identity.get("kind")
+        kind = journal_kind(name)
+        exporter = "" if kind is None else kind.export
+        allowed = f"a journal with trials, and this is one of kind {name!r}"
+        require(exporter != "", "SOURCE", str(file), allowed)
+        study = load(exporter)(file, storage)
     number = len(study.get_trials(deepcopy=False))
     typer.echo(f"{counted(number, 'trial')} in study {study.study_name} of {storage}")
 
@@ -73,16 +79,6 @@ def _file_of(source: Path) -> Path:
     if journals:
         allowed = f"one of its journals: {', '.join(journals)}"
     refuse("SOURCE", str(source), allowed)
-
-
-def _exporter_of(file: Path) -> str:
-    with Journal.snapshot(file) as journal:
-        name = journal.identity.get("kind")
-    kind = journal_kind(name)
-    exporter = "" if kind is None else kind.export
-    allowed = f"a journal with trials, and this is one of kind {name!r}"
-    require(exporter != "", "SOURCE", str(file), allowed)
-    return exporter
 
 
 def _export_knowledge(folder: Path, file: Path) -> None:

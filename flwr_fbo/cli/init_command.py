@@ -10,7 +10,6 @@ import keyword
 import re
 import shlex
 import sys
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
@@ -62,7 +61,13 @@ def init(
     """
     with plain_errors(ValueError):
         check_folder(folder)
-        template = template or _asked()
+        if template is None:
+            text = (
+                "Do the sites train one model together? If not, each site trains its "
+                "own"
+            )
+            is_one_model = not is_terminal() or typer.confirm(text, default=True)
+            template = "federation" if is_one_model else "sites"
         written = write_app(folder, template)
     typer.echo(
         f"Wrote the template {template!r}, {len(written)} files, into "
@@ -80,13 +85,6 @@ def init(
 def is_terminal() -> bool:
     """Return whether somebody can be asked."""
     return sys.stdin.isatty()
-
-
-def _asked() -> Template:
-    if not is_terminal():
-        return "federation"
-    text = "Do the sites train one model together? If not, each site trains its own"
-    return "federation" if typer.confirm(text, default=True) else "sites"
 
 
 def check_folder(folder: Path) -> None:
@@ -107,26 +105,20 @@ def check_folder(folder: Path) -> None:
 def write_app(folder: Path, template: Template) -> list[Path]:
     """Write an app into a folder; return its files."""
     name = folder.resolve().name
-    written = []
-    for path, text in _rendered(name, template):
-        target = folder / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text)
-        written.append(target)
-    return written
-
-
-def _rendered(name: str, template: str) -> Iterator[tuple[str, str]]:
-    """Yield the path of each file of an app, and its text."""
     package = name.replace("-", "_")
     environment = Environment(
         loader=PackageLoader("flwr_fbo.cli", "app_templates"),
         undefined=StrictUndefined,
         keep_trailing_newline=True,
     )
+    written = []
     for file in environment.list_templates():
         part, _, path = file.partition("/")
         if part in (template, "all"):
+            path = re.sub("^package/", f"{package}/", path.removesuffix(".jinja"))
+            target = folder / path
+            target.parent.mkdir(parents=True, exist_ok=True)
             text = environment.get_template(file).render(name=name, package=package)
-            path = path.removesuffix(".jinja")
-            yield re.sub("^package/", f"{package}/", path), text
+            target.write_text(text)
+            written.append(target)
+    return written

@@ -148,7 +148,20 @@ def write_receipts(
     $ flwr-fbo ledger receipts /var/lib/fbo --slot 3 > receipts.json
     """
     with plain_errors():
-        for receipt in _receipts_of(folder, slot):
+        files = {SERVER_FILE: _server_receipts}
+        files |= {k.files: load(k.receipts) for k in journal_kinds() if k.receipts}
+        records = [name for name in files if (folder / name).is_file()]
+        if not records:
+            raise JournalError(f"There is no record of a server in {folder}.")
+        with Journal.snapshot(folder / records[0]) as journal:
+            receipts = files[records[0]](journal, slot)
+        if not receipts:
+            whose = "" if slot is None else f" for slot {slot}"
+            raise JournalError(
+                f"{folder} has no receipts{whose}: the sites keep no ledgers, or have "
+                "answered nothing."
+            )
+        for receipt in receipts:
             typer.echo(receipt)
 
 
@@ -188,24 +201,6 @@ add(app, "recover", recover_ledger)
 add(app, "receipts", write_receipts)
 
 
-def _receipts_of(folder: Path, slot: int | None) -> list[str]:
-    """Return the receipts that a server's record has, of one site or of all."""
-    files = {SERVER_FILE: _server_receipts}
-    files |= {k.files: load(k.receipts) for k in journal_kinds() if k.receipts}
-    records = [name for name in files if (folder / name).is_file()]
-    if not records:
-        raise JournalError(f"There is no record of a server in {folder}.")
-    with Journal.snapshot(folder / records[0]) as journal:
-        receipts = files[records[0]](journal, slot)
-    if not receipts:
-        whose = "" if slot is None else f" for slot {slot}"
-        raise JournalError(
-            f"{folder} has no receipts{whose}: the sites keep no ledgers, or have "
-            "answered nothing."
-        )
-    return receipts
-
-
 def _server_receipts(journal: Journal, slot: int | None) -> list[str]:
     book = recorded_book(journal)
     return [book.receipt(site) for site in book.sites if slot in (None, site)]
@@ -228,8 +223,14 @@ def _ledgers_in(folder: Path) -> list[Path]:
 
 def _read(path: Path, delta: float | None) -> _Ledger:
     with Journal.snapshot(path) as journal:
-        identity = journal.identity
-        view = _view_of(journal)
+        identity, view = journal.identity, SPENDING
+        name = identity.get("kind")
+        if name != SPENDING_KIND:
+            kind = journal_kind(name)
+            if kind is None or not kind.ledger:
+                text = f"The journal {journal.path} is of kind {name!r}, which has no"
+                raise JournalError(f"{text} ledger.")
+            view = load(kind.ledger)
         if view.study:
             stored, rows = read_ledger(journal)  # once they fit the rest of it
             # The settings alone do not tell.
@@ -245,18 +246,6 @@ def _read(path: Path, delta: float | None) -> _Ledger:
         if one is not None:
             spent.append((whose or view.whose, one, view.condition(identity, own)))
     return view, identity, rows, spent
-
-
-def _view_of(journal: Journal) -> LedgerView:
-    name = journal.identity.get("kind")
-    if name == SPENDING_KIND:
-        return SPENDING
-    kind = journal_kind(name)
-    if kind is None or not kind.ledger:
-        text = f"The journal {journal.path} is of kind {name!r}, which has no ledger."
-        raise JournalError(text)
-    view: LedgerView = load(kind.ledger)
-    return view
 
 
 def _print(console: Console, found: _Ledger) -> None:

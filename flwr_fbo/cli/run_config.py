@@ -105,7 +105,7 @@ def replaced(text: str, values: Mapping[str, Any]) -> str:
                 line = entry["before"] + _with_value(entry["rest"], left.pop(name))
         lines.append(line)
     new = "".join(lines)
-    before, after = _flat(tomllib.loads(text)), _flat(tomllib.loads(new))
+    before, after = flat(tomllib.loads(text)), flat(tomllib.loads(new))
     if left or after != {**before, **values}:
         names = sorted(left) or sorted(values)
         raise ValueError(
@@ -136,10 +136,11 @@ def _with_value(rest: str, value: Any) -> str:
     return rest  # over several lines: the check of the whole document says so
 
 
-def _flat(values: Any, before: str = "") -> dict[str, Any]:
+def flat(values: Any, before: str = "") -> dict[str, Any]:
+    """Return the values of nested tables, by their whole names."""
     if not isinstance(values, dict):
         return {before: values}
     found: dict[str, Any] = {}
     for key, value in values.items():
-        found |= _flat(value, f"{before}.{key}" if before else key)
+        found |= flat(value, f"{before}.{key}" if before else key)
     return found

@@ -34,7 +34,7 @@ from flwr_fbo._common.validation import (
 from flwr_fbo._compat import parsed_run_config
 from flwr_fbo.cli.commands import AsJson
 from flwr_fbo.cli.output import columns_of, echo, json_of, plain_errors, wrapped
-from flwr_fbo.cli.run_config import short_values, write_run_config
+from flwr_fbo.cli.run_config import flat, short_values, write_run_config
 from flwr_fbo.cli.tune_bundle import write_bundle
 from flwr_fbo.cli.tune_progress import tuning_log
 from flwr_fbo.cli.tune_record import (
@@ -45,7 +45,6 @@ from flwr_fbo.cli.tune_record import (
     spent_before,
 )
 from flwr_fbo.cli.tune_search import (
-    as_options,
     left_out,
     proposed_search,
     search_space,
@@ -200,7 +199,9 @@ def tune(
     with plain_errors(ValueError, JournalError, AppError):
         own = OwnApp.read(app)
         values = parsed_run_config(run_config) if run_config else {}
-        own = _with_values(own, values)
+        for key in values:
+            require_known("run_config", key, own.run_config)
+        own = replace(own, run_config={**own.run_config, **values})
         given = _given(
             own,
             metric=metric,
@@ -274,12 +275,6 @@ class _Job:
         require(self.has_direction, "direction", None, allowed)
 
 
-def _with_values(own: OwnApp, values: dict[str, Any]) -> OwnApp:
-    for key in values:
-        require_known("run_config", key, own.run_config)
-    return replace(own, run_config={**own.run_config, **values})
-
-
 def _by_key(search: list[str]) -> dict[str, str]:
     """Return what options search, by key."""
     found = {}
@@ -302,20 +297,12 @@ def _given(own: OwnApp, **options: Any) -> dict[str, Any]:
     if isinstance(listed, list):
         listed = _by_key([str(one) for one in listed])
     require(isinstance(listed, dict), "search", listed, "a table, or a list of texts")
-    written = {key: _as_text(value) for key, value in _flat(listed).items()}
+    written = {key: _as_text(value) for key, value in flat(listed).items()}
     values = {
         name: table.get(name.replace("_", "-")) if value is None else value
         for name, value in options.items()
     }
     return {**values, "search": {**written, **options["search"]}}
-
-
-def _flat(values: dict[str, Any], before: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        name = f"{before}{key}"
-        found |= _flat(value, f"{name}.") if isinstance(value, dict) else {name: value}
-    return found
 
 
 def _as_text(value: Any) -> str:
@@ -358,7 +345,8 @@ def _propose(path: Path, own: OwnApp, given: dict[str, Any]) -> None:
         for name, value in options.items()
         if value is not None
     ]
-    typer.echo(f"  flwr-fbo tune {path} {' '.join([*words, as_options(found)])}")
+    words += [f"--search {shlex.quote(f'{k}={text}')}" for k, text in found.items()]
+    typer.echo(f"  flwr-fbo tune {path} {' '.join(words)}")
 
 
 def _job(
@@ -478,8 +466,7 @@ def _run_here(job: _Job, compare: bool, dry_run: bool) -> DryRun | None:
         first = FirstRound.of(
             main, InProcessGrid(client, num, run_config=config), context
         )
-        _check_sites(job, first)
-        _check_metric(job, first)
+        _check_first_round(job, first)
         job.check_direction()
         if compare and settings.epsilon is not None:
             _check_comparable(job, FirstRound.hidden(main, grid, context))
@@ -534,19 +521,6 @@ def _is_answered(job: _Job) -> bool:
     )
 
 
-def _check_sites(job: _Job, first: FirstRound) -> None:
-    """Raise AppError if the last sites fail and others do not: there are too many."""
-    failed, num = first.failed, job.settings.num_agents
-    working = first.answered - failed
-    if not (failed and working and max(working) < min(failed)):
-        return
-    raise AppError(
-        f"{len(failed)} of {num} sites fail in the first round, those from "
-        f"partition-id {min(failed)} on ({first.error}). Has the app data for "
-        f"{min(failed)} clients? Then pass --num-supernodes {min(failed)}"
-    )
-
-
 def _check_comparable(job: _Job, first: FirstRound) -> None:
     """Raise ValueError if nothing that is known with privacy tells the two apart."""
     metric = job.settings.metric
@@ -578,9 +552,17 @@ def _compare(job: _Job) -> None:
     save_plain(path, plain_training(main, grid, context, is_hidden=is_hidden))
 
 
-def _check_metric(job: _Job, first: FirstRound) -> None:
-    """Raise ValueError unless the app reports the metric; it says what to pass."""
-    settings = job.settings
+def _check_first_round(job: _Job, first: FirstRound) -> None:
+    """Raise unless all sites work and report the metric; it says what to pass."""
+    settings, failed = job.settings, first.failed
+    working = first.answered - failed
+    # The last sites fail, and others do not: there are too many.
+    if failed and working and max(working) < min(failed):
+        raise AppError(
+            f"{len(failed)} of {settings.num_agents} sites fail in the first round, "
+            f"those from partition-id {min(failed)} on ({first.error}). Has the app "
+            f"data for {min(failed)} clients? Then pass --num-supernodes {min(failed)}"
+        )
     known = first.server if settings.score == "server" else first.evaluate
     metric, is_server = settings.metric, settings.score == "server"
     if first.error and not known:
@@ -658,7 +640,11 @@ def _run_bundle(
     make_folder(job.folder)
     note_files(job.app.folder, job.folder)
     bundle = write_bundle(job.app, job.settings, job.folder)
-    command = bundle_command(bundle, federation, job.settings.num_agents)
+    command = ["flwr", "run", str(bundle), *([federation] if federation else [])]
+    if _is_simulated(federation):
+        number = f"num-supernodes={job.settings.num_agents}"
+        command += ["--federation-config", number]
+    command.append("--stream")
     typer.echo(f"Wrote the bundle: {bundle}", err=as_json)
     if bundle_only:
         typer.echo("It is the app as it is, and flwr_fbo_tune.py around it. Sites that")
@@ -683,17 +669,7 @@ def _run_bundle(
     _report(job, as_json, write)
 
 
-def bundle_command(
-    bundle: Path, federation: str | None, num_supernodes: int
-) -> list[str]:
-    """Return the command that runs a bundle."""
-    command = ["flwr", "run", str(bundle), *([federation] if federation else [])]
-    if is_simulated(federation):
-        command += ["--federation-config", f"num-supernodes={num_supernodes}"]
-    return [*command, "--stream"]
-
-
-def is_simulated(federation: str | None) -> bool:
+def _is_simulated(federation: str | None) -> bool:
     """Return whether a SuperLink connection starts a simulation on this machine."""
     home = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
     try:

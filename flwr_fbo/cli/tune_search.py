@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -163,9 +162,3 @@ def left_out(run_config: Mapping[str, Any]) -> dict[str, str]:
         for key, value in run_config.items()
         if isinstance(value, bool | str)
     }
-
-
-def as_options(search: Mapping[str, str]) -> str:
-    """Return a search as options of a command."""
-    pairs = (f"{key}={text}" for key, text in search.items())
-    return " ".join(f"--search {shlex.quote(pair)}" for pair in pairs)

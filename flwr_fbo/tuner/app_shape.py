@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -98,7 +99,7 @@ class _Beginning:
             trial.begin()
             while trial.waits_for_evaluate:
                 trial.skip()
-            found = cls(trial.pending, trial.grid.training, trial.error)
+            found = cls(trial.pending, trial.grid.watched.training, trial.error)
             trial.end()
         return found
 
@@ -128,10 +129,7 @@ def app_shape(
     folder : Path or None
         The working directory of the trial with the defaults.
     """
-
-    def begun(nodes: Sequence[int] | None = None) -> _Beginning:
-        return _Beginning.of(main, grid, context, folder, settings, nodes)
-
+    begun = partial(_Beginning.of, main, grid, context, folder, settings)
     nodes = sorted(grid.get_node_ids())
     keys = rounds_keys(context.run_config)
     whole = begun()

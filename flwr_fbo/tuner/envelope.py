@@ -22,6 +22,7 @@ from flwr_fbo._common.fields import (
     instance,
     integer,
     ruled,
+    several,
     to_json,
 )
 from flwr_fbo._common.validation import is_number, require
@@ -71,12 +72,6 @@ def _check_settings(name: str, settings: Any) -> None:
     # A site's ledger would be in another folder with each message.
     is_valid = is_valid and "fbo-folder" not in settings
     require(is_valid, name, settings, "values as in a run config, and no fbo-folder")
-
-
-def _check_all_settings(name: str, settings: Any) -> None:
-    require(isinstance(settings, tuple), name, settings, "one for each trial")
-    for trial_settings in settings:
-        _check_settings(name, trial_settings)
 
 
 def check_weights(name: str, weights: Any) -> None:
@@ -142,7 +137,9 @@ class TrialsHeader:
     kind: ClassVar[str] = "trials"
     attempt: str = field(metadata=_ATTEMPT)
     trials: tuple[int, ...] = field(metadata=_TRIALS)
-    settings: tuple[dict[str, Any], ...] = field(metadata=ruled(_check_all_settings))
+    settings: tuple[dict[str, Any], ...] = field(
+        metadata=several(ruled(_check_settings), allowed="one for each trial")
+    )
     alive: tuple[int, ...] = field(metadata=_TRIALS)
     metric: dict[str, float] = field(metadata=ruled(_check_metric))
     is_hidden: bool = field(metadata=flag())

@@ -7,16 +7,18 @@ import logging
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import optuna
 from flwr.app import Context
 from flwr.serverapp import Grid
-from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.distributions import CategoricalDistribution
 
 from flwr_fbo._common.conversion import takes_plain
 from flwr_fbo._common.errors import end_of_faults
+from flwr_fbo._common.fields import to_json
 from flwr_fbo._common.validation import (
     check_folder,
     require,
@@ -56,7 +58,17 @@ from flwr_fbo.tuner.decisions.rung_evidence import check_evidence
 from flwr_fbo.tuner.envelope import check_weights
 from flwr_fbo.tuner.federation_result import FederationResult
 from flwr_fbo.tuner.private_choice import PrivateChoice
-from flwr_fbo.tuner.records.trials_record import TrialsRecord, has_begun
+from flwr_fbo.tuner.records.trials_record import (
+    HANDED_OVER,
+    PLAN,
+    SETTINGS,
+    TrialsRecord,
+    has_begun,
+    plan_of,
+    recorded_result,
+    recorded_settings,
+    stored,
+)
 from flwr_fbo.tuner.rungs.live_trials import Federation
 from flwr_fbo.tuner.rungs.trial_run import TrialRun
 from flwr_fbo.tuner.schedules.one_training import OneTraining
@@ -271,7 +283,11 @@ class FederationTuner:
         self.space = self._trial_space.space
         check_keys(self.space)
         for key, distribution in self.space.distributions.items():
-            _check_choices(key, distribution)
+            if isinstance(distribution, CategoricalDistribution):
+                choices = distribution.choices
+                is_plain = all(isinstance(c, bool | int | float | str) for c in choices)
+                allowed = "numbers, strings and bools, as in a run config"
+                require(is_plain, f"space[{key!r}]", choices, allowed)
         metric = dict(metric) if isinstance(metric, Mapping) else metric
         weights = {metric: 1.0} if isinstance(metric, str) else metric
         check_weights("metric", weights)
@@ -301,21 +317,19 @@ class FederationTuner:
         self.privacy = privacy
         self._enqueue = [dict(params) for params in enqueue]
         self._seeds = seeds
-        self._aggregation, self._score_source = aggregation, score
-        self._score = Score(weights, direction == "maximize")
+        self._score_source = score
+        self._score = Score(weights, direction)
+        self._chooser_of = partial(
+            make_chooser,
+            num_clients=num_agents,
+            score=self._score,
+            score_source=score,
+            privacy=privacy,
+            aggregation=aggregation,
+            noise_seed=seeds.noise,
+        )
         # Now, as it raises where its arguments do not fit together.
         self._chooser = self._chooser_of(schedule.sizes)
-
-    def _chooser_of(self, sizes: Sequence[int]) -> Chooser:
-        return make_chooser(
-            sizes,
-            num_clients=self.num_agents,
-            score=self._score,
-            score_source=self._score_source,
-            privacy=self.privacy,
-            aggregation=self._aggregation,
-            noise_seed=self._seeds.noise,
-        )
 
     def start(
         self,
@@ -412,12 +426,12 @@ class FederationTuner:
             candidates = self._candidates(
                 record, defaults, is_proposed=study is not None
             )
-            plan = record.plan()
+            plan = plan_of(record.journal)
             if plan is None:  # settled before the first message
                 app = Federation(main, grid, context)
                 first_folder = folder and folder / f"{THREAD_NAME}0"
                 plan = self._planned(app, candidates, first_folder)
-                record.save_plan(plan)
+                record.save(PLAN, to_json(plan))
             # Epsilon is shared by the rungs that there are: the plan may have fewer.
             sizes = tuple(rung.num_trials for rung in plan.rungs)
             chooser = self._chooser_of(sizes)
@@ -425,10 +439,11 @@ class FederationTuner:
                 warning = too_few_clients(sizes, self.num_agents, self.privacy)
                 if warning:
                     _log.warning(warning)
-            num_decided = len(record.rungs())
+            ledger = record.journal.ledger()
             # What decided rungs say was logged by an earlier run: it is said again.
-            for row in record.ledger():
+            for row in ledger:
                 check_evidence(row, self.num_agents)
+            num_decided = len(ledger)
             _say(plan, chooser, num_decided, folder)
             # Seeds are not public.
             public = {k: v for k, v in identity.items() if k != "noise_seed"}
@@ -443,7 +458,8 @@ class FederationTuner:
             returned = None
             # A run may have been killed after the choice, and before its training
             # ended.
-            is_left = plan.hands_over and not record.is_handed_over()
+            is_ended = stored(record.journal, HANDED_OVER) is not None
+            is_left = plan.hands_over and not is_ended
             if num_decided < len(plan.rungs) or is_left:
                 proposed = None
                 if study is not None:
@@ -465,7 +481,8 @@ class FederationTuner:
                     raise
                 finally:
                     end_of_faults()
-            result = replace(record.result(chooser.trust), returned=returned)
+            result = recorded_result(record.journal, chooser.trust)
+        result = replace(result, returned=returned)
         _log.info("chosen: %s; the app's defaults %s", result.best, result.verdict)
         tell(callbacks, "on_end", result)
         return result
@@ -489,7 +506,7 @@ class FederationTuner:
         A sampler proposes the others later, if ``is_proposed``.
         """
         seed = fresh_seed() if self._seeds.study is None else self._seeds.study
-        space, recorded = self._trial_space, record.settings()
+        space, recorded = self._trial_space, recorded_settings(record.journal)
         found = Candidates(space, self.schedule.trials, defaults, self._enqueue, seed)
         for settings in recorded:
             found.add(settings)
@@ -497,7 +514,7 @@ class FederationTuner:
         if not recorded:
             if not is_proposed:
                 found.fill()
-            record.save_settings(found.settings)
+            record.save(SETTINGS, found.settings)
             warn_outside(space, defaults)
         if found.num_trials < self.schedule.trials:
             _log.warning(
@@ -591,7 +608,26 @@ def _say(plan: Plan, chooser: Chooser, num_decided: int, folder: Path | None) ->
         plan.parallel,
     )
     if plan.hands_over:
-        _say_cost(plan)
+        last = rungs[-1].rounds
+        _log.info(
+            "The rungs take %d rounds of the app%s; then the chosen trial is trained "
+            "from round %d to %s.",
+            plan.num_rung_rounds,
+            "" if not plan.is_shared else ", in which trials share the clients out",
+            last,
+            "its end" if plan.num_rounds is None else f"{plan.num_rounds}",
+        )
+        if plan.reason:
+            _log.warning(
+                "%s, which takes longer than one training: %s.", NOT_SHARED, plan.reason
+            )
+        elif plan.num_rounds is None and plan.num_rung_rounds > last:
+            _log.warning(
+                "The app trains for its own number of rounds after the rungs, %d more "
+                "in all than without a tuner: no key of the run config has that "
+                "number.",
+                plan.num_rung_rounds - last,
+            )
     chooser.say()
     if chooser.adds_noise:
         _log.info(  # as it has to be
@@ -607,35 +643,3 @@ def _say(plan: Plan, chooser: Chooser, num_decided: int, folder: Path | None) ->
             num_decided,
             len(rungs),
         )
-
-
-def _say_cost(plan: Plan) -> None:
-    """Log how long a race takes beside the app's own training."""
-    last = plan.rungs[-1].rounds
-    _log.info(
-        "The rungs take %d rounds of the app%s; then the chosen trial is trained "
-        "from round %d to %s.",
-        plan.num_rung_rounds,
-        "" if not plan.is_shared else ", in which trials share the clients out",
-        last,
-        "its end" if plan.num_rounds is None else f"{plan.num_rounds}",
-    )
-    if plan.reason:
-        _log.warning(
-            "%s, which takes longer than one training: %s.", NOT_SHARED, plan.reason
-        )
-    elif plan.num_rounds is None and plan.num_rung_rounds > last:
-        _log.warning(
-            "The app trains for its own number of rounds after the rungs, %d more in "
-            "all than without a tuner: no key of the run config has that number.",
-            plan.num_rung_rounds - last,
-        )
-
-
-def _check_choices(key: str, distribution: BaseDistribution) -> None:
-    """Raise ValueError if a value could not be in a run config."""
-    if isinstance(distribution, CategoricalDistribution):
-        choices = distribution.choices
-        is_plain = all(isinstance(c, bool | int | float | str) for c in choices)
-        allowed = "numbers, strings and bools, as in a run config"
-        require(is_plain, f"space[{key!r}]", choices, allowed)

@@ -92,7 +92,7 @@ class FirstRound:
             try:
                 found._go_through(trial, grid, num_clients)
                 # What the server has evaluated since is known once `main` has gone on.
-                for metrics in trial.grid.training.all_metrics().values():
+                for metrics in trial.grid.watched.training.all_metrics().values():
                     note(metrics)
             finally:  # else its thread would wait for ever
                 trial.end()
@@ -113,7 +113,10 @@ class FirstRound:
         """Let some clients answer, until the second training begins."""
         places = {node: place for place, node in enumerate(grid.get_node_ids())}
         trial.begin()
-        while trial.pending and not (self._is_train(trial) and trial.num_train > 0):
+        while trial.pending:
+            is_train = trial.pending_type.startswith(MessageType.TRAIN)
+            if is_train and not trial.goes_on and trial.num_train > 0:
+                return
             pending = sorted(
                 trial.pending, key=lambda one: places.get(one.metadata.dst_node_id, -1)
             )
@@ -129,11 +132,6 @@ class FirstRound:
                 self._try_others(grid, pending[0], places)
             self._note(trial.pending_type, replies)
             trial.answer(replies)
-
-    @staticmethod
-    def _is_train(trial: TrialThread) -> bool:
-        is_train = trial.pending_type.startswith(MessageType.TRAIN)
-        return is_train and not trial.goes_on
 
     def _try_others(
         self, grid: Grid, message: Message, places: Mapping[int, int]

@@ -74,13 +74,20 @@ class OwnApp:
             raise ValueError(f"{file} is not that of a Flower app: {text}") from error
         tool = values["tool"]
         app, components = tool["flwr"]["app"], tool["flwr"]["app"]["components"]
+        # The default federation of older apps says how many nodes it simulates.
+        number = None
+        federations = tool["flwr"].get("federations", {})
+        if isinstance(federations, dict):
+            chosen = federations.get(federations.get("default"))
+            options = chosen.get("options", {}) if isinstance(chosen, dict) else {}
+            number = options.get("num-supernodes")
         return cls(
             folder.resolve(),
             components["serverapp"],
             components["clientapp"],
             flat_config(app.get("config", {})),
             tool.get("flwr-fbo", {}).get("tune", {}),
-            _num_supernodes(tool["flwr"].get("federations", {})),
+            number if type(number) is int and number > 0 else None,
         )
 
     def main(self) -> Main:
@@ -163,13 +170,3 @@ def component(reference: str, kind: type[App], folder: Path | None = None) -> Ap
     if not isinstance(found, kind):
         raise AppError(f"{reference} is a {type(found).__name__}, no {kind.__name__}")
     return found
-
-
-def _num_supernodes(federations: Any) -> int | None:
-    """Return how many nodes the default federation of older apps simulates."""
-    if not isinstance(federations, dict):
-        return None
-    chosen = federations.get(federations.get("default"))
-    options = chosen.get("options", {}) if isinstance(chosen, dict) else {}
-    number = options.get("num-supernodes")
-    return number if type(number) is int and number > 0 else None

@@ -50,4 +50,4 @@ def plain_training(
             trial.answer(list(replies))
     if trial.error is not None:
         raise trial.error
-    return trial.grid.measured()
+    return trial.grid.watched.measured()

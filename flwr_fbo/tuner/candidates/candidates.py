@@ -60,7 +60,18 @@ def app_defaults(space: SearchSpace, run_config: Mapping[str, Any]) -> Params:
     missing = [key for key in space.distributions if key not in run_config]
     # A trial could not be what the training with these settings is later.
     if missing:
-        refuse("space", missing[0], _how_to_add(space, missing, run_config))
+        center = space.from_unit(space.center)
+        lines = ", ".join(f"`{key} = {_toml(center[key])}`" for key in missing)
+        reads = ", ".join(f"`context.run_config[{json.dumps(key)}]`" for key in missing)
+        # The app's code may have the values.
+        allowed = (
+            f"a key of the app's run config, {nearest(missing[0], run_config)}. If the "
+            "value is in the app's code: write below [tool.flwr.app.config] in "
+            f"pyproject.toml {lines}, with the value that the code has, and in the "
+            f"code {reads} in its place, at the server as well as in train and "
+            "evaluate (of a NumPyClient: in client_fn, which gets the context)"
+        )
+        refuse("space", missing[0], allowed)
     for key, distribution in space.distributions.items():
         wanted = _kinds(distribution)
         value = run_config[key]
@@ -78,22 +89,6 @@ def warn_outside(space: TrialSpace, defaults: Params) -> None:
             "all the same, and no other trial is near it.",
             values,
         )
-
-
-def _how_to_add(
-    space: SearchSpace, missing: Sequence[str], run_config: Mapping[str, Any]
-) -> str:
-    """Return how keys get into the run config of an app whose code has the values."""
-    center = space.from_unit(space.center)
-    lines = ", ".join(f"`{key} = {_toml(center[key])}`" for key in missing)
-    reads = ", ".join(f"`context.run_config[{json.dumps(key)}]`" for key in missing)
-    return (
-        f"a key of the app's run config, {nearest(missing[0], run_config)}. If the "
-        "value is in the app's code: write below [tool.flwr.app.config] in "
-        f"pyproject.toml {lines}, with the value that the code has, and in the code "
-        f"{reads} in its place, at the server as well as in train and evaluate (of a "
-        "NumPyClient: in client_fn, which gets the context)"
-    )
 
 
 def _toml(value: float | str) -> str:

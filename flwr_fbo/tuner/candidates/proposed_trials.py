@@ -77,22 +77,19 @@ class ProposedTrials:
 
         A sampler that proposes what was tried again and again is not asked on.
         """
+        space = self._space
         for _ in range(_MOST_PROPOSALS):
-            trial = self._learned.ask()
-            if candidates.add(self._proposed(trial)):
+            trial, found = self._learned.ask(), Params()
+            # One key after those that it needs.
+            while missing := [k for k in space.in_force(found) if k not in found]:
+                for key in missing:
+                    axis = space.space.distributions[key]
+                    found[key] = _suggested(trial, key, axis)
+            if candidates.add(found):
                 self._asked[number] = trial
                 return
             self._learned.tell(trial, state=TrialState.FAIL)
         candidates.fill(number + 1)
-
-    def _proposed(self, trial: optuna.Trial) -> Params:
-        """Return what the sampler proposes, one key after those that it needs."""
-        found: Params = {}
-        distributions = self._space.space.distributions
-        while missing := [k for k in self._space.in_force(found) if k not in found]:
-            for key in missing:
-                found[key] = _suggested(trial, key, distributions[key])
-        return found
 
     def show(self, number: int, settings: Params) -> None:
         """Show a trial that begins."""

@@ -78,7 +78,8 @@ class TrialSpace:
         }
         conditions = {} if conditions is None else conditions
         self.conditions: dict[str, dict[str, list[Any]]] = {
-            key: self._checked(_field_of(key), needed)
+            # The field of an error is where the user has written the condition.
+            key: self._checked(f"space[{key!r}][1]", needed)
             for key, needed in conditions.items()
         }
         for key in self.conditions:
@@ -88,9 +89,9 @@ class TrialSpace:
         ]
         # A key that is never in force would be tuned for nothing.
         found = {key for branch in self._branches() for key in self.in_force(branch)}
-        for key in self.conditions:
+        for key, condition in conditions.items():
             allowed = "a condition that holds in some setting"
-            require(key in found, _field_of(key), conditions[key], allowed)
+            require(key in found, f"space[{key!r}][1]", condition, allowed)
 
     @classmethod
     def of(cls, space: ConditionalSpace) -> TrialSpace:
@@ -222,11 +223,6 @@ class TrialSpace:
             refuse("space", circle, "keys that do not need one another")
         for parent in self.conditions.get(key, {}):
             self._check_cycle(parent, (*path, key))
-
-
-def _field_of(key: str) -> str:
-    """Return the name of a condition in an error: where the user has written it."""
-    return f"space[{key!r}][1]"
 
 
 def _is_among(value: Any, values: Any) -> bool:

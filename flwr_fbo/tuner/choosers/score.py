@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
-from flwr_fbo.tuner.site.hidden_metrics import score_of
 from flwr_fbo.tuning.search.settings import Direction
 
 
@@ -18,25 +16,17 @@ class Score:
     ----------
     weights : dict of str to float
         Weight of each metric.
-    maximize : bool
-        Whether larger scores are better.
+    direction : {"maximize", "minimize"}
+        Whether larger or smaller scores are better.
     """
 
     weights: dict[str, float]
-    maximize: bool
+    direction: Direction
 
     def __str__(self) -> str:
         return " + ".join(self.weights)
 
-    @property
-    def direction(self) -> Direction:
-        """Which of two scores is better, in a word."""
-        return "maximize" if self.maximize else "minimize"
-
-    def of(self, metrics: Mapping[str, Any], source: str) -> float:
-        """Return the score of some metrics; see `score_of`."""
-        return score_of(metrics, self.weights, source)
-
     def signed(self, values: Iterable[float]) -> list[float]:
         """Return scores with the sign that makes larger ones better; and back."""
-        return [float(value if self.maximize else -value) for value in values]
+        is_larger_better = self.direction == "maximize"
+        return [float(value if is_larger_better else -value) for value in values]

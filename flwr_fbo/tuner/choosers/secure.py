@@ -25,7 +25,7 @@ from flwr_fbo.tuner.choosers.private import NoisyChooser
 from flwr_fbo.tuner.choosers.tuner_clients import TunerClients
 from flwr_fbo.tuner.envelope import BallotHeader, SumHeader
 from flwr_fbo.tuner.private_choice import PrivateChoice
-from flwr_fbo.tuner.records.trials_record import TrialsRecord
+from flwr_fbo.tuner.records.trials_record import OPEN_SUM, TrialsRecord, stored
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -88,7 +88,7 @@ class SecureChooser(NoisyChooser):
         self, clients: TunerClients, record: TrialsRecord
     ) -> BallotHeader | None:
         """Return what the ballots of an open sum are about; None if none is open."""
-        kept = record.open_sum()
+        kept = stored(record.journal, OPEN_SUM)
         if kept is None:
             return None
         clients.voters.slots = dict(kept["nodes"])
@@ -111,7 +111,7 @@ class SecureChooser(NoisyChooser):
         asked, clients, record = rung.asked, rung.clients, rung.record
         sums, collector = self.sums(len(asked.trials)), self._collector
         about = SumHeader(asked, sums, 0, 1, 0).about
-        kept = record.open_sum()
+        kept = stored(record.journal, OPEN_SUM)
         was_open = kept is not None
         if kept is not None:
             collector.open_sum = kept["sum"].encode()
@@ -120,7 +120,7 @@ class SecureChooser(NoisyChooser):
             nodes = list(clients.voters.slots.items())
             text = collector.open_sum.decode()
             kept = {"ballot": to_json(asked), "nodes": nodes, "sum": text}
-            record.save_open_sum(kept)
+            record.save(OPEN_SUM, kept)
 
         def ask(requests: Sequence[SumRequest]) -> dict[int, Any]:
             exchanged = {
@@ -137,7 +137,7 @@ class SecureChooser(NoisyChooser):
         for _ in range(_MOST_ATTEMPTS):
             # Of an open sum the members are fixed: it is asked of the same nodes.
             if not collector.open_sum:
-                clients.assign_slots()
+                clients.voters.assign_slots(clients.look())
             summed = collector.collect(sums, about, asked.release, ask=ask, keep=keep)
             if summed is not None:
                 break

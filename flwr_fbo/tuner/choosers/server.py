@@ -12,6 +12,7 @@ from flwr_fbo._common.version import __version__
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.tuner.choosers.chooser import Chooser, Comparison
 from flwr_fbo.tuner.choosers.score import Score
+from flwr_fbo.tuner.site.hidden_metrics import score_of
 
 _SOURCE = "the server's evaluation"
 
@@ -39,7 +40,7 @@ class ServerChooser(Chooser):
         if isinstance(measured, tuple) and len(measured) == 2:
             measured = measured[1]  # loss and metrics, in Flower's older API
         if isinstance(measured, Mapping):
-            return self._score.of(measured, _SOURCE)
+            return score_of(measured, self._score.weights, _SOURCE)
         is_number = isinstance(measured, int | float) and not isinstance(measured, bool)
         return float(measured) if is_number else None
 

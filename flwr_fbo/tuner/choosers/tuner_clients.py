@@ -50,6 +50,8 @@ class TunerClients:
         Seconds to wait for replies. A ballot is waited for as long as the last trials.
     evaluate_type : str
         Message type of ballots: one for which every app with scores has a function.
+    last_errors : dict of str to str
+        Why a client could not do what a message asks, by the message's type.
     """
 
     def __init__(self, grid: Grid, num_agents: int, ledgers: SiteLedgers) -> None:
@@ -57,10 +59,10 @@ class TunerClients:
         self.num_sends = 0
         self.timeout: float | None = None
         self.evaluate_type: str = MessageType.EVALUATE
+        self.last_errors: dict[str, str] = {}
         self._grid = grid
         self._ledgers = ledgers
         self._connected: set[int] = set()  # as the last message was sent
-        self._last_errors: dict[str, str] = {}
 
     def look(self) -> set[int]:
         """Note which nodes are connected, and return them."""
@@ -107,20 +109,16 @@ class TunerClients:
         if errors:
             last_line = "".join(errors[-1].strip().splitlines()[-1:])
             kind = messages[0].metadata.message_type
-            self.note_error(kind, f"{last_line}. {HINT}")
+            self.last_errors[kind] = f"{last_line}. {HINT}"
             if len(errors) == len(messages):
                 raise AggregationError(
                     f"All clients have failed: {self.error_of(kind)}"
                 )
         return dict(sorted(by_node.items()))
 
-    def note_error(self, kind: str, reason: str) -> None:
-        """Note why a client could not do what a message of a type asks."""
-        self._last_errors[kind] = reason
-
     def error_of(self, kind: str) -> str:
         """Return the last error for messages of a type."""
-        return self._last_errors.get(kind, "no client has answered").removesuffix(".")
+        return self.last_errors.get(kind, "no client has answered").removesuffix(".")
 
     def hear(
         self, node: int, reply: ReplyHeader | None, asked: TrialsHeader | BallotHeader
@@ -161,10 +159,6 @@ class TunerClients:
                 f"half are needed: {self.error_of(self.evaluate_type)}."
             )
         return dict(enumerate(ballots))
-
-    def assign_slots(self) -> None:
-        """Give slots in secure sums to the nodes that are connected, of N at most."""
-        self.voters.assign_slots(self._grid.get_node_ids())
 
     def exchange(self, asked: Mapping[int, tuple[SumHeader, Any]]) -> dict[int, Any]:
         """Return the replies to one exchange of a secure sum, by slot.

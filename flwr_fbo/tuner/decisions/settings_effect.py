@@ -80,12 +80,21 @@ def settings_p_value(
     float or None
         The p-value; None if fewer than 5 settings were drawn.
     """
-    num_fixed, outcomes = trials.num_fixed, _outcomes(rows)
-    num_trials = len(outcomes)
+    # Scores compare the trials of one rung: in a later one that of the worst counts as
+    # 0, as for the trials that ended before.
+    outcomes: FloatArray = rows[0].vectors.copy()
+    for row in rows[1:]:
+        outcomes[row.facts["trials"]] += row.vectors - row.vectors.min()
+    num_fixed, num_trials = trials.num_fixed, len(outcomes)
     if num_trials - num_fixed < MIN_DRAWN:
         return None
-    settings = trials.settings[:num_trials]
-    similar = _similarities(trials.space, settings)[:, num_fixed:].T
+    # How similar settings are, from 0 to 1, by a Gaussian kernel.
+    squares = np.zeros((num_trials, num_trials))
+    for key, distribution in trials.space.distributions.items():
+        at = [_place(key, distribution, p) for p in trials.settings[:num_trials]]
+        squares += [[_distance(a, b) ** 2 for b in at] for a in at]
+    width = 2 * _LENGTHSCALE**2 * trials.space.dim
+    similar = np.exp(-squares / width)[:, num_fixed:].T
     # Each row is an order: the place at which each of the drawn settings is tried.
     places = _orders(num_trials - num_fixed)
     is_other = places != chosen - num_fixed
@@ -102,18 +111,6 @@ def settings_p_value(
     return float(np.mean(leads >= least))
 
 
-def _outcomes(rows: Sequence[LedgerRow]) -> FloatArray:
-    """Return how well each trial did: its scores in all rungs.
-
-    Scores compare the trials of one rung. In a later one that of the worst counts as 0,
-    as for the trials that ended before.
-    """
-    outcomes: FloatArray = rows[0].vectors.copy()
-    for row in rows[1:]:
-        outcomes[row.facts["trials"]] += row.vectors - row.vectors.min()
-    return outcomes
-
-
 @lru_cache(maxsize=4)
 def _orders(num: int) -> np.ndarray[Any, np.dtype[np.intp]]:
     """Return orders of so many settings; the first is the one that was drawn."""
@@ -123,17 +120,6 @@ def _orders(num: int) -> np.ndarray[Any, np.dtype[np.intp]]:
     orders = np.tile(np.arange(num), (_NUM_ORDERS, 1))
     orders[1:] = rng.permuted(orders[1:], axis=1)
     return orders
-
-
-def _similarities(space: SearchSpace, settings: Sequence[Params]) -> FloatArray:
-    """Return how similar settings are, shape (K, K), from 0 to 1: a Gaussian kernel."""
-    squares = np.zeros((len(settings), len(settings)))
-    for key, distribution in space.distributions.items():
-        places = [_place(key, distribution, params) for params in settings]
-        squares += [[_distance(a, b) ** 2 for b in places] for a in places]
-    width = 2 * _LENGTHSCALE**2 * space.dim
-    similar: FloatArray = np.exp(-squares / width)
-    return similar
 
 
 def _place(

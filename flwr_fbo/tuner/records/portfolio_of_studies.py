@@ -67,12 +67,6 @@ class Finding:
     source: PortfolioSource
     reason: str = ""
 
-    @property
-    def certainty(self) -> float:
-        """Clients times epsilon: the larger, the less noise is in the order."""
-        epsilon = self.source.epsilon
-        return self.source.num_agents * epsilon if epsilon else math.inf
-
 
 def portfolio_of_studies(
     folders: Sequence[str | Path], size: int = SIZE, exact: bool = False
@@ -119,7 +113,9 @@ def portfolio_of_studies(
         require(is_new, "folders", str(path), "each study once")
         try:
             found = _finding(path)
-            _check_source(found.source, exact)
+            is_allowed = found.source.private or exact
+            allowed = "True, unless exact=True (--exact): then the list is not private"
+            require(is_allowed, "private", False, allowed)
             if findings:
                 _check_space(findings[0].space, found.space, paths[0])
         except ValueError as error:
@@ -135,8 +131,11 @@ def portfolio_of_studies(
 
 def merged(findings: Sequence[Finding], size: int) -> StudyPortfolio:
     """Return what studies have chosen, then their second best, and so on."""
-    # Stable: ties are in the order that was given.
-    used = sorted(findings, key=lambda found: -found.certainty)
+    # The more clients and epsilon, the less noise is in an order. Stable: ties are in
+    # the order that was given.
+    used = sorted(
+        findings, key=lambda f: -f.source.num_agents * (f.source.epsilon or math.inf)
+    )
     listed: list[Params] = []
     for params in chain(*zip_longest(*(found.settings for found in used))):
         if params is not None and params not in listed:
@@ -232,12 +231,6 @@ def _of_strategy(journal: Journal) -> Finding:
 
 def _check_is_no_control(is_control: Any) -> None:
     require(not is_control, "noise_only", True, "False: a control finds nothing")
-
-
-def _check_source(source: PortfolioSource, exact: bool) -> None:
-    if not source.private and not exact:
-        allowed = "True, unless exact=True (--exact): then the list is not private"
-        require(False, "private", False, allowed)
 
 
 def _check_space(first: SearchSpace, other: SearchSpace, where: Path) -> None:

@@ -96,10 +96,13 @@ class SiteLedgers:
             book = ReceiptBook((KIND, attempt), promise)
             self._books[attempt] = book
         self._marks[node] = mark
-        twin = self._twin(node, connected)
-        if twin is not None:
-            self._refuse(_CLONE, node, twin)
-            return False
+        # Of two nodes with one agent-id, or one ledger, only the first counts.
+        for other, known in self._marks.items():
+            is_there = other in connected and other not in self._refused
+            is_same = known == mark or reply.agent == self._agents[other] >= 0
+            if other != node and is_there and is_same:
+                self._refuse(_CLONE, node, other)
+                return False
         # Its ledger must have all that its earlier answers to this tuner have cost.
         if book.is_behind(self._site(node), mark):
             self._refuse(_BEHIND, node)
@@ -112,16 +115,6 @@ class SiteLedgers:
         if node not in self._refused:
             _log.warning(line, node, *others)
         self._refused.add(node)
-
-    def _twin(self, node: int, connected: Collection[int]) -> int | None:
-        """Return a node with the same agent-id, or ledger, that is there and counts."""
-        agent, mark = self._agents[node], self._marks[node]
-        for other, known in self._marks.items():
-            is_there = other in connected and other not in self._refused
-            is_same = known == mark or (agent >= 0 and self._agents[other] == agent)
-            if other != node and is_there and is_same:
-                return other
-        return None
 
     def _site(self, node: int) -> int:
         agent = self._agents.get(node, -1)

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from flwr_fbo._common.fields import from_json, to_json
+from flwr_fbo._common.fields import from_json
 from flwr_fbo.journal.journal import Journal, open_patiently
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.npy import from_json_array, to_json_array
@@ -29,10 +29,15 @@ from flwr_fbo.tuning.search.settings import Direction
 
 FILE_NAME = RECORD.files
 
-_SETTINGS, _NAME, _OPEN_SUM = "settings", "name", "open-sum"
-_LEDGERS = "site-ledgers"
-_PLAN, _APP, _HANDED_OVER = "plan", "app", "handed-over"
-_CLIENT_STATE = "client-state"
+# What `TrialsRecord.save` keeps: the settings of all trials so far, and their plan.
+SETTINGS, PLAN = "settings", "plan"
+# The secure sum that may have been unmasked, but gave no rung yet.
+OPEN_SUM = "open-sum"
+# Once the chosen trial was trained to its end: whether with exact metrics.
+HANDED_OVER = "handed-over"
+# Once the app of any client has kept a state in a trial.
+CLIENT_STATE = "client-state"
+_NAME, _APP, _LEDGERS = "name", "app", "site-ledgers"
 _MEASURED, _PLAIN = "measured", "plain"
 
 
@@ -48,6 +53,13 @@ class TrialsRecord:
     patience : float
         Seconds to wait for another process to let go of it.
 
+    Attributes
+    ----------
+    folder : Path or None
+        Folder of this tuner alone.
+    journal : Journal
+        The record itself, which the functions of this module read.
+
     Raises
     ------
     JournalError
@@ -59,43 +71,33 @@ class TrialsRecord:
         self, folder: Path | None, identity: Mapping[str, Any], patience: float
     ) -> None:
         self.folder = folder
-        self._identity = identity
         whole = {"kind": RECORD.name, **identity}
         if folder is None:
-            self._journal = Journal(whole)
+            self.journal = Journal(whole)
         else:
-            self._journal = open_patiently(whole, folder / FILE_NAME, patience)
+            self.journal = open_patiently(whole, folder / FILE_NAME, patience)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._journal.close()
+        self.journal.close()
 
     def name(self) -> str:
         """Return the name of the tuner; drawn, and on disk when this returns."""
         # Callbacks, and an Optuna study, know a tuner by it in all its runs.
-        stored = self._journal.load_array(_NAME)
-        if stored is None:
-            stored = np.frombuffer(secrets.token_hex(8).encode(), dtype=np.uint8)
-            self._journal.put({_NAME: stored})
-        return stored.tobytes().decode()
+        letters = self.journal.load_array(_NAME)
+        if letters is None:
+            letters = np.frombuffer(secrets.token_hex(8).encode(), dtype=np.uint8)
+            self.journal.put({_NAME: letters})
+        return letters.tobytes().decode()
 
-    def settings(self) -> list[Params]:
-        """Return the settings of all trials so far."""
-        return recorded_settings(self._journal)
+    def save(self, name: str, values: Any) -> None:
+        """Save JSON values, such as the `SETTINGS` of all trials so far.
 
-    def save_settings(self, settings: Sequence[Params]) -> None:
-        """Save the settings of all trials so far; on disk when this returns."""
-        self._put(_SETTINGS, list(settings))
-
-    def plan(self) -> Plan | None:
-        """Return the plan of the trials; None before it is settled."""
-        return plan_of(self._journal)
-
-    def save_plan(self, plan: Plan) -> None:
-        """Save the plan of the trials; on disk when this returns."""
-        self._put(_PLAN, to_json(plan))
+        On disk when this returns. They are read by `stored`.
+        """
+        self.journal.put({name: to_json_array(values)})
 
     def check_app(self, app: Mapping[str, Any], ignored: Collection[Any]) -> None:
         """Note what the app's own values are; refuse those of another training.
@@ -112,13 +114,13 @@ class TrialsRecord:
         JournalError
             If a value is another one than when the tuner began.
         """
-        stored = _json_of(self._journal, _APP)
-        if stored is None:
-            self._put(_APP, dict(app))
+        before = stored(self.journal, _APP)
+        if before is None:
+            self.save(_APP, dict(app))
             return
         pairs = {
-            name: (stored.get(name), app.get(name))
-            for name in sorted(stored.keys() | app.keys())
+            name: (before.get(name), app.get(name))
+            for name in sorted(before.keys() | app.keys())
         }
         different = {
             name: pair
@@ -128,7 +130,7 @@ class TrialsRecord:
         }
         if different:
             raise JournalError(
-                f"The tuner in {self._journal.path} began with another app: its rungs "
+                f"The tuner in {self.journal.path} began with another app: its rungs "
                 f"are of another training. What differs (stored, now): {different}. To "
                 "continue it, start it as it was. In a folder of its own this one is a "
                 "new tuner; a private one then spends epsilon again."
@@ -137,63 +139,12 @@ class TrialsRecord:
     def save_measured(self, measured: Mapping[int, Mapping[int, Any]]) -> None:
         """Save what the server's own evaluation gave in some trials, by round."""
         if measured:
-            known = {**_measured_in(self._journal), **measured}
+            known = {**_measured_in(self.journal), **measured}
             texts = {  # JSON has no other keys
                 str(trial): {str(number): metrics for number, metrics in rounds.items()}
                 for trial, rounds in known.items()
             }
-            self._put(_MEASURED, texts)
-
-    def is_handed_over(self) -> bool:
-        """Return whether the chosen trial was trained to its end."""
-        return _json_of(self._journal, _HANDED_OVER) is not None
-
-    def hand_over(self, exact_metrics: bool) -> None:
-        """Note that it was; on disk when this returns."""
-        self._put(_HANDED_OVER, exact_metrics)
-
-    def clients_keep_state(self) -> bool:
-        """Return whether the app of any client has kept a state in a trial."""
-        return _json_of(self._journal, _CLIENT_STATE) is not None
-
-    def note_state(self) -> None:
-        """Note that it has; on disk when this returns."""
-        self._put(_CLIENT_STATE, True)
-
-    def rungs(self) -> list[Rung]:
-        """Return the rungs that are decided, in order."""
-        direction = self._identity["direction"]
-        return [rung_of(row, direction) for row in self._journal.ledger()]
-
-    def ledger(self) -> list[LedgerRow]:
-        """Return what the decided rungs released, in order."""
-        return self._journal.ledger()
-
-    def result(self, trust: str) -> FederationResult:
-        """Return what was chosen; ``trust`` says what the server learned of ballots."""
-        return recorded_result(self._journal, trust)
-
-    def spent(self) -> PrivacySpent | None:
-        """Return what the releases so far cost; None without privacy."""
-        return recorded_spent(self._identity, self.ledger())
-
-    def open_sum(self) -> Any:
-        """Return the secure sum that may have been unmasked, but gave no rung yet.
-
-        As JSON values; None without one.
-        """
-        return _json_of(self._journal, _OPEN_SUM)
-
-    def save_open_sum(self, values: Mapping[str, Any]) -> None:
-        """Save such a sum, as JSON values; on disk when this returns."""
-        self._put(_OPEN_SUM, values)
-
-    def _put(self, name: str, values: Any) -> None:
-        self._journal.put({name: to_json_array(values)})
-
-    def site_ledgers(self) -> SiteLedgers:
-        """Return what is known of the sites' ledgers."""
-        return recorded_site_ledgers(self._journal)
+            self.save(_MEASURED, texts)
 
     def add(self, row: LedgerRow, ledgers: SiteLedgers) -> None:
         """Add a rung, from 0; no sum is open then. On disk when this returns.
@@ -202,7 +153,7 @@ class TrialsRecord:
         """
         # In one transaction: neither a release without its sum's end, nor twice a rung.
         arrays = {_LEDGERS: to_json_array(ledgers.to_json())}
-        self._journal.change_state(arrays, [_OPEN_SUM], [row])
+        self.journal.change_state(arrays, [OPEN_SUM], [row])
         ledgers.commit()
 
 
@@ -215,20 +166,26 @@ def has_ended(path: Path) -> bool:
     """Return whether a tuner's file has its choice, and the training after it."""
     with Journal.snapshot(path) as journal:
         plan, num_decided = plan_of(journal), len(journal.ledger())
-        is_handed_over = _json_of(journal, _HANDED_OVER) is not None
+        is_handed_over = stored(journal, HANDED_OVER) is not None
     if plan is None or num_decided < len(plan.rungs):
         return False
     return is_handed_over or not plan.hands_over
 
 
+def stored(journal: Journal, name: str) -> Any:
+    """Return what `TrialsRecord.save` has saved under a name; None without any."""
+    array = journal.load_array(name)
+    return None if array is None else from_json_array(array)
+
+
 def recorded_settings(journal: Journal) -> list[Params]:
     """Return the settings of all trials so far."""
-    return _json_of(journal, _SETTINGS) or []
+    return stored(journal, SETTINGS) or []
 
 
 def recorded_site_ledgers(journal: Journal) -> SiteLedgers:
     """Return what a tuner's record has of its sites' ledgers."""
-    return SiteLedgers(_json_of(journal, _LEDGERS) or ())
+    return SiteLedgers(stored(journal, _LEDGERS) or ())
 
 
 def recorded_receipts(journal: Journal, slot: int | None) -> list[str]:
@@ -238,7 +195,7 @@ def recorded_receipts(journal: Journal, slot: int | None) -> list[str]:
 
 def _measured_in(journal: Journal) -> dict[int, dict[int, dict[str, float]]]:
     """Return what the server's own evaluation gave, by trial and round."""
-    found = _json_of(journal, _MEASURED) or {}
+    found = stored(journal, _MEASURED) or {}
     return {int(trial): _by_round(rounds) for trial, rounds in found.items()}
 
 
@@ -246,14 +203,9 @@ def _by_round(rounds: Mapping[str, Any]) -> dict[int, dict[str, float]]:
     return {int(number): metrics for number, metrics in rounds.items()}
 
 
-def _json_of(journal: Journal, name: str) -> Any:
-    stored = journal.load_array(name)
-    return None if stored is None else from_json_array(stored)
-
-
 def plan_of(journal: Journal) -> Plan | None:
     """Return the plan of a tuner's trials; None before it is settled."""
-    values = _json_of(journal, _PLAN)
+    values = stored(journal, PLAN)
     return None if values is None else from_json(Plan, values)
 
 
@@ -277,24 +229,32 @@ def rung_of(row: LedgerRow, direction: Direction) -> Rung:
 def recorded_result(journal: Journal, trust: str = "") -> FederationResult:
     """Return what a tuner has chosen, as far as its rungs are decided."""
     identity, ledger, plan = journal.identity, journal.ledger(), plan_of(journal)
+    settings = recorded_settings(journal)
     num_rungs = len(identity["sizes"]) if plan is None else len(plan.rungs)
-    # Of exact scores the noise is not known, and a lead is over all rungs.
-    is_known = identity["privacy"] is not None and len(ledger) == num_rungs
     over_defaults: Lead | None = None
-    if is_known:
-        over_defaults = lead_over_defaults(
-            ledger, identity["num_agents"], _drawn_trials(journal)
-        )
+    # Of exact scores the noise is not known, and a lead is over all rungs.
+    if identity["privacy"] is not None and len(ledger) == num_rungs:
+        space = SearchSpace.from_json(identity["space"])
+        # The settings that were not drawn are the first ones.
+        fixed = Candidates(
+            TrialSpace(space, identity["conditions"]),
+            len(settings),
+            identity["defaults"],
+            identity["enqueue"],
+            seed=0,
+        ).settings
+        trials = DrawnTrials(settings, len(fixed), space)
+        over_defaults = lead_over_defaults(ledger, identity["num_agents"], trials)
     return FederationResult(
-        tuple(recorded_settings(journal)),
+        tuple(settings),
         tuple(rung_of(row, identity["direction"]) for row in ledger),
         recorded_spent(identity, ledger),
         trust,
         over_defaults,
         num_rungs=num_rungs,
-        exact_metrics=_json_of(journal, _HANDED_OVER),
+        exact_metrics=stored(journal, HANDED_OVER),
         measured=_measured_in(journal),
-        plain=_by_round(_json_of(journal, _PLAIN) or {}),
+        plain=_by_round(stored(journal, _PLAIN) or {}),
     )
 
 
@@ -303,20 +263,6 @@ def save_plain(path: Path, measured: Mapping[int, Any]) -> None:
     with Journal(None, path) as journal:
         values = {str(number): metrics for number, metrics in measured.items()}
         journal.put({_PLAIN: to_json_array(values)})
-
-
-def _drawn_trials(journal: Journal) -> DrawnTrials:
-    """Return the settings of all trials; those that were not drawn are the first."""
-    identity, settings = journal.identity, recorded_settings(journal)
-    space = SearchSpace.from_json(identity["space"])
-    fixed = Candidates(
-        TrialSpace(space, identity["conditions"]),
-        len(settings),
-        identity["defaults"],
-        identity["enqueue"],
-        seed=0,
-    ).settings
-    return DrawnTrials(settings, len(fixed), space)
 
 
 def recorded_spent(

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import optuna
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import TrialState
 
 from flwr_fbo.integrations.optuna_export import Storage, add_trials, storage_of
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.journal.tables import LedgerRow
-from flwr_fbo.space.search_space import Params, SearchSpace
+from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.tuner.candidates.trial_space import TrialSpace
-from flwr_fbo.tuner.federation_result import Rung
 from flwr_fbo.tuner.kind import RECORD
 from flwr_fbo.tuner.records.trials_record import (
     FILE_NAME,
@@ -80,37 +77,24 @@ def export_tuner(folder: str | Path, storage: Storage) -> optuna.Study:
     # A tuner has no name of its own; its settings are those of no other.
     whole = json.dumps([identity, settings], sort_keys=True).encode()
     name = f"federation-tuner-{hashlib.sha256(whole).hexdigest()[:12]}"
-    frozen = [
-        _frozen(trial, settings[trial], space, ledger[:num], rungs[:num], num == most)
-        for trial, num in ended
-    ]
+    exported = []
+    for trial, num in ended:
+        inside = space.inside(settings[trial])
+        scores = {r.rounds: r.scores[r.trials.index(trial)] for r in rungs[:num]}
+        frozen = optuna.create_trial(
+            state=TrialState.COMPLETE if num == most else TrialState.PRUNED,
+            value=scores[max(scores)],
+            params={key: settings[trial][key] for key in inside},
+            distributions=inside,
+            user_attrs={"trial": trial, "settings": settings[trial]},
+            system_attrs={NUMBER: trial},
+            intermediate_values=scores,
+        )
+        # When it began is not on record.
+        set_times(frozen, ledger[0].committed, ledger[num - 1].committed)
+        exported.append(frozen)
     # Released ranks are larger for better trials, whatever the metric's direction.
     is_exact = any(row.facts["mechanism"] != "gaussian" for row in ledger)
-    study = add_trials(target, name, direction if is_exact else "maximize", frozen)
+    study = add_trials(target, name, direction if is_exact else "maximize", exported)
     study.set_user_attr("private", not_private_because(identity) == "")
     return study
-
-
-def _frozen(
-    number: int,
-    setting: Params,
-    space: TrialSpace,
-    rows: Sequence[LedgerRow],
-    rungs: Sequence[Rung],
-    is_complete: bool,
-) -> FrozenTrial:
-    """Return a tuner's trial, from the releases of all rungs that it was in."""
-    scores = {rung.rounds: rung.scores[rung.trials.index(number)] for rung in rungs}
-    inside = space.inside(setting)
-    frozen = optuna.create_trial(
-        state=TrialState.COMPLETE if is_complete else TrialState.PRUNED,
-        value=scores[max(scores)],
-        params={name: setting[name] for name in inside},
-        distributions=inside,
-        user_attrs={"trial": number, "settings": setting},
-        system_attrs={NUMBER: number},
-        intermediate_values=scores,
-    )
-    # When it began is not on record.
-    set_times(frozen, rows[0].committed, rows[-1].committed)
-    return frozen

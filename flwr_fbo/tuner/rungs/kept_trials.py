@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Collection
 
-from flwr_fbo.tuner.records.trials_record import TrialsRecord
+from flwr_fbo.tuner.records.trials_record import CLIENT_STATE, TrialsRecord, stored
 from flwr_fbo.tuner.trials.kept_rounds import KeptRounds
 from flwr_fbo.tuner.trials.trial_thread import THREAD_NAME
 
@@ -25,7 +25,7 @@ class KeptTrials:
     def __init__(self, record: TrialsRecord) -> None:
         self._folder = record.folder and record.folder / "kept"
         self._record = record
-        self._may_keep = not record.clients_keep_state()
+        self._may_keep = stored(record.journal, CLIENT_STATE) is None
 
     def rounds(self, number: int) -> KeptRounds | None:
         """Return the rounds of a trial; None: they are not kept."""
@@ -38,7 +38,7 @@ class KeptTrials:
         """Keep nothing any more: clients keep a state."""
         self._may_keep = False
         # On record, as a later run cannot see it before it has asked clients.
-        self._record.note_state()
+        self._record.save(CLIENT_STATE, True)
         self.end_all_but(())
 
     def end_all_but(self, alive: Collection[int]) -> None:

@@ -15,7 +15,6 @@ from flwr_fbo.tuner.choosers.chooser import Chooser
 from flwr_fbo.tuner.records.trials_record import TrialsRecord
 from flwr_fbo.tuner.rungs.kept_trials import KeptTrials
 from flwr_fbo.tuner.rungs.standings import Standings
-from flwr_fbo.tuner.schedules.schedule import Plan
 from flwr_fbo.tuner.trial_context import FederationTrial, Overlay, trial_context
 from flwr_fbo.tuner.trials.parked_arrays import ParkedArrays
 from flwr_fbo.tuner.trials.trial_grid import Main, Share, TrialGrid, most_clients
@@ -95,8 +94,8 @@ class LiveTrials:
     def get(self, number: int, settings: Params) -> TrialThread:
         """Return a trial, new unless it is under way, that knows its rung."""
         if number not in self._threads:
-            run_config = {**self._app.context.run_config, **self._plan.overrides}
-            self._overlays[number] = Overlay(run_config, settings)
+            own, plan = self._app.context.run_config, self._standings.plan
+            self._overlays[number] = Overlay({**own, **plan.overrides}, settings)
             self._threads[number] = self._begin(number, self._overlays[number])
         current, planned = None, self._standings.planned
         if planned is not None:
@@ -104,10 +103,6 @@ class LiveTrials:
             current = FederationTrial(number, rung, planned.rounds, dict(settings))
         self._overlays[number].trial = current
         return self._threads[number]
-
-    @property
-    def _plan(self) -> Plan:
-        return self._standings.plan
 
     def _begin(self, number: int, overlay: Overlay) -> TrialThread:
         """Return a trial that has not begun: a call of `main` with its own Grid."""
@@ -128,14 +123,14 @@ class LiveTrials:
             return self._standings.share(number, nodes, round_number)
 
         def run(send: Send) -> Any:
-            has_shares = self._plan.is_shared or self._plan.hands_over
+            plan = self._standings.plan
             grid = TrialGrid(
                 self._app.grid,
                 send,
                 is_hidden=chooser.adds_noise,
                 note=note,
                 wanted=self._metrics,
-                share=share if has_shares else None,
+                share=share if plan.is_shared or plan.hands_over else None,
                 kept=self.kept.rounds(number),
                 note_round=trial.note_round,
                 sample_seed=self._sample_seed,
@@ -167,7 +162,7 @@ class LiveTrials:
 
     def save_measured(self) -> None:
         """Record what the server's own evaluation gave in the trials under way."""
-        found = {trial: grid.measured() for trial, grid in self._grids.items()}
+        found = {trial: grid.watched.measured() for trial, grid in self._grids.items()}
         self._record.save_measured({t: rounds for t, rounds in found.items() if rounds})
 
     def end_all_but(self, alive: Collection[int]) -> None:

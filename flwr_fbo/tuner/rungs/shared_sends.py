@@ -117,16 +117,13 @@ class SharedSends:
         while self._skips and trial.waits_for_evaluate and trial.num_train < rounds:
             trial.skip()
 
-    def begin_rung(self) -> None:
-        """Forget which clients could do what was asked of them."""
-        self._asked, self._answered = set(), set()
-
     def check_answers(self) -> None:
-        """Raise `AggregationError` if no client could train, or none evaluate."""
+        """Raise `AggregationError` if no client could train in a rung, or evaluate."""
         # Training first: evaluation fails where an app has not been trained.
         for kind in sorted(self._asked - self._answered, reverse=True):
             error = self._clients.error_of(kind)
             raise AggregationError(f"No client could {kind}: {error}.")
+        self._asked, self._answered = set(), set()
 
     def _share(self, trials: Sequence[TrialThread], rounds: int) -> None:
         """Send what trials wait for, and let them go on with the replies."""
@@ -235,7 +232,7 @@ class SharedSends:
                 self._answered.add(kind)
                 replies.append((number, Message(contents[place], reply_to=message)))
             else:
-                self._clients.note_error(kind, reason)
+                self._clients.last_errors[kind] = reason
                 error = Error(CLIENT_APP_RAISED, reason)
                 replies.append((number, Message(error, reply_to=message)))
         return replies

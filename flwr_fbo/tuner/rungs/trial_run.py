@@ -22,7 +22,14 @@ from flwr_fbo.tuner.decisions.rung_evidence import check_evidence
 from flwr_fbo.tuner.decisions.survivors import survivors_of
 from flwr_fbo.tuner.envelope import BallotHeader, TrialsHeader
 from flwr_fbo.tuner.federation_result import Rung
-from flwr_fbo.tuner.records.trials_record import TrialsRecord, rung_of
+from flwr_fbo.tuner.records.trials_record import (
+    HANDED_OVER,
+    SETTINGS,
+    TrialsRecord,
+    recorded_site_ledgers,
+    recorded_spent,
+    rung_of,
+)
 from flwr_fbo.tuner.rungs.live_trials import Federation, LiveTrials
 from flwr_fbo.tuner.rungs.progress import IS_PROGRESS, Progress
 from flwr_fbo.tuner.rungs.shared_sends import SharedSends
@@ -77,13 +84,15 @@ class TrialRun:
 
     def __post_init__(self) -> None:
         self._attempt = secrets.token_hex(8)
-        self._standings = Standings(self.plan, self.record.rungs())
+        journal = self.record.journal
+        rungs = [rung_of(row, self.score.direction) for row in journal.ledger()]
+        self._standings = Standings(self.plan, rungs)
         # Rungs from here on are what this run promises to release.
         self._first_rung = self._standings.number
         self._trials = LiveTrials(
             self.app, self._standings, self.chooser, self.record, self.score.weights
         )
-        self._ledgers = self.record.site_ledgers()
+        self._ledgers = recorded_site_ledgers(journal)
         self._clients = TunerClients(
             self.app.grid, self.chooser.num_clients, self._ledgers
         )
@@ -152,7 +161,8 @@ class TrialRun:
         row.facts.update(study_id=asked.attempt, failed=list(asked.failed))
         row.facts.update(rounds=planned.rounds, trials=alive)
         # By what was released alone: which trials go on is public.
-        order = survivors_of([*self.record.ledger(), row], planned.num_survivors)
+        rows = [*self.record.journal.ledger(), row]
+        order = survivors_of(rows, planned.num_survivors)
         row.facts["survivors"] = [alive[place] for place in order]
         rung = rung_of(row, self.score.direction)
         if self.proposed is not None:
@@ -164,15 +174,13 @@ class TrialRun:
         self.record.add(row, self._ledgers)
         self._standings.decide(rung)
         self._say_decided(trials, time.monotonic() - began)
-        if trials:
-            self._warn(trials, planned.rounds)
-        else:  # an earlier run trained them, and promised that release
+        if not trials:  # an earlier run trained them, and promised that release
             self._first_rung = self._standings.number
         self._tell_of(rung)
         check_evidence(row, self.chooser.num_clients)
 
     def _say_decided(self, trials: Sequence[TrialThread], seconds: float) -> None:
-        """Log what the last rung has given."""
+        """Log what the last rung has given, and what is odd about its trials."""
         number, rung = self._standings.number, self._standings.rungs[-1]
         outcome = f"trial {rung.survivors[0]} has the best score"
         if self._standings.planned is not None:
@@ -189,10 +197,31 @@ class TrialRun:
             outcome,
             extra={IS_PROGRESS: "rung"},
         )
+        read = self._sends.read | self._trials.read_keys
+        unread = sorted(self.candidates.keys - read)
+        if trials and unread:
+            _log.warning(
+                "Nothing has read %s from a run config so far, at the server or at a "
+                "client: do they change anything?",
+                unread,
+            )
+        short = [
+            t.number for t in trials if t.num_train < rung.rounds and not t.failure
+        ]
+        if short:
+            _log.warning(
+                "The training ended before round %d in trials %s, which are compared "
+                "as they are: the app's number of rounds should be at least that of "
+                "the schedule.%s",
+                rung.rounds,
+                short,
+                _EARLY_STOPPING if self.chooser.adds_noise else "",
+            )
 
     def _tell_of(self, rung: Rung) -> None:
         """Tell the callbacks of the last rung."""
-        spent, settings = self.record.spent(), self.candidates.settings
+        journal, settings = self.record.journal, self.candidates.settings
+        spent = recorded_spent(journal.identity, journal.ledger())
         decided = DecidedRung(
             number=self._standings.number,
             settings=tuple(dict(settings[trial]) for trial in rung.trials),
@@ -225,7 +254,6 @@ class TrialRun:
         elif sampler is not None:
             size, num = self.plan.parallel, len(alive)
             batches = [range(i, min(i + size, num)) for i in range(0, num, size)]
-        self._sends.begin_rung()
         for places in batches:
             numbers = [alive[place] for place in places]
             # On record before they are trained: a killed run goes on with the same
@@ -253,7 +281,7 @@ class TrialRun:
         for number in missing:
             self.proposed.propose(number, self.candidates)
         if missing:
-            self.record.save_settings(settings)
+            self.record.save(SETTINGS, settings)
         for number in numbers:
             if number not in self._trials:
                 self.proposed.show(number, settings[number])
@@ -294,7 +322,7 @@ class TrialRun:
         if trial.error is not None:
             raise trial.error
         self._trials.save_measured()
-        self.record.hand_over(shows_metrics)
+        self.record.save(HANDED_OVER, shows_metrics)
         return trial.returned
 
     def _say_failures(self, trials: Sequence[TrialThread]) -> None:
@@ -341,27 +369,7 @@ class TrialRun:
             trials=tuple(trial.number for trial in trials),
             failed=tuple(t.number for t in trials if t.failure is not None),
             is_exact=not self.chooser.adds_noise,
-            maximize=self.score.maximize,
+            maximize=self.score.direction == "maximize",
             promise=self.chooser.promise(self._first_rung),
             release=rung - self._first_rung + 1,
         )
-
-    def _warn(self, trials: Sequence[TrialThread], rounds: int) -> None:
-        """Say which keys nothing reads, and that trials ended before their rung."""
-        read = self._sends.read | self._trials.read_keys
-        if unread := sorted(self.candidates.keys - read):
-            _log.warning(
-                "Nothing has read %s from a run config so far, at the server or at a "
-                "client: do they change anything?",
-                unread,
-            )
-        short = [t.number for t in trials if t.num_train < rounds and not t.failure]
-        if short:
-            _log.warning(
-                "The training ended before round %d in trials %s, which are compared "
-                "as they are: the app's number of rounds should be at least that of "
-                "the schedule.%s",
-                rounds,
-                short,
-                _EARLY_STOPPING if self.chooser.adds_noise else "",
-            )

@@ -71,7 +71,7 @@ class Halving:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        last = self._num_alive(self.rounds[-1])
+        last = self.rungs[-1].num_trials
         first, most = self.rounds[0], int(self.trials * self.rounds[0] / 1.5)
         works = (first, most) if most > first else (first,)
         allowed = (
@@ -108,9 +108,7 @@ class Halving:
         return Plan(self._rungs(num_trials), self.parallel)
 
     def _rungs(self, num_trials: int) -> tuple[PlannedRung, ...]:
-        alive = [self.trials, *map(self._num_alive, self.rounds[1:])]
+        first = self.trials * self.rounds[0]
+        alive = [self.trials, *(round(first / rounds) for rounds in self.rounds[1:])]
         alive = [min(num, num_trials) for num in alive] + [1]
         return tuple(map(PlannedRung, self.rounds, alive, alive[1:]))
-
-    def _num_alive(self, rounds: int) -> int:
-        return round(self.trials * self.rounds[0] / rounds)

@@ -48,14 +48,10 @@ class AskedSite:
     gate: Gate
     header: Header | None
 
-    @property
-    def context(self) -> Context:
-        """The context of the client."""
-        return self.gate.context
-
     def own_slot(self, identity: SumIdentity) -> int:
         """Return the slot of the site's key; without one the node config's, or -1."""
-        return configured_slot(self.context) if identity.slot < 0 else identity.slot
+        own = identity.slot
+        return configured_slot(self.gate.context) if own < 0 else own
 
     @classmethod
     def of(cls, message: Message, context: Context) -> AskedSite:
@@ -133,5 +129,5 @@ class AskedSite:
         mark = self.gate.mark(self.key(header))
         if not mark:
             return ReplyHeader()
-        agent = configured_slot(self.context)
+        agent = configured_slot(self.gate.context)
         return ReplyHeader(charges=mark[CHARGES], head=mark[HEAD], agent=agent)

@@ -52,7 +52,7 @@ def ballot_reply(site: AskedSite, header: BallotHeader) -> Message:
     promise = Promise() if header.is_exact else header.promise
     # On disk before the ballot is even computed: a crash cannot undo a release.
     gate.charge(site.key(header), promise, header.release)
-    vector = gate.of_data(partial(ballot_of, site.context, header))
+    vector = gate.of_data(partial(ballot_of, gate.context, header))
     assert vector is not None
     arrays = ArrayRecord({"ballot": Array(vector)})
     gate.let_go(arrays)
@@ -75,7 +75,8 @@ def sum_reply_of(site: AskedSite, header: SumHeader) -> Message:
     JournalError
         If it is asked for another client's slot.
     """
-    context, gate, asked, sums = site.context, site.gate, header.ballot, header.sums
+    gate, asked, sums = site.gate, header.ballot, header.sums
+    context = gate.context
     if asked.is_exact or len(asked.trials) != sums.num_features:
         raise refused("a secure sum is of one bounded ballot")
     identity = site.admit(asked, sums)

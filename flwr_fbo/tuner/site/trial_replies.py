@@ -47,6 +47,10 @@ _NO_MOD = (
     "have its mod, as in ClientApp(mods=[tuner_mod, secaggplus_mod])"
 )
 
+_MOD_HINT = (
+    ", a mod refused the message; a DP mod belongs on the app's own train, "
+    "@app.train(mods=[...])"
+)
 _STUDY_IN_TRIAL = (
     "A trial of FederationTuner takes part in no study: start that before the tuner, "
     "or after it."
@@ -61,7 +65,8 @@ def trial_replies(
     site: AskedSite, header: TrialsHeader, call_next: ClientAppCallable
 ) -> Message:
     """Return the replies of all trials of a send."""
-    message, context, gate = site.message, site.context, site.gate
+    message, gate, context = site.message, site.gate, site.gate.context
+    is_evaluate = message.metadata.message_type.startswith(MessageType.EVALUATE)
     unprotected = "" if header.is_hidden else EXACT_SCORES
     identity = site.admit(header, header.sums, unprotected)
     slot = -1 if header.sums is None else site.own_slot(identity)
@@ -84,8 +89,10 @@ def trial_replies(
             arguments = message, contents[place], context, call_next, overlay, state
             with hearing(context):
                 reply = reported(partial(call_app, *arguments))
-            if reply.has_error():
-                errors[str(place)] = _text_of(reply.error.code)
+            if reply.has_error():  # of its text the server is told nothing
+                code = reply.error.code
+                hint = _MOD_HINT if code == MOD_REFUSED else ""
+                errors[str(place)] = f"the app gave error {code}{hint}."
             else:
                 keep = partial(_kept, message, reply.content, trial, header, states)
                 replies[place] = reported(keep)
@@ -93,7 +100,7 @@ def trial_replies(
             # At a bound site not even the type of an exception leaves.
             errors[str(place)] = NO_ANSWER if gate.is_bound else str(error)
         # A failure is a score: else a client could be silent about a bad trial.
-        if str(place) in errors and _is_evaluate(message):
+        if str(place) in errors and is_evaluate:
             states.score(trial, math.nan, 1.0)
         states.save(trial, state)
         keeps_state |= bool(state)
@@ -112,17 +119,6 @@ def trial_replies(
     )
     gate.let_go(unprotected)
     return sent(message, pack(answer, replies))
-
-
-def _text_of(code: int) -> str:
-    """Return what the server is told of an app's error: nothing of its text."""
-    text = f"the app gave error {code}"
-    if code == MOD_REFUSED:
-        text += (
-            ", a mod refused the message; a DP mod belongs on the app's own train, "
-            "@app.train(mods=[...])"
-        )
-    return f"{text}."
 
 
 def call_app(
@@ -159,10 +155,6 @@ def call_app(
     return reply
 
 
-def _is_evaluate(message: Message) -> bool:
-    return message.metadata.message_type.startswith(MessageType.EVALUATE)
-
-
 def _kept(
     message: Message,
     content: RecordDict,
@@ -171,11 +163,11 @@ def _kept(
     states: TrialStates,
 ) -> RecordDict:
     """Keep the score of a reply; return what of the reply is sent."""
-    if not _is_evaluate(message):
+    kind = message.metadata.message_type
+    if not kind.startswith(MessageType.EVALUATE):
         if not header.is_hidden:
             return content
-        is_model = message.metadata.message_type == GET_PARAMETERS
-        if not is_model:  # which weighs nothing
+        if kind != GET_PARAMETERS:  # which weighs nothing
             check_weight(content)
         return hide_train_metrics(content)
     configs, found = content.config_records.values(), content.metric_records.values()

@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from threading import Condition, Event, Lock, current_thread
 
 from flwr.app import Message
@@ -24,14 +25,15 @@ _POOLS = "concurrent.futures"
 Send = Callable[[list[Message], float | None], list[Message]]
 
 
+@dataclass(eq=False)
 class _Call:
     """The send of one thread."""
 
-    def __init__(self, messages: list[Message], timeout: float | None) -> None:
-        self.messages, self.timeout = messages, timeout
-        self.replies: list[Message] = []
-        self.error: BaseException | None = None
-        self.is_done = Event()
+    messages: list[Message]
+    timeout: float | None
+    replies: list[Message] = field(default_factory=list)
+    error: BaseException | None = None
+    is_done: Event = field(default_factory=Event)
 
 
 class GatheredSends:

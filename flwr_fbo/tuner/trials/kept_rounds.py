@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 from zipfile import BadZipFile
 
 import numpy as np
@@ -144,19 +145,29 @@ class KeptRounds:
         if self._is_live:
             return None
         if is_evaluation(asked):
-            has_gone_on = self._trained(number + 1).exists()
-            kept = KeptReply.from_file(self._evaluated(number))
+            has_gone_on = self._file(number + 1, "trained").exists()
+            kept = KeptReply.from_file(self._file(number, "evaluated"))
             return kept.replies(asked) if kept is not None and has_gone_on else None
         # Another strategy, or another first model, is another training.
         strategy = _strategy_of_means(number, "train")
-        kept = KeptReply.from_file(self._trained(number))
+        kept = KeptReply.from_file(self._file(number, "trained"))
         if (
             strategy is not None
             and kept is not None
             and kept.basis == _basis(strategy, number, asked)
         ):
             return kept.replies(asked)
-        self._go_live(number)
+        # From this round on clients train; what is on file is of another training.
+        self._is_live = True
+        if number > 1:
+            _log.info(
+                "%s goes on after round %d, which an earlier run has trained",
+                self._folder.name,
+                number - 1,
+            )
+        while (file := self._file(number, "trained")).exists():
+            file.unlink()
+            number += 1
         return None
 
     def keep(
@@ -170,7 +181,7 @@ class KeptRounds:
         is_train = not is_evaluation(asked)
         strategy = _strategy_of_means(number, "train" if is_train else "evaluate")
         # Without a gap: a run that goes on answers rounds from the first one on.
-        before = self._trained(number - 1 if is_train else number)
+        before = self._file(number - 1 if is_train else number, "trained")
         is_next = before.exists() or (is_train and number == 1)
         if strategy is None or not is_next or not self._may_keep():
             return
@@ -182,31 +193,15 @@ class KeptRounds:
             return
         basis = _basis(strategy, number, asked)
         # Whole or not at all: a killed run must not leave half a mean.
-        path = self._trained(number) if is_train else self._evaluated(number)
+        path = self._file(number, "trained" if is_train else "evaluated")
         try:
             make_folder(self._folder)
             write_whole(path, KeptReply(content, not found, basis).to_bytes())
         except OSError as error:  # a full disk, say
             log_once("a round of a trial is not kept:", f"no file: {error}")
 
-    def _go_live(self, number: int) -> None:
-        """Have clients train from a round on."""
-        self._is_live = True
-        if number > 1:
-            _log.info(
-                "%s goes on after round %d, which an earlier run has trained",
-                self._folder.name,
-                number - 1,
-            )
-        while self._trained(number).exists():  # of another training
-            self._trained(number).unlink()
-            number += 1
-
-    def _trained(self, number: int) -> Path:
-        return self._folder / f"round-{number}-trained.npz"
-
-    def _evaluated(self, number: int) -> Path:
-        return self._folder / f"round-{number}-evaluated.npz"
+    def _file(self, number: int, what: Literal["trained", "evaluated"]) -> Path:
+        return self._folder / f"round-{number}-{what}.npz"
 
 
 def _strategy_of_means(number: int, kind: str) -> FedAvg | None:

@@ -84,10 +84,6 @@ class TrainingRounds:
             if reply.has_content()
         }
 
-    def forget(self, replies: list[Message]) -> None:
-        """Forget the models of a round that too few clients trained."""
-        self.replies, self.models = replies, {}
-
     def diverged_nodes(self) -> list[int]:
         """Return the nodes whose models of the last round are not finite."""
         return [

@@ -15,12 +15,11 @@ from flwr.app import Context, Message, MessageType
 from flwr.serverapp import Grid
 
 from flwr_fbo._common.errors import PublicError
-from flwr_fbo._common.validation import require
+from flwr_fbo._common.validation import refuse, require
 from flwr_fbo._compat import (
     GET_PARAMETERS,
     RunNotRunningException,
     SecureAggregationStage,
-    Training,
     asked_sample_size,
     secure_aggregation_stage,
 )
@@ -121,6 +120,11 @@ class TrialGrid:
         Seed of the nodes that Flower's strategies draw. Trials with the same one train
         with the same clients in the same rounds, and so differ less by chance. Their
         other random numbers are their own.
+
+    Attributes
+    ----------
+    watched : WatchedTraining
+        What the server knows of the training that `main` runs.
     """
 
     def __init__(
@@ -139,7 +143,7 @@ class TrialGrid:
         self._grid = grid
         self._send = send
         self._is_hidden = is_hidden
-        self._watched = WatchedTraining(note, wanted, is_hidden)
+        self.watched = WatchedTraining(note, wanted, is_hidden)
         self._rounds = TrainingRounds()
         self._gathered = GatheredSends(self._send_round)
         self._share_of = share
@@ -155,19 +159,6 @@ class TrialGrid:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grid, name)
 
-    @property
-    def training(self) -> Training:
-        """Flower's training that `main` runs, as far as it is known."""
-        return self._watched.training
-
-    def note(self, metrics: Any) -> None:
-        """Note metrics, of the server or of a training."""
-        self._watched.note(metrics)
-
-    def measured(self) -> dict[int, dict[str, float]]:
-        """Return the numbers that the server knows, by round; see `WatchedTraining`."""
-        return self._watched.measured()
-
     def close(self) -> None:
         """Tell threads that `main` has left behind that its run is over."""
         self._is_closed = True
@@ -182,7 +173,7 @@ class TrialGrid:
         """
         if self._gathered.error is not None:
             raise self._gathered.error
-        self._watched.finish()
+        self.watched.finish()
 
     def _look(self) -> None:
         """Note what the training that is running has come to, in its own thread."""
@@ -190,7 +181,7 @@ class TrialGrid:
             return
         if self._gathered.error is not None:  # Flower goes on without such a client
             raise self._gathered.error
-        self._watched.look()
+        self.watched.look()
 
     def get_node_ids(self) -> Iterable[int]:
         """Return the ids of the nodes that may train the trial in the next round.
@@ -212,7 +203,7 @@ class TrialGrid:
                 self._share = share
             nodes = share.nodes
         # Let a server of `flwr.server` ask all at a time, so that a round is one send.
-        server = self.training.server
+        server = self.watched.training.server
         if server is not None and (server.max_workers or 0) < len(nodes):
             server.set_max_workers(min(len(nodes), _MOST_THREADS))
         now = time.monotonic()
@@ -274,7 +265,16 @@ class TrialGrid:
         self._looks, self._last_look = 0, time.monotonic()
         # Before clients are asked: training from NaN gives NaN.
         if not self._rounds.is_finite(asked[0]):
-            self._raise_diverged()
+            is_known = self._rounds.is_masked or self._rounds.diverged_nodes()
+            if self._is_hidden and not is_known:
+                # The server made NaN of finite models: it may have used hidden metrics.
+                allowed = (
+                    "finite, as the clients' models are. Either training diverged in "
+                    f"round {self._rounds.number} at the server, or the strategy uses "
+                    "metrics that stay at the clients, as QFedAvg their training loss"
+                )
+                refuse("model", math.nan, allowed)
+            raise self._rounds.error()
         goes_on = self._rounds.begin_send(asked)
         # Other messages may change something at the clients: they are sent again.
         kept = self._kept if is_train or is_evaluation(asked) else None
@@ -305,7 +305,7 @@ class TrialGrid:
             return replies
         rounds, stage = self._rounds, secure_aggregation_stage(asked[0].content)
         rounds.note(replies, goes_on)
-        self._watched.note_replies(rounds.replies)
+        self.watched.note_replies(rounds.replies)
         least = self._share.min_clients
         if 0 < len(rounds.models) < least:
             # A mean of fewer models shows more of each to all who evaluate it.
@@ -318,7 +318,7 @@ class TrialGrid:
                 rounds.note(replies, goes_on)
             if len(rounds.models) < least:
                 replies = [reply for reply in replies if reply.has_error()]
-                rounds.forget(replies)
+                rounds.replies, rounds.models = replies, {}
                 _log.warning(
                     "fewer than min_clients=%d clients could train in round %d: the "
                     "model stays as it was",
@@ -348,10 +348,13 @@ class TrialGrid:
         for reply in replies:
             if reply.has_content():
                 content = reply.content
-                for config in content.config_records.values():
-                    self._emptied |= _emptied(config) - {*kept}
-                for metrics in content.metric_records.values():
-                    self._emptied |= _emptied(metrics) - {*kept}
+                records: list[Mapping[str, Any]] = [*content.config_records.values()]
+                for record in (*records, *content.metric_records.values()):
+                    self._emptied |= {
+                        key
+                        for key, value in record.items()
+                        if isinstance(value, str | bytes | list) and not value
+                    } - {*kept}
 
     def _check_nodes(self, asked: set[int]) -> None:
         """Raise RuntimeError if `main` does not keep to its share of the clients."""
@@ -390,18 +393,6 @@ class TrialGrid:
                 "None"
             ) from error
 
-    def _raise_diverged(self) -> NoReturn:
-        is_known = self._rounds.is_masked or self._rounds.diverged_nodes()
-        if self._is_hidden and not is_known:
-            # The server made NaN of finite models: it may have used hidden metrics.
-            allowed = (
-                "finite, as the clients' models are. Either training diverged in round "
-                f"{self._rounds.number} at the server, or the strategy uses metrics "
-                "that stay at the clients, as QFedAvg their training loss"
-            )
-            require(False, "model", math.nan, allowed)
-        raise self._rounds.error()
-
 
 def server_score(grid: Grid, evaluate_fn: Callable[P, R]) -> Callable[P, R]:
     """Return an ``evaluate_fn`` whose metrics score a trial of `FederationTuner`.
@@ -429,7 +420,7 @@ def server_score(grid: Grid, evaluate_fn: Callable[P, R]) -> Callable[P, R]:
     """
     if not isinstance(grid, TrialGrid):
         return evaluate_fn
-    note = grid.note
+    note = grid.watched.note
 
     @wraps(evaluate_fn)
     def noted(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -438,15 +429,6 @@ def server_score(grid: Grid, evaluate_fn: Callable[P, R]) -> Callable[P, R]:
         return metrics
 
     return noted
-
-
-def _emptied(record: Mapping[str, Any]) -> set[str]:
-    """Return the keys of texts and lists that are empty."""
-    return {
-        key
-        for key, value in record.items()
-        if isinstance(value, str | bytes | list) and not value
-    }
 
 
 def _ordered(nodes: list[int], sample_size: int, seed: str) -> list[int]:

@@ -8,8 +8,8 @@ import os
 import random
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Event, Thread, current_thread
@@ -194,7 +194,8 @@ class TrialThread:
         if self.pending_type.startswith(MessageType.TRAIN):
             self._was_trained, self._is_scored = True, False
         elif self.waits_for_evaluate and self._clients_score:
-            self._note_scored()
+            self._is_scored = True
+            self.num_scores += 1
         self._turn(lambda: self._replies.put(replies))
 
     def note_round(self) -> None:
@@ -218,11 +219,8 @@ class TrialThread:
         """Note a score of the server; one from before any training is none."""
         if self.num_train > 0:
             self.server_score = score
-            self._note_scored()
-
-    def _note_scored(self) -> None:
-        self._is_scored = True
-        self.num_scores += 1
+            self._is_scored = True
+            self.num_scores += 1
 
     def end(self) -> None:
         """Have its `main` end, if it has not; one that will not is stopped for ever."""
@@ -298,9 +296,20 @@ class TrialThread:
     def _turn(self, wake: Callable[[], None]) -> None:
         """Let the thread run, with its own state, until it waits or ends."""
         self._parked.bring_back(self.number)
-        with self._own_state():
+        states = random_states()
+        folder = None if self._folder is None else Path.cwd()
+        restore_random_states(self._random_states)
+        _go_to(self._folder)
+        try:
             wake()
             pending, self.timeout = self._next_request()
+        finally:  # what has become of its state is kept, and the process has its own
+            self._random_states = random_states()
+            if self._folder is not None:
+                with suppress(FileNotFoundError):  # a trial may have removed its own
+                    self._folder = Path.cwd()
+            restore_random_states(states)
+            _go_to(folder)
         self.pending, self.is_held = pending or [], pending is None
         self.num_bytes = self._parked.note(self.number, self.pending)
 
@@ -317,21 +326,6 @@ class TrialThread:
                     "all that there are: min_available_clients and its like"
                 )
                 return [], None
-
-    @contextmanager
-    def _own_state(self) -> Iterator[None]:
-        """Make its state the process's, and keep what has become of it by the end."""
-        states = random_states()
-        folder = None if self._folder is None else Path.cwd()
-        restore_random_states(self._random_states)
-        _go_to(self._folder)
-        try:
-            yield
-        finally:
-            self._random_states = random_states()
-            self._folder = _here(self._folder)
-            restore_random_states(states)
-            _go_to(folder)
 
     def _work(self) -> None:
         try:
@@ -442,11 +436,3 @@ def _go_to(folder: Path | None) -> None:
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)  # a trial may have removed its own
         os.chdir(folder)
-
-
-def _here(folder: Path | None) -> Path | None:
-    """Return where the process works; the folder where that is gone, or is None."""
-    try:
-        return None if folder is None else Path.cwd()
-    except FileNotFoundError:
-        return folder

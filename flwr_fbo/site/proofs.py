@@ -21,7 +21,7 @@ from flwr_fbo._common.errors import RefusedError
 from flwr_fbo._common.files import OPEN_TO_OTHERS, make_folder, why_untrusted
 from flwr_fbo._common.text import write_whole
 from flwr_fbo.journal.journal import open_patiently
-from flwr_fbo.journal.journal_file import JournalError, JournalHeldError
+from flwr_fbo.journal.journal_file import JournalError, JournalHeldError, has_journal
 from flwr_fbo.privacy.spending import (
     DEFAULT_DELTA,
     MARK,
@@ -386,7 +386,7 @@ def _has_lost_noise(folder: Path, kind: str, study_id: str) -> bool:
     """Return whether a study's journal is gone, with the noise of its releases."""
     known = kind_named(kind)
     return known is not None and any(
-        one.is_irreplaceable and not one.path_in(folder, study_id).is_file()
+        one.is_irreplaceable and not has_journal(one.path_in(folder, study_id))
         for one in known.journals
     )
 

@@ -116,13 +116,11 @@ def main() -> int:
     for num_charges in NUM_CHARGES:
         with tempfile.TemporaryDirectory() as folder:
             found[num_charges], enrolment = reading(Path(folder), num_charges)
-        print(
-            f"{num_charges:7,}{found[num_charges] * 1e3:7.1f} ms{enrolment * 1e3:9.1f} ms"
-        )
+        message, first = found[num_charges] * 1e3, enrolment * 1e3
+        print(f"{num_charges:7,}{message:7.1f} ms{first:9.1f} ms")
     more = found[max(NUM_CHARGES)] - found[0]
-    print(
-        f"{more * 1e3:.1f} ms more with {max(NUM_CHARGES):,} (at most {MOST_MORE * 1e3:g})"
-    )
+    most = f"at most {MOST_MORE * 1e3:g}"
+    print(f"{more * 1e3:.1f} ms more with {max(NUM_CHARGES):,} ({most})")
     return int(more > MOST_MORE)
 
 

@@ -460,21 +460,25 @@ def fingerprint_of(pem: bytes) -> str:
     return f"SHA256:{b64encode(digest).decode().rstrip('=')}"
 
 
-def parsed_node_config(text: str) -> dict[str, Any]:
-    """Return what a SuperNode makes of its ``--node-config``: entries, or a .toml file.
+def parsed_config(texts: Sequence[str]) -> dict[str, Any]:
+    """Return the values of ``--node-config`` or ``--run-config``, as Flower reads them.
+
+    Parameters
+    ----------
+    texts : sequence of str
+        Texts of entries, each ``key=value``, or paths of .toml files.
 
     Raises
     ------
     ClickException
-        If it is not in the format.
+        If they are not in the format.
     OSError
-        If the file cannot be read.
+        If a file cannot be read.
     """
     # Imported now: it loads packages that no client process needs.
     from flwr.common.config import parse_config_args
 
-    values: dict[str, Any] = parse_config_args([text])
-    return values
+    return dict(parse_config_args([*texts]))
 
 
 def run_client_app(
@@ -611,17 +615,3 @@ def bundled_files(folder: Path) -> dict[str, bytes]:
     with zipfile.ZipFile(BytesIO(build_fab_from_disk(folder))) as bundle:
         names = [n for n in bundle.namelist() if not n.startswith(".info/")]
         return {name: bundle.read(name) for name in names}
-
-
-def parsed_run_config(texts: Sequence[str]) -> dict[str, Any]:
-    """Return what ``flwr run --run-config`` makes of its values.
-
-    Raises
-    ------
-    ClickException
-        If they are not in the format.
-    """
-    # Imported now: it loads packages that no client process needs.
-    from flwr.common.config import parse_config_args
-
-    return dict(parse_config_args([*texts]))

@@ -11,7 +11,7 @@ import typer
 
 from flwr_fbo._common.text import counted, printable
 from flwr_fbo._common.validation import require
-from flwr_fbo._compat import parsed_node_config
+from flwr_fbo._compat import parsed_config
 from flwr_fbo.cli.output import plain_errors
 from flwr_fbo.site.readiness import announced_study, check_site
 
@@ -73,7 +73,7 @@ def check_site_command(
             study = announced_study(
                 epsilon, delta, 1 if num_releases is None else num_releases
             )
-        found = check_site(parsed_node_config(node_config), study, file)
+        found = check_site(parsed_config([node_config]), study, file)
     width = max(len(one.topic) for one in found)
     for one in found:
         line = f"{one.state:7}  {one.topic:{width}}  {printable(one.text)}"

@@ -13,6 +13,7 @@ from flwr_fbo._common.validation import refuse, require
 from flwr_fbo.cli.output import check_output, plain_errors
 from flwr_fbo.cli.tune_record import check_no_app
 from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.journal_file import has_journal
 from flwr_fbo.strategies.fed_warm_start import recorded_knowledge
 from flwr_fbo.study.kinds import journal_kind, journal_kinds, load
 
@@ -71,7 +72,7 @@ def _file_of(source: Path) -> Path:
         return source
     exported = [kind for kind in journal_kinds() if kind.export]
     for kind in exported:
-        if kind.is_of_one_study and (source / kind.files).exists():
+        if kind.is_of_one_study and has_journal(source / kind.files):
             return source / kind.files
     journals = sorted(path.name for kind in exported for path in kind.files_in(source))
     check_no_app(source)

@@ -17,7 +17,7 @@ from flwr_fbo.cli.commands import add, group
 from flwr_fbo.cli.output import RULED, json_of, plain_errors, wide_console
 from flwr_fbo.cli.tune_record import check_no_app
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.journal.journal_file import JournalError, has_journal
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.gaussian import check_delta
@@ -150,7 +150,7 @@ def write_receipts(
     with plain_errors():
         files = {SERVER_FILE: _server_receipts}
         files |= {k.files: load(k.receipts) for k in journal_kinds() if k.receipts}
-        records = [name for name in files if (folder / name).is_file()]
+        records = [name for name in files if has_journal(folder / name)]
         if not records:
             raise JournalError(f"There is no record of a server in {folder}.")
         with Journal.snapshot(folder / records[0]) as journal:
@@ -185,7 +185,7 @@ def questions(
     $ flwr-fbo ledger questions /var/lib/fbo --forget
     """
     with plain_errors():
-        if not (folder / SPENDING_FILE).is_file():
+        if not has_journal(folder / SPENDING_FILE):
             raise JournalError(f"There is no ledger in {folder}.")
         with SpendingLedger.held(folder) as ledger:
             num_asked = num_questions(ledger)
@@ -212,7 +212,7 @@ def _ledgers_in(folder: Path) -> list[Path]:
         return [folder]
     kept = (kind.files_in(folder) for kind in journal_kinds() if kind.ledger)
     found = [*dict.fromkeys(path for files in kept for path in files)]
-    found += [folder / SPENDING_FILE] if (folder / SPENDING_FILE).is_file() else []
+    found += filter(has_journal, [folder / SPENDING_FILE])
     if not found:
         raise JournalError(
             f"There is no ledger in {folder}: nothing was spent there, or it is "

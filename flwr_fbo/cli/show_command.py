@@ -16,6 +16,7 @@ from flwr_fbo.cli.commands import SHOW_EXPERIMENT, AsCsv, AsJson, loaded
 from flwr_fbo.cli.output import RULED, csv_of, json_of, plain_errors, wide_console
 from flwr_fbo.cli.tune_record import check_no_app
 from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.journal_file import has_journal
 from flwr_fbo.study.kinds import journal_kinds, load
 from flwr_fbo.study.report.listing import Listing
 
@@ -52,7 +53,7 @@ def show(
     files = (
         (results / kind.files, kind) for kind in journal_kinds() if kind.is_of_one_study
     )
-    records = {path: kind for path, kind in files if path.is_file()}
+    records = {path: kind for path, kind in files if has_journal(path)}
     listed = [path for path, kind in records.items() if kind.listing]
     if listed and until is not None:
         raise typer.BadParameter("counts evaluations of a run.", param_hint="--until")

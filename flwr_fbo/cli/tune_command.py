@@ -31,7 +31,7 @@ from flwr_fbo._common.validation import (
     require_int,
     require_known,
 )
-from flwr_fbo._compat import parsed_run_config
+from flwr_fbo._compat import parsed_config
 from flwr_fbo.cli.commands import AsJson
 from flwr_fbo.cli.output import columns_of, echo, json_of, plain_errors, wrapped
 from flwr_fbo.cli.run_config import flat, short_values, write_run_config
@@ -198,7 +198,7 @@ def tune(
     """
     with plain_errors(ValueError, JournalError, AppError):
         own = OwnApp.read(app)
-        values = parsed_run_config(run_config) if run_config else {}
+        values = parsed_config(run_config) if run_config else {}
         for key in values:
             require_known("run_config", key, own.run_config)
         own = replace(own, run_config={**own.run_config, **values})

@@ -6,7 +6,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +116,7 @@ class JournalFile:
 
     def _hold(self, identity: Mapping[str, Any] | None) -> dict[str, Any]:
         """Open the file; return whom it belongs to."""
-        if identity is None and not self.path.is_file():
+        if identity is None and not has_journal(self.path):
             raise JournalError(f"There is no journal {self.path}.")
         if self._is_snapshot:
             self._connection = _copied(self.path)
@@ -324,6 +324,22 @@ class JournalFile:
         """Let the file go, and the memory of most rows; nothing is lost without it."""
         self._connection.close()
         self._read = {at: rows for at, rows in self._read.items() if at[0] != "trial"}
+
+
+def has_journal(path: Path) -> bool:
+    """Return whether a journal was begun in a file.
+
+    A file without tables is a journal that never began: a process was killed between
+    the file's creation and its content. Nothing was promised of it yet.
+    """
+    if not path.is_file() or not path.stat().st_size:
+        return False
+    try:
+        with closing(sqlite3.connect(path, timeout=0.0)) as connection:
+            found = connection.execute("SELECT 1 FROM sqlite_master").fetchone()
+        return found is not None
+    except sqlite3.Error:  # held, or damaged: whoever opens it says so
+        return True
 
 
 def _explanation(path: Path, error: Exception) -> JournalError:

@@ -138,9 +138,11 @@ def release_row(release: LedgerRow) -> Row:
 def releases_of(rows: Sequence[Row]) -> list[LedgerRow]:
     """Return the releases of rows of the table ``ledger``, in their order."""
     vectors = from_npy(row[2] for row in rows)
+    # One text for all: half the time of one for each.
+    facts = json.loads(f"[{','.join(row[1] for row in rows)}]")
     return [
-        LedgerRow(row[0], json.loads(row[1]), array, row[3])
-        for row, array in zip(rows, vectors, strict=True)
+        LedgerRow(row[0], about, array, row[3])
+        for row, about, array in zip(rows, facts, vectors, strict=True)
     ]
 
 

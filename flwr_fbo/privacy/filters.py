@@ -84,7 +84,8 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from itertools import repeat
 from typing import Any
 
 from flwr_fbo.privacy.gaussian import (
@@ -94,9 +95,15 @@ from flwr_fbo.privacy.gaussian import (
     gaussian_mu,
     poisson_epsilon,
 )
-from flwr_fbo.privacy.spending_ledger import Charge, StudyKey, least_epsilon
+from flwr_fbo.privacy.spending_ledger import (
+    Charge,
+    Charged,
+    Group,
+    StudyKey,
+    least_epsilon,
+    study_of,
+)
 
-Group = tuple[Charge, ...]
 # Sampling probability, noise multiplier, number of releases.
 _Entries = tuple[tuple[float, float, int], ...]
 
@@ -143,40 +150,49 @@ class Spent:
         promised : sequence of Charge
             These releases.
         """
-        groups: dict[Any, Group] = {}
-        of_study: dict[Any, int] = {}
-        charged = 0
-        for number, fact in enumerate(facts):
-            z, q, count = fact["charge"]
-            name = fact["study_kind"], fact["study_id"]
-            whole = tuple(map(tuple, fact.get("promised", ())))
-            # With sampling a study counts whole: the server decides when it stops, and
-            # may decide so by what it has read.
-            key = (name, fact["owner"], whole) if whole or q < 1 else number
-            group = groups.get(key, _charges(whole))
-            # A charge that the study has not promised counts besides its promise.
-            if all((z, q) != promise[:2] for promise in whole):
-                group += _charges(((z, q, count),))
-            groups[key] = group
-            charged += count
-            if name == study:
-                of_study[key] = of_study.get(key, 0) + count
-        missing = _count(promised)
-        counts = [_count(groups[key]) for key in of_study]
+        every = [*facts]
+        own = (about for about in every if study_of(about) == study)
+        return cls.with_study(Charged(every), own, promised)
+
+    @classmethod
+    def with_study(
+        cls,
+        charged: Charged,
+        own: Iterable[Mapping[str, Any]],
+        promised: Sequence[Charge],
+    ) -> Spent:
+        """Return what charges cost, once a study has made all its releases.
+
+        Parameters
+        ----------
+        charged : Charged
+            All charges, those of the study too.
+        own : iterable of mapping
+            Facts of the study's charges so far.
+        promised : sequence of Charge
+            Its releases.
+        """
+        known = Charged(own)
+        groups, missing = charged.groups, _count(promised)
         if not _samples(promised):
-            for known in counts:
-                missing -= known
-            groups |= {key: (Charge(*key, n),) for key, n in missing.items()}
+            for group in known.groups:
+                missing -= _count(group)
+            groups += tuple((Charge(*key, n),) for key, n in missing.items())
         # A group with all promised releases is this study already: it counts once.
-        elif all(missing - known for known in counts):
-            groups["planned"] = tuple(promised)
+        elif all(missing - _count(group) for group in known.groups):
+            groups += (tuple(promised),)
         planned = sum(charge.num_releases for charge in promised)
-        most = charged + max(0, planned - sum(of_study.values()))
-        return cls(tuple(groups.values()), most)
+        to_come = max(0, planned - known.num_releases)
+        return cls(groups, charged.num_releases + to_come)
 
     def least_epsilon(self, delta: float) -> float:
         """Return what `epsilon` is at least, at once."""
-        return max((least_epsilon(group, delta) for group in self.groups), default=0.0)
+        return max((least_epsilon(group, delta) for group in self._counts), default=0.0)
+
+    @cached_property
+    def _counts(self) -> Counter[Group]:
+        """How often each group was charged: a ledger has few different ones."""
+        return Counter(self.groups)
 
     def epsilon(self, delta: float) -> float:
         """Return the smallest limit at ``delta`` that would have admitted all of it.
@@ -192,7 +208,7 @@ class Spent:
         if not any(self.groups):
             return 0.0
         if any(
-            c.noise_multiplier < LEAST_NOISE for group in self.groups for c in group
+            c.noise_multiplier < LEAST_NOISE for group in self._counts for c in group
         ):
             return math.inf  # the arithmetic below would overflow
         reserved, squares = self._reserved(delta), self._squares(delta)
@@ -232,22 +248,20 @@ class Spent:
 
     def _squares(self, delta: float) -> float:
         """Return the sum of mu^2."""
-        squares, number, reserved = [], 0, self._reserved(delta)
-        for group in self.groups:
+        squares: list[float] = []
+        reserved, sampled = self._reserved(delta), set()
+        for group, count in self._counts.items():
             if _samples(group):
-                number += 1
-                # These shares of D add up to D, however many studies follow.
-                share = reserved / (number * (number + 1))
-                squares.append(_gaussian_parameter(_entries(group), share) ** 2)
+                sampled.add(group)
             else:
-                squares.append(_without_sampling(_entries(group)))
+                squares += repeat(_without_sampling(_entries(group)), count)
+        in_order = [group for group in self.groups if group in sampled]
+        for number, group in enumerate(in_order, 1):
+            # These shares of D add up to D, however many studies follow.
+            share = reserved / (number * (number + 1))
+            squares.append(_gaussian_parameter(_entries(group), share) ** 2)
         # Exact: Gaussian releases in another order cost the same, to the last digit.
         return math.fsum(squares)
-
-
-@lru_cache(maxsize=1024)  # each message brings the whole ledger again
-def _charges(values: tuple[tuple[float, float, int], ...]) -> Group:
-    return tuple(Charge(*value) for value in values)
 
 
 def _count(charges: Iterable[Charge]) -> Counter[tuple[float, float]]:

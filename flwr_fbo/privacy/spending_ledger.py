@@ -9,12 +9,14 @@ ledger prove what it must have: see `flwr_fbo.site.proofs`.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field, replace
-from itertools import groupby
+from functools import lru_cache
+from itertools import chain, groupby, repeat
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +65,16 @@ _KEY = ("study_kind", "study_id", "release", "owner")
 
 StudyKey = tuple[str, str]
 Facts = dict[str, Any]
+Group = tuple["Charge", ...]
+
+# Arrays of a ledger: what its rows add up to, and the facts of the studies that share
+# a number. So many numbers, 64 of them in one part of the journal.
+_TOTAL, _OF_STUDIES, _NUM_PLACES = "total", "studies-{}", 4096
+
+
+def _place(study: StudyKey) -> int:
+    digest = hashlib.sha256(repr(study).encode()).digest()
+    return int.from_bytes(digest[:4], "big") % _NUM_PLACES
 
 
 @dataclass(frozen=True)
@@ -209,6 +221,93 @@ class Promise:
         return Charge(0.0)
 
 
+@lru_cache(maxsize=1024)  # each message brings the charges of all studies again
+def _charges(values: tuple[tuple[float, float, int], ...]) -> Group:
+    return tuple(Charge(*value) for value in values)
+
+
+class Charged:
+    """Charges of a ledger, added up as far as a privacy filter tells them apart.
+
+    Releases without sampling of equal noise are one entry, with their number; each
+    study with sampling is one, as it counts whole. Entries are in the order of their
+    first charge.
+
+    Parameters
+    ----------
+    facts : iterable of mapping
+        Facts of each charge, in order: see `charge_facts`.
+
+    Attributes
+    ----------
+    num_releases : int
+        Number of releases that were charged.
+    is_marked : bool
+        Whether a charge has a mark: then all are about the same data.
+    head : int
+        Number of the last charge's mark; 0 without one.
+    """
+
+    def __init__(self, facts: Iterable[Mapping[str, Any]] = ()) -> None:
+        self._entries: dict[Any, tuple[Group, int]] = {}
+        self.num_releases, self.is_marked, self.head = 0, False, 0
+        for about in facts:
+            self.add(about)
+
+    def add(self, facts: Mapping[str, Any]) -> None:
+        """Add one more charge."""
+        z, q, count = facts["charge"]
+        whole = tuple(map(tuple, facts.get("promised", ())))
+        group = _charges(((z, q, count),))
+        self.num_releases += count
+        self.is_marked = self.is_marked or MARK in facts
+        self.head = facts[MARK][1] if MARK in facts else 0
+        if q >= 1 and not whole:
+            _, times = self._entries.get(group, (group, 0))
+            self._entries[group] = group, times + 1
+            return
+        # With sampling a study counts whole: the server decides when it stops, and
+        # may decide so by what it has read.
+        key = *study_of(facts), facts["owner"], whole
+        known, _ = self._entries.get(key, (_charges(whole), 1))
+        # A charge that the study has not promised counts besides its promise.
+        is_promised = any((z, q) == promise[:2] for promise in whole)
+        self._entries[key] = known if is_promised else known + group, 1
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """The charges of each entry, as often as they were charged."""
+        entries = self._entries.values()
+        return tuple(chain.from_iterable(repeat(group, n) for group, n in entries))
+
+    def copy(self) -> Charged:
+        """Return a copy that more can be added to."""
+        copied = Charged()
+        copied.__dict__ |= vars(self)
+        copied._entries = dict(self._entries)
+        return copied
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all that is known, as JSON values."""
+        entries = [
+            [[] if key == group else key, [[*astuple(c)] for c in group], times]
+            for key, (group, times) in self._entries.items()
+        ]
+        return {**vars(self), "_entries": entries}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Charged:
+        """Return what `to_json` was called of."""
+        charged = cls()
+        charged.__dict__ |= values
+        charged._entries = {}
+        for key, charges, times in values["_entries"]:
+            group = _charges(tuple(map(tuple, charges)))
+            about = (*key[:3], tuple(map(tuple, key[3]))) if key else group
+            charged._entries[about] = group, times
+        return charged
+
+
 class SpendingLedger:
     """Journal of the releases of all studies on the same data.
 
@@ -224,21 +323,46 @@ class SpendingLedger:
     itself, has forgotten what is not in it. The journals of its folder, and receipts of
     servers, prove that: see `flwr_fbo.site.proofs`.
 
+    Beside its rows the journal has what they add up to, and the facts of each study
+    together. A message reads these, in a time that hardly depends on the number of
+    rows. Both are made again from all rows where they do not have as many: an earlier
+    version of the package has not written them.
+
     Parameters
     ----------
     journal : Journal
         Journal of kind ``"spending"``.
-
-    Attributes
-    ----------
-    rows : list of LedgerRow
-        A row a charge, in order.
     """
 
     def __init__(self, journal: Journal) -> None:
         journal.require_kind(KIND)
         self.journal = journal
-        self.rows = journal.ledger()
+        stored = journal.load_array(_TOTAL)
+        values = None if stored is None else from_json_array(stored)
+        # By the number of an array, the facts of its studies, as far as they were read.
+        self._of_studies: dict[int, list[Facts]] = {}
+        self._is_stored = values is not None and values["num_rows"] == len(self)
+        if self._is_stored:
+            assert values is not None
+            self._charged = Charged.from_json(values["charged"])
+            return
+        every = [row.facts for row in self.rows]
+        self._charged = Charged(every)
+        for facts in every:
+            self._of_studies.setdefault(_place(study_of(facts)), []).append(facts)
+
+    def __len__(self) -> int:
+        return self.journal.num_releases
+
+    @property
+    def rows(self) -> list[LedgerRow]:
+        """A row for each charge, in order: all of them are read."""
+        return self.journal.ledger()
+
+    @property
+    def head(self) -> int:
+        """Number of the mark of the last charge; 0 without one."""
+        return self._charged.head
 
     @classmethod
     @contextmanager
@@ -267,21 +391,44 @@ class SpendingLedger:
         without : tuple of str, optional
             Kind and id of a study that is left out.
         """
-        is_shared = owner != -1 and not any(MARK in row.facts for row in self.rows)
+        every = (row.facts for row in self.rows)
         return [
-            row.facts
-            for row in self.rows
-            if (not is_shared or row.facts["owner"] in (owner, -1))
-            and study_of(row.facts) != without
+            facts
+            for facts in every
+            if self._counts(facts, owner) and study_of(facts) != without
         ]
+
+    def _counts(self, facts: Facts, owner: int) -> bool:
+        """Return whether a charge is about an owner's data."""
+        is_shared = owner != -1 and not self._charged.is_marked
+        return not is_shared or facts["owner"] in (owner, -1)
+
+    def charged(self, owner: int = -1) -> Charged:
+        """Return what the charges of `facts` add up to."""
+        if owner == -1 or self._charged.is_marked:
+            return self._charged.copy()
+        return Charged(self.facts(owner))
+
+    def counted_of(self, study: StudyKey, owner: int = -1) -> list[Facts]:
+        """Return those charges of `facts` that are of a study, in order."""
+        return [f for f in self.all_of(study) if self._counts(f, owner)]
+
+    def all_of(self, study: StudyKey) -> list[Facts]:
+        """Return the charges of a study to anybody's data, in order."""
+        place = _place(study)
+        if place not in self._of_studies:
+            array = None
+            if self._is_stored:  # else all of them were read
+                array = self.journal.load_array(_OF_STUDIES.format(place))
+            self._of_studies[place] = notes_of(array)
+        return [f for f in self._of_studies[place] if study_of(f) == study]
 
     def of_study(self, study: StudyKey, owner: int = -1) -> list[Facts]:
         """Return the charges to an owner in a study, in order.
 
         Charges without an owner, such as recovered ones, count for every owner.
         """
-        owners, all_facts = (owner, -1), (row.facts for row in self.rows)
-        return [f for f in all_facts if study_of(f) == study and f["owner"] in owners]
+        return [f for f in self.all_of(study) if f["owner"] in (owner, -1)]
 
     def charges(self, owner: int = -1) -> list[Charge]:
         """Return the charges to an owner's data, without their studies."""
@@ -319,16 +466,28 @@ class SpendingLedger:
 
     def has_charge(self, facts: Mapping[str, Any]) -> bool:
         """Return whether a charge is on record, as `charge_facts` describes it."""
-        return any(same_charge(row.facts, facts) for row in self.rows)
+        return any(same_charge(f, facts) for f in self.all_of(study_of(facts)))
 
     def add(self, facts: Mapping[str, Any]) -> None:
         """Record what `charge_facts` gave, once; on disk when this returns."""
         # The same release is sent again after a crash: one noise, so one charge.
         if self.has_charge(facts):
             return
-        row = LedgerRow(len(self.rows), dict(facts), np.zeros(0))
-        self.journal.add_release(row, {})
-        self.rows.append(row)
+        row, place = (
+            LedgerRow(len(self), dict(facts), np.zeros(0)),
+            _place(study_of(facts)),
+        )
+        charged, known = self._charged.copy(), self._of_studies[place]
+        charged.add(facts)
+        changed = {**({} if self._is_stored else self._of_studies)}
+        changed[place] = [*known, row.facts]
+        total = {"num_rows": len(self) + 1, "charged": charged.to_json()}
+        arrays = {_OF_STUDIES.format(at): to_json_array(f) for at, f in changed.items()}
+        arrays[_TOTAL] = to_json_array(total)
+        # In one transaction: they add up to the rows whenever the process ends.
+        self.journal.change_state(arrays, [], [row])
+        self._charged, self._is_stored = charged, True
+        self._of_studies |= changed
 
 
 def charge_facts(

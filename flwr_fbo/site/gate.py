@@ -48,7 +48,7 @@ guarantee: see `PrivateChoice`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -79,7 +79,6 @@ from flwr_fbo.privacy.spending_ledger import (
     SpendingLedger,
     StudyKey,
     charge_facts,
-    study_of,
 )
 from flwr_fbo.secure import SumIdentity
 from flwr_fbo.site.kept_ledger import KeptLedger
@@ -361,14 +360,15 @@ class Gate:
         No book where it stays as it was. Else it must be kept before the server learns
         of the answer.
         """
-        charged = ledger.facts(self._kept.counted)
-        planned, refusal = Spent.of(charged, key, promise.charges), None
+        own = ledger.counted_of(key, self._kept.counted)
+        charged, refusal = ledger.charged(self._kept.counted), None
+        planned = Spent.with_study(charged, own, promise.charges)
         try:
             for limits in self._limits:
                 limits.check_sum(planned)
         except RefusedError as error:
             refusal = error
-        if _has(charged, key):  # it has begun
+        if own:  # it has begun
             return None, refusal
         before = Questions.of(ledger, self._kept.counted)
         share, most = share_of(promise, self._limits), self.sizes.max_questions
@@ -506,16 +506,19 @@ class Gate:
                         raise lacks_release(release)
                 self._is_charged = True
                 return
-            charged = ledger.facts(self._kept.counted)
-            new = promise if self._limits and not _has(charged, key) else None
+            has_begun = bool(ledger.counted_of(key, self._kept.counted))
+            new = promise if self._limits and not has_begun else None
             book = None
             if new is not None:  # a server need not have asked for an enrolment
                 book, refusal = self._asked_about(ledger, key, new)
             try:
                 if refusal is None:
-                    spent = Spent.of([*charged, facts]) if self._limits else Spent()
-                    for limits in self._limits:
-                        limits.check_sum(spent)
+                    if self._limits:
+                        charged = ledger.charged(self._kept.counted)
+                        charged.add(facts)
+                        spent = Spent(charged.groups, charged.num_releases)
+                        for limits in self._limits:
+                            limits.check_sum(spent)
                     self._record(ledger, key, facts, agent)
                     self._is_charged = True
                     if new is not None:  # a study that is charged is no open question
@@ -543,7 +546,7 @@ class Gate:
                 if receipt.study == key:
                     facts[SERVER] = receipt.server
             # First, so that journals are read if the process ends before the rest.
-            self._kept.note.keep([len(ledger.rows) + 1, self._mark.head])
+            self._kept.note.keep([len(ledger) + 1, self._mark.head])
         if agent is not None:
             facts = agent.note_charge(facts)
         elif self._kept.folder is not None:
@@ -562,8 +565,3 @@ class Gate:
         if content and not self._is_charged:
             raise RuntimeError("A reply says something of this site, uncharged.")
         _LET_GO.get([]).append(True)
-
-
-def _has(charged: Iterable[Facts], key: StudyKey) -> bool:
-    """Return whether a release of a study is among charges."""
-    return any(study_of(facts) == key for facts in charged)

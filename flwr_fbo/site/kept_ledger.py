@@ -10,6 +10,7 @@ from pathlib import Path
 from flwr.app import ConfigRecord, Context
 
 from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.journal_file import has_journal
 from flwr_fbo.privacy.spending_ledger import FILE_NAME, KIND, SpendingLedger
 from flwr_fbo.site.proofs import FolderNote, check_receipts, require_complete
 from flwr_fbo.site.receipts import SignedReceipt
@@ -54,7 +55,7 @@ class KeptLedger:
     @property
     def has_file(self) -> bool:
         """True if there is a ledger in a file."""
-        return self.folder is not None and (self.folder / FILE_NAME).is_file()
+        return self.folder is not None and has_journal(self.folder / FILE_NAME)
 
     @property
     def owner(self) -> int:

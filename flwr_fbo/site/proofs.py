@@ -21,7 +21,7 @@ from flwr_fbo._common.errors import RefusedError
 from flwr_fbo._common.files import OPEN_TO_OTHERS, make_folder, why_untrusted
 from flwr_fbo._common.text import write_whole
 from flwr_fbo.journal.journal import open_patiently
-from flwr_fbo.journal.journal_file import JournalError, JournalHeldError
+from flwr_fbo.journal.journal_file import JournalError, JournalHeldError, has_journal
 from flwr_fbo.privacy.spending_ledger import (
     DEFAULT_DELTA,
     MARK,
@@ -35,7 +35,6 @@ from flwr_fbo.privacy.spending_ledger import (
     charge_facts,
     least_epsilon,
     notes_of,
-    study_of,
 )
 from flwr_fbo.site.receipts import (
     Mark,
@@ -113,9 +112,7 @@ class FolderNote:
 
 def newest_of(ledger: SpendingLedger) -> list[int]:
     """Return what a `FolderNote` has of a ledger: how many charges, the last's head."""
-    if not ledger.rows:
-        return [0, 0]
-    return [len(ledger.rows), ledger.rows[-1].facts.get(MARK, Mark())[1]]
+    return [len(ledger), ledger.head]
 
 
 def mark_of(ledger: SpendingLedger, study: StudyKey, owner: int) -> Mark:
@@ -274,8 +271,7 @@ def _is_proven(ledger: SpendingLedger, signed: SignedReceipt) -> bool:
 
 def _rows_of(ledger: SpendingLedger, signed: SignedReceipt) -> list[Facts]:
     """Return what a ledger has of the receipt's study, if it is of the same server."""
-    every = (row.facts for row in ledger.rows)
-    rows = [facts for facts in every if study_of(facts) == signed.study]
+    rows = ledger.all_of(signed.study)
     servers = {facts[SERVER] for facts in rows if facts.get(SERVER)}
     if servers - {signed.server}:
         raise RefusedError.told(
@@ -358,21 +354,21 @@ def recover(folder: Path, files: Iterable[Path] = ()) -> Recovered:
     receipts = [signed for path in paths for signed in _receipts_in(path)]
     receipts.sort(key=lambda signed: signed.mark.charges)
     with SpendingLedger.held(folder) as ledger:
-        before = len(ledger.rows)
+        before = len(ledger)
         for note in proven:
             ledger.add(note)
-        of_journals = len(ledger.rows) - before
+        of_journals = len(ledger) - before
         servers: dict[str, str] = {}
         for receipt in receipts:
-            known = len(ledger.rows)
+            known = len(ledger)
             try:
                 _add(ledger, receipt)
             except RefusedError as error:
                 raise JournalError(f"Study {receipt.study_id}: {error}") from None
-            if len(ledger.rows) > known:
+            if len(ledger) > known:
                 servers[receipt.study_id] = receipt.server
         FolderNote(folder).keep(newest_of(ledger))
-        total = len(ledger.rows)
+        total = len(ledger)
     for path in folder.glob(_RECEIPTS):  # they are counted
         path.unlink()
     lost = dict.fromkeys(
@@ -386,7 +382,7 @@ def _has_lost_noise(folder: Path, kind: str, study_id: str) -> bool:
     """Return whether a study's journal is gone, with the noise of its releases."""
     known = kind_named(kind)
     return known is not None and any(
-        one.is_irreplaceable and not one.path_in(folder, study_id).is_file()
+        one.is_irreplaceable and not has_journal(one.path_in(folder, study_id))
         for one in known.journals
     )
 

@@ -27,7 +27,7 @@ from flwr_fbo._common.text import counted
 from flwr_fbo._common.validation import require_int
 from flwr_fbo._common.version import __version__
 from flwr_fbo.journal.file_formats import JOURNAL, LEDGER
-from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.journal.journal_file import JournalError, has_journal
 from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.gaussian import gaussian_mu
 from flwr_fbo.privacy.spending_ledger import (
@@ -241,7 +241,7 @@ def _ledger(context: Context) -> list[Finding]:
             fault = why_untrusted(file)
             if fault:
                 return Finding("ledger", fault, "PROBLEM")
-        if not path.is_file():
+        if not has_journal(path):
             check_journals(folder, None)
             check_kept(folder, None)
             return Finding("ledger", f"{path}: none yet, nothing was spent")

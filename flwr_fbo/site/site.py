@@ -144,7 +144,7 @@ class Site(ABC, Generic[AskedT, AgentT]):
         instruction = self._read(config)
         study, key = instruction.study, (instruction.kind, instruction.study.study_id)
         check_steps(sizes, study, arrays)
-        unprotected = self.unprotected(instruction)
+        unprotected = instruction.unprotected
         gate.check(study.promise, unprotected, self.uniform_share(study))
         if self.only_private:
             require_private(study.promise)
@@ -198,10 +198,6 @@ class Site(ABC, Generic[AskedT, AgentT]):
     def folder_of(self, context: Context) -> Path | None:
         """Return where the site's journals are, if that is a folder."""
         return configured_folder(context)
-
-    def unprotected(self, instruction: AskedT) -> str:
-        """Return what is asked for that no guarantee covers, or nothing."""
-        return ""
 
     def uniform_share(self, study: Any) -> float:
         """Return the largest share of decisions that have no regard to rewards."""

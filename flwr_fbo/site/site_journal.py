@@ -16,7 +16,7 @@ from flwr.app import ConfigRecord, Context
 
 from flwr_fbo._common.errors import NodeConfigError
 from flwr_fbo.journal.journal import Journal, open_patiently
-from flwr_fbo.journal.journal_file import JournalError, JournalHeldError
+from flwr_fbo.journal.journal_file import JournalError, JournalHeldError, has_journal
 from flwr_fbo.site.recorded_agent import older_copy
 
 
@@ -99,7 +99,7 @@ def held_journal(
         known = {}  # of another owner
     had: Any = known.get("num-releases", 0)
     content: Any = known.get("journal") if path is None else None
-    if not may_begin and not (content if path is None else path.is_file()):
+    if not may_begin and not (content if path is None else has_journal(path)):
         where = "in context.state" if path is None else str(path)
         text = (
             "This agent's journal is lost, with the noise of its releases, so the "

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from flwr_fbo._common.text import write_whole
 from flwr_fbo.journal.journal import open_patiently
-from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.journal.journal_file import JournalError, has_journal
 from flwr_fbo.privacy.spending_ledger import NOTES, PATIENCE, Facts, notes_of, with_note
 from flwr_fbo.study.kinds import JournalKind, journal_kind, journal_kinds
 
@@ -81,7 +81,7 @@ def journals_with_charges(folder: Path) -> Iterator[Path]:
     for one in journal_kinds():
         if one.at_site:
             yield from one.files_in(folder)
-    yield from sorted(folder.glob(_CHARGES.format("*")))
+    yield from sorted(filter(has_journal, folder.glob(_CHARGES.format("*"))))
 
 
 def note_charge(folder: Path, facts: Facts) -> Facts:

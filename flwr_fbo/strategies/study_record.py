@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from flwr_fbo._common.validation import require
 from flwr_fbo.journal.journal import Journal, open_patiently
-from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.journal.journal_file import JournalError, has_journal
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.site.receipts import ReceiptBook
 from flwr_fbo.study.callbacks import Round
@@ -184,7 +184,7 @@ def refuse_twin(folder: Path, identity: Mapping[str, Any]) -> None:
         If the folder has no record, and one in it, above it or beside it has a study
         of the same settings. Records that cannot be read are left out.
     """
-    if (folder / SERVER_FILE).exists():
+    if has_journal(folder / SERVER_FILE):
         return
     settings = json.loads(json.dumps(dict(identity)))
     above = folder.parent

@@ -188,15 +188,15 @@ class Instruction(ABC):
         """
 
     @property
-    def asks_unprotected(self) -> bool:
-        """True if the answer is to have what no guarantee covers, besides."""
-        return False
+    def unprotected(self) -> str:
+        """What is asked for that no guarantee covers, in words; empty without it."""
+        return ""
 
     @property
     def releases_charged(self) -> list[int]:
         """All that an answer costs, as a ledger numbers it."""
         release = self.release_charged
-        unprotected = [UNPROTECTED] if self.asks_unprotected else []
+        unprotected = [UNPROTECTED] if self.unprotected else []
         return unprotected if release is None else [release, *unprotected]
 
     def to_config(self) -> Config:

@@ -21,7 +21,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
-from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.journal.journal_file import JournalError, has_journal
 
 GROUP = "flwr_fbo.kinds"
 # The record of a study's server, of whatever kind.
@@ -102,7 +102,8 @@ class JournalKind:
         self, folder: Path, study_id: str = "*", slot: int | str = "*"
     ) -> list[Path]:
         """Return its files in a folder, of all studies and slots unless given."""
-        return sorted(folder.glob(self.files.format(study_id=study_id, slot=slot)))
+        named = folder.glob(self.files.format(study_id=study_id, slot=slot))
+        return sorted(path for path in named if has_journal(path))
 
     def note_in(self, folder: Path, slot: int | str = "") -> Path:
         """Return the file of the note which study was the last."""

@@ -13,7 +13,7 @@ from flwr.app import Context
 from flwr_fbo._common.errors import AppFailedError, OutOfTimeError
 from flwr_fbo.bandits.site.environment import BanditEnvironment
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.journal.journal_file import JournalError, has_journal
 from flwr_fbo.privacy.spending_ledger import StudyKey
 from flwr_fbo.site.gate import Gate
 from flwr_fbo.site.recorded_agent import (
@@ -98,7 +98,7 @@ class BanditSite(Site[AskedT, BanditT]):
         may_begin = not self.recorded.must_be_kept(study)
         key = self.recorded.kind, study.study_id
         # Without a folder it was begun while the site enrolled.
-        if folder is not None and not study_journal(folder, *key).is_file():
+        if folder is not None and not has_journal(study_journal(folder, *key)):
             is_known = instruction.journal == gate.number("journal", *key)
             is_lost = _is_lost(folder, key, gate)
             may_begin = may_begin or (is_known and not is_lost)
@@ -113,7 +113,7 @@ class BanditSite(Site[AskedT, BanditT]):
         """Hold the agent of a study, or one that could be; no file is begun."""
         kind = self.recorded.kind
         path = folder and study_journal(folder, kind, study.study_id)
-        if path is None or path.is_file():
+        if path is None or has_journal(path):
             with self._held(context, study, folder, gate, True) as agent:
                 yield agent
             return

@@ -23,6 +23,7 @@ from flwr_fbo._common.validation import (
     require_int,
 )
 from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.journal_file import has_journal
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.spending_ledger import composed_epsilon
 from flwr_fbo.space.search_space import Params, SearchSpace
@@ -166,14 +167,14 @@ def ordered_trials(rows: Sequence[LedgerRow]) -> list[int]:
 
 def _finding(folder: Path) -> Finding:
     tuner, server = folder / TUNER_FILE, folder / SERVER_FILE
-    both = tuner.exists() and server.exists()
+    both = has_journal(tuner) and has_journal(server)
     require(not both, "folder", str(folder), "that of one study: it has two")
-    if tuner.exists():
+    if has_journal(tuner):
         with Journal.snapshot(tuner) as journal:
             journal.require_kind(RECORD.name)
             return _of_tuner(journal)
     allowed = "the folder of a FederationTuner, or of a strategy's server"
-    require(server.exists(), "folder", str(folder), allowed)
+    require(has_journal(server), "folder", str(folder), allowed)
     with Journal.snapshot(server) as journal:
         journal.require_kind(SERVER.name)
         return _of_strategy(journal)

@@ -12,7 +12,7 @@ import numpy as np
 
 from flwr_fbo._common.fields import from_json
 from flwr_fbo.journal.journal import Journal, open_patiently
-from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.journal.journal_file import JournalError, has_journal
 from flwr_fbo.journal.npy import from_json_array, to_json_array
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
@@ -159,7 +159,7 @@ class TrialsRecord:
 
 def has_begun(folder: Path | None) -> bool:
     """Return whether a tuner has begun in the folder; without one, never."""
-    return folder is not None and (folder / FILE_NAME).exists()
+    return folder is not None and has_journal(folder / FILE_NAME)
 
 
 def has_ended(path: Path) -> bool:

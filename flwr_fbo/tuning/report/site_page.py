@@ -19,6 +19,7 @@ from flwr_fbo._common.fields import from_json
 from flwr_fbo._common.pictures import BLUE, ORANGE, VERMILION
 from flwr_fbo._common.text import counted
 from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.journal_file import has_journal
 from flwr_fbo.journal.tables import Trial, TrialSource
 from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.spending_ledger import (
@@ -98,7 +99,7 @@ def privacy_section(journal: Journal) -> Section:
     ]
     path = journal.path
     ledger = None if path is None else path.with_name(LEDGER_NAME)
-    if ledger is not None and ledger.is_file():
+    if ledger is not None and has_journal(ledger):
         with Journal.snapshot(ledger) as kept:
             owner = int(journal.identity["slot"])
             every = SpendingLedger(kept).facts(owner)

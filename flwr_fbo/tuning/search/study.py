@@ -209,6 +209,6 @@ class TuningInstruction(Instruction):
         return self.release or None
 
     @property
-    def asks_unprotected(self) -> bool:
-        """True if the metric is asked for."""
-        return self.report_best_value
+    def unprotected(self) -> str:
+        """The metric that is asked for, if it is."""
+        return "the metric best-value" if self.report_best_value else ""

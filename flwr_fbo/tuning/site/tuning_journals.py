@@ -15,6 +15,7 @@ from flwr.app import ConfigRecord, Context
 
 from flwr_fbo._common.validation import require, require_function
 from flwr_fbo.journal.journal import Journal, open_patiently
+from flwr_fbo.journal.journal_file import has_journal
 from flwr_fbo.journal.npy import from_json_array, to_json_array
 from flwr_fbo.site.site_journal import (
     configured_folder,
@@ -322,7 +323,7 @@ def _last_journal(context: Context) -> Journal | None:
             slot,
         )
         return None
-    if last and not paths[0].is_file():
+    if last and not has_journal(paths[0]):
         _log.warning(
             "The journal of the last study, %s, is not there: best_params gives the "
             "default.",

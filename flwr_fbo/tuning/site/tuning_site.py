@@ -114,10 +114,6 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
                     public=f"enqueue[{i}] does not fit the study's space.",
                 ) from error
 
-    def unprotected(self, instruction: TuningInstruction) -> str:
-        """Return the metric that is asked for, if there is one."""
-        return "the metric best-value" if instruction.asks_unprotected else ""
-
     def claim(
         self,
         context: Context,
@@ -140,7 +136,7 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
     ) -> Iterator[RecordedTuner]:
         """Hold the agent of the slot that the server names: the client's own."""
         study, slot = instruction.study, instruction.slot
-        known, asked = agent_id(context, study), self.unprotected(instruction)
+        known, asked = agent_id(context, study), instruction.unprotected
         who = gate.check_sums(study.secure, study.promise, known, asked)
         if known not in (-1, slot):
             raise of_another_slot(known, slot)

@@ -7,8 +7,8 @@ import pytest
 
 MODULES = (
     "aggregation_option",
-    "server_attempt",
-    "server_sums",
+    "aggregator",
+    "collector",
     "integer_noise",
     "member",
     "roster",

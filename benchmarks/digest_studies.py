@@ -56,7 +56,7 @@ from flwr_fbo.lab.tasks.nonlinear_bandit import (
     FunctionBanditTask,
     NonlinearBanditEnvironment,
 )
-from flwr_fbo.models.langevin import LangevinSettings
+from flwr_fbo.models.langevin_regression import LangevinSettings
 from flwr_fbo.privacy import WeightSchedule
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy

@@ -4,7 +4,7 @@
 
 FILEs are those of ``benchmarks/trained``. In a draw 20 clients and 16 trials of a task
 are drawn, the app's defaults among them, and halving is replayed as `FederationTuner`
-decides it, without a head start of the defaults. The figure is the loss of test
+decides it, without a margin of the defaults. The figure is the loss of test
 accuracy of the chosen trial against the best of the file's. All variants share draws
 and noise; a difference is a mean over these pairs, by task, and then over tasks.
 
@@ -42,7 +42,7 @@ on them. Endpoints, written down before any of their trials was replayed, all at
   needs. It is adopted by the rule for partial ballots. A liar can say no more of a
   trial than before.
 - *Bars*: the loss is within .001 of that of exact means, and with a third lying at most
-  .02, on each task, old and new. The rule with a head start of the defaults is printed
+  .02, on each task, old and new. The rule with a margin of the defaults is printed
   beside it.
 
 Found, in the mean over the new tasks, with standard errors: carried scores -.0002
@@ -183,11 +183,11 @@ class Variant:
     epsilon : float
     schedule : Halving
     decide : callable
-        By what a rung is decided, without a head start.
+        By what a rung is decided, without the margin of the defaults.
     has_liars : bool
         Whether a third of the clients lies.
     has_defaults : bool
-        Whether the defaults have a head start.
+        Whether the defaults have a margin.
     """
 
     method: Method = RANKS
@@ -227,7 +227,7 @@ def carried_rows() -> Iterator[tuple[str, list[Row]]]:
             ("less not compounded", one, replace(one, decide=not_compounded)),
             ("less ties drawn", one, replace(one, method=with_drawn_ties)),
             ("less exact means", one, exact),
-            ("with a head start", replace(one, has_defaults=True), None),
+            ("with the margin", replace(one, has_defaults=True), None),
         ]
     yield "carried scores and ties", rows
 
@@ -237,7 +237,7 @@ def rung_rows() -> Iterator[tuple[str, list[Row]]]:
     rows: list[Row] = []
     for rule, three in (
         ("best score", Variant()),
-        ("with a head start", Variant(has_defaults=True)),
+        ("with the margin", Variant(has_defaults=True)),
     ):
         two = replace(three, schedule=TWO_RUNGS)
         rows.append((f"3, 27, {rule}", two, None))

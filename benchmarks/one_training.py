@@ -11,7 +11,7 @@ tables, and ``costs`` counts the messages of the real tuner.
 
 Federations are played in NumPy (`benchmarks.federations`), but each decision is the
 package's: plan, groups and turns are those of `OneTraining`, ballots, noise and head
-start those of the tuner. The constants of `OneTraining` and of the head start were
+start those of the tuner. The constants of `OneTraining` and of the margin were
 chosen on digits, HAR, digits by writer, MAGIC and Shuttle; nothing was chosen on
 *cancer*, *landmine*, *mixture* and *cameras*. With 100 clients a fifth of them trains
 in a round.

@@ -51,7 +51,7 @@ from flwr_fbo.lab.tasks.nonlinear_bandit import FunctionBanditTask
 from flwr_fbo.lab.tasks.synthetic import SyntheticTask
 from flwr_fbo.models import thompson_gp
 from flwr_fbo.models.ellipsoid import Ellipsoid
-from flwr_fbo.models.langevin import LangevinSettings
+from flwr_fbo.models.langevin_regression import LangevinSettings
 from flwr_fbo.models.network import Network
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.strategies.dp_fts_de import DPFTSDE

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from flwr_fbo.bandits.fed_go_ucb.settings import FedGOUCBSettings, NeuralPrivacy
 from flwr_fbo.lab.simulation.neural_bandits import NeuralBanditSimulation, Sharing
 from flwr_fbo.lab.tasks.nonlinear_bandit import Function, FunctionBanditTask
-from flwr_fbo.models.langevin import LangevinSettings
+from flwr_fbo.models.langevin_regression import LangevinSettings
 from flwr_fbo.models.network import Network
 
 _REWARD_RANGES: dict[Function, tuple[float, float]] = {

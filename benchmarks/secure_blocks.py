@@ -30,7 +30,7 @@ from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.noise import OsEntropy
 from flwr_fbo.secure import SecureAggregation, SumIdentity, SumRequest
-from flwr_fbo.secure.server_sums import SecureCollector
+from flwr_fbo.secure.collector import SecureCollector
 
 ROWS = Path(__file__).with_suffix(".jsonl")
 DIMENSIONS, NUM_SITES, NUM_TRIALS, NUM_RELEASES = (10, 50, 100), 50, 250, 8

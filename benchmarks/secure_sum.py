@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 
 from benchmarks.measure import Bar, Row, Section, alternate, compare
 from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo.secure.aggregator import Aggregator
 from flwr_fbo.secure.graph import MaskGraph
 from flwr_fbo.secure.member import Member
 from flwr_fbo.secure.roster import Roster, SigningKey
-from flwr_fbo.secure.server_attempt import Aggregator
 from flwr_fbo.secure.shares import split
 from flwr_fbo.secure.terms import Exchange, SumTerms, default_threshold
 from flwr_fbo.secure.wire import pack_numbers, unpack_numbers

@@ -153,7 +153,7 @@ def climb(
 ) -> Climbed:
     """Replay halving as `FederationTuner` decides it, from the first trials drawn.
 
-    With ``has_defaults`` the first of them are the app's, with a head start.
+    With ``has_defaults`` the first of them are the app's, with a margin.
     """
     alive = list(range(schedule.trials))
     climbed = Climbed(0, [])

@@ -17,7 +17,7 @@ from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.strategies.study_record import read_ledger
 from flwr_fbo.study.kinds import JournalKind, load
-from flwr_fbo.study.report import figures
+from flwr_fbo.study.report import charts
 from flwr_fbo.study.report.ledger_view import LedgerView
 from flwr_fbo.study.report.page import Section, Table, bytes_text, journal_page
 from flwr_fbo.study.report.releases import releases_section, spent_lines
@@ -86,7 +86,7 @@ def _privacy(
         f"Chart of epsilon spent against round, at delta = {spent.delta:g}; "
         f"{spent.epsilon:.4g} in the end{condition}."
     )
-    figure = figures.by_round("privacy", caption, "epsilon spent", known)
+    figure = charts.by_round("privacy", caption, "epsilon spent", known)
     return Section("Privacy", [*lines, figure])
 
 
@@ -98,7 +98,7 @@ def _participation(rounds: Rounds, num_agents: int) -> Section:
         f"Chart of how many of the {num_agents} agents answered, by round: "
         f"{answered.mean():.1f} on average, {answered.min():.0f} at least."
     )
-    figure = figures.by_round("participation", caption, "agents", answered, whole=True)
+    figure = charts.by_round("participation", caption, "agents", answered, whole=True)
     names = ("answered", "failed", "late", "absent")
     row = ("all rounds", *(sum(r[name] for r in rounds) for name in names))
     table = Table(("", *names), [row], "Answers of agents, in all rounds.")
@@ -128,5 +128,5 @@ def _communication(
         "By agents and server together, 8 bytes a number. Enrolment, what Flower adds "
         "to a message, and messages that are sent again, are not counted."
     )
-    figure = figures.by_round("communication", caption, "numbers sent", total)
+    figure = charts.by_round("communication", caption, "numbers sent", total)
     return Section("Communication", [line, figure])

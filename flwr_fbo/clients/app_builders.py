@@ -19,7 +19,7 @@ from flwr_fbo._compat import (
     message_type,
 )
 from flwr_fbo.site.limits import Limits
-from flwr_fbo.site.node_limits import tell
+from flwr_fbo.site.node_config_limits import tell
 from flwr_fbo.site.site import SiteClient, add_site, site_app
 from flwr_fbo.space.search_space import Params
 from flwr_fbo.study.codec import is_instruction

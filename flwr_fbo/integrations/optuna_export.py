@@ -1,4 +1,8 @@
-"""Copy the trials of a client's journal to an Optuna storage."""
+"""Export: copy the trials of a client's journal to an Optuna storage.
+
+How one trial becomes Optuna's, with its values, times and source, is `frozen_trial` in
+`flwr_fbo.tuning.search.optuna_trials`.
+"""
 
 from __future__ import annotations
 

@@ -33,7 +33,6 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._common.version import __version__
 from flwr_fbo.journal.checksums import TRIALS_IN_PART, DamageError, Part
 from flwr_fbo.journal.journal_file import (
     JournalError,
@@ -42,6 +41,7 @@ from flwr_fbo.journal.journal_file import (
 )
 from flwr_fbo.journal.journal_memory import JournalMemory
 from flwr_fbo.journal.npy import to_npy
+from flwr_fbo.journal.same_study import check_same_study
 from flwr_fbo.journal.tables import (
     LedgerRow,
     Trial,
@@ -104,27 +104,12 @@ class Journal(AbstractContextManager["Journal"]):
         else:
             self._store = JournalFile(identity, path)
         self.path, self.identity = path, self._store.identity
-        stored = self.identity
-        if identity is None or stored == identity:
-            return
-        now = json.loads(json.dumps(dict(identity)))
-        different = {
-            name: (stored.get(name), now.get(name))
-            for name in sorted(stored.keys() | now.keys())
-            if stored.get(name) != now.get(name)
-        }
-        if different:
-            self._store.close()
-            maker = self._store.made_by
-            made_by = f" It was made by flwr_fbo {maker}, this is {__version__}."
-            if maker in ("", __version__):
-                made_by = ""
-            raise JournalError(
-                f"The journal {path} belongs to another study. What differs "
-                f"(stored, now): {different}.{made_by} To continue it, start it as it "
-                "was. In a folder of its own this one is a new study; a private one "
-                "then spends epsilon again."
-            )
+        if identity is not None:
+            try:
+                check_same_study(path, self.identity, identity, self._store.made_by)
+            except JournalError:
+                self._store.close()
+                raise
 
     @classmethod
     def snapshot(cls, path: Path) -> Self:

@@ -9,9 +9,9 @@ from pathlib import Path
 from flwr_fbo._common.fields import check_fields, integer, ruled
 from flwr_fbo._common.validation import check_folder
 from flwr_fbo.privacy.release import ReleaseSettings
+from flwr_fbo.secure.collector import SecureCollector
 from flwr_fbo.secure.roster import Roster
 from flwr_fbo.secure.secure_release import SecureRelease
-from flwr_fbo.secure.server_sums import SecureCollector
 from flwr_fbo.secure.sum_settings import SumGroup
 from flwr_fbo.secure.terms import default_threshold
 

@@ -86,9 +86,8 @@ from flwr_fbo.site.limits import (
     Limits,
     limits_text,
     require_private,
-    size_limits,
 )
-from flwr_fbo.site.node_limits import site_limits
+from flwr_fbo.site.node_config_limits import site_limits
 from flwr_fbo.site.proofs import (
     mark_of,
     read_receipts,
@@ -96,7 +95,9 @@ from flwr_fbo.site.proofs import (
 from flwr_fbo.site.questions import Questions, share_of
 from flwr_fbo.site.receipts import CHARGES, HEAD, Mark, fresh_head
 from flwr_fbo.site.recorded_agent import RecordedAgent, lacks_release
+from flwr_fbo.site.size_limits import size_limits
 from flwr_fbo.site.study_journals import note_charge
+from flwr_fbo.site.sum_limits import check_secure, sum_limits
 from flwr_fbo.study.codec import StudyMismatchError
 from flwr_fbo.study.conditions import condition_of, conditions_of
 
@@ -191,7 +192,7 @@ class Gate:
         By limits, or by a roster: then its messages leave in sums only.
         """
         is_limited = any(
-            limits.bound_anything or limits.of_sums for limits in self._all
+            limits.bound_anything or sum_limits(limits) for limits in self._all
         )
         return is_limited or SumIdentity.pins_roster(self.context.node_config)
 
@@ -315,15 +316,15 @@ class Gate:
         identity = SumIdentity.of(self.context.node_config)
         identity.check(sums, known_slot)
         for limits in self._all:
-            limits.check_secure(sums, promise)
-        wants_sums = any(limits.of_sums for limits in self._all)
+            check_secure(limits, sums, promise)
+        wants_sums = any(sum_limits(limits) for limits in self._all)
         if unprotected and (identity.roster is not None or wants_sums):
             raise refused(f"the study asks for {unprotected}, which no sum hides")
         return identity
 
     def check_no_sums(self, promise: Promise) -> None:
         """Raise `RefusedError` if a study that adds its own noise has none."""
-        if any(limits.of_sums for limits in self._all):
+        if any(sum_limits(limits) for limits in self._all):
             require_private(promise)
 
     def admit(self, key: StudyKey, promise: Promise, strategy: str) -> None:
@@ -365,7 +366,7 @@ class Gate:
         planned = Spent.with_study(charged, own, promise.charges)
         try:
             for limits in self._limits:
-                limits.check_sum(planned)
+                limits.check_spent(planned)
         except RefusedError as error:
             refusal = error
         if own:  # it has begun
@@ -388,7 +389,7 @@ class Gate:
         """
         planned = Spent.of(self._facts(), key, promise.charges)
         for limits in self._limits:
-            limits.check_sum(planned)
+            limits.check_spent(planned)
 
     def _facts(self, without: StudyKey | None = None) -> list[Facts]:
         """Return what studies have charged, but for one."""
@@ -518,7 +519,7 @@ class Gate:
                         charged.add(facts)
                         spent = Spent(charged.groups, charged.num_releases)
                         for limits in self._limits:
-                            limits.check_sum(spent)
+                            limits.check_spent(spent)
                     self._record(ledger, key, facts, agent)
                     self._is_charged = True
                     if new is not None:  # a study that is charged is no open question

@@ -41,7 +41,7 @@ from flwr_fbo.privacy.spending_ledger import (
 from flwr_fbo.secure import SumIdentity
 from flwr_fbo.site.gate import Gate
 from flwr_fbo.site.limits import NO_LIMITS, Limits, limits_text
-from flwr_fbo.site.node_limits import is_our_entry, node_limits
+from flwr_fbo.site.node_config_limits import is_our_entry, node_limits
 from flwr_fbo.site.proofs import check_journals, check_kept
 from flwr_fbo.site.site_journal import (
     configured_folder,

@@ -30,19 +30,18 @@ from flwr_fbo._compat import (
     to_array_record,
 )
 from flwr_fbo.site.gate import Gate, sent
-from flwr_fbo.site.limits import (
-    Limits,
+from flwr_fbo.site.limits import Limits, require_private
+from flwr_fbo.site.node_config_limits import limiting, site_limits, tell
+from flwr_fbo.site.receipts import CHARGES, HEAD
+from flwr_fbo.site.recorded_agent import RecordedAgent
+from flwr_fbo.site.site_journal import configured_folder
+from flwr_fbo.site.size_limits import (
     check_arrays,
     check_config,
     check_numbers,
     check_steps,
-    require_private,
     size_limits,
 )
-from flwr_fbo.site.node_limits import limiting, site_limits, tell
-from flwr_fbo.site.receipts import CHARGES, HEAD
-from flwr_fbo.site.recorded_agent import RecordedAgent
-from flwr_fbo.site.site_journal import configured_folder
 from flwr_fbo.site.time_limit import CheckTime, time_limit
 from flwr_fbo.study.codec import (
     RECEIPT_ENTRY,

@@ -29,12 +29,8 @@ from flwr_fbo._common.validation import (
     require_positive,
 )
 from flwr_fbo._compat import instruction_content, message_type, to_array_record
-from flwr_fbo.site.limits import (
-    check_config,
-    check_steps,
-    size_limits,
-)
 from flwr_fbo.site.receipts import ReceiptBook
+from flwr_fbo.site.size_limits import check_config, check_steps, size_limits
 from flwr_fbo.strategies.enrolment import (
     Enrolment,
     one_array,

@@ -40,7 +40,7 @@ class Rung:
     survivors : tuple of int
         The best first. After the last rung it is one, the chosen trial. With noise a
         rung is decided by ``scores`` plus half of what decided the rung before, and the
-        defaults have a head start: so survivors need not be in the order of ``scores``.
+        defaults have a margin: so survivors need not be in the order of ``scores``.
     failed : tuple of int
         The candidates with which `main` has failed.
     """

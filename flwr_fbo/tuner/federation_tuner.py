@@ -202,7 +202,7 @@ class FederationTuner:
     Exact means are taken as they are.
 
     *What is chosen, and what is claimed.* Chosen is the trial with the smallest
-    expected loss under what was released: the app's defaults have a head start that
+    expected loss under what was released: the app's defaults have a margin, which
     grows with the noise, so with few clients they are chosen more often. That they are
     *beaten* is claimed if two things are shown, each with p at most .02. The chosen
     model is ahead of theirs: by more than the noise, and clients that order the trials

@@ -88,7 +88,7 @@ def _ours(name: str, stem: str, facts: str = "", *, recommends: bool = False) ->
     facts : str
         Class, beside the settings, of its `Facts`.
     recommends : bool
-        Whether the folder's ``server.py`` has a ``released_function``.
+        Whether the folder has a ``recommendation.py`` with a ``released_function``.
     """
     folder = name.replace("-", "_")
     path = f"flwr_fbo.tuning.{folder}"
@@ -97,7 +97,7 @@ def _ours(name: str, stem: str, facts: str = "", *, recommends: bool = False) ->
         settings=load(f"{path}.settings:{stem}Settings"),
         agent=f"{path}.agent:{stem}Agent",
         facts=load(f"{path}.settings:{facts}") if facts else None,
-        released=f"{path}.server:released_function" if recommends else "",
+        released=f"{path}.recommendation:released_function" if recommends else "",
         strategy=f"flwr_fbo.strategies.{folder}:{stem}",
     )
     register(algorithm)

@@ -15,7 +15,7 @@ from flwr_fbo._common.pictures import drawable, fonts_for, in_legend, spelt
 from flwr_fbo.lab.experiment_runner.config import load_experiment
 from flwr_fbo.lab.experiment_runner.figure import draw
 from flwr_fbo.lab.experiment_runner.tuning_experiment import TuningExperiment, run_one
-from flwr_fbo.study.report.figures import all_short, chart, short
+from flwr_fbo.study.report.charts import all_short, chart, short
 
 # Its import warns, where Matplotlib is older than a package beneath it.
 assert mathtext

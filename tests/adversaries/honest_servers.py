@@ -64,9 +64,9 @@ from flwr_fbo.bandits.linear.study import (
 from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.privacy.spending_ledger import UNPROTECTED, Charge, Promise
 from flwr_fbo.privacy.weights import WeightSchedule
+from flwr_fbo.secure.aggregator import Aggregator
 from flwr_fbo.secure.member import Member
 from flwr_fbo.secure.roster import Roster, SigningKey
-from flwr_fbo.secure.server_attempt import Aggregator
 from flwr_fbo.secure.sum_settings import SecureSums, SumGroup
 from flwr_fbo.secure.terms import Exchange, SumTerms
 from flwr_fbo.study.codec import Instruction

@@ -35,10 +35,10 @@ from flwr_fbo._common.errors import RefusedError
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.secure import SumIdentity, SumRequest
+from flwr_fbo.secure.aggregator import Aggregator
 from flwr_fbo.secure.block_noise import BlockNoise
 from flwr_fbo.secure.block_sums import BlockSums
 from flwr_fbo.secure.roster import SIGNATURE_BYTES, Roster, SigningKey
-from flwr_fbo.secure.server_attempt import Aggregator
 from flwr_fbo.secure.sum_settings import SumGroup
 from flwr_fbo.secure.terms import Exchange, SumFailedError
 from flwr_fbo.secure.wire import (

@@ -17,7 +17,7 @@ from flwr_fbo.bandits.linear.settings import (
     RewardTimeout,
 )
 from flwr_fbo.bandits.linear.study import LinearBanditStudy
-from flwr_fbo.models.langevin import LangevinSettings
+from flwr_fbo.models.langevin_regression import LangevinSettings
 from flwr_fbo.models.network import Network
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 

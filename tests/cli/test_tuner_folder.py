@@ -1,4 +1,4 @@
-"""``flwr-fbo report``, ``show`` and ``ledger show`` of the folder of a tuner."""
+"""``flwr-fbo show`` and ``ledger show`` of the folder of a tuner."""
 
 import csv
 import io
@@ -15,13 +15,6 @@ from flwr_fbo import Halving, OneTraining, PrivateChoice, Seeds
 from flwr_fbo.cli import app
 from flwr_fbo.tuning import FederationResult
 from tests.support.apps import in_process, main_of, server_context, tuner
-from tests.support.pages import (
-    assert_figures_can_be_read,
-    assert_self_contained,
-    headings_of,
-    invoke,
-    page,
-)
 from tests.support.tuner_folders import OPTIONS, record, record_first_rung
 
 
@@ -45,56 +38,6 @@ def _printed(*arguments: object, columns: int = 160) -> str:
     done = CliRunner().invoke(app, [str(one) for one in arguments], env=env)
     assert done.exit_code == 0, done.output
     return done.output
-
-
-@pytest.mark.parametrize("kind", OPTIONS)
-def test_the_page_of_a_tuner_has_all_rungs(
-    kind: str, tuners: Path, tmp_path: Path
-) -> None:
-    result = _result(tuners, kind)
-    text = page(tuners / kind, tmp_path / "a.html")
-    assert_self_contained(text)
-    assert_figures_can_be_read(text)
-    parts = ["Before and after", "Scores", "Privacy", "Trials", "Releases", "Settings"]
-    if kind == "exact":  # the app's own means over the clients
-        parts.insert(1, "Course")
-    assert headings_of(text) == [*parts, "Versions"]
-    assert f"Trial {result.best_trial} was chosen." in text
-    for rung in result.rungs:
-        assert f"score at round {rung.rounds}" in text
-        for score in rung.scores:
-            assert f"<td>{score:.4g}</td>" in text
-    for settings in result.settings:
-        assert f"<td>{settings['learning-rate']:.4g}</td>" in text
-    assert "<title>Tuning for distance</title>" in text
-    assert ("NOT PRIVATE" in text) == (kind in ("seeded", "exact"))
-    assert ("does not cover the training" in text) == (kind != "exact")
-    if result.privacy_spent is not None:
-        assert f"epsilon = {result.privacy_spent.epsilon:.4f}" in text
-
-
-def test_a_page_that_is_watched_lives_until_the_tuner_has_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    record_first_rung(tmp_path / "tuner", "seeded")
-    seen = []
-
-    def sleep(seconds: float) -> None:
-        """The tuner goes on while the command waits."""
-        seen.append((tmp_path / "a.html").read_text())
-        record(tmp_path / "tuner", "seeded")
-
-    monkeypatch.setattr("flwr_fbo.cli.report_command.time.sleep", sleep)
-    arguments = ["report", tmp_path / "tuner", "--watch", "--output"]
-    done = invoke(*arguments, tmp_path / "a.html")
-    assert done.exit_code == 0, done.output
-    [text] = seen
-    assert_self_contained(text)
-    assert 'http-equiv="refresh"' in text
-    assert "Nothing is chosen yet." in text
-    text = (tmp_path / "a.html").read_text()
-    assert 'http-equiv="refresh"' not in text
-    assert " was chosen." in text
 
 
 @pytest.mark.parametrize("kind", OPTIONS)
@@ -265,13 +208,7 @@ def test_the_ledger_has_a_row_a_rung(tuners: Path) -> None:
     assert vectors == [list(rung.scores) for rung in result.rungs]
 
 
-def test_a_tuner_that_was_ended_has_chosen_nothing(
-    tuners: Path, tmp_path: Path
-) -> None:
-    text = page(tuners / "ended", tmp_path / "a.html")
-    assert "Nothing is chosen yet." in text
-    assert text.count("<td>goes on</td>") == 2
-    assert "<td>chosen</td>" not in text
+def test_a_tuner_that_was_ended_has_chosen_nothing(tuners: Path) -> None:
     assert "1 of 2 rungs are decided." in _printed("show", tuners / "ended")
 
 

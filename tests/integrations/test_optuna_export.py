@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,10 +11,17 @@ from pathlib import Path
 import optuna
 import pytest
 from optuna.distributions import FloatDistribution
+from typer.testing import CliRunner
 
 from flwr_fbo import FedVote, InProcessGrid, Seeds, tuning_app
+from flwr_fbo.cli import app
 from flwr_fbo.integrations.optuna_export import export_journal
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.tuning.search.optuna_trials import set_times
+from flwr_fbo.tuning.search.study import TuningStudy
+from tests.support.federation import AGENT, SPACE, numpy_app, strategy
 
 
 @pytest.fixture(scope="module")
@@ -21,13 +29,44 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The journal of a site that has tuned for two rounds."""
     folder = tmp_path_factory.mktemp("site")
     space = {"x": FloatDistribution(0, 1)}
-    app = tuning_app(lambda context: lambda trial: trial["x"])
-    grid = InProcessGrid(app, 1, run_config={"fbo-folder": str(folder)})
+    site = tuning_app(lambda context: lambda trial: trial["x"])
+    grid = InProcessGrid(site, 1, run_config={"fbo-folder": str(folder)})
     seeds = Seeds(noise=1)
-    strategy = FedVote(space, "maximize", 1, epsilon=8, delta=1e-3, seeds=seeds)
-    strategy.start(grid, num_rounds=2)
+    study = FedVote(space, "maximize", 1, epsilon=8, delta=1e-3, seeds=seeds)
+    study.start(grid, num_rounds=2)
     [path] = folder.glob("study*.sqlite")
     return path
+
+
+def test_a_journal_becomes_an_optuna_study(tmp_path: Path) -> None:
+    config = {"fbo-folder": str(tmp_path)}
+    grid = InProcessGrid(numpy_app(), 4, run_config=dict(config))
+    federation = strategy()
+    federation.start(grid, num_rounds=4)
+    agent = grid.agents(federation.study)[2]
+    (path,) = tmp_path.glob("*-agent-2.sqlite")
+    url = f"sqlite:///{tmp_path}/optuna.db"
+    done = CliRunner().invoke(app, ["export", str(path), url])
+    assert done.exit_code == 0, done.output
+    assert "7 trials" in done.output
+    study = export_journal(path, url)
+    assert [t.value for t in study.trials] == agent.values
+    rounds = [t.user_attrs["round"] for t in study.trials]
+    assert rounds == [iteration + 1 for iteration in agent.iterations]
+    sources = [t.user_attrs["source"] for t in study.trials]
+    assert sources[:4] == ["start"] * 4
+    assert set(sources[4:]) <= {"own search", "federation"}
+    assert sources[4] == "federation"  # 1 - p_1 = 1
+    assert all(t.duration is not None and t.duration.days == 0 for t in study.trials)
+    assert stat.S_IMODE((tmp_path / "optuna.db").stat().st_mode) == 0o600
+    assert len(export_journal(path, url).trials) == 7  # those there already stay
+    with pytest.raises(ValueError, match="storage="):
+        export_journal(path, f"sqlite:///{path}")
+    with pytest.raises(ValueError, match="storage="):
+        export_journal(path, "sqlite://")
+    done = CliRunner().invoke(app, ["export", str(path), "redis://x"])
+    assert done.exit_code == 1
+    assert "Traceback" not in done.output
 
 
 @pytest.mark.parametrize("name", ["a?b.db", "50%25.db", "a#b&c.db", "{x} y.db", "ü.db"])
@@ -81,3 +120,27 @@ def test_a_clock_that_was_set_back_gives_no_negative_length() -> None:
     set_times(trial, 1000.0, 900.0)
     assert trial.duration is not None
     assert trial.duration.total_seconds() == 0
+
+
+def test_journals_that_are_no_clients(tmp_path: Path) -> None:
+    missing = tmp_path / "nothing.sqlite"
+    path = tmp_path / "server.sqlite"
+    Journal({"kind": "server"}, path).close()
+    with pytest.raises(JournalError, match="of kind 'server'"):
+        export_journal(path, f"sqlite:///{tmp_path}/new.db")
+    assert not (tmp_path / "new.db").exists()
+    done = CliRunner().invoke(
+        app, ["export", str(missing), f"sqlite:///{tmp_path}/x.db"]
+    )
+    assert done.exit_code == 1
+    assert done.output.startswith("Error: There is no journal")
+    assert not (tmp_path / "x.db").exists()
+    path = tmp_path / "agent.sqlite"
+    study = TuningStudy(SearchSpace(SPACE), "maximize", AGENT, 1, 2, "x")
+    Journal({"kind": "agent", "slot": 0, **study.to_dict()}, path).close()
+    done = CliRunner().invoke(app, ["export", str(path), "nonsense"])
+    assert done.exit_code == 2
+    assert "'nonsense' is not a URL" in done.output
+    done = CliRunner().invoke(app, ["export", str(path), f"sqlite:///{tmp_path}"])
+    assert done.exit_code == 1
+    assert "unable to open database" in done.output

@@ -216,15 +216,6 @@ def test_a_second_holder_is_refused(tmp_path: Path) -> None:
     Journal(ME, path).close()
 
 
-def test_the_journal_of_another_study_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "journal.sqlite"
-    Journal(ME, path).close()
-    text = _refused({"kind": "b", "slot": "0"}, path)
-    assert "belongs to another study" in text
-    assert "{'kind': ('a', 'b')}" in text
-    assert "a private one then spends epsilon again" in text
-
-
 def test_another_schema_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "journal.sqlite"
     Journal(ME, path).close()

@@ -7,14 +7,14 @@ import pytest
 
 MODULES = (
     "aggregation_option",
+    "aggregator",
     "block_noise",
     "block_sums",
+    "collector",
     "integer_noise",
     "member",
     "roster",
     "secure_release",
-    "server_attempt",
-    "server_sums",
     "terms",
 )
 

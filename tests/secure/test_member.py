@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from flwr_fbo._common.errors import RefusedError
+from flwr_fbo.secure.aggregator import Aggregator
 from flwr_fbo.secure.masks import (
     ADVERT_BYTES,
     ENCRYPTED_BYTES,
@@ -20,7 +21,6 @@ from flwr_fbo.secure.masks import (
 )
 from flwr_fbo.secure.member import Member
 from flwr_fbo.secure.roster import SIGNATURE_BYTES, Roster, SigningKey
-from flwr_fbo.secure.server_attempt import Aggregator
 from flwr_fbo.secure.terms import SumFailedError, SumTerms
 from flwr_fbo.secure.wire import (
     Payload,

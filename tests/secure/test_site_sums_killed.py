@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from flwr_fbo._common.errors import RefusedError
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.release import ReleaseSettings
+from flwr_fbo.secure.aggregator import Aggregator
 from flwr_fbo.secure.integer_noise import IntegerNoise
-from flwr_fbo.secure.server_attempt import Aggregator
 from flwr_fbo.secure.site_sums import SumIdentity
 from flwr_fbo.secure.sum_settings import SecureSums, SumGroup
 from flwr_fbo.secure.terms import Exchange, SumRequest

@@ -12,7 +12,6 @@ from typing import Any
 import networkx as nx
 import numpy as np
 import pytest
-from flwr.app import Context, RecordDict, UserConfig
 
 from flwr_fbo import Limits
 from flwr_fbo._common.errors import OutOfTimeError, RefusedError
@@ -43,15 +42,14 @@ from flwr_fbo.lab.baselines.random_search import RandomSearchSettings
 from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.privacy.spending_ledger import Charge, Promise
 from flwr_fbo.secure.sum_settings import SecureSums, SumGroup
-from flwr_fbo.site.limits import (
+from flwr_fbo.site.limits import NO_LIMITS
+from flwr_fbo.site.site import SiteError
+from flwr_fbo.site.size_limits import (
     DEFAULT_SIZES,
-    NO_LIMITS,
     check_config,
     check_steps,
     size_limits,
 )
-from flwr_fbo.site.node_limits import node_limits
-from flwr_fbo.site.site import SiteError
 from flwr_fbo.study.codec import STUDY_ENTRY, Study
 from flwr_fbo.tuning import (
     DPFTSDESettings,
@@ -293,38 +291,6 @@ def _has_objects(values: Any) -> bool:
     if isinstance(values, list):
         return any(map(_has_objects, values))
     return isinstance(values, dict)
-
-
-def _context(**node_config: Any) -> Context:
-    config: UserConfig = {
-        f"fbo-{key.replace('_', '-')}": value for key, value in node_config.items()
-    }
-    return Context(1, 1, config, RecordDict(), {})
-
-
-def test_each_size_is_set_by_the_app_or_the_node() -> None:
-    """The smaller of the two, or the one that is set, and else the default."""
-
-    def limit(name: str, app: int | None, node: str | None) -> float:
-        given = {} if node is None else {name: node}
-        own: dict[str, Any] = {name: app}
-        both = Limits(**own), node_limits(_context(**given))
-        return float(getattr(size_limits(both), name))
-
-    for name, default in DEFAULT_SIZES.items():
-        assert limit(name, None, None) == default
-        for app, node in ((7, None), (7, "8"), (8, "7"), (None, "7")):
-            assert limit(name, app, node) == 7
-        assert limit(name, 10**9, None) == limit(name, None, str(10**9)) == 10**9
-        wrongs: tuple[Any, ...] = (0, "many", True)
-        for wrong in wrongs:
-            with pytest.raises(ValueError, match=f"{name}={wrong!r} is not allowed"):
-                Limits(**{name: wrong})
-
-
-def test_a_limit_of_the_node_config_is_named_by_its_key() -> None:
-    with pytest.raises(ValueError, match="node config fbo-max-trials='many'"):
-        node_limits(_context(max_trials="many"))
 
 
 def test_a_site_may_allow_more_or_less() -> None:

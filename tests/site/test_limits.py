@@ -1,4 +1,4 @@
-"""Limits as values: which may be given, and what one promise or sum is compared with.
+"""Limits as values: those allowed, and how promises and charges are held to them.
 
 `test_site_budget.py` has sites that keep to them over several studies.
 """
@@ -16,9 +16,7 @@ from flwr_fbo._common.errors import RefusedError
 from flwr_fbo.bandits import neural_bandit_app
 from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.spending_ledger import Charge, Promise
-from flwr_fbo.site.limits import NO_LIMITS, check_steps, size_limits
-from flwr_fbo.site.node_limits import node_limits
-from flwr_fbo.study.codec import Study
+from flwr_fbo.site.node_config_limits import node_limits
 
 
 def _context(**node_config: Any) -> Context:
@@ -69,34 +67,18 @@ def test_a_promise_is_refused_by_name() -> None:
         others.check_promise(Promise(), "a metric")
 
 
-def test_a_sum_is_compared_with_each_limit() -> None:
+def test_all_charges_together_are_compared_with_each_limit() -> None:
     charges = Spent(((Charge(2.0),),) * 4, 4)  # mu = 1
-    Limits(4.0, 1e-3, 4).check_sum(charges)
+    Limits(4.0, 1e-3, 4).check_spent(charges)
     with pytest.raises(
         RefusedError,
         match=r"is epsilon=3\.\d+ at max_delta=0\.001, and max_epsilon=3\.",
     ):
-        Limits(3.0, 1e-3).check_sum(charges)
+        Limits(3.0, 1e-3).check_spent(charges)
     with pytest.raises(RefusedError, match="is 4 releases, and max_releases=3"):
-        Limits(max_releases=3).check_sum(charges)
+        Limits(max_releases=3).check_spent(charges)
     with pytest.raises(RefusedError, match="epsilon>=inf"):
-        Limits(3.0, 1e-3).check_sum(Spent(((Charge(0.0),),), 1))
-
-
-class _Free(Study):
-    """A study of another package that names no steps."""
-
-    strategy, promise = "Free", Promise()
-
-    def steps(self, num_rows: int) -> dict[str, float]:
-        return {}
-
-    def enrolment(self) -> Any:
-        raise AssertionError
-
-
-def test_a_study_without_steps_costs_none() -> None:
-    check_steps(size_limits((NO_LIMITS,)), _Free())
+        Limits(3.0, 1e-3).check_spent(Spent(((Charge(0.0),),), 1))
 
 
 def _environment(context: Context) -> Any:

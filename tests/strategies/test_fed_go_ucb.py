@@ -25,7 +25,7 @@ from flwr_fbo.lab.simulation.neural_bandits import LinearModel
 from flwr_fbo.lab.tasks.nonlinear_bandit import (
     NonlinearBanditEnvironment,
 )
-from flwr_fbo.models.langevin import LangevinSettings
+from flwr_fbo.models.langevin_regression import LangevinSettings
 from flwr_fbo.site.site_journal import record_name
 from flwr_fbo.site.study_journals import last_journal
 from tests.support.fed_go_ucb import (

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._common.errors import RefusedError
+from flwr_fbo.secure.aggregator import Aggregator
 from flwr_fbo.secure.member import Member
 from flwr_fbo.secure.roster import Roster, SigningKey
-from flwr_fbo.secure.server_attempt import Aggregator
 from flwr_fbo.secure.terms import (
     Exchange,
     SumTerms,

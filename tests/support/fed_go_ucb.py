@@ -11,7 +11,7 @@ from flwr_fbo.lab.tasks.nonlinear_bandit import (
     FunctionBanditTask,
     NonlinearBanditEnvironment,
 )
-from flwr_fbo.models.langevin import LangevinSettings
+from flwr_fbo.models.langevin_regression import LangevinSettings
 from tests.support.grouped import hosted
 
 TASK = FunctionBanditTask(num_actions=12)

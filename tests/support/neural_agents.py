@@ -5,7 +5,7 @@ import numpy as np
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.bandits.fed_go_ucb.agent import FedGOUCBAgent
 from flwr_fbo.bandits.fed_go_ucb.settings import FedGOUCBSettings
-from flwr_fbo.models.langevin import LangevinSettings
+from flwr_fbo.models.langevin_regression import LangevinSettings
 from flwr_fbo.models.network import Network
 
 N, T0, STEPS = 3, 2, 4

@@ -8,7 +8,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from flwr_fbo import FedGOUCB
 from flwr_fbo.bandits import FedGOUCBSettings, Network, NeuralPrivacy
-from flwr_fbo.models.langevin import LangevinSettings
+from flwr_fbo.models.langevin_regression import LangevinSettings
 
 app = ServerApp()
 

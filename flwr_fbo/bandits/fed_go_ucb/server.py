@@ -29,7 +29,7 @@ from flwr_fbo._common.version import __version__
 from flwr_fbo.bandits.fed_go_ucb.settings import AgentReply, NeuralPrivacy
 from flwr_fbo.bandits.fed_go_ucb.study import FedGOUCBStudy
 from flwr_fbo.journal.tables import LedgerRow
-from flwr_fbo.models.langevin import LangevinDynamics
+from flwr_fbo.models.langevin_regression import LangevinDynamics
 from flwr_fbo.models.network import RewardModel
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.study.codec import is_array, is_raw_sum, is_release

@@ -20,7 +20,7 @@ from flwr_fbo._common.fields import (
     number,
 )
 from flwr_fbo._common.validation import require
-from flwr_fbo.models.langevin import LangevinSettings
+from flwr_fbo.models.langevin_regression import LangevinSettings
 from flwr_fbo.privacy.continual_settings import REWARD_RANGE, ContinualSettings
 from flwr_fbo.privacy.factorisation import Mechanism
 from flwr_fbo.privacy.gaussian import DELTA, EPSILON

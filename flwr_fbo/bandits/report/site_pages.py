@@ -13,7 +13,7 @@ from flwr_fbo.bandits.site.policy_summary import PolicySummary
 from flwr_fbo.bandits.site.recorded_bandit import RecordedBandit
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import Trial
-from flwr_fbo.study.report import figures
+from flwr_fbo.study.report import charts
 from flwr_fbo.study.report.ledger_view import LedgerView
 from flwr_fbo.study.report.page import (
     FOR_THE_SITE,
@@ -104,7 +104,7 @@ def _rewards(rewarded: list[Trial]) -> Section:
     )
     numbers = [trial.number for trial in rewarded]
     labels = "trial", "mean reward so far"
-    figure = figures.chart(
+    figure = charts.chart(
         "rewards", caption, labels, lambda axes: axes.plot(numbers, mean, color=BLUE)
     )
     return Section("Convergence", [figure])

@@ -24,7 +24,7 @@ from flwr_fbo.lab.experiment_runner.figure import (
 )
 from flwr_fbo.lab.experiment_runner.results import read_results, version_of
 from flwr_fbo.lab.experiment_runner.tuning_table import TuningRun
-from flwr_fbo.study.report import figures
+from flwr_fbo.study.report import charts
 from flwr_fbo.study.report.page import (
     Part,
     Section,
@@ -100,7 +100,7 @@ def _convergence(
         f"In the end: {'; '.join(ends)}."
     )
 
-    figure = figures.chart(
+    figure = charts.chart(
         "convergence",
         caption,
         experiment.axes,
@@ -116,7 +116,7 @@ def _convergence(
             "are one standard error."
         )
         draw = partial(draw_form, experiment=experiment, runs=runs)
-        parts.append(figures.chart("form", caption, ("", ""), draw, whole_x=False))
+        parts.append(charts.chart("form", caption, ("", ""), draw, whole_x=False))
     return parts
 
 

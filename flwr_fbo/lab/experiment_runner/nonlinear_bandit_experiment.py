@@ -48,7 +48,7 @@ from flwr_fbo.lab.simulation.neural_bandits import (
 )
 from flwr_fbo.lab.tasks.catalogue import NonlinearTask
 from flwr_fbo.lab.tasks.nonlinear_bandit import NonlinearBanditTask
-from flwr_fbo.models.langevin import LangevinSettings
+from flwr_fbo.models.langevin_regression import LangevinSettings
 from flwr_fbo.models.network import Network
 
 

@@ -1,6 +1,6 @@
 """What a report is made of, and how it becomes one HTML page.
 
-All text is escaped by jinja2; figures are SVG: see `flwr_fbo.study.report.figures`.
+All text is escaped by jinja2; figures are SVG: see `flwr_fbo.study.report.charts`.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo.tuner.decisions.survivors import carried_variance, carry, head_start
+from flwr_fbo.tuner.decisions.survivors import carried_variance, carry, defaults_margin
 from flwr_fbo.tuner.site.ballots import ballot_entries
 
 # Tuners that are drawn for a p-value, and clients that are drawn for each: the sum of
@@ -80,7 +80,7 @@ def drawn_tuners(
         # As in `survivors_of`.
         before = carry(scores, before)
         variance = carried_variance(noise_std, variance)
-        decided = before + head_start(num_trials, variance**0.5) * is_default
+        decided = before + defaults_margin(num_trials, variance**0.5) * is_default
         left = plans[number + 1][0] if number + 1 < len(plans) else 1
         places = np.argsort(-decided, axis=1, kind="stable")[:, :left]
         trials = np.take_along_axis(trials, places, axis=1)

@@ -12,9 +12,9 @@ from flwr_fbo.journal.tables import LedgerRow
 
 # Share of the scores of the rung before: see `decision_scores`.
 _CARRIED = 0.5
-# What is expected before any ballot, see `head_start`: how much of their votes clients
-# have in common, and by how many standard deviations of the trials the app's defaults
-# are better than a setting that was drawn.
+# What is expected before any ballot, see `defaults_margin`: how much of their votes
+# clients have in common, and by how many standard deviations of the trials the app's
+# defaults are better than a setting that was drawn.
 _AGREEMENT, _TRUST = 0.75, 1.6
 
 
@@ -53,8 +53,8 @@ def carry(scores: FloatArray, before: FloatArray) -> FloatArray:
     return scores + _CARRIED * before
 
 
-def head_start(num_trials: int, noise_std: float) -> float:
-    """Return by how much the best score must be ahead of that of the app's defaults.
+def defaults_margin(num_trials: int, noise_std: float) -> float:
+    """Return the margin by which a score must be ahead of that of the app's defaults.
 
     Chosen is the trial whose expected score is largest, given what was released; so the
     expected loss is smallest. Without noise the scores of K trials would have a
@@ -103,7 +103,7 @@ def survivors_of(rows: Sequence[LedgerRow], num_survivors: int) -> list[int]:
         for row in rows:
             variance = carried_variance(row.facts["noise_std"][0], variance)
         scores = scores.copy()
-        scores[place] += head_start(len(scores), variance**0.5)
+        scores[place] += defaults_margin(len(scores), variance**0.5)
     return survivors(scores, num_survivors)
 
 

@@ -13,7 +13,7 @@ from flwr_fbo._common.pictures import BLUE, ORANGE
 from flwr_fbo._common.text import short_value
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import LedgerRow
-from flwr_fbo.study.report import figures
+from flwr_fbo.study.report import charts
 from flwr_fbo.study.report.page import (
     Section,
     Table,
@@ -126,7 +126,7 @@ def _course(
             axes.plot(x, y, "-o", ms=3, color=color, lw=width, label=shown)
 
     labels = "round of work", metric
-    return Section("Course", [figures.chart("course", caption, labels, draw)])
+    return Section("Course", [charts.chart("course", caption, labels, draw)])
 
 
 def _score_name(identity: Mapping[str, Any]) -> str:
@@ -190,7 +190,7 @@ def _scores(identity: Mapping[str, Any], found: FederationResult) -> Section:
             axes.plot(x, y, style, ms=4, color=color, lw=width, label=label)
 
     labels = "round", _score_name(identity)
-    return Section("Scores", [*lines, figures.chart("scores", caption, labels, draw)])
+    return Section("Scores", [*lines, charts.chart("scores", caption, labels, draw)])
 
 
 def trials_table(found: FederationResult) -> Table:

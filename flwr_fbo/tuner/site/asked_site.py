@@ -10,9 +10,9 @@ from flwr_fbo._common.errors import refused
 from flwr_fbo.privacy.spending_ledger import StudyKey
 from flwr_fbo.secure import SecureSums, SumIdentity
 from flwr_fbo.site.gate import Gate
-from flwr_fbo.site.limits import check_numbers
 from flwr_fbo.site.receipts import CHARGES, HEAD
 from flwr_fbo.site.site_journal import configured_folder, configured_slot
+from flwr_fbo.site.size_limits import check_numbers
 from flwr_fbo.study.codec import StudyMismatchError
 from flwr_fbo.tuner.message_headers import (
     KIND,

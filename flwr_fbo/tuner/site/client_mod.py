@@ -13,7 +13,7 @@ from flwr.clientapp.typing import ClientAppCallable
 from flwr_fbo._common.errors import AppFailedError, log_once
 from flwr_fbo._compat import GET_PARAMETERS
 from flwr_fbo.site.gate import NO_ANSWER, Gate, let_go_by_a_site, sent
-from flwr_fbo.site.node_limits import hearing
+from flwr_fbo.site.node_config_limits import hearing
 from flwr_fbo.site.site import SiteError, reported
 from flwr_fbo.tuner.message_headers import (
     HEADER,

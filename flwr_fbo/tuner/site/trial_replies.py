@@ -18,7 +18,7 @@ from flwr_fbo._compat import (
     secure_aggregation_stage,
 )
 from flwr_fbo.site.gate import NO_ANSWER, sent
-from flwr_fbo.site.node_limits import hearing
+from flwr_fbo.site.node_config_limits import hearing
 from flwr_fbo.site.site import SiteError, reported
 from flwr_fbo.site.time_limit import time_limit
 from flwr_fbo.study.codec import StudyMismatchError, is_instruction

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,7 +32,7 @@ from numpy.typing import NDArray
 
 from flwr_fbo._common.arrays import FloatArray, first_best, one_blas_thread
 from flwr_fbo._common.random import Purpose, generator
-from flwr_fbo.space.search_space import SearchSpace, move_to_faces
+from flwr_fbo.tuning.fed_vote.crowded_places import crowded_places
 from flwr_fbo.tuning.fed_vote.settings import (
     SHARED_CANDIDATES,
     FedVoteSettings,
@@ -44,53 +43,6 @@ from flwr_fbo.tuning.search.own_search import LeanAgent, shared_features
 
 if TYPE_CHECKING:
     from flwr_fbo.models.features import RandomFeatures
-
-# Of the candidates, those with about half of their coordinates moved to a face of the
-# cube: many best settings lie there, and uniform points never do.
-_SHARE_ON_FACES = 1 / 3
-
-
-@lru_cache(maxsize=4)
-@one_blas_thread
-def crowded_places(
-    settings: FedVoteSettings,
-    count: VoteCount,
-    space: SearchSpace,
-    feature_seed: int,
-    iteration: int,
-    votes: bytes,
-) -> FloatArray:
-    """Return places with more votes than chance and noise explain, most votes first.
-
-    Public, and the same for all agents: a process that is host to many of them looks
-    for these places once.
-
-    Parameters
-    ----------
-    iteration : int
-        Each looks at other places.
-    votes : bytes
-        Released votes: M float64 numbers.
-
-    Returns
-    -------
-    ndarray of shape (k, D)
-        Places on the unit cube; k may be 0.
-    """
-    by_chance = votes_by_chance(settings, count, space, feature_seed)
-    weights = by_chance.excess(np.frombuffer(votes)[None])
-    rng = generator(feature_seed, iteration, Purpose.FOLLOW)
-    points = rng.random((SHARED_CANDIDATES * settings.num_candidates, space.dim))
-    move_to_faces(points, _SHARE_ON_FACES, 0.5, rng)
-    places = space.snap_discrete(points)
-    features = shared_features(settings, space.dim, feature_seed)
-    function = np.zeros(len(places), dtype=np.intp)
-    rough = features.rough_values(places, weights, function)
-    crowded = np.flatnonzero(rough > by_chance.threshold)
-    best = features.largest(
-        places[crowded], weights, function[crowded], rough[crowded], len(crowded)
-    )
-    return np.asarray(places[crowded[best]])
 
 
 class FedVoteAgent(LeanAgent):

@@ -22,18 +22,11 @@ from flwr_fbo._common.validation import require
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.study.server import Step
 from flwr_fbo.tuning.dp_fts_de.server import DPFTSDEServer
-from flwr_fbo.tuning.fed_warm_start.head_start import head_start
 from flwr_fbo.tuning.fed_warm_start.knowledge import Knowledge, KnownRelease
 from flwr_fbo.tuning.fed_warm_start.settings import (
     Cohorts,
     FedWarmStartSettings,
     WarmStartFacts,
-)
-from flwr_fbo.tuning.search.recommendation import (
-    BY_CHANCE,
-    SIGNIFICANCE,
-    Recommendation,
-    ReleasedFunction,
 )
 from flwr_fbo.tuning.search.settings import Facts
 from flwr_fbo.tuning.search.study import TuningStudy
@@ -292,30 +285,3 @@ def _is_short(slot: int, message: Any) -> bool:
         _log.warning(text, slot, norm)
         return False
     return True
-
-
-def released_function(
-    study: TuningStudy, ledger: Sequence[LedgerRow]
-) -> ReleasedFunction | None:
-    """Take the posterior probability that sites share nothing."""
-    facts, agent = study.facts, study.agent
-    assert isinstance(agent, FedWarmStartSettings)
-    assert isinstance(facts, WarmStartFacts)
-    if not ledger and facts.known is None:
-        return None
-    released = b"".join(row.vectors.tobytes() for row in ledger)
-    cohorts = facts.cohorts or Cohorts(1)
-    start = head_start(
-        agent, cohorts, study.space, study.feature_seed, released, facts.known
-    )
-    best = study.space.snap(start.tops[0])
-    score = float(start(best[None])[0])
-    p0 = start.null_probability
-    certain = start.is_followed and p0 <= SIGNIFICANCE
-    alone = (
-        "sites that started later searched alone; more pioneers or epsilon tell more"
-    )
-    reason = "" if certain else f"{BY_CHANCE}: {alone}"
-    params = None if reason else study.space.from_unit(best)
-    found = Recommendation(params, reason, score, None, p0, is_start=True)
-    return ReleasedFunction(start, best, found)

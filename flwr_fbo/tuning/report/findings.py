@@ -12,7 +12,7 @@ from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.pictures import BLUE
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.space.search_space import SearchSpace
-from flwr_fbo.study.report import figures
+from flwr_fbo.study.report import charts
 from flwr_fbo.study.report.page import Figure, Part, Section, Table, params_text
 from flwr_fbo.study.report.releases import NOTHING_RELEASED
 from flwr_fbo.tuning.fed_warm_start.server import reported_in, verdict
@@ -106,10 +106,10 @@ def slices(space: SearchSpace, released: ReleasedFunction) -> list[str | Figure]
             f"their best values. It is highest at {params_text({name: best[name]})}."
         )
         labels = (name, space.distributions[name]), _SCORE
-        return figures.chart(f"slice-{index}", caption, labels, draw)
+        return charts.chart(f"slice-{index}", caption, labels, draw)
 
-    shown = [chart(*item) for item in enumerate(order[: figures.MOST_SHOWN])]
-    return [*shown, *figures.left_out(order)]
+    shown = [chart(*item) for item in enumerate(order[: charts.MOST_SHOWN])]
+    return [*shown, *charts.left_out(order)]
 
 
 def score_map(space: SearchSpace, released: ReleasedFunction) -> Figure:
@@ -123,7 +123,7 @@ def score_map(space: SearchSpace, released: ReleasedFunction) -> Figure:
     def draw(axes: Any) -> None:
         shades = axes.contourf(x, y, values, levels=10, cmap="Blues")
         axes.figure.colorbar(shades, ax=axes, label=_SCORE)
-        here = (figures.number_of(best[name], kind) for name, kind in (across, up))
+        here = (charts.number_of(best[name], kind) for name, kind in (across, up))
         # White with a dark edge: seen on all shades.
         axes.plot(*here, "X", ms=11, color="#ffffff", mec="#1b1b1b", clip_on=False)
 
@@ -131,7 +131,7 @@ def score_map(space: SearchSpace, released: ReleasedFunction) -> Figure:
         f"Map of the released score over {across[0]} and {up[0]}, dark where it is "
         f"high. The cross marks the highest score, at {params_text(best)}."
     )
-    return figures.chart("map", caption, (across, up), draw)
+    return charts.chart("map", caption, (across, up), draw)
 
 
 def _along(
@@ -146,5 +146,5 @@ def _along(
     points = np.unique(space.snap_discrete(points), axis=0)
     name = list(space.distributions)[index]
     values = [space.from_unit(point)[name] for point in points]
-    numbers = [figures.number_of(value, space.distributions[name]) for value in values]
+    numbers = [charts.number_of(value, space.distributions[name]) for value in values]
     return points[:, index], np.array(numbers)

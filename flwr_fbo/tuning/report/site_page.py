@@ -32,7 +32,7 @@ from flwr_fbo.privacy.spending_ledger import (
 )
 from flwr_fbo.privacy.spending_ledger import FILE_NAME as LEDGER_NAME
 from flwr_fbo.study.conditions import conditions_of
-from flwr_fbo.study.report import figures
+from flwr_fbo.study.report import charts
 from flwr_fbo.study.report.page import (
     FOR_THE_SITE,
     Figure,
@@ -287,7 +287,7 @@ def _convergence(done: Sequence[Trial], direction: Direction) -> Section:
         axes.plot(numbers, best, color=BLUE, ds="steps-post", label="best so far")
         _scatter(axes, done, numbers)
 
-    figure = figures.chart("trials", caption, ("trial", "value"), draw)
+    figure = charts.chart("trials", caption, ("trial", "value"), draw)
     return Section("Convergence", [figure])
 
 
@@ -310,7 +310,7 @@ def parameter_section(done: Sequence[Trial], agent: Agent) -> Section:
     parameters = agent.space.distributions
     importances = importances_of(done, agent)
     order = sorted(parameters, key=lambda name: -importances.get(name, 0.0))
-    shown = {name: parameters[name] for name in order[: figures.MOST_SHOWN]}
+    shown = {name: parameters[name] for name in order[: charts.MOST_SHOWN]}
     parts: list[Part] = []
     if importances:
         rows = [(name, f"{share:.0%}") for name, share in importances.items()]
@@ -325,7 +325,7 @@ def parameter_section(done: Sequence[Trial], agent: Agent) -> Section:
             "and two parameters or more."
         )
     parts += [_slice(i, *item, done) for i, item in enumerate(shown.items())]
-    parts += figures.left_out(order)
+    parts += charts.left_out(order)
     if len(shown) > 1 and len(done) > 1:
         parts.append(_parallel(shown, done, agent))
     return Section("Parameters", parts)
@@ -365,9 +365,9 @@ def _slice(
         f"Chart of the value of each trial against {name}, marked by its source; "
         f"{tried}."
     )
-    numbers = [figures.number_of(value, distribution) for value in values]
+    numbers = [charts.number_of(value, distribution) for value in values]
     labels = (name, distribution), "value"
-    return figures.chart(
+    return charts.chart(
         f"slice-{index}", caption, labels, lambda axes: _scatter(axes, done, numbers)
     )
 
@@ -402,20 +402,20 @@ def _parallel(
             axes.axvline(place, color="#7f7f7f", lw=0.5)
             axes.text(place, -0.03, bottom, va="top", ha="center")
             axes.text(place, 1.03, top, va="bottom", ha="center")
-        names = figures.all_short((*shown, "value"))
+        names = charts.all_short((*shown, "value"))
         axes.set_xticks(places, names, rotation=25, ha="right")
         axes.tick_params(axis="x", length=0)
         axes.set_yticks([])
         axes.set_ylim(-0.12, 1.12)
         axes.spines[["left", "bottom"]].set_visible(False)
 
-    return figures.chart("parallel", caption, ("", ""), draw, whole_x=False)
+    return charts.chart("parallel", caption, ("", ""), draw, whole_x=False)
 
 
 def _height(value: Any, distribution: Any) -> float:
     """Return where a value lies on its axis, from 0 to 1."""
     if isinstance(distribution, CategoricalDistribution):
-        return figures.number_of(value, distribution) / (len(distribution.choices) - 1)
+        return charts.number_of(value, distribution) / (len(distribution.choices) - 1)
     low, high, here = float(distribution.low), float(distribution.high), float(value)
     if distribution.log:
         low, high, here = math.log(low), math.log(high), math.log(here)
@@ -426,5 +426,5 @@ def _ends(distribution: Any) -> tuple[str, str]:
     """Return what stands at both ends of an axis."""
     if isinstance(distribution, CategoricalDistribution):
         first, *_, last = distribution.choices
-        return figures.short(first, _MOST_AT_END), figures.short(last, _MOST_AT_END)
-    return figures.plain(distribution.low), figures.plain(distribution.high)
+        return charts.short(first, _MOST_AT_END), charts.short(last, _MOST_AT_END)
+    return charts.plain(distribution.low), charts.plain(distribution.high)

@@ -46,7 +46,7 @@ from flwr_fbo.lab.tasks.nonlinear_bandit import (
     FunctionBanditTask,
     NonlinearBandit,
 )
-from flwr_fbo.models.langevin import LangevinSettings
+from flwr_fbo.models.langevin_regression import LangevinSettings
 
 FIGURES = Path(__file__).parents[3] / "experiments" / "fed-go-ucb"
 FIG2 = "fig2-cosine", "fig2-hartmann"

@@ -16,7 +16,7 @@ from flwr_fbo.bandits.fed_go_ucb.settings import (
 )
 from flwr_fbo.lab.simulation.neural_bandits import NeuralBanditSimulation, Sharing
 from flwr_fbo.lab.tasks.nonlinear_bandit import FunctionBanditTask, NonlinearBandit
-from flwr_fbo.models.langevin import LangevinSettings
+from flwr_fbo.models.langevin_regression import LangevinSettings
 from flwr_fbo.models.network import Network
 from tests.support.servers import server_of
 

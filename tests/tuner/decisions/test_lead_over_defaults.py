@@ -28,7 +28,6 @@ from flwr_fbo.tuner.choosers.exact import ExactChooser
 from flwr_fbo.tuner.choosers.private import PrivateChooser
 from flwr_fbo.tuner.decisions.drawn_tuners import drawn_tuners, std_of_lead
 from flwr_fbo.tuner.decisions.lead_over_defaults import lead_over_defaults
-from flwr_fbo.tuner.decisions.survivors import head_start, survivors_of
 from flwr_fbo.tuner.site.ballots import make_ballot
 from tests.support.apps import (
     RUN_CONFIG,
@@ -120,23 +119,6 @@ def test_little_is_lost_whether_the_defaults_are_good_or_bad(
     num_clients: int, gap: tuple[float, float] | None, most: float
 ) -> None:
     assert _loss(num_clients, gap) <= most
-
-
-def test_the_head_start_is_nothing_without_noise_and_grows_with_it() -> None:
-    assert head_start(16, 0.0) == 0.0
-    few, many = head_start(2, 0.5), head_start(2, 0.05)
-    assert few == pytest.approx(100 * many)
-    rows = [
-        LedgerRow(
-            0,
-            {"mechanism": "gaussian", "trials": [4, 0, 7], "noise_std": [noise]},
-            np.array([0.3, 0.2, -0.5]),
-        )
-        for noise in (0.01, 0.5)
-    ]
-    assert [survivors_of([row], 2) for row in rows] == [[0, 1], [1, 0]]
-    rows[1].facts["failed"] = [0]
-    assert survivors_of([rows[1]], 1) == [0]
 
 
 def test_a_key_that_changes_nothing_beats_no_defaults() -> None:

@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 
 from flwr_fbo.journal.tables import LedgerRow
-from flwr_fbo.tuner.decisions.survivors import decision_scores, survivors
+from flwr_fbo.tuner.decisions.survivors import (
+    decision_scores,
+    defaults_margin,
+    survivors,
+    survivors_of,
+)
 
 
 def test_survivors_are_in_order_and_ties_go_to_the_first() -> None:
@@ -38,3 +43,20 @@ def test_exact_scores_are_taken_as_they_are(mechanism: str) -> None:
         _released([1, 2], 0.0, 1.0, mechanism=mechanism),
     ]
     assert decision_scores(rows).tolist() == [0.0, 1.0]
+
+
+def test_the_defaults_margin_grows_with_the_noise_from_nothing() -> None:
+    assert defaults_margin(16, 0.0) == 0.0
+    few, many = defaults_margin(2, 0.5), defaults_margin(2, 0.05)
+    assert few == pytest.approx(100 * many)
+    rows = [
+        LedgerRow(
+            0,
+            {"mechanism": "gaussian", "trials": [4, 0, 7], "noise_std": [noise]},
+            np.array([0.3, 0.2, -0.5]),
+        )
+        for noise in (0.01, 0.5)
+    ]
+    assert [survivors_of([row], 2) for row in rows] == [[0, 1], [1, 0]]
+    rows[1].facts["failed"] = [0]
+    assert survivors_of([rows[1]], 1) == [0]

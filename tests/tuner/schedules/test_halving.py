@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from flwr_fbo import Halving
+from tests.support.apps import SPACE, in_process, main_of, server_context, tuner
 
 
 @pytest.mark.parametrize(
@@ -41,3 +42,11 @@ def test_trials_fall_as_rounds_grow(
 def test_bad_settings_are_named(field: str, options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"^{field}="):
         Halving(**{"trials": 16, "rounds": (3, 9), **options})
+
+
+def test_halving_only_chooses() -> None:
+    study = tuner(schedule=Halving(4, (1, 2)))
+    result = study.start(main_of(), in_process(), server_context())
+    assert result.returned is None
+    assert result.exact_metrics is None
+    assert SPACE.keys() == result.best.keys()

@@ -25,13 +25,13 @@ from flwr.serverapp.strategy import (
 )
 from optuna.distributions import FloatDistribution, IntDistribution
 
-from flwr_fbo import FederationTuner, Halving, OneTraining, PrivateChoice, Seeds
+from flwr_fbo import FederationTuner, OneTraining, PrivateChoice, Seeds
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.tuner.message_headers import read_header
 from flwr_fbo.tuner.records.trials_record import FILE_NAME
 from flwr_fbo.tuner.schedules.schedule import AppShape
 from flwr_fbo.tuning import current_trial, server_score
-from tests.support.apps import SPACE, in_process, message_app
+from tests.support.apps import message_app
 from tests.support.races import (
     FINAL,
     NUM_NODES,
@@ -665,12 +665,3 @@ def test_all_numbers_of_trials_have_a_plan(trials: int) -> None:
 def test_bad_settings_are_named(field: str, options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"^{field}="):
         OneTraining(**options)
-
-
-def test_halving_only_chooses() -> None:
-    schedule = Halving(4, (1, 2))
-    study = race(6, schedule=schedule)
-    result = study.start(_main(), in_process(), race_context())
-    assert result.returned is None
-    assert result.exact_metrics is None
-    assert SPACE.keys() == result.best.keys()

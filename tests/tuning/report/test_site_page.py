@@ -28,7 +28,7 @@ from flwr_fbo.privacy.spending_ledger import (
     with_note,
 )
 from flwr_fbo.space.search_space import SearchSpace
-from flwr_fbo.study.report import figures
+from flwr_fbo.study.report import charts
 from flwr_fbo.study.report.page import Figure
 from flwr_fbo.tuning import FedVoteSettings
 from flwr_fbo.tuning.fed_vote.settings import VoteCount
@@ -170,7 +170,7 @@ def test_a_site_can_use_its_journal_while_a_page_is_drawn(
             opened.append(journal.num_trials)
         return ""
 
-    monkeypatch.setattr(figures, "chart", chart)
+    monkeypatch.setattr(charts, "chart", chart)
     _text(path)
     assert set(opened) == {5}
 

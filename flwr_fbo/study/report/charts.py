@@ -1,4 +1,4 @@
-"""Figures of a report: SVG in the colours of the page; axes and names of parameters."""
+"""Charts of a report: SVG in the colours of the page; axes and names of parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures of reports: whole numbers, few ticks, and whole names."""
+"""Charts of reports: whole numbers, few ticks, and whole names."""
 
 import re
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flwr_fbo.study.report import figures
+from flwr_fbo.study.report import charts
 from flwr_fbo.study.report.page import Figure, Section, render
 
 
@@ -21,7 +21,7 @@ def _ticks(text: str, axis: str) -> Iterator[str]:
 def test_agents_and_rounds_are_whole_numbers(num_rounds: int, most: float) -> None:
     values = np.full(num_rounds, most)
     caption = "Chart of how many agents answered."
-    figure = figures.by_round("a", caption, "agents", values, whole=True)
+    figure = charts.by_round("a", caption, "agents", values, whole=True)
     text = render_figure(figure)
     for axis in "xy":
         labels = list(_ticks(text, axis))
@@ -31,7 +31,7 @@ def test_agents_and_rounds_are_whole_numbers(num_rounds: int, most: float) -> No
 
 @pytest.mark.parametrize(("low", "high"), [(11.5, 12.2), (1e-6, 1e3)])
 def test_log_axes_have_some_ticks_but_not_many(low: float, high: float) -> None:
-    figure = figures.chart(
+    figure = charts.chart(
         "a",
         "Chart of two points.",
         ("x", "y"),
@@ -54,7 +54,7 @@ def test_names_in_a_legend_are_not_cut_off(letters: int, num_columns: int) -> No
         for name in names:
             axes.plot([0, 1], label=name)
 
-    svg = figures.chart("a", "Chart of four lines.", ("x", "y"), draw).svg
+    svg = charts.chart("a", "Chart of four lines.", ("x", "y"), draw).svg
     places = [re.search(rf'<text[^>]* x="([\d.]+)"[^>]*>{n}<', svg) for n in names]
     starts = {place[1] for place in places if place}
     assert len(starts) == num_columns, starts

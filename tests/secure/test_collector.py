@@ -21,8 +21,8 @@ from flwr_fbo.secure import (
     SumIdentity,
     SumRequest,
 )
+from flwr_fbo.secure.collector import SecureCollector
 from flwr_fbo.secure.roster import Roster
-from flwr_fbo.secure.server_sums import SecureCollector
 
 NUM_SITES, LENGTH = 5, 8
 OPTION = SecureAggregation(threshold=4, honest=3, colluding=1)

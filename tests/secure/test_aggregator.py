@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from flwr_fbo._common.errors import RefusedError
+from flwr_fbo.secure.aggregator import Aggregator
 from flwr_fbo.secure.graph import MaskGraph
-from flwr_fbo.secure.server_attempt import Aggregator
 from flwr_fbo.secure.terms import Exchange, SumFailedError
 from flwr_fbo.secure.wire import to_payload
 from tests.support.attempts import Attempt, Between, make_attempt, unchanged

@@ -9,7 +9,7 @@ from flwr.app import Context, RecordDict, UserConfig
 
 from flwr_fbo import Limits
 from flwr_fbo._common.errors import NodeConfigError
-from flwr_fbo.site.node_limits import node_limits
+from flwr_fbo.site.node_config_limits import node_limits
 
 
 def _context(**node_config: Any) -> Context:
@@ -62,3 +62,8 @@ def test_what_looks_like_a_limit_and_is_none_is_refused_by_name(key: str) -> Non
 )
 def test_an_apps_own_entries_are_left_alone(key: str) -> None:
     node_limits(Context(1, 1, {key: 5}, RecordDict(), {}))
+
+
+def test_a_limit_of_the_node_config_is_named_by_its_key() -> None:
+    with pytest.raises(ValueError, match="node config fbo-max-trials='many'"):
+        node_limits(_context(max_trials="many"))

@@ -1,10 +1,10 @@
-"""The server's side of a study's secure sums: attempts, exchanges, and restarts.
+"""Collector of a study's secure sums: a release's attempts, one after another.
 
-An attempt is five exchanges. Until its sum may have been unmasked it can be given up,
-and another one begun, with the sites that are there then. From the last exchange on it
-cannot: two sums of the same messages over different sites differ by the messages of a
-few. So what could be unmasked is on disk first, and the same is asked again, however
-often the server starts anew.
+`flwr_fbo.secure.aggregator` makes one attempt, which is five exchanges. Until its sum
+may have been unmasked it can be given up, and another one begun, with the sites that
+are there then. From the last exchange on it cannot: two sums of the same messages over
+different sites differ by the messages of a few. So what could be unmasked is on disk
+first, and the same is asked again, however often the server starts anew.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 from flwr_fbo._common.validation import require
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.release import ReleaseSettings
+from flwr_fbo.secure.aggregator import Aggregator
 from flwr_fbo.secure.block_sums import BlockSums
 from flwr_fbo.secure.graph import MAX_COMPLETE
 from flwr_fbo.secure.integer_noise import SumNoise
 from flwr_fbo.secure.roster import Roster, digest_of
 from flwr_fbo.secure.secure_release import SecureTotal
-from flwr_fbo.secure.server_attempt import Aggregator
 from flwr_fbo.secure.sum_settings import GroupedSums, SecureSums, SumGroup
 from flwr_fbo.secure.terms import Exchange, SumFailedError, SumRequest
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from flwr_fbo.bandits.fed_go_ucb.agent import FedGOUCBAgent
-from flwr_fbo.models.langevin import LangevinDynamics, LangevinSettings
+from flwr_fbo.models.langevin_regression import LangevinDynamics, LangevinSettings
 from tests.support.neural_agents import MODEL, SETTINGS, T0, N, _agent, points
 from tests.support.servers import server_of
 

@@ -1,4 +1,7 @@
-"""The server's half of a secure sum: five requests out, whatever comes back in."""
+"""Aggregator of one attempt at a secure sum: five exchanges with the sites.
+
+`flwr_fbo.secure.collector` begins attempts, until one of a release gives its sum.
+"""
 
 from __future__ import annotations
 

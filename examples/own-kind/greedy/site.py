@@ -60,6 +60,7 @@ class GreedyAgent(RecordedBanditAgent):
         order = rng.permutation(self.study.releases.dimension)
         if not self.total.any() or rng.random() < self.study.exploration:
             return int(order[0])
+        # Of rewards less the middle of their range, which all arms lack alike.
         counts, sums = self.total.diagonal()[:-1], self.total[:-1, -1]
         made = self.mechanism.num_released
         noise = self.study.releases.std_by(made) * np.sqrt(self.study.num_agents)
@@ -74,7 +75,7 @@ class GreedyAgent(RecordedBanditAgent):
             if actions is not None:
                 x = np.eye(releases.dimension)[self.choose(t)]
                 reward = fitting_reward(environment, t, x, releases.reward_range)
-                if reward is not None:
+                if reward is not None:  # counts: diagonal; rewards: last column
                     self.sums = self.sums + releases.gram([x], [reward])
             self.num_trials = t + 1
             self._put({"own-sums": self.sums, "num-trials": np.array(t + 1)})
@@ -110,6 +111,8 @@ class GreedySite(BanditSite[GreedyInstruction, GreedyAgent]):
         if made < instruction.heard:  # else a release would be made again
             raise older_copy(made, instruction.heard)
         agent.hear(arrays)
+        # A server learns only the type of what an environment raises: its text may
+        # quote trials.
         with playing(self.make_environment, context) as environment:
             limited = environment_in_time(environment, check_time)
             agent.play(limited, instruction.num_trials)

@@ -200,6 +200,26 @@ class Promise:
         together = tuple(replace(c, num_releases=n) for c, n in runs)
         return cls(together, private, delta=at)
 
+    @classmethod
+    def of_one_mechanism(
+        cls, mu: float, *, private: bool, delta: float, fixed_rows: bool
+    ) -> Promise:
+        """Return the promise of one mechanism, charged once for all of its releases.
+
+        Parameters
+        ----------
+        mu : float
+            Of Gaussian differential privacy, for all releases together.
+        private : bool
+            See `Promise`; False where there is no noise, or it is seeded.
+        delta : float
+            See `Promise`.
+        fixed_rows : bool
+            See `Promise`; True where an agent acts on its own trials, other than
+            through its releases. It has no default: no code can tell.
+        """
+        return cls((Charge(1 / mu),), private, delta=delta, fixed_rows=fixed_rows)
+
     @property
     def condition(self) -> str:
         """Under which epsilon holds, whatever the kind of study."""

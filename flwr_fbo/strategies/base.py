@@ -48,7 +48,7 @@ from flwr_fbo.strategies.study_record import (
 )
 from flwr_fbo.study.callbacks import Round, Started, tell, tell_of_end
 from flwr_fbo.study.codec import RECEIPT_ENTRY, Instruction, Study, kind_of
-from flwr_fbo.study.kinds import JournalKind
+from flwr_fbo.study.kinds import JournalKind, require_registered
 from flwr_fbo.study.server import Server, Step
 
 _log = logging.getLogger("flwr.fbo")
@@ -164,6 +164,8 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         kept = "an absolute path, with authenticated=True: without a record a run that "
         kept += "starts again is another study, and is charged again"
         require(is_recorded, "folder", folder, kept)
+        if folder is not None:
+            require_registered(self.record_kind)
         if self._has_started:
             raise ValueError("This strategy has run already: make a new one.")
         self._has_started, self._timeout = True, timeout

@@ -80,7 +80,13 @@ class Study(ABC):
     own: ClassVar[tuple[str, ...]] = ("study_id",)
 
     study_id: str
-    promise: Promise
+
+    if TYPE_CHECKING:  # a field of some studies, and computed by others
+
+        @property
+        def promise(self) -> Promise:
+            """Releases of a site at most."""
+            raise NotImplementedError
 
     @property
     @abstractmethod

@@ -144,27 +144,37 @@ def load(reference: str | type) -> Any:
 
 def kinds() -> tuple[Kind, ...]:
     """Return all kinds: those of this package, and those of other packages."""
-    return (*map(_ours, _OURS), *map(_theirs, _others()))
+    return (*map(_ours, _OURS), *_others())
 
 
 def kind_named(name: str) -> Kind | None:
     """Return the kind of this name; None where it is unknown."""
     if name in _OURS:
         return _ours(name)
-    return next((_theirs(one) for one in _others() if one.name == name), None)
+    return next((kind for kind in _others() if kind.name == name), None)
 
 
 def journal_kinds() -> Iterator[JournalKind]:
     """Yield the sorts of journals of all kinds, those of this package first."""
     for name in _OURS:  # without the metadata, if one of these is looked for
         yield from _ours(name).journals
-    for entry in _others():
-        yield from _theirs(entry).journals
+    for kind in _others():
+        yield from kind.journals
 
 
 def journal_kind(name: object) -> JournalKind | None:
     """Return the sort of journal with this ``kind``; None where it is unknown."""
     return next((one for one in journal_kinds() if one.name == name), None)
+
+
+def require_registered(kind: JournalKind) -> None:
+    """Raise `JournalError` unless journals of a kind would be found as such."""
+    if journal_kind(kind.name) != kind:
+        raise JournalError(
+            f"No kind of study has this journal called {kind.name!r} here: a package "
+            f"registers its kinds in the entry-point group {GROUP} before the first "
+            "run with a folder."
+        )
 
 
 def _ours(name: str) -> Kind:
@@ -173,22 +183,32 @@ def _ours(name: str) -> Kind:
 
 
 @cache
-def _others() -> tuple[EntryPoint, ...]:
-    """Return the entry points of other packages, each name once."""
-    found = {entry.name: entry for entry in entry_points(group=GROUP)}
-    return tuple(found[name] for name in sorted(found))
-
-
-def _theirs(entry: EntryPoint) -> Kind:
-    """Return the kind of an entry point.
+def _others() -> tuple[Kind, ...]:
+    """Return the kinds of other packages, each name once.
 
     Raises
     ------
     JournalError
-        If it cannot be imported, is not a `Kind` of that name, or takes a name of this
-        package. It is not left out: a site would overlook the charges in its journals.
+        If an entry point cannot be imported, is not a `Kind` of that name, or takes a
+        name or the file of another kind. It is not left out: a site would overlook the
+        charges in its journals.
     """
-    about = f"The entry point {entry.name!r} of {GROUP}, {entry.value}, cannot be used"
+    entries = {entry.name: entry for entry in entry_points(group=GROUP)}
+    taken = [journal for name in _OURS for journal in _ours(name).journals]
+    found: list[Kind] = []
+    for name in sorted(entries):
+        kind = _theirs(entries[name])
+        for journal in kind.journals:
+            if clash := _clash(journal, taken):
+                raise JournalError(f"{_about(entries[name])}: {clash}.")
+            taken.append(journal)
+        found.append(kind)
+    return tuple(found)
+
+
+def _theirs(entry: EntryPoint) -> Kind:
+    """Return the kind of an entry point."""
+    about = _about(entry)
     if entry.name in _OURS:
         raise JournalError(f"{about}: flwr_fbo has a kind of that name.")
     try:
@@ -198,3 +218,20 @@ def _theirs(entry: EntryPoint) -> Kind:
     if not isinstance(kind, Kind) or kind.name != entry.name:
         raise JournalError(f"{about}: it is not a Kind of that name.")
     return kind
+
+
+def _about(entry: EntryPoint) -> str:
+    return f"The entry point {entry.name!r} of {GROUP}, {entry.value}, cannot be used"
+
+
+def _clash(journal: JournalKind, taken: list[JournalKind]) -> str:
+    """Return what another sort of journal has too; empty if nothing."""
+    for other in taken:
+        if journal.name == other.name:
+            return f"another journal is called {journal.name!r}, too"
+        # All servers keep one file: only one study is in such a folder.
+        if journal.files == other.files != SERVER_FILE:
+            return f"files of {other.name!r} are called {journal.files!r}, too"
+        if journal.note and journal.note == other.note:
+            return f"the note of {other.name!r} is called {journal.note!r}, too"
+    return ""

@@ -383,6 +383,38 @@ def test_a_registration_that_does_not_fit_is_an_error(
     assert name in told.output
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ('"greedy-server"', '"server"', "another journal is called 'server', too"),
+        ('"outside-counts",\n', '"agent",\n', "is called 'agent', too"),
+        ('"greedy-server"', '"outside-counts"', "is called 'outside-counts', too"),
+        (
+            "outside-counts-{study_id}",
+            "neural-bandit-{study_id}",
+            "files of 'neural-bandit' are called",
+        ),
+        (
+            "at_site=True,",
+            'at_site=True, note="last-neural-bandit",',
+            "the note of 'neural-bandit' is called",
+        ),
+    ],
+)
+def test_a_journal_with_the_name_or_file_of_another_is_an_error(
+    outsider: Path, old: str, new: str, reason: str
+) -> None:
+    """Its ledger would be shown as that of the other kind: a KeyError."""
+    assert old in MODULE
+    code = MODULE.replace(old, new, 1)
+    (outsider.parent / "site" / "greedy_kind.py").write_text(code)
+    told = RUNNER.invoke(app, ["ledger", "show", str(outsider)])
+    assert told.exit_code == 1
+    assert reason in " ".join(told.output.split())
+    with pytest.raises(JournalError, match="outside-counts"):
+        check_journals(outsider, None)
+
+
 def test_our_own_kinds_are_found_without_metadata(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

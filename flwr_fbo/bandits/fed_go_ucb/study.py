@@ -21,7 +21,7 @@ from flwr_fbo.bandits.fed_go_ucb.settings import FedGOUCBSettings
 from flwr_fbo.bandits.kind import NEURAL
 from flwr_fbo.models.network import Network, RewardModel
 from flwr_fbo.privacy.gaussian import gaussian_mu
-from flwr_fbo.privacy.spending_ledger import Charge, Promise
+from flwr_fbo.privacy.spending_ledger import Promise
 from flwr_fbo.study.codec import (
     Config,
     Instruction,
@@ -87,13 +87,15 @@ class FedGOUCBStudy(Study):
         return self.has_noise and self.noise_seed is None
 
     @cached_property
-    def promise(self) -> Promise:  # type: ignore[override]
+    def promise(self) -> Promise:
         """One charge for all releases of an agent."""
         privacy = self.settings.privacy
         if privacy is None:
             return Promise()
         mu = gaussian_mu(privacy.epsilon, privacy.delta)
-        return Promise((Charge(1 / mu),), self.private, delta=privacy.delta)
+        return Promise.of_one_mechanism(
+            mu, private=self.private, delta=privacy.delta, fixed_rows=False
+        )
 
     @cached_property
     def largest_uniform_share(self) -> float:

@@ -29,7 +29,7 @@ from flwr_fbo.bandits.linear.settings import (
     DeterminantTrigger,
     LinearUCBSettings,
 )
-from flwr_fbo.privacy.spending_ledger import Charge, Promise
+from flwr_fbo.privacy.spending_ledger import Promise
 from flwr_fbo.study.codec import (
     Config,
     Instruction,
@@ -188,12 +188,14 @@ class LinearBanditStudy(Study):
         return self.has_noise and self.noise_seed is None and self.trigger is None
 
     @cached_property
-    def promise(self) -> Promise:  # type: ignore[override]
+    def promise(self) -> Promise:
         """One charge for all releases of an agent: they are one mechanism."""
-        mu = self.settings.releases.mu
-        charges, delta = (Charge(1 / mu),), self.settings.releases.delta
-        fixed_rows = self.settings.fixed_rows
-        return Promise(charges, self.private, delta=delta, fixed_rows=fixed_rows)
+        return Promise.of_one_mechanism(
+            self.settings.releases.mu,
+            private=self.private,
+            delta=self.settings.releases.delta,
+            fixed_rows=self.settings.fixed_rows,
+        )
 
     @cached_property
     def largest_uniform_share(self) -> float:

@@ -54,8 +54,11 @@ class BanditSite(Site[AskedT, BanditT]):
         """The type of the agent that it keeps; loaded when it is asked for."""
 
     def uniform_share(self, study: Any) -> float:
-        """Return the largest share of decisions that have no regard to rewards."""
-        share: float = study.largest_uniform_share
+        """Return the largest share of decisions that have no regard to rewards.
+
+        That is the study's ``largest_uniform_share``; all of them where it says none.
+        """
+        share: float = getattr(study, "largest_uniform_share", 1.0)
         return share
 
     def check(self, context: Context, study: Any, gate: Gate) -> None:

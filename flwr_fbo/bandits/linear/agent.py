@@ -31,6 +31,7 @@ from flwr_fbo._common.arrays import FloatArray, one_blas_thread
 from flwr_fbo._common.validation import require
 from flwr_fbo.bandits.linear.confidence import Belief, Confidence
 from flwr_fbo.bandits.linear.own_data import OwnBelief
+from flwr_fbo.bandits.linear.prior import Prior
 from flwr_fbo.bandits.linear.settings import DeterminantTrigger
 
 
@@ -66,6 +67,9 @@ class LinearUCBAgent:
         The agent's part of the total, where sites act on their own data.
     num_others : int
         Number of other agents' releases in the total; see `receive`. Zero unless given.
+    prior : Prior, optional
+        What the site knew before; nothing unless given. It is added to what the agent
+        believes, and is not in ``running_sum``.
 
     Attributes
     ----------
@@ -81,7 +85,9 @@ class LinearUCBAgent:
         total: FloatArray | None = None,
         own: OwnPart | None = None,
         num_others: int = 0,
+        prior: Prior | None = None,
     ) -> None:
+        self._prior = prior
         self._confidence, self.settings = confidence, confidence.settings
         size = self.settings.releases.dimension + 1
         self.running_sum, self.num_trials = np.zeros((size, size)), 0
@@ -226,9 +232,11 @@ class LinearUCBAgent:
                 own.clean,
                 own.num_trials,
                 num_synchronisations,
+                self._prior,
             )
             return
-        self._ellipsoid = self._confidence.ellipsoid(total)
+        known = total if self._prior is None else total + self._prior.total
+        self._ellipsoid = self._confidence.ellipsoid(known)
         self._synchronised_log_det = self._ellipsoid.log_det
 
     @property

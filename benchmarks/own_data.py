@@ -86,7 +86,7 @@ from benchmarks.rows import add_rows, read_rows
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.bandits import ContinualSettings, LinearUCBSettings
 from flwr_fbo.bandits.linear.confidence import Confidence
-from flwr_fbo.bandits.linear.own_data import Others, own_data, weighed
+from flwr_fbo.bandits.linear.own_data import Others, weighed
 from flwr_fbo.bandits.linear.settings import geometric_schedule
 from flwr_fbo.bandits.linear.worth_of_sums import SharingPlan
 from flwr_fbo.models.ellipsoid import Ellipsoid
@@ -161,7 +161,11 @@ def smallest_cap(
     settings: LinearUCBSettings, own: FloatArray, num_own: Counts, others: Others | None
 ) -> Ellipsoid:
     """Return the model with the smallest cap within two nats of the best evidence."""
-    own_matrix, own_target, variance = own_data(settings, own, num_own)
+    own_target, most = own[..., :-1, -1], settings.noise_scale**2
+    own_matrix = own[..., :-1, :-1] + settings.ridge * np.eye(own.shape[-1] - 1)
+    estimate = np.linalg.solve(own_matrix, own_target[..., None])[..., 0]
+    squares = own[..., -1, -1] - (own_target * estimate).sum(-1) + 20 * most
+    variance = np.clip(squares / (num_own + 20), 0.08 * most, most)
     if others is None:
         return Ellipsoid(own_matrix, own_target)
     U, evidence, models = others.directions, [], []

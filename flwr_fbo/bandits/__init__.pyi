@@ -16,6 +16,7 @@ from .linear.feature_encoder import FeatureEncoder as FeatureEncoder
 from .linear.feature_fields import Category as Category
 from .linear.feature_fields import Number as Number
 from .linear.peer_graph import PeerGraph as PeerGraph
+from .linear.prior import Prior as Prior
 from .linear.settings import LinearUCBSettings as LinearUCBSettings
 from .linear.settings import RewardTimeout as RewardTimeout
 from .off_policy.estimators import PolicyValue as PolicyValue

@@ -87,9 +87,7 @@ def _fail_by_rounding(patch: pytest.MonkeyPatch) -> None:
             check(name, value, *about, **more)
 
     patch.setattr(fields, "require_number", check_others)
-    patch.setattr(
-        own_data, "_ridge_of", lambda of, own, _: np.full(own.shape[:-2], of.ridge)
-    )
+    patch.setattr(own_data, "_least_ridge", lambda of, own, _: np.zeros(own.shape[:-2]))
     for module in (own_data, ellipsoid):
         patch.setattr(module, "raised", lambda matrix: matrix)
 

@@ -32,6 +32,7 @@ from flwr_fbo._common.validation import require
 from flwr_fbo.bandits.linear.blocks_belief import BlocksBelief
 from flwr_fbo.bandits.linear.confidence import Belief, Confidence
 from flwr_fbo.bandits.linear.own_data import OwnBelief
+from flwr_fbo.bandits.linear.prior import Prior
 from flwr_fbo.bandits.linear.settings import DeterminantTrigger
 
 
@@ -67,6 +68,9 @@ class LinearUCBAgent:
         The agent's part of the total, where sites act on their own data.
     num_others : int
         Number of other agents' releases in the total; see `receive`. Zero unless given.
+    prior : Prior, optional
+        What the site knew before; nothing unless given. It is added to what the agent
+        believes, and is not in ``running_sum``.
 
     Attributes
     ----------
@@ -84,7 +88,9 @@ class LinearUCBAgent:
         total: FloatArray | None = None,
         own: OwnPart | None = None,
         num_others: int = 0,
+        prior: Prior | None = None,
     ) -> None:
+        self._prior = prior
         self._confidence, self.settings = confidence, confidence.settings
         size = self.settings.releases.dimension + 1
         self.running_sum, self.num_trials = np.zeros((size, size)), 0
@@ -239,9 +245,11 @@ class LinearUCBAgent:
                 own.clean,
                 own.num_trials,
                 num_synchronisations,
+                prior=self._prior,
             )
             return
-        self._ellipsoid = self._confidence.ellipsoid(total)
+        known = total if self._prior is None else total + self._prior.total
+        self._ellipsoid = self._confidence.ellipsoid(known)
         self._synchronised_log_det = self._ellipsoid.log_det
 
     def receive_blocks(
@@ -269,7 +277,10 @@ class LinearUCBAgent:
         """
         size = self.settings.releases.dimension + 1
         self.receive(np.sum(totals, axis=0) + np.zeros((size, size)), len(totals))
-        self.blocks = BlocksBelief(self._confidence, totals, stds, max(num_sites, 1))
+        most = max(num_sites, 1)
+        self.blocks = BlocksBelief(
+            self._confidence, totals, stds, most, prior=self._prior
+        )
         if own is not None:
             std = float(np.sqrt(np.square(stds).sum()))
             self._own = OwnBelief(
@@ -280,6 +291,7 @@ class LinearUCBAgent:
                 own.num_trials,
                 len(totals),
                 std=std,
+                prior=self._prior,
             )
 
     @property

@@ -36,6 +36,7 @@ import numpy as np
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.bandits.linear.confidence import Belief, Confidence
+from flwr_fbo.bandits.linear.prior import Prior
 from flwr_fbo.bandits.linear.settings import LinearUCBSettings
 from flwr_fbo.models.ellipsoid import Ellipsoid
 from flwr_fbo.privacy.continual_settings import ContinualSettings
@@ -53,9 +54,6 @@ _NORMS = 0.25, 400.0
 # Share of a study's mu^2 that misfits have; the blocks' sums have the rest, and 1.12
 # times the noise that they would have without.
 LEAVE_SHARE = 0.2
-# Sharing goes on while the totals are worth so many times own trials: between 1 and 2
-# the sites' noise-free trials soon know more, as each adds to what is known by itself.
-_LEAST_WORTH = 2.0
 # A misfit of so many deviations of its noise, and of such a share of the rewards' range
 # a trial, is believed.
 _LEAVE_DEVIATIONS, _LEAST_MISFIT = 2.25, 0.15
@@ -79,6 +77,8 @@ class BlocksBelief:
     num_arms : int, optional
         Number of arms with as many coordinates each of their own: an action has zeros
         in all others. That of the encoder's blocks unless given, or 1.
+    prior : Prior, optional
+        What is known besides, without noise, and public; nothing unless given.
 
     Raises
     ------
@@ -93,6 +93,7 @@ class BlocksBelief:
         stds: FloatArray,
         num_sites: int,
         num_arms: int | None = None,
+        prior: Prior | None = None,
     ) -> None:
         self._confidence, self.settings = confidence, confidence.settings
         self._num_sites = num_sites
@@ -109,7 +110,7 @@ class BlocksBelief:
             total = blocks.sum(axis=0)
             for _ in range(2):
                 found = _evidence(self.settings, total, std, variance, num_arms)
-                model = _averaged(self.settings, found, variance)
+                model = _averaged(self.settings, found, variance, prior)
                 variance = _variance(self.settings, total, found.gram, model.estimate)
         self._found, self._model = found, model
         parts = found.information, found.target, model.estimate, model.covariance
@@ -142,8 +143,8 @@ class BlocksBelief:
 
     @property
     def pays(self) -> bool:
-        """Whether sites should go on sharing: the totals are worth twice own trials."""
-        return self.worth >= _LEAST_WORTH
+        """Whether sites should go on sharing: the totals know more than own trials."""
+        return self.worth >= 1
 
     def expected(self, actions: FloatArray) -> FloatArray:
         """Return what rewards the totals promise, in the rewards' range.
@@ -274,11 +275,20 @@ def _evidence(
     return found
 
 
-def _averaged(settings: LinearUCBSettings, found: _Evidence, variance: float) -> _Model:
+def _averaged(
+    settings: LinearUCBSettings,
+    found: _Evidence,
+    variance: float,
+    prior: Prior | None,
+) -> _Model:
     """Return the posterior of theta, with ridges averaged by their evidence."""
     ridges = _RIDGES[:, None] * settings.releases.max_action_norm**2
-    values, axes = np.linalg.eigh(found.information)
-    h, rotated = np.maximum(values, 0.0), axes.T @ found.target
+    information, target = found.information, found.target
+    if prior is not None:
+        information = information + prior.total[:-1, :-1]
+        target = target + prior.total[:-1, -1]
+    values, axes = np.linalg.eigh(information)
+    h, rotated = np.maximum(values, 0.0), axes.T @ target
     covariances = 1 / (h + ridges)
     estimates = covariances * rotated
     fit = (estimates * rotated).sum(axis=1)

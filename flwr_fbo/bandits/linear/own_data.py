@@ -6,6 +6,16 @@ differ. A Bayesian linear regression puts them together, with reward variance v:
 
     theta ~ N(0, v / ridge I),    y = x'theta + N(0, v).
 
+Ridge and v are not set: there is nothing to tune.
+
+**Ridge and reward variance.** The model is a mixture over a public grid of ridges, from
+.001 to 1 of the longest action's square, so that features may have any scale, and
+bounds of them be too wide. A ridge's weight is its prior, proportional to 1 / ridge,
+times its evidence, the marginal likelihood of the site's own clean data (MacKay, 1992).
+v is estimated by the residuals of the smallest ridge. A width is for rewards that vary
+by sigma; the site explores sqrt(v) / sigma of it. Chosen on four tables, and measured
+on four others: ``benchmarks/bandit_defaults.py``.
+
 The others count for as much as they are worth to this site.
 
 **Noise.** The others' Gram matrix is estimated from O by shrinkage. The prior mean is
@@ -19,16 +29,16 @@ information is h = g^2 / (g + s^2 (1 + w ||theta||^2) / (2 v)), in trials, as V'
 **Difference.** If the site's parameter differs from the others' by N(0, v / q I), h
 becomes h q / (h + q): never more than q trials in any direction. How much sites differ
 is unknown: the model is a mixture over caps q, with a prior of .98 on q = 0, the site
-alone. A cap's weight is its prior times its evidence: the marginal likelihood of the
-site's own clean data, given what the others say. So the others count only once own data
+alone, beside the one over ridges. A cap's weight is its prior times its evidence, given
+what the others say. So the others count only once own data
 speak for them, and no longer when they speak against them.
 
 A site chooses within the ellipsoid of the mixture's mean and covariance. All of it is a
 function of sums, and is computed anew when there are new trials. The rule was chosen by
 ``benchmarks/own_data.py``.
 
-*No error depends on data.* A server chooses ridge, scales and the total. So the ridge
-is never less than what rounding may take from an eigenvalue of V (`_ridge_of`); what is
+*No error depends on data.* A server chooses scales and the total. So a ridge is never
+less than what rounding may take from an eigenvalue of V (`_least_ridge`); what is
 inverted, or has a factor, is raised where rounding has made it indefinite (`raised`);
 and what overflows is refused by the total alone, before own data are looked at
 (`RecordedBandit.receive`).
@@ -41,23 +51,27 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.bandits.linear.confidence import Belief, Confidence
+from flwr_fbo.bandits.linear.prior import Prior
 from flwr_fbo.bandits.linear.settings import LinearUCBSettings
 from flwr_fbo.models.ellipsoid import Ellipsoid
 from flwr_fbo.models.rounding import raised
 
-# How many own trials the others may be worth in a direction, and the prior of each; in
+# Ridges that are averaged over, the prior of each proportional to its inverse; how many
+# own trials the others may be worth in a direction, and the prior of each; both in
 # units of the longest action's square.
-_CAPS = (0.0, 1.0, 4.0, 16.0, 64.0, 256.0, 1e6)
+_RIDGES = np.array([0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0])
+_CAPS = np.array([0.0, 1.0, 4.0, 16.0, 64.0, 256.0, 1e6])
 _PRIOR = np.array([0.98] + [0.02 / 6] * 6)
 # The reward variance is estimated as if so many trials had shown the largest one, and
 # is at least this share of it.
-_PRIOR_TRIALS, _LEAST_VARIANCE = 20.0, 0.08
+_PRIOR_TRIALS, _LEAST_VARIANCE = 5.0, 0.02
 # ||theta||^2, over the square of the range of rewards that sigma is half of, is taken
 # to be in this range.
 _NORMS = 0.25, 400.0
@@ -66,42 +80,22 @@ _TINY = np.finfo(float).tiny
 # share of its trace.
 _LOST = 2.0**-30
 
-Counts = NDArray[np.int64] | int
+Counts = NDArray[np.int64] | NDArray[np.float64] | int | float
 
 
-# Of a site's clean data: the matrix V + ridge I, the target c, and an estimate of the
-# reward variance v.
-OwnData = tuple[FloatArray, FloatArray, FloatArray]
-
-
-def own_data(settings: LinearUCBSettings, own: FloatArray, num_own: Counts) -> OwnData:
-    """Return the linear regression on a clean sum, or on each of a batch.
-
-    The sum of ``num_own`` trials is of shape (..., d + 1, d + 1); matrix, target and
-    variance are of shapes (..., d, d), (..., d) and (...), as is ``num_own``.
-    """
-    ridge = _ridge_of(settings, own, num_own)[..., None, None]
-    matrix = own[..., :-1, :-1] + ridge * np.eye(own.shape[-1] - 1)
-    target, most = own[..., :-1, -1], settings.noise_scale**2
-    squares = own[..., -1, -1] - (target * _solved(matrix, target)).sum(-1)
-    variance = (squares + _PRIOR_TRIALS * most) / (num_own + _PRIOR_TRIALS)
-    return matrix, target, np.clip(variance, _LEAST_VARIANCE * most, most)
-
-
-def _ridge_of(
+def _least_ridge(
     settings: LinearUCBSettings, own: FloatArray, num_own: Counts
 ) -> FloatArray:
-    """Return the ridge, or twice what rounding takes from V at most, shape (...).
+    """Return twice what rounding takes from an eigenvalue of V at most, shape (...).
 
     Each trial's xx' is rounded to the grid, which moves an eigenvalue by d / 2 steps at
-    most, and adding them by `_LOST` of the trace. So the smallest eigenvalue of V +
-    ridge I is at least half of the ridge, whatever the trials are, and its condition
-    number 2^30 at most: solving by it cannot fail.
+    most, and adding them by `_LOST` of the trace. So with this ridge the smallest
+    eigenvalue of V + ridge I is at least half of it, whatever the trials are, and its
+    condition number 2^30 at most: solving by it cannot fail.
     """
     d, grid = settings.releases.dimension, settings.releases.grid
-    lost = _LOST * np.trace(own[..., :-1, :-1], axis1=-2, axis2=-1)
-    lost = 2 * lost + d * grid * np.asarray(num_own)
-    return np.asarray(np.maximum(settings.ridge, lost))
+    trace = np.trace(own[..., :-1, :-1], axis1=-2, axis2=-1)
+    return np.asarray(2 * _LOST * trace + d * grid * np.asarray(num_own))
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,14 +152,15 @@ class Others:
             g = np.maximum(values, 0.0)
             across = np.swapaxes(directions, -1, -2)
             cross = _times(across, others[..., :-1, -1])
-            matrix, own_target, variance = own_data(settings, own, num_own)
+            alone = _mixture(settings, own, num_own, None)
+            matrix = own[..., :-1, :-1] + _scaled_eye(alone.ridge, own.shape[-1] - 1)
             rotated = across @ matrix @ directions
-            target = _times(across, own_target)
+            target = _times(across, own[..., :-1, -1])
             low, high = (bound * 4 * settings.noise_scale**2 for bound in _NORMS)
-            estimate = _solved(rotated, target)
+            estimate = _times(across, alone.estimate)
             for _ in range(2):
                 length = np.clip(np.square(estimate).sum(-1), low, high)
-                noise = std**2 / 2 * (1 + weight * length) / variance
+                noise = std**2 / 2 * (1 + weight * length) / alone.variance
                 share = g / np.maximum(g + noise[..., None], _TINY)
                 together = rotated + _diagonal(share * g)
                 estimate = _solved(together, target + share * cross)
@@ -199,6 +194,9 @@ class OwnBelief:
     std : float, optional
         Deviation of the noise on the diagonal of ``others``; that of as many releases'
         own noise as there are others, unless given.
+    prior : Prior, optional
+        What was known before; nothing unless given. It counts as own trials do, but for
+        intervals.
     """
 
     def __init__(
@@ -211,14 +209,16 @@ class OwnBelief:
         num_releases: int,
         *,
         std: float | None = None,
+        prior: Prior | None = None,
     ) -> None:
         self._settings = settings = confidence.settings
         self._own, self._num_own = own.copy(), np.array(num_own)
+        self._prior = prior or Prior.none(settings.releases.dimension)
         self._others: Others | None = None
         if others is not None and num_others > 0:
             if std is None:
                 std = math.sqrt(num_others) * settings.releases.std_by(num_releases)
-            self._others = Others.of(settings, others, std, own, num_own)
+            self._others = Others.of(settings, others, std, *self._known)
         clean = replace(settings.releases, epsilon=math.inf, calibration="exact")
         share = confidence.alpha / confidence.num_agents
         alone = Confidence(replace(settings, releases=clean), 1, share)
@@ -226,7 +226,12 @@ class OwnBelief:
         self._confidence = confidence
         self._model: Ellipsoid | None = None
 
-    def observe_sum(self, total: FloatArray, count: Counts) -> None:
+    @property
+    def _known(self) -> tuple[FloatArray, NDArray[np.float64]]:
+        """Sum and number of the site's own trials, with the prior's."""
+        return self._prior.added_to(self._own, self._num_own)
+
+    def observe_sum(self, total: FloatArray, count: NDArray[np.int64] | int) -> None:
         """Add trials of the site: their clean sum, shape (..., d + 1, d + 1)."""
         self._own, self._num_own = self._own + total, self._num_own + count
         self._model = None
@@ -235,22 +240,24 @@ class OwnBelief:
     def belief(self) -> Belief:
         """Model that the site chooses by."""
         if self._model is None:
-            self._model = weighed(
-                self._settings, self._own, self._num_own, self._others
-            )
+            self._model = weighed(self._settings, *self._known, self._others)
         return self._confidence.choosing(self._model)
 
     @property
     def coordinate_widths(self) -> FloatArray:
         """Half the confidence interval about the model's estimate, shape (..., d).
 
-        The interval of the site's own clean data is that of linear UCB without noise
-        (Abbasi-Yadkori et al., 2011), which holds whatever the other sites are: for all
-        M agents at once with probability 1 - alpha. About the model's estimate it is
-        wider by how far the two estimates are apart.
+        The interval of the site's own clean data is that of linear UCB without noise,
+        with the settings' ridge (Abbasi-Yadkori et al., 2011). It holds whatever the
+        other sites and the prior are: for all M agents at once with probability 1 -
+        alpha. About the model's estimate it is wider by how far the two estimates are
+        apart.
         """
-        matrix, target, _ = own_data(self._settings, self._own, self._num_own)
-        ellipsoid = Ellipsoid.raised(matrix, target, watched=True)
+        least = _least_ridge(self._settings, self._own, self._num_own)
+        ridge = np.maximum(self._settings.ridge, least)
+        d = self._own.shape[-1] - 1
+        matrix = self._own[..., :-1, :-1] + _scaled_eye(ridge, d)
+        ellipsoid = Ellipsoid.raised(matrix, self._own[..., :-1, -1], watched=True)
         widths = self._alone.belief(ellipsoid).coordinate_widths
         return widths + np.abs(self.belief.ellipsoid.estimate - ellipsoid.estimate)
 
@@ -261,22 +268,25 @@ class OwnBelief:
         By as many more trials as the site has, all alike, the volume of its ellipsoid
         would shrink as it does by what the others add.
         """
-        target = self.belief.ellipsoid.log_det
-        values = np.maximum(np.linalg.eigvalsh(self._own[..., :-1, :-1]), 0.0)
-
-        ridge = _ridge_of(self._settings, self._own, self._num_own)[..., None]
+        known, num_known = self._known
+        alone = _mixture(self._settings, known, num_known, None)
+        values = np.maximum(np.linalg.eigvalsh(known[..., :-1, :-1]), 0.0)
 
         def volume(times: FloatArray) -> FloatArray:
-            scaled = values * times[..., None] + ridge
+            scaled = values * times[..., None] + alone.ridge[..., None]
             return np.asarray(np.log(scaled).sum(-1))
 
-        low = np.ones_like(target)
-        high = low + 1e9 * (self._num_own > 0)
+        low = np.ones_like(num_known)
+        shrunk = (
+            self.belief.ellipsoid.log_det - _ellipsoid_of(self._settings, alone).log_det
+        )
+        target = volume(low) + shrunk
+        high = low + 1e9 * (num_known > 0)
         for _ in range(100):
             middle = np.sqrt(low * high)
             low = np.where(volume(middle) < target, middle, low)
             high = np.where(volume(middle) < target, high, middle)
-        return np.asarray((low - 1) * self._num_own)
+        return np.asarray((low - 1) * num_known)
 
 
 def weighed(
@@ -292,61 +302,103 @@ def weighed(
     settings : LinearUCBSettings
         Settings of the study.
     own : ndarray of shape (..., d + 1, d + 1)
-        Clean sum of the site's own trials.
-    num_own : int, or ndarray of int of shape (...)
-        Number of the site's own trials.
+        Clean sum of the site's own trials, and of a prior's.
+    num_own : int, or ndarray of shape (...)
+        Number of these trials.
     others : Others, optional
         Nobody's unless given.
     """
-    alone = own_data(settings, own, num_own)
-    if others is None:
-        return Ellipsoid.raised(*alone[:2])
-    U = others.directions
-    ridge = _ridge_of(settings, own, num_own)
-    covariance, estimate = _mixture(settings, ridge, alone, others)
-    precision = _inverse(covariance)
-    precision = (
-        U @ (precision + np.swapaxes(precision, -1, -2)) @ np.swapaxes(U, -1, -2)
-    )
-    precision = (precision + np.swapaxes(precision, -1, -2)) / 4
-    return Ellipsoid.raised(precision, _times(precision, _times(U, estimate)))
+    mixture = _mixture(settings, own, num_own, others)
+    return _ellipsoid_of(settings, mixture)
+
+
+class _Mixture(NamedTuple):
+    """A mixture over ridges and caps, or each of a batch.
+
+    Attributes
+    ----------
+    estimate : ndarray of shape (..., d)
+        Mean of theta.
+    covariance : ndarray of shape (..., d, d)
+        Covariance of theta over v.
+    variance : ndarray of shape (...)
+        v, of rewards.
+    ridge : ndarray of shape (...)
+        Mean of the ridges, of their logarithms.
+    """
+
+    estimate: FloatArray
+    covariance: FloatArray
+    variance: FloatArray
+    ridge: FloatArray
 
 
 def _mixture(
-    settings: LinearUCBSettings, ridge: FloatArray, alone: OwnData, others: Others
-) -> tuple[FloatArray, FloatArray]:
-    """Return covariance, over v, and mean of the mixture, in the others' directions.
+    settings: LinearUCBSettings,
+    own: FloatArray,
+    num_own: Counts,
+    others: Others | None,
+) -> _Mixture:
+    """Return the mixture over all ridges and, if there are others, all caps.
 
     A normal prior of precision P = ridge I + H over v and mean P^-1 u gives own data
     the evidence, but for a constant, ((c + u)'(V + P)^-1 (c + u) - u'P^-1 u) / (2 v) +
-    log det P / 2 - log det (V + P) / 2. In these directions P is diagonal.
+    log det P / 2 - log det (V + P) / 2. In the eigenvectors of V + H all of its ridges
+    are one division each.
     """
-    matrix, target, variance = alone
-    across = np.swapaxes(others.directions, -1, -2)
-    rotated = across @ matrix @ others.directions
+    gram, target, most = own[..., :-1, :-1], own[..., :-1, -1], settings.noise_scale**2
     trial = settings.releases.max_action_norm**2
-    shares = np.stack([others.share(cap * trial) for cap in _CAPS])
-    h, u = shares * others.information, shares * others.target
-    matrices = rotated + _diagonal(h)
-    targets = _times(across, target) + u
-    covariances = _inverse(matrices)
-    estimates = _times(covariances, targets)
+    least = _least_ridge(settings, own, num_own)
+    # Axes in front of a batch's: ridges, and caps.
+    ridges = np.maximum(trial * _on_front(_RIDGES, least.ndim), least)[:, None]
+    h = u = np.zeros((1, *target.shape))
+    grams, targets, caps = gram[None], target[None], _PRIOR[:1]
+    if others is not None:
+        U, caps = others.directions, _PRIOR
+        shares = np.stack([others.share(cap * trial) for cap in _CAPS])
+        h, u = shares * others.information, shares * others.target
+        grams = gram + (U * h[..., None, :]) @ np.swapaxes(U, -1, -2)
+        targets = target + _times(U, u)
+    values, axes = np.linalg.eigh(grams)
+    rotated = _times(np.swapaxes(axes, -1, -2), targets)
+    inverses = 1 / (np.maximum(values, 0.0) + ridges[..., None])
     with np.errstate(over="ignore", invalid="ignore"):
-        prior = ridge[..., None] + h
-        fit = (estimates * targets).sum(-1) - (u**2 / prior).sum(-1)
-        volume = np.linalg.slogdet(matrices)[1] - np.log(prior).sum(-1)
-        evidence = (fit / variance - volume) / 2
+        priors = ridges[..., None] + h
+        means = inverses * rotated
+        fit = (means * rotated).sum(-1) - (u**2 / priors).sum(-1)
+        # Of the least ridge, alone.
+        squares = own[..., -1, -1] - fit[0, 0] + _PRIOR_TRIALS * most
+        variance = squares / (num_own + _PRIOR_TRIALS)
+        variance = np.clip(variance, _LEAST_VARIANCE * most, most)
+        evidence = fit / variance + np.log(priors * inverses).sum(-1)
         # What overflows is no evidence.
-        evidence = np.where(np.isfinite(evidence), evidence, -np.inf)
-        evidence += np.log(_PRIOR).reshape(-1, *[1] * (evidence.ndim - 1))
-        weights = np.exp(evidence - evidence.max(axis=0))[..., None]
-        weights /= weights.sum(axis=0)
-        estimate = np.where(weights > 0, weights * estimates, 0.0).sum(axis=0)
-        apart = np.where(weights > 0, estimates - estimate, 0.0)
-    outer = apart[..., :, None] * apart[..., None, :]
-    outer /= variance[..., None, None]
-    covariance = (weights[..., None] * (covariances + outer)).sum(axis=0)
-    return covariance, estimate
+        evidence = np.where(np.isfinite(evidence), evidence / 2, -np.inf)
+        evidence += _on_front(np.log(caps), least.ndim)
+        evidence -= _on_front(np.log(_RIDGES), least.ndim)[:, None]
+        weights = np.exp(evidence - evidence.max(axis=(0, 1)))
+        weights /= weights.sum(axis=(0, 1))
+        means = np.where(weights[..., None] > 0, _times(axes, means), 0.0)
+        estimate = (weights[..., None] * means).sum(axis=(0, 1))
+        apart = np.where(weights[..., None] > 0, means - estimate, 0.0)
+    apart *= np.sqrt(weights / variance)[..., None]
+    apart = np.moveaxis(apart.reshape(-1, *estimate.shape), 0, -1)
+    within = (weights[..., None] * inverses).sum(axis=0)
+    covariances = (axes * within[..., None, :]) @ np.swapaxes(axes, -1, -2)
+    covariance = covariances.sum(axis=0) + apart @ np.swapaxes(apart, -1, -2)
+    logarithm = (weights * np.log(ridges)).sum(axis=(0, 1))
+    return _Mixture(estimate, covariance, variance, np.exp(logarithm))
+
+
+def _ellipsoid_of(settings: LinearUCBSettings, mixture: _Mixture) -> Ellipsoid:
+    """Return the ellipsoid of a mixture's mean, and of its covariance over sigma^2.
+
+    A width w is then one of w sqrt(v) / sigma over v: the less rewards vary, the less
+    is explored.
+    """
+    scale = settings.noise_scale**2 / mixture.variance
+    precision = _inverse(mixture.covariance) * scale[..., None, None]
+    precision = (precision + np.swapaxes(precision, -1, -2)) / 2
+    return Ellipsoid.raised(precision, _times(precision, mixture.estimate))
 
 
 def _shrunk(
@@ -386,6 +438,15 @@ def _inverse(matrix: FloatArray) -> FloatArray:
 
 def _diagonal(values: FloatArray) -> FloatArray:
     return np.asarray(values[..., None] * np.eye(values.shape[-1]))
+
+
+def _scaled_eye(scale: FloatArray, size: int) -> FloatArray:
+    return np.asarray(scale[..., None, None] * np.eye(size))
+
+
+def _on_front(values: FloatArray, num_axes: int) -> FloatArray:
+    """Return values in an axis before so many of a batch."""
+    return values.reshape(-1, *[1] * num_axes)
 
 
 def _times(matrix: FloatArray, vector: FloatArray) -> FloatArray:

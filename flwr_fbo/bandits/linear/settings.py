@@ -198,17 +198,20 @@ class LinearUCBSettings:
     alpha : float
         From 1e-15 to below 1: how likely any agent's ellipsoid may ever miss theta.
     ridge : float
-        Regularisation lambda of data without noise, from 1e-15 to 1e15: with
-        ``local_data="own"``, or an infinite epsilon. Else noise and shift take its
-        place. With ``local_data="own"`` a site raises it to what rounding may take from
-        its sums, 2e-9 of their trace and more where rewards are larger than actions.
+        Regularisation lambda of data without noise, from 1e-15 to 1e15: of all that is
+        believed with an infinite epsilon; with ``local_data="own"`` of a summary's
+        intervals only, as choices average over ridges. Else noise and shift take its
+        place. For the intervals a site raises it to what rounding may take from its
+        sums, 2e-9 of their trace and more where rewards are larger than actions.
     width : {"observed", "exact", "paper", "authors"} or float, optional
         Width of the ellipsoid that an agent chooses within. A formula: see
         `Confidence.width_at`; the observed width, the default, is never above the exact
         one. Or a number from 1e-15 to 1e6, LinUCB's alpha, in units of the reward; with
         ``local_data="own"`` it must be one, and is 0.6 ``noise_scale`` unless given:
-        0.3 for rewards in [0, 1]; with released blocks 0.4 ``noise_scale``. Intervals
-        of a summary are by the formula, or by the observed width.
+        0.3 for rewards in [0, 1]. With ``"own"`` it is for rewards that vary by
+        ``noise_scale``, and a site explores as much less as its rewards vary less. With
+        blocks it is 0.4 ``noise_scale``. Intervals of a summary are by the formula, or
+        by the observed width.
     exploration : Exploration
         Choice of an agent within its ellipsoid: `Optimism`, as in the paper,
         `EllipsoidSampling` or `InverseGapWeighting`.

@@ -15,6 +15,8 @@ from flwr_fbo._common.conversion import mapping, mappings, plain
 from flwr_fbo._common.validation import is_number, require
 from flwr_fbo.bandits.kind import LINEAR_SITE
 from flwr_fbo.bandits.linear.arm_table import ArmTable
+from flwr_fbo.bandits.linear.prior import Prior
+from flwr_fbo.bandits.linear.settings import LinearUCBSettings
 from flwr_fbo.bandits.site.decision import (
     Choice,
     Decision,
@@ -412,6 +414,35 @@ class LinearBanditPolicy:
         """
         with self._held() as bandit:
             bandit.decisions.correct(plain(ticket), plain(value))
+
+    def set_prior(self, prior: Prior) -> None:
+        """Start from what is known already; replaces the prior that was set before.
+
+        It is kept in the site's journal, acts on choices from now on, and is added to
+        what the site believes only: it is in no release.
+
+        Parameters
+        ----------
+        prior : Prior
+            A public log, coefficients, or another study's release; for example
+            ``Prior.of_log(policy.settings, actions, rewards)``.
+
+        Raises
+        ------
+        ValueError
+            If it is of another dimension.
+        JournalError
+            If it could not be recorded.
+        """
+        require(isinstance(prior, Prior), "prior", prior, "a Prior")
+        with self._held() as bandit:
+            bandit.put(bandit.belief.set_prior(prior))
+
+    @property
+    def settings(self) -> LinearUCBSettings:
+        """Settings of the study."""
+        with self._held() as bandit:
+            return bandit.study.settings
 
     def add_history(
         self,

@@ -10,6 +10,7 @@ In the journal are
     left        where the site has left: the last window whose trials it has shared, the
                 release then, and why
     pool, alpha  among peers: whose sums it adds up, and its pool's share of alpha
+    prior, prior-trials  what the site was told before: its sum, and trials in it
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from flwr_fbo._common.validation import require
 from flwr_fbo.bandits.linear.agent import LinearUCBAgent, OwnPart
 from flwr_fbo.bandits.linear.confidence import Confidence
 from flwr_fbo.bandits.linear.exploration import Optimism, drawn, exploration_rng
+from flwr_fbo.bandits.linear.prior import Prior
 from flwr_fbo.bandits.linear.study import LinearBanditStudy
 from flwr_fbo.bandits.site.decision import Chosen, Offer, Why, action_of
 from flwr_fbo.bandits.site.running_sums import RunningSums
@@ -187,12 +189,34 @@ class SiteBelief:
 
         They are used if the same ones would be made.
         """
-        self._made, self._in_totals = other._made, other._in_totals
+        if self.prior == other.prior:
+            self._made, self._in_totals = other._made, other._in_totals
 
     @property
     def received(self) -> Received:
         """What the server gave back last."""
         return Received.of(self._state)
+
+    @property
+    def prior(self) -> Prior:
+        """What the site was told before its own trials; it is in none of its sums."""
+        if "prior" not in self._state:
+            return Prior.none(self._study.settings.releases.dimension)
+        return Prior(self._state["prior"], int(self._state["prior-trials"]))
+
+    def set_prior(self, prior: Prior) -> dict[str, NDArray[Any]]:
+        """Make agents with another prior from now on; return the arrays to record.
+
+        Raises
+        ------
+        ValueError
+            If it is of another dimension.
+        """
+        size = self._study.settings.releases.dimension + 1
+        shape = prior.total.shape
+        require(shape == (size, size), "prior.total", shape, f"shape ({size}, {size})")
+        self._made = None
+        return {"prior": prior.total, "prior-trials": np.array(prior.num_trials)}
 
     @property
     def confidence(self) -> Confidence:
@@ -446,7 +470,7 @@ class SiteBelief:
         confidence = self.confidence.after(received.synchronisations)
         shape = settings.releases.sum_shape
         if settings.uses_blocks:
-            agent = LinearUCBAgent(confidence)
+            agent = LinearUCBAgent(confidence, prior=self.prior)
             blocks, summed = np.zeros((0, *shape)), np.zeros((0, 1), np.uint8)
             if received.totals is not None and received.summed is not None:
                 blocks, summed = received.totals, received.summed
@@ -463,8 +487,9 @@ class SiteBelief:
         own: list[OwnPart | None] = [None] * len(totals)
         if settings.uses_own_data:
             own = [*self._own_parts(received.included)]
+        prior = self.prior
         return [
-            LinearUCBAgent(confidence, each, part, received.num_others)
+            LinearUCBAgent(confidence, each, part, received.num_others, prior)
             for each, part in zip(totals, own, strict=True)
         ]
 

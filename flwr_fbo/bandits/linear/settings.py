@@ -206,8 +206,8 @@ class LinearUCBSettings:
         one. Or a number from 1e-15 to 1e6, LinUCB's alpha, in units of the reward; with
         ``local_data="own"`` it must be one, and is 0.6 ``noise_scale`` unless given:
         0.3 for rewards in [0, 1]. There it is for rewards that vary by ``noise_scale``,
-        and a site explores as much less as its rewards vary less. Intervals of a summary are by the formula, or by the
-        observed width.
+        and a site explores as much less as its rewards vary less. Intervals of a
+        summary are by the formula, or by the observed width.
     exploration : Exploration
         Choice of an agent within its ellipsoid: `Optimism`, as in the paper,
         `EllipsoidSampling` or `InverseGapWeighting`.

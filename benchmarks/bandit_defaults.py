@@ -1,4 +1,4 @@
-"""Whether a site alone is well tuned by default, and what a public prior is worth.
+"""Regret of a site alone with the defaults, and what a public prior is worth.
 
     OMP_NUM_THREADS=1 python -m benchmarks.bandit_defaults STAGE ROWS.jsonl
     python -m benchmarks.bandit_defaults show ROWS.jsonl
@@ -28,7 +28,7 @@ Plan of ``prior``, written before its runs
 ------------------------------------------
 Each site starts with the same log of 100 trials of the table with random arms
 (`Prior.of_log`), at the seeds of the prototype, 60 and 61. Endpoint: on each table of
-`PRIOR` the regret with the log is at most 1.1 times that of the prototype, LinUCB with
+`PRIOR` the regret with the log is at most 1.1 times that of the prototype, LinUCB at
 ridge .1 and alpha .2 and the same log. (A first run at seeds 0 to 2 was beside figures
 of the prototype at its own seeds, which says nothing: one log differs much from
 another. It was left out.)

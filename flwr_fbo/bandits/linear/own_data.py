@@ -11,7 +11,7 @@ Ridge and v are not set: there is nothing to tune.
 **Ridge and reward variance.** The model is a mixture over a public grid of ridges, from
 .001 to 1 of the longest action's square, so that features may have any scale, and
 bounds of them be too wide. A ridge's weight is its prior, proportional to 1 / ridge,
-times its evidence, the marginal likelihood of the site's own clean data (MacKay, 1992).
+times its evidence, the marginal likelihood of the own clean data (MacKay, 1992).
 v is estimated by the residuals of the smallest ridge. A width is for rewards that vary
 by sigma; the site explores sqrt(v) / sigma of it. Chosen on four tables, and measured
 on four others: ``benchmarks/bandit_defaults.py``.

@@ -20,11 +20,12 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import Context, RecordDict
+from flwr.app import Context, RecordDict, UserConfig
 from optuna.distributions import FloatDistribution
 
 from flwr_fbo import Limits
@@ -86,7 +87,7 @@ def reading(folder: Path, num_charges: int) -> tuple[float, float]:
     site = TuningSite(
         lambda _: lambda trial: trial.suggest_float("x", 0, 1), limits=LIMITS
     )
-    node = {"agent-id": 0, "fbo-folder": str(folder)}
+    node: UserConfig = {"agent-id": 0, "fbo-folder": str(folder)}
 
     def ask(config: dict[str, Any]) -> Any:
         return site.answer(Context(1, 1, {**node}, RecordDict(), {}), [], config)
@@ -98,7 +99,7 @@ def reading(folder: Path, num_charges: int) -> tuple[float, float]:
         asked = TuningInstruction("round", study, 0, release - 1, release).to_config()
         if receipt := book.receipt(0):
             asked[RECEIPT_ENTRY] = receipt
-        spent, answer = seconds(lambda asked=asked: ask(asked))
+        spent, answer = seconds(partial(ask, asked))
         assert answer.arrays
         mark = read_mark(answer.metrics)
         assert mark != Mark()

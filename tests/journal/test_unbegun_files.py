@@ -8,12 +8,12 @@ import sqlite3
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from typer.testing import CliRunner
 
 from flwr_fbo.cli.ledger_command import app as ledger_app
-from flwr_fbo.journal import journal_file
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError, has_journal
 from flwr_fbo.privacy.spending import FILE_NAME, Charge, SpendingLedger, charge_facts
@@ -44,8 +44,8 @@ class _Dying(sqlite3.Connection):
 def _begin_and_die(path: Path, num_statements: int) -> None:
     _Dying.left = num_statements
     connect = partial(sqlite3.connect, factory=_Dying)
-    journal_file.sqlite3 = type("Dying", (), {**vars(sqlite3), "connect": connect})
-    Journal({"kind": "any"}, path).close()
+    with patch.object(sqlite3, "connect", connect):
+        Journal({"kind": "any"}, path).close()
 
 
 def test_a_journal_is_begun_whole_or_not_at_all(tmp_path: Path) -> None:

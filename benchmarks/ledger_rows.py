@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import Context, RecordDict
+from flwr.app import Context, RecordDict, UserConfig
 from optuna.distributions import FloatDistribution
 
 from flwr_fbo import Limits

@@ -8,12 +8,12 @@ import sqlite3
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from typer.testing import CliRunner
 
 from flwr_fbo.cli.ledger_command import app as ledger_app
-from flwr_fbo.journal import journal_file
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError, has_journal
 from flwr_fbo.privacy.spending_ledger import (

@@ -87,8 +87,7 @@ def reading(folder: Path, num_charges: int) -> tuple[float, float]:
     site = TuningSite(
         lambda _: lambda trial: trial.suggest_float("x", 0, 1), limits=LIMITS
     )
-    node: dict[str, bool | float | int | str]
-    node = {"agent-id": 0, "fbo-folder": str(folder)}
+    node: UserConfig = {"agent-id": 0, "fbo-folder": str(folder)}
 
     def ask(config: dict[str, Any]) -> Any:
         return site.answer(Context(1, 1, {**node}, RecordDict(), {}), [], config)

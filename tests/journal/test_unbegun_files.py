@@ -49,9 +49,8 @@ class _Dying(sqlite3.Connection):
 def _begin_and_die(path: Path, num_statements: int) -> None:
     _Dying.left = num_statements
     connect = partial(sqlite3.connect, factory=_Dying)
-    dying = type("Dying", (), {**vars(sqlite3), "connect": connect})
-    vars(journal_file)["sqlite3"] = dying
-    Journal({"kind": "any"}, path).close()
+    with patch.object(sqlite3, "connect", connect):
+        Journal({"kind": "any"}, path).close()
 
 
 def test_a_journal_is_begun_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -211,7 +211,7 @@ def ips(
     ----------
     decisions : sequence of Decision
         The log of one site. At least two decisions need a reward.
-    probabilities : sequence of arrays, or of mappings of str to float
+    probabilities : sequence of ndarray, or of mappings of str to float
         The target policy's probabilities of the eligible arms, one array of shape
         (K_t,) for each decision, or by the arms' names. Also a data frame with a row
         for each decision, and a column for each arm.

@@ -40,13 +40,7 @@ _PATIENCE = 30.0
 
 
 class BanditSite(Site[AskedT, BanditT]):
-    """Base of the sites of bandits: one journal a study.
-
-    Attributes
-    ----------
-    recorded : type
-        Type of the agent that it keeps.
-    """
+    """Base of the sites of bandits: one journal a study."""
 
     @property
     @abstractmethod

@@ -71,7 +71,7 @@ class RecordedBandit(RecordedBanditAgent):
         With `identity_of` a study.
     study : LinearBanditStudy, optional
         That one, where it is known.
-    identity : SumIdentity, optional
+    in_sums : SumIdentity, optional
         The site's key and roster in secure sums; by default it has none.
 
     Attributes

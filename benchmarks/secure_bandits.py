@@ -53,7 +53,6 @@ from numpy.typing import NDArray
 from scipy.stats import sem, t
 
 from benchmarks.classified_bandits import TABLES, Table, keel
-from benchmarks.own_data import noise_of
 from benchmarks.rows import add_rows, read_rows
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.bandits import ContinualSettings, LinearUCBSettings
@@ -191,6 +190,22 @@ class Believing(Sites):
         """Add a trial of each site."""
         super().tell(actions, rewards)
         self.num_trials += 1
+
+
+def noise_of(releases: ContinualSettings, num_sites: int, seed: int) -> FloatArray:
+    """Return the noise of all releases, shape (n, M, d + 1, d + 1)."""
+    n, size = releases.max_releases, releases.dimension + 1
+    rows, columns = np.triu_indices(size)
+    rng = np.random.default_rng([seed, 1])
+    draws = rng.standard_normal((n, num_sites * len(rows)))
+    weights = np.zeros((n, n))
+    for k in range(n):
+        weights[k, : k + 1] = releases.factorisation.row(k + 1)[: k + 1]
+    entries = releases.noise_std * (weights @ draws).reshape(n, num_sites, len(rows))
+    entries[..., rows != columns] /= math.sqrt(2)
+    noise = np.zeros((n, num_sites, size, size))
+    noise[..., rows, columns] = noise[..., columns, rows] = entries
+    return noise
 
 
 class OwnSites(Believing):

@@ -30,12 +30,12 @@ information is h = g^2 / (g + s^2 (1 + w ||theta||^2) / (2 v)), in trials, as V'
 becomes h q / (h + q): never more than q trials in any direction. How much sites differ
 is unknown: the model is a mixture over caps q, with a prior of .98 on q = 0, the site
 alone, beside the one over ridges. A cap's weight is its prior times its evidence, given
-what the others say. So the others count only once own data
-speak for them, and no longer when they speak against them.
+what the others say. So the others count only once own data speak for them, and no
+longer when they speak against them.
 
 A site chooses within the ellipsoid of the mixture's mean and covariance. All of it is a
-function of sums, and is computed anew when there are new trials. The rule was chosen by
-``benchmarks/own_data.py``.
+function of sums, and is computed anew when there are new trials.
+``benchmarks/secure_bandits.py`` shows what it gives.
 
 *No error depends on data.* A server chooses scales and the total. So a ridge is never
 less than what rounding may take from an eigenvalue of V (`_least_ridge`); what is

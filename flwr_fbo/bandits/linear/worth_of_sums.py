@@ -11,10 +11,10 @@ reward noise of sigma. So the share of a site's regret that is left is
 
     sum_t max(t + o_t, d)^-1/2 / sum_t max(t, d)^-1/2.
 
-A quarter of what that saves is promised. The quarter was chosen by the rows of
-``benchmarks/own_data.py bar`` in which sites are alike: at epsilon 4 and 8 it holds in
-11 of 12 of them at the default alpha of .3, and in 9 of 12 at 1 (``show`` counts).
-Where sites differ, are late or absent, less is saved, or nothing.
+A quarter of what that saves is promised: it was chosen on six tables of
+``benchmarks/classified_bandits.py``, and held in 11 of 12 cases at epsilon 4 and 8
+before ridges were averaged over (`flwr_fbo.bandits.linear.own_data`), which makes a
+site alone better. Where sites differ, are late or absent, less is saved, or nothing.
 """
 
 from __future__ import annotations

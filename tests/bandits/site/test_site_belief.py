@@ -164,7 +164,7 @@ def test_late_and_timed_out_rewards_and_logs_are_own_data(tmp_path: Path) -> Non
         total, [count] = bandit.sums.total(0, 1), bandit.sums.counts(0, 1)
     assert count == 17
     assert total[3, 3] == 17 / 4  # (y - 1/2)^2
-    expected = total[:3, 3] / (np.diag(total)[:3] + 1)
+    expected = weighed(SETTINGS, total, 17, None).estimate
     np.testing.assert_allclose(summary.estimate, expected)
 
 

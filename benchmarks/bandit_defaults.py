@@ -24,14 +24,29 @@ MAGIC with three features, clipped at 2, 5 and 15 standard deviations, and scale
 [-1, 1] by these bounds. Regret is beside the best linear choice at 2. Endpoint: at 5
 and 15 the default's regret is at most 1.1 times that at 2.
 
-Plan of ``prior``, written before its runs
-------------------------------------------
+Plan of ``prior``, rewritten after its first run
+------------------------------------------------
 Each site starts with the same log of 100 trials of the table with random arms
-(`Prior.of_log`), at the seeds of the prototype, 60 and 61. Endpoint: on each table of
-`PRIOR` the regret with the log is at most 1.1 times that of the prototype, LinUCB at
-ridge .1 and alpha .2 and the same log. (A first run at seeds 0 to 2 was beside figures
-of the prototype at its own seeds, which says nothing: one log differs much from
-another. It was left out.)
+(`Prior.of_log`). The first run (rows ``prior-first``, seeds 0 to 2) was to be at most
+1.1 times the figures of a prototype at its own seeds, 60 and 61: 2.8 on magic-3, 4.3 on
+magic, 2.2 on shuttle, 7.7 on landmine and 7.6 on contraceptive. It missed that on four
+of five, with 1.56, 1.90, 1.38 and 1.99 times as much; on shuttle regret was below 0. As
+one log differs much from another, the prototype (LinUCB with ridge .1, alpha .2 and the
+same log) is then played at its own seeds beside it, with the same bar. So this
+second comparison was planned with results in view.
+
+What it gave
+------------
+*All three endpoints are missed.* ``alone``: within 5 % of the best on one of eight
+tables (landmine). On the other three it was chosen on it is 7 to 13 % worse, on the
+four unseen ones 25 to 83 %. It has less regret than ridge 1 and alpha .3 on six of
+eight, and more on phoneme (3.5, not 1.9) and german (11.4, not 9.7). The best of 24
+pairs is picked on the seeds that it is measured on, which favours it. ``bounds``:
+1.10 at 5 deviations and 1.21 at 15. ``prior``: 1.11, 1.29, .95 and 1.48 times the
+prototype on magic-3, magic, landmine and contraceptive, and less on shuttle.
+
+About 35 rules (grids, their priors, how v is estimated, widths) were tried on `CHOICE`,
+some on two of its tables only, each at one seed of 60 to 62; the one here did best.
 """
 
 from __future__ import annotations
@@ -226,6 +241,10 @@ def show(path: Path) -> None:
     }
     for (stage, table), found in means.items():
         default = found["default"]
+        if stage == "prior-first":
+            log = found["prior"]
+            print(f"{stage} {table:<14} alone {default:5.1f}, with the log {log:5.1f}")
+            continue
         if stage == "prior":
             log, prototype = found["prior"], found["prototype"]
             print(

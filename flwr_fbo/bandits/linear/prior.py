@@ -183,7 +183,8 @@ class Prior:
         values = np.linalg.eigvalsh(spread)
         is_definite = bool(values[0] > _ROUNDING * values[-1])
         require(is_definite, "covariance", spread, expected)
-        precision = settings.noise_scale**2 * np.linalg.inv((spread + spread.T) / 2)
+        inverse = np.linalg.inv((spread + spread.T) / 2)
+        precision = np.asarray(settings.noise_scale**2 * inverse, dtype=np.float64)
         return cls(_agreeing(precision, theta))
 
     @classmethod
@@ -220,7 +221,7 @@ class Prior:
         precision = variance * (believed.factor @ believed.factor.T)
         values, axes = np.linalg.eigh(precision)
         # What the release adds to the ridge.
-        added = (axes * np.maximum(values - ridge, 0.0)) @ axes.T
+        added = np.asarray((axes * np.maximum(values - ridge, 0.0)) @ axes.T)
         return cls(_agreeing(added, believed.estimate))
 
     def added_to(

@@ -93,7 +93,8 @@ def test_what_is_released_has_no_bit_of_a_prior(
             policy.reward(choice.ticket, float(y))
         with policy._held() as bandit:
             sums.append(bandit.sums.running_sum(1))
-    np.testing.assert_array_equal(*sums)
+    without, together = sums
+    np.testing.assert_array_equal(without, together)
 
 
 def test_a_prior_is_kept_with_the_site_and_can_be_replaced(tmp_path: Path) -> None:

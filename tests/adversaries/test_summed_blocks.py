@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from flwr_fbo.secure import site
+from flwr_fbo.secure import site_sums as site
 from flwr_fbo.secure.masks import SumKeys
 from flwr_fbo.secure.member import Member
 from tests.adversaries.summed_blocks import attack

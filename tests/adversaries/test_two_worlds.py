@@ -10,9 +10,6 @@ import pytest
 from flwr.app import Error, Message
 from flwr.clientapp import ClientApp
 
-from flwr_fbo._common import fields, validation
-from flwr_fbo.bandits.linear import own_data
-from flwr_fbo.models import ellipsoid
 from flwr_fbo.privacy.spending_ledger import SpendingLedger
 from flwr_fbo.secure import SumIdentity
 from flwr_fbo.tuner.site import client_mod, hidden_metrics, trial_replies
@@ -78,20 +75,6 @@ def _numbers(record: Any) -> list[float]:
     return [one for one in record.values() if isinstance(one, float)]
 
 
-def _fail_by_rounding(patch: pytest.MonkeyPatch) -> None:
-    """As where a server's number may be so small that rounding decides on an error."""
-    check = validation.require_number
-
-    def check_others(name: str, value: Any, *about: Any, **more: Any) -> None:
-        if name != "ridge" or not isinstance(value, float) or not value > 0:
-            check(name, value, *about, **more)
-
-    patch.setattr(fields, "require_number", check_others)
-    patch.setattr(own_data, "_least_ridge", lambda of, own, _: np.zeros(own.shape[:-2]))
-    for module in (own_data, ellipsoid):
-        patch.setattr(module, "raised", lambda matrix: matrix)
-
-
 def _send_fewer_numbers(patch: pytest.MonkeyPatch) -> None:
     """As an array does whose length depends on data."""
     message: Any = RecordedTuner.message
@@ -126,7 +109,6 @@ def _mark_a_key(patch: pytest.MonkeyPatch) -> None:
     [
         ("tuning", _quote_a_value, "errors differ"),
         ("tuner", _send_a_metric, "is-good differs"),
-        pytest.param("linear", _fail_by_rounding, "LinAlg", marks=pytest.mark.slow),
         ("tuning", _send_fewer_numbers, "shapes differ"),
         ("linear", _charge_after_the_reply, "no row of the ledger"),
         ("secure", _mark_a_key, "differs, and no row of the ledger"),

@@ -28,6 +28,7 @@ from flwr_fbo.tuning import FedVoteSettings
 from tests.support import bandit_sites as bandit
 from tests.support import fed_go_ucb as neural
 from tests.support import peer_studies as peers
+from tests.support.begun_journals import begin_journal
 from tests.support.federation import NUM_AGENTS, SPACE, numpy_app, strategy
 from tests.support.pages import (
     assert_figures_can_be_read,
@@ -324,7 +325,8 @@ def _secrets(folder: Path) -> Iterator[float]:
         numbers = [n for row in rows for n in np.ravel(row.vectors)[:50].tolist()]
         for trial in trials:
             point = trial.point.ravel().tolist()  # of a decision, all its actions
-            numbers += [trial.value, *trial.params.values(), *point]
+            values = trial.value, *trial.params.values(), *point
+            numbers += [v for v in values if isinstance(v, float)]
         # A short one, such as 0.001, may be anything.
         yield from (n for n in numbers if len(f"{n:.6g}".strip("-")) >= 7)
 
@@ -394,7 +396,7 @@ def test_what_is_no_results_is_named(
     both.mkdir()
     for path in site.glob("*.sqlite"):
         (both / path.name).write_bytes(path.read_bytes())
-    (both / "server.sqlite").write_bytes(b"")
+    begin_journal(both / "server.sqlite")
     binary = tmp_path / "binary"
     binary.write_bytes(bytes(range(256)) * 20)
     empty = tmp_path / "empty.jsonl"

@@ -27,6 +27,7 @@ from flwr_fbo.site.study_journals import note_last_study
 from flwr_fbo.space.search_space import Params
 from flwr_fbo.tuning.kind import SITE
 from flwr_fbo.tuning.site.tuning_journals import journal_path
+from tests.support.begun_journals import begin_journal
 from tests.support.federation import (
     NUM_AGENTS,
     assert_same,
@@ -178,7 +179,7 @@ def test_a_client_without_a_number_finds_its_only_journal(tmp_path: Path) -> Non
     fresh = Context(2, 99, dict(config), RecordDict(), {})
     best = agent.points[int(np.argmax(agent.values))]
     assert best_params(fresh, default=DEFAULT) == agent.space.from_unit(best)
-    (tmp_path / f"study-{study.study.study_id}-agent-5.sqlite").touch()
+    begin_journal(tmp_path / f"study-{study.study.study_id}-agent-5.sqlite")
     assert best_params(fresh, default=DEFAULT) == DEFAULT  # whose is which?
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import LedgerRow
-from flwr_fbo.privacy import spending
+from flwr_fbo.privacy import spending_ledger
 from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.spending_ledger import (
     MARK,
@@ -78,7 +78,7 @@ def test_it_adds_up_to_the_rows(tmp_path: Path, seed: int, is_marked: bool) -> N
 def test_studies_that_share_a_number_are_told_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spending, "_NUM_PLACES", 2)
+    monkeypatch.setattr(spending_ledger, "_NUM_PLACES", 2)
     for number, study in enumerate(STUDIES):
         with SpendingLedger.held(tmp_path) as ledger:
             ledger.record(study, number + 1, Charge(4.0), 0)

@@ -72,6 +72,10 @@ class LinearUCBAgent:
         What the site knew before; nothing unless given. It is added to what the agent
         believes, and is not in ``running_sum``.
 
+    num_synchronisations : int, optional
+        Number that have made the total; see `receive`. That of the confidence set
+        unless given.
+
     Attributes
     ----------
     running_sum : ndarray of shape (d + 1, d + 1)
@@ -89,13 +93,16 @@ class LinearUCBAgent:
         own: OwnPart | None = None,
         num_others: int = 0,
         prior: Prior | None = None,
+        *,
+        num_synchronisations: int | None = None,
     ) -> None:
         self._prior = prior
         self._confidence, self.settings = confidence, confidence.settings
         size = self.settings.releases.dimension + 1
         self.running_sum, self.num_trials = np.zeros((size, size)), 0
         total = np.zeros((size, size)) if total is None else total
-        self.receive(total, confidence.num_synchronisations, own, num_others)
+        number = num_synchronisations or confidence.num_synchronisations
+        self.receive(total, number, own, num_others)
 
     @one_blas_thread
     def probabilities_many(

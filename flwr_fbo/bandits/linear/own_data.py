@@ -10,10 +10,11 @@ Ridge and v are not set: the data tell them.
 
 **Ridge and reward variance.** The model is a mixture over a public grid of ridges, from
 .001 to 1 of the longest action's square, as features have different scales. A ridge's
-weight is its prior, proportional to 1 / ridge, times its evidence, the marginal likelihood of the own clean data (MacKay, 1992).
-v is estimated by the residuals of the smallest ridge. A width is for rewards that vary
-by sigma; the site explores sqrt(v) / sigma of it. A ridge and width tuned on a table
-do better on most, and ``benchmarks/bandit_defaults.py`` says by how much.
+weight is its prior, proportional to 1 / ridge, times its evidence, the marginal
+likelihood of the own clean data (MacKay, 1992). v is estimated by the residuals of the
+smallest ridge. A width is for rewards that vary by sigma; the site explores sqrt(v) /
+sigma of it. A ridge and width tuned on a table do better on most, and
+``benchmarks/bandit_defaults.py`` says by how much.
 
 The others count for as much as they are worth to this site.
 

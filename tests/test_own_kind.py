@@ -183,6 +183,22 @@ def test_an_older_copy_of_a_journal_is_not_used(greedy: Any, tmp_path: Path) -> 
     shutil.copy(copy, federation.journal(1))
     result = _start(greedy.server.FedGreedy, federation)
     assert [r.answered for r in result.rounds] == [3, 3, 3, 2, 2, 2]
+    # Nor are the trials played again that are in later releases.
+    played = [(site, t) for site, t, _ in federation.played]
+    assert len({*played}) == len(played)
+
+
+def test_an_agent_keeps_a_total_that_is_not_sent_again(greedy: Any) -> None:
+    study = greedy.study.GreedyStudy(RELEASES, 3, TRIALS, 0.1, 5, noise_seed=6)
+    total = np.diag([1.0, 2.0, 3.0, 4.0, 5.0])
+    with Journal(greedy.site.GreedyAgent.identity_of(study)) as journal:
+        agent = greedy.site.GreedyAgent(journal, study)
+        agent.join(0, agent.number)
+        agent.hear([total])
+        again = greedy.site.GreedyAgent(journal, study)
+        again.join(0, again.number)
+        again.hear([])
+    np.testing.assert_array_equal(again.total, total)
 
 
 def test_what_is_promised_is_computed(greedy: Any) -> None:

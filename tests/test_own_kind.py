@@ -177,12 +177,30 @@ def test_an_older_copy_of_a_journal_is_not_used(greedy: Any, tmp_path: Path) -> 
     federation, copy = Federation(greedy, tmp_path), tmp_path / "copy"
     with pytest.raises(KilledError):
         _start(_killed_in(greedy, 2), federation, seed=5)
-    shutil.copy(federation.journal(1), copy)
+    shutil.copytree(federation.site(1), copy)
     with pytest.raises(KilledError):
         _start(_killed_in(greedy, 4), federation)
-    shutil.copy(copy, federation.journal(1))
-    result = _start(greedy.server.FedGreedy, federation)
+    # At a machine of its own: the state of the first would know that it is older.
+    shutil.rmtree(federation.site(1))
+    shutil.copytree(copy, federation.site(1))
+    restored = Federation(greedy, tmp_path)
+    result = _start(greedy.server.FedGreedy, restored)
     assert [r.answered for r in result.rounds] == [3, 3, 3, 2, 2, 2]
+    # Nor are the trials played again that are in later releases.
+    assert {site for site, *_ in restored.played} == {0, 2}
+
+
+def test_an_agent_keeps_a_total_that_is_not_sent_again(greedy: Any) -> None:
+    study = greedy.study.GreedyStudy(RELEASES, 3, TRIALS, 0.1, 5, noise_seed=6)
+    total = np.diag([1.0, 2.0, 3.0, 4.0, 5.0])
+    with Journal(greedy.site.GreedyAgent.identity_of(study)) as journal:
+        agent = greedy.site.GreedyAgent(journal, study)
+        agent.join(0, agent.number)
+        agent.hear([total])
+        again = greedy.site.GreedyAgent(journal, study)
+        again.join(0, again.number)
+        again.hear([])
+    np.testing.assert_array_equal(again.total, total)
 
 
 def test_what_is_promised_is_computed(greedy: Any) -> None:

@@ -181,9 +181,8 @@ class StudyStrategy(Strategy, Generic[ResultT]):
             _log.info("study %s, as the ledger of each site has it", name)
             self._log = RoundLog(name, num_rounds, host.max_empty_rounds)
             settings = _public(identity)
-            condition = self.study.promise.condition
-            method = type(self).__name__
-            started = Started(name, method, settings, num_done, condition)
+            about = type(self).__name__, settings, num_done
+            started = Started(name, *about, self.study.promise.condition)
             tell(host.callbacks, "on_start", started)
             # Slots are given while it runs: the grid asks for them at each send.
             self._grid = ToldGrid(grid, lambda: self._enrolment.slots)

@@ -66,8 +66,8 @@ def _flwr(command: list[str]) -> None:
     ).params
     given = " ".join(params.get("run_config_overrides") or ())
     files = (ROOT / "examples").rglob("pyproject.toml")
-    tools = [tomllib.loads(file.read_text())["tool"] for file in files]
-    apps = [tool["flwr"]["app"] for tool in tools if "flwr" in tool]
+    tools = [tomllib.loads(file.read_text()).get("tool", {}) for file in files]
+    apps = [tool["flwr"]["app"] for tool in tools if "flwr" in tool]  # not a library
     known = {key for app in apps for key in app.get("config", {})}
     assert set(re.findall(r"([\w-]+)=", given)) <= known, given
 

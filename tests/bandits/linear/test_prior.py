@@ -122,7 +122,7 @@ def test_a_log_counts_as_own_trials_do() -> None:
 
 def belief_with(prior: Prior | None, x: FloatArray, y: FloatArray) -> OwnBelief:
     own = RELEASES.gram(x, y)
-    return OwnBelief(Confidence.of(OWN, 1), None, 0, own, len(y), 0, prior)
+    return OwnBelief(Confidence.of(OWN, 1), None, 0, own, len(y), 0, prior=prior)
 
 
 def test_intervals_do_not_rest_on_a_prior() -> None:

@@ -92,7 +92,7 @@ class StudyRecord:
         # What has already been written.
         self._num_releases = self._num_rounds = 0
         self._enrolled: tuple[dict[int, int], dict[int, int]] | None = None
-        self._state: set[str] = set()
+        self._state: dict[str, NDArray[Any]] = {}
         self._journal: Journal | None = None
         if folder is None:
             return
@@ -106,14 +106,19 @@ class StudyRecord:
             "study": progress.study.to_dict(),
             "num_releases": len(progress.ledger),
         }
-        changed = {**progress.state, _PROGRESS: _text(counts)}
+        changed = {
+            name: array
+            for name, array in progress.state.items()
+            if self._state.get(name) is not array
+        }
+        changed[_PROGRESS] = _text(counts)
         if not self.has(progress.slots, progress.journals):
             changed[_SLOTS] = _text(list(progress.slots.items()))
             changed[_JOURNALS] = _text(list(progress.journals.items()))
         changed[_RECEIPTS] = _text(progress.receipts)
         rounds = enumerate(progress.rounds[self._num_rounds :], self._num_rounds)
         changed |= {f"{_ROUND}{i:06}": _text(asdict(entry)) for i, entry in rounds}
-        gone = self._state - progress.state.keys()
+        gone = self._state.keys() - progress.state.keys()
         new = progress.ledger[self._num_releases :]
         self._journal.change_state(changed, gone, new)
         self._remember(progress)
@@ -127,7 +132,7 @@ class StudyRecord:
         self._num_releases = len(progress.ledger)
         self._num_rounds = len(progress.rounds)
         self._enrolled = dict(progress.slots), dict(progress.journals)
-        self._state = set(progress.state)
+        self._state = dict(progress.state)
 
     def load(self, study: Study) -> StudyProgress | None:
         """Return what was saved last, or None; ``study`` is one of the same kind.

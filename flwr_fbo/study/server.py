@@ -93,7 +93,11 @@ class Server(ABC):
         self.ledger = list(ledger)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return what is needed besides the ledger to go on, as arrays."""
+        """Return what is needed besides the ledger to go on, as arrays.
+
+        An array that is the one of last time is not written again: what has changed is
+        another array.
+        """
         return {}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:

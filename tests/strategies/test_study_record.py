@@ -1,10 +1,12 @@
 """The server's record: what was saved last is what a new run goes on from."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.lab.baselines.random_search import RandomSearchSettings
@@ -62,3 +64,23 @@ def test_without_a_folder_nothing_is_kept() -> None:
     with StudyRecord(None, IDENTITY) as record:
         record.save(progress(1, "kept"))
         assert record.load(STUDY) is None
+
+
+def test_only_what_has_changed_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[set[str]] = []
+    change = Journal.change_state
+
+    def noted(self: Journal, arrays: Any, gone: Any, releases: Any) -> None:
+        written.append({name for name in arrays if not name.startswith("progress")})
+        change(self, arrays, gone, releases)
+
+    monkeypatch.setattr(Journal, "change_state", noted)
+    kept, other = np.arange(3.0), np.arange(4.0)
+    with StudyRecord(tmp_path, IDENTITY) as record:
+        for state in ({"kept": kept}, {"kept": kept, "other": other}, {"kept": other}):
+            record.save(StudyProgress(STUDY, [], {}, state=state))
+    assert written == [{"kept"}, {"other"}, {"kept"}]
+    assert loaded(tmp_path).state.keys() == {"kept"}
+    np.testing.assert_array_equal(loaded(tmp_path).state["kept"], other)

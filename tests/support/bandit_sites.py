@@ -1,11 +1,13 @@
 """A small study of linear bandits, and sites that play it at their own pace."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from flwr.app import Context, Message, UserConfig
 from flwr.clientapp import ClientApp
 
@@ -16,17 +18,20 @@ from flwr_fbo import (
     LinearBanditPolicy,
     linear_bandit_app,
 )
+from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.bandits import (
     ContinualSettings,
     EllipsoidSampling,
     InverseGapWeighting,
     LinearUCBSettings,
 )
+from flwr_fbo.bandits.fed_ucb.server import FedUCBServer
 from flwr_fbo.bandits.kind import LINEAR_SITE
 from flwr_fbo.bandits.site.environment import BanditEnvironment
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.lab.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTask
 from flwr_fbo.site.study_journals import last_journal
+from flwr_fbo.study.server import Step
 from tests.support.grouped import hosted
 
 TASK = LinearBanditTask(dimension=3, num_actions=6)
@@ -137,6 +142,21 @@ def site_strategy(tmp_path: Path, **options: Any) -> FedUCB:
     settings = replace(SETTINGS, releases=NOT_PRIVATE)
     folder = tmp_path / "server"
     return fed_ucb(settings, interval=0.0, folder=folder, **options)
+
+
+def last_releases(monkeypatch: pytest.MonkeyPatch) -> list[FloatArray]:
+    """Return a list that gets all agents' last releases at each synchronisation."""
+    found: list[FloatArray] = []
+    receive = FedUCBServer.receive
+
+    def noted(server: FedUCBServer, step: Step, messages: Mapping[int, Any]) -> None:
+        before = len(server.ledger)
+        receive(server, step, messages)
+        if len(server.ledger) > before:
+            found.append(server.last_releases)
+
+    monkeypatch.setattr(FedUCBServer, "receive", noted)
+    return found
 
 
 def lose_journal(sites: Sites) -> None:

@@ -43,8 +43,8 @@ class FedUCBServer(Server):
     iterations : sequence of int
         Increasing: after which iterations agents are asked for a release.
     ledger : list of LedgerRow
-        One per synchronisation: all last releases, shape (M, d + 1, d + 1), with
-        how many each has made; `vectors` follows from it.
+        One per synchronisation: the sum of all last releases, shape (d + 1, d + 1),
+        with how many each agent has made.
 
     Notes
     -----
@@ -62,6 +62,10 @@ class FedUCBServer(Server):
         self.study, self.num_agents, self.ledger = study, study.num_agents, []
         self.num_releases = [0] * study.num_agents
         self.iterations: Sequence[int] = ()
+        size = study.settings.releases.dimension + 1
+        self._triangle = np.triu_indices(size)
+        # The agents' last releases, of each the upper triangle.
+        self._last = np.zeros((self.num_agents, len(self._triangle[0])))
 
     def resume(self, ledger: Sequence[LedgerRow]) -> None:
         """Go on after what an earlier run released."""
@@ -70,10 +74,18 @@ class FedUCBServer(Server):
         if self.study.trigger is not None:  # nobody had planned when
             self.iterations = [row.iteration for row in self.ledger]
 
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return the agents' last releases, (M, (d + 1) (d + 2) / 2); none at first."""
+        return {"last": self._last} if self.ledger else {}
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Continue from what ``state_dict`` returned."""
+        self._last = state.get("last", self._last)
+
     @property
-    def vectors(self) -> FloatArray | None:
-        """The sum of the agents' last releases, shape ``sum_shape``."""
-        return self.ledger[-1].vectors.sum(axis=0) if self.ledger else None
+    def last_releases(self) -> FloatArray:
+        """The agents' last releases, shape (M, d + 1, d + 1); zeros before one."""
+        return self._whole(self._last)
 
     @property
     def arrays(self) -> list[NDArray[Any]]:
@@ -84,7 +96,7 @@ class FedUCBServer(Server):
         """
         if not self.study.settings.uses_blocks or not self.ledger:
             return super().arrays
-        sums = np.stack([row.vectors.sum(axis=0) for row in self.ledger])
+        sums = np.stack([row.vectors for row in self.ledger])
         counts = np.array([row.facts["num_releases"] for row in self.ledger])
         totals = np.diff(sums, axis=0, prepend=0 * sums[:1])
         summed = np.diff(counts, axis=0, prepend=0 * counts[:1]) > 0
@@ -109,21 +121,27 @@ class FedUCBServer(Server):
         if not step.release:
             return
         settings = self.study.settings.releases
-        size = settings.dimension + 1
-        releases = np.zeros((self.num_agents, size, size))
-        if self.ledger:
-            releases[:] = self.ledger[-1].vectors
-        counts = list(self.num_releases)
+        # A new array: what is on record of the last one stays as it is.
+        last, counts = self._last.copy(), list(self.num_releases)
         for slot, message in messages.items():
             if is_release(message, settings):
-                releases[slot] = message
+                last[slot] = message[self._triangle]
                 counts[slot] += 1
             else:
                 _log.warning("\t> agent %d: its message is not a valid release", slot)
         if counts != self.num_releases:
-            self.num_releases = counts
+            self._last, self.num_releases = last, counts
             facts = facts_of(self.study, counts)
-            self.ledger.append(LedgerRow(step.iteration, facts, releases))
+            total = self._whole(last.sum(axis=0))
+            self.ledger.append(LedgerRow(step.iteration, facts, total))
+
+    def _whole(self, triangles: FloatArray) -> FloatArray:
+        """Return the symmetric matrices of upper triangles."""
+        size = self.study.settings.releases.dimension + 1
+        rows, columns = self._triangle
+        whole = np.empty((*triangles.shape[:-1], size, size))
+        whole[..., rows, columns] = whole[..., columns, rows] = triangles
+        return whole
 
     def summary(self) -> list[str]:
         """Describe the settings, a line each."""

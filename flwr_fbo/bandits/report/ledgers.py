@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.fields import from_json
 from flwr_fbo.bandits.fed_go_ucb.server import spent_by_neural_agent
 from flwr_fbo.bandits.fed_go_ucb.settings import NeuralPrivacy
@@ -59,14 +58,8 @@ def _made(row: LedgerRow) -> str:
     return str(max(made)) if min(made) == max(made) else f"{min(made)} to {max(made)}"
 
 
-def _total(row: LedgerRow) -> FloatArray:
-    """Return what a row has of all agents: the sum of their releases, or a block's."""
-    return row.vectors if row.vectors.ndim == 2 else row.vectors.sum(axis=0)
-
-
 def _length(row: LedgerRow) -> tuple[int, int]:
-    size = _total(row).size
-    return size, size
+    return row.vectors.size, row.vectors.size
 
 
 LINEAR_SERVER = LedgerView(
@@ -74,7 +67,7 @@ LINEAR_SERVER = LedgerView(
     ROUND,
     columns(
         releases_an_agent=_made,
-        norm_of_total=lambda row: f"{np.linalg.norm(_total(row)):.4g}",
+        norm_of_total=lambda row: f"{np.linalg.norm(row.vectors):.4g}",
     ),
     " of each agent, for one trial of it",
     condition=_condition,
@@ -96,7 +89,7 @@ NEURAL_SERVER = LedgerView(
     " of each agent, for one trial of it",
     "gradients and sums were sent without noise, or it was seeded.",
     study="a bandit with a network",
-    lengths=lambda row: (row.vectors.size, row.vectors.size),
+    lengths=_length,
 )
 LINEAR_SITE = LedgerView(
     _site_spent,

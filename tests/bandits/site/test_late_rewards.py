@@ -253,7 +253,7 @@ def test_a_raw_agent_learns_the_default_once(tmp_path: Path, clock: Clock) -> No
 
 
 def test_a_site_sends_the_default_in_the_next_release(
-    tmp_path: Path, clock: Clock
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tickets: list[int] = []
 
@@ -273,8 +273,9 @@ def test_a_site_sends_the_default_in_the_next_release(
         reward_timeout=TIMEOUT,
     )
     strategy = bandit_sites.fed_ucb(settings, interval=0.0)
+    releases = bandit_sites.last_releases(monkeypatch)
     strategy.start(sites)
-    rewards = [row.vectors[:, 3, 3].tolist() for row in strategy.server.ledger]
+    rewards = [all_last[:, 3, 3].tolist() for all_last in releases]
     others = 2 * DEFAULT**2
     assert rewards == [[0.0] * 4, [0.0] * 4, [others, 1 + others / 2, others, others]]
     for slot in range(bandit_sites.M):

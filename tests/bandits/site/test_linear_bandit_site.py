@@ -50,6 +50,7 @@ from tests.support.bandit_sites import (
     Sites,
     begin_anew,
     fed_ucb,
+    last_releases,
     lose_journal,
     site_strategy,
 )
@@ -60,7 +61,9 @@ from tests.support.killing import NUM_KILLS, killed_after
 ANY = Limits(max_epsilon=math.inf)
 
 
-def test_rewards_are_in_the_next_release_however_late(tmp_path: Path) -> None:
+def test_rewards_are_in_the_next_release_however_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Round 1 enrols, even rounds have a release, odd ones hand out the total."""
     tickets: list[int] = []
 
@@ -76,10 +79,10 @@ def test_rewards_are_in_the_next_release_however_late(tmp_path: Path) -> None:
         sites.policy(0).reward(tickets[0], 1.0)
 
     sites = Sites(tmp_path, {2: first, 4: late})
-    strategy = site_strategy(tmp_path)
+    strategy, releases = site_strategy(tmp_path), last_releases(monkeypatch)
     result = strategy.start(sites)
     assert len(result.rounds) == 7
-    rewards = [row.vectors[:, 3, 3].tolist() for row in strategy.server.ledger]
+    rewards = [all_last[:, 3, 3].tolist() for all_last in releases]
     assert rewards[0] == [0.25] * M  # y^2
     assert rewards[1] == [1.25] + [0.25] * (M - 1)
     assert rewards[2] == rewards[1]
@@ -129,7 +132,9 @@ def test_a_policy_refuses_what_would_not_be_protected(tmp_path: Path) -> None:
     assert policy.num_trials == 1
 
 
-def test_a_reply_that_was_lost_is_given_again(tmp_path: Path) -> None:
+def test_a_reply_that_was_lost_is_given_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With the recorded release, whatever was rewarded since."""
 
     def learn() -> None:
@@ -148,8 +153,9 @@ def test_a_reply_that_was_lost_is_given_again(tmp_path: Path) -> None:
     sites = Sites(tmp_path, {2: lose, 3: find})
     settings = replace(RELEASES, num_releases=3)
     strategy = fed_ucb(replace(SETTINGS, releases=settings), interval=0.0, noise_seed=5)
+    releases = last_releases(monkeypatch)
     strategy.start(sites)
-    first, second, third = (row.vectors[1] for row in strategy.server.ledger)
+    first, second, third = (all_last[1] for all_last in releases)
     with Journal(None, last_journal(sites.folders[1], LINEAR_SITE.name)) as journal:
         made = [row.vectors for row in journal.ledger()]
     assert not first.any()

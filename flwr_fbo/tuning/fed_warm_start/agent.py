@@ -165,13 +165,33 @@ class FedWarmStartAgent(LeanAgent):
         is_followed = start.is_followed and start.is_above(self._given)
         return start if is_followed else None
 
+    def _away_from_failures(self, iteration: int, number: int) -> FloatArray:
+        """Return where to be after failures, shape (D,), for a trial of that number.
+
+        While all have failed: of the draws that are not among the quarter nearest to a
+        failure, the one where h is largest. The others' sites do well there, and at h's
+        maximiser this one does not.
+        """
+        start = self._head_start()
+        if start is None or self.best_value is not None:
+            return super()._away_from_failures(iteration, number)
+        from scipy.spatial.distance import cdist
+
+        rng = generator(self.entropy, self.slot, iteration, number, Purpose.SEARCH)
+        draws = rng.random((self.settings.num_candidates, self.space.dim))
+        draws = self.space.snap_discrete(draws)
+        apart = cdist(draws, self.points).min(axis=1)
+        far = draws[apart >= np.quantile(apart, 0.25)]
+        return self.space.snap(far[first_best(start(far))])
+
     @one_blas_thread
     def _follow(self, vectors: FloatArray, iteration: int) -> FloatArray | None:
         """Return the largest expected improvement found, with h as the mean."""
         start = self._head_start()
         if start is None:
             return None
-        x, y, _ = self._all_trials(max(self.iterations, default=0))
+        trials = self._all_trials(max(self.iterations, default=0))
+        x, y, _ = trials
         if len(y) == 0:
             return None
         from flwr_fbo.tuning.fed_warm_start.led_gp import LedPosterior
@@ -187,6 +207,7 @@ class FedWarmStartAgent(LeanAgent):
             mean, deviation = model.predict(places, start(places))
             z = (mean - model.best) / deviation
             score = log_unit_improvement(z)[0] + np.log(deviation)
+            score[trials.near_failures(places)] = -np.inf
             return np.asarray(places[first_best(score)])
 
         # Candidates: of the whole cube, where h is large, and near the best.

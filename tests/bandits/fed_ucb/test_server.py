@@ -52,6 +52,7 @@ def test_an_absent_agent_is_in_the_total_after_a_restart() -> None:
     for one in (server, again):
         one.receive(one.step(1), second)
         expected = first[0] + np.sum(list(second.values()), axis=0)
+        assert one.vectors is not None
         np.testing.assert_allclose(one.vectors, expected, rtol=1e-12, atol=1e-12)
         assert np.array_equal(one.last_releases[0], first[0])
         assert np.array_equal(one.last_releases[5], second[5])

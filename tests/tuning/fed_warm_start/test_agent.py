@@ -175,6 +175,24 @@ def test_led_points_are_of_the_federation(vectors: FloatArray) -> None:
     assert enqueued.sources == ["federation"]
 
 
+def test_it_is_led_where_the_best_of_others_fails(vectors: FloatArray) -> None:
+    """Not away from all that they know, as a site does that is alone."""
+
+    def fails(params: dict[str, Any]) -> float:
+        return float("nan") if params["x"] > 0.65 else objective(9)(params)
+
+    one = agent(9)
+    one.receive(vectors)
+    start = one._head_start()
+    assert start is not None
+    for iteration in range(4):
+        play_round(one, fails, iteration, None, False)
+    assert np.isnan(one.values[0])
+    better = start(one.points) > np.median(start(SETTINGS.pool(SPACE, 5)))
+    assert better.all()
+    assert np.nanmax(one.values) > 0.7 * objective(9)({"x": 0.65, "y": 0.2, "depth": 1})
+
+
 def test_what_comes_after_the_first_trial_changes_nothing(vectors: FloatArray) -> None:
     one = played(agent(9), 1)
     one.receive(vectors)

@@ -206,11 +206,16 @@ class LinearBanditStudy(Study):
         """
         from flwr_fbo.bandits.linear.regard_to_rewards import has_regard
 
-        summed = self.num_agents
+        summed, std = self.num_agents, None
         if self.graph is not None and not self.settings.uses_own_data:
             summed = min(map(len, self.graph.pools))
+        if self.secure is not None:
+            # Of all totals together, each with the shares of all sites.
+            of_one = self.secure.noise(0).std(summed)
+            releases = self.secure.releases
+            std = of_one * releases.largest_std(1) / releases.noise_std
         share = self.settings.exploration.largest_uniform_share
-        return share if has_regard(self.settings, summed) else 1.0
+        return share if has_regard(self.released_by, summed, std) else 1.0
 
     def epsilon_spent(self, num_releases: int) -> float:
         """Return the epsilon that an agent with so many releases has spent.

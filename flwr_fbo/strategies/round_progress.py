@@ -23,8 +23,8 @@ _log = logging.getLogger("flwr.fbo")
 # time that has passed, so that a round of a night does not fill the log.
 _FIRST_PAUSE, _PAUSE, _PART = 5.0, 60.0, 1 / 12
 _REDRAW = 0.5
-# Seconds between two pulls, if the grid does not say: a tenth of those that have passed,
-# so that the short exchanges of secure sums do not wait; at most as in Flower's loop.
+# Seconds between two pulls, if the grid does not say: a tenth of those that have
+# passed, so that short exchanges of secure sums do not wait; at most as in Flower's.
 _LEAST_PULL_PAUSE, _PULL_PAUSE, _PULL_PART = 0.25, 3.0, 1 / 10
 
 

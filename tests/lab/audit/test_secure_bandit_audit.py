@@ -67,7 +67,7 @@ def test_masked_sums_are_what_the_audit_sums() -> None:
 @pytest.mark.parametrize("entropy", [StreamEntropy(1), OsEntropy()], ids=["seed", "os"])
 def test_the_honest_shares_alone_keep_the_promise(entropy: Entropy) -> None:
     """The likelihood ratio is N(-mu^2/2, mu^2) without the change: tight."""
-    study = replace(secure_fed_ucb(), num_draws=1000)
+    study = replace(secure_fed_ucb(), num_draws=1000, has_misfits=False)
     mu = study.settings.releases.mu
     worlds = study.draw(entropy, None, lambda _: None)
     for evidence, sign in zip(worlds, (1, -1), strict=True):
@@ -107,6 +107,7 @@ FAULTY = {
     "reused-shares": 1000,
     "trial-in-two-blocks": 5000,
     "does-not-wait": 5000,
+    "quiet-misfits": 1000,
 }
 
 
@@ -161,7 +162,9 @@ def test_every_fault_is_looked_for() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["reused-shares", "trial-in-two-blocks"])
+@pytest.mark.parametrize(
+    "fault", ["reused-shares", "trial-in-two-blocks", "quiet-misfits"]
+)
 def test_one_release_shows_no_fault_of_several(fault: str) -> None:
     study = secure_fed_ucb()
     releases = replace(study.settings.releases, num_releases=1)

@@ -7,7 +7,8 @@ plays studies with them, one after another, and among its messages are lies: fie
 studies that are changed, arrays of other bytes, types and shapes, messages that were
 sent to another site or before, and sums over other sites. Some take the place of an
 honest message. Each goes the whole way, as in a deployment: client app, gate, ledger,
-journal, sum.
+journal, sum. At the end of a study the server asks for two sums of the same blocks,
+over two sets of sites: in two attempts, or in one.
 
 After each message must hold: what left is charged, and the ledger is within the limits;
 a site has given one answer to one exchange of an attempt, and drawn one share of the
@@ -25,9 +26,9 @@ import random
 import sys
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -100,6 +101,8 @@ class Tally:
         Messages, replies with data, masked blocks, and answers to a last exchange.
     releases : int
         Releases that honest servers made.
+    only_once : int
+        Releases of which one sum was made, and a second one over other sites refused.
     refused : Counter
         Errors, by type.
     violations : list of str
@@ -111,6 +114,7 @@ class Tally:
     masked: int = 0
     unmasked: int = 0
     releases: int = 0
+    only_once: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     violations: list[str] = field(default_factory=list)
 
@@ -219,7 +223,8 @@ class LyingGrid(InProcessGrid):
         limits = Limits(max_epsilon=EPSILON, max_delta=DELTA, max_uniform_share=0.0)
         app = linear_bandit_app(make_environment=lambda _: Ward(), limits=limits)
         super().__init__(app, NUM_SITES, node_configs=configs)
-        self._rng, self._tally, self._most = rng, tally, messages
+        self.rng, self._tally, self._most = rng, tally, messages
+        self.is_lying = True
         self._of_node = dict(zip(self.contexts, self.sites, strict=True))
         self._sent: list[Message] = []
 
@@ -228,7 +233,10 @@ class LyingGrid(InProcessGrid):
     ) -> Iterable[Message]:
         replies = []
         for honest in messages:
-            rng, lied = self._rng, None
+            rng, lied = self.rng, None
+            if not self.is_lying:
+                replies.append(self._ask(honest))
+                continue
             self._sent.append(honest)
             if rng.random() < _LIES:
                 lied = self._ask(self._lie(honest))
@@ -268,7 +276,7 @@ class LyingGrid(InProcessGrid):
 
     def _lie(self, honest: Message) -> Message:
         """Return another message than an honest one."""
-        rng = self._rng
+        rng = self.rng
         other = rng.choice(self._sent[-40:])
         message = self._again(rng.choice([honest, honest, honest, other]), honest)
         config, *others = configs_of(message)
@@ -288,10 +296,10 @@ class LyingGrid(InProcessGrid):
         entries = ("release", "slot", "attempt", "exchange")
         numbers = [int(str(config[f"fbo-{entry}"])) for entry in entries]
         request = SumRequest("", *numbers, payload)
-        changed = another_set(self._rng, payload)
-        if request.exchange == Exchange.CONFIRM and self._rng.random() < 0.7:
+        changed = another_set(self.rng, payload)
+        if request.exchange == Exchange.CONFIRM and self.rng.random() < 0.7:
             try:
-                changed = fewer_sites(self._rng, request)
+                changed = fewer_sites(self.rng, request)
             except PayloadError:  # a message that was changed already
                 return False
         _take(message, [changed])
@@ -447,7 +455,7 @@ def _play(grid: LyingGrid, tally: Tally) -> bool:
         FedUCB,
         SETTINGS,
         NUM_SITES,
-        schedule=[*range(2, 2 * NUM_RELEASES + 1, 2)],
+        schedule=[*range(2, 2 * NUM_RELEASES, 2)],  # but for one
         aggregation=aggregation,
         patience=0.0,
         max_empty_rounds=100,
@@ -467,7 +475,48 @@ def _play(grid: LyingGrid, tally: Tally) -> bool:
         few = [row for row in ledger if len(row.facts["summed"]) < MIN_SUMMED]
         if few:
             tally.violations.append(f"sums of too few sites: {few}")
+    grid.is_lying = False
+    try:
+        _sum_twice(grid, strategy, aggregation, tally)
+    except _EnoughError:
+        return False
+    grid.is_lying = True
     return True
+
+
+def _sum_twice(
+    grid: LyingGrid, strategy: FedUCB, aggregation: SecureAggregation, tally: Tally
+) -> None:
+    """Ask for two sums of the last release, which has not been asked for."""
+    study, run = strategy.study, strategy._sums._run
+    assert run is not None
+    post, sums = run[0], study.secure
+    assert sums is not None
+    first, second = grid.rng.sample(range(NUM_SITES), 2)
+    # To some sites, if any, another set than to others.
+    misled: set[int] = set()
+    if grid.rng.random() < 0.3:
+        misled = {first, second, (first + 1) % NUM_SITES}
+    made = []
+    for away in (first, second):
+
+        def ask(requests: Sequence[SumRequest], away: int = away) -> dict[int, Any]:
+            asked = []
+            for request in requests:
+                if request.slot == away and request.exchange >= Exchange.MASK:
+                    continue
+                if request.slot in misled and request.exchange == Exchange.CONFIRM:
+                    payload = fewer_sites(grid.rng, request)
+                    request = replace(request, payload=payload)
+                asked.append(request)
+            return post.ask(strategy._in_sums, "a sum", asked)
+
+        collector = aggregation.collector([range(NUM_SITES)])
+        about = sums, study.text, NUM_RELEASES
+        made.append(collector.collect(*about, ask=ask, keep=lambda: None))
+    if made[1] is not None and made[0] is not None:
+        tally.violations.append(f"two sums, of {made[0].slots} and {made[1].slots}")
+    tally.only_once += made[0] is not None and made[1] is None
 
 
 def _unmasked_twice(sites: list[Site]) -> list[str]:
@@ -516,7 +565,7 @@ def main() -> None:
     options = parser.parse_args()
     logging.disable(logging.ERROR)
     tally = attack(options.messages, options.seed)
-    counts = ("asked", "answered", "masked", "unmasked", "releases")
+    counts = ("asked", "answered", "masked", "unmasked", "releases", "only_once")
     print(", ".join(f"{name}: {getattr(tally, name)}" for name in counts))
     print(f"refused: {dict(tally.refused)}")
     for violation in tally.violations:

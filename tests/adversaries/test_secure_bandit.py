@@ -32,6 +32,7 @@ def test_nothing_leaves_uncharged_in_ten_thousand_messages(tmp_path: Path) -> No
     tally = attack(10_000, seed=4, folder=tmp_path)
     assert_right(tally)
     assert tally.releases > 50
+    assert tally.only_once > 5
 
 
 def _charge_nothing(patch: pytest.MonkeyPatch) -> None:

@@ -151,7 +151,7 @@ class Site:
         """Note what is wrong with an answer, if anything is."""
         config, wrong = dict(configs_of(asked)[0]), tally.violations
         if reply.has_error():
-            reason = reply.error.reason
+            reason = str(reply.error.reason)
             kind = next((name for name in _REFUSALS if name in reason), reason)
             tally.refused[kind] += 1
             if kind not in _REFUSALS:
@@ -294,8 +294,10 @@ class LyingGrid(InProcessGrid):
         if payload is None or config["fbo-phase"] != "sum" or not len(payload):
             return False
         entries = ("release", "slot", "attempt", "exchange")
-        numbers = [int(str(config[f"fbo-{entry}"])) for entry in entries]
-        request = SumRequest("", *numbers, payload)
+        release, slot, attempt, exchange = (
+            int(str(config[f"fbo-{e}"])) for e in entries
+        )
+        request = SumRequest("", release, slot, attempt, exchange, payload)
         changed = another_set(self.rng, payload)
         if request.exchange == Exchange.CONFIRM and self.rng.random() < 0.7:
             try:

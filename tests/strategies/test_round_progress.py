@@ -125,13 +125,13 @@ def test_short_exchanges_are_not_waited_for_long(
         clock[0] += seconds
         pauses.append(seconds)
 
-    monkeypatch.setattr(round_progress.time, "sleep", sleep)
-    monkeypatch.setattr(round_progress.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "sleep", sleep)
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     grid = Remote(numpy_app(), 2)
     told = round_progress.ToldGrid(grid, lambda: dict.fromkeys(grid.get_node_ids(), 0))
     told.send_name = "exchange"
     asked = [Message(RecordDict(), node, "train") for node in grid.get_node_ids()]
-    assert len(told.send_and_receive(asked, timeout=200.0)) == 2
+    assert len(list(told.send_and_receive(asked, timeout=200.0))) == 2
     assert pauses[0] == 0.25
     assert pauses[-1] == 3.0
     assert sum(pause < 1.0 for pause in pauses) > 10

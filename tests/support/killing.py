@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
+from unittest.mock import patch
 
 NUM_KILLS = int(os.environ.get("FLWR_FBO_NUM_KILLS", 25))
 
@@ -52,10 +53,10 @@ def _dying(
     target: Callable[..., None],
     arguments: tuple[Any, ...],
 ) -> None:
-    # Of this process alone.
-    sqlite3.connect = partial(sqlite3.connect, factory=_Dying)
     _Dying.executed, _Dying.most = 0, most
-    target(*arguments)
+    connect = partial(sqlite3.connect, factory=_Dying)
+    with patch.object(sqlite3, "connect", connect):
+        target(*arguments)
     told.send(_Dying.executed)
 
 

@@ -348,17 +348,15 @@ def _evidence(plan: BanditAuditPlan, played: _Played) -> Evidence:
     log_ratio = (squares[:, 0] - squares[:, 1]) / 2
     std = settings.release_std()[:, None, None]
     flat = (*released.shape[:2], -1)
-    parts = [
-        released.reshape(flat),
-        ((released - sums[:, 0]) / std).reshape(flat),
-        ((sums[:, 1] - sums[:, 0]) / std).reshape(flat),
-    ]
+    values = released.reshape(flat)
+    unexplained = ((released - sums[:, 0]) / std).reshape(flat)
+    shifts = ((sums[:, 1] - sums[:, 0]) / std).reshape(flat)
     if plan.misfit is not None:
         by_misfit = (misfits[:, None] - clean_misfits) / plan.misfit.std
         squares = np.square(by_misfit).sum(axis=-1)
         log_ratio = log_ratio + (squares[:, 0] - squares[:, 1]) / 2
-        shifts = by_misfit[:, 0] - by_misfit[:, 1]
-        columns = misfits, by_misfit[:, 0], shifts
-        pairs = zip(parts, columns, strict=True)
-        parts = [np.dstack([part, column]) for part, column in pairs]
-    return Evidence.of(*parts, log_ratio)
+        # One more number of each release.
+        values = np.dstack([values, misfits])
+        unexplained = np.dstack([unexplained, by_misfit[:, 0]])
+        shifts = np.dstack([shifts, by_misfit[:, 0] - by_misfit[:, 1]])
+    return Evidence.of(values, unexplained, shifts, log_ratio)

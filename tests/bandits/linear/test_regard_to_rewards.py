@@ -136,7 +136,7 @@ def test_what_plays_by_chance_is_refused(changes: dict[str, Any]) -> None:
 
 def test_a_ridge_counts_only_where_it_is_in_choices() -> None:
     """Not where a site averages over ridges, or noise takes the ridge's place."""
-    changes = {"ridge": 1e6, "width": 1.0, "exploration": ALL_DRAWN}
+    changes: dict[str, Any] = {"ridge": 1e6, "width": 1.0, "exploration": ALL_DRAWN}
     for local in ("own", "released", "raw"):
         settings = replace(OWN, local_data=local, **changes)
         assert has_regard(settings, 2)

@@ -353,7 +353,8 @@ def _entry(rng: random.Random, message: Message, config: ConfigRecord) -> None:
     if name == "fbo-phase":
         kinds = ["enrol", "round", "sum", "SUM", ""]
     elif isinstance(old, int) and not isinstance(old, bool):
-        kinds += [old + 1, old - 1, old + 1, old ^ 1]
+        near = min(old + 1, 2**63 - 1), max(old - 1, -1), old ^ 1
+        kinds += [*near, near[0]]
     elif isinstance(old, bool):
         kinds += [not old] * 5
     config[name] = rng.choice([kind for kind in kinds if kind != old])

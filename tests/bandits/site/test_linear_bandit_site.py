@@ -402,7 +402,8 @@ def test_a_site_that_is_killed_repeats_its_releases(tmp_path: Path) -> None:
             return trials, [row.vectors.tolist() for row in journal.ledger()]
 
     rng, kills, runs = np.random.default_rng(0), 0, 0
-    expected, statements = None, None  # of the first, which is not killed
+    expected = None  # of the first, which is not killed
+    statements: int | None = None
     while kills < NUM_KILLS:
         folder, replies = tmp_path / f"{runs}", tmp_path / f"replies-{runs}"
         replies.mkdir()

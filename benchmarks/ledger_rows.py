@@ -96,7 +96,9 @@ def reading(folder: Path, num_charges: int) -> tuple[float, float]:
     enrolment, _ = seconds(lambda: ask(study.enrolment()))
     book, messages = ReceiptBook(key, promise), []
     for release in range(1, NUM_MESSAGES + 1):
-        asked = TuningInstruction("round", study, 0, release - 1, release).to_config()
+        asked = TuningInstruction(
+            "round", study, 0, release - 1, release=release
+        ).to_config()
         if receipt := book.receipt(0):
             asked[RECEIPT_ENTRY] = receipt
         spent, answer = seconds(partial(ask, asked))

@@ -29,7 +29,13 @@ from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.noise import OsEntropy
-from flwr_fbo.secure import SecureAggregation, SumIdentity, SumRequest
+from flwr_fbo.secure import (
+    Roster,
+    SecureAggregation,
+    SigningKey,
+    SumIdentity,
+    SumRequest,
+)
 from flwr_fbo.secure.collector import SecureCollector
 
 ROWS = Path(__file__).with_suffix(".jsonl")
@@ -62,9 +68,9 @@ class SecureSites:
         settings = ContinualSettings(
             NUM_RELEASES, dimension, 4.0, 1e-5, mechanism="blocks"
         )
-        drawn = [SumIdentity.draw() for _ in range(NUM_SITES)]
-        roster = SumIdentity.draw_roster({n: s.public for n, s in enumerate(drawn)})
-        self._who = [SumIdentity(site.key, roster) for site in drawn]
+        keys = [SigningKey.draw() for _ in range(NUM_SITES)]
+        roster = Roster.draw({slot: key.public for slot, key in enumerate(keys)})
+        self._who = [SumIdentity(key, roster) for key in keys]
         self._journals = [Journal({"slot": slot}) for slot in range(NUM_SITES)]
         groups = SecureAggregation().collector([range(NUM_SITES)]).groups
         self._server = SecureCollector(groups, roster)

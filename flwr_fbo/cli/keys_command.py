@@ -11,7 +11,7 @@ import typer
 from flwr_fbo._common.validation import require
 from flwr_fbo.cli.commands import add, group
 from flwr_fbo.cli.output import check_output, plain_errors
-from flwr_fbo.secure import SumIdentity
+from flwr_fbo.secure import Roster, SigningKey
 
 app = group()
 
@@ -35,10 +35,10 @@ def new(file: Path) -> None:
     """
     with plain_errors(ValueError):
         check_output("FILE", file, replace=False)
-        site = SumIdentity.draw()
-        site.save(file)
+        key = SigningKey.draw()
+        key.save(file)
     typer.echo(f"Wrote the private key to {file}. It must not leave this site.")
-    typer.echo(f"Public key: {site.public}")
+    typer.echo(f"Public key: {key.public}")
 
 
 def public(file: Path) -> None:
@@ -49,8 +49,8 @@ def public(file: Path) -> None:
     $ flwr-fbo keys public site-0.pem
     """
     with plain_errors(ValueError):
-        site = SumIdentity.load(file)
-    typer.echo(site.public)
+        key = SigningKey.load(file)
+    typer.echo(key.public)
 
 
 def roster(
@@ -70,7 +70,7 @@ def roster(
     """
     with plain_errors(ValueError):
         check_output("FILE", file, replace=False)
-        made = SumIdentity.draw_roster(_by_slot(pairs))
+        made = Roster.draw(_by_slot(pairs))
         made.save(file)
     _say(file, len(made.slots), made.digest())
 
@@ -83,7 +83,7 @@ def show(file: Path) -> None:
     $ flwr-fbo keys show roster.json
     """
     with plain_errors(ValueError):
-        found = SumIdentity.load_roster(file)
+        found = Roster.load(file)
     _say(file, len(found.slots), found.digest())
     for slot, key in sorted(found.keys.items()):
         typer.echo(f"  {slot}: {key}")

@@ -41,6 +41,10 @@ class JournalHeldError(JournalError):
     """Another process holds the journal."""
 
 
+class NoJournalError(JournalError):
+    """There is no journal in the file yet, or there is no file."""
+
+
 def _all(number: int, part: Part) -> bool:
     return True
 
@@ -117,7 +121,7 @@ class JournalFile:
     def _hold(self, identity: Mapping[str, Any] | None) -> dict[str, Any]:
         """Open the file; return whom it belongs to."""
         if identity is None and not has_journal(self.path):
-            raise JournalError(f"There is no journal {self.path}.")
+            raise NoJournalError(f"There is no journal {self.path}.")
         if self._is_snapshot:
             self._connection = _copied(self.path)
         else:

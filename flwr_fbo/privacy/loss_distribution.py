@@ -19,7 +19,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 from scipy import fft
-from scipy.special import log_ndtr
+from scipy.special import log_ndtr, ndtr
 
 from flwr_fbo._common.arrays import FloatArray
 
@@ -163,16 +163,26 @@ class LossDistribution:
             return most  # it has no dot at 0, or infinite losses above ``share``
         deltas = deltas[:end]
         epsilons = self.step * np.arange(end, dtype=np.float64)
-        # Between two dots delta is below the chord in exp(epsilon) here; and above it,
-        # less at most this, for the Gaussian one: its second derivative there is the
-        # density of the loss over exp(2 epsilon).
-        bend = math.expm1(self.step) ** 2 / 8 / math.sqrt(2 * math.pi)
+        growth = math.expm1(self.step)
 
         def is_above(mu: float) -> bool:
+            spare = _gaussian_deltas(epsilons, 1 / mu) + share - deltas
+            if (spare < 0).any():
+                return False
+            # Between two dots, h apart in exp(epsilon), delta is below the chord here.
+            # The Gaussian one is convex: a part t of the way it is below its chord by
+            # t (1 - t) bend at most. Its slope there is minus the probability of a loss
+            # above epsilon, and its second derivative the density of the loss over
+            # exp(2 epsilon): so bend is h times the change of slope, and h^2 / 2 times
+            # the largest second derivative. The first counts where mu is below a step.
+            slopes = ndtr(-epsilons / mu - mu / 2)
+            turns = growth * np.exp(epsilons[:-1]) * (slopes[:-1] - slopes[1:])
             away = np.maximum(0.0, np.abs(epsilons - mu**2 / 2) - self.step) / mu
-            below_chord = bend / mu * np.exp(-(away**2) / 2)
-            gaussian = _gaussian_deltas(epsilons, 1 / mu)
-            return bool(np.all(gaussian - below_chord + share >= deltas))
+            densities = np.exp(-(away**2) / 2) / (mu * math.sqrt(2 * math.pi))
+            bends = np.minimum(turns, growth**2 / 2 * densities[:-1])
+            # (1 - t) a + t b >= t (1 - t) bend for all t.
+            roots = np.sqrt(spare)
+            return bool(np.all((roots[:-1] + roots[1:]) ** 2 >= bends))
 
         low, high = 0.0, most
         if not is_above(most):

@@ -1,6 +1,6 @@
 """Secure sums of the sites' messages: the server learns the noisy sum, and no message.
 
-The rest of the package imports five names, and only these:
+The rest of the package imports seven names, and only these:
 
 `SecureAggregation`
     The server's option. Its ``collector`` has the sites sum, exchange by exchange.
@@ -11,6 +11,8 @@ The rest of the package imports five names, and only these:
     What one site is asked in one exchange. The caller sends it, whatever the message.
 `SumIdentity`
     A site: its key, the roster that it pins, and its reply to a request.
+`SigningKey`, `Roster`
+    These, as they are made and shown before there is a study.
 
 A caller on the server passes `SecureCollector.collect` what is summed, a function that
 sends requests, and one that puts the open sum on disk. A caller at a site passes

@@ -35,6 +35,7 @@ class SigningKey:
 
     Examples
     --------
+    >>> from flwr_fbo.secure import SigningKey
     >>> key = SigningKey.draw()
     >>> len(bytes.fromhex(key.public))
     32
@@ -113,7 +114,7 @@ class Roster:
 
     Examples
     --------
-    >>> from flwr_fbo.secure.roster import Roster, SigningKey
+    >>> from flwr_fbo.secure import Roster, SigningKey
     >>> keys = {slot: SigningKey.draw() for slot in range(3)}
     >>> roster = Roster.draw({slot: key.public for slot, key in keys.items()})
     >>> roster.verify(1, keys[1].sign(b"text"), b"text")

@@ -89,68 +89,6 @@ class SumIdentity:
         """Return whether a site lets nothing be read but sums, by its node config."""
         return _ROSTER in node_config
 
-    @classmethod
-    def draw(cls) -> SumIdentity:
-        """Return a new identity, which no roster has yet."""
-        from flwr_fbo.secure.roster import SigningKey
-
-        return cls(SigningKey.draw())
-
-    @classmethod
-    def load(cls, path: str | Path) -> SumIdentity:
-        """Return the identity whose private key is in a file, without a roster.
-
-        Raises
-        ------
-        ValueError
-            If others can read or change the file, or it holds no such key.
-        OSError
-            If it cannot be read.
-        """
-        from flwr_fbo.secure.roster import SigningKey
-
-        return cls(SigningKey.load(path))
-
-    def save(self, path: str | Path) -> None:
-        """Write the private key to a file that only its owner can read.
-
-        Raises
-        ------
-        ValueError
-            If others could replace the file.
-        OSError
-            If it cannot be written.
-        """
-        assert self.key is not None, "there is no key"
-        self.key.save(path)
-
-    @staticmethod
-    def draw_roster(keys: Mapping[int, str]) -> Roster:
-        """Return a new roster of some sites' public keys, by slot, with a new seed."""
-        from flwr_fbo.secure.roster import Roster
-
-        return Roster.draw(keys)
-
-    @staticmethod
-    def load_roster(path: str | Path) -> Roster:
-        """Return the roster in a file.
-
-        Raises
-        ------
-        ValueError
-            If others can change the file, or it is malformed.
-        OSError
-            If it cannot be read.
-        """
-        from flwr_fbo.secure.roster import Roster
-
-        return Roster.load(path)
-
-    @property
-    def public(self) -> str:
-        """The public key, in hexadecimal; empty without a key."""
-        return "" if self.key is None else self.key.public
-
     @cached_property
     def slot(self) -> int:
         """The slot that the roster gives the key; -1 without a roster."""

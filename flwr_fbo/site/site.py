@@ -29,6 +29,7 @@ from flwr_fbo._compat import (
     decoded,
     to_array_record,
 )
+from flwr_fbo.secure import SumRequest
 from flwr_fbo.site.gate import Gate, sent
 from flwr_fbo.site.limits import Limits, require_private
 from flwr_fbo.site.node_config_limits import limiting, site_limits, tell
@@ -47,6 +48,7 @@ from flwr_fbo.study.codec import (
     RECEIPT_ENTRY,
     Instruction,
     StudyMismatchError,
+    SumInstruction,
     is_instruction,
 )
 
@@ -84,6 +86,27 @@ class Answer:
     def about_site(self) -> bool:
         """True if anything in it may depend on the site's data."""
         return bool(self.arrays or self.metrics.keys() - _PUBLIC_METRICS)
+
+
+def sum_request(instruction: SumInstruction, arrays: Arrays) -> SumRequest:
+    """Return what a site is asked of a secure sum.
+
+    Raises
+    ------
+    StudyMismatchError
+        If not just one array, the payload, came along.
+    """
+    if len(arrays) != 1:
+        text = f"Release {instruction.release} cannot be summed without a payload."
+        raise StudyMismatchError.told(text)
+    return SumRequest(
+        about=instruction.study.text,
+        release=instruction.release,
+        slot=instruction.slot,
+        attempt=instruction.attempt,
+        exchange=instruction.exchange,
+        payload=arrays[0],
+    )
 
 
 class Site(ABC, Generic[AskedT, AgentT]):

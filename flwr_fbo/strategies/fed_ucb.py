@@ -25,7 +25,7 @@ from flwr_fbo.bandits.linear.study import (
     LinearBanditInstruction,
     LinearBanditStudy,
 )
-from flwr_fbo.secure import SecureAggregation, SumRequest
+from flwr_fbo.secure import SecureAggregation
 from flwr_fbo.strategies.linear_bandit_strategy import (
     LinearBanditStrategy,
     TrialSchedule,
@@ -207,22 +207,19 @@ class FedUCB(LinearBanditStrategy):
         if not step.release:
             return
         about = self.study, sums, step.release
-        summed = self._sums.sum_up(*about, instruct=self._sum_instruction)
+        summed = self._sums.sum_up(*about, instruct=self._in_sums)
         if summed is not None:
             server.receive_sum(step, sums.row(step.release, 0, *summed))
 
-    def _sum_instruction(self, request: SumRequest) -> LinearBanditInstruction:
-        """Return what a site is asked in an exchange of a secure sum."""
+    def _in_sums(self, slot: int) -> LinearBanditInstruction:
+        """Return what the site of a slot is told in the exchanges of a secure sum."""
         return LinearBanditInstruction(
             phase="sum",
             study=self.study,
-            slot=request.slot,
-            journal=self._enrolment.journals.get(request.slot, 0),
-            included=self.server.num_releases[request.slot],
+            slot=slot,
+            journal=self._enrolment.journals.get(slot, 0),
+            included=self.server.num_releases[slot],
             iteration=self._round.step.iteration,
-            release=request.release,
-            exchange=request.exchange,
-            attempt=request.attempt,
         )
 
     def _fields_for(self, step: Step) -> dict[str, Any]:

@@ -212,7 +212,7 @@ class ReleasePlan:
         messages : mapping
             What `read` gave, by slot.
         instruct : callable
-            Returns what a site is asked in one exchange of a secure sum.
+            Returns what the site of a slot is told in each exchange of a secure sum.
         """
         server, sums = self.server, study.secure
         if sums is None:

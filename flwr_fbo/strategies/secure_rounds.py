@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -29,7 +29,7 @@ from flwr_fbo.strategies.enrolment import (
     one_array,
 )
 from flwr_fbo.strategies.round_progress import ToldGrid
-from flwr_fbo.study.codec import Instruction, Study
+from flwr_fbo.study.codec import Study, SumInstruction
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -38,8 +38,8 @@ _EXCHANGE_TIMEOUT = 300.0
 
 # The sites in a sum, increasing, and the sum modulo 2**b with its noise.
 Summed = tuple[tuple[int, ...], NDArray[Any]]
-# Returns what a site is asked in one exchange of a sum.
-Instruct = Callable[[SumRequest], Instruction]
+# Returns what the site of a slot is told, besides what it is asked of a sum.
+Instruct = Callable[[int], SumInstruction]
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class SumPost:
         Parameters
         ----------
         instruct : callable
-            Returns what a site is asked.
+            Returns what the site of a slot is told besides.
         name : str
             Name of what is summed, for the log.
         requests : sequence of SumRequest
@@ -85,7 +85,14 @@ class SumPost:
         for node, slot in slots.items():
             if node in present and slot in of_slot:
                 request = of_slot[slot]
-                record = ConfigRecord({**instruct(request).to_config()})
+                asked = replace(
+                    instruct(slot),
+                    phase="sum",
+                    release=request.release,
+                    exchange=request.exchange,
+                    attempt=request.attempt,
+                )
+                record = ConfigRecord({**asked.to_config()})
                 arrays = to_array_record([request.payload])
                 content = instruction_content(arrays, record, self.client_api)
                 messages.append(Message(content, node, message_type(self.client_api)))
@@ -96,10 +103,10 @@ class SumPost:
         timeout = min(self.timeout, _EXCHANGE_TIMEOUT)
         replies = self.grid.send_and_receive(messages, timeout=timeout)
         found: dict[int, Any] = {}
-        for asked, reply in matched(messages, replies):
-            if asked is None:
+        for sender, reply in matched(messages, replies):
+            if sender is None:
                 continue
-            slot = slots[asked]
+            slot = slots[sender]
             if reply.has_error():
                 reason = first_line(reply.error.reason)
                 _log.warning("\t> agent %d: %s", slot, reason)
@@ -186,7 +193,7 @@ class SecureRounds:
         group : int
             Group of sites that are summed.
         instruct : callable
-            Returns what a site is asked in one exchange.
+            Returns what the site of a slot is told in each exchange.
         """
         assert self.collector is not None
         assert self._run is not None

@@ -20,7 +20,6 @@ from flwr_fbo._common.text import counted
 from flwr_fbo._common.validation import is_number
 from flwr_fbo._compat import reply_metrics
 from flwr_fbo.privacy.accounting import PrivacySpent
-from flwr_fbo.secure import SumRequest
 from flwr_fbo.strategies.base import StudyStrategy
 from flwr_fbo.strategies.host import BEST_VALUE, METRICS
 from flwr_fbo.strategies.presets import Preset
@@ -166,7 +165,7 @@ class TuningStrategy(StudyStrategy[TuningResult]):
         self._warn_of_few(step, answered)
         # Charged before it leaves: after a crash it may have left.
         if releases.may_leave(self.study, step) and releases.release(
-            self.study, step, collected, self._sum_instruction
+            self.study, step, collected, self._in_sums
         ):
             self._collected = {}
 
@@ -188,19 +187,16 @@ class TuningStrategy(StudyStrategy[TuningResult]):
                 share,
             )
 
-    def _sum_instruction(self, request: SumRequest) -> TuningInstruction:
-        """Return what a site is asked in an exchange of a secure sum."""
+    def _in_sums(self, slot: int) -> TuningInstruction:
+        """Return what the site of a slot is told in the exchanges of a secure sum."""
         assert self.releases is not None
         server, step = self.releases.server, self._round.step
         return TuningInstruction(
             phase="sum",
             study=self.study,
-            slot=request.slot,
+            slot=slot,
             iteration=step.iteration,
-            release=request.release,
             num_released=len(server.ledger),
-            exchange=request.exchange,
-            attempt=request.attempt,
             planned=server.iterations[step.release - 1],
         )
 

@@ -249,6 +249,25 @@ class Instruction(ABC):
         return cls(**values)
 
 
+@dataclass(frozen=True)
+class SumInstruction(Instruction):
+    """The server's instruction to one agent, which may be asked to sum.
+
+    Attributes
+    ----------
+    release : int
+        Number of the promised release that is asked for, from 1; 0 for none.
+    exchange : int
+        In the phase ``"sum"``: exchange of the release's secure sum, from 1 to 5.
+    attempt : int
+        In the phase ``"sum"``: number that tells attempts at the sum apart.
+    """
+
+    release: int = field(default=0, kw_only=True)
+    exchange: int = field(default=0, kw_only=True)
+    attempt: int = field(default=0, kw_only=True)
+
+
 def study_id_field() -> Any:
     """Return the field of a study's name, drawn unless it is given.
 

@@ -160,7 +160,7 @@ HONEST: dict[str, Callable[[], Study]] = {
 }
 _ASKED: dict[str, Callable[[Any], list[Instruction]]] = {
     "tuning": lambda study: [
-        TuningInstruction("round", study, 0, t, t + 1) for t in range(4)
+        TuningInstruction("round", study, 0, t, release=t + 1) for t in range(4)
     ],
     "linear-bandit": lambda study: [
         LinearBanditInstruction(

@@ -192,16 +192,16 @@ class Server:
         about: dict[str, Any] = dict(vars(honest))
         payload = honest.payload.copy()
         if honest.exchange == Exchange.CONFIRM and rng.random() < 0.5:
-            return replace(honest, payload=_fewer_sites(rng, honest))
+            return replace(honest, payload=fewer_sites(rng, honest))
         kinds: list[Callable[[], dict[str, Any]]] = [
             lambda: {"exchange": rng.randint(1, 5)},
             lambda: {"release": max(honest.release + rng.choice([-1, 1, 0]), 1)},
             lambda: {"attempt": rng.randint(1, self.number + 1)},
             lambda: {"payload": to_payload(rng.randbytes(rng.randint(0, 200)))},
-            lambda: {"payload": _flipped(rng, payload)},
+            lambda: {"payload": flipped(rng, payload)},
             lambda: {"payload": payload[: rng.randint(0, len(payload))]},
-            lambda: {"payload": _another_set(rng, payload)},
-            lambda: {"payload": _another_set(rng, payload)},
+            lambda: {"payload": another_set(rng, payload)},
+            lambda: {"payload": another_set(rng, payload)},
             lambda: {**vars(rng.choice(self.sent)), "slot": honest.slot},
             lambda: {"payload": rng.choice(self.sent).payload},
         ]
@@ -210,14 +210,14 @@ class Server:
         return SumRequest(**about)
 
 
-def _flipped(rng: random.Random, payload: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def flipped(rng: random.Random, payload: NDArray[np.uint8]) -> NDArray[np.uint8]:
     changed = payload.copy()
     if len(changed):
         changed[rng.randrange(len(changed))] ^= rng.randint(1, 255)
     return changed
 
 
-def _another_set(rng: random.Random, payload: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def another_set(rng: random.Random, payload: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Return a request that begins with another set of sites, of four or five."""
     changed = payload.copy()
     if len(changed):
@@ -226,7 +226,7 @@ def _another_set(rng: random.Random, payload: NDArray[np.uint8]) -> NDArray[np.u
     return changed
 
 
-def _fewer_sites(rng: random.Random, honest: SumRequest) -> NDArray[np.uint8]:
+def fewer_sites(rng: random.Random, honest: SumRequest) -> NDArray[np.uint8]:
     """Return a request to confirm a sum over fewer sites, whole but for that."""
     slots = tuple(range(NUM_SITES))
     named, rest = cut(honest.payload.tobytes(), set_bytes(slots))

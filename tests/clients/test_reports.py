@@ -260,7 +260,7 @@ def asked_of(study: Study, phase: Phase) -> tuple[Config, list[np.ndarray]]:
     """Return a message's config and arrays, for slot 0."""
     slot = -1 if phase == "enrol" else 0
     if study is TUNING:
-        return TuningInstruction(phase, study, slot, 0, 1).to_config(), []
+        return TuningInstruction(phase, study, slot, 0, release=1).to_config(), []
     if study is LINEAR:
         one = LinearBanditInstruction(phase, study, slot, num_trials=1)
         return one.to_config(), []

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sqlite3
-from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 from typer.testing import CliRunner
@@ -27,30 +23,15 @@ from flwr_fbo.site.readiness import check_site
 from flwr_fbo.site.study_journals import journals_with_charges, note_charge
 from flwr_fbo.tuner.records import trials_record
 from flwr_fbo.tuner.records.trials_record import TrialsRecord, has_begun
-from tests.support.killing import killed_after
+from tests.support.killing import killed_in
 
 FACTS = charge_facts(("tuner", "a"), 1, Charge(1.0))
 # More than the statements that make a journal.
 MOST_STATEMENTS = 60
 
 
-class _Dying(sqlite3.Connection):
-    """A connection whose process is killed before one of its statements."""
-
-    left = 0
-
-    def execute(self, *arguments: Any) -> Any:
-        type(self).left -= 1
-        if type(self).left < 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().execute(*arguments)
-
-
-def _begin_and_die(path: Path, num_statements: int) -> None:
-    _Dying.left = num_statements
-    connect = partial(sqlite3.connect, factory=_Dying)
-    with patch.object(sqlite3, "connect", connect):
-        Journal({"kind": "any"}, path).close()
+def _begin(path: Path) -> None:
+    Journal({"kind": "any"}, path).close()
 
 
 def test_a_journal_is_begun_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -58,7 +39,7 @@ def test_a_journal_is_begun_whole_or_not_at_all(tmp_path: Path) -> None:
     was_begun = []
     for number in range(MOST_STATEMENTS):
         path = tmp_path / f"{number}.sqlite"
-        was_killed = killed_after(None, _begin_and_die, path, number)
+        was_killed = killed_in(number, _begin, path) is None
         was_begun.append(has_journal(path))
         if was_begun[-1]:
             Journal(None, path).close()

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from flwr_fbo.privacy.filters import Spent
@@ -109,6 +109,10 @@ def test_studies_with_sampling_may_change_places_with_gaussian_ones(
 
 @EXAMPLES
 @given(SAMPLED, st.sampled_from([1e-2, 1e-4, 1e-8, 1e-11]))
+# A little more likely than its share: mu is below the distance of the dots.
+@example((Charge(13.94, 0.35),), 1e-2)
+@example((Charge(3.9789, 0.1),), 1e-2)
+@example((Charge(398.9, 0.1),), 1e-4)
 def test_a_study_is_a_gaussian_mechanism_but_for_its_share(
     group: Any, share: float
 ) -> None:

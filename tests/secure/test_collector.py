@@ -16,13 +16,14 @@ from flwr_fbo._common.errors import RefusedError
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.secure import (
+    Roster,
     SecureAggregation,
     SecureSums,
+    SigningKey,
     SumIdentity,
     SumRequest,
 )
 from flwr_fbo.secure.collector import SecureCollector
-from flwr_fbo.secure.roster import Roster
 
 NUM_SITES, LENGTH = 5, 8
 OPTION = SecureAggregation(threshold=4, honest=3, colluding=1)
@@ -108,14 +109,14 @@ def assert_sum(row: Any, slots: Sequence[int]) -> None:
     np.testing.assert_allclose(weights, expected, atol=0.05)
 
 
-def test_five_names_are_enough_for_a_sum(tmp_path: Path) -> None:
-    who = [SumIdentity.draw() for _ in range(NUM_SITES)]
-    roster = Roster.draw({slot: one.public for slot, one in enumerate(who)})
+def test_the_names_of_the_package_are_enough_for_a_sum(tmp_path: Path) -> None:
+    keys = [SigningKey.draw() for _ in range(NUM_SITES)]
+    roster = Roster.draw({slot: key.public for slot, key in enumerate(keys)})
     roster.save(tmp_path / "roster.json")
     configs = []
-    for slot, one in enumerate(who):
-        one.save(tmp_path / f"{slot}.pem")
-        assert SumIdentity.load(tmp_path / f"{slot}.pem").public == one.public
+    for slot, key in enumerate(keys):
+        key.save(tmp_path / f"{slot}.pem")
+        assert SigningKey.load(tmp_path / f"{slot}.pem").public == key.public
         configs.append(
             {
                 "fbo-roster": str(tmp_path / "roster.json"),
@@ -195,7 +196,7 @@ def test_over_fifty_sites_are_those_of_the_whole_roster(
     num_pinned: int, fits: bool, tmp_path: Path
 ) -> None:
     """Else the server could choose them by their places on the ring."""
-    keys = {slot: SumIdentity.draw().public for slot in range(num_pinned)}
+    keys = {slot: SigningKey.draw().public for slot in range(num_pinned)}
     Roster.draw(keys).save(tmp_path / "roster.json")
     option = SecureAggregation(roster=tmp_path / "roster.json")
     assert len(option.collector([range(50)]).groups) == 1  # of fifty it may be a part

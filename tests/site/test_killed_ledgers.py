@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import pickle
 import random
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 
 from flwr_fbo.privacy.spending_ledger import Charge
-from tests.support.killing import NUM_KILLS, killed_after
+from tests.support.killing import NUM_KILLS, killed_in
 from tests.support.lost_folders import KINDS, charges_in
 
 # Without coverage, which is faster: others run the same lines.
@@ -57,22 +56,22 @@ def test_a_ledger_is_never_below_what_has_left(
     tmp_path: Path, kind: str, num_kills: int
 ) -> None:
     rng, kills, studies = random.Random(kind), 0, 0
-    began = time.monotonic()
     (tmp_path / "whole").mkdir()
-    killed_after(None, _play, kind, tmp_path / "whole")
-    longest = time.monotonic() - began
+    statements = killed_in(None, _play, kind, tmp_path / "whole")
+    assert statements is not None
     assert _got(tmp_path / "whole")
     while kills < num_kills:
         folder = tmp_path / f"study-{studies}"
         folder.mkdir()
         studies += 1
-        delays: list[float | None] = [rng.uniform(0.0, longest) for _ in range(9)]
-        for delay in [*delays, None]:  # at last it may end, however long it takes
-            was_killed = killed_after(delay, _play, kind, folder)
+        before: list[int | None] = [rng.randrange(statements) for _ in range(9)]
+        for most in [*before, None]:  # at last it may end
+            was_killed = killed_in(most, _play, kind, folder) is None
             kills += was_killed
             lacking = _got(folder) - Counter(charges_in(folder / "site-1"))
             assert not lacking, f"after {kills} kills"
             if not was_killed:
                 break
+        assert kills >= studies  # the first one is within the study's statements
         assert _got(folder)
     print(f"{kills} kills in {studies} studies of {kind}")

@@ -7,7 +7,6 @@ import json
 import logging
 import random
 import shutil
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from flwr.serverapp.exception import AggregationError
 
 from flwr_fbo import InProcessGrid, Seeds, tuning_app
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.journal.journal_file import has_journal
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.spending_ledger import SpendingLedger
 from flwr_fbo.strategies.fed_warm_start import FedWarmStart
@@ -35,7 +34,7 @@ from tests.support.fed_warm_start import (
     round_of,
     strategy,
 )
-from tests.support.killing import NUM_KILLS, killed_after
+from tests.support.killing import NUM_KILLS, killed_in
 
 REAL_NOISE = Seeds(study=1, features=2)
 SENDERS = range(sum(SIZES))
@@ -93,14 +92,9 @@ def check_what_left(folder: Path) -> list[LedgerRow]:
     """Whatever a site has seen is in the ledger: one vector a cohort."""
     path, seen = folder / "server" / "server.sqlite", folder / "seen.jsonl"
     ledger: list[LedgerRow] = []
-    if path.exists():
-        try:
-            with Journal(None, path) as journal:
-                ledger = journal.ledger()
-        except JournalError as error:
-            # Killed while the file was created: opening it undoes what was written.
-            if "is no journal of flwr_fbo" not in str(error):
-                raise
+    if has_journal(path):
+        with Journal(None, path) as journal:
+            ledger = journal.ledger()
     rows = [row.vectors[0].tolist() for row in ledger]
     for line in seen.read_text().splitlines() if seen.exists() else ():
         # The last line may have been cut off by the kill, before it was sent.
@@ -131,19 +125,19 @@ def test_a_killed_server_releases_once_a_cohort(tmp_path: Path, num_kills: int) 
     rng, kills, studies = random.Random(1), 0, 0
     whole = tmp_path / "whole"
     whole.mkdir()
-    began = time.monotonic()
-    play(whole)
-    longest = 0.7 * (time.monotonic() - began)
+    statements = killed_in(None, _quietly, whole)
+    assert statements is not None
     while kills < num_kills:
         folder = tmp_path / f"study-{studies}"
         folder.mkdir()
         studies += 1
-        delays: list[float | None] = [rng.uniform(0.0, longest) for _ in range(6)]
-        for delay in [*delays, None]:  # at last it may end, however long it takes
-            if not killed_after(delay, _quietly, folder):
+        before: list[int | None] = [rng.randrange(statements) for _ in range(6)]
+        for most in [*before, None]:  # at last it may end
+            if killed_in(most, _quietly, folder) is not None:
                 break
             kills += 1
             check_what_left(folder)
+        assert kills >= studies  # the first one is within the study's statements
         ledger = check_what_left(folder)
         assert [row.facts["made_after"] for row in ledger] == [2, 5]
         for slot in range(N):

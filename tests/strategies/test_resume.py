@@ -18,7 +18,7 @@ from optuna.distributions import FloatDistribution
 
 from flwr_fbo import DPFTSDE, InProcessGrid
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.journal.journal_file import JournalError, has_journal
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.lab.baselines.random_search import LocalServer, RandomSearchSettings
 from flwr_fbo.space.search_space import SearchSpace
@@ -37,7 +37,7 @@ from tests.support.federation import (
     objective_of,
     strategy,
 )
-from tests.support.killing import NUM_KILLS, killed_after
+from tests.support.killing import NUM_KILLS, killed_in
 
 NUM_ROUNDS = 5
 # Without coverage, which is faster: others run the same lines.
@@ -268,18 +268,11 @@ def _quiet_study_of(*arguments: Any) -> None:
 def _check_what_left(folder: Path) -> list[LedgerRow]:
     """Whatever a client has seen is in the ledger, one release a round."""
     path = folder / "server" / "server.sqlite"
-    if not path.exists():
+    if not has_journal(path):
         assert not list(folder.glob("seen-*"))
         return []
-    try:
-        with Journal(None, path) as journal:
-            ledger = journal.ledger()
-    except JournalError as error:
-        # Killed while the file was created: opening it undoes what had been written.
-        if "is no journal of flwr_fbo" not in str(error):
-            raise
-        assert not list(folder.glob("seen-*"))
-        return []
+    with Journal(None, path) as journal:
+        ledger = journal.ledger()
     released = {row.iteration + 2: row.vectors.tolist() for row in ledger}
     for seen in folder.glob("seen-*.jsonl"):
         round_ = int(seen.stem.removeprefix("seen-"))
@@ -303,21 +296,23 @@ def test_a_killed_server_never_sends_two_vectors_for_one_round(
     rng, kills, studies = random.Random(num_rounds), 0, 0
     whole = tmp_path / "whole"
     whole.mkdir()
-    began = time.monotonic()
-    _study_of(whole, num_rounds, noise_seed)
-    longest = 0.7 * (time.monotonic() - began)
+    of_whole = whole, num_rounds, noise_seed
+    statements = killed_in(None, _quiet_study_of, *of_whole)
+    assert statements is not None
     expected = _check_what_left(whole)
     assert len(expected) == num_rounds - 1
     while kills < num_kills:
         folder = tmp_path / f"study-{studies}"
         folder.mkdir()
         studies += 1
-        delays: list[float | None] = [rng.uniform(0.0, longest) for _ in range(30)]
-        for delay in [*delays, None]:  # at last it may end, however long it takes
-            if not killed_after(delay, _quiet_study_of, folder, num_rounds, noise_seed):
+        before: list[int | None] = [rng.randrange(statements) for _ in range(30)]
+        for most in [*before, None]:  # at last it may end
+            of_study = folder, num_rounds, noise_seed
+            if killed_in(most, _quiet_study_of, *of_study) is not None:
                 break
             kills += 1
             _check_what_left(folder)
+        assert kills >= studies  # the first one is within the study's statements
         ledger = _check_what_left(folder)
         assert [row.facts for row in ledger] == [row.facts for row in expected]
         if noise_seed is not None:

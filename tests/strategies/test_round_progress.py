@@ -107,6 +107,36 @@ def test_a_loop_of_its_own_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [*map(len, sent)].count(NUM_AGENTS) == 3  # and for the enrolment
 
 
+def test_short_exchanges_are_not_waited_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A tenth of the time that has passed; as Flower's grid where that is long."""
+    clock, pauses = [0.0], []
+
+    class Remote(InProcessGrid):
+        """A grid that does not say how often it is asked, as one to a SuperLink."""
+
+        send_and_receive: Any = InMemoryGrid.send_and_receive
+
+        def pull_messages(self, message_ids: Any) -> Any:
+            return super().pull_messages(message_ids) if clock[0] > 100 else []
+
+    def sleep(seconds: float) -> None:
+        clock[0] += seconds
+        pauses.append(seconds)
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    grid = Remote(numpy_app(), 2)
+    told = round_progress.ToldGrid(grid, lambda: dict.fromkeys(grid.get_node_ids(), 0))
+    told.send_name = "exchange"
+    asked = [Message(RecordDict(), node, "train") for node in grid.get_node_ids()]
+    assert len(list(told.send_and_receive(asked, timeout=200.0))) == 2
+    assert pauses[0] == 0.25
+    assert pauses[-1] == 3.0
+    assert sum(pause < 1.0 for pause in pauses) > 10
+
+
 def test_a_reply_that_does_not_come_ends_the_wait() -> None:
     class Deaf(SlowGrid):
         def pull_messages(self, message_ids: Any) -> Any:

@@ -70,7 +70,9 @@ def study_of(
 def asked_of(
     study: TuningStudy, iteration: int, release: int, slot: int = 0
 ) -> dict[str, Any]:
-    return TuningInstruction("round", study, slot, iteration, release).to_config()
+    return TuningInstruction(
+        "round", study, slot, iteration, release=release
+    ).to_config()
 
 
 def node_of(tmp_path: Path, in_folder: bool, **node_config: Any) -> Node:

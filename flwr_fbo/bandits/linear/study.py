@@ -32,8 +32,8 @@ from flwr_fbo.bandits.linear.settings import (
 from flwr_fbo.privacy.spending_ledger import Promise
 from flwr_fbo.study.codec import (
     Config,
-    Instruction,
     Study,
+    SumInstruction,
     study_id_field,
 )
 
@@ -206,11 +206,16 @@ class LinearBanditStudy(Study):
         """
         from flwr_fbo.bandits.linear.regard_to_rewards import has_regard
 
-        summed = self.num_agents
+        summed, std = self.num_agents, None
         if self.graph is not None and not self.settings.uses_own_data:
             summed = min(map(len, self.graph.pools))
+        if self.secure is not None:
+            # Of all totals together, each with the shares of all sites.
+            of_one = self.secure.noise(0).std(summed)
+            releases = self.secure.releases
+            std = of_one * releases.largest_std(1) / releases.noise_std
         share = self.settings.exploration.largest_uniform_share
-        return share if has_regard(self.settings, summed) else 1.0
+        return share if has_regard(self.released_by, summed, std) else 1.0
 
     def epsilon_spent(self, num_releases: int) -> float:
         """Return the epsilon that an agent with so many releases has spent.
@@ -261,8 +266,8 @@ class LinearBanditStudy(Study):
 
 
 @dataclass(frozen=True)
-class LinearBanditInstruction(Instruction):
-    """The server's instruction to one agent; see `Instruction`.
+class LinearBanditInstruction(SumInstruction):
+    """The server's instruction to one agent; see `SumInstruction`.
 
     Attributes
     ----------
@@ -287,9 +292,6 @@ class LinearBanditInstruction(Instruction):
     synchronisation, believed : int
         Among peers: which synchronisation the next release is for, 0 for none; and up
         to which one messages have arrived, so that their sum can be believed.
-    release, exchange, attempt : int
-        In the phase ``"sum"``: number of the release, from 1; exchange of its secure
-        sum, from 1 to 5; and the number that tells attempts at it apart.
     """
 
     kind: ClassVar[str] = LINEAR.name
@@ -304,9 +306,6 @@ class LinearBanditInstruction(Instruction):
     num_synchronisations: int = 0
     synchronisation: int = 0
     believed: int = 0
-    release: int = 0
-    exchange: int = 0
-    attempt: int = 0
 
     @property
     def release_charged(self) -> int | None:

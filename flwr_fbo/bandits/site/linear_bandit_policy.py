@@ -27,7 +27,7 @@ from flwr_fbo.bandits.site.decisions import READ_AT_ONCE, Decisions
 from flwr_fbo.bandits.site.policy_summary import PolicySummary
 from flwr_fbo.bandits.site.recorded_bandit import RecordedBandit
 from flwr_fbo.journal.journal import Journal, open_patiently, patiently
-from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.journal.journal_file import JournalError, NoJournalError
 from flwr_fbo.site.recorded_agent import NO_SLOT
 from flwr_fbo.site.study_journals import last_journal
 
@@ -552,16 +552,12 @@ class LinearBanditPolicy:
         with self._held() as bandit:
             return bandit.summary()
 
-    @property
-    def _has_journal(self) -> bool:
-        # An empty one is being written by the client.
-        return self._path.is_file() and self._path.stat().st_size > 0
-
     def _is_enrolled(self) -> bool:
-        if not self._has_journal:
+        try:
+            with open_patiently(None, self._path, self._patience) as journal:
+                return RecordedBandit(journal).slot != NO_SLOT
+        except NoJournalError:
             return False
-        with open_patiently(None, self._path, self._patience) as journal:
-            return RecordedBandit(journal).slot != NO_SLOT
 
     @contextmanager
     def _held(self) -> Iterator[RecordedBandit]:
@@ -569,16 +565,17 @@ class LinearBanditPolicy:
             f"{self._path}: this site has no place in a study of FedUCB. It enrols in "
             "the first round; a journal that was lost must be given back."
         )
-        if not self._has_journal:
-            raise not_enrolled
         kept = self._taken()
-        if kept is None:
-            journal = open_patiently(None, self._path, self._patience)
-            bandit = None
-        else:
-            journal = kept.journal
-            has_changed = patiently(journal.reopen, self._path, self._patience)
-            bandit = None if has_changed else kept
+        try:
+            if kept is None:
+                journal = open_patiently(None, self._path, self._patience)
+                bandit = None
+            else:
+                journal = kept.journal
+                has_changed = patiently(journal.reopen, self._path, self._patience)
+                bandit = None if has_changed else kept
+        except NoJournalError as error:
+            raise not_enrolled from error
         with journal:
             bandit = bandit or _as_it_is(journal, kept)
             if bandit.slot == NO_SLOT:

@@ -24,11 +24,11 @@ from flwr_fbo.bandits.site.bandit_site import (
 )
 from flwr_fbo.bandits.site.environment import environment_in_time
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.secure import SumIdentity, SumRequest
+from flwr_fbo.secure import SumIdentity
 from flwr_fbo.site.gate import Gate
 from flwr_fbo.site.limits import Limits
 from flwr_fbo.site.recorded_agent import older_copy
-from flwr_fbo.site.site import Answer, Arrays, site_app
+from flwr_fbo.site.site import Answer, Arrays, site_app, sum_request
 from flwr_fbo.site.site_journal import configured_slot
 from flwr_fbo.site.time_limit import CheckTime
 from flwr_fbo.study.codec import StudyMismatchError
@@ -186,16 +186,9 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, "RecordedBandit"]):
         """Answer one exchange of a secure sum of blocks."""
         study, release = instruction.study, instruction.release
         most = study.settings.releases.max_releases
-        if study.secure is None or len(arrays) != 1 or not 1 <= release <= most:
+        if study.secure is None or not 1 <= release <= most:
             raise StudyMismatchError.told(f"Release {release} cannot be summed.")
-        request = SumRequest(
-            about=study.text,
-            release=release,
-            slot=instruction.slot,
-            attempt=instruction.attempt,
-            exchange=instruction.exchange,
-            payload=arrays[0],
-        )
+        request = sum_request(instruction, arrays)
         who, journal = agent.in_sums, agent.journal
         reply = who.reply(journal, study.secure, request, lambda: agent.block(release))
         return Answer([reply])

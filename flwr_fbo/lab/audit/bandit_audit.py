@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ from scipy.linalg import solve_triangular
 from flwr_fbo._common.arrays import FloatArray, first_best, one_blas_thread
 from flwr_fbo._common.fields import choice, integer
 from flwr_fbo._common.validation import require, require_int
+from flwr_fbo.bandits.linear.blocks_belief import Misfit
 from flwr_fbo.bandits.linear.confidence import Confidence
 from flwr_fbo.bandits.linear.settings import LinearUCBSettings
 from flwr_fbo.lab.audit.evidence import Evidence, joined
@@ -51,6 +52,26 @@ class Mechanism(Protocol):
 
     def release(self, k: int, total: FloatArray) -> FloatArray:
         """Return release k of a running sum; see `ContinualRelease.release`."""
+
+
+class _Played(NamedTuple):
+    """What R runs released, and what it was made of in both worlds.
+
+    Attributes
+    ----------
+    released : ndarray of shape (R, n, d + 1, d + 1)
+        Releases.
+    sums : ndarray of shape (R, 2, n, d + 1, d + 1)
+        Running sums in the two worlds, given these releases.
+    misfits, clean_misfits : ndarray of shape (R, n) and (R, 2, n)
+        The misfit of each block, with its noise, and in the two worlds; zero where
+        there is none.
+    """
+
+    released: FloatArray
+    sums: FloatArray
+    misfits: FloatArray
+    clean_misfits: FloatArray
 
 
 @dataclass(frozen=True)
@@ -131,6 +152,16 @@ class BanditAuditPlan(StudyPlan):
         return actions, np.broadcast_to(rewards, actions.shape[:-1])
 
     @property
+    def released(self) -> ContinualSettings:
+        """Settings of what is released."""
+        return self.settings.releases
+
+    @property
+    def misfit(self) -> Misfit | None:
+        """The measure by which sites of a study may leave; None where they do not."""
+        return None
+
+    @property
     def promised(self) -> PrivacySpent:
         """Epsilon of all releases together, at the settings' delta, by their ``mu``.
 
@@ -163,14 +194,13 @@ class BanditAuditPlan(StudyPlan):
         progress: Progress,
     ) -> tuple[Evidence, Evidence]:
         """Return studies with the change and without; see `StudyPlan`."""
-        releases = self.settings.releases
         present, absent = [], []
         for start in range(0, self.num_draws, _CHUNK):
             size = min(_CHUNK, self.num_draws - start)
             mechanisms = [self._mechanism(entropy, build) for _ in range(2 * size)]
             # The change is absent in the first half of the runs.
             played = np.repeat([0, 1], size)
-            evidence = _evidence(releases, *_play(self, mechanisms, played))
+            evidence = _evidence(self, _play(self, mechanisms, played))
             absent.append(evidence[:size])
             present.append(evidence[size:])
             progress(2 * size)
@@ -186,16 +216,15 @@ class BanditAuditPlan(StudyPlan):
 
 def _play(
     plan: BanditAuditPlan,
-    mechanisms: Sequence[Mechanism],
+    mechanisms: Sequence[Any],
     played: NDArray[np.int64],
-) -> tuple[FloatArray, FloatArray]:
+) -> _Played:
     """Play R runs in lock step, each in its world, and follow it in the other.
 
     ``played`` says which world that is: 0 with the change absent, 1 with it present.
-    Returns what was released, shape (R, n, d + 1, d + 1), and the running sums in the
-    two worlds, given these releases, shape (R, 2, n, d + 1, d + 1).
     """
-    twins = _Twins(plan, len(mechanisms))
+    twins, worlds = _Twins(plan, len(mechanisms)), np.arange(len(played))
+    misfits, clean_misfits = [], []
     for t in range(-plan.num_logged, 0):
         twins.play(t)
     released, sums = [], []
@@ -204,14 +233,27 @@ def _play(
             twins.play(t)
         clean, num_trials = twins.windowed()
         sums.append(clean)
-        of_played = sums[-1][np.arange(len(played)), played]
+        of_played = sums[-1][worlds, played]
         answers = [
             [mechanism.release(k, total) for _ in range(plan.num_requests)]
             for mechanism, total in zip(mechanisms, of_played, strict=True)
         ]
         released.append(np.mean(answers, axis=1))
+        # Before a total there is nothing that could fit badly.
+        misfit, is_measured = twins.misfit(), plan.misfit is not None and k > 1
+        clean_misfits.append(misfit if is_measured else np.zeros_like(misfit))
+        misfits.append(clean_misfits[-1][worlds, played])
+        if plan.misfit is not None and is_measured:
+            std = plan.misfit.std
+            noise = [mechanism.misfit_noise(k, std) for mechanism in mechanisms]
+            misfits[-1] = misfits[-1] + noise
         twins.receive(released[-1], clean, num_trials)
-    return np.stack(released, axis=1), np.stack(sums, axis=2)
+    return _Played(
+        np.stack(released, axis=1),
+        np.stack(sums, axis=2),
+        np.stack(misfits, axis=1),
+        np.stack(clean_misfits, axis=2),
+    )
 
 
 class _Twins:
@@ -235,6 +277,7 @@ class _Twins:
         # As they were at each release, and of how many trials.
         self._earlier: list[tuple[FloatArray, int]] = []
         self._num_trials = 0
+        self._misfits = np.zeros((num_runs, 2))
         self.receive(np.zeros((num_runs, size, size)), self.running_sums, 0)
 
     def play(self, t: int) -> None:
@@ -256,8 +299,20 @@ class _Twins:
         products = settings.releases.outer_products(*flat)
         self.running_sums += products.reshape(self.running_sums.shape)
         self._num_trials += 1
+        # By what was released before: any such estimate keeps the promise.
+        estimates = self._agents.belief.ellipsoid.estimate
+        releases = settings.releases
+        expected = np.einsum("id,id->i", flat[0], estimates)
+        most = releases.max_reward
+        missing = expected.clip(-most, most) - releases.centred(flat[1])
+        self._misfits += missing.reshape(shape)
         if settings.local_data != "released":
             self._agents.observe(flat[0], settings.releases.centred(flat[1]), products)
+
+    def misfit(self) -> FloatArray:
+        """Return the misfits of the trials since the last call, shape (R, 2)."""
+        found, self._misfits = self._misfits, np.zeros_like(self._misfits)
+        return found
 
     def windowed(self) -> tuple[FloatArray, int]:
         """Return the sums that are released next, and of how many trials they are."""
@@ -279,10 +334,9 @@ class _Twins:
         self._agents.believe(sums, clean=clean.reshape(sums.shape), counts=counts)
 
 
-def _evidence(
-    settings: ContinualSettings, released: FloatArray, sums: FloatArray
-) -> Evidence:
-    """Return what an adversary keeps; ``released`` and ``sums`` are `_play`'s."""
+def _evidence(plan: BanditAuditPlan, played: _Played) -> Evidence:
+    """Return what an adversary keeps."""
+    settings, (released, sums, misfits, clean_misfits) = plan.released, played
     noise = (released[:, None] - sums) / settings.noise_std
     n = settings.max_releases
     decoder = np.zeros((n, n))
@@ -294,9 +348,15 @@ def _evidence(
     log_ratio = (squares[:, 0] - squares[:, 1]) / 2
     std = settings.release_std()[:, None, None]
     flat = (*released.shape[:2], -1)
-    return Evidence.of(
-        released.reshape(flat),
-        ((released - sums[:, 0]) / std).reshape(flat),
-        ((sums[:, 1] - sums[:, 0]) / std).reshape(flat),
-        log_ratio,
-    )
+    values = released.reshape(flat)
+    unexplained = ((released - sums[:, 0]) / std).reshape(flat)
+    shifts = ((sums[:, 1] - sums[:, 0]) / std).reshape(flat)
+    if plan.misfit is not None:
+        by_misfit = (misfits[:, None] - clean_misfits) / plan.misfit.std
+        squares = np.square(by_misfit).sum(axis=-1)
+        log_ratio = log_ratio + (squares[:, 0] - squares[:, 1]) / 2
+        # One more number of each release.
+        values = np.dstack([values, misfits])
+        unexplained = np.dstack([unexplained, by_misfit[:, 0]])
+        shifts = np.dstack([shifts, by_misfit[:, 0] - by_misfit[:, 1]])
+    return Evidence.of(values, unexplained, shifts, log_ratio)

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from functools import cache, cached_property
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,6 +94,31 @@ class SecureSites:
         return learnt
 
 
+class _Sharing(Protocol):
+    """Sites that add shares of the noise."""
+
+    def share(self, slot: int) -> Share:
+        """Return a site's share of the noise of the next release."""
+
+
+_AboutT = ParamSpec("_AboutT")
+_SitesT = TypeVar("_SitesT", bound=_Sharing)
+
+
+def reusing_shares(build: Callable[_AboutT, _SitesT]) -> Callable[_AboutT, _SitesT]:
+    """Return what builds sites with a mistake: the first share is in every sum.
+
+    A difference of two sums has none.
+    """
+
+    def made(*about: _AboutT.args, **more: _AboutT.kwargs) -> _SitesT:
+        sites = build(*about, **more)
+        vars(sites)["share"] = cache(sites.share)
+        return sites
+
+    return made
+
+
 BuildSites = Callable[[ReleaseSettings, Entropy, int, tuple[int, ...]], SecureSites]
 
 
@@ -120,19 +145,6 @@ class _HonestTooHigh(SecureSites):
         return self.settings.num_agents
 
 
-class _ReusedShares(SecureSites):
-    """A site adds its first share to every message: a difference of sums has none."""
-
-    @cached_property
-    def _drawn(self) -> dict[int, Share]:
-        return {}
-
-    def share(self, slot: int) -> Share:
-        if slot not in self._drawn:
-            self._drawn[slot] = super().share(slot)
-        return self._drawn[slot]
-
-
 class _SharesDrawnAgain(SecureSites):
     """A site draws again when it is asked again; the server averages both sums."""
 
@@ -144,7 +156,7 @@ SECURE_FAULTS: dict[str, BuildSites] = {
     "no-share": _NoShare,
     "half-shares": _HalfShares,
     "honest-too-high": _HonestTooHigh,
-    "reused-shares": _ReusedShares,
+    "reused-shares": reusing_shares(SecureSites),
     "shares-drawn-again": _SharesDrawnAgain,
 }
 """Sites of a study with secure aggregation, with a mistake.

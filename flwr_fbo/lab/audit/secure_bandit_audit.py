@@ -6,6 +6,10 @@ is the block of one site, the *canary*, under the shares of the other honest sit
 trial of the canary is replaced, and all that follows from it follows: see
 `flwr_fbo.lab.audit.bandit_audit`. Agents act on the sum of all totals so far.
 
+With its misfits (`flwr_fbo.bandits.linear.blocks_belief.Misfit`) the adversary learns
+more than of a real site: each one with its noise, and not only whether the site leaves.
+And the site never leaves, so that later blocks have its trials.
+
 In every release sites drop out. At first so many are away that the release must wait.
 In the next attempt one honest site is away, so that the sum has just the noise that is
 counted on. Sums are made without masks: these cancel, and the server learns the same.
@@ -13,22 +17,22 @@ counted on. Sums are made without masks: these cancel, and the server learns the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.fields import integer
+from flwr_fbo._common.fields import flag, integer
+from flwr_fbo.bandits.linear.blocks_belief import Misfit, summed_releases
 from flwr_fbo.lab.audit.bandit_audit import BanditAuditPlan
+from flwr_fbo.lab.audit.secure_audit import Share, reusing_shares
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.noise import Entropy
 from flwr_fbo.secure import BlockSums, SecureAggregation
-
-Share = NDArray[np.int64]
 
 _COLLUDING = 2
 # No more trials than that are in a block of an audit.
@@ -93,6 +97,10 @@ class BlockSites:
         """Return whether a release waits for more sites."""
         return num_answered < self.sums.groups[0].min_summed
 
+    def misfit_noise(self, k: int, std: float) -> float:
+        """Return the noise of the misfit of block k."""
+        return float(self.entropy.add_noise(k, np.zeros((1, 1)), np.array([std]))[0, 0])
+
     def _answered(self) -> set[int]:
         """Return who is in the sum of a release: those of its last attempt."""
         everybody = set(self.sums.groups[0].slots)
@@ -134,19 +142,6 @@ class _NoShare(BlockSites):
         return np.zeros_like(drawn) if slot == 1 else drawn
 
 
-class _SameShares(BlockSites):
-    """A site adds its first share to every block."""
-
-    @cached_property
-    def _drawn(self) -> dict[int, Share]:
-        return {}
-
-    def share(self, slot: int) -> Share:
-        if slot not in self._drawn:
-            self._drawn[slot] = super().share(slot)
-        return self._drawn[slot]
-
-
 class _TrialInTwoBlocks(BlockSites):
     """A site that has heard of no total sends its last block again, with the next."""
 
@@ -165,15 +160,24 @@ class _DoesNotWait(BlockSites):
         return False
 
 
+class _QuietMisfits(BlockSites):
+    """Whether a site leaves is decided with a tenth of the noise that is charged."""
+
+    def misfit_noise(self, k: int, std: float) -> float:
+        return super().misfit_noise(k, std / 10)
+
+
 BLOCK_FAULTS: dict[str, BuildBlocks] = {
     "no-share": _NoShare,
-    "reused-shares": _SameShares,
+    "reused-shares": reusing_shares(BlockSites),
     "trial-in-two-blocks": _TrialInTwoBlocks,
     "does-not-wait": _DoesNotWait,
+    "quiet-misfits": _QuietMisfits,
 }
 """Sites of a bandit study with secure sums, with a mistake.
 
-``reused-shares`` and ``trial-in-two-blocks`` show only in a study of several releases.
+``reused-shares``, ``trial-in-two-blocks`` and ``quiet-misfits`` show only in a study of
+several releases: before the first one nothing was promised.
 """
 
 
@@ -188,15 +192,33 @@ class SecureBanditAuditPlan(BanditAuditPlan):
     honest : int
         Number H >= 2 of sites whose shares alone give the planned noise. A study has
         three more: an honest one, and two that collude with the server.
+    has_misfits : bool
+        Whether the site's misfits are audited too, which have a part of mu^2 as in a
+        study; else all of it is the blocks'.
     """
 
     honest: int = field(default=2, kw_only=True, metadata=integer(2))
+    has_misfits: bool = field(default=True, kw_only=True, metadata=flag())
 
     faults = BLOCK_FAULTS
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _sums(self.settings.releases, self.honest)  # which names what does not fit
+        _sums(self.released, self.honest)  # which names what does not fit
+
+    @property
+    def released(self) -> ContinualSettings:
+        """Settings of the sums of blocks."""
+        whole = self.settings.releases
+        return summed_releases(whole) if self.has_misfits else whole
+
+    @property
+    def misfit(self) -> Misfit | None:
+        """The measure of a site's misfits, with the rest of mu^2."""
+        if not self.has_misfits:
+            return None
+        whole, of_sums = self.settings.releases.mu, self.released.mu
+        return Misfit(self.settings, math.sqrt(whole**2 - of_sums**2))
 
     def describe(self) -> dict[str, str]:
         """Return what is drawn, in words."""
@@ -204,11 +226,11 @@ class SecureBanditAuditPlan(BanditAuditPlan):
         return {
             **lines,
             "Privacy": f"{lines['Privacy']}; secure sums, honest = {self.honest}, "
-            f"colluding = {_COLLUDING}",
+            f"colluding = {_COLLUDING}; misfits: {self.has_misfits}",
         }
 
     def _mechanism(
         self, entropy: Entropy, build: Callable[..., Any] | None
     ) -> BlockSites:
         make: BuildBlocks = build or BlockSites
-        return make(self.settings.releases, entropy, self.honest)
+        return make(self.released, entropy, self.honest)

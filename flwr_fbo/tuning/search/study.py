@@ -20,8 +20,8 @@ from flwr_fbo.privacy.spending_ledger import Promise
 from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.study.codec import (
     Config,
-    Instruction,
     Study,
+    SumInstruction,
     fresh_seed,
     study_id_field,
 )
@@ -163,16 +163,13 @@ def create_agent(study: TuningStudy, slot: int, entropy: int) -> Agent:
 
 
 @dataclass(frozen=True)
-class TuningInstruction(Instruction):
-    """The server's instruction to one agent of a tuning study; see `Instruction`.
+class TuningInstruction(SumInstruction):
+    """The server's instruction to one agent of a tuning study; see `SumInstruction`.
 
     Attributes
     ----------
     iteration : int
         t, from 0.
-    release : int
-        For which of the promised releases, from 1, the answer should carry a message;
-        0 for none.
     num_released : int
         Number of releases that the server has made.
     made_after : int
@@ -182,10 +179,6 @@ class TuningInstruction(Instruction):
     report_best_value : bool
         Whether the answer should carry the metric ``best-value``; it is not covered by
         any privacy guarantee.
-    exchange : int
-        Exchange of a secure sum, from 1 to 5, in the phase ``SUM``.
-    attempt : int
-        Number that tells attempts at a secure sum apart.
     planned : int
         Iteration after which the release was planned, for its weights.
     """
@@ -194,12 +187,9 @@ class TuningInstruction(Instruction):
     study_type: ClassVar[type[Study]] = TuningStudy
 
     iteration: int = 0
-    release: int = 0
     num_released: int = 0
     num_iterations: int = 0
     report_best_value: bool = False
-    exchange: int = 0
-    attempt: int = 0
     planned: int = 0
     made_after: int = 0
 

@@ -16,7 +16,6 @@ from flwr_fbo._common.conversion import mapping, mappings, plain
 from flwr_fbo._common.errors import AppFailedError
 from flwr_fbo._common.fields import check_fields, choice, ruled
 from flwr_fbo._common.validation import require_function
-from flwr_fbo.secure import SumRequest
 from flwr_fbo.site.gate import Gate
 from flwr_fbo.site.limits import Limits
 from flwr_fbo.site.recorded_agent import of_another_slot
@@ -25,6 +24,7 @@ from flwr_fbo.site.site import (
     Arrays,
     Metrics,
     Site,
+    sum_request,
 )
 from flwr_fbo.site.site_journal import held_journal, record_name
 from flwr_fbo.site.study_journals import note_last_study
@@ -228,21 +228,13 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
             metrics: Metrics = {} if best is None else {"best-value": best}
             sends = release > 0 and secure is None
             return Answer([agent.message(release)] if sends else [], metrics)
-        if secure is None or len(arrays) != 1 or release not in agent.made_after:
+        if secure is None or release not in agent.made_after:
             raise StudyMismatchError.told(f"Release {release} cannot be summed now.")
         planned, slot = instruction.planned, instruction.slot
-        request = SumRequest(
-            about=instruction.study.text,
-            release=release,
-            slot=slot,
-            attempt=instruction.attempt,
-            exchange=instruction.exchange,
-            payload=arrays[0],
-        )
         reply = agent.identity.reply(
             agent.journal,
             secure,
-            request,
+            sum_request(instruction, arrays),
             lambda: secure.release.contribution(planned, slot, agent.message(release)),
         )
         return Answer([reply])

@@ -18,12 +18,19 @@ from flwr_fbo.bandits import (
     PeerGraph,
     RewardTimeout,
 )
+from flwr_fbo.bandits.linear import blocks_belief, own_data
 from flwr_fbo.bandits.linear.agent import LinearUCBAgent
+from flwr_fbo.bandits.linear.blocks_belief import summed_releases
 from flwr_fbo.bandits.linear.confidence import Confidence
-from flwr_fbo.bandits.linear.regard_to_rewards import FEW_TRIALS, has_regard
+from flwr_fbo.bandits.linear.regard_to_rewards import (
+    FEW_TRIALS,
+    LARGEST_RIDGE,
+    has_regard,
+)
 from flwr_fbo.bandits.linear.study import LinearBanditStudy
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import SeededEntropy
+from flwr_fbo.secure import SecureAggregation
 
 K = 4
 RELEASES = ContinualSettings(2, K, epsilon=1.0, delta=1e-5, reward_range=(0, 1))
@@ -127,15 +134,44 @@ def test_what_plays_by_chance_is_refused(changes: dict[str, Any]) -> None:
         assert not has_regard(replace(by_chance, local_data=local), 2)
 
 
-def test_a_ridge_and_a_noise_scale_count_though_own_data_need_neither() -> None:
-    """A site averages over ridges; the bound is for all that act alike."""
-    for changes in (
-        {"noise_scale": 50.0},
-        {"ridge": 1e6, "width": 1.0, "exploration": ALL_DRAWN},
-    ):
-        for local in ("own", "released", "raw"):
-            settings = replace(OWN, local_data=local, **changes)
-            assert not has_regard(settings, 2)
+def test_a_ridge_counts_only_where_it_is_in_choices() -> None:
+    """Not where a site averages over ridges, or noise takes the ridge's place."""
+    changes: dict[str, Any] = {"ridge": 1e6, "width": 1.0, "exploration": ALL_DRAWN}
+    for local in ("own", "released", "raw"):
+        settings = replace(OWN, local_data=local, **changes)
+        assert has_regard(settings, 2)
+    shares = [
+        share_of_best(replace(OWN, **changes), seed, FEW_TRIALS) for seed in range(3)
+    ]
+    assert min(shares) > 0.7
+    without_noise = replace(RELEASES, epsilon=math.inf)
+    released = replace(OWN, local_data="released", releases=without_noise, **changes)
+    assert not has_regard(released, 2)
+    assert has_regard(replace(released, ridge=1.0), 2)
+
+
+def test_the_largest_ridge_is_that_of_the_beliefs() -> None:
+    of_beliefs = own_data._RIDGES.max(), blocks_belief._RIDGES.max()
+    assert max(of_beliefs) <= LARGEST_RIDGE
+
+
+def test_a_noise_scale_counts_whatever_a_site_acts_on() -> None:
+    for local in ("own", "released", "raw"):
+        assert not has_regard(replace(OWN, local_data=local, noise_scale=50.0), 2)
+
+
+@pytest.mark.parametrize(("num_agents", "share"), [(20, 0), (4, 1)])
+def test_summed_blocks_have_the_noise_of_one_release(
+    num_agents: int, share: float
+) -> None:
+    """Where each site adds all of it, decisions of 20 sites have no regard."""
+    blocks = replace(RELEASES, num_releases=9, epsilon=3e-3, mechanism="blocks")
+    settings = LinearUCBSettings(blocks, local_data="released")
+    local = LinearBanditStudy(settings, num_agents)
+    collector = SecureAggregation().collector([range(num_agents)])
+    sums = collector.block_sums(summed_releases(blocks), 1000)
+    assert local.largest_uniform_share == 1
+    assert replace(local, secure=sums).largest_uniform_share == share
 
 
 @pytest.mark.parametrize("local", ["released", "raw"])

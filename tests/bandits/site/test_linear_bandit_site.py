@@ -3,7 +3,6 @@
 import json
 import math
 import re
-import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -55,7 +54,7 @@ from tests.support.bandit_sites import (
     site_strategy,
 )
 from tests.support.federation import charges_in
-from tests.support.killing import NUM_KILLS, killed_after
+from tests.support.killing import NUM_KILLS, killed_in
 
 # Takes part in any study.
 ANY = Limits(max_epsilon=math.inf)
@@ -409,14 +408,17 @@ def test_a_site_that_is_killed_repeats_its_releases(tmp_path: Path) -> None:
             return trials, [row.vectors.tolist() for row in journal.ledger()]
 
     rng, kills, runs = np.random.default_rng(0), 0, 0
-    expected, longest = None, None  # of the first, which is not killed
+    expected = None  # of the first, which is not killed
+    statements: int | None = None
     while kills < NUM_KILLS:
         folder, replies = tmp_path / f"{runs}", tmp_path / f"replies-{runs}"
         replies.mkdir()
-        began = time.monotonic()
-        while killed_after(longest and rng.uniform(0, longest), _site, folder, replies):
-            kills += 1
-        longest = longest or 0.6 * (time.monotonic() - began)
+        made = None
+        while made is None:
+            most = None if statements is None else int(rng.integers(statements))
+            made = killed_in(most, _site, folder, replies)
+            kills += made is None
+        statements = statements or made
         trials, releases = history(folder)
         expected = expected or (trials, releases)
         assert (trials, releases) == expected

@@ -1,8 +1,10 @@
 """A policy that stays open reads what has changed: no less, and hardly more."""
 
 import shutil
+import sqlite3
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -218,6 +220,26 @@ def test_a_journal_that_was_exchanged_is_read_anew(tmp_path: Path) -> None:
         policy.choose(ACTIONS)
     in_journal(tmp_path, receive(2))
     assert trial(policy) == 2
+
+
+@pytest.mark.parametrize("has_size", [False, True])
+def test_a_file_that_a_client_has_not_written_yet_is_no_journal(
+    has_size: bool, tmp_path: Path
+) -> None:
+    """Without tables it is as if it were not there, whatever its size."""
+    policy = enrolled(tmp_path)
+    path = tmp_path / FILE_NAME
+    path.unlink()
+    path.touch(mode=0o600)
+    if has_size:
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("CREATE TABLE gone (x)")
+            connection.execute("DROP TABLE gone")
+        assert path.stat().st_size
+    with pytest.raises(JournalError, match="no place in a study"):
+        policy.choose(ACTIONS)
+    with pytest.raises(JournalError, match="no place in a study"):
+        LinearBanditPolicy.open(tmp_path, patience=0.0)
 
 
 def test_a_call_that_failed_leaves_nothing_behind(

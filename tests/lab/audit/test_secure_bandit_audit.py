@@ -9,7 +9,8 @@ import pytest
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.lab.audit.default_studies import secure_fed_ucb
-from flwr_fbo.lab.audit.secure_bandit_audit import BLOCK_FAULTS, BlockSites, Share
+from flwr_fbo.lab.audit.secure_audit import Share
+from flwr_fbo.lab.audit.secure_bandit_audit import BLOCK_FAULTS, BlockSites
 from flwr_fbo.lab.audit.study_audit import StreamEntropy, audit
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.noise import Entropy, OsEntropy
@@ -67,7 +68,7 @@ def test_masked_sums_are_what_the_audit_sums() -> None:
 @pytest.mark.parametrize("entropy", [StreamEntropy(1), OsEntropy()], ids=["seed", "os"])
 def test_the_honest_shares_alone_keep_the_promise(entropy: Entropy) -> None:
     """The likelihood ratio is N(-mu^2/2, mu^2) without the change: tight."""
-    study = replace(secure_fed_ucb(), num_draws=1000)
+    study = replace(secure_fed_ucb(), num_draws=1000, has_misfits=False)
     mu = study.settings.releases.mu
     worlds = study.draw(entropy, None, lambda _: None)
     for evidence, sign in zip(worlds, (1, -1), strict=True):
@@ -107,6 +108,7 @@ FAULTY = {
     "reused-shares": 1000,
     "trial-in-two-blocks": 5000,
     "does-not-wait": 5000,
+    "quiet-misfits": 1000,
 }
 
 
@@ -118,7 +120,10 @@ FAULTY = {
     ],
 )
 def test_faults_of_sites_are_found(fault: str) -> None:
-    audited = replace(secure_fed_ucb(), num_draws=FAULTY[fault])
+    # Without misfits all of mu^2 is the blocks': fewer studies show a fault of them.
+    has_misfits = fault == "quiet-misfits"
+    plan = replace(secure_fed_ucb(), has_misfits=has_misfits)
+    audited = replace(plan, num_draws=FAULTY[fault])
     assert audit(audited, StreamEntropy(3), BLOCK_FAULTS[fault]).violated
 
 
@@ -161,7 +166,9 @@ def test_every_fault_is_looked_for() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["reused-shares", "trial-in-two-blocks"])
+@pytest.mark.parametrize(
+    "fault", ["reused-shares", "trial-in-two-blocks", "quiet-misfits"]
+)
 def test_one_release_shows_no_fault_of_several(fault: str) -> None:
     study = secure_fed_ucb()
     releases = replace(study.settings.releases, num_releases=1)

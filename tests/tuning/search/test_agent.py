@@ -350,7 +350,7 @@ def test_bad_studies_are_named(change: dict[str, Any], words: str) -> None:
     "agent", [AGENT, RandomSearchSettings(num_sub_regions=2, num_initial=3)]
 )
 def test_studies_and_instructions_travel(agent: Any) -> None:
-    sent = TuningInstruction("round", study(agent=agent), 3, 7, 2, 1, 40, True)
+    sent = TuningInstruction("round", study(agent=agent), 3, 7, 1, 40, True, release=2)
     config = sent.to_config()
     assert all(type(v) in (int, str, bool) for v in config.values())
     assert TuningInstruction.from_config(config) == sent

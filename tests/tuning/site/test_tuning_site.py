@@ -37,7 +37,7 @@ def _context(folder: Path) -> Context:
 
 
 def _asked(iteration: int) -> dict[str, Any]:
-    instruction = TuningInstruction("round", STUDY, 0, iteration, iteration + 1)
+    instruction = TuningInstruction("round", STUDY, 0, iteration, release=iteration + 1)
     return instruction.to_config()
 
 
@@ -224,7 +224,7 @@ def _vectors(seed: int) -> np.ndarray:
 
 
 def _asked_for(iteration: int, release: int) -> dict[str, Any]:
-    return TuningInstruction("round", STUDY, 0, iteration, release).to_config()
+    return TuningInstruction("round", STUDY, 0, iteration, release=release).to_config()
 
 
 @pytest.mark.parametrize("in_folder", [True, False])

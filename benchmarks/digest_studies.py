@@ -432,6 +432,7 @@ def _fed_go_ucb(
         exploration=exploration,
         num_refinements=1 if exploration == "optimism" else 0,
         privacy=privacy,
+        reward_timeout=None,
     )
     strategy = explicit(
         FedGOUCB,

@@ -1,4 +1,4 @@
-"""The belief of a site's bandit: its agents, as what it received and played makes them.
+"""The belief of a linear bandit: its agents, as what it received and played makes them.
 
 In the journal are
 
@@ -23,14 +23,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._common.arrays import FloatArray, all_best, first_best
+from flwr_fbo._common.arrays import FloatArray, first_best
 from flwr_fbo._common.validation import require
 from flwr_fbo.bandits.linear.agent import LinearUCBAgent, OwnPart
 from flwr_fbo.bandits.linear.confidence import Confidence
 from flwr_fbo.bandits.linear.exploration import Optimism, drawn, exploration_rng
 from flwr_fbo.bandits.linear.prior import Prior
 from flwr_fbo.bandits.linear.study import LinearBanditStudy
-from flwr_fbo.bandits.site.decision import Chosen, Offer, Why, action_of
+from flwr_fbo.bandits.site.decision import Chosen, Offer, action_of
 from flwr_fbo.bandits.site.running_sums import RunningSums
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.npy import from_json_array, to_json_array
@@ -153,7 +153,7 @@ def left_in(state: Mapping[str, NDArray[Any]]) -> Left | None:
     return None if known is None else Left(*from_json_array(known))
 
 
-class SiteBelief:
+class LinearBelief:
     """The agent of a site, or several in turn: estimators are played in turn.
 
     Agents are made of `Received` when that has changed, and told the site's own trials
@@ -184,7 +184,7 @@ class SiteBelief:
         # Own trials in the totals, of a site that has left.
         self._in_totals: tuple[Received, FloatArray, int] | None = None
 
-    def take_agents(self, other: SiteBelief) -> None:
+    def take_agents(self, other: LinearBelief) -> None:
         """Take the agents of a belief in the same journal, which may be an older one.
 
         They are used if the same ones would be made.
@@ -275,25 +275,10 @@ class SiteBelief:
         settings = self._study.settings
         is_optimistic = isinstance(settings.exploration, Optimism)
         means, widths = agent.expectations(features)
-        best, highest = all_best(means), all_best(means + widths)
-        for k, (offer, (index, propensity)) in enumerate(
-            zip(offers, chosen, strict=True)
-        ):
-            why: Why = "explored"
-            by_bound = is_optimistic and offer.explore
-            compared = highest[k] if by_bound else best[k]
-            if len(offer.arms) == 1:
-                why = "only arm"
-            elif compared[index]:
-                is_tie = compared.sum() > 1 and propensity < 1
-                is_best = best[k, index]
-                why = "best expected" if is_best else "highest upper bound"
-                why = "tie" if is_tie else why
-            elif offer.floors is not None and offer.floors[index] > 0:
-                why = "floor"
-            expected = settings.releases.reward_middle + means[k, index]
-            width = float(f"{widths[k, index]:.6g}")
-            yield Chosen(index, propensity, float(f"{expected:.6g}"), width, why)
+        rows = zip(offers, chosen, means, widths, strict=True)
+        for offer, (index, propensity), mean, width in rows:
+            about = mean, width, is_optimistic, settings.releases.reward_middle
+            yield Chosen.explained(offer, index, propensity, *about)
 
     def _batches(
         self, offers: Sequence[Offer], first: int
@@ -527,18 +512,11 @@ def _probabilities(
     features: FloatArray,
     rngs: Sequence[np.random.Generator],
 ) -> FloatArray:
-    """Return the probabilities of each offer's actions, shape (A, K).
-
-    With floors c_a and p_a without them, c_a + (1 - sum of c) p_a.
-    """
+    """Return the probabilities of each offer's actions, shape (A, K)."""
     if offers[0].explore:
         rows = agent.probabilities_many(features, rngs)
     else:
         means, _ = agent.expectations(features)
         rows = np.zeros(means.shape)
         np.put_along_axis(rows, first_best(means)[:, None], 1.0, axis=1)
-    floors = [offer.floors for offer in offers]
-    for row, least in zip(rows, floors, strict=True):
-        if least is not None:
-            row[:] = least + (1 - least.sum()) * row
-    return rows
+    return np.array([o.raised(row) for o, row in zip(offers, rows, strict=True)])

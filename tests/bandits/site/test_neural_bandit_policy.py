@@ -107,15 +107,13 @@ def test_a_reward_may_come_later_at_another_process(
     for choice, value in zip(other.choose_many([VECTORS] * 2), (0.5, 1.0), strict=True):
         assert choice.arm == (first, second)[choice.ticket].arm
         other.reward(choice.ticket, value)
-    sums = [sums_of(each) for each in (policy, other)]
-    np.testing.assert_allclose(*sums, atol=1e-12)
+    np.testing.assert_allclose(sums_of(policy), sums_of(other), atol=1e-12)
 
 
 def sums_of(policy: BanditPolicy[Any]) -> np.ndarray:
     with policy._held() as agent:
-        if isinstance(policy, LinearBanditPolicy):
-            return agent.sums.running_sum(1)
-        return agent.belief.own
+        is_linear = isinstance(policy, LinearBanditPolicy)
+        return np.array(agent.sums.running_sum(1) if is_linear else agent.belief.own)
 
 
 WRONG: list[Any] = [

@@ -29,7 +29,13 @@ from flwr_fbo._common.validation import (
 from flwr_fbo.journal.tables import Trial
 
 Why = Literal[
-    "only arm", "best expected", "highest upper bound", "tie", "explored", "floor"
+    "only arm",
+    "best expected",
+    "highest upper bound",
+    "tie",
+    "explored",
+    "floor",
+    "baseline",
 ]
 
 # Characters of a request's key.
@@ -194,6 +200,7 @@ class Chosen:
         propensity: float,
         means: FloatArray,
         widths: FloatArray,
+        *,
         is_optimistic: bool,
         middle: float = 0.0,
     ) -> Self:
@@ -270,7 +277,8 @@ class Choice:
         Reason of the choice: ``"best expected"``, the highest expected reward of all;
         ``"highest upper bound"``, a lower one that is less known; ``"tie"``, drawn
         among equally good ones; ``"explored"``, drawn although another one is expected
-        to be better; ``"floor"``, likewise, of an arm with a floor; ``"only arm"``.
+        to be better; ``"floor"``, likewise, of an arm with a floor; ``"baseline"``, in
+        place of an arm that may be worse; ``"only arm"``.
     """
 
     index: int

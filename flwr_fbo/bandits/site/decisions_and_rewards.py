@@ -33,6 +33,7 @@ from flwr_fbo._common.conversion import mapping, names, number, plain, whole_num
 from flwr_fbo._common.validation import refuse, require, require_known
 from flwr_fbo.bandits.linear.settings import RewardTimeout
 from flwr_fbo.bandits.site.arm_versions import ArmVersions
+from flwr_fbo.bandits.site.baseline import Baseline
 from flwr_fbo.bandits.site.decision import (
     Choice,
     Chosen,
@@ -137,6 +138,13 @@ class DecisionLog:
             offer = self._unnamed_offer(request, record)
         else:
             offer = self._named_offer(self._arms, request, record)
+        rule = Baseline.of(self._state)
+        if rule is not None:
+            # Either would be played although the rule forbids it.
+            others, slots = {*request.floors} - {rule.arm}, request.num_slots
+            allowed = f"only for the baseline arm {rule.arm!r}"
+            require(not others, "floors", dict(request.floors), allowed)
+            require(slots is None, "num_slots", slots, "not with a baseline arm")
         if not request.floors:
             return replace(offer, explore=request.explore)
         for name in request.floors:
@@ -211,6 +219,11 @@ class DecisionLog:
             outside.update(offer.outside)
         counts = {"outside": to_json_array(outside)}
         arrays = counts if outside != self.outside else {}
+        rule = Baseline.of(self._state)
+        if rule is not None:
+            for offer, one in zip(offers, chosen, strict=True):
+                rule = rule.after(offer, one.index)
+            arrays = {**arrays, **rule.arrays}
         rows: list[tuple[dict[str, Any], FloatArray]] = []
         first, requests = self._journal.num_trials, dict[str, int]()
         for place, (offer, one) in enumerate(zip(offers, chosen, strict=True)):

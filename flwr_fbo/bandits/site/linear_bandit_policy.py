@@ -5,7 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from flwr_fbo._common.validation import require
+from flwr_fbo._common.conversion import plain
+from flwr_fbo._common.validation import (
+    is_number,
+    require,
+    require_known,
+    require_name,
+)
 from flwr_fbo.bandits.kind import LINEAR_SITE
 from flwr_fbo.bandits.linear.arm_table import ArmTable
 from flwr_fbo.bandits.linear.prior import Prior
@@ -133,6 +139,47 @@ class LinearBanditPolicy(BanditPolicy[RecordedBandit]):
         require(isinstance(prior, Prior), "prior", prior, "a Prior")
         with self._held() as bandit:
             bandit.put(bandit.belief.set_prior(prior))
+
+    def set_baseline(self, arm: str | None, at_most_worse: float = 0.1) -> None:
+        """Stay near a baseline arm, such as standard care, from now on.
+
+        Another arm is chosen only if the expected rewards of all decisions since then
+        are surely at least ``1 - at_most_worse`` of those that the baseline arm would
+        have had; else the baseline arm is. It needs ``local_data="own"`` and rewards
+        that are not below 0. To set the same again changes nothing; another arm or
+        share begins anew.
+
+        Parameters
+        ----------
+        arm : str or None
+            Name of the arm; None ends the rule. Decisions for which it is not possible
+            are free, and do not count.
+        at_most_worse : float
+            Share, above 0 and below 1.
+
+        Raises
+        ------
+        ValueError
+            If an argument, or the study, is not such. Floors of other arms and slates
+            are refused later.
+        JournalError
+            If it could not be recorded.
+
+        Notes
+        -----
+        *Confidence.* It holds at all times together with probability 1 - ``alpha`` of
+        the settings, as the confidence sets of own data do (see `add_history`), for
+        decisions as they were made: see `flwr_fbo.bandits.site.baseline`.
+        """
+        share = plain(at_most_worse)
+        is_share = is_number(share) and 0 < share < 1
+        require(is_share, "at_most_worse", share, "a number above 0 and below 1")
+        with self._held() as bandit:
+            if arm is not None:
+                require_name("arm", arm)
+            if arm is not None and bandit.study.settings.encoder is not None:
+                require_known("arm", arm, bandit.arms.current.names)
+            bandit.put(bandit.belief.set_baseline(arm, float(share)))
 
     @property
     def settings(self) -> LinearUCBSettings:

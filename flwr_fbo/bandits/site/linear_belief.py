@@ -16,7 +16,7 @@ In the journal are
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -30,6 +30,7 @@ from flwr_fbo.bandits.linear.confidence import Confidence
 from flwr_fbo.bandits.linear.exploration import Optimism, drawn, exploration_rng
 from flwr_fbo.bandits.linear.prior import Prior
 from flwr_fbo.bandits.linear.study import LinearBanditStudy
+from flwr_fbo.bandits.site.baseline import Baseline
 from flwr_fbo.bandits.site.decision import Chosen, Offer, action_of
 from flwr_fbo.bandits.site.running_sums import RunningSums
 from flwr_fbo.journal.journal import Journal
@@ -237,11 +238,13 @@ class LinearBelief:
         The offers are those of the decisions with number ``first`` and the following.
         """
         found: dict[int, dict[str, float]] = {}
+        rule = Baseline.of(self._state)
         for agent, places, features in self._batches(offers, first):
             some, rngs = [offers[i] for i in places], self._rngs(first, places)
-            rows = _probabilities(agent, some, features, rngs).tolist()
+            rows = _probabilities(agent, some, features, rngs)
             for i, row in zip(places, rows, strict=True):
-                found[i] = dict(zip(offers[i].arms, row, strict=True))
+                guarded = self._guarded(rule, agent, offers[i], row).tolist()
+                found[i] = dict(zip(offers[i].arms, guarded, strict=True))
                 found[i] |= dict.fromkeys(offers[i].forbidden, 0.0)
         return [found[i] for i in range(len(offers))]
 
@@ -250,7 +253,9 @@ class LinearBelief:
 
         The offers are those of the decisions with number ``first`` and the following.
         """
-        found: dict[int, Chosen] = {}
+        rule, found = Baseline.of(self._state), dict[int, Chosen]()
+        if rule is not None:
+            return self._chosen_by(rule, offers, first)
         for agent, places, features in self._batches(offers, first):
             some = [offers[i] for i in places]
             rngs = partial(self._rngs, first, places)
@@ -263,6 +268,65 @@ class LinearBelief:
             reasons = self._reasons(agent, some, features, chosen)
             found.update(zip(places, reasons, strict=True))
         return [found[i] for i in range(len(offers))]
+
+    def _chosen_by(
+        self, rule: Baseline, offers: Sequence[Offer], first: int
+    ) -> list[Chosen]:
+        """Choose one by one, as each choice counts for the next by the rule."""
+        chosen, [agent] = [], self.agents
+        for number, offer in enumerate(offers, first):
+            features, rngs = offer.features[None], self._rngs(number, [0])
+            [free] = _probabilities(agent, [offer], features, rngs)
+            row = self._guarded(rule, agent, offer, free)
+            pair = index, _ = drawn(row, rngs[0])
+            [one] = self._reasons(agent, [offer], features, [pair])
+            if row[index] > free[index] and len(offer.arms) > 1:
+                one = replace(one, why="baseline")
+            chosen.append(one)
+            rule = rule.after(offer, index)
+        return chosen
+
+    def _guarded(
+        self,
+        rule: Baseline | None,
+        agent: LinearUCBAgent,
+        offer: Offer,
+        row: FloatArray,
+    ) -> FloatArray:
+        """Return the probabilities of an offer's actions by the rule, shape (K,)."""
+        if rule is None or rule.arm not in offer.arms:
+            return row
+        totals, middle = rule.totals(offer), self._study.settings.releases.reward_middle
+        above = rule.at_most_worse * middle * totals[:, -1]
+        return rule.guarded(offer, row, agent.least(totals[:, :-1]) + above)
+
+    def set_baseline(
+        self, arm: str | None, at_most_worse: float
+    ) -> dict[str, NDArray[Any]]:
+        """Guard decisions by a rule from now on; return the arrays to record.
+
+        Raises
+        ------
+        ValueError
+            If the study's confidence sets do not hold, or its rewards may be below 0.
+        """
+        settings, known = self._study.settings, Baseline.of(self._state)
+        if arm is None:
+            return {} if known is None else {"baseline": to_json_array([None, 0.0])}
+        local, allowed = settings.local_data, "'own', with a baseline"
+        require(settings.uses_own_data, "local_data", local, allowed)
+        streams = settings.releases.num_streams
+        require(streams == 1, "num_streams", streams, "1, with a baseline")
+        low, high = settings.releases.reward_range
+        allowed = "not below 0, with a baseline: a share of its rewards is promised"
+        require(low >= 0, "reward_range", (low, high), allowed)
+        if known is not None and (known.arm, known.at_most_worse) == (
+            arm,
+            at_most_worse,
+        ):
+            return {}
+        zero = np.zeros(settings.releases.dimension + 1)
+        return Baseline(arm, at_most_worse, zero).arrays
 
     def _reasons(
         self,
@@ -277,8 +341,15 @@ class LinearBelief:
         means, widths = agent.expectations(features)
         rows = zip(offers, chosen, means, widths, strict=True)
         for offer, (index, propensity), mean, width in rows:
-            about = mean, width, is_optimistic, settings.releases.reward_middle
-            yield Chosen.explained(offer, index, propensity, *about)
+            yield Chosen.explained(
+                offer,
+                index,
+                propensity,
+                mean,
+                width,
+                is_optimistic=is_optimistic,
+                middle=settings.releases.reward_middle,
+            )
 
     def _batches(
         self, offers: Sequence[Offer], first: int

@@ -113,10 +113,11 @@ class NeuralBanditSite(BanditSite[FedGOUCBInstruction, "RecordedNeuralAgent"]):
         AppFailedError
             If the environment or the model raised, or gave what is not allowed.
         """
-        agent.receive(instruction, arrays)
         if self.make_environment is None:
+            agent.receive(instruction, arrays)
             return
         with playing(self.make_environment, context) as environment:
+            agent.receive(instruction, arrays)
             limited = environment_in_time(environment, check_time)
             agent.play(limited, instruction.num_evaluations)
 

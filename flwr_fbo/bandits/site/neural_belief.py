@@ -110,7 +110,9 @@ class NeuralBelief:
                 index, _ = drawn(row, np.random.default_rng())
             about = self.agent.expectations(offer.features)
             propensity = float(row[index])
-            one = Chosen.explained(offer, index, propensity, *about, by_bound)
+            one = Chosen.explained(
+                offer, index, propensity, *about, is_optimistic=by_bound
+            )
             chosen.append(one)
         return chosen
 

@@ -22,7 +22,7 @@ from flwr_fbo.bandits.fed_go_ucb.study import (
 from flwr_fbo.bandits.kind import NEURAL_SITE
 from flwr_fbo.bandits.site.deciding_agent import DecidingAgent
 from flwr_fbo.bandits.site.decisions_and_rewards import DecisionLog
-from flwr_fbo.bandits.site.environment import BanditEnvironment
+from flwr_fbo.bandits.site.environment import BanditEnvironment, fitting_reward
 from flwr_fbo.bandits.site.neural_belief import NeuralBelief
 from flwr_fbo.bandits.site.policy_summary import NeuralPolicySummary
 from flwr_fbo.journal.journal import Journal
@@ -183,4 +183,4 @@ class RecordedNeuralAgent(DecidingAgent):
         """Return what an action gives; with privacy None if it is left out."""
         if self.study.settings.privacy is None:
             return number("reward", environment.reward(action))
-        return super().reward_of(environment, t, action)
+        return fitting_reward(environment, t, action)  # it is clipped where it counts

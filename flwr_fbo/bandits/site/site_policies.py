@@ -31,16 +31,30 @@ def open_policy(folder: str | Path, patience: float = 30.0) -> BanditPolicy[Any]
     JournalError
         If there is none, or the server did not enrol the site.
     """
-    kinds = LINEAR_SITE, NEURAL_SITE
-    found = [k for k in kinds if last_journal(Path(folder), k.name).is_file()]
-    if len(found) > 1:
-        text = "the folder of one bandit: this one has a linear and a neural one"
-        refuse("folder", str(folder), text)
     # A client process loads what its message needs, and a service what it serves.
-    if found == [NEURAL_SITE]:
+    if policy_file(folder) == last_journal(Path(folder), NEURAL_SITE.name):
         from flwr_fbo.bandits.site.neural_bandit_policy import NeuralBanditPolicy
 
         return NeuralBanditPolicy.open(folder, patience)
     from flwr_fbo.bandits.site.linear_bandit_policy import LinearBanditPolicy
 
     return LinearBanditPolicy.open(folder, patience)
+
+
+def policy_file(folder: str | Path) -> Path:
+    """Return the journal of the bandit that is played in a folder.
+
+    That of a linear one, which is not there, where none is.
+
+    Raises
+    ------
+    ValueError
+        If the folder has bandits of both kinds.
+    """
+    linear, neural = (
+        last_journal(Path(folder), kind.name) for kind in (LINEAR_SITE, NEURAL_SITE)
+    )
+    if linear.is_file() and neural.is_file():
+        text = "the folder of one bandit: this one has a linear and a neural one"
+        refuse("folder", str(folder), text)
+    return neural if neural.is_file() else linear

@@ -440,6 +440,7 @@ def _fed_go_ucb(
         model=Network(6, width=3),
         num_agents=NUM_AGENTS,
         num_evaluations=9,
+        interval=None,
         seed=STUDY_SEED,
         noise_seed=NOISE_SEED if privacy else None,
     )

@@ -70,7 +70,7 @@ class Baseline:
         """Return the total after each action of an offer, shape (K, d + 1)."""
         x = offer.features
         added = x - (1 - self.at_most_worse) * x[offer.arms.index(self.arm)]
-        return self.total + np.column_stack([added, np.ones(len(x))])
+        return np.asarray(self.total + np.column_stack([added, np.ones(len(x))]))
 
     def after(self, offer: Offer, index: int) -> Self:
         """Return it after a decision; the same if the arm was not possible then."""

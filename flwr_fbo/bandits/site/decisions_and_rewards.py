@@ -141,10 +141,12 @@ class DecisionLog:
         rule = Baseline.of(self._state)
         if rule is not None:
             # Either would be played although the rule forbids it.
-            others, slots = {*request.floors} - {rule.arm}, request.num_slots
+            others = {*request.floors} - {rule.arm}
             allowed = f"only for the baseline arm {rule.arm!r}"
             require(not others, "floors", dict(request.floors), allowed)
-            require(slots is None, "num_slots", slots, "not with a baseline arm")
+            is_single = request.num_slots is None
+            allowed = "not given, with a baseline arm"
+            require(is_single, "num_slots", request.num_slots, allowed)
         if not request.floors:
             return replace(offer, explore=request.explore)
         for name in request.floors:

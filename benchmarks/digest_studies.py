@@ -432,6 +432,7 @@ def _fed_go_ucb(
         exploration=exploration,
         num_refinements=1 if exploration == "optimism" else 0,
         privacy=privacy,
+        reward_timeout=None,
     )
     strategy = explicit(
         FedGOUCB,
@@ -439,6 +440,7 @@ def _fed_go_ucb(
         model=Network(6, width=3),
         num_agents=NUM_AGENTS,
         num_evaluations=9,
+        interval=None,
         seed=STUDY_SEED,
         noise_seed=NOISE_SEED if privacy else None,
     )

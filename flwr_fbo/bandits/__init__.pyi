@@ -28,5 +28,7 @@ from .off_policy.tables import read_table as read_table
 from .site.decision import Choice as Choice
 from .site.decision import Decision as Decision
 from .site.late_rewards import LateRewardError as LateRewardError
+from .site.neural_bandit_policy import NeuralBanditPolicy as NeuralBanditPolicy
 from .site.neural_bandit_site import neural_bandit_app as neural_bandit_app
-from .site.policy_summary import PolicySummary as PolicySummary
+from .site.policy_summary import LinearPolicySummary as LinearPolicySummary
+from .site.policy_summary import NeuralPolicySummary as NeuralPolicySummary

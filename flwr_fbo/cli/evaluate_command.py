@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from math import isfinite
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
 from flwr_fbo._common.text import printable, write_whole
 from flwr_fbo._common.validation import refuse, require
-from flwr_fbo.bandits.kind import LINEAR_SITE
+from flwr_fbo.bandits.kind import LINEAR_SITE, NEURAL_SITE
 from flwr_fbo.bandits.off_policy.estimators import PolicyValue
 from flwr_fbo.bandits.off_policy.policies import (
     PolicyEvaluation,
@@ -22,8 +23,11 @@ from flwr_fbo.bandits.off_policy.policies import (
     parse_policy,
 )
 from flwr_fbo.bandits.off_policy.tables import TableLog, read_table
+from flwr_fbo.bandits.site.bandit_policy import BanditPolicy
 from flwr_fbo.bandits.site.decision import Decision
 from flwr_fbo.bandits.site.linear_bandit_policy import LinearBanditPolicy
+from flwr_fbo.bandits.site.neural_bandit_policy import NeuralBanditPolicy
+from flwr_fbo.bandits.site.site_policies import policy_file
 from flwr_fbo.cli.commands import AsJson
 from flwr_fbo.cli.output import (
     RULED,
@@ -34,7 +38,6 @@ from flwr_fbo.cli.output import (
     wide_console,
 )
 from flwr_fbo.journal.journal import open_patiently
-from flwr_fbo.site.study_journals import last_journal
 
 # Seconds to wait while the site has its journal, for the time of one call.
 _PATIENCE = 30.0
@@ -95,8 +98,8 @@ def evaluate(
 ) -> None:
     """Estimate what other policies would have earned.
 
-    LOG is the folder, or the file in it, of a site that plays a linear bandit with
-    randomised exploration; or the table of another system: CSV or Parquet files with
+    LOG is the folder, or the file in it, of a site that plays a bandit with randomised
+    exploration; or the table of another system: CSV or Parquet files with
     columns of action, reward, propensity and context. Several files are one log: no
     number of a decision may be in two. The first row is the log's own mean reward. Each
     policy has a row for each estimator: IPS, SNIPS and doubly robust.
@@ -130,11 +133,12 @@ def evaluate(
         else:
             expected = f"one site, or files that end in {' or '.join(_TABLES)}"
             require(len(logs) == 1, "logs", [*map(str, logs)], expected)
-            expected = "left out for a site, whose study has one"
-            require(reward_range is None, "reward_range", reward_range, expected)
             site = _opened(logs[0])
+            if isfinite(site.reward_range[1]):
+                expected = "left out for a site, whose study has one"
+                require(reward_range is None, "reward_range", reward_range, expected)
+                reward_range = site.reward_range
             targets = [_parsed(text, site) for text in policy]
-            reward_range = site.summary().settings.releases.reward_range
             decisions = list(site.decisions(not unsettled))
         found = [
             evaluate_policy(decisions, target, confidence, reward_range)
@@ -157,19 +161,24 @@ def evaluate(
     _print(found)
 
 
-def _opened(journal: Path) -> LinearBanditPolicy:
+def _opened(log: Path) -> BanditPolicy[Any]:
     """Return the policy of a folder, or of a file of whatever name."""
-    path = last_journal(journal, LINEAR_SITE.name) if journal.is_dir() else journal
+    path = policy_file(log) if log.is_dir() else log
     with open_patiently(None, path, _PATIENCE) as opened:
-        opened.require_kind(LINEAR_SITE.name)
-    return LinearBanditPolicy(path, _PATIENCE)
+        is_neural = opened.identity.get("kind") == NEURAL_SITE.name
+        if not is_neural:
+            opened.require_kind(LINEAR_SITE.name)
+    kind = NeuralBanditPolicy if is_neural else LinearBanditPolicy
+    return kind(path, _PATIENCE)
 
 
-def _parsed(text: str, site: LinearBanditPolicy | None) -> TargetPolicy:
+def _parsed(text: str, site: BanditPolicy[Any] | None) -> TargetPolicy:
     if text != "greedy":
         return parse_policy(text)
     if site is None:
         refuse("policy", text, "another one: a table has no estimate of a site")
+    if not isinstance(site, LinearBanditPolicy):
+        refuse("policy", text, "another one: it is for sites of a linear bandit")
     estimate = site.summary().estimate
     allowed = "another one: the site's estimators, which play in turn, have no one best"
     require(estimate.ndim == 1, "policy", text, allowed)

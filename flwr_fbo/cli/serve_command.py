@@ -25,9 +25,10 @@ def serve(
 ) -> None:
     r"""Decide for programs that ask over HTTP.
 
-    FOLDER is the folder of a site that plays a linear bandit. POST /choose and
-    POST /reward take and give JSON; GET /health and GET /metrics (Prometheus) watch.
-    Several services may have the same folder. Needs the extra `serve`.
+    FOLDER is the folder of a site that plays a bandit: of FedUCB or, where the study
+    has a network, of FedGOUCB. POST /choose and POST /reward take and give JSON; GET
+    /health and GET /metrics (Prometheus) watch. Several services may have the same
+    folder. Needs the extra `serve`.
 
     There is no login and no encryption, and answers are the site's raw data. To serve
     other machines, put a proxy with both in front.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import compress
@@ -33,6 +34,7 @@ from flwr_fbo.models.network import Network, RewardModel
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.strategies.bandit_result import BanditResult
 from flwr_fbo.strategies.base import StudyStrategy, arrays_record, num_asked_for
+from flwr_fbo.strategies.intervals import check_interval, wait_until_due
 from flwr_fbo.study.codec import fresh_seed
 from flwr_fbo.study.server import Step
 
@@ -73,6 +75,13 @@ class FedGOUCB(StudyStrategy[BanditResult]):
         Number N >= 2 of agents, the slots of the study.
     num_evaluations : int
         Number T of evaluations of each agent, including phase I; more than phase I has.
+    interval : float, optional
+        Seconds before each round of phase II, from 0 to ten years, where real sites
+        decide at their own pace through `NeuralBanditPolicy`. The first round only
+        enrols them; phase I begins an interval later, with the sites that have a reward
+        then, and waits as long again while none has. ``num_evaluations`` says how many
+        rounds there are, and not how often a site decides. Without an interval agents
+        play in an environment, one evaluation a round.
     seed : int, optional
         Seed, >= 0, of exploration, initial parameters and the regression's noise; the
         agents are told it. By default the operating system draws it.
@@ -113,6 +122,7 @@ class FedGOUCB(StudyStrategy[BanditResult]):
         num_agents: int,
         *,
         num_evaluations: int = 100,
+        interval: float | None = None,
         seed: int | None = None,
         noise_seed: int | None = None,
     ) -> None:
@@ -122,6 +132,7 @@ class FedGOUCB(StudyStrategy[BanditResult]):
         explored = settings.num_random_actions
         require_int("num_evaluations", num_evaluations, explored + 1)
         require_int("num_agents", num_agents, 2)
+        check_interval(interval)
         require_seed("seed", seed)
         require_seed("noise_seed", noise_seed)
         study = FedGOUCBStudy(
@@ -132,18 +143,25 @@ class FedGOUCB(StudyStrategy[BanditResult]):
             fresh_seed() if seed is None else seed,
             noise_seed,
         )
-        server = FedGOUCBServer(study, model, num_evaluations)
+        at_own_pace = interval is not None
+        server = FedGOUCBServer(study, model, num_evaluations, at_own_pace=at_own_pace)
         super().__init__(server, study)
+        self._interval = interval
+        self._last_round = 0.0  # Unix time
         self._given_seed = seed
         self._num_evaluations = num_evaluations
         self._informed: set[int] = set()  # nodes that have w0
 
     def default_rounds(self) -> int:
-        """Return the steps of phase I, and the evaluations of phase II."""
+        """Return the steps of phase I, and the evaluations of phase II.
+
+        And with an interval, the round that enrols the sites.
+        """
         settings = self.study.settings
         explored = settings.num_random_actions
         steps = settings.regression.num_iterations if explored else 0
-        return steps + self._num_evaluations - explored
+        enrolling = 0 if self._interval is None else 1
+        return enrolling + steps + self._num_evaluations - explored
 
     def plan(self, horizon: int) -> None:
         """Refuse any number of rounds but `default_rounds`.
@@ -176,7 +194,19 @@ class FedGOUCB(StudyStrategy[BanditResult]):
             heard=heard,
         )
 
+    def _resumed(self) -> None:
+        if self._rounds:
+            self._last_round = time.time()
+
+    def _before_round(self, step: Step) -> None:
+        """Wait until it is time, where sites decide at their own pace."""
+        server = self.server
+        in_regression = server.regresses and server.regression.num_steps > 0
+        if self._interval is not None and step.iteration > 0 and not in_regression:
+            wait_until_due(self._last_round, self._interval)
+
     def _after_round(self, step: Step, answers: Mapping[int, Message]) -> None:
+        self._last_round = time.time()
         spent = self.privacy_spent
         if spent is not None and spent.num_releases and math.isfinite(spent.epsilon):
             self._rounds[-1] = replace(self._rounds[-1], epsilon=spent.epsilon)
@@ -222,6 +252,7 @@ class FedGOUCB(StudyStrategy[BanditResult]):
         return {
             **super()._identity(num_rounds),
             "num_evaluations": self._num_evaluations,
+            "interval": self._interval,
             "seed": self._given_seed,  # that of the study that goes on counts
         }
 

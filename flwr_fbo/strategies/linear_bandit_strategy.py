@@ -15,12 +15,7 @@ from flwr.app import Message
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.text import counted
-from flwr_fbo._common.validation import (
-    is_number,
-    require,
-    require_instance,
-    require_int,
-)
+from flwr_fbo._common.validation import require, require_instance, require_int
 from flwr_fbo.bandits.decentralized_fed_ucb.server import DecentralizedFedUCBServer
 from flwr_fbo.bandits.fed_ucb.block_server import BlockServer
 from flwr_fbo.bandits.fed_ucb.server import FedUCBServer, spent_by_agent
@@ -37,11 +32,10 @@ from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.conditions import after_epsilon
 from flwr_fbo.strategies.bandit_result import BanditResult
 from flwr_fbo.strategies.base import StudyStrategy, num_asked_for
+from flwr_fbo.strategies.intervals import check_interval, wait_until_due
 from flwr_fbo.study.server import Step
 
 _log = logging.getLogger("flwr.fbo")
-
-_LONGEST_INTERVAL = 10 * 365 * 86400.0
 
 # Numbers of trials after which agents synchronise, or what decides it.
 TrialSchedule = Sequence[int] | DeterminantTrigger
@@ -85,10 +79,7 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
         super().__init__(server, study)
         either = "a number of seconds without schedule=, and None with it"
         require((interval is None) != (schedule is None), "interval", interval, either)
-        if interval is not None:
-            is_short = is_number(interval) and 0 <= interval <= _LONGEST_INTERVAL
-            bounds = "a number of seconds, 0 to ten years"
-            require(is_short, "interval", interval, bounds)
+        check_interval(interval)
         self._interval = interval
         # A message is under way for as many trials as it has hops to travel.
         num_hops = 0 if study.graph is None else study.graph.hops
@@ -148,11 +139,7 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
         """Wait until it is time, where sites synchronise by the clock."""
         if self._interval is None or not step.release or self._is_again(step):
             return
-        # No longer than the interval, wherever the clock was set to.
-        pause = min(self._last_round + self._interval - time.time(), self._interval)
-        if pause > 0:
-            _log.info("The next synchronisation is in %.0f s.", pause)
-            time.sleep(pause)
+        wait_until_due(self._last_round, self._interval)
 
     def _is_again(self, step: Step) -> bool:
         """Return whether a step only tries a postponed release again."""

@@ -30,7 +30,7 @@ from flwr_fbo.bandits.off_policy.policies import TargetPolicy, parse_policy
 from flwr_fbo.bandits.site.recorded_bandit import RecordedBandit
 from flwr_fbo.cli import app, evaluate_command
 from flwr_fbo.journal.journal import Journal
-from tests.support.policies import FILE_NAME
+from tests.support.policies import FILE_NAME, VECTORS, neural_enrolled
 
 ENCODER = FeatureEncoder(
     context={"age": Number(0, 100), "arrival": Category(["walk-in", "ambulance"])},
@@ -368,3 +368,16 @@ def test_young_decisions_are_used_only_where_that_is_wanted(tmp_path: Path) -> N
     assert result.exit_code == 1
     assert "at least 2 with a reward" in " ".join(result.output.split())
     assert _rows(site, "--policy=uniform", "--unsettled")[0]["num_decisions"] == 37
+
+
+def test_the_log_of_a_bandit_with_a_network(tmp_path: Path) -> None:
+    """It has propensities, too; without privacy its rewards have no range."""
+    policy = neural_enrolled(tmp_path)
+    for number in range(30):
+        choice = policy.choose(VECTORS, floors={"0": 0.2, "1": 0.2, "2": 0.2})
+        policy.reward(choice.ticket, float(choice.arm == "1") * (number % 3) / 2)
+    rows = _rows(tmp_path, "--policy=always:1", "--reward-range", 0, 1)
+    assert {row["num_decisions"] for row in rows} == {30}
+    greedy = _invoke(tmp_path, "--policy=greedy")
+    assert greedy.exit_code == 1
+    assert "linear bandit" in greedy.output

@@ -19,6 +19,7 @@ from flwr_fbo.bandits import FedGOUCBSettings, NeuralBanditClient, neural_bandit
 from flwr_fbo.bandits.fed_go_ucb.agent import FedGOUCBAgent
 from flwr_fbo.bandits.kind import NEURAL_SITE
 from flwr_fbo.bandits.site.environment import BanditEnvironment
+from flwr_fbo.bandits.site.recorded_neural_agent import RecordedNeuralAgent
 from flwr_fbo.cli import app as cli
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.lab.simulation.neural_bandits import LinearModel
@@ -54,11 +55,19 @@ def numpy_app() -> ClientApp:
     return ClientApp(client_fn=client_fn)
 
 
+def kept_in(journal: Journal) -> dict[str, NDArray[Any]]:
+    """Return what an agent knows by its journal, as its own `state_dict` has it."""
+    recorded = RecordedNeuralAgent(journal)
+    rewards = [trial.value for trial in journal.trials() if trial.state == "complete"]
+    agent = recorded.belief.agent.state_dict()
+    return {**agent, "own": recorded.belief.own, "rewards": np.array(rewards)}
+
+
 def state_of(context: Context) -> dict[str, NDArray[Any]]:
     content = context.state.config_records[record_name(NEURAL_SITE.name)]["journal"]
     assert isinstance(content, bytes)
     with Journal(None, content=content) as journal:
-        return journal.load_state()
+        return kept_in(journal)
 
 
 def seen_by(grid: InProcessGrid) -> list[dict[str, NDArray[Any]]]:
@@ -76,8 +85,8 @@ def undisturbed() -> tuple[list[dict[str, NDArray[Any]]], NDArray[np.float64]]:
 
 def assert_undisturbed(grid: InProcessGrid) -> None:
     for one, other in zip(undisturbed()[0], seen_by(grid), strict=True):
-        np.testing.assert_array_equal(one["outputs"], other["outputs"])
-        np.testing.assert_array_equal(one["total"], other["total"])
+        for name in ("rewards", "outputs", "own", "total"):
+            np.testing.assert_array_equal(one[name], other[name], err_msg=name)
 
 
 class Counting(InProcessGrid):
@@ -217,7 +226,7 @@ def test_who_is_away_in_phase_one_is_left_out_and_comes_back() -> None:
     assert [r.late for r in result.rounds][:5] == [0, 1, 1, 0, 1]
     states = seen_by(grid)
     for state in states:
-        assert len(state["outputs"]) == T - T0  # it has caught up
+        assert len(state["rewards"]) == T  # it has caught up
         np.testing.assert_array_equal(state["w0"], result.estimate)
 
 
@@ -303,8 +312,8 @@ def test_clients_keep_their_agents_in_a_folder(tmp_path: Path) -> None:
     strategy_of().start(grid)
     for i, state in enumerate(undisturbed()[0]):
         with Journal(None, last_journal(tmp_path / f"{i}", "neural-bandit")) as journal:
-            kept = journal.load_state()
-        np.testing.assert_array_equal(kept["outputs"], state["outputs"])
+            kept = kept_in(journal)
+        np.testing.assert_array_equal(kept["rewards"], state["rewards"])
 
 
 def test_clients_bring_another_model() -> None:
@@ -337,7 +346,7 @@ def test_an_environment_that_fails_is_not_quoted() -> None:
             lambda: strategy_of().start(InProcessGrid(APP, N), num_rounds=5),
             f"num_rounds=5 is not allowed: {STEPS + T - T0}",
         ),
-        (lambda: neural_bandit_app(None), "make_environment=None"),  # type: ignore[arg-type]
+        (lambda: neural_bandit_app("no"), "make_environment='no'"),  # type: ignore[arg-type]
     ],
 )
 def test_what_is_not_allowed(make: Callable[[], Any], message: str) -> None:

@@ -1,5 +1,6 @@
 """Sites with a policy each, enrolled without a server."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,19 @@ from flwr_fbo.bandits import (
     ContinualSettings,
     EllipsoidSampling,
     FeatureEncoder,
+    FedGOUCBSettings,
     InverseGapWeighting,
     LinearUCBSettings,
+    Network,
+    NeuralBanditPolicy,
     Number,
     Optimism,
 )
+from flwr_fbo.bandits.fed_go_ucb.study import FedGOUCBStudy
 from flwr_fbo.bandits.linear.study import LinearBanditStudy
+from flwr_fbo.bandits.site.bandit_policy import BanditPolicy
 from flwr_fbo.bandits.site.recorded_bandit import RecordedBandit
+from flwr_fbo.bandits.site.recorded_neural_agent import RecordedNeuralAgent
 from flwr_fbo.journal.journal import Journal
 
 # Of a policy that no site has enrolled: the only journal of its folder.
@@ -92,3 +99,44 @@ def features_of(
     """Return the features of a decision, encoded as its own."""
     fresh = replace(encoder)
     return fresh.encode(context, arms.eligible(names))[0]
+
+
+# A study of Fed-GO-UCB whose sites decide at their own pace.
+NEURAL_SETTINGS = FedGOUCBSettings(num_exploration=0)
+NETWORK = Network(3, width=4)
+NEURAL_FILE = "neural-bandit.sqlite"
+
+
+def neural_enrolled(
+    folder: Path,
+    settings: FedGOUCBSettings = NEURAL_SETTINGS,
+    num_evaluations: int = 20,
+) -> NeuralBanditPolicy:
+    """Return the policy of a site of `FedGOUCB` that the server has enrolled."""
+    study = FedGOUCBStudy(
+        settings.for_study(2, num_evaluations),
+        2,
+        NETWORK.num_parameters,
+        NETWORK,
+        seed=3,
+        noise_seed=None if settings.privacy is None else 4,
+        study_id="decides",
+    )
+    folder.mkdir(exist_ok=True)
+    identity = RecordedNeuralAgent.identity_of(study)
+    with Journal(identity, folder / NEURAL_FILE) as journal:
+        agent = RecordedNeuralAgent(journal)
+        agent.join(0, agent.number)
+    return NeuralBanditPolicy.open(folder)
+
+
+def vectors_enrolled(folder: Path) -> LinearBanditPolicy:
+    """Return the policy of a linear bandit without an encoder."""
+    return enrolled(folder, VECTOR_SETTINGS)
+
+
+# Both bandits, for what holds for whatever a site believes.
+MAKE_POLICY: dict[str, Callable[[Path], BanditPolicy[Any]]] = {
+    "linear": vectors_enrolled,
+    "neural": neural_enrolled,
+}

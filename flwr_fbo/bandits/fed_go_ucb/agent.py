@@ -81,6 +81,8 @@ _FARTHEST = 1e6
 # add, and the variance of a reward around what the features say.
 _PRIOR_VARIANCE = 0.25
 _REWARD_VARIANCE = 0.05
+# Draws of the posterior that a propensity is counted of.
+NUM_DRAWS = 64
 
 
 def posterior(total: FloatArray, noise_std: float) -> Ellipsoid:
@@ -157,15 +159,15 @@ class FedGOUCBAgent:
         self._seed, self._slot = seed, slot
         self._trigger = DeterminantTrigger(settings.threshold)
         self._privacy = settings.privacy
-        self._released: ContinualRelease | None = None
+        self._entropy, self._journal = entropy, journal
         if self._privacy is not None:
-            releases = self._privacy.releases
-            self._released = ContinualRelease(releases, entropy, journal)
             # Noise of the last total. Earlier ones, or with absent agents, have less.
-            self._noise_std = math.sqrt(num_agents) * releases.largest_std(1)
-        # Phase I: points and rewards. Phase II: gradients and residuals; with privacy
-        # features and clipped rewards.
+            std = self._privacy.releases.largest_std(1)
+            self._noise_std = math.sqrt(num_agents) * std
+        # Phase I: points and rewards. Phase II, without privacy: gradients and
+        # residuals of the evaluations that the total lacks.
         self._seen: list[tuple[FloatArray, float]] = []
+        self._num_seen = 0  # evaluations of the phase
         self._own: FloatArray = np.zeros(settings.sums_shape(model.num_parameters))
         self._total = self._own
         self._num_included = 0
@@ -176,10 +178,10 @@ class FedGOUCBAgent:
     @property
     def num_evaluations(self) -> int:
         """Evaluations of the current phase."""
-        return len(self._seen)
+        return self._num_seen
 
     @one_blas_thread
-    def choose(self, actions: ArrayLike) -> int:
+    def choose(self, actions: ArrayLike, number: int | None = None) -> int:
         """Return the index of an action: in phase I a random one, else the best.
 
         Among equal actions it is the lowest index. An action at which the model is not
@@ -189,6 +191,10 @@ class FedGOUCBAgent:
         ----------
         actions : array of shape (K, D)
             K >= 1.
+        number : int, optional
+            Number of the decision in this phase, which says what is drawn: another one
+            for each. `num_evaluations` unless given, which is another one where each
+            reward is told before the next decision.
 
         Raises
         ------
@@ -197,17 +203,82 @@ class FedGOUCBAgent:
         FloatingPointError
             If the model is finite at none of them.
         """
-        x = np.asarray(actions, dtype=float)
-        d = self.model.dimension
-        is_valid = x.ndim == 2 and len(x) > 0 and x.shape[1] == d
-        require(is_valid, "actions", x.shape, f"an array of shape (K, {d}) with K >= 1")
+        x = checked_actions(actions, self.model.dimension)
         if self.w0 is None:
-            key = (self._slot, self.num_evaluations, Purpose.INITIAL_POINTS)
+            number = self.num_evaluations if number is None else number
+            key = (self._slot, number, Purpose.INITIAL_POINTS)
             return int(generator(self._seed, *key).integers(len(x)))
-        bounds = self._upper_bounds(x)
+        bounds = self._upper_bounds(x, number)
         if np.isnan(bounds).all():
             raise FloatingPointError("The model is not finite at any of the actions.")
         return int(first_best(bounds))
+
+    @one_blas_thread
+    def decide(self, actions: ArrayLike, number: int) -> tuple[int, FloatArray]:
+        """Return what `choose` does, and the probability of each action, shape (K,).
+
+        With ``exploration="sampling"`` parameters are drawn `NUM_DRAWS` times, those of
+        the choice first. The probability is the share of draws that an action is best
+        for, as any of them could have been the first: that of the choice is above 0.
+        With ``"optimism"`` it is 1.
+
+        Raises
+        ------
+        ValueError, FloatingPointError
+            As in `choose`.
+        """
+        x = checked_actions(actions, self.model.dimension)
+        index = self.choose(x, number)
+        if self.w0 is None:
+            return index, np.full(len(x), 1 / len(x))
+        counts = np.zeros(len(x))
+        counts[index] = 1
+        if self._privacy is None and self.settings.exploration == "optimism":
+            return index, counts
+        values, directions = self._directions(x)
+        draws = self._draws(number, directions.shape[1], NUM_DRAWS)[:, 1:]
+        best = first_best((values[:, None] + directions @ draws).T)
+        counts += np.bincount(best, minlength=len(x))
+        return index, counts / NUM_DRAWS
+
+    @one_blas_thread
+    def expectations(self, actions: ArrayLike) -> tuple[FloatArray, FloatArray]:
+        """Return each action's expected reward, and half its interval, shape (K,).
+
+        The interval is that of the confidence ball, of radius sqrt(beta). NaN in phase
+        I, where nothing is believed yet, and where the model is not finite.
+        """
+        x = checked_actions(actions, self.model.dimension)
+        if self.w0 is None:
+            return np.full(len(x), np.nan), np.full(len(x), np.nan)
+        values, directions = self._directions(x)
+        ellipsoid, _ = self._ellipsoid()
+        known = np.isfinite(values)
+        mean, upper = np.full((2, len(x)), np.nan)
+        radius = math.sqrt(self.settings.beta)
+        mean[known] = values[known] + directions[known] @ ellipsoid.estimate
+        bounds = ellipsoid.upper_bounds(directions[known], radius)
+        upper[known] = values[known] + bounds
+        width = upper - mean
+        if self._privacy is not None:  # from [-1, 1] to the range of rewards
+            low, high = self._privacy.reward_range
+            half = (high - low) / 2
+            mean, width = (low + high) / 2 + half * mean, half * width
+        return mean, width
+
+    def _directions(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return what rewards are made of: values, and directions, by action.
+
+        Values are NaN where the model is not finite.
+        """
+        assert self.w0 is not None
+        with np.errstate(over="ignore", invalid="ignore"):
+            values, gradients = self.model.values_and_gradients(self.w0, x)
+        finite = np.isfinite(values) & np.isfinite(gradients).all(axis=1)
+        directions = np.where(finite[:, None], gradients, 0.0)
+        if self._privacy is not None:
+            values, directions = np.zeros(len(x)), self._features(directions)
+        return np.where(finite, values, np.nan), directions
 
     @one_blas_thread
     def tell(self, action: ArrayLike, reward: float) -> None:
@@ -220,13 +291,53 @@ class FedGOUCBAgent:
         FloatingPointError
             If the model is not finite there, in phase II: likewise.
         """
+        self._record(action, reward, is_new=True)
+
+    @one_blas_thread
+    def recall(self, action: ArrayLike, reward: float) -> None:
+        """Record an evaluation that is not to be in the agent's own sums: see `resume`.
+
+        Raises
+        ------
+        ValueError, FloatingPointError
+            As in `tell`.
+        """
+        self._record(action, reward, is_new=False)
+
+    def _record(self, action: ArrayLike, reward: float, is_new: bool) -> None:
         x, y = checked_observation(action, reward, self.model.dimension)
         if self.w0 is None:
             self._seen.append((x, y))
         else:
-            self._observe(x, y)
+            g, residual = self._evaluated(x, y)
+            if is_new:
+                # A new array: the old one may be on its way to the server.
+                self._own = self._own + self._product(g, residual)
+            if self._privacy is None:  # else it acts on released sums only
+                self._ellipsoid()[0].observe(g, residual)
+                self._seen.append((g, residual))
+        self._num_seen += 1
 
-    def _observe(self, x: FloatArray, reward: float) -> None:
+    @one_blas_thread
+    def added(self, action: ArrayLike, reward: float) -> FloatArray:
+        """Return what an evaluation of phase II adds to the agent's sums.
+
+        Raises
+        ------
+        ValueError, FloatingPointError
+            As in `tell`.
+        """
+        x, y = checked_observation(action, reward, self.model.dimension)
+        return self._product(*self._evaluated(x, y))
+
+    def _product(self, g: FloatArray, residual: float) -> FloatArray:
+        if self._privacy is None:
+            return np.outer(np.append(g, residual), g)
+        [product] = self._privacy.releases.outer_products([g], [residual])
+        return np.asarray(product)
+
+    def _evaluated(self, x: FloatArray, reward: float) -> tuple[FloatArray, float]:
+        """Return gradient and residual, or features and clipped reward."""
         assert self.w0 is not None
         with np.errstate(over="ignore", invalid="ignore"):
             values, gradients = self.model.values_and_gradients(self.w0, x[None])
@@ -237,18 +348,14 @@ class FedGOUCBAgent:
             [g], residual = self._features(gradients), self._privacy.scaled(reward)
         if not (np.isfinite(g).all() and np.isfinite(residual)):
             raise FloatingPointError(f"The model is not finite at action={x}.")
-        if self._released is None:
-            self._ellipsoid()[0].observe(g, residual)
-            added = np.outer(np.append(g, residual), g)
-        else:  # an agent acts on released sums only
-            [added] = self._released.settings.outer_products([g], [residual])
-        self._seen.append((g, residual))
-        # A new array: the old one may be on its way to the server.
-        self._own = self._own + added
+        return g, residual
 
     def leave_out(self) -> None:
-        """Count a trial that is in no release, with privacy."""
-        self._seen.append((np.zeros(len(self._own) - 1), 0.0))
+        """Count an evaluation that nothing is learned from."""
+        size = len(self._own) - 1
+        if self.w0 is not None and self._privacy is None:
+            self._seen.append((np.zeros(size), 0.0))
+        self._num_seen += 1
 
     @cached_property
     def _features(self) -> Callable[[FloatArray], FloatArray]:
@@ -260,7 +367,7 @@ class FedGOUCBAgent:
     def _renew_features(self) -> None:
         """Make the features now: a model without any must not cost a release first."""
         vars(self).pop("_features", None)
-        if self._released is not None and self.w0 is not None:
+        if self._privacy is not None and self.w0 is not None:
             _ = self._features
 
     # Phase I
@@ -325,7 +432,16 @@ class FedGOUCBAgent:
         require(is_valid, "w0", w0, f"{size} finite numbers")
         self.w0 = w0
         self._renew_features()
-        self._seen = []
+        self._seen, self._num_seen = [], 0
+
+    def resume(self, total: FloatArray, num_included: int) -> None:
+        """Go on in phase II from a total with so many own evaluations.
+
+        Then `recall` the later ones. The agent's own sums are those of new ones only:
+        whoever resumes it keeps the others.
+        """
+        self._total, self._num_included = np.array(total), num_included
+        self._seen, self._num_seen, self._cached = [], num_included, None
 
     # Phase II
 
@@ -338,7 +454,7 @@ class FedGOUCBAgent:
 
     def _ellipsoid_of(self, total: FloatArray) -> Ellipsoid:
         """Return what a total alone says."""
-        if self._released is not None:
+        if self._privacy is not None:
             return posterior(total, self._noise_std)
         matrix = total[:-1] + self.settings.ridge * np.eye(len(self._own) - 1)
         return Ellipsoid(matrix, total[-1])
@@ -346,24 +462,23 @@ class FedGOUCBAgent:
     def _believe(self, ellipsoid: Ellipsoid) -> None:
         """Go on from a total; without privacy also from own trials that it lacks."""
         self._cached = ellipsoid, float(ellipsoid.log_det)
-        if self._released is not None:
-            return
-        for g, residual in self._seen[self._num_included :]:
+        for g, residual in self._seen:
             ellipsoid.observe(g, residual)
 
-    def _upper_bounds(self, x: FloatArray) -> FloatArray:
+    def _upper_bounds(self, x: FloatArray, number: int | None = None) -> FloatArray:
         """Return each action's largest reward within the ball; NaN if not finite."""
         assert self.w0 is not None
+        number = self.num_evaluations if number is None else number
         values, gradients = self.model.values_and_gradients(self.w0, x)
         finite = np.isfinite(values) & np.isfinite(gradients).all(axis=1)
         bounds = np.full(len(x), np.nan)
         if not finite.any():
             return bounds
         x, values, gradients = x[finite], values[finite], gradients[finite]
-        if self._released is not None:
-            bounds[finite] = self._sampled(self._features(gradients))
+        if self._privacy is not None:
+            bounds[finite] = self._sampled(self._features(gradients), number)
         elif self.settings.exploration == "sampling":
-            bounds[finite] = values + self._sampled(gradients)
+            bounds[finite] = values + self._sampled(gradients, number)
         elif self.settings.num_refinements:
             bounds[finite] = self._refined(x, gradients)
         else:
@@ -371,13 +486,18 @@ class FedGOUCBAgent:
             bounds[finite] = values + ellipsoid.upper_bounds(gradients, radius)
         return bounds
 
-    def _sampled(self, features: FloatArray) -> FloatArray:
+    def _sampled(self, features: FloatArray, number: int) -> FloatArray:
         """Return what a theta that is drawn from the posterior gives, shape (K,)."""
+        return np.asarray(features @ self._draws(number, features.shape[1], 1)[:, 0])
+
+    def _draws(self, number: int, size: int, num_draws: int) -> FloatArray:
+        """Return parameters drawn from the posterior, shape (size, S)."""
         ellipsoid, _ = self._ellipsoid()
-        key = (self._slot, self.num_in_sums, Purpose.SURROGATE_SAMPLE)
-        draw = generator(self._seed, *key).standard_normal((features.shape[1], 1))
-        spread = math.sqrt(self.settings.beta) * ellipsoid.unwhitened(draw)[:, 0]
-        return np.asarray(features @ (ellipsoid.estimate + spread))
+        key = (self._slot, number, Purpose.SURROGATE_SAMPLE)
+        # By rows, so that the first one does not depend on their number.
+        normal = generator(self._seed, *key).standard_normal((num_draws, size))
+        spread = math.sqrt(self.settings.beta) * ellipsoid.unwhitened(normal.T)
+        return np.asarray(ellipsoid.estimate[:, None] + spread)
 
     def _refined(self, x: FloatArray, gradients: FloatArray) -> FloatArray:
         """Return the largest f(x; w) on a projected gradient ascent, shape (K,).
@@ -405,7 +525,7 @@ class FedGOUCBAgent:
     @property
     def num_in_sums(self) -> int:
         """Evaluations of phase II so far."""
-        return 0 if self.w0 is None else len(self._seen)
+        return 0 if self.w0 is None else self._num_seen
 
     @property
     def num_since(self) -> int:
@@ -418,7 +538,7 @@ class FedGOUCBAgent:
 
         Nor with privacy: when to synchronise is not for raw data to say.
         """
-        if self.num_since == 0 or self._released is not None:
+        if self.num_since == 0 or self._privacy is not None:
             return False
         ellipsoid, before = self._ellipsoid()
         return self._trigger.fires(ellipsoid.log_det - before, self.num_since)
@@ -438,10 +558,15 @@ class FedGOUCBAgent:
         ValueError, JournalError
             See `ContinualRelease.release`.
         """
-        if self._released is None:
+        if self._privacy is None:
             return AgentReply(self.num_in_sums, self._own)
         k = self._released.num_released + 1 if number is None else number
         return AgentReply(self.num_in_sums, self._released.release(k, self._own))
+
+    @cached_property
+    def _released(self) -> ContinualRelease:
+        assert self._privacy is not None
+        return ContinualRelease(self._privacy.releases, self._entropy, self._journal)
 
     def receive(self, total: FloatArray, num_included: int = 0) -> None:
         """Take the sums over all agents.
@@ -467,7 +592,7 @@ class FedGOUCBAgent:
         shape = self._own.shape
         expected = f"sums of shape {shape}, finite and symmetric"
         require(is_sum(total, shape), "total", total.shape, expected)
-        if self._released is not None:
+        if self._privacy is not None:
             num_included = self._num_included
         known = self.num_in_sums
         is_valid = self._num_included <= num_included <= known
@@ -478,8 +603,10 @@ class FedGOUCBAgent:
         farthest = _FARTHEST * (1 + start)
         if not np.linalg.norm(ellipsoid.estimate) <= farthest:
             raise np.linalg.LinAlgError("The total's estimate is out of bounds.")
-        self._total, self._num_included, self._cached = total, num_included, None
+        newly, self._num_included = num_included - self._num_included, num_included
+        self._total, self._cached = total, None
         if self.w0 is not None:  # else it has missed the end of phase I
+            self._seen = self._seen[newly:]
             self._believe(ellipsoid)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
@@ -491,6 +618,7 @@ class FedGOUCBAgent:
             "own": self._own,
             "total": self._total,
             "num_included": np.array(self._num_included),
+            "num_seen": np.array(self._num_seen),
         }
         return state if self.w0 is None else {**state, "w0": self.w0}
 
@@ -502,8 +630,24 @@ class FedGOUCBAgent:
         self._seen = [(np.array(x), y) for x, y in pairs]
         self._own, self._total = np.array(state["own"]), np.array(state["total"])
         self._num_included = int(state["num_included"])
+        self._num_seen = int(state["num_seen"])
         self._cached = None
         self._renew_features()
+
+
+def checked_actions(actions: ArrayLike, dimension: int) -> FloatArray:
+    """Return actions as an array of shape (K, D).
+
+    Raises
+    ------
+    ValueError
+        If there are none, or they have other coordinates.
+    """
+    x = np.asarray(actions, dtype=float)
+    is_valid = x.ndim == 2 and len(x) > 0 and x.shape[1] == dimension
+    allowed = f"an array of shape (K, {dimension}) with K >= 1"
+    require(is_valid, "actions", x.shape, allowed)
+    return x
 
 
 def checked_observation(

@@ -54,6 +54,9 @@ class FedGOUCBServer(Server):
         With the study's number of parameters.
     num_evaluations : int
         T of each agent, those of phase I included.
+    at_own_pace : bool
+        Whether sites decide at their own pace. The first iteration only enrols them
+        then, and one in which no site has a reward yet is no step of phase I.
 
     Attributes
     ----------
@@ -73,7 +76,12 @@ class FedGOUCBServer(Server):
     """
 
     def __init__(
-        self, study: FedGOUCBStudy, model: RewardModel, num_evaluations: int
+        self,
+        study: FedGOUCBStudy,
+        model: RewardModel,
+        num_evaluations: int,
+        *,
+        at_own_pace: bool = False,
     ) -> None:
         self.study = study
         self.num_agents = study.num_agents
@@ -83,7 +91,9 @@ class FedGOUCBServer(Server):
         self._asked = False  # whether an agent has asked for a synchronisation
         settings, privacy = study.settings, study.settings.privacy
         explores = settings.num_random_actions > 0
-        self._first: int | None = None if explores else 0  # iteration of phase II
+        self._at_own_pace = at_own_pace
+        # Iteration of phase II.
+        self._first: int | None = None if explores else int(at_own_pace)
         self._due = () if privacy is None else privacy.schedule(num_evaluations)
         # Made once, and not for each message: they hold a factorisation.
         self._releases = None if privacy is None else privacy.releases
@@ -145,6 +155,9 @@ class FedGOUCBServer(Server):
         """
         if self.regresses:
             gradients = {slot: reply.values for slot, reply in messages.items()}
+            if self._at_own_pace and all(g is None for g in gradients.values()):
+                _log.info("No site has a reward yet: phase I waits.")
+                return
             self.receive_gradients(gradients)
             self._record(step.iteration, 1, self.regression.w)
             if self.regression.is_done:

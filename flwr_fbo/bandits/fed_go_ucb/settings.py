@@ -20,6 +20,7 @@ from flwr_fbo._common.fields import (
     number,
 )
 from flwr_fbo._common.validation import require
+from flwr_fbo.bandits.linear.settings import RewardTimeout
 from flwr_fbo.models.langevin_regression import LangevinSettings
 from flwr_fbo.privacy.continual_settings import REWARD_RANGE, ContinualSettings
 from flwr_fbo.privacy.factorisation import Mechanism
@@ -246,6 +247,9 @@ class FedGOUCBSettings:
         Privacy of each trial. With None agents send gradients and sums of raw
         evaluations, as in the paper. See
         `flwr_fbo.bandits.fed_go_ucb.agent`.
+    reward_timeout : RewardTimeout, optional
+        Waiting time after which a reward that has not come is taken as known. Unless
+        given a decision without a reward is never part of what is sent.
     """
 
     num_exploration: int | None = field(
@@ -270,6 +274,10 @@ class FedGOUCBSettings:
             NeuralPrivacy, allowed="NeuralPrivacy", optional=True, part=NeuralPrivacy
         ),
     )
+    reward_timeout: RewardTimeout | None = field(
+        default=None,
+        metadata=instance(RewardTimeout, optional=True, part=RewardTimeout),
+    )
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -282,6 +290,13 @@ class FedGOUCBSettings:
             explored = self.num_exploration
             expected = "0, with privacy: gradients are not released"
             require(explored in (None, 0), "num_exploration", explored, expected)
+        if self.privacy is not None and self.reward_timeout is not None:
+            low, high = self.privacy.reward_range
+            value, expected = (
+                self.reward_timeout.reward,
+                f"a number from {low} to {high}",
+            )
+            require(low <= value <= high, "reward_timeout.reward", value, expected)
 
     @property
     def num_random_actions(self) -> int:

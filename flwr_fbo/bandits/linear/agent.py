@@ -340,6 +340,16 @@ class LinearUCBAgent:
         # About the estimate of the blocks they are wider by how far that is away.
         return widths + np.abs(self.estimate - self._ellipsoid.estimate)
 
+    @one_blas_thread
+    def least(self, directions: FloatArray) -> FloatArray:
+        """Return the least z'theta in the confidence set, for z of shape (K, d).
+
+        The set is that of the own clean data, which holds whatever the other sites and
+        the prior are; so only where sites act on these.
+        """
+        assert self._own is not None
+        return -self._own.alone.upper_bounds(-directions)
+
     @property
     def worth_of_others(self) -> float | None:
         """Number of own trials that the others are worth, on own data."""

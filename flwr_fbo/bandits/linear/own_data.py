@@ -253,13 +253,19 @@ class OwnBelief:
         alpha. About the model's estimate it is wider by how far the two estimates are
         apart.
         """
+        alone = self.alone
+        distance = self.belief.ellipsoid.estimate - alone.ellipsoid.estimate
+        return alone.coordinate_widths + np.abs(distance)
+
+    @property
+    def alone(self) -> Belief:
+        """Confidence set by the own clean data alone; see `coordinate_widths`."""
         least = _least_ridge(self._settings, self._own, self._num_own)
         ridge = np.maximum(self._settings.ridge, least)
         d = self._own.shape[-1] - 1
         matrix = self._own[..., :-1, :-1] + _scaled_eye(ridge, d)
         ellipsoid = Ellipsoid.raised(matrix, self._own[..., :-1, -1], watched=True)
-        widths = self._alone.belief(ellipsoid).coordinate_widths
-        return widths + np.abs(self.belief.ellipsoid.estimate - ellipsoid.estimate)
+        return self._alone.belief(ellipsoid)
 
     @property
     def worth(self) -> FloatArray:

@@ -100,7 +100,7 @@ def greedy(theta: ArrayLike) -> TargetPolicy:
     Parameters
     ----------
     theta : array of shape (d,)
-        Estimate of the bandit's parameter, such as `PolicySummary.estimate`.
+        Estimate of the bandit's parameter, such as `LinearPolicySummary.estimate`.
     """
     theta = float_array("theta", theta)
     require(theta.ndim == 1, "theta", theta.shape, "shape (d,)")

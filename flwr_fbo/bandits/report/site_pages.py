@@ -42,8 +42,15 @@ def neural_page(journal: Journal) -> str:
     sent = ""
     if journal.identity["settings"]["privacy"] is None:
         sent = "Gradients and sums of raw evaluations leave this site as they are."
-    title = "A site's bandit with a network"
-    return _bandit_page(title, lead, [], journal, NEURAL_SITE, sent)
+    title, sections = "A site's bandit with a network", list[Section]()
+    # Without a network the study's model is the site's own, which a page has not.
+    if slot >= 0 and journal.identity["network"] is not None:
+        from flwr_fbo.bandits.site.recorded_neural_agent import RecordedNeuralAgent
+
+        rewarded = [t for t in journal.trials() if t.state == "complete"]
+        summary = RecordedNeuralAgent(journal).summary()
+        sections = [_policy_summary(summary), _rewards(rewarded)]
+    return _bandit_page(title, lead, sections, journal, NEURAL_SITE, sent)
 
 
 def _bandit_page(
@@ -84,14 +91,14 @@ def _bandit_page(
 
 
 def _policy_summary(summary: PolicySummary) -> Section:
-    """Return what `LinearBanditPolicy.summary` says."""
+    """Return what `BanditPolicy.summary` says."""
     caption = "What this site's bandit rests on."
     facts = Table(("what", "state"), summary.facts, caption, numeric=False)
     rows = [(name, f"{e:.4g}", f"{w:.4g}") for name, e, w in summary.coordinates]
     headings = ("coordinate", "estimate", "confidence half-width")
-    estimate = Table(headings, rows, summary.interval_text)
+    estimate = [Table(headings, rows, summary.interval_text)] if rows else []
     warning = [summary.warning] if summary.warning else []
-    return Section("Summary", [facts, *warning, estimate])
+    return Section("Summary", [facts, *warning, *estimate])
 
 
 def _rewards(rewarded: list[Trial]) -> Section:

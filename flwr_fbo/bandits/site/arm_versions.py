@@ -8,6 +8,7 @@ In the journal are
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,8 @@ from numpy.typing import NDArray
 
 from flwr_fbo._common.validation import require, require_instance
 from flwr_fbo.bandits.linear.arm_table import ArmTable
-from flwr_fbo.bandits.linear.feature_encoder import FeatureEncoder
+from flwr_fbo.bandits.linear.feature_encoder import Arms, FeatureEncoder
+from flwr_fbo.bandits.linear.feature_fields import Encoded
 from flwr_fbo.bandits.linear.settings import LinearUCBSettings
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.npy import from_json_array, to_json_array
@@ -61,6 +63,11 @@ class ArmVersions:
             text = "The study has no encoder: actions are vectors, without names."
             raise ValueError(text)
         return self._settings.encoder
+
+    def encoded(self, context: Mapping[str, Any], arms: Arms) -> Encoded:
+        """Return features of arms in a context; see `FeatureEncoder.encode`."""
+        longest = self._settings.releases.max_action_norm
+        return self.encoder.encode(context, arms, longest)
 
     @property
     def newest(self) -> int:

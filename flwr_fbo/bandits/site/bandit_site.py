@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 from flwr.app import Context
 
-from flwr_fbo._common.errors import AppFailedError, OutOfTimeError
+from flwr_fbo._common.errors import AppFailedError, NodeConfigError, OutOfTimeError
+from flwr_fbo._common.validation import check_folder, require_function
 from flwr_fbo.bandits.site.environment import BanditEnvironment
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError, has_journal
@@ -40,12 +41,52 @@ _PATIENCE = 30.0
 
 
 class BanditSite(Site[AskedT, BanditT]):
-    """Base of the sites of bandits: one journal a study."""
+    """Base of the sites of bandits: one journal a study.
+
+    Attributes
+    ----------
+    folder : str or Path, optional
+        Folder of the site's journals; by default that of the node or run config.
+    make_environment : callable, optional
+        Environment that the client plays in. Without one the site decides by itself,
+        through a policy, and the client only synchronises.
+    """
+
+    folder: str | Path | None = None
+    make_environment: MakeEnvironment | None = None
 
     @property
     @abstractmethod
     def recorded(self) -> type[BanditT]:
         """The type of the agent that it keeps; loaded when it is asked for."""
+
+    def check_fields(self) -> None:
+        """Raise ValueError if an attribute is not allowed."""
+        check_folder("folder", self.folder)
+        require_function("make_environment", self.make_environment, optional=True)
+        self.check_limits()
+
+    def folder_of(self, context: Context) -> Path | None:
+        """Return where the site's journal is, if that is a folder."""
+        own = self.folder
+        return super().folder_of(context) if own is None else Path(own)
+
+    @property
+    def only_private(self) -> bool:
+        """Whether it takes part in private studies only, without limits too.
+
+        So does a site that decides by itself, unless it has a limit on epsilon.
+        """
+        limited = self.limits is not None and self.limits.max_epsilon is not None
+        return self.make_environment is None and not limited
+
+    def check_place(self, context: Context, advice: str) -> None:
+        """Raise `NodeConfigError` if there is neither folder nor environment."""
+        if self.make_environment is None and self.folder_of(context) is None:
+            raise NodeConfigError.told(
+                f"This site has no folder for its policy: give {advice} one, or its "
+                "node config an fbo-folder."
+            )
 
     def uniform_share(self, study: Any) -> float:
         """Return the largest share of decisions that have no regard to rewards.

@@ -7,11 +7,11 @@ import json
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 
-from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray, all_best
 from flwr_fbo._common.conversion import (
     float_array,
     frame_of,
@@ -29,7 +29,13 @@ from flwr_fbo._common.validation import (
 from flwr_fbo.journal.tables import Trial
 
 Why = Literal[
-    "only arm", "best expected", "highest upper bound", "tie", "explored", "floor"
+    "only arm",
+    "best expected",
+    "highest upper bound",
+    "tie",
+    "explored",
+    "floor",
+    "baseline",
 ]
 
 # Characters of a request's key.
@@ -40,7 +46,7 @@ _EXACT = 2**53
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """What `LinearBanditPolicy.choose` is asked; its parameters say what each is.
+    """What `BanditPolicy.choose` is asked; its parameters say what each is.
 
     Attributes
     ----------
@@ -161,6 +167,15 @@ class Offer:
         record = {**self.record, "eligible": list(arms)}
         return Offer(features, arms, record, explore=self.explore)
 
+    def raised(self, probabilities: FloatArray) -> FloatArray:
+        """Return the probabilities of the actions, raised to their floors.
+
+        With floors c_a and p_a without them, c_a + (1 - sum of c) p_a.
+        """
+        if self.floors is None:
+            return probabilities
+        return np.asarray(self.floors + (1 - self.floors.sum()) * probabilities)
+
     @property
     def is_plain(self) -> bool:
         """Whether the study's exploration alone decides."""
@@ -177,6 +192,48 @@ class Chosen:
     width: float
     why: Why
 
+    @classmethod
+    def explained(
+        cls,
+        offer: Offer,
+        index: int,
+        propensity: float,
+        means: FloatArray,
+        widths: FloatArray,
+        *,
+        is_optimistic: bool,
+        middle: float = 0.0,
+    ) -> Self:
+        """Return a choice with what was expected of it, and why it was made.
+
+        Parameters
+        ----------
+        offer : Offer
+            Actions that it is among.
+        index, propensity
+            As a `Choice` has them.
+        means, widths : ndarray of shape (K,)
+            Expected reward of each action, and half its interval; NaN if unknown.
+        is_optimistic : bool
+            Whether upper bounds are compared, where the policy may explore.
+        middle : float
+            Reward that the means are above.
+        """
+        why: Why = "explored"
+        best, highest = all_best(means), all_best(means + widths)
+        compared = highest if is_optimistic and offer.explore else best
+        if len(offer.arms) == 1:
+            why = "only arm"
+        elif compared[index] and not np.isnan(means[index]):
+            is_tie = compared.sum() > 1 and propensity < 1
+            why = "best expected" if best[index] else "highest upper bound"
+            why = "tie" if is_tie else why
+        elif offer.floors is not None and offer.floors[index] > 0:
+            why = "floor"
+        expected, width = middle + means[index], widths[index]
+        rounded = [float(f"{value:.6g}") for value in (expected, width)]
+        return cls(index, propensity, rounded[0], rounded[1], why)
+
     @property
     def record(self) -> dict[str, Any]:
         """What `Trial.params` has of it."""
@@ -186,7 +243,7 @@ class Chosen:
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """What `LinearBanditPolicy.choose` chose.
+    """What `BanditPolicy.choose` chose.
 
     Examples
     --------
@@ -210,7 +267,8 @@ class Choice:
     propensity : float
         In (0, 1]: the probability with which it was chosen, out of the eligible ones.
     expected : float
-        Expected reward of the chosen action by the site's estimate, to six digits.
+        Expected reward of the chosen action by the site's estimate, to six digits; NaN
+        where it has none, as in phase I of `FedGOUCB`.
     width : float
         Half the interval around ``expected`` that the policy explored within: their sum
         is the upper bound that `Optimism` compares. It is not a confidence interval
@@ -219,7 +277,8 @@ class Choice:
         Reason of the choice: ``"best expected"``, the highest expected reward of all;
         ``"highest upper bound"``, a lower one that is less known; ``"tie"``, drawn
         among equally good ones; ``"explored"``, drawn although another one is expected
-        to be better; ``"floor"``, likewise, of an arm with a floor; ``"only arm"``.
+        to be better; ``"floor"``, likewise, of an arm with a floor; ``"baseline"``, in
+        place of an arm that may be worse; ``"only arm"``.
     """
 
     index: int

@@ -1,6 +1,6 @@
 """A site's policy as an HTTP service: JSON in, JSON out.
 
-    POST /choose    context, and what else `LinearBanditPolicy.choose` takes
+    POST /choose    context, and what else `BanditPolicy.choose` takes
     POST /reward    ticket and value
     GET  /health    whether the journal can be used
     GET  /metrics   counts, in the text format of Prometheus
@@ -22,13 +22,16 @@ from typing import TYPE_CHECKING, Any
 from flwr_fbo._common.conversion import whole_number
 from flwr_fbo._common.validation import require_known
 from flwr_fbo.bandits.site.late_rewards import LateRewardError
-from flwr_fbo.bandits.site.linear_bandit_policy import LinearBanditPolicy
+from flwr_fbo.bandits.site.site_policies import open_policy
 from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.study.codec import StudyMismatchError
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import Response
+
+    from flwr_fbo.bandits.site.bandit_policy import BanditPolicy
 
 # Bytes of a request: a thousand actions of dimension 50, with room.
 _LARGEST_BODY = 1 << 20
@@ -59,22 +62,29 @@ class DecisionService:
     Parameters
     ----------
     folder : str or Path
-        The folder of the site's ``linear_bandit_app``.
+        The folder of the site's ``linear_bandit_app`` or ``neural_bandit_app``.
     patience : float
         Seconds, >= 0, to wait while another process has the journal.
     only_local : bool
         Refuse requests that name another host than this machine.
+    policy : BanditPolicy, optional
+        Policy that answers, such as a `NeuralBanditPolicy` with the site's own model.
+        By default that of the folder, which is opened with the first request.
     """
 
     def __init__(
-        self, folder: str | Path, patience: float = 10.0, only_local: bool = True
+        self,
+        folder: str | Path,
+        patience: float = 10.0,
+        only_local: bool = True,
+        policy: BanditPolicy[Any] | None = None,
     ) -> None:
         self._folder, self._patience = folder, patience
         self._only_local = only_local
         # One request of this process at a time; the others wait here and not in the
         # line of the journal, where each would look again and again.
         self._lock = threading.Lock()
-        self._policy: LinearBanditPolicy | None = None
+        self._policy = policy
         self._counts: Counter[tuple[str, int]] = Counter()
         self._seconds: defaultdict[str, float] = defaultdict(float)
 
@@ -105,7 +115,7 @@ class DecisionService:
         return Starlette(routes=routes, middleware=[trusted])
 
     def _answering(
-        self, work: Callable[[LinearBanditPolicy, dict[str, Any]], Any]
+        self, work: Callable[[BanditPolicy[Any], dict[str, Any]], Any]
     ) -> Callable[[Request], Awaitable[Response]]:
         """Return an endpoint: what it does, with all errors as answers."""
         from starlette.concurrency import run_in_threadpool
@@ -114,8 +124,7 @@ class DecisionService:
         def locked(given: dict[str, Any]) -> Any:
             with self._lock:
                 if self._policy is None:
-                    opened = LinearBanditPolicy.open(self._folder, self._patience)
-                    self._policy = opened
+                    self._policy = open_policy(self._folder, self._patience)
                 return work(self._policy, given)
 
         async def endpoint(request: Request) -> Response:
@@ -129,7 +138,7 @@ class DecisionService:
                 status, content = 409, {"error": str(error)}
             except ValueError as error:
                 status, content = 422, {"error": str(error)}
-            except JournalError as error:
+            except (JournalError, StudyMismatchError) as error:
                 status, content = 503, {"error": str(error)}
             self._counts[request.url.path, status] += 1
             self._seconds[request.url.path] += time.monotonic() - began
@@ -141,14 +150,16 @@ class DecisionService:
         return endpoint
 
     def _choose(
-        self, policy: LinearBanditPolicy, given: dict[str, Any]
+        self, policy: BanditPolicy[Any], given: dict[str, Any]
     ) -> dict[str, Any]:
         context = _required(given, "context", _CHOOSE)
         others = {n: v for n, v in given.items() if n != "context" and v is not None}
-        return vars(policy.choose(context, **others))
+        choice = vars(policy.choose(context, **others))
+        # JSON has no NaN: what is not known yet is null.
+        return {n: None if v != v else v for n, v in choice.items()}
 
     def _reward(
-        self, policy: LinearBanditPolicy, given: dict[str, Any]
+        self, policy: BanditPolicy[Any], given: dict[str, Any]
     ) -> dict[str, Any]:
         given.pop("key", None)  # a ticket is one already
         ticket = _required(given, "ticket", _REWARD)
@@ -156,10 +167,10 @@ class DecisionService:
         policy.reward(whole_number("ticket", ticket), value)
         return {"ticket": ticket, "value": value}
 
-    def _health(self, policy: LinearBanditPolicy, _: dict[str, Any]) -> dict[str, Any]:
+    def _health(self, policy: BanditPolicy[Any], _: dict[str, Any]) -> dict[str, Any]:
         return {"status": "ok", "decisions": policy.num_trials}
 
-    def _metrics(self, policy: LinearBanditPolicy, _: dict[str, Any]) -> str:
+    def _metrics(self, policy: BanditPolicy[Any], _: dict[str, Any]) -> str:
         """Return counts of the site, and of this process's requests."""
         summary = policy.summary()
         of_site = {

@@ -13,7 +13,7 @@ READ_AT_ONCE = 256
 
 
 class Decisions(Sequence[Decision]):
-    """What `LinearBanditPolicy.decisions` returns: a sequence, in order of time.
+    """What `BanditPolicy.decisions` returns: a sequence, in order of time.
 
     Each piece is read when it is asked for, so that a million decisions take no more
     memory than some hundred. Other processes decide in between: a decision has the

@@ -4,9 +4,10 @@ trial       one row a decision; its number is the ticket, and it has
 
             params  {"chosen": index, "propensity": p, "expected", "width", "why"}; of
                     named arms also "context", and "arms", the version of their table;
-                    and "eligible", the names, where they are not all; of a request
-                    with a key also "key", the "request"'s digest, and "slots", how many
-                    decisions it has, this one and the next ones
+                    and "eligible", the names, where they are not all (vectors are
+                    called "0", "1", ...); of a request with a key also "key", the
+                    "request"'s digest, and "slots", how many decisions it has, this
+                    one and the next ones
                     of vectors that are those of an earlier trial, "actions", its number
             point   the chosen action, shape (d,), where the others follow from the
                     context or an earlier trial; else all actions, shape (K, d)
@@ -22,16 +23,17 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.conversion import mapping, number, plain, whole_number
+from flwr_fbo._common.conversion import mapping, names, number, plain, whole_number
 from flwr_fbo._common.validation import refuse, require, require_known
-from flwr_fbo.bandits.linear.settings import LinearUCBSettings
+from flwr_fbo.bandits.linear.settings import RewardTimeout
 from flwr_fbo.bandits.site.arm_versions import ArmVersions
+from flwr_fbo.bandits.site.baseline import Baseline
 from flwr_fbo.bandits.site.decision import (
     Choice,
     Chosen,
@@ -41,7 +43,6 @@ from flwr_fbo.bandits.site.decision import (
     action_of,
 )
 from flwr_fbo.bandits.site.late_rewards import LateRewardError, RewardClock
-from flwr_fbo.bandits.site.running_sums import RunningSums
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.npy import from_json_array, to_json_array
 from flwr_fbo.journal.tables import Trial
@@ -54,6 +55,39 @@ _OF_REQUEST = ("key", "request", "slots")
 _EXPLANATION = ("expected", "width", "why")
 
 
+class Sums(Protocol):
+    """What the rewards of a site add up to, and which trials may be in it."""
+
+    def checked_actions(self, actions: FloatArray) -> FloatArray:
+        """Return actions, shape (K, d), within the study's bounds.
+
+        Raises
+        ------
+        ValueError
+            If one is not allowed, unless that is found where it is chosen.
+        """
+
+    def checked_rewards(self, rewards: FloatArray) -> FloatArray:
+        """Return rewards, shape (n,), within the study's bounds; likewise."""
+
+    def with_rewards(
+        self, trials: Sequence[Trial], values: Sequence[float]
+    ) -> dict[str, NDArray[Any]]:
+        """Return what is to be recorded with rewards that have just come.
+
+        Raises
+        ------
+        ValueError
+            If one is not allowed.
+        """
+
+    def with_other_reward(self, trial: Trial, value: float) -> dict[str, NDArray[Any]]:
+        """Return what is to be recorded with another reward of a trial."""
+
+    def recorded(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take note that what these methods have returned is on disk."""
+
+
 class DecisionLog:
     """Decisions and rewards of one site, each on disk when a call returns.
 
@@ -61,27 +95,28 @@ class DecisionLog:
     ----------
     journal : Journal
         Journal of the site's bandit.
-    settings : LinearUCBSettings
-        Settings of the study.
+    timeout : RewardTimeout, optional
+        That of the study.
     state : dict of str to ndarray
         Arrays of `Journal.load_unnumbered`; what is recorded here is added.
-    arms : ArmVersions
-        Arms that named decisions are among.
-    sums : RunningSums
+    sums : Sums
         Sums that rewards are added to, in the transaction that records them.
+    arms : ArmVersions, optional
+        Arms that decisions are among; where a study has no encoder, these are among
+        vectors.
     """
 
     def __init__(
         self,
         journal: Journal,
-        settings: LinearUCBSettings,
+        timeout: RewardTimeout | None,
         state: dict[str, NDArray[Any]],
-        arms: ArmVersions,
-        sums: RunningSums,
+        sums: Sums,
+        arms: ArmVersions | None = None,
     ) -> None:
-        self._journal, self._settings, self._state = journal, settings, state
+        self._journal, self._timeout, self._state = journal, timeout, state
         self._arms, self._sums = arms, sums
-        self.clock = RewardClock(settings.reward_timeout)
+        self.clock = RewardClock(timeout)
         # The trials that have the last different sets of vectors, by their bytes.
         self._sets: dict[bytes, int] = {}
 
@@ -94,21 +129,24 @@ class DecisionLog:
     # Choosing
 
     def offer(self, request: Request) -> Offer:
-        """Return what a decision is among; see `LinearBanditPolicy.choose`."""
+        """Return what a decision is among; see `BanditPolicy.choose`."""
         record: dict[str, Any] = {}
         if request.key is not None:
             slots = request.num_slots or 1
             record = {"key": request.key, "request": request.digest, "slots": slots}
-        if self._settings.encoder is None:
-            for field in ("eligible", "forbid"):
-                value = getattr(request, field)
-                allowed = "not given, without an encoder"
-                require(value is None or value == (), field, value, allowed)
-            offer = Offer.of_vectors(request.context)
-            features = self._settings.releases.without_excess(offer.features)
-            offer = replace(offer, features=features, record=record)
+        if self._arms is None:
+            offer = self._unnamed_offer(request, record)
         else:
-            offer = self._named_offer(request, record)
+            offer = self._named_offer(self._arms, request, record)
+        rule = Baseline.of(self._state)
+        if rule is not None:
+            # Either would be played although the rule forbids it.
+            others = {*request.floors} - {rule.arm}
+            allowed = f"only for the baseline arm {rule.arm!r}"
+            require(not others, "floors", dict(request.floors), allowed)
+            is_single = request.num_slots is None
+            allowed = "not given, with a baseline arm"
+            require(is_single, "num_slots", request.num_slots, allowed)
         if not request.floors:
             return replace(offer, explore=request.explore)
         for name in request.floors:
@@ -116,17 +154,22 @@ class DecisionLog:
         floors = np.array([request.floors.get(name, 0.0) for name in offer.arms])
         return replace(offer, explore=request.explore, floors=floors)
 
-    def _named_offer(self, request: Request, record: dict[str, Any]) -> Offer:
-        given, newest = mapping("context", request.context), self._arms.newest
-        table, eligible = self._arms.table(newest), request.eligible
-        for name in request.forbid:
-            require_known("forbid", name, table.names)
-        possible = [name for name, _ in table.eligible(eligible)]
-        forbidden = tuple(name for name in possible if name in request.forbid)
-        left = [name for name in possible if name not in request.forbid]
-        allowed = "not all that are possible"
-        require(bool(left), "forbid", list(request.forbid), allowed)
-        is_some = eligible is not None or bool(forbidden)
+    def _unnamed_offer(self, request: Request, record: dict[str, Any]) -> Offer:
+        """Return that of vectors, whose names are their places: "0", "1", ..."""
+        offer = Offer.of_vectors(request.context)
+        features, arms = self._sums.checked_actions(offer.features), offer.arms
+        left, forbidden = _allowed(request, arms)
+        if left != arms:
+            features = features[[int(name) for name in left]]
+            record = {**record, "eligible": list(left)}
+        return Offer(features, left, record, forbidden=forbidden)
+
+    def _named_offer(
+        self, versions: ArmVersions, request: Request, record: dict[str, Any]
+    ) -> Offer:
+        given, newest = mapping("context", request.context), versions.newest
+        left, forbidden = _allowed(request, versions.table(newest).names)
+        is_some = request.eligible is not None or bool(forbidden)
         offer = self._named(newest, given, left if is_some else None)
         values = {name: plain(value) for name, value in given.items()}
         record = {"context": values, "arms": newest, **record}
@@ -138,9 +181,9 @@ class DecisionLog:
         self, version: int, context: Any, eligible: Collection[str] | None
     ) -> Offer:
         """Return the eligible arms of a table, with their features in a context."""
+        assert self._arms is not None
         arms = self._arms.table(version).eligible(eligible)
-        longest = self._settings.releases.max_action_norm
-        features, outside = self._arms.encoder.encode(context, arms, longest)
+        features, outside = self._arms.encoded(context, arms)
         return Offer(features, tuple(name for name, _ in arms), {}, outside)
 
     def repeated(self, request: Request) -> list[Choice] | None:
@@ -178,6 +221,11 @@ class DecisionLog:
             outside.update(offer.outside)
         counts = {"outside": to_json_array(outside)}
         arrays = counts if outside != self.outside else {}
+        rule = Baseline.of(self._state)
+        if rule is not None:
+            for offer, one in zip(offers, chosen, strict=True):
+                rule = rule.after(offer, one.index)
+            arrays = {**arrays, **rule.arrays}
         rows: list[tuple[dict[str, Any], FloatArray]] = []
         first, requests = self._journal.num_trials, dict[str, int]()
         for place, (offer, one) in enumerate(zip(offers, chosen, strict=True)):
@@ -273,7 +321,7 @@ class DecisionLog:
             The decisions, and their rewards as they were recorded.
         """
         rewards = np.array([number("value", value) for value in values.values()])
-        recorded = self._settings.releases.without_excess(rewards).tolist()
+        recorded = self._sums.checked_rewards(rewards).tolist()
         pairs = [
             (self._awaited(ticket), value)
             for ticket, value in zip(values, recorded, strict=True)
@@ -294,7 +342,7 @@ class DecisionLog:
         return trial.value == value
 
     def correct(self, given: Any, value: Any) -> None:
-        """Replace a reward that no release has yet; see `LinearBanditPolicy.correct`.
+        """Replace a reward that no release has yet; see `BanditPolicy.correct`.
 
         Beliefs notice it by the number of corrections.
         """
@@ -308,7 +356,7 @@ class DecisionLog:
         assert trial is not None
         if self.clock.came_late(trial):
             raise LateRewardError(ticket, trial.value)
-        [reward] = self._settings.releases.without_excess(np.array([reward])).tolist()
+        [reward] = self._sums.checked_rewards(np.array([reward])).tolist()
         window = self._sums.with_other_reward(trial, reward)
         count = {"corrected": np.array(int(self._state.get("corrected", 0)) + 1)}
         self._journal.complete_trials(release, [(ticket, reward)], {**window, **count})
@@ -337,7 +385,7 @@ class DecisionLog:
 
     def expire(self) -> None:
         """Take rewards as known that did not come in time."""
-        timeout = self._settings.reward_timeout
+        timeout = self._timeout
         if timeout is None:
             return
         running = self._journal.trials(running=True)
@@ -368,6 +416,28 @@ class DecisionLog:
         self._journal.complete_trials(release, pairs, {**arrays, **sums})
         self._sums.recorded(sums)
         self._state |= arrays
+
+
+def _allowed(
+    request: Request, known: tuple[str, ...]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the arms that a request leaves, and those that it forbids.
+
+    The latter would be eligible, were they not forbidden.
+    """
+    for name in request.forbid:
+        require_known("forbid", name, known)
+    possible = known
+    if request.eligible is not None:
+        wanted = set(names("eligible", request.eligible))
+        for name in wanted:
+            require_known("eligible", name, known)
+        possible = tuple(name for name in known if name in wanted)
+        require(bool(possible), "eligible", (), "one arm or more")
+    left = tuple(name for name in possible if name not in request.forbid)
+    allowed = "not all that are possible"
+    require(bool(left) or not request.forbid, "forbid", [*request.forbid], allowed)
+    return left, tuple(name for name in possible if name in request.forbid)
 
 
 def _refuse_key(key: str, number: int) -> NoReturn:

@@ -11,8 +11,6 @@ from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
 from flwr_fbo._common.conversion import take_plain
-from flwr_fbo._common.errors import NodeConfigError
-from flwr_fbo._common.validation import check_folder, require_function
 from flwr_fbo.bandits.linear.study import (
     LinearBanditInstruction,
     LinearBanditStudy,
@@ -59,9 +57,7 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, "RecordedBandit"]):
 
     def __post_init__(self) -> None:
         take_plain(self)
-        check_folder("folder", self.folder)
-        require_function("make_environment", self.make_environment, optional=True)
-        self.check_limits()
+        self.check_fields()
 
     @property
     def recorded(self) -> type[RecordedBandit]:
@@ -69,17 +65,6 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, "RecordedBandit"]):
         from flwr_fbo.bandits.site.recorded_bandit import RecordedBandit
 
         return RecordedBandit
-
-    @property
-    def only_private(self) -> bool:
-        """Whether it takes part in private studies only, without limits too."""
-        limited = self.limits is not None and self.limits.max_epsilon is not None
-        return self.make_environment is None and not limited
-
-    def folder_of(self, context: Context) -> Path | None:
-        """Return where the site's journal is, if that is a folder."""
-        own = self.folder
-        return super().folder_of(context) if own is None else Path(own)
 
     def check(self, context: Context, study: LinearBanditStudy, gate: Gate) -> None:
         """Raise unless the site takes part in such sums, and has a place for them.
@@ -96,11 +81,7 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, "RecordedBandit"]):
         else:
             slot = configured_slot(context)
             gate.check_sums(study.secure, study.promise, slot)
-        if self.make_environment is None and self.folder_of(context) is None:
-            raise NodeConfigError.told(
-                "This site has no folder for its policy: give linear_bandit_app one, "
-                "or its node config an fbo-folder."
-            )
+        self.check_place(context, "linear_bandit_app")
 
     def slot_of(self, context: Context, study: LinearBanditStudy) -> int:
         """Return the slot of the node config, else that of the site's key, or -1."""

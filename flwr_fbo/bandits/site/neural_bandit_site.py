@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flwr.app import Context
@@ -23,6 +24,7 @@ from flwr_fbo.bandits.site.bandit_site import (
 from flwr_fbo.bandits.site.environment import environment_in_time
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.models.network import RewardModel
+from flwr_fbo.site.gate import Gate
 from flwr_fbo.site.limits import Limits
 from flwr_fbo.site.site import Answer, Arrays, Metrics, site_app
 from flwr_fbo.site.time_limit import CheckTime
@@ -46,17 +48,17 @@ class NeuralBanditSite(BanditSite[FedGOUCBInstruction, "RecordedNeuralAgent"]):
         If an argument is not allowed.
     """
 
-    make_environment: MakeEnvironment
+    make_environment: MakeEnvironment | None = None
     make_model: MakeModel | None = None
     limits: Limits | None = None
+    folder: str | Path | None = None
 
     instruction_type = FedGOUCBInstruction
 
     def __post_init__(self) -> None:
         take_plain(self)
-        require_function("make_environment", self.make_environment)
         require_function("make_model", self.make_model, optional=True)
-        self.check_limits()
+        self.check_fields()
 
     @property
     def recorded(self) -> type[RecordedNeuralAgent]:
@@ -64,6 +66,19 @@ class NeuralBanditSite(BanditSite[FedGOUCBInstruction, "RecordedNeuralAgent"]):
         from flwr_fbo.bandits.site.recorded_neural_agent import RecordedNeuralAgent
 
         return RecordedNeuralAgent
+
+    def check(self, context: Context, study: FedGOUCBStudy, gate: Gate) -> None:
+        """Raise unless the site has a place for its policy, and sums are not wanted.
+
+        Raises
+        ------
+        RefusedError
+            If it wants secure sums.
+        NodeConfigError
+            If there is neither folder nor environment.
+        """
+        super().check(context, study, gate)
+        self.check_place(context, "neural_bandit_app")
 
     def agent_in(
         self, journal: Journal, study: FedGOUCBStudy, context: Context
@@ -78,8 +93,10 @@ class NeuralBanditSite(BanditSite[FedGOUCBInstruction, "RecordedNeuralAgent"]):
     def num_trials(
         self, agent: RecordedNeuralAgent, instruction: FedGOUCBInstruction
     ) -> int:
-        """Return how many evaluations are missing."""
-        return instruction.num_evaluations - agent.num_evaluations
+        """Return how many evaluations are missing; none where the site decides."""
+        if self.make_environment is None:
+            return 0
+        return instruction.num_evaluations - agent.num_trials
 
     def play(
         self,
@@ -96,9 +113,13 @@ class NeuralBanditSite(BanditSite[FedGOUCBInstruction, "RecordedNeuralAgent"]):
         AppFailedError
             If the environment or the model raised, or gave what is not allowed.
         """
+        if self.make_environment is None:
+            agent.receive(instruction, arrays)
+            return
         with playing(self.make_environment, context) as environment:
+            agent.receive(instruction, arrays)
             limited = environment_in_time(environment, check_time)
-            agent.play(instruction, arrays, limited)
+            agent.play(limited, instruction.num_evaluations)
 
     def reply(
         self,
@@ -109,20 +130,28 @@ class NeuralBanditSite(BanditSite[FedGOUCBInstruction, "RecordedNeuralAgent"]):
         """Return the arrays that are wanted, and how many evaluations are in them."""
         if instruction.release_charged is None:
             return Answer()
-        answer = agent.answer(instruction, arrays)
-        metrics: Metrics = {"num-evaluations": agent.agent.num_in_sums}
-        if instruction.study.settings.privacy is None:
-            wants = agent.agent.wants_synchronisation()
-            metrics["wants-synchronisation"] = int(wants)
+        answer = agent.message(instruction, arrays)
+        if instruction.study.settings.privacy is not None:
+            # What the server has asked for: how many rewards came is not for it.
+            return Answer(answer, {"num-evaluations": instruction.num_evaluations})
+        wants = agent.belief.agent.wants_synchronisation()
+        metrics: Metrics = {
+            "num-evaluations": agent.belief.num_in_sums,
+            "wants-synchronisation": int(wants),
+        }
         return Answer(answer, metrics)
 
 
 def neural_bandit_app(
-    make_environment: MakeEnvironment,
+    make_environment: MakeEnvironment | None = None,
     make_model: MakeModel | None = None,
     limits: Limits | None = None,
+    *,
+    folder: str | Path | None = None,
 ) -> ClientApp:
     """Return a `ClientApp` whose agents play in their environments by `FedGOUCB`.
+
+    Or that synchronises the bandit of each site, which opens `NeuralBanditPolicy`.
 
     Examples
     --------
@@ -144,10 +173,11 @@ def neural_bandit_app(
 
     Parameters
     ----------
-    make_environment : callable
-        Function from the client's context to a `BanditEnvironment`. Without a folder
-        (``fbo-folder`` of the node or run config) the journal is in ``context.state``,
-        which lasts as long as the run.
+    make_environment : callable, optional
+        Function from the client's context to a `BanditEnvironment`, which the client
+        plays as often as the server says. Without a folder the journal is in
+        ``context.state``, which lasts as long as the run. Without an environment the
+        site decides by itself, at its own pace.
     make_model : callable, optional
         Function from the context to the reward model, such as a `TorchModel`, if the
         study has no network.
@@ -155,11 +185,16 @@ def neural_bandit_app(
         Limits on the spending of all studies at a site, and on the cost of a message.
         The node config may set more, such as ``fbo-max-epsilon``. Without limits a site
         takes part in any study, private or not, whose messages cost no more than the
-        defaults of `Limits`.
+        defaults of `Limits`; a site without an environment, and without a limit on
+        epsilon, in private ones only.
+    folder : str or Path, optional
+        Absolute path of the folder with the site's journal, for
+        `NeuralBanditPolicy.open`. The default is ``fbo-folder`` of the node config,
+        else of the run config.
 
     Raises
     ------
     ValueError
         If an argument is not allowed.
     """
-    return site_app(NeuralBanditSite(make_environment, make_model, limits))
+    return site_app(NeuralBanditSite(make_environment, make_model, limits, folder))

@@ -2,16 +2,86 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.bandits.linear.settings import LinearUCBSettings
 from flwr_fbo.privacy.conditions import FINISHED_TABLE, after_epsilon
 
+if TYPE_CHECKING:
+    from flwr_fbo.bandits.fed_go_ucb.settings import FedGOUCBSettings
+
 
 @dataclass(frozen=True, eq=False)
-class PolicySummary:
+class PolicySummary(ABC):
+    """Base of the summaries: the state of a site's bandit; ``print`` shows it.
+
+    A summary is for the site alone: it is made of the site's raw trials.
+
+    Attributes
+    ----------
+    num_trials : int
+        Actions chosen so far.
+    num_awaited : int
+        Actions whose reward has not arrived yet.
+    num_timed_out : int
+        Actions whose reward did not come in time: see `RewardTimeout`.
+    num_releases : int
+        Releases of this agent so far.
+    epsilon_spent : float
+        Epsilon spent so far: all of it with the first release.
+    warning : str
+        What the promise does not cover; empty unless it covers less than it says.
+    """
+
+    num_trials: int
+    num_awaited: int
+    num_timed_out: int
+    num_releases: int
+    epsilon_spent: float
+    warning: str
+
+    @property
+    @abstractmethod
+    def facts(self) -> list[tuple[str, str]]:
+        """Name and text of each fact besides the estimate."""
+
+    @property
+    def coordinates(self) -> list[tuple[str, float, float]]:
+        """Name, estimate and confidence width of each coordinate, if it has any."""
+        return []
+
+    @property
+    def interval_text(self) -> str:
+        """What the intervals mean, in a sentence; empty without any."""
+        return ""
+
+    @property
+    def trials_text(self) -> str:
+        """How many trials there are, and how many without a reward."""
+        late = f", {self.num_timed_out} timed out" if self.num_timed_out else ""
+        return f"{self.num_trials}, {self.num_awaited} without a reward yet{late}"
+
+    def __str__(self) -> str:
+        """Return the summary as lines of text."""
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        for name, text in self.facts:
+            yield f"{name:<15} {text}"
+        for name, estimate, width in self.coordinates:
+            yield f"{name:<15} {estimate:.4g} +- {width:.4g}"
+        if self.interval_text:
+            yield self.interval_text
+        if self.warning:
+            yield self.warning
+
+
+@dataclass(frozen=True, eq=False)
+class LinearPolicySummary(PolicySummary):
     """The state of a site's linear bandit; ``print`` shows it as a text.
 
     The summary is for the site alone: unless the site acts on released sums only, its
@@ -70,27 +140,15 @@ class PolicySummary:
         where V is the regularised Gram matrix and w the width of the ellipsoid
         ``||theta - estimate||_V <= w`` (Abbasi-Yadkori et al., 2011); see
         `LinearUCBSettings.width`.
-    num_trials : int
-        Actions chosen so far.
-    num_awaited : int
-        Actions whose reward has not arrived yet.
-    num_timed_out : int
-        Actions whose reward did not come in time: see `RewardTimeout`.
     num_logged : int
         Logged trials from before the study, by `LinearBanditPolicy.add_history`.
     outside : dict of str to int
         Values of contexts and arms outside of their declared bounds, by field.
-    num_releases : int
-        Releases of this agent so far.
     num_included : int
         Own releases that the sum in use covers.
     num_others, max_others : int
         Other agents: those with a release in the sum in use, and all whose releases
         this agent can receive. How many trials their releases hold is never sent.
-    epsilon_spent : float
-        Epsilon spent so far: all of it with the first release.
-    warning : str
-        What the promise does not cover; empty unless it covers less than it says.
     worth_of_others : float, optional
         How many more trials of its own the others' releases are worth to this site now:
         where sites act on their own data, and with one estimator.
@@ -101,17 +159,11 @@ class PolicySummary:
     settings: LinearUCBSettings
     estimate: FloatArray
     confidence_width: FloatArray
-    num_trials: int
-    num_awaited: int
-    num_timed_out: int
     num_logged: int
     outside: dict[str, int]
-    num_releases: int
     num_included: int
     num_others: int
     max_others: int
-    epsilon_spent: float
-    warning: str
     worth_of_others: float | None = None
     left: str = ""
 
@@ -125,12 +177,9 @@ class PolicySummary:
         promised = f"epsilon {releases.epsilon:g} at delta {releases.delta:g}"
         fixed_rows = self.settings.fixed_rows
         condition = after_epsilon(FINISHED_TABLE) if fixed_rows else ""
-        trials = f"{self.num_trials}, {self.num_awaited} without a reward yet"
-        if self.num_timed_out:
-            trials += f", {self.num_timed_out} timed out"
         clipped = ", ".join(f"{name} {n}" for name, n in self.outside.items())
         return [
-            ("Trials", trials),
+            ("Trials", self.trials_text),
             *([("Logged trials", f"{self.num_logged}")] if self.num_logged else []),
             *([("Outside bounds", f"{clipped}; clipped")] if clipped else []),
             ("Own releases", f"{own}, {self.num_included} in the sum in use"),
@@ -169,15 +218,53 @@ class PolicySummary:
             f"||theta|| <= {self.settings.norm_bound:.4g}."
         )
 
-    def __str__(self) -> str:
-        """Return the summary as lines of text."""
-        return "\n".join(self._lines())
 
-    def _lines(self) -> Iterator[str]:
-        for name, text in self.facts:
-            yield f"{name:<15} {text}"
-        for name, estimate, width in self.coordinates:
-            yield f"{name:<15} {estimate:.4g} +- {width:.4g}"
-        yield self.interval_text
-        if self.warning:
-            yield self.warning
+@dataclass(frozen=True, eq=False)
+class NeuralPolicySummary(PolicySummary):
+    """The state of a site's bandit with a network; ``print`` shows it as a text.
+
+    Attributes
+    ----------
+    settings : FedGOUCBSettings
+        Settings of the study.
+    phase : {1, 2}
+        1 while the site explores at random, and the network is fitted.
+    num_rewarded : int
+        Decisions with a reward.
+    num_included : int
+        Those of them that are in the total in use; None with privacy, where a site acts
+        on released totals only.
+    has_total : bool
+        Whether the site has received a total.
+    """
+
+    settings: FedGOUCBSettings
+    phase: int
+    num_rewarded: int
+    num_included: int | None
+    has_total: bool
+
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """Name and text of each fact."""
+        phases = {1: "I: explores at random", 2: "II: acts on its model"}
+        total = "none yet" if not self.has_total else "in use"
+        if self.has_total and self.num_included is not None:
+            total += f", with {self.num_included} own rewards"
+        privacy = self.settings.privacy
+        lines = [
+            ("Trials", self.trials_text),
+            ("Phase", phases[self.phase]),
+            ("Own rewards", f"{self.num_rewarded}"),
+            ("Total of all", total),
+        ]
+        if privacy is None:
+            return lines
+        planned = privacy.num_synchronisations
+        promised = f"epsilon {privacy.epsilon:g} at delta {privacy.delta:g}"
+        return [
+            *lines,
+            ("Own releases", f"{self.num_releases} of {planned} made"),
+            ("Promised", f"{promised} in all, for one trial"),
+            ("Spent", f"epsilon {self.epsilon_spent:g}"),
+        ]

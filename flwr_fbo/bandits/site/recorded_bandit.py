@@ -1,13 +1,11 @@
 """A FedUCB agent with its journal, with a centre or among peers.
 
-All of it is in one journal, so that rewards may arrive hours after their actions, at
-another process than the one that chose, and Flower's client, a fresh process for every
-message, only synchronises. Each part says what it keeps there:
+Each part of it says what it keeps in the journal:
 
     `DecisionLog`   what the site has decided, and what that gave
     `ArmVersions`   the named arms that it has offered
     `RunningSums`   what its trials add up to, between its releases
-    `SiteBelief`    what the server gave back, and what the site believes
+    `LinearBelief`  what the server gave back, and what the site believes
     `PeerMail`      among peers: what it has heard, and passes on
 
 Its releases are in the ledger, and their draws in ``draw-k`` (`ContinualRelease`).
@@ -18,51 +16,36 @@ the site has sent a block for; its facts say of which window between two rows th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.conversion import whole_number
-from flwr_fbo._common.validation import (
-    MOST,
-    require,
-    require_index,
-    require_int,
-    require_name,
-)
+from flwr_fbo._common.validation import MOST, require, require_index, require_name
 from flwr_fbo._common.version import __version__
 from flwr_fbo.bandits.kind import LINEAR_SITE
 from flwr_fbo.bandits.linear.arm_table import ArmTable
 from flwr_fbo.bandits.linear.study import LinearBanditStudy
 from flwr_fbo.bandits.site.arm_versions import ArmVersions
-from flwr_fbo.bandits.site.decision import Choice, Offer, Request, action_of
+from flwr_fbo.bandits.site.deciding_agent import DecidingAgent
+from flwr_fbo.bandits.site.decision import action_of
 from flwr_fbo.bandits.site.decisions_and_rewards import DecisionLog
-from flwr_fbo.bandits.site.environment import (
-    BanditEnvironment,
-    fitting_actions,
-    fitting_reward,
-)
-from flwr_fbo.bandits.site.late_rewards import LateRewardError
+from flwr_fbo.bandits.site.linear_belief import Left, LinearBelief, left_in
 from flwr_fbo.bandits.site.logged_trials import LoggedTrials
-from flwr_fbo.bandits.site.policy_summary import PolicySummary
+from flwr_fbo.bandits.site.policy_summary import LinearPolicySummary
 from flwr_fbo.bandits.site.running_sums import RunningSums
-from flwr_fbo.bandits.site.site_belief import Left, SiteBelief, left_in
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.npy import to_json_array
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.secure import SumIdentity
-from flwr_fbo.site.recorded_agent import RecordedBanditAgent, say_left_aside
+from flwr_fbo.site.recorded_agent import say_left_aside
 from flwr_fbo.study.codec import is_sum
 
 
-class RecordedBandit(RecordedBanditAgent):
+class RecordedBandit(DecidingAgent):
     """One agent and its journal, as long as nobody else changes that.
 
     Parameters
@@ -76,24 +59,17 @@ class RecordedBandit(RecordedBanditAgent):
 
     Attributes
     ----------
-    identity : dict of str to JSON value
-        What the journal belongs to.
-    state : dict of str to ndarray
-        The journal's arrays whose names end in no number.
     arms : ArmVersions
         Named arms of the site.
     sums : RunningSums
         Sums of the site's trials.
-    decisions : DecisionLog
-        Decisions and rewards.
-    belief : SiteBelief
-        What the site believes.
     in_sums : SumIdentity
         The site's key and roster in secure sums.
     """
 
     kind: ClassVar[str] = LINEAR_SITE.name
     study: LinearBanditStudy
+    belief: LinearBelief
 
     def __init__(
         self,
@@ -103,29 +79,32 @@ class RecordedBandit(RecordedBanditAgent):
     ) -> None:
         super().__init__(journal)
         self.in_sums = SumIdentity() if in_sums is None else in_sums
-        self.identity = journal.identity
         self.study = study or LinearBanditStudy.from_dict(journal.identity)
-        self.state, settings = self._state, self.study.settings
+        settings = self.study.settings
         self.arms = ArmVersions(journal, settings, self.state)
         self.sums = RunningSums(journal, settings.releases, self.state)
-        self.decisions = DecisionLog(
-            journal, settings, self.state, self.arms, self.sums
-        )
-        self.belief = SiteBelief(self.study, journal, self.state, self.sums)
+        arms = None if settings.encoder is None else self.arms
+        timeout = settings.reward_timeout
+        self.decisions = DecisionLog(journal, timeout, self.state, self.sums, arms)
+        self.belief = LinearBelief(self.study, journal, self.state, self.sums)
+
+    def renewed(self, journal: Journal) -> Self:
+        """Return the agent as its journal is now; see `DecidingAgent.renewed`."""
+        renewed = type(self)(journal, self.study, self.in_sums)
+        renewed.belief.take_agents(self.belief)
+        renewed.decisions.take_sets(self.decisions)
+        return renewed
 
     @property
-    def num_releases(self) -> int:
-        """Releases made so far."""
-        return self._journal.num_releases
+    def action_bounds(self) -> tuple[int, float]:
+        """Dimension of an action, and its largest norm."""
+        releases = self.study.settings.releases
+        return releases.dimension, releases.max_action_norm
 
     @property
-    def num_trials(self) -> int:
-        """Actions chosen so far."""
-        return self._journal.num_trials
-
-    def put(self, arrays: dict[str, NDArray[Any]]) -> None:
-        """Record arrays: all at once."""
-        self._put(arrays)
+    def reward_range(self) -> tuple[float, float]:
+        """Smallest and largest reward of the study."""
+        return self.study.settings.releases.reward_range
 
     def join(self, slot: int, number: int) -> None:
         """Take the slot that the server names; see `RecordedBanditAgent.join`."""
@@ -139,52 +118,6 @@ class RecordedBandit(RecordedBanditAgent):
             return {}
         own = graph.confidence_of(slot, self.study.settings)
         return {"pool": np.array(graph.pools[slot]), "alpha": np.array(own.alpha)}
-
-    # What a policy does, and an environment lets it do
-
-    def choose(self, offers: Sequence[Offer]) -> list[Choice]:
-        """Choose once an offer, and record all: at once."""
-        chosen = self.belief.choose(offers, self.num_trials)
-        return self.decisions.add(offers, chosen)
-
-    def answer(self, requests: Sequence[Request]) -> list[Choice]:
-        """Choose for each request that is new; repeat what others were answered."""
-        keys = [request.key for request in requests if request.key is not None]
-        allowed = "each key once"
-        require(len(set(keys)) == len(keys), "keys", keys, allowed)
-        known = list(map(self.decisions.repeated, requests))
-        pairs = zip(requests, known, strict=True)
-        offers = [self.decisions.offer(one) for one, old in pairs if old is None]
-        made = iter(self.choose(offers))
-        return [next(made) if old is None else old[0] for old in known]
-
-    def answer_slate(self, request: Request) -> list[Choice]:
-        """Choose a slate, or repeat the one of the same request."""
-        known = self.decisions.repeated(request)
-        if known is not None:
-            return known
-        return self.choose_slate(self.decisions.offer(request), request.num_slots)
-
-    def choose_slate(self, offer: Offer, num_slots: Any) -> list[Choice]:
-        """Choose several different actions of one offer, and record all: at once."""
-        num_slots = whole_number("num_slots", num_slots)
-        require_int("num_slots", num_slots, 1, len(offer.arms))
-        first, left = self.num_trials, list(range(len(offer.arms)))
-        offers, chosen, places = [], [], []
-        for i in range(num_slots):
-            [one] = self.belief.choose([offer], first + i)
-            offers.append(offer)
-            chosen.append(one)
-            places.append(left.pop(one.index))
-            if left:
-                offer = offer.without(one.index)
-        choices = self.decisions.add(offers, chosen)
-        # By their places among all actions, not among those that were left.
-        return [replace(c, index=i) for c, i in zip(choices, places, strict=True)]
-
-    def reward(self, values: Mapping[int, float]) -> None:
-        """Record rewards, by ticket, all or none, and learn from them."""
-        self.belief.tell(self.decisions.reward(values))
 
     def add_history(
         self,
@@ -214,7 +147,7 @@ class RecordedBandit(RecordedBanditAgent):
         )
         return log.num_trials if is_new else 0
 
-    def summary(self) -> PolicySummary:
+    def summary(self) -> LinearPolicySummary:
         """Return what the agent has learned, and what that is made of."""
         self.decisions.expire()
         study, releases = self.study, self.study.settings.releases
@@ -223,7 +156,7 @@ class RecordedBandit(RecordedBanditAgent):
         estimates = np.array([agent.estimate for agent in agents])
         widths = np.array([agent.confidence_width for agent in agents])
         worths = [agent.worth_of_others for agent in agents]
-        return PolicySummary(
+        return LinearPolicySummary(
             settings=study.settings,
             estimate=estimates.reshape(shape),
             confidence_width=widths.reshape(shape),
@@ -241,40 +174,6 @@ class RecordedBandit(RecordedBanditAgent):
             worth_of_others=worths[0] if len(worths) == 1 else None,
             left="" if self.left is None else str(self.left),
         )
-
-    def play(self, environment: BanditEnvironment, num_trials: int) -> None:
-        """Play in an environment until there are so many trials.
-
-        One that does not fit the study is in no release: see `fitting_actions`. Of a
-        context that does not, an action of zeros is on record, without a reward.
-        """
-        releases = self.study.settings.releases
-        bounds = releases.dimension, releases.max_action_norm
-        # Those of a process that was ended.
-        for ticket, action in self.decisions.awaited.items():
-            if fitting_actions(environment, ticket, *bounds) is not None:
-                self._take(environment, ticket, action)
-        for t in range(self.num_trials, num_trials):
-            actions = fitting_actions(environment, t, *bounds)
-            nothing = np.zeros((1, releases.dimension))
-            offered = nothing if actions is None else actions
-            [choice] = self.choose([Offer.of_vectors(offered)])
-            if actions is None:
-                self.decisions.cancel(choice.ticket)
-            else:
-                self._take(environment, choice.ticket, actions[choice.index])
-
-    def _take(
-        self, environment: BanditEnvironment, ticket: int, action: FloatArray
-    ) -> None:
-        """Record a reward, unless it came too late: then the default is recorded."""
-        allowed = self.study.settings.releases.reward_range
-        value = fitting_reward(environment, ticket, action, allowed)
-        with suppress(LateRewardError):
-            if value is None:
-                self.decisions.cancel(ticket)
-            else:
-                self.reward({ticket: value})
 
     # What a server asks for
 

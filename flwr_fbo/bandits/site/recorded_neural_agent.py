@@ -1,38 +1,38 @@
-"""A Fed-GO-UCB agent with its journal, while one process holds that."""
+"""A Fed-GO-UCB agent with its journal, while one process holds that.
+
+`NeuralBelief` says what it keeps there, besides its decisions and releases.
+"""
 
 from __future__ import annotations
 
-import logging
+import math
 from collections.abc import Sequence
-from typing import ClassVar
+from functools import cached_property
+from typing import ClassVar, Self
 
 import numpy as np
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo.bandits.fed_go_ucb.agent import FedGOUCBAgent
+from flwr_fbo._common.conversion import number
+from flwr_fbo.bandits.fed_go_ucb.server import spent_by_neural_agent
 from flwr_fbo.bandits.fed_go_ucb.study import (
     FedGOUCBInstruction,
     FedGOUCBStudy,
 )
 from flwr_fbo.bandits.kind import NEURAL_SITE
-from flwr_fbo.bandits.site.environment import (
-    BanditEnvironment,
-    fitting_actions,
-    fitting_reward,
-)
+from flwr_fbo.bandits.site.deciding_agent import DecidingAgent
+from flwr_fbo.bandits.site.decisions_and_rewards import DecisionLog
+from flwr_fbo.bandits.site.environment import BanditEnvironment, fitting_reward
+from flwr_fbo.bandits.site.neural_belief import NeuralBelief
+from flwr_fbo.bandits.site.policy_summary import NeuralPolicySummary
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.models.network import RewardModel
-from flwr_fbo.site.recorded_agent import (
-    RecordedBanditAgent,
-    older_copy,
-    say_left_aside,
-)
-
-_log = logging.getLogger("flwr.fbo")
+from flwr_fbo.privacy.continual import ContinualRelease
+from flwr_fbo.site.recorded_agent import older_copy, say_left_aside
 
 
-class RecordedNeuralAgent(RecordedBanditAgent):
+class RecordedNeuralAgent(DecidingAgent):
     """One agent and its journal, while this process holds that.
 
     Parameters
@@ -41,92 +41,96 @@ class RecordedNeuralAgent(RecordedBanditAgent):
         With `identity_of` a study.
     model : RewardModel, optional
         See `FedGOUCBStudy.model`.
-
-    Attributes
-    ----------
-    agent : FedGOUCBAgent
-        Once it has joined.
     """
 
     kind: ClassVar[str] = NEURAL_SITE.name
     study: FedGOUCBStudy
-    agent: FedGOUCBAgent
+    belief: NeuralBelief
 
-    def __init__(self, journal: Journal, model: RewardModel | None) -> None:
+    def __init__(self, journal: Journal, model: RewardModel | None = None) -> None:
         super().__init__(journal)
         self.study = FedGOUCBStudy.from_dict(journal.identity)
-        self._model = self.study.model(model)
+        self._given_model, self._model = model, self.study.model(model)
+        self.belief = NeuralBelief(self.study, self._model, journal, self.state)
+        timeout = self.study.settings.reward_timeout
+        self.decisions = DecisionLog(journal, timeout, self.state, self.belief)
+
+    def renewed(self, journal: Journal) -> Self:
+        """Return the agent as its journal is now; see `DecidingAgent.renewed`."""
+        renewed = type(self)(journal, self._given_model)
+        renewed.belief.take_agent(self.belief)
+        renewed.decisions.take_sets(self.decisions)
+        return renewed
 
     @staticmethod
     def must_be_kept(study: FedGOUCBStudy) -> bool:
         """Whether another journal could release the same trials with other noise."""
         return study.settings.privacy is not None
 
-    def join(self, slot: int, number: int) -> None:
-        """Take the slot that the server names; see `RecordedBanditAgent.join`."""
-        super().join(slot, number)
-        self.agent = FedGOUCBAgent(
-            self.study.settings,
-            self._model,
-            self.study.seed,
-            slot,
-            num_agents=self.study.num_agents,
-            entropy=self.entropy(),
-            journal=self._journal,
-        )
-        if "own" in self._state:
-            self.agent.load_state_dict(self._state)
-        self._explored = int(self._state.get("num_explored", 0))
+    @property
+    def action_bounds(self) -> tuple[int, float]:
+        """Dimension of an action, and its largest norm: any."""
+        return self._model.dimension, math.inf
 
     @property
-    def num_evaluations(self) -> int:
-        """Evaluations of both phases together."""
-        if self.agent.w0 is None:
-            return self.agent.num_evaluations
-        return self._explored + self.agent.num_evaluations
+    def reward_range(self) -> tuple[float, float]:
+        """Range that rewards are clipped to with privacy; else any reward counts."""
+        privacy = self.study.settings.privacy
+        return (-math.inf, math.inf) if privacy is None else privacy.reward_range
 
-    def play(
-        self,
-        instruction: FedGOUCBInstruction,
-        arrays: Sequence[FloatArray],
-        environment: BanditEnvironment,
+    def summary(self) -> NeuralPolicySummary:
+        """Return what the agent has learned, and what that is made of."""
+        self.decisions.expire()
+        privacy = self.study.settings.privacy
+        spent, warning = (
+            0.0,
+            "NOT PRIVATE: sums of raw evaluations are sent as they are",
+        )
+        if privacy is not None:
+            spent = spent_by_neural_agent(privacy, self.num_releases).epsilon
+            seeded = "NOT PRIVATE: the noise is seeded, or epsilon is infinite"
+            warning = "" if self.study.private else seeded
+        elif self.belief.num_arrived:
+            spent = math.inf
+        included = int(self.state.get("included", 0))
+        return NeuralPolicySummary(
+            settings=self.study.settings,
+            phase=1 if self.belief.agent.w0 is None else 2,
+            num_trials=self.num_trials,
+            num_awaited=len(self._journal.trials(running=True)),
+            num_timed_out=self.decisions.num_timed_out,
+            num_rewarded=self.belief.num_arrived,
+            num_releases=self.num_releases,
+            num_included=included if privacy is None else None,
+            has_total="total" in self.state,
+            epsilon_spent=spent,
+            warning=warning,
+        )
+
+    # What a server asks for
+
+    def receive(
+        self, instruction: FedGOUCBInstruction, arrays: Sequence[FloatArray]
     ) -> None:
-        """Take what came along, and play until there are enough evaluations.
+        """Take what came along: w0, and a total.
 
         Raises
         ------
         ValueError, RuntimeError, FloatingPointError, JournalError
-            See `FedGOUCBAgent`. What was evaluated before that is kept.
+            See `FedGOUCBAgent`.
         """
         made = self._journal.num_releases
         if self.must_be_kept(self.study) and made < instruction.heard:
             # Trials that are in later releases would be played and released again.
             raise older_copy(made, instruction.heard)
-        if not instruction.regresses:
-            self._take(instruction, arrays)
-        self._play(environment, instruction.num_evaluations)
-
-    def answer(
-        self, instruction: FedGOUCBInstruction, arrays: Sequence[FloatArray]
-    ) -> list[FloatArray]:
-        """Return the arrays that an instruction asks for, once it was played."""
         if instruction.regresses:
-            return [self.agent.regression_message(arrays[0])]
-        if not instruction.send_sums:
-            return []
-        return [self.agent.message(instruction.release).values]
-
-    def _take(
-        self, instruction: FedGOUCBInstruction, arrays: Sequence[FloatArray]
-    ) -> None:
-        """Take what came along: w0, and a total."""
+            return
         left = list(arrays)
         if instruction.starts:
             w0 = left.pop(0)
-            if self.agent.w0 is None:
-                self._explored = self.agent.num_evaluations
-                self.agent.start(w0)
-        if self.agent.w0 is None:
+            if self.belief.agent.w0 is None:
+                self._put(self.belief.start(w0))
+        if self.belief.agent.w0 is None:
             raise JournalError.told(
                 "This agent's journal is of phase I, and the server has told it that "
                 "this is over: it is an older copy. Give the newer one back, or begin "
@@ -134,39 +138,49 @@ class RecordedNeuralAgent(RecordedBanditAgent):
             )
         if instruction.totals:
             try:
-                self.agent.receive(left.pop(0), instruction.included)
+                total = self.belief.receive(left.pop(0), instruction.included)
             except np.linalg.LinAlgError:
                 say_left_aside()
-        self._save()
-
-    def _play(self, environment: BanditEnvironment, num_evaluations: int) -> None:
-        """Play until there are so many evaluations; each is kept at once.
-
-        With privacy one that does not fit is left out: see `fitting_actions`. Without,
-        what the agent sends tells more than an error.
-        """
-        for t in range(self.num_evaluations, num_evaluations):
-            if self.study.settings.privacy is not None:
-                self._play_private(environment, t)
             else:
-                actions = environment.contexts(t)
-                chosen = actions[self.agent.choose(actions)]
-                self.agent.tell(chosen, environment.reward(chosen))
-            self._save()
+                self._put(total)
 
-    def _play_private(self, environment: BanditEnvironment, t: int) -> None:
-        actions = fitting_actions(environment, t, self._model.dimension)
-        try:
-            if actions is not None:
-                chosen = actions[self.agent.choose(actions)]
-                value = fitting_reward(environment, t, chosen)
-                if value is not None:
-                    self.agent.tell(chosen, value)
-                    return
-        except FloatingPointError as error:  # of a w0 that the server has chosen
-            _log.warning("Trial %d is left out: %s", t, error)
-        self.agent.leave_out()
+    def message(
+        self, instruction: FedGOUCBInstruction, arrays: Sequence[FloatArray]
+    ) -> list[FloatArray]:
+        """Return the arrays that an instruction asks for, once it was played."""
+        self.decisions.expire()
+        if instruction.regresses:
+            # A site that decides by itself may have no reward yet.
+            known = self.belief.num_arrived > 0
+            agent = self.belief.agent
+            return [agent.regression_message(arrays[0])] if known else []
+        if not instruction.send_sums:
+            return []
+        if self.study.settings.privacy is None:
+            return [self.belief.own]
+        return [self._mechanism.release(instruction.release, self.belief.own)]
 
-    def _save(self) -> None:
-        explored = np.array(self._explored)
-        self._put({**self.agent.state_dict(), "num_explored": explored})
+    @cached_property
+    def _mechanism(self) -> ContinualRelease:
+        privacy = self.study.settings.privacy
+        assert privacy is not None
+        return ContinualRelease(privacy.releases, self.entropy(), self._journal)
+
+    # An environment
+
+    def actions_of(self, environment: BanditEnvironment, t: int) -> FloatArray | None:
+        """Return the actions of trial t; with privacy None if it is left out.
+
+        Without, what the agent sends tells more than an error.
+        """
+        if self.study.settings.privacy is None:
+            return environment.contexts(t)
+        return super().actions_of(environment, t)
+
+    def reward_of(
+        self, environment: BanditEnvironment, t: int, action: FloatArray
+    ) -> float | None:
+        """Return what an action gives; with privacy None if it is left out."""
+        if self.study.settings.privacy is None:
+            return number("reward", environment.reward(action))
+        return fitting_reward(environment, t, action)  # it is clipped where it counts

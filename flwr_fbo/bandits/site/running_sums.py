@@ -60,6 +60,14 @@ class RunningSums:
 
     # What is added to them
 
+    def checked_actions(self, actions: FloatArray) -> FloatArray:
+        """Return actions without an excess by rounding; beliefs refuse longer ones."""
+        return self._releases.without_excess(actions)
+
+    def checked_rewards(self, rewards: FloatArray) -> FloatArray:
+        """Return rewards without an excess by rounding; sums refuse larger ones."""
+        return self._releases.without_excess(rewards)
+
     def with_rewards(
         self, trials: Sequence[Trial], values: Sequence[float]
     ) -> dict[str, NDArray[Any]]:

@@ -12,9 +12,18 @@ import pytest
 import uvicorn
 
 from flwr_fbo import LinearBanditPolicy
-from flwr_fbo.bandits import RewardTimeout
+from flwr_fbo.bandits import FedGOUCBSettings, RewardTimeout
 from flwr_fbo.bandits.site.decision_service import DecisionService
-from tests.support.policies import ARMS, CONTEXT, SETTINGS, enrolled, settings_of
+from tests.support.policies import (
+    ARMS,
+    CONTEXT,
+    MAKE_POLICY,
+    SETTINGS,
+    VECTORS,
+    enrolled,
+    neural_enrolled,
+    settings_of,
+)
 
 JSON = {"Content-Type": "application/json"}
 
@@ -186,3 +195,32 @@ def test_many_ask_at_once(service: Service, tmp_path: Path) -> None:
     assert {status for status, _ in answers} == {200}
     assert sorted(a["ticket"] for _, a in answers) == sorted(2 * [*range(10)])
     assert LinearBanditPolicy.open(tmp_path).num_trials == 10
+
+
+@pytest.mark.parametrize("bandit", MAKE_POLICY)
+def test_it_serves_either_bandit(tmp_path: Path, bandit: str) -> None:
+    policy = MAKE_POLICY[bandit](tmp_path)
+    service = Service(tmp_path)
+    keyed = {**JSON, "Idempotency-Key": "visit-1"}
+    asked = {"context": VECTORS.tolist(), "forbid": ["0"], "floors": {"1": 0.1}}
+    status, choice = service.ask("POST", "/choose", asked, keyed)
+    assert (status, choice["arm"] in ("1", "2")) == (200, True)
+    assert service.ask("POST", "/choose", asked, keyed) == (200, choice)
+    reward = {"ticket": choice["ticket"], "value": 0.7}
+    for _ in range(2):
+        assert service.ask("POST", "/reward", reward) == (200, reward)
+    assert service.ask("GET", "/health") == (200, {"status": "ok", "decisions": 1})
+    assert "fbo_decisions_total 1" in service.ask("GET", "/metrics")[1]
+    assert service.ask("POST", "/choose", {"context": [[1, 2]]})[0] == 422
+    service.close()
+    [decision] = policy.decisions()
+    assert decision.reward == 0.7
+
+
+def test_what_is_not_known_yet_is_null(tmp_path: Path) -> None:
+    """In phase I of Fed-GO-UCB nothing is expected; JSON has no NaN."""
+    neural_enrolled(tmp_path, FedGOUCBSettings(num_exploration=1))
+    service = Service(tmp_path)
+    status, choice = service.ask("POST", "/choose", {"context": VECTORS.tolist()})
+    service.close()
+    assert (status, choice["expected"], choice["why"]) == (200, None, "explored")

@@ -144,8 +144,17 @@ def test_a_forbidden_arm_is_never_chosen(tmp_path: Path, kind: str) -> None:
         policy.choose(CONTEXT, forbid=["hotel"])
     with pytest.raises(ValueError, match="not all"):
         policy.choose(CONTEXT, forbid=ARMS.names)
-    with pytest.raises(ValueError, match="without an encoder"):
-        enrolled(tmp_path / "v", VECTOR_SETTINGS).choose(VECTORS, forbid=["0"])
+    # Vectors are called by their places.
+    unnamed = enrolled(tmp_path / "v", VECTOR_SETTINGS)
+    slate = unnamed.choose_slate(VECTORS, 2, forbid=["0"], key="visit")
+    assert sorted(one.arm for one in slate) == ["1", "2"]
+    again = unnamed.choose_slate(VECTORS, 2, forbid=["0"], key="visit")
+    assert list(map(vars, again)) == list(map(vars, slate))
+    [first, _] = unnamed.decisions()
+    assert first.arms == ("1", "2")
+    np.testing.assert_array_equal(first.features, VECTORS[1:])
+    with pytest.raises(ValueError, match="forbid='3'"):
+        unnamed.choose(VECTORS, forbid=["3"])
 
 
 @EVERY_KIND

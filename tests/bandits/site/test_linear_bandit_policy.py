@@ -316,7 +316,7 @@ def test_arms_that_another_process_changes_are_seen_at_once(tmp_path: Path) -> N
     policy = enrolled(tmp_path)
     policy.choose(CONTEXT)
     assert not killed_after(None, remove_home, tmp_path)
-    with pytest.raises(ValueError, match="name='home'"):
+    with pytest.raises(ValueError, match="eligible='home'"):
         policy.choose(CONTEXT, ["home"])
     policy.choose(CONTEXT)
     assert policy.arms.names == ("ward", "clinic")
@@ -371,9 +371,9 @@ WRONG_CONTEXTS: list[tuple[Any, Any, str]] = [
     (VECTORS, None, "context"),
     (None, None, "context"),
     (CONTEXT, ["hospice"], "hospice"),
-    (CONTEXT, [], "names"),
-    (CONTEXT, "home", "names"),
-    (CONTEXT, [3], "name"),
+    (CONTEXT, [], "eligible"),
+    (CONTEXT, "home", "eligible"),
+    (CONTEXT, [3], "eligible"),
 ]
 
 
@@ -401,7 +401,8 @@ def test_a_wrong_context_or_arm_is_named_and_nothing_recorded(tmp_path: Path) ->
 
 WRONG_VECTORS: list[tuple[Any, Any, str]] = [
     (CONTEXT, None, "context"),
-    (VECTORS, ["0"], "eligible"),
+    (VECTORS, ["0", "3"], "eligible"),
+    (VECTORS, [], "eligible"),
     (VECTORS * 2, None, "actions"),
     (VECTORS * np.nan, None, "actions"),
     (VECTORS[:, :2], None, "actions"),

@@ -14,16 +14,21 @@ import numpy as np
 import pytest
 
 from flwr_fbo import LinearBanditPolicy
+from flwr_fbo.bandits.site.site_policies import open_policy
 from flwr_fbo.journal.journal_file import JournalError
 from tests.support.policies import (
     CONTEXT,
     FILE_NAME,
+    MAKE_POLICY,
+    NETWORK,
     SETTINGS,
     VECTOR_SETTINGS,
     VECTORS,
     enrolled,
     learned,
 )
+
+BOTH = pytest.mark.parametrize("bandit", MAKE_POLICY)
 
 
 def test_a_retried_request_gets_the_same_choice(tmp_path: Path) -> None:
@@ -147,7 +152,7 @@ def test_workers_on_one_folder_have_fair_turns(tmp_path: Path) -> None:
 
 def _serve(folder: Path, keys: list[str], worker: int, beat: Any) -> None:
     """Answer requests, each retried at once, and give their rewards."""
-    policy = LinearBanditPolicy.open(folder, patience=120)
+    policy = open_policy(folder, patience=120)
     rng = np.random.default_rng(worker)
     for key in keys:
         choice = policy.choose(VECTORS, key=key)
@@ -203,22 +208,34 @@ def serve_all(folder: Path, num_requests: int, num_kills: int) -> None:
                 kills += 1
         time.sleep(0.005)
     assert kills == num_kills
-    decisions = list(LinearBanditPolicy.open(folder).decisions())
+    policy = open_policy(folder)
+    decisions = list(policy.decisions())
     assert sorted(int(d.key or -1) for d in decisions) == list(range(num_requests))
     for decision in decisions:
         assert decision.reward == _reward_of(decision.key or "")
-    with LinearBanditPolicy.open(folder)._held() as bandit:
-        total = bandit.sums.running_sum(1)
-    z = np.array([[*d.features[d.chosen], d.reward] for d in decisions])
-    np.testing.assert_allclose(total, z.T @ z)
+    x = np.array([d.features[d.chosen] for d in decisions])
+    y = np.array([d.reward for d in decisions])
+    # What would be sent is of each reward once.
+    with policy._held() as bandit:
+        if isinstance(policy, LinearBanditPolicy):
+            total, z = bandit.sums.running_sum(1), np.column_stack([x, y])
+            np.testing.assert_allclose(total, z.T @ z)
+            return
+        w0, total = bandit.belief.agent.w0, bandit.belief.own
+        assert bandit.belief.num_in_sums == num_requests
+    values, gradients = NETWORK.values_and_gradients(w0, x)
+    z = np.column_stack([gradients, y - values])
+    np.testing.assert_allclose(total, z.T @ gradients, rtol=1e-8, atol=1e-9)
 
 
-def test_no_decision_is_lost_or_doubled(tmp_path: Path) -> None:
-    enrolled(tmp_path, VECTOR_SETTINGS)
-    serve_all(tmp_path, num_requests=500, num_kills=4)
+@BOTH
+def test_no_decision_is_lost_or_doubled(tmp_path: Path, bandit: str) -> None:
+    MAKE_POLICY[bandit](tmp_path)
+    serve_all(tmp_path, num_requests=300, num_kills=4)
 
 
 @pytest.mark.slow
-def test_none_of_ten_thousand_decisions_is_lost_or_doubled(tmp_path: Path) -> None:
-    enrolled(tmp_path, VECTOR_SETTINGS)
+@BOTH
+def test_none_of_ten_thousand_is_lost_or_doubled(tmp_path: Path, bandit: str) -> None:
+    MAKE_POLICY[bandit](tmp_path)
     serve_all(tmp_path, num_requests=10_000, num_kills=100)

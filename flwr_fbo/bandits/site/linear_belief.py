@@ -1,4 +1,4 @@
-"""The belief of a site's bandit: its agents, as what it received and played makes them.
+"""The belief of a linear bandit: its agents, as what it received and played makes them.
 
 In the journal are
 
@@ -16,21 +16,22 @@ In the journal are
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._common.arrays import FloatArray, all_best, first_best
+from flwr_fbo._common.arrays import FloatArray, first_best
 from flwr_fbo._common.validation import require
 from flwr_fbo.bandits.linear.agent import LinearUCBAgent, OwnPart
 from flwr_fbo.bandits.linear.confidence import Confidence
 from flwr_fbo.bandits.linear.exploration import Optimism, drawn, exploration_rng
 from flwr_fbo.bandits.linear.prior import Prior
 from flwr_fbo.bandits.linear.study import LinearBanditStudy
-from flwr_fbo.bandits.site.decision import Chosen, Offer, Why, action_of
+from flwr_fbo.bandits.site.baseline import Baseline
+from flwr_fbo.bandits.site.decision import Chosen, Offer, action_of
 from flwr_fbo.bandits.site.running_sums import RunningSums
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.npy import from_json_array, to_json_array
@@ -153,7 +154,7 @@ def left_in(state: Mapping[str, NDArray[Any]]) -> Left | None:
     return None if known is None else Left(*from_json_array(known))
 
 
-class SiteBelief:
+class LinearBelief:
     """The agent of a site, or several in turn: estimators are played in turn.
 
     Agents are made of `Received` when that has changed, and told the site's own trials
@@ -184,7 +185,7 @@ class SiteBelief:
         # Own trials in the totals, of a site that has left.
         self._in_totals: tuple[Received, FloatArray, int] | None = None
 
-    def take_agents(self, other: SiteBelief) -> None:
+    def take_agents(self, other: LinearBelief) -> None:
         """Take the agents of a belief in the same journal, which may be an older one.
 
         They are used if the same ones would be made.
@@ -237,11 +238,13 @@ class SiteBelief:
         The offers are those of the decisions with number ``first`` and the following.
         """
         found: dict[int, dict[str, float]] = {}
+        rule = Baseline.of(self._state)
         for agent, places, features in self._batches(offers, first):
             some, rngs = [offers[i] for i in places], self._rngs(first, places)
-            rows = _probabilities(agent, some, features, rngs).tolist()
+            rows = _probabilities(agent, some, features, rngs)
             for i, row in zip(places, rows, strict=True):
-                found[i] = dict(zip(offers[i].arms, row, strict=True))
+                guarded = self._guarded(rule, agent, offers[i], row).tolist()
+                found[i] = dict(zip(offers[i].arms, guarded, strict=True))
                 found[i] |= dict.fromkeys(offers[i].forbidden, 0.0)
         return [found[i] for i in range(len(offers))]
 
@@ -250,7 +253,9 @@ class SiteBelief:
 
         The offers are those of the decisions with number ``first`` and the following.
         """
-        found: dict[int, Chosen] = {}
+        rule, found = Baseline.of(self._state), dict[int, Chosen]()
+        if rule is not None:
+            return self._chosen_by(rule, offers, first)
         for agent, places, features in self._batches(offers, first):
             some = [offers[i] for i in places]
             rngs = partial(self._rngs, first, places)
@@ -264,6 +269,65 @@ class SiteBelief:
             found.update(zip(places, reasons, strict=True))
         return [found[i] for i in range(len(offers))]
 
+    def _chosen_by(
+        self, rule: Baseline, offers: Sequence[Offer], first: int
+    ) -> list[Chosen]:
+        """Choose one by one, as each choice counts for the next by the rule."""
+        chosen, [agent] = [], self.agents
+        for number, offer in enumerate(offers, first):
+            features, rngs = offer.features[None], self._rngs(number, [0])
+            [free] = _probabilities(agent, [offer], features, rngs)
+            row = self._guarded(rule, agent, offer, free)
+            pair = index, _ = drawn(row, rngs[0])
+            [one] = self._reasons(agent, [offer], features, [pair])
+            if row[index] > free[index] and len(offer.arms) > 1:
+                one = replace(one, why="baseline")
+            chosen.append(one)
+            rule = rule.after(offer, index)
+        return chosen
+
+    def _guarded(
+        self,
+        rule: Baseline | None,
+        agent: LinearUCBAgent,
+        offer: Offer,
+        row: FloatArray,
+    ) -> FloatArray:
+        """Return the probabilities of an offer's actions by the rule, shape (K,)."""
+        if rule is None or rule.arm not in offer.arms:
+            return row
+        totals, middle = rule.totals(offer), self._study.settings.releases.reward_middle
+        above = rule.at_most_worse * middle * totals[:, -1]
+        return rule.guarded(offer, row, agent.least(totals[:, :-1]) + above)
+
+    def set_baseline(
+        self, arm: str | None, at_most_worse: float
+    ) -> dict[str, NDArray[Any]]:
+        """Guard decisions by a rule from now on; return the arrays to record.
+
+        Raises
+        ------
+        ValueError
+            If the study's confidence sets do not hold, or its rewards may be below 0.
+        """
+        settings, known = self._study.settings, Baseline.of(self._state)
+        if arm is None:
+            return {} if known is None else {"baseline": to_json_array([None, 0.0])}
+        local, allowed = settings.local_data, "'own', with a baseline"
+        require(settings.uses_own_data, "local_data", local, allowed)
+        streams = settings.releases.num_streams
+        require(streams == 1, "num_streams", streams, "1, with a baseline")
+        low, high = settings.releases.reward_range
+        allowed = "not below 0, with a baseline: a share of its rewards is promised"
+        require(low >= 0, "reward_range", (low, high), allowed)
+        if known is not None and (known.arm, known.at_most_worse) == (
+            arm,
+            at_most_worse,
+        ):
+            return {}
+        zero = np.zeros(settings.releases.dimension + 1)
+        return Baseline(arm, at_most_worse, zero).arrays
+
     def _reasons(
         self,
         agent: LinearUCBAgent,
@@ -275,25 +339,17 @@ class SiteBelief:
         settings = self._study.settings
         is_optimistic = isinstance(settings.exploration, Optimism)
         means, widths = agent.expectations(features)
-        best, highest = all_best(means), all_best(means + widths)
-        for k, (offer, (index, propensity)) in enumerate(
-            zip(offers, chosen, strict=True)
-        ):
-            why: Why = "explored"
-            by_bound = is_optimistic and offer.explore
-            compared = highest[k] if by_bound else best[k]
-            if len(offer.arms) == 1:
-                why = "only arm"
-            elif compared[index]:
-                is_tie = compared.sum() > 1 and propensity < 1
-                is_best = best[k, index]
-                why = "best expected" if is_best else "highest upper bound"
-                why = "tie" if is_tie else why
-            elif offer.floors is not None and offer.floors[index] > 0:
-                why = "floor"
-            expected = settings.releases.reward_middle + means[k, index]
-            width = float(f"{widths[k, index]:.6g}")
-            yield Chosen(index, propensity, float(f"{expected:.6g}"), width, why)
+        rows = zip(offers, chosen, means, widths, strict=True)
+        for offer, (index, propensity), mean, width in rows:
+            yield Chosen.explained(
+                offer,
+                index,
+                propensity,
+                mean,
+                width,
+                is_optimistic=is_optimistic,
+                middle=settings.releases.reward_middle,
+            )
 
     def _batches(
         self, offers: Sequence[Offer], first: int
@@ -527,18 +583,11 @@ def _probabilities(
     features: FloatArray,
     rngs: Sequence[np.random.Generator],
 ) -> FloatArray:
-    """Return the probabilities of each offer's actions, shape (A, K).
-
-    With floors c_a and p_a without them, c_a + (1 - sum of c) p_a.
-    """
+    """Return the probabilities of each offer's actions, shape (A, K)."""
     if offers[0].explore:
         rows = agent.probabilities_many(features, rngs)
     else:
         means, _ = agent.expectations(features)
         rows = np.zeros(means.shape)
         np.put_along_axis(rows, first_best(means)[:, None], 1.0, axis=1)
-    floors = [offer.floors for offer in offers]
-    for row, least in zip(rows, floors, strict=True):
-        if least is not None:
-            row[:] = least + (1 - least.sum()) * row
-    return rows
+    return np.array([o.raised(row) for o, row in zip(offers, rows, strict=True)])

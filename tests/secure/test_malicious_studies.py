@@ -312,7 +312,7 @@ def _floats(heard: Heard, message: Message) -> bool:
         (_skipped, "exchange 5 does not follow 3"),
         (_other_attempt, "exchange 3 of an attempt that did not begin"),
         (_later_release, "Release 2 cannot be summed now"),
-        (_no_array, "Release 1 cannot be summed now"),
+        (_no_array, "Release 1 cannot be summed without a payload"),
         (_floats, "Exchange 1: "),
     ],
 )

@@ -30,3 +30,4 @@ from .site.decision import Decision as Decision
 from .site.late_rewards import LateRewardError as LateRewardError
 from .site.neural_bandit_site import neural_bandit_app as neural_bandit_app
 from .site.policy_summary import PolicySummary as PolicySummary
+from .site.realised_privacy import RealisedPrivacy as RealisedPrivacy

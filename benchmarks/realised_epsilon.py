@@ -93,7 +93,8 @@ class Study:
         weights = np.zeros((NUM_RELEASES, NUM_RELEASES))
         for k in range(NUM_RELEASES):
             weights[k, : k + 1] = self.releases.factorisation.row(k + 1)
-        return self.releases.noise_std * np.einsum("kj,jmab->kmab", weights, draws)
+        noise = np.einsum("kj,jmab->kmab", weights, draws)
+        return np.asarray(self.releases.noise_std * noise)
 
     def play(
         self, flipped: NDArray[np.int64] | None = None, heard: Messages | None = None
@@ -103,7 +104,9 @@ class Study:
         sums = np.zeros((NUM_SITES, size, size))
         count = np.zeros(NUM_SITES, dtype=np.int64)
         belief = OwnBelief(self.confidence, None, 0, sums, count, 1)
-        released, others, chosen = [], [], []
+        released: Messages = []
+        others: Messages = []
+        chosen = []
         for t in range(NUM_TRIALS):
             features = self.table.features(self.cases[t])
             bounds = belief.belief.upper_bounds(features)

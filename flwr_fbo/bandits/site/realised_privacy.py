@@ -161,7 +161,7 @@ class Told(NamedTuple):
         Number of releases that had been made.
     total : ndarray of shape (d + 1, d + 1)
         What it adds to the running sum.
-    count : int
+    num_trials : int
         Number of trials.
     decision : int, optional
         Number of the decision; None of a log.
@@ -170,7 +170,7 @@ class Told(NamedTuple):
     time: float
     window: int
     total: FloatArray
-    count: int
+    num_trials: int
     decision: int | None = None
 
 
@@ -410,8 +410,8 @@ class _Replay:
                 action = self._stream.decisions[one.decision].features[index]
                 [total] = releases.outer_products([action], [reward])
             self._sums[one.window] += total
-            self._counts[one.window] += one.count
-            self.agent.tell_sum(total, one.count)
+            self._counts[one.window] += one.num_trials
+            self.agent.tell_sum(total, one.num_trials)
 
     def _hear(self, heard: HeardTotal | None) -> None:
         """Make the agent of a total, and tell it the trials that are not in it."""

@@ -125,7 +125,8 @@ def true_sums(
 ) -> FloatArray:
     """Return the clean sums of a site that plays with one outcome flipped."""
     confidence = Confidence.of(SETTINGS, 2)
-    agent, sums, total = LinearUCBAgent(confidence), [], np.zeros((D + 1, D + 1))
+    agent, total = LinearUCBAgent(confidence), np.zeros((D + 1, D + 1))
+    sums: list[FloatArray] = []
     for t in range(T):
         index, _ = agent.choose(cases.actions[t])
         reward = cases.rewards[t, index]
@@ -235,12 +236,19 @@ def test_nothing_that_is_sent_depends_on_the_estimate(tmp_path: Path) -> None:
         bandit_sites.fed_ucb(settings, interval=0.0, noise_seed=seed).start(sites)
         replies = {}
         for number, reply in sites.replies:
-            arrays = reply.content.get("arrays", {})
             slot = sites.contexts[reply.metadata.src_node_id].node_config["agent-id"]
-            numbers = [array.numpy().tolist() for array in arrays.values()]
-            metrics = dict(reply.content.get("metrics", {}))
-            # These are drawn for each journal.
-            metrics |= dict.fromkeys(metrics.keys() & {"journal", "head"}, 0)
+            records = reply.content.array_records
+            numbers = [
+                array.numpy().tolist()
+                for record in records.values()
+                for array in record.values()
+            ]
+            metrics = {
+                name: value
+                for record in reply.content.metric_records.values()
+                for name, value in record.items()
+                if name not in ("journal", "head")  # drawn for each journal
+            }
             replies[number, slot] = numbers, metrics
         sent.append(replies)
     assert sent[0] == sent[1]

@@ -19,7 +19,6 @@ Rows are written as they come, and what a file has is not run again.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,7 +43,7 @@ from flwr_fbo.privacy.gaussian import gaussian_epsilon
 
 NUM_SITES, NUM_TRIALS, NUM_RELEASES, FIRST, DELTA = 50, 500, 10, 20, 1e-5
 NAMES = "magic-3", "landmine", "shuttle", "magic"
-EPSILONS = (4.0,)
+EPSILON, SEED = 4.0, 0
 FLIPS = 2  # outcomes of each site
 TELLERS, TOLD_OUTCOMES = 4, 15  # sites that estimate, and outcomes of each
 Messages = list[FloatArray]
@@ -181,32 +180,33 @@ def play(table: Table, epsilon: float, seed: int) -> list[dict[str, Any]]:
 
 def run(path: Path) -> None:
     """Play what the file has not, and write each row as it comes."""
-    done = {(row["table"], row["promised"]) for row in read_rows(path)}
-    for epsilon in EPSILONS:
-        for name in NAMES:
-            if (name, epsilon) in done:
-                continue
-            table: Callable[[], Table] = TABLES[name]
-            about = {"table": name, "promised": epsilon, "seed": 0}
-            add_rows(path, [about | row for row in play(table(), epsilon, 0)])
-            print(name, epsilon, flush=True)
+    done = {row["table"] for row in read_rows(path)}
+    for name in NAMES:
+        if name not in done:
+            about = {"table": name, "promised": EPSILON, "seed": SEED}
+            add_rows(path, [about | row for row in play(TABLES[name](), EPSILON, SEED)])
+            print(name, flush=True)
 
 
 def show(path: Path) -> None:
-    """Print medians, and what 90 % of the outcomes do not exceed."""
-    rows = read_rows(path)
-    for promised in EPSILONS:
-        print(f"\npromised epsilon {promised:g}, for a finished table")
-        for name in NAMES:
-            text = f"{name:<9}"
-            for row in rows:
-                if (row["table"], row["promised"]) == (name, promised):
-                    each = np.array(row["epsilons"])
-                    text += f"  {row['what']}: median {np.median(each):.1f}, "
-                    text += f"90 % {np.quantile(each, 0.9):.1f}, "
-                    text += f"above the promise {(each > promised).mean():.0%}"
-                    text += f" of {len(each)};"
-            print(text.rstrip(";"))
+    """Print the table of the pages: medians, and what 90 % do not exceed."""
+    found = {(row["table"], row["what"]): row for row in read_rows(path)}
+    print(
+        "| promised 4 | true: median | 90 % | above 4 | estimated: median | 90 % |\n"
+        "| --- | --- | --- | --- | --- | --- |"
+    )
+    for name in NAMES:
+        if (name, "true") in found:
+            true = np.array(found[name, "true"]["epsilons"])
+            told = np.array(found[name, "estimated"]["epsilons"])
+            cells = [
+                f"{np.median(true):.1f}",
+                f"{np.quantile(true, 0.9):.1f}",
+                f"{100 * np.mean(true > EPSILON):.0f} %",
+                f"{np.median(told):.1f}",
+                f"{np.quantile(told, 0.9):.1f}",
+            ]
+            print(f"| {name} | {' | '.join(cells)} |")
 
 
 def main() -> None:

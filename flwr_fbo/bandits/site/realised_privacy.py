@@ -395,7 +395,7 @@ class _Replay:
 
     def _probabilities(self, decision: Decision) -> FloatArray:
         # The same draws in every replay.
-        rng = np.random.default_rng(decision.number)
+        rng = np.random.default_rng([1, decision.number])
         [row] = self.agent.probabilities_many(decision.features[None], [rng])
         return np.asarray(row)
 

@@ -23,6 +23,9 @@ where B has the weights of the noise (`flwr_fbo.privacy.factorisation`).
 - Decisions that the study's exploration does not explain stay as they were: those with
   a floor, with ``explore=False``, or by somebody else.
 
+Beside the truth of four simulated tables, its median is right within a factor of 1.4,
+and it is too large at 90 % (``benchmarks/realised_epsilon.py``).
+
 *Formal guarantees.* None; it depends on the site's raw trials, stays in the site's
 journal and is never sent.
 """

@@ -9,7 +9,7 @@ import optuna
 import pytest
 from flwr.serverapp import strategy
 
-from benchmarks import one_training
+from benchmarks import compared_bandits, one_training
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/research/compared.md").read_text()
@@ -69,3 +69,14 @@ def test_the_tables_of_losses_are_what_the_command_prints(
         numbers = re.findall(r"0\.\d{4} ± 0\.\d{4}", " ".join(section.split()))
         assert len(numbers) == num_numbers
         assert [one for one in numbers if one not in "".join(printed)] == []
+
+
+def test_the_table_of_bandit_libraries_is_what_the_command_prints(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    compared_bandits.show(ROOT / "benchmarks/compared_bandits.jsonl")
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) == 2 + len(compared_bandits.METHODS)
+    for line in printed:
+        assert line in PAGE.splitlines()
+    assert f"over {len(compared_bandits.SEEDS)} seeds" in PAGE

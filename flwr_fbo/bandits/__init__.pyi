@@ -32,3 +32,4 @@ from .site.neural_bandit_policy import NeuralBanditPolicy as NeuralBanditPolicy
 from .site.neural_bandit_site import neural_bandit_app as neural_bandit_app
 from .site.policy_summary import LinearPolicySummary as LinearPolicySummary
 from .site.policy_summary import NeuralPolicySummary as NeuralPolicySummary
+from .site.realised_privacy import RealisedPrivacy as RealisedPrivacy

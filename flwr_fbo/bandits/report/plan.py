@@ -57,5 +57,7 @@ def plan_sharing(
         *(f"{line}." for line in plan.lines()),
         f"Epsilon {epsilon:g} at delta {delta:g} is for one trial"
         f"{after_epsilon(FINISHED_TABLE)}: local_data='own'.",
+        "In a running site one outcome changes later actions, and its epsilon may be "
+        "larger: there policy.realised_privacy() estimates it.",
     ]
     return StudyPlan(values, lines)

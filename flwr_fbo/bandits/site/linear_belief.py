@@ -11,6 +11,9 @@ In the journal are
                 release then, and why
     pool, alpha  among peers: whose sums it adds up, and its pool's share of alpha
     prior, prior-trials  what the site was told before: its sum, and trials in it
+    total-k, heard-k  where sites act on their own trials: each total, by the number of
+                synchronisations that made it; and decisions made before, own releases
+                in it, and other agents: `realised_privacy` plays decisions again
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from flwr_fbo.bandits.linear.prior import Prior
 from flwr_fbo.bandits.linear.study import LinearBanditStudy
 from flwr_fbo.bandits.site.baseline import Baseline
 from flwr_fbo.bandits.site.decision import Chosen, Offer, action_of
+from flwr_fbo.bandits.site.realised_privacy import HeardTotal
 from flwr_fbo.bandits.site.running_sums import RunningSums
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.npy import from_json_array, to_json_array
@@ -443,7 +447,25 @@ class LinearBelief:
         }
         received = Received.of({**self._state, **arrays})
         self._made = received, self._agents_of(received)
+        if self._study.settings.fixed_rows and self._study.graph is None:
+            heard = self._journal.num_trials, included, received.num_others
+            arrays[f"total-{synchronisations}"] = arrays["total"]
+            arrays[f"heard-{synchronisations}"] = np.array(heard)
         return arrays
+
+    def heard(self) -> Iterator[HeardTotal]:
+        """Yield all totals that the site has received, in order."""
+        last = self.received.synchronisations
+        names = [f"{kind}-{k}" for k in range(last + 1) for kind in ("total", "heard")]
+        found = self._journal.load_arrays(names)
+        zero = np.zeros(self._study.settings.releases.sum_shape)
+        releases = self._journal.ledger()
+        for k in range(last + 1):
+            if f"heard-{k}" in found:
+                after, included, others = found[f"heard-{k}"].tolist()
+                message = releases[included - 1].vectors if included else zero
+                total = found[f"total-{k}"]
+                yield HeardTotal(after, total, message, included, others, k)
 
     def receive_blocks(
         self, totals: FloatArray, summed: NDArray[np.uint8]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.bandits.linear.settings import LinearUCBSettings
+from flwr_fbo.bandits.site.realised_privacy import RealisedPrivacy
 from flwr_fbo.privacy.conditions import FINISHED_TABLE, after_epsilon
 
 if TYPE_CHECKING:
@@ -154,6 +155,8 @@ class LinearPolicySummary(PolicySummary):
         where sites act on their own data, and with one estimator.
     left : str
         When and why this site has left the sums of its study; empty unless it has.
+    realised : RealisedPrivacy, optional
+        The last estimate of `LinearBanditPolicy.realised_privacy`.
     """
 
     settings: LinearUCBSettings
@@ -166,6 +169,7 @@ class LinearPolicySummary(PolicySummary):
     max_others: int
     worth_of_others: float | None = None
     left: str = ""
+    realised: RealisedPrivacy | None = None
 
     @property
     def facts(self) -> list[tuple[str, str]]:
@@ -188,7 +192,18 @@ class LinearPolicySummary(PolicySummary):
             *self._worth,
             ("Promised", f"{promised} in all, for one trial{condition}"),
             ("Spent", f"epsilon {self.epsilon_spent:g}{condition}"),
+            *self._realised,
         ]
+
+    @property
+    def _realised(self) -> list[tuple[str, str]]:
+        """What one outcome is protected by where play goes on."""
+        if not self.settings.fixed_rows or not self.settings.releases.noise_std:
+            return []
+        text = "not estimated yet: realised_privacy() of the policy does"
+        if self.realised is not None:
+            text = f"{self.realised}; after release {self.realised.num_releases}"
+        return [("Realised", text)]
 
     @property
     def _worth(self) -> list[tuple[str, str]]:

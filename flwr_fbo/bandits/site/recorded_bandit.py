@@ -11,11 +11,14 @@ Each part of it says what it keeps in the journal:
 Its releases are in the ledger, and their draws in ``draw-k`` (`ContinualRelease`).
 Where sites sum their blocks the ledger has a row without numbers for each release that
 the site has sent a block for; its facts say of which window between two rows that is.
+``realised`` has the last estimate of the realised epsilon, which never leaves the site.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from dataclasses import asdict
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
@@ -35,9 +38,14 @@ from flwr_fbo.bandits.site.decisions_and_rewards import DecisionLog
 from flwr_fbo.bandits.site.linear_belief import Left, LinearBelief, left_in
 from flwr_fbo.bandits.site.logged_trials import LoggedTrials
 from flwr_fbo.bandits.site.policy_summary import LinearPolicySummary
+from flwr_fbo.bandits.site.realised_privacy import (
+    PlayedStream,
+    RealisedPrivacy,
+    Told,
+)
 from flwr_fbo.bandits.site.running_sums import RunningSums
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.journal.npy import to_json_array
+from flwr_fbo.journal.npy import from_json_array, to_json_array
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.secure import SumIdentity
@@ -173,6 +181,52 @@ class RecordedBandit(DecidingAgent):
             warning=study.warning,
             worth_of_others=worths[0] if len(worths) == 1 else None,
             left="" if self.left is None else str(self.left),
+            realised=self.realised,
+        )
+
+    @property
+    def realised(self) -> RealisedPrivacy | None:
+        """The estimate of the realised epsilon that was made last; see `played`."""
+        known = self._state.get("realised")
+        return None if known is None else RealisedPrivacy(**from_json_array(known))
+
+    def keep_realised(self, found: RealisedPrivacy) -> None:
+        """Record an estimate of the realised epsilon, for summaries."""
+        self.put({"realised": to_json_array(asdict(found))})
+
+    def played(self) -> PlayedStream:
+        """Return all that the site has decided, received and learned, in its order.
+
+        Raises
+        ------
+        ValueError
+            If its study has no centre.
+        """
+        graph, allowed = self.study.graph, "None: among peers it is not estimated"
+        require(graph is None, "graph", graph, allowed)
+        self.decisions.expire()
+        releases, made = self.study.settings.releases, self.num_releases
+        told = []
+        for trial in self._journal.trials():
+            if trial.state == "complete":
+                [product] = releases.outer_products([action_of(trial)], [trial.value])
+                window = trial.iteration
+                told.append(Told(trial.finished, window, product, 1, trial.number))
+        # Of logs sums are kept: what a window has besides its rewards.
+        begun = [-math.inf, *(row.committed for row in self._journal.ledger())]
+        for j in range(made + 1):
+            rewarded = [one.total for one in told if one.window == j]
+            total = self.sums.total(j, j + 1) - sum(rewarded)
+            count = sum(self.sums.counts(j, j + 1)) - len(rewarded)
+            if count:
+                told.append(Told(begun[j], j, total, count))
+        return PlayedStream(
+            confidence=self.belief.confidence,
+            prior=self.belief.prior,
+            decisions=self.decisions.decisions(0, self.num_trials),
+            told=sorted(told, key=lambda one: one.time),
+            totals=[*self.belief.heard()],
+            num_releases=made,
         )
 
     # What a server asks for

@@ -332,9 +332,9 @@ def test_a_release_forgets_what_has_left_the_window(
     releases = replace(NOT_PRIVATE, num_releases=None, sliding_window=2)
     settings = replace(SETTINGS, releases=releases)
     sites = Sites(tmp_path, {2: learn(3), 4: learn(2), 6: learn(1), 8: learn(0)})
-    strategy, releases = fed_ucb(settings, interval=0.0), last_releases(monkeypatch)
+    strategy, made = fed_ucb(settings, interval=0.0), last_releases(monkeypatch)
     strategy.start(sites, num_rounds=9)
-    counts = [all_last[0, 3, 3] for all_last in releases]
+    counts = [all_last[0, 3, 3] for all_last in made]
     assert counts == [3, 5, 3, 1]
 
 

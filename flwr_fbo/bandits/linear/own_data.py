@@ -63,10 +63,12 @@ from flwr_fbo.bandits.linear.settings import LinearUCBSettings
 from flwr_fbo.models.ellipsoid import Ellipsoid
 from flwr_fbo.models.rounding import raised
 
-# Ridges that are averaged over, the prior of each proportional to its inverse; how many
-# own trials the others may be worth in a direction, and the prior of each; both in
-# units of the longest action's square.
-_RIDGES = np.array([0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0])
+# Ridges that are averaged over, in trials, the prior of each proportional to its
+# inverse; and the least scale of a coordinate, over the mean one.
+_RIDGES = np.array([0.1, 0.3, 1.0, 3.0, 10.0, 30.0])
+_LEAST_SCALE = 1e-3
+# How many own trials the others may be worth in a direction, in units of the longest
+# action's square, and the prior of each.
 _CAPS = np.array([0.0, 1.0, 4.0, 16.0, 64.0, 256.0, 1e6])
 _PRIOR = np.array([0.98] + [0.02 / 6] * 6)
 # The reward variance is estimated as if so many trials had shown the largest one, and
@@ -153,7 +155,7 @@ class Others:
             across = np.swapaxes(directions, -1, -2)
             cross = _times(across, others[..., :-1, -1])
             alone = _mixture(settings, own, num_own, None)
-            matrix = own[..., :-1, :-1] + _scaled_eye(alone.ridge, own.shape[-1] - 1)
+            matrix = own[..., :-1, :-1] + _diagonal(alone.ridge)
             rotated = across @ matrix @ directions
             target = _times(across, own[..., :-1, -1])
             low, high = (bound * 4 * settings.noise_scale**2 for bound in _NORMS)
@@ -270,11 +272,12 @@ class OwnBelief:
         """
         known, num_known = self._known
         alone = _mixture(self._settings, known, num_known, None)
-        values = np.maximum(np.linalg.eigvalsh(known[..., :-1, :-1]), 0.0)
+        root = np.sqrt(alone.ridge)
+        gram = known[..., :-1, :-1] / (root[..., :, None] * root[..., None, :])
+        values = np.maximum(np.linalg.eigvalsh(gram), 0.0)
 
         def volume(times: FloatArray) -> FloatArray:
-            scaled = values * times[..., None] + alone.ridge[..., None]
-            return np.asarray(np.log(scaled).sum(-1))
+            return np.asarray(np.log1p(values * times[..., None]).sum(-1))
 
         low = np.ones_like(num_known)
         shrunk = (
@@ -323,8 +326,8 @@ class _Mixture(NamedTuple):
         Covariance of theta over v.
     variance : ndarray of shape (...)
         v, of rewards.
-    ridge : ndarray of shape (...)
-        Mean of the ridges, of their logarithms.
+    ridge : ndarray of shape (..., d)
+        Mean of the ridges, of their logarithms, of each coordinate.
     """
 
     estimate: FloatArray
@@ -343,22 +346,27 @@ def _mixture(
 
     A normal prior of precision P = ridge I + H over v and mean P^-1 u gives own data
     the evidence, but for a constant, ((c + u)'(V + P)^-1 (c + u) - u'P^-1 u) / (2 v) +
-    log det P / 2 - log det (V + P) / 2. In the eigenvectors of V + H all of its ridges
-    are one division each.
+    log det P / 2 - log det (V + P) / 2. Coordinates are divided by the roots of their
+    scales. In the eigenvectors of V + H all ridges are then one division each.
     """
-    gram, target, most = own[..., :-1, :-1], own[..., :-1, -1], settings.noise_scale**2
-    trial = settings.releases.max_action_norm**2
-    least = _least_ridge(settings, own, num_own)
+    scale = _scale(settings, own, num_own)
+    by = np.sqrt(scale)
+    by_both = by[..., :, None] * by[..., None, :]
+    gram, target = own[..., :-1, :-1] / by_both, own[..., :-1, -1] / by
+    most, trial = settings.noise_scale**2, settings.releases.max_action_norm**2
     # Axes in front of a batch's: ridges, and caps.
-    ridges = np.maximum(trial * _on_front(_RIDGES, least.ndim), least)[:, None]
+    ridges = _on_front(_RIDGES, by.ndim - 1)[:, None]
     h = u = np.zeros((1, *target.shape))
     grams, targets, caps = gram[None], target[None], _PRIOR[:1]
     if others is not None:
         U, caps = others.directions, _PRIOR
         shares = np.stack([others.share(cap * trial) for cap in _CAPS])
-        h, u = shares * others.information, shares * others.target
-        grams = gram + (U * h[..., None, :]) @ np.swapaxes(U, -1, -2)
-        targets = target + _times(U, u)
+        capped = U * (shares * others.information)[..., None, :]
+        information = capped @ np.swapaxes(U, -1, -2) / by_both
+        told = _times(U, shares * others.target) / by
+        h, axes = np.linalg.eigh(information)
+        h, u = np.maximum(h, 0.0), _times(np.swapaxes(axes, -1, -2), told)
+        grams, targets = gram + information, target + told
     values, axes = np.linalg.eigh(grams)
     rotated = _times(np.swapaxes(axes, -1, -2), targets)
     inverses = 1 / (np.maximum(values, 0.0) + ridges[..., None])
@@ -373,8 +381,8 @@ def _mixture(
         evidence = fit / variance + np.log(priors * inverses).sum(-1)
         # What overflows is no evidence.
         evidence = np.where(np.isfinite(evidence), evidence / 2, -np.inf)
-        evidence += _on_front(np.log(caps), least.ndim)
-        evidence -= _on_front(np.log(_RIDGES), least.ndim)[:, None]
+        evidence += _on_front(np.log(caps), by.ndim - 1)
+        evidence -= np.log(ridges)
         weights = np.exp(evidence - evidence.max(axis=(0, 1)))
         weights /= weights.sum(axis=(0, 1))
         means = np.where(weights[..., None] > 0, _times(axes, means), 0.0)
@@ -385,8 +393,33 @@ def _mixture(
     within = (weights[..., None] * inverses).sum(axis=0)
     covariances = (axes * within[..., None, :]) @ np.swapaxes(axes, -1, -2)
     covariance = covariances.sum(axis=0) + apart @ np.swapaxes(apart, -1, -2)
-    logarithm = (weights * np.log(ridges)).sum(axis=(0, 1))
-    return _Mixture(estimate, covariance, variance, np.exp(logarithm))
+    ridge = np.exp((weights * np.log(ridges)).sum(axis=(0, 1)))
+    return _Mixture(
+        estimate / by, covariance / by_both, variance, ridge[..., None] * scale
+    )
+
+
+def _scale(settings: LinearUCBSettings, own: FloatArray, num_own: Counts) -> FloatArray:
+    """Return the mean square of each coordinate of an action, shape (..., d).
+
+    Where arms have blocks, that of the same feature of all arms. All are alike before
+    the first trial. None is so small that a ridge is below `_least_ridge`.
+    """
+    releases, encoder = settings.releases, settings.encoder
+    d, trial = releases.dimension, releases.max_action_norm**2
+    squares = np.diagonal(own[..., :-1, :-1], axis1=-2, axis2=-1)
+    blocks = 1 if encoder is None else encoder.num_blocks
+    each = squares.reshape(*squares.shape[:-1], blocks, -1).sum(-2, keepdims=True)
+    squares = np.broadcast_to(each, (*each.shape[:-2], blocks, d // blocks))
+    squares = squares.reshape(*own.shape[:-2], d)
+    # A prior may be worth more trials than it has.
+    total = squares.sum(-1) / blocks
+    count = np.maximum(num_own, total / trial)
+    scale = squares / np.maximum(count, _TINY)[..., None]
+    scale = np.where(count[..., None] > 0, scale, trial * blocks / d)
+    least = _least_ridge(settings, own, num_own) / _RIDGES[0]
+    least = np.maximum(least, _LEAST_SCALE * scale.mean(-1))
+    return np.asarray(np.maximum(scale, least[..., None]))
 
 
 def _ellipsoid_of(settings: LinearUCBSettings, mixture: _Mixture) -> Ellipsoid:

@@ -34,8 +34,8 @@ Endpoint: at 5 and 15 the default's regret is at most 1.1 times that at 2.
 
 Plan of ``prior``, rewritten after its first run
 ------------------------------------------------
-Each site starts with the same log of 100 trials of the table with random arms
-(`Prior.of_log`). Beside it a prototype (LinUCB with ridge .1, alpha .2 and the same
+Each site starts with the same log of 100 trials of the table with random arms, as by
+`Prior.of_log`. Beside it a prototype (LinUCB with ridge .1, alpha .2 and the same
 log) at the seeds 60 and 61 that it was first played at. Endpoint: the default's regret
 is at most 1.1 times the prototype's. Planned with results of an earlier rule in view.
 
@@ -205,7 +205,8 @@ def public_log(table: Table, settings: LinearUCBSettings, seed: int) -> Prior:
     cases = rng.integers(len(table.label), size=LOGGED)
     arms = rng.integers(table.num_arms, size=LOGGED)
     actions = table.features(cases)[np.arange(LOGGED), arms]
-    return Prior.of_log(settings, actions, (arms == table.label[cases]) - 0.5)
+    rewards = (arms == table.label[cases]) - 0.5
+    return Prior(settings.releases.gram(actions, rewards), LOGGED)
 
 
 def play(

@@ -4,17 +4,23 @@ A site knows the sum of its own trials without noise: V = sum x x' and c = sum x
 others' part of the total, O = total - own message, is noisy, and of sites that may
 differ. A Bayesian linear regression puts them together, with reward variance v:
 
-    theta ~ N(0, v / ridge I),    y = x'theta + N(0, v).
+    theta ~ N(0, v / ridge D^-1),    y = x'theta + N(0, v).
 
-Ridge and v are not set: the data tell them.
+Ridge, D and v are not set: the data tell them.
+
+**Scales.** D is diagonal: the mean square of each coordinate of the own actions, or of
+a feature over all arms where arms have blocks of their own. So an unlikely theta is one
+that would make rewards vary much, in whatever unit a feature is, and a ridge is in
+trials: that of one weighs as one average trial does (unit information; Kass &
+Wasserman, 1995). Bounds that are too wide make a feature small, and change nothing. A
+scale is at least a thousandth of the mean one.
 
 **Ridge and reward variance.** The model is a mixture over a public grid of ridges, from
-.001 to 1 of the longest action's square, as features have different scales. A ridge's
-weight is its prior, proportional to 1 / ridge, times its evidence, the marginal
-likelihood of the own clean data (MacKay, 1992). v is estimated by the residuals of the
-smallest ridge. A width is for rewards that vary by sigma; the site explores sqrt(v) /
-sigma of it. A ridge and width tuned on a table do better on most, and
-``benchmarks/bandit_defaults.py`` says by how much.
+a tenth of a trial to 30. A ridge's weight is its prior, proportional to 1 / ridge,
+times its evidence, the marginal likelihood of the own clean data (MacKay, 1992). v is
+estimated by the residuals of the smallest ridge. A width is for rewards that vary by
+sigma; the site explores sqrt(v) / sigma of it. ``benchmarks/bandit_defaults.py`` says
+what a ridge and width that are tuned on a table itself give beside it.
 
 The others count for as much as they are worth to this site.
 
@@ -37,7 +43,7 @@ A site chooses within the ellipsoid of the mixture's mean and covariance. All of
 function of sums, and is computed anew when there are new trials.
 ``benchmarks/secure_bandits.py`` shows what it gives.
 
-*No error depends on data.* A server chooses scales and the total. So a ridge is never
+*No error depends on data.* A server chooses bounds and the total. So a ridge is never
 less than what rounding may take from an eigenvalue of V (`_least_ridge`); what is
 inverted, or has a factor, is raised where rounding has made it indefinite (`raised`);
 and what overflows is refused by the total alone, before own data are looked at

@@ -48,7 +48,8 @@ def test_privacy_says_whether_a_bandit_pays() -> None:
     assert "synchronisations after 44, 56, 72, 91, ... trials" in result.output
     assert "It pays: sites gain about 0.4 points; alone they lose 2.2" in result.output
     result = invoke(*BANDIT, "--agents=50", "--epsilon=.5")
-    assert result.output.count("Let each site play alone; it takes epsilon") == 3
+    assert result.output.count("Let each site play alone") == 3
+    assert "; it takes epsilon 2 or 1,000 sites" in result.output
     plan = json.loads(invoke(*BANDIT, "--agents=50", "--epsilon=4", "--json").output)
     pays = {name: each["pays"] for name, each in plan["promises"].items()}
     assert pays == {"own": True, "one_noise": True, "released": False}

@@ -8,12 +8,14 @@ differ. A Bayesian linear regression puts them together, with reward variance v:
 
 Ridge, D and v are not set: the data tell them.
 
-**Scales.** D is diagonal: the mean square of each coordinate of the own actions, or of
-a feature over all arms where arms have blocks of their own. So an unlikely theta is one
-that would make rewards vary much, in whatever unit a feature is, and a ridge is in
-trials: that of one weighs as one average trial does (unit information; Kass &
-Wasserman, 1995). Bounds that are too wide make a feature small, and change nothing. A
-scale is at least a thousandth of the mean one.
+**Scales.** D is diagonal. With an encoder it has the mean square of each number in the
+own actions, over all categories and blocks that it comes with
+(`FeatureEncoder.scale_groups`). So an unlikely theta is one that would make rewards
+vary much, in whatever unit a number is, and a ridge is in trials: that of one weighs as
+one average trial does (unit information; Kass & Wasserman, 1995). Bounds that are too
+wide make a feature small, and change nothing. A scale is at least a thousandth of the
+mean one. Vectors may have a coordinate for each arm, and then those of rare arms would
+look small: without an encoder all scales are the mean one.
 
 **Ridge and reward variance.** The model is a mixture over a public grid of ridges, from
 a tenth of a trial to 30. A ridge's weight is its prior, proportional to 1 / ridge,
@@ -406,23 +408,23 @@ def _mixture(
 
 
 def _scale(settings: LinearUCBSettings, own: FloatArray, num_own: Counts) -> FloatArray:
-    """Return the mean square of each coordinate of an action, shape (..., d).
+    """Return D: the scale of each coordinate, in squares, shape (..., d).
 
-    Where arms have blocks, that of the same feature of all arms. All are alike before
-    the first trial. None is so small that a ridge is below `_least_ridge`.
+    All are alike without an encoder, or before the first trial. None is so small that a
+    ridge is below `_least_ridge`.
     """
     releases, encoder = settings.releases, settings.encoder
     d, trial = releases.dimension, releases.max_action_norm**2
     squares = np.diagonal(own[..., :-1, :-1], axis1=-2, axis2=-1)
-    blocks = 1 if encoder is None else encoder.num_blocks
-    each = squares.reshape(*squares.shape[:-1], blocks, -1).sum(-2, keepdims=True)
-    squares = np.broadcast_to(each, (*each.shape[:-2], blocks, d // blocks))
-    squares = squares.reshape(*own.shape[:-2], d)
+    total = squares.sum(-1)
     # A prior may be worth more trials than it has.
-    total = squares.sum(-1) / blocks
-    count = np.maximum(num_own, total / trial)
-    scale = squares / np.maximum(count, _TINY)[..., None]
-    scale = np.where(count[..., None] > 0, scale, trial * blocks / d)
+    count = np.maximum(num_own, total / trial)[..., None]
+    if encoder is None:
+        squares = np.repeat(total[..., None] / d, d, axis=-1)
+    else:
+        groups = encoder.scale_groups
+        squares = (squares @ np.eye(groups.max() + 1)[groups])[..., groups]
+    scale = np.where(count > 0, squares / np.maximum(count, _TINY), trial / d)
     least = _least_ridge(settings, own, num_own) / _RIDGES[0]
     least = np.maximum(least, _LEAST_SCALE * scale.mean(-1))
     return np.asarray(np.maximum(scale, least[..., None]))

@@ -81,7 +81,7 @@ def mixed(
 ) -> tuple[FloatArray, FloatArray, float, FloatArray]:
     """Return covariance, mean, reward variance and ridge of the mixture."""
     V, c, most = own[:D, :D], own[:D, D], SETTINGS.noise_scale**2
-    scale = np.diag(np.diag(V)) / num_own
+    scale = np.trace(V) / D / num_own * np.eye(D)
     least = np.linalg.inv(V + RIDGES[0] * scale)
     v = (own[D, D] - c @ least @ c + TRIALS * most) / (num_own + TRIALS)
     v = min(max(v, LEAST * most), most)
@@ -268,27 +268,29 @@ def test_rewards_of_another_scale_change_nothing() -> None:
 
 @pytest.mark.parametrize("by", [1 / 15, 1 / 3])
 def test_bounds_that_are_too_wide_change_no_choice(by: float) -> None:
+    fields = {f"x{i}": Number(-1, 1) for i in range(D - 2)}
+    encoder = FeatureEncoder(fields, {"hours": Number(0, 9)}, interactions=[])
+    settings = replace(SETTINGS, encoder=encoder)
     own = clean_sum(THETA, 60, 1)
     scale = np.array([1.0, by, by, by, 1.0])
     actions = np.random.default_rng(2).normal(size=(7, D)) / 4
-    one = weighed(SETTINGS, own, 60, None).upper_bounds(actions, 0.3)
+    one = weighed(settings, own, 60, None).upper_bounds(actions, 0.3)
     narrow = own * np.outer(scale, scale)
-    other = weighed(SETTINGS, narrow, 60, None).upper_bounds(actions * scale[:-1], 0.3)
+    other = weighed(settings, narrow, 60, None).upper_bounds(actions * scale[:-1], 0.3)
     np.testing.assert_allclose(other, one, rtol=1e-6)
 
 
-def test_all_arms_tell_the_scale_of_a_feature_that_they_have_blocks_for() -> None:
-    """As one arm has been played, the other is believed in as much as that one was."""
+def test_rare_arms_do_not_look_small() -> None:
+    """All blocks tell the scale of a number; vectors have the mean scale."""
     encoder = FeatureEncoder({"age": Number(0, 9)}, blocks=["drug", "rest"])
     settings = replace(SETTINGS, encoder=encoder)
     own = np.zeros((D + 1, D + 1))
-    own[:2, :2] = 20 * np.diag([0.5, 0.01])
+    own[:D, :D] = 20 * np.diag([0.5, 0.01, 0.05, 0.001])
     own[D, D] = 20 * 0.25
-    found = _mixture(settings, own, 20, None)
-    share = found.ridge / found.ridge[0]
-    np.testing.assert_allclose(share, [1, 0.02, 1, 0.02])
-    apart = _mixture(SETTINGS, own, 20, None).ridge
-    np.testing.assert_allclose(apart[2:], 1e-3 * np.mean(apart[:2]) / 2, rtol=2e-3)
+    share = _mixture(settings, own, 20, None).ridge
+    np.testing.assert_allclose(share / share[0], [1, 0.02, 1, 0.02])
+    of_vectors = _mixture(SETTINGS, own, 20, None).ridge
+    np.testing.assert_allclose(of_vectors, of_vectors[0])
 
 
 def test_nothing_is_told_of_scales_before_the_first_trial() -> None:

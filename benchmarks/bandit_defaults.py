@@ -39,7 +39,29 @@ Each site starts with the same log of 100 trials of the table with random arms, 
 log) at the seeds 60 and 61 that it was first played at. Endpoint: the default's regret
 is at most 1.1 times the prototype's. Planned with results of an earlier rule in view.
 
-RESULTS
+What it gave
+------------
+``alone`` is missed: within 5 % of the best on five of eight tables (an earlier rule,
+with one ridge for all features, on one). Above are banana (6.3, not 3.6), Shuttle
+(11.3, not 9.9) and optdigits (21.7, not 19.8); below are ring, MAGIC with three
+features and landmine, and within texture and MAGIC. ``picked`` is within 5 % on six of
+eight, so that the endpoint asks for more than tuning on a hundred other sites of the
+same table gives; on banana it is 1.29 times the best. Of the other tables of `CHOICE`
+satimage is within (1.04), segment (1.07) and phoneme (1.18, or .3 trials) are near, and
+german is not (13.3, not 9.1): there features tell little, and the evidence shrinks them
+as it does the intercept.
+
+``bounds`` is met: 1.05 +- .02 at 5 deviations and 1.03 +- .02 at 15. ``prior`` is met
+on four of five: 1.04 on magic-3, 1.07 on magic, .90 on landmine and less than nothing
+on shuttle; it is 1.30 on contraceptive.
+
+What the difference was due to, at seeds 60 and 61: not to the width (.45, .6 and .8
+sigma are alike on twelve tables; Thompson sampling with the mixture is worse on each of
+the three that it was tried on, and playing the best expected arm on segment), nor to the reward variance (integrated over instead
+of estimated it is as good), but to one ridge for features of different scales. A scale
+for each arm's features by itself is worse on satimage and segment than one for all
+features, as rare arms look small; of all arms together it is better. With a further
+factor for all features but the intercept german is better (9.8) and MAGIC worse.
 """
 
 from __future__ import annotations

@@ -57,11 +57,12 @@ on shuttle; it is 1.30 on contraceptive.
 
 What the difference was due to, at seeds 60 and 61: not to the width (.45, .6 and .8
 sigma are alike on twelve tables; Thompson sampling with the mixture is worse on each of
-the three that it was tried on, and playing the best expected arm on segment), nor to the reward variance (integrated over instead
-of estimated it is as good), but to one ridge for features of different scales. A scale
-for each arm's features by itself is worse on satimage and segment than one for all
-features, as rare arms look small; of all arms together it is better. With a further
-factor for all features but the intercept german is better (9.8) and MAGIC worse.
+the three that it was tried on, and playing the best expected arm on segment), nor to
+the reward variance (integrated over instead of estimated it is as good), but to one
+ridge for features of different scales. A scale for each arm's features by itself is
+worse on satimage and segment than one for all features, as rare arms look small; of all
+arms together it is better. With a further factor for all features but the intercept
+german is better (9.8) and MAGIC worse.
 """
 
 from __future__ import annotations

@@ -161,8 +161,8 @@ def privacy(
 
     With FedUCB it says whether a linear bandit pays, for each of its promises, in
     points of reward. --releases is then the number of synchronisations. It assumes
-    sites that are alike, and have rewards in [0, 1]. The formula is in
-    flwr_fbo.bandits.linear.worth_of_sums.
+    sites that are alike, have rewards in [0, 1], and fill the encoder's bounds. The
+    formula is in flwr_fbo.bandits.linear.worth_of_sums.
 
     Examples
     --------

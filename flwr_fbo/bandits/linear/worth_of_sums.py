@@ -24,7 +24,8 @@ for a reward noise of sigma. The promises differ in S and in what a site knows:
 Of the gain that follows some is promised (`_OWN_SHARE` and what is beside it). These
 numbers were set on ten cases, and on 18 of ``benchmarks/secure_bandits.jsonl``; and
 judged on 24 others, by ``benchmarks/sharing_plans.py``, which says how often the advice
-is right. Where sites differ, are late or absent, less is gained, or something lost.
+is right. Where sites differ, are late or absent, or an encoder's bounds are
+much wider than the data, less is gained, or much lost.
 """
 
 from __future__ import annotations

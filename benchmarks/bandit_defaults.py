@@ -306,8 +306,8 @@ def show(path: Path) -> None:
         lambda: defaultdict(list)
     )
     for row in read_rows(path):
-        found = by[row["stage"], row["table"]][row["method"]]
-        found.append((row["regret"], row["error"]))
+        pair = row["regret"], row["error"]
+        by[row["stage"], row["table"]][row["method"]].append(pair)
     means: dict[tuple[str, str], dict[str, float]] = {
         key: {method: float(np.mean(each, axis=0)[0]) for method, each in found.items()}
         for key, found in by.items()

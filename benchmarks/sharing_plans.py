@@ -75,6 +75,7 @@ from flwr_fbo.bandits import (
     Number,
 )
 from flwr_fbo.bandits.linear.confidence import Confidence
+from flwr_fbo.bandits.linear.settings import LocalData
 from flwr_fbo.bandits.linear.worth_of_sums import SharingPlan
 
 NUM_RELEASES, DELTA = 10, 1e-5
@@ -127,7 +128,7 @@ class Case:
             reward_range=(-0.5, 0.5),
             mechanism="blocks" if promise == "summed" else "toeplitz",
         )
-        local_data = "own" if promise == "own" else "released"
+        local_data: LocalData = "own" if promise == "own" else "released"
         return SharingPlan(releases, self.num_sites, self.num_trials, local_data)
 
 
